@@ -20,15 +20,12 @@ def project(folder: str) -> dict[str, Any]:
     return dict(tomllib.loads((REPO / folder / "pyproject.toml").read_text())["project"])
 
 
-def test_tilewright_asks_for_its_own_version_of_the_plugin() -> None:
-    plugin, own = project("scheduler-plugin"), project(".")
-    assert plugin["version"] == own["version"]
-    assert f"{plugin['name']}=={plugin['version']}" in own["dependencies"]
-    assert not plugin["scripts"].keys() & own["scripts"].keys()
-
-
 def test_all_that_tell_the_version_tell_the_same() -> None:
-    version = project(".")["version"]
+    plugin, own = project("scheduler-plugin"), project(".")
+    version = own["version"]
+    assert plugin["version"] == version
+    assert f"{plugin['name']}=={version}" in own["dependencies"]
+    assert not plugin["scripts"].keys() & own["scripts"].keys()
     assert yaml.safe_load((REPO / "CITATION.cff").read_text())["version"] == version
     changes = (REPO / "CHANGELOG.md").read_text()
     assert re.findall(r"^## (\S+)", changes, re.M)[0] == version

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
+
+from tilewright.config.experiment import ConfigError, load_experiment
 
 
 def set_key(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
@@ -12,3 +17,12 @@ def set_key(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
         place = place.setdefault(section, {})
     place[last] = value
     return config
+
+
+def refused(
+    config: dict[str, Any], read: Callable[[dict[str, Any]], object] = load_experiment
+) -> ConfigError:
+    """Return the error that reading ends in, a sentence of its arguments for each problem."""
+    with pytest.raises(ConfigError) as caught:
+        read(config)
+    return caught.value

@@ -11,10 +11,10 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.config.configs import set_key
+from tests.config.configs import refused, set_key
 from tilewright.commands.check_experiment import check_config, missing_bytes
 from tilewright.config.checks import check_raw, data_size
-from tilewright.config.experiment import ConfigError, check_targets, load_experiment
+from tilewright.config.experiment import ConfigError, Experiment, check_targets, load_experiment
 from tilewright.config.layout import Layout
 
 SHAPE = (300, 260)
@@ -48,17 +48,19 @@ def config(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def said(config: dict[str, Any]) -> str:
-    experiment = load_experiment(config)
-    with pytest.raises(ConfigError) as caught:
-        check_raw(experiment, Layout(experiment.settings.results))
-    return str(caught.value)
-
-
-def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
+def checked(config: dict[str, Any]) -> tuple[Experiment, Layout]:
     experiment = load_experiment(config)
     layout = Layout(experiment.settings.results)
     check_raw(experiment, layout)
+    return experiment, layout
+
+
+def said(config: dict[str, Any]) -> str:
+    return str(refused(config, checked))
+
+
+def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
+    experiment, layout = checked(config)
     first, second = (
         Path(layout.manifest.format(sample="s", cycle=cycle)).read_text().splitlines()
         for cycle in (1, 2)
@@ -76,49 +78,41 @@ def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
     assert Path(layout.manifest.format(sample="s", cycle=1)).stat().st_mtime_ns == stamp
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("acquisition.rows", 3),
-        ("acquisition.layout", "raster_right_down"),
-        ("acquisition.overlap", 0.2),
-        ("acquisition.flip_x", True),
-        ("acquisition.missing", "fill"),
-        ("acquisition.counts_per_unit", 2.0),
-        ("camera.offset_counts", 100.0),
-        ("illumination.planes", 3),
-        ("tile_positions.sigma_px", 2.0),
-        ("stitch.feather_px", 20.0),
-        ("deconvolve.iterations", 9),
-        ("edf.method", "direct"),
-    ],
-)
-def test_keys_of_tiles_are_refused(config: dict[str, Any], key: str, value: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_experiment(set_key(config, key, value))
-    assert str(caught.value).startswith(f"{key} is {value!r}, but acquisition.convention is")
+#: Keys of tiles, with values that they may have.
+TILES: dict[str, dict[str, Any]] = {
+    "acquisition": {
+        **{"rows": 3, "layout": "raster_right_down", "overlap": 0.2, "flip_x": True},
+        **{"missing": "fill", "counts_per_unit": 2.0},
+    },
+    "camera": {"offset_counts": 100.0},
+    "illumination": {"planes": 3},
+    "tile_positions": {"sigma_px": 2.0},
+    "stitch": {"feather_px": 20.0},
+    "deconvolve": {"iterations": 9},
+    "edf": {"method": "direct"},
+}
 
 
-def test_columns_of_tiles_are_refused_too(config: dict[str, Any]) -> None:
+def test_keys_columns_and_targets_of_tiles_are_refused(config: dict[str, Any]) -> None:
+    for section, keys in TILES.items():
+        for key, value in keys.items():
+            error = refused({**config, section: {**config.get(section, {}), key: value}})
+            assert str(error).startswith(f"{section}.{key} is {value!r}, but acquisition.conventi")
+    experiment = load_experiment(config)
+    check_targets(experiment, ["registration", "qc", "all"])
+    for target in ("stitching", "deconvolution", "edf"):
+        with pytest.raises(ConfigError, match=f"the target {target} needs tiles, but"):
+            check_targets(experiment, ["qc", target])
     table = Path(config["samples"])
     head, line = table.read_text().splitlines()
     table.write_text(f"{head}\toverlap\n{line}\t0.3\n")
-    with pytest.raises(ConfigError, match=r"acquisition.overlap is 0.3, but"):
-        load_experiment(config)
+    assert "acquisition.overlap is 0.3, but" in str(refused(config))
 
 
 def test_no_optics_are_needed_and_no_stack_is_deconvolved(config: dict[str, Any]) -> None:
     settings = load_experiment(set_key(config, "deconvolve.method", "none")).settings
     assert not settings.needs_psf
     assert not settings.plane_of_deconvolved
-
-
-@pytest.mark.parametrize("target", ["stitching", "deconvolution", "edf"])
-def test_targets_of_tiles_are_refused(config: dict[str, Any], target: str) -> None:
-    experiment = load_experiment(config)
-    check_targets(experiment, ["registration", "qc", "all"])
-    with pytest.raises(ConfigError, match=f"the target {target} needs tiles, but"):
-        check_targets(experiment, ["qc", target])
 
 
 def test_a_constant_channel_and_a_reference_without_structure_are_refused(
@@ -134,16 +128,14 @@ def test_a_constant_channel_and_a_reference_without_structure_are_refused(
     wide = np.zeros((2600, 2500))
     wide[2200:2500, 2200:2460] = cells()
     write(path, wide, wide)
-    experiment = load_experiment(config)
-    check_raw(experiment, Layout(experiment.settings.results))
+    checked(config)
 
 
-def test_a_cycle_smaller_than_a_block_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_small_cycle_and_a_channel_that_no_file_has_are_named(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     write(tmp_path / "raw/cycle2.tif", cells(2, (90, 240)))
     assert "the mosaic is 90 x 240 px, smaller than a block of the registration" in said(config)
-
-
-def test_a_channel_that_no_file_has_is_named(config: dict[str, Any]) -> None:
     with Path(config["markers"]).open("a") as stream:
         stream.write("2,4,d\n")
     assert "cycle 2, channel 4: no file of it is there" in said(config)
@@ -152,13 +144,9 @@ def test_a_channel_that_no_file_has_is_named(config: dict[str, Any]) -> None:
 def test_the_doctor_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> None:
     experiment = load_experiment(config)
     assert [check.state for check in check_config(experiment)] == ["ok"]
-    tifffile.imwrite(
-        tmp_path / "raw/cycle2.tif",
-        (cells(2) / 20).astype(np.uint8),
-        compression="jpeg",
-        tile=(128, 128),
-        metadata=None,
-    )
+    image = (cells(2) / 20).astype(np.uint8)
+    path, jpeg = tmp_path / "raw/cycle2.tif", {"compression": "jpeg", "tile": (128, 128)}
+    tifffile.imwrite(path, image, metadata=None, **jpeg)
     first, _ = check_config(experiment)
     assert first.state == "warning"
     assert "cycle2.tif: pixels are compressed as JPEG" in first.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,34 +10,44 @@ import scipy.ndimage
 import yaml
 from numpy.typing import NDArray
 
+from tests.support.microscope_files import Specimen
 from tilewright.config.experiment import Experiment, load_experiment
-from tilewright.init.folder import InitResult
+from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.inputs.manifest import build_manifest
 
 SIZE = 128
-
-
 OVERLAP = 0.15
+STEP = round(SIZE * (1 - OVERLAP))
 
 
 def specimen_tiles(rows: int, cols: int, seed: int = 0) -> NDArray[np.uint16]:
     """Overlapping tiles (row, col, y, x) of one textured specimen, each with its own noise."""
     rng = np.random.default_rng(seed)
-    step = round(SIZE * (1 - OVERLAP))
-    specimen = scipy.ndimage.gaussian_filter(
-        rng.normal(size=(step * rows + SIZE, step * cols + SIZE)), 2.0
-    )
+    noise = rng.normal(size=(STEP * rows + SIZE, STEP * cols + SIZE))
+    specimen = scipy.ndimage.gaussian_filter(noise, 2.0)
     specimen = 2000 + 4000 * (specimen - specimen.min())
     tiles = np.empty((rows, cols, SIZE, SIZE), np.uint16)
     for row, col in np.ndindex(rows, cols):
-        y, x = row * step, col * step
+        y, x = row * STEP, col * STEP
         tiles[row, col] = specimen[y : y + SIZE, x : x + SIZE] + rng.normal(0, 30, (SIZE, SIZE))
     return tiles
+
+
+def two_fields() -> Specimen:
+    """Two fields of two channels and three planes in which nothing is to be seen."""
+    stack = np.random.default_rng(0).integers(90, 110, (2, 3, 64, 64)).astype(np.uint16)
+    return Specimen({(0, 0): stack, (0, 1): stack}, 58, ("DAPI", "CD8"), (460.0, 520.0))
 
 
 def config(result: InitResult) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load(result.config.read_text())
     return content
+
+
+def initiated(raw: Path, out: str = "out", **options: Any) -> tuple[InitResult, dict[str, Any]]:
+    """Return what init says of a folder, and the section ``acquisition`` that it writes."""
+    result = create_experiment(raw, raw.parent / out, **options)
+    return result, config(result)["acquisition"]
 
 
 def filled_in(result: InitResult) -> Experiment:

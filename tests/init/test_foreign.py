@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
-import yaml
 
-from tests.init.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
+from tests.init.raw_folders import OVERLAP, SIZE, STEP, filled_in, initiated, specimen_tiles
 from tests.support.microscope_files import write_ome
 from tilewright.init.folder import create_experiment
 from tilewright.io.conventions.common import RawDataError
@@ -57,13 +57,11 @@ def test_folders_that_are_explained(tmp_path: Path, name: str, said: str) -> Non
 
 def test_other_names_are_nobody_elses(tmp_path: Path) -> None:
     """A form of another program must not be seen in names that are read right."""
-    places = tile_places("snake_right_down", 2, 2)
-    tiles = specimen_tiles(2, 2)
     for name in ("C-{}_S-x.tif", "S{:03}_DAPI.tif", "mono_{}.tif", "index_{}.tif", "r1c1f{}.tif"):
         raw = tmp_path / name[:5]
         raw.mkdir()
-        for number, place in enumerate(places, start=1):
-            tifffile.imwrite(raw / name.format(number), tiles[place])
+        for number in range(1, 5):
+            tifffile.imwrite(raw / name.format(number), np.zeros((64, 64), np.uint16))
         assert create_experiment(raw, tmp_path / f"out{name[:5]}").convention == "pattern"
 
 
@@ -98,56 +96,47 @@ def test_keyence_in_xy_folders(tmp_path: Path) -> None:
             for z, channel in np.ndindex(2, 2):
                 name = f"Image_XY0{position}_{number:05}_Z{z + 1:03}_CH{channel + 1}.tif"
                 tifffile.imwrite(folder / name, tiles[place])
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    acquisition = config(result)["acquisition"]
+    result, acquisition = initiated(tmp_path / "raw")
     assert acquisition["pattern"] == ("XY{region}/Image_XY{region}_{tile}_Z{z}_CH{channel}.tif")
     assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
     assert acquisition["layout"] == "snake_right_down"
     assert acquisition["overlap"] == pytest.approx(OVERLAP, abs=0.02)
     assert len(filled_in(result).samples) == 2
-    for path in (tmp_path / "raw/XY02").iterdir():
-        path.unlink()
-    (tmp_path / "raw/XY02").rmdir()
-    one = create_experiment(tmp_path / "raw", tmp_path / "one")
-    assert yaml.safe_load(one.config.read_text())["acquisition"]["rows"] == 2
+    shutil.rmtree(tmp_path / "raw/XY02")
+    one, acquisition = initiated(tmp_path / "raw", "one")
+    assert acquisition["rows"] == 2
     assert len(filled_in(one).samples) == 1
 
 
-def test_stitched_channels_in_files_of_their_own_are_explained(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
+def test_stitched_cycles_of_different_sizes_are_read_or_explained(tmp_path: Path) -> None:
+    raw, split = tmp_path / "raw", tmp_path / "split"
+    for folder in (raw, split):
+        folder.mkdir()
     for cycle in (1, 2, 3):
-        for channel in (1, 2):
-            image = np.zeros((SIZE + cycle, SIZE), np.uint16)
-            tifffile.imwrite(tmp_path / f"raw/cycle{cycle}_ch{channel}.tif", image)
-    message = refused(tmp_path / "raw")
+        image = np.zeros((2, SIZE + cycle, SIZE), np.uint16)
+        tifffile.imwrite(raw / f"cycle{cycle}.tif", image, photometric="minisblack")
+        for channel, plane in enumerate(image, start=1):
+            tifffile.imwrite(split / f"cycle{cycle}_ch{channel}.tif", plane)
+    result, acquisition = initiated(raw)
+    assert acquisition["convention"] == "stitched"
+    assert [key.partition(":")[0] for key in result.unknown] == ["acquisition.pixel_um"]
+    shutil.rmtree(result.config.parent)
     assert (
         "one image for each of 3 cycles, of different sizes: they are stitched already; save the "
-        "channels of each cycle in one file" in message
+        "channels of each cycle in one file" in refused(split)
     )
-
-
-def test_stitched_cycles_of_different_sizes_are_read(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    for cycle in (1, 2):
-        image = np.zeros((2, SIZE + cycle, SIZE), np.uint16)
-        tifffile.imwrite(tmp_path / f"raw/cycle{cycle}.tif", image, photometric="minisblack")
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    assert config(result)["acquisition"]["convention"] == "stitched"
-    assert [key.partition(":")[0] for key in result.unknown] == ["acquisition.pixel_um"]
 
 
 def test_tiles_with_a_pyramid_each_are_no_stitched_images(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     tiles = specimen_tiles(2, 2)
-    step = round(SIZE * (1 - OVERLAP))
     for number, place in enumerate(tile_places("snake_right_down", 2, 2)):
-        at = {"PositionX": [place[1] * step * 0.5], "PositionY": [place[0] * step * 0.5]}
+        at = {"PositionX": [place[1] * STEP * 0.5], "PositionY": [place[0] * STEP * 0.5]}
         metadata = {"axes": "YX", "PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5, "Plane": at}
         with tifffile.TiffWriter(tmp_path / f"raw/t{number}.ome.tif", ome=True) as writer:
             writer.write(tiles[place], subifds=1, metadata=metadata)
             writer.write(tiles[place][::2, ::2], subfiletype=1)
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    assert config(result)["acquisition"]["convention"] == "ome_tiff"
+    assert initiated(tmp_path / "raw")[1]["convention"] == "ome_tiff"
 
 
 def test_a_colour_slide_is_explained(tmp_path: Path) -> None:

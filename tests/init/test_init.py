@@ -10,8 +10,17 @@ import pytest
 import tifffile
 
 from tests.conftest import REPO
-from tests.init.raw_folders import OVERLAP, SIZE, config, filled_in, specimen_tiles
-from tests.support.microscope_files import Specimen, write_phenix
+from tests.init.raw_folders import (
+    OVERLAP,
+    SIZE,
+    STEP,
+    config,
+    filled_in,
+    initiated,
+    specimen_tiles,
+    two_fields,
+)
+from tests.support.microscope_files import write_phenix
 from tilewright.config.experiment import load_experiment
 from tilewright.init.folder import InitError, create_experiment
 from tilewright.init.recognise import infer_pattern, recognise
@@ -21,11 +30,16 @@ from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    return tmp_path / "raw"
+
+
 def write_codex(
     raw: Path,
-    layout: str,
-    rows: int,
-    cols: int,
+    layout: str = "snake_right_down",
+    rows: int = 1,
+    cols: int = 1,
     *,
     cycles: int = 1,
     channels: int = 1,
@@ -38,45 +52,32 @@ def write_codex(
         folder.mkdir(parents=True)
         for number, place in enumerate(tile_places(layout, rows, cols), start=1):
             tile = np.full_like(tiles[place], 100) if blank else tiles[place]
-            for channel in range(1, channels + 1):
-                for z in (1, 2):
-                    name = f"{region}_{number:05}_Z{z:03}_CH{channel}.tif"
-                    tifffile.imwrite(folder / name, tile)
+            for channel, z in np.ndindex(channels, 2):
+                name = f"{region}_{number:05}_Z{z + 1:03}_CH{channel + 1}.tif"
+                tifffile.imwrite(folder / name, tile)
+
+
+def grid(acquisition: dict[str, Any]) -> tuple[Any, ...]:
+    return acquisition["rows"], acquisition["cols"], acquisition["layout"]
 
 
 def test_codex_with_all_its_metadata(tmp_path: Path) -> None:
     raw = tmp_path / "spleen A/data/raw"
     write_codex(raw, "snake_right_down", 3, 2, cycles=2, channels=2)
     metadata = {
-        "numCycles": 2,
-        "numZPlanes": 2,
-        "numChannels": 2,
-        "regionHeight": 3,
-        "regionWidth": 2,
-        "xyResolution": 377.4,
-        "zPitch": 1500.0,
-        "aperture": 0.75,
-        "objectiveType": "air",
-        "wavelengths": [358, 650],
-        "tilingMode": "snake",
-        "tileOverlapX": OVERLAP,
-        "referenceCycle": 2,
+        **{"numCycles": 2, "numZPlanes": 2, "numChannels": 2, "referenceCycle": 2},
+        **{"regionHeight": 3, "regionWidth": 2, "tilingMode": "snake", "tileOverlapX": OVERLAP},
+        **{"xyResolution": 377.4, "zPitch": 1500.0, "wavelengths": [358, 650]},
+        **{"aperture": 0.75, "objectiveType": "air"},
     }
     (tmp_path / "spleen A/Experiment.json").write_text(json.dumps({"experiment": metadata}))
     (raw / "channelnames.txt").write_text("DAPI\nCD8\nDAPI\nBlank\n")
     (raw / "exposure_times.txt").write_text("Cycle,CH1,CH2\n1,10,500\n2,10,350\n")
-    result = create_experiment(tmp_path / "spleen A", tmp_path / "out")
-    acquisition = config(result)["acquisition"]
+    result, acquisition = initiated(tmp_path / "spleen A")
     assert acquisition == {
-        "convention": "codex",
-        "rows": 3,
-        "cols": 2,
-        "layout": "snake_right_down",
-        "overlap": OVERLAP,
-        "pixel_um": 0.3774,
-        "z_step_um": 1.5,
-        "reference_cycle": 2,
-        "reference_channel": "1",
+        **{"convention": "codex", "rows": 3, "cols": 2, "layout": "snake_right_down"},
+        **{"overlap": OVERLAP, "pixel_um": 0.3774, "z_step_um": 1.5},
+        **{"reference_cycle": 2, "reference_channel": "1"},
     }
     assert config(result)["optics"] == {
         "numerical_aperture": 0.75,
@@ -94,84 +95,76 @@ def test_codex_with_all_its_metadata(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["snake_right_up", "raster_down_left", "snake_left_down"])
-def test_the_layout_is_found_from_the_pixels(tmp_path: Path, layout: str) -> None:
-    write_codex(tmp_path / "raw", layout, 3, 4)
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    acquisition = config(result)["acquisition"]
-    assert (acquisition["rows"], acquisition["cols"], acquisition["layout"]) == (3, 4, layout)
+def test_the_layout_is_found_from_the_pixels(raw: Path, layout: str) -> None:
+    write_codex(raw, layout, 3, 4)
+    result, acquisition = initiated(raw)
+    assert grid(acquisition) == (3, 4, layout)
     assert acquisition["overlap"] == pytest.approx(OVERLAP, abs=0.02)
     assert "cycle1_channel1" in result.markers.read_text()
     assert not result.warnings
     filled_in(result)
 
 
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
+def test_metadata_that_disagree_are_warned_of(raw: Path) -> None:
+    write_codex(raw, "snake_left_down", 3, 4)
+    names = {"channelNames": {"channelNamesArray": ["a", "b"]}}
+    for told, *warnings in (
         (
             {"regionHeight": 3, "regionWidth": 4, "tilingMode": "grid"},
             "tell the layout raster_right_down, but the pixels fit snake_left_down",
         ),
-        ({"regionHeight": 4, "regionWidth": 3}, "tell 4 x 3 tiles, but the pixels fit 3 x 4"),
-        ({"regionHeight": 5, "regionWidth": 3}, "tell 5 x 3 tiles, but the files number 12"),
-        ({"numCycles": 4}, "tell 4 cycles, but there are 1"),
-        ({"channelNames": {"channelNamesArray": ["a", "b"]}}, "2 marker names for 1 cycles"),
-    ],
-)
-def test_metadata_that_disagree_are_warned_of(
-    tmp_path: Path, told: dict[str, Any], said: str
-) -> None:
-    raw = tmp_path / "raw"
-    write_codex(raw, "snake_left_down", 3, 4)
-    (raw / "experiment.json").write_text(json.dumps(told))
-    result = create_experiment(raw, tmp_path / "out")
-    acquisition = config(result)["acquisition"]
-    assert (acquisition["rows"], acquisition["cols"]) == (3, 4)
-    assert acquisition["layout"] == "snake_left_down"
-    assert any(said in warning for warning in result.warnings), result.warnings
+        (
+            {"regionHeight": 4, "regionWidth": 3, **names},
+            "tell 4 x 3 tiles, but the pixels fit 3 x 4",
+            "2 marker names for 1 cycles",
+        ),
+        (
+            {"regionHeight": 5, "regionWidth": 3, "numCycles": 4},
+            "tell 5 x 3 tiles, but the files number 12",
+            "tell 4 cycles, but there are 1",
+        ),
+    ):
+        (raw / "experiment.json").write_text(json.dumps(told))
+        result, acquisition = initiated(raw, force=True)
+        assert grid(acquisition) == (3, 4, "snake_left_down")
+        for said in warnings:
+            assert any(str(said) in warning for warning in result.warnings), result.warnings
 
 
-def test_without_structure_the_grid_is_a_gap_to_fill_in(tmp_path: Path) -> None:
-    write_codex(tmp_path / "raw", "snake_right_down", 2, 3, blank=True)
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    acquisition = config(result)["acquisition"]
-    assert acquisition["rows"] is acquisition["cols"] is acquisition["layout"] is None
+def test_without_structure_the_metadata_decide_or_the_grid_is_a_gap(raw: Path) -> None:
+    write_codex(raw, "snake_right_down", 2, 3, blank=True)
+    result, acquisition = initiated(raw)
+    assert grid(acquisition) == (None, None, None)
     assert any("2 x 3, 3 x 2, 1 x 6, 6 x 1" in warning for warning in result.warnings)
     keys = [line.split(":")[0] for line in result.unknown]
     assert keys[:3] == ["acquisition.rows", "acquisition.cols", "acquisition.layout"]
-
-
-def test_without_structure_the_metadata_decide(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    write_codex(raw, "snake_right_down", 2, 3, blank=True)
     told = {"regionHeight": 2, "regionWidth": 3, "tilingMode": "snake", "tileOverlapX": 32}
     (raw / "experiment.json").write_text(json.dumps(told))
-    acquisition = config(create_experiment(raw, tmp_path / "out"))["acquisition"]
-    assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
-    assert acquisition["layout"] == "snake_right_down"
+    _, acquisition = initiated(raw, "told")
+    assert grid(acquisition) == (2, 3, "snake_right_down")
     assert acquisition["overlap"] == 32 / SIZE
 
 
-def test_a_missing_tile_is_warned_of(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
+def test_missing_and_damaged_tiles_are_named(raw: Path) -> None:
     write_codex(raw, "snake_right_down", 2, 3)
+    bad = raw / "cyc001_reg001/1_00003_Z002_CH1.tif"
+    whole = bad.read_bytes()
+    bad.write_bytes(whole[:100])
+    (said,) = initiated(raw, "damaged")[0].warnings
+    assert said.startswith(f"{bad} is missing, cannot be read, or is of another size")
+    bad.write_bytes(whole)
     for path in raw.rglob("1_00004_*"):
         path.unlink()
-    result = create_experiment(raw, tmp_path / "out")
-    assert any("tiles 4 are missing" in warning for warning in result.warnings)
+    assert any("tiles 4 are missing" in warning for warning in initiated(raw)[0].warnings)
 
 
-def test_regions_become_samples_with_their_own_grids(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
+def test_regions_become_samples_with_their_own_grids(raw: Path) -> None:
     write_codex(raw, "snake_right_down", 2, 3, region=1)
-    write_codex(raw, "snake_right_down", 4, 3, region=2)
-    result = create_experiment(raw, tmp_path / "out")
-    lines = [line.split("\t") for line in result.samples.read_text().splitlines()]
-    assert lines[0][:4] == ["sample", "raw_dir", "region", "rows"]
-    assert [(line[0][-2:], line[2], line[3]) for line in lines[1:]] == [
-        ("_1", "1", "2"),
-        ("_2", "2", "4"),
-    ]
+    write_codex(raw, "snake_right_down", 3, 3, region=2)
+    result, _ = initiated(raw)
+    head, *lines = [line.split("\t") for line in result.samples.read_text().splitlines()]
+    assert head[:4] == ["sample", "raw_dir", "region", "rows"]
+    assert [(line[0][-2:], *line[2:4]) for line in lines] == [("_1", "1", "2"), ("_2", "2", "3")]
     assert len(filled_in(result).samples) == 2
 
 
@@ -183,40 +176,32 @@ def write_grid(raw: Path, name: Callable[[int, int], str], rows: int = 3, cols: 
         tifffile.imwrite(path, tiles[row, col])
 
 
-def test_rows_that_count_upwards_are_flipped(tmp_path: Path) -> None:
-    write_grid(tmp_path / "raw", lambda row, col: f"tile_r{3 - row}_c{col}.tif")
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    acquisition = config(result)["acquisition"]
+def test_rows_that_count_upwards_are_flipped(raw: Path) -> None:
+    write_grid(raw, lambda row, col: f"tile_r{3 - row}_c{col}.tif")
+    result, acquisition = initiated(raw)
     assert acquisition["pattern"] == "tile_r{row}_c{col}.tif"
     assert acquisition["flip_y"] is True
     assert "flip_x" not in acquisition
     filled_in(result)
-    (table,) = tmp_path.glob("out/*/cycle1.csv")
+    (table,) = raw.parent.glob("out/*/cycle1.csv")
     assert "tile_r3_c0.tif" in table.read_text().splitlines()[1]
 
 
 @pytest.mark.parametrize("flip_y", [False, True])
-def test_ome_positions_and_metadata(tmp_path: Path, flip_y: bool) -> None:
-    raw = tmp_path / "raw"
+def test_ome_positions_and_metadata(raw: Path, flip_y: bool) -> None:
     raw.mkdir()
     tiles = specimen_tiles(2, 3)
-    step_um = round(SIZE * (1 - OVERLAP)) * 0.5
     for row, col in np.ndindex(2, 3):
-        y_um = (-row if flip_y else row) * step_um
-        tifffile.imwrite(
-            raw / f"t{row}{col}.ome.tif",
-            np.stack([tiles[row, col]] * 2),
-            photometric="minisblack",
-            metadata={
-                "axes": "CYX",
-                "PhysicalSizeX": 0.5,
-                "PhysicalSizeY": 0.5,
-                "Channel": {"Name": ["AF750", "Hoechst"]},
-                "Plane": {"PositionX": [col * step_um] * 2, "PositionY": [y_um] * 2},
-            },
-        )
-    result = create_experiment(raw, tmp_path / "out")
-    acquisition = config(result)["acquisition"]
+        y_um, x_um = (-row if flip_y else row) * STEP * 0.5, col * STEP * 0.5
+        metadata = {
+            **{"axes": "CYX", "PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5},
+            "Channel": {"Name": ["AF750", "Hoechst"]},
+            "Plane": {"PositionX": [x_um] * 2, "PositionY": [y_um] * 2},
+        }
+        planes = np.stack([tiles[row, col]] * 2)
+        path = raw / f"t{row}{col}.ome.tif"
+        tifffile.imwrite(path, planes, photometric="minisblack", metadata=metadata)
+    result, acquisition = initiated(raw)
     assert acquisition["convention"] == "ome_tiff"
     assert acquisition.get("flip_y", False) is flip_y
     assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
@@ -227,48 +212,30 @@ def test_ome_positions_and_metadata(tmp_path: Path, flip_y: bool) -> None:
     filled_in(result)
 
 
-def test_imagexpress_is_recognised(tmp_path: Path) -> None:
-    write_plate(tmp_path / "raw", "p")
-    acquisition = config(create_experiment(tmp_path / "raw", tmp_path / "out"))["acquisition"]
-    assert acquisition["convention"] == "imagexpress"
-    assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
-    assert acquisition["layout"] == "raster_right_down"
-
-
-def test_several_experiments_in_one_folder_are_told_apart(tmp_path: Path) -> None:
-    for name in ("A", "B"):
-        write_codex(tmp_path / "raw" / name, "snake_right_down", 1, 1)
-    with pytest.raises(RawDataError, match=r"2 CODEX experiments \(A, B\)"):
-        create_experiment(tmp_path / "raw", tmp_path / "out")
-
-
 def write_plate(raw: Path, plate: str, time: int = 1) -> None:
     places = tile_places("raster_right_down", 2, 3)
-    write_grid(
-        raw,
-        lambda row, col: f"TimePoint_{time}/{plate}_B02_s{places.index((row, col)) + 1}_w1.tif",
-        2,
-        3,
-    )
+    name = f"TimePoint_{time}/{plate}_B02_s{{}}_w1.tif".format
+    write_grid(raw, lambda row, col: name(places.index((row, col)) + 1), 2, 3)
 
 
-def test_time_points_that_become_cycles_are_said(tmp_path: Path) -> None:
-    write_plate(tmp_path / "raw", "p")
-    assert "time point" not in create_experiment(tmp_path / "raw", tmp_path / "one").summary()
-    write_plate(tmp_path / "raw", "p", 2)
-    said = create_experiment(tmp_path / "raw", tmp_path / "two").summary()
+def test_time_points_that_become_cycles_are_said(raw: Path) -> None:
+    write_plate(raw, "p")
+    result, acquisition = initiated(raw, "one")
+    assert acquisition["convention"] == "imagexpress"
+    assert grid(acquisition) == (2, 3, "raster_right_down")
+    assert "time point" not in result.summary()
+    write_plate(raw, "p", 2)
     assert (
         "cycles are the time points, from TimePoint_1 to TimePoint_2; "
         "if they repeat one cycle, choose one: cycles: [1] in config.yaml"
-    ) in said
+    ) in initiated(raw, "two")[0].summary()
 
 
-def test_an_experiment_beside_the_one_taken_is_named(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
+def test_an_experiment_beside_the_one_taken_is_named(raw: Path) -> None:
     write_plate(raw / "cycle1", "p")
     write_plate(raw / "other", "p")
-    write_codex(raw / "third/B", "snake_right_down", 1, 1)
-    (said,) = create_experiment(raw, tmp_path / "out").warnings
+    write_codex(raw / "third/B")
+    (said,) = initiated(raw)[0].warnings
     assert said == (
         f"the files are taken from {raw}/cycle1/TimePoint_1, and none from other (6), third (2); "
         f"for each that is an experiment of its own: tilewright init {raw}/other, "
@@ -276,21 +243,15 @@ def test_an_experiment_beside_the_one_taken_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_tile_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    write_codex(tmp_path / "raw", "snake_right_down", 2, 2)
-    bad = tmp_path / "raw/cyc001_reg001/1_00003_Z002_CH1.tif"
-    bad.write_bytes(bad.read_bytes()[:100])
-    (said,) = create_experiment(tmp_path / "raw", tmp_path / "out").warnings
-    assert said.startswith(f"{bad} is missing, cannot be read, or is of another size")
-
-
-def test_two_plates_in_one_folder_are_named(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    write_plate(raw, "p")
-    write_plate(raw, "q")
-    (said,) = create_experiment(raw, tmp_path / "out").warnings
-    assert "TimePoint_1/p_B02_s1_w1.tif and " in said
-    assert "q_B02_s1_w1.tif are the same tile by their names; if they are of two" in said
+def test_two_experiments_in_one_folder_are_told_apart(raw: Path) -> None:
+    for name in ("A", "B"):
+        write_codex(raw / "codex" / name)
+        write_plate(raw / "plates", name)
+    with pytest.raises(RawDataError, match=r"2 CODEX experiments \(A, B\)"):
+        initiated(raw / "codex")
+    (said,) = initiated(raw / "plates")[0].warnings
+    assert "TimePoint_1/A_B02_s1_w1.tif and " in said
+    assert "B_B02_s1_w1.tif are the same tile by their names; if they are of two" in said
 
 
 @pytest.mark.parametrize("convention", ["pattern", "fiji"])
@@ -308,36 +269,36 @@ def test_hyperstacks_are_channels_and_planes(tmp_path: Path, convention: str) ->
     assert "1 cycle, 3 channels, 2 z-planes" in result.found[0]
     for plane in recognise(tmp_path).planes:
         assert plane.page is not None
-        stack = stacks[int(Path(plane.path).stem[1:]) - 1]
-        assert np.array_equal(
-            read_plane(plane.path, plane.page), stack[plane.z, int(plane.channel) - 1]
-        )
+        truth = stacks[int(Path(plane.path).stem[1:]) - 1, plane.z, int(plane.channel) - 1]
+        assert np.array_equal(read_plane(plane.path, plane.page), truth)
 
 
-def test_a_hyperstack_of_time_points_is_refused(tmp_path: Path) -> None:
+def test_a_hyperstack_of_time_points_is_refused(raw: Path) -> None:
+    raw.mkdir()
     for tile in (1, 2):
         stack = np.zeros((2, 3, 8, 8), np.uint16)
-        tifffile.imwrite(tmp_path / f"t{tile}.tif", stack, imagej=True, metadata={"axes": "TCYX"})
+        tifffile.imwrite(raw / f"t{tile}.tif", stack, imagej=True, metadata={"axes": "TCYX"})
     with pytest.raises(RawDataError, match="hyperstack of 2 time points"):
-        create_experiment(tmp_path, tmp_path / "out")
+        initiated(raw)
 
 
-def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
-    write_codex(tmp_path / "raw", "snake_right_down", 1, 1)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/markers.csv").write_text("mine")
+def test_nothing_is_overwritten_without_force(raw: Path) -> None:
+    write_codex(raw)
+    markers = raw.parent / "out/markers.csv"
+    markers.parent.mkdir()
+    markers.write_text("mine")
     with pytest.raises(InitError, match=r"markers.csv exist already; give --force"):
-        create_experiment(tmp_path / "raw", tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["markers.csv"]
-    assert (tmp_path / "out/markers.csv").read_text() == "mine"
-    create_experiment(tmp_path / "raw", tmp_path / "out", force=True)
-    assert (tmp_path / "out/markers.csv").read_text() != "mine"
+        initiated(raw)
+    assert list(markers.parent.iterdir()) == [markers]
+    assert markers.read_text() == "mine"
+    initiated(raw, force=True)
+    assert markers.read_text() != "mine"
 
 
-def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(tmp_path: Path) -> None:
-    write_codex(tmp_path / "raw", "snake_right_down", 1, 1)
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    out = tmp_path / "out"
+def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(raw: Path) -> None:
+    write_codex(raw, "snake_right_down", 2, 2)
+    result, _ = initiated(raw)
+    out = result.config.parent
     assert "use rule * from tilewright" in (out / "Snakefile").read_text()
     for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
         assert (out / "profiles" / name).read_text() == (REPO / "profiles" / name).read_text()
@@ -345,62 +306,50 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(tmp_path: Pat
     assert "1 cycle, 1 channel, 2 z-planes" in told
     assert all(key in told for key in result.unknown)
     assert not result.kept
+    written = [path.read_bytes() for path in (result.config, result.samples, result.markers)]
     own = ("Snakefile", "profiles/slurm/site.yaml")
     for name in own:
         (out / name).write_text("mine")
     (out / "profiles/default/config.yaml").unlink()
-    again = create_experiment(tmp_path / "raw", out, force=True)
+    again, _ = initiated(raw, force=True)
     assert [(out / name).read_text() for name in own] == ["mine", "mine"]
     assert (out / "profiles/default/config.yaml").is_file()
     assert f"kept {out / 'Snakefile'} as it is" in again.summary()
+    # The same folder gives the same files.
+    assert [path.read_bytes() for path in (again.config, again.samples, again.markers)] == written
 
 
-def test_files_that_only_the_metadata_name_are_said_to_be_missing(tmp_path: Path) -> None:
-    stack = np.random.default_rng(0).integers(90, 110, (2, 3, 64, 64)).astype(np.uint16)
-    two = Specimen({(0, 0): stack, (0, 1): stack}, 58, ("DAPI", "CD8"), (460.0, 520.0))
-    write_phenix(tmp_path / "raw", 1, two)
-    gone = sorted((tmp_path / "raw").rglob("*.tiff"))[-2:]
+def test_files_that_only_the_metadata_name_are_said_to_be_missing(raw: Path) -> None:
+    write_phenix(raw, 1, two_fields())
+    gone = sorted(raw.rglob("*.tiff"))[-2:]
     for path in gone:
         path.unlink()
-    (warning,) = [
-        line
-        for line in create_experiment(tmp_path / "raw", tmp_path / "out").warnings
-        if "metadata name" in line
-    ]
-    assert warning.startswith("2 files that the metadata name are not there: ")
-    assert all(path.name in warning for path in gone)
+    (said,) = [line for line in initiated(raw)[0].warnings if "metadata name" in line]
+    assert said.startswith("2 files that the metadata name are not there: ")
+    assert all(path.name in said for path in gone)
 
 
-def test_the_same_folder_gives_the_same_files(tmp_path: Path) -> None:
-    write_codex(tmp_path / "raw", "snake_right_down", 2, 2)
-    texts = []
-    for _ in range(2):
-        result = create_experiment(tmp_path / "raw", tmp_path / "out", force=True)
-        paths = (result.config, result.samples, result.markers)
-        texts.append([path.read_bytes() for path in paths])
-    assert texts[0] == texts[1]
+def test_a_folder_of_no_convention_says_what_was_looked_for(raw: Path) -> None:
+    for names, said in (
+        (None, "is not a folder"),
+        ([], "it is empty"),
+        (["notes.docx"], r"no image of these, only notes.docx"),
+        (["left.tif", "right.tif"], r"Cyc1_reg1.*named like left.tif, right.tif"),
+    ):
+        if names is not None:
+            raw.mkdir(exist_ok=True)
+        for name in names or []:
+            (raw / name).touch()
+        with pytest.raises(RawDataError, match=said):
+            initiated(raw)
+    assert not (raw.parent / "out").exists()
 
 
-def test_a_folder_of_no_convention_says_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(RawDataError, match="it is empty"):
-        create_experiment(tmp_path, tmp_path / "out")
-    (tmp_path / "notes.docx").touch()
-    with pytest.raises(RawDataError, match=r"no image of these, only notes.docx"):
-        create_experiment(tmp_path, tmp_path / "out")
-    for name in ("left.tif", "right.tif"):
-        (tmp_path / name).touch()
-    with pytest.raises(RawDataError, match=r"Cyc1_reg1.*named like left.tif, right.tif"):
-        create_experiment(tmp_path, tmp_path / "out")
-    with pytest.raises(RawDataError, match="is not a folder"):
-        create_experiment(tmp_path / "none", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_broken_metadata_are_named(tmp_path: Path) -> None:
-    write_codex(tmp_path / "raw", "snake_right_down", 1, 1)
-    (tmp_path / "raw/experiment.json").write_text("{")
+def test_broken_metadata_are_named(raw: Path) -> None:
+    write_codex(raw)
+    (raw / "experiment.json").write_text("{")
     with pytest.raises(RawDataError, match=r"experiment.json is no JSON"):
-        create_experiment(tmp_path / "raw", tmp_path / "out")
+        initiated(raw)
 
 
 @pytest.mark.parametrize(
@@ -423,37 +372,29 @@ def test_patterns_are_read_from_names(paths: list[str], pattern: str | None) -> 
 
 
 @pytest.mark.shared
-def test_brain_tiles_through_fiji(shared: Path, tmp_path: Path) -> None:
-    result = create_experiment(shared / "data/brain-tiles", tmp_path)
-    acquisition = config(result)["acquisition"]
+def test_brain_tiles_by_number_lie_as_tile_configuration_says(shared: Path, raw: Path) -> None:
+    raw.mkdir()
+    for path in (shared / "data/brain-tiles").glob("*.tif"):
+        (raw / path.name).symlink_to(path)
+    numbered, acquisition = initiated(raw, "numbered")
+    assert acquisition["pattern"] == "C3-BrainSection{tile}.tif"
+    assert (acquisition["rows"], acquisition["cols"]) == (7, 9)
+    assert not numbered.warnings
+    fiji = create_experiment(shared / "data/brain-tiles", raw.parent / "fiji")
+    acquisition = config(fiji)["acquisition"]
     assert acquisition["convention"] == "fiji"
     # TileConfiguration.txt places 54 of the 63 tiles.
     assert (acquisition["rows"], acquisition["cols"]) == (6, 9)
     assert acquisition["overlap"] == pytest.approx(52 / 512, abs=0.001)
-    assert any(warning.startswith("9 files are left out") for warning in result.warnings)
-    assert not result.unknown
-    load_experiment(config(result))
-
-
-@pytest.mark.shared
-def test_brain_tiles_by_number_lie_as_tile_configuration_says(shared: Path, tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for path in (shared / "data/brain-tiles").glob("*.tif"):
-        (raw / path.name).symlink_to(path)
-    numbered = create_experiment(raw, tmp_path / "numbered")
-    acquisition = config(numbered)["acquisition"]
-    assert acquisition["pattern"] == "C3-BrainSection{tile}.tif"
-    assert (acquisition["rows"], acquisition["cols"]) == (7, 9)
-    assert not numbered.warnings
-    places = {}
-    for name, told in (("numbered", numbered), ("fiji", None)):
-        told = told or create_experiment(shared / "data/brain-tiles", tmp_path / name)
-        sample = next(iter(load_experiment(config(told)).samples.values()))
-        table = tmp_path / name / "cycle1.csv"
+    assert any(warning.startswith("9 files are left out") for warning in fiji.warnings)
+    assert not fiji.unknown
+    places = []
+    for result in (numbered, fiji):
+        (sample,) = load_experiment(config(result)).samples.values()
+        table = result.config.with_name("cycle1.csv")
         channel = sample.acquisition.reference_channel
         build_manifest(sample.raw_dir, sample.acquisition.model_dump(), {1: [channel]}, {1: table})
         lines = [line.split(",") for line in table.read_text().splitlines()[1:]]
-        places[name] = {Path(line[5]).name: (line[1], line[2]) for line in lines}
-    assert len(places["fiji"]) == 54
-    assert {name: places["numbered"][name] for name in places["fiji"]} == places["fiji"]
+        places.append({Path(line[5]).name: (line[1], line[2]) for line in lines})
+    assert len(places[1]) == 54
+    assert {name: places[0][name] for name in places[1]} == places[1]

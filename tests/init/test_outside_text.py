@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.runtime.words import printable
-from tests.support.microscope_files import Specimen, write_phenix
+from tests.init.raw_folders import two_fields
+from tests.support.microscope_files import write_phenix
 from tilewright.config.tables import Channel, read_markers
 from tilewright.init.folder import InitError, InitResult, create_experiment
 from tilewright.init.metadata import Metadata
@@ -39,12 +40,10 @@ def checked(result: InitResult) -> dict[str, Any]:
     text = result.config.read_text("utf-8")
     config: dict[str, Any] = yaml.safe_load(text)
     assert config.keys() <= KEYS
-    for path in (result.config, result.config.parent / "README.md"):
-        for line in path.read_text("utf-8").split("\n"):
-            assert line.isprintable()
-    for line in result.summary().split("\n"):
-        assert line.isprintable()
-        assert len(line) <= 1000
+    summary = result.summary()
+    for said in (text, result.config.with_name("README.md").read_text("utf-8"), summary):
+        assert all(line.isprintable() for line in said.split("\n"))
+    assert max(map(len, summary.split("\n"))) <= 1000
     return config
 
 
@@ -76,9 +75,7 @@ def test_file_and_folder_names_are_no_keys(tmp_path: Path, odd: str) -> None:
 
 @pytest.mark.parametrize("odd", [LIVE, *BREAKS])
 def test_a_url_of_phenix_is_no_key(tmp_path: Path, odd: str) -> None:
-    stack = np.random.default_rng(0).integers(90, 110, (2, 3, 64, 64)).astype(np.uint16)
-    two = Specimen({(0, 0): stack, (0, 1): stack}, 58, ("DAPI", "CD8"), (460.0, 520.0))
-    write_phenix(tmp_path / "raw", 1, two)
+    write_phenix(tmp_path / "raw", 1, two_fields())
     (index,) = (tmp_path / "raw").rglob("Index.idx.xml")
     escaped = "".join(f"&#{ord(c)};" if c in BREAKS else c for c in odd)
     index.write_text(index.read_text().replace(".tiff</URL>", f"{escaped}.tiff</URL>", 1))
@@ -98,7 +95,7 @@ texts = st.text(st.characters(exclude_categories=()), max_size=30) | st.sampled_
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(texts, texts, texts, texts, st.lists(texts, max_size=2))
 def test_the_config_says_what_is_meant_whatever_the_text(
     marker: str, channel: str, pattern: str, folder: str, warnings: list[str]
@@ -107,29 +104,21 @@ def test_the_config_says_what_is_meant_whatever_the_text(
     recognised = Recognised("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
     metadata = Metadata([Channel(1, channel, marker, None, None)], 1, channel, pixel_um=1e-5)
     layout = TileLayout(4, 2, 2, "snake_right_down", 0.1)
-    files = (Path("/", folder, "s"), Path("/", folder, "m"), Path("/", folder, "r"))
+    beside = Path("/", folder)
+    files = beside / "samples", beside / "markers", beside / "results"
     said = config_text(Path(folder), files, recognised, [layout], metadata, 1, warnings)
     config = yaml.safe_load(said.text)
     assert config == {
-        "samples": str(files[0]),
-        "markers": str(files[1]),
-        "results": str(files[2]),
+        **{path.name: str(path) for path in files},
         "acquisition": {
             "convention": "pattern",
             **({"pattern": pattern} if pattern else {}),
-            "rows": 2,
-            "cols": 2,
-            "layout": "snake_right_down",
-            "overlap": 0.1,
-            "pixel_um": 1e-5,
-            "reference_cycle": 1,
-            "reference_channel": channel,
+            **{"rows": 2, "cols": 2, "layout": "snake_right_down", "overlap": 0.1},
+            **{"pixel_um": 1e-5, "reference_cycle": 1, "reference_channel": channel},
         },
-        "camera": {
-            "offset_counts": "auto",
-            "gain_counts_per_photon": "auto",
-            "saturation_counts": "auto",
-        },
+        "camera": dict.fromkeys(
+            ["offset_counts", "gain_counts_per_photon", "saturation_counts"], "auto"
+        ),
         "deconvolve": {"method": "none"},
     }
     assert all(line.isprintable() for line in said.text.split("\n"))

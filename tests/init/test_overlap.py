@@ -10,7 +10,7 @@ import pytest
 import scipy.ndimage
 import tifffile
 
-from tests.init.raw_folders import config
+from tests.init.raw_folders import config, initiated
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import ConfigError, load_experiment
 from tilewright.config.layout import Layout
@@ -45,8 +45,8 @@ def test_an_overlap_that_is_stated_wrong_is_measured(
     tmp_path: Path, true: float, stated: float
 ) -> None:
     write(tmp_path / "raw", true, stated)
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    overlap = config(result)["acquisition"]["overlap"]
+    result, acquisition = initiated(tmp_path / "raw")
+    overlap = acquisition["overlap"]
     assert overlap == pytest.approx(true, abs=0.01)
     both = f"overlap {overlap:.3f} from the pixels, where the metadata state {stated:.3f}"
     assert both in result.found
@@ -55,8 +55,8 @@ def test_an_overlap_that_is_stated_wrong_is_measured(
 
 def test_an_overlap_that_is_stated_right_is_confirmed(tmp_path: Path) -> None:
     write(tmp_path / "raw", 0.1, 0.1)
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    assert config(result)["acquisition"]["overlap"] == 0.1
+    result, acquisition = initiated(tmp_path / "raw")
+    assert acquisition["overlap"] == 0.1
     (said,) = (line for line in result.found if line.startswith("overlap"))
     assert said.startswith("overlap 0.100 as the metadata state, and 0.")
     assert said.endswith(" from the pixels")
@@ -65,28 +65,25 @@ def test_an_overlap_that_is_stated_right_is_confirmed(tmp_path: Path) -> None:
 
 def test_what_the_pixels_do_not_show_is_stated_and_not_confirmed(tmp_path: Path) -> None:
     write(tmp_path / "raw", 0.06, 0.1, texture=0.0)
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    assert config(result)["acquisition"]["overlap"] == 0.1
+    result, acquisition = initiated(tmp_path / "raw")
+    assert acquisition["overlap"] == 0.1
     said = "overlap 0.100 as the metadata state, which the pixels do not confirm"
     assert [line for line in result.found if "overlap" in line] == [said]
     write(tmp_path / "none", 0.06, None, texture=0.0)
-    result = create_experiment(tmp_path / "none", tmp_path / "blank")
-    assert any(key.startswith("acquisition.overlap") for key in result.unknown)
-
-
-def test_rows_and_columns_in_names_without_structure_tell_no_overlap(tmp_path: Path) -> None:
+    # Rows and columns in the names.
     rng = np.random.default_rng(1)
+    (tmp_path / "named").mkdir()
     for row, col in np.ndindex(2, 3):
         tile = rng.normal(900, 30, (128, 128)).astype(np.uint16)
-        tifffile.imwrite(tmp_path / f"t_r{row}_c{col}.tif", tile)
-    result = create_experiment(tmp_path, tmp_path / "out")
-    assert config(result)["acquisition"]["overlap"] is None
-    assert any(key.startswith("acquisition.overlap") for key in result.unknown)
+        tifffile.imwrite(tmp_path / f"named/t_r{row}_c{col}.tif", tile)
+    for raw in ("none", "named"):
+        result, acquisition = initiated(tmp_path / raw, f"{raw}-out")
+        assert acquisition["overlap"] is None
+        assert any(key.startswith("acquisition.overlap") for key in result.unknown)
 
 
 @pytest.mark.parametrize("named", ["number", "row and column"])
-@pytest.mark.parametrize("given", [0.1, 0.06, 0.07, 0.2, 0.3])
-def test_the_check_before_a_run_compares(tmp_path: Path, given: float, named: str) -> None:
+def test_the_check_before_a_run_compares(tmp_path: Path, named: str) -> None:
     write(tmp_path / "raw", 0.06, 0.06)
     if named != "number":
         (tmp_path / "raw/experiment.json").unlink()
@@ -95,14 +92,14 @@ def test_the_check_before_a_run_compares(tmp_path: Path, given: float, named: st
             path.rename(tmp_path / f"raw/t_r{row}_c{col}.tif")
         (tmp_path / "raw/cyc001_reg001").rmdir()
     content = config(create_experiment(tmp_path / "raw", tmp_path / "out"))
-    content["acquisition"] |= {"overlap": given, "pixel_um": 0.3}
     content |= {"results": str(tmp_path / "results"), "deconvolve": {"method": "none"}}
-    experiment = load_experiment(content)
-    layout = Layout(experiment.settings.results)
-    if given in (0.06, 0.07):
-        check_raw(experiment, layout)
-        return
-    with pytest.raises(
-        ConfigError, match=rf"show an overlap of 0\.0[56]\d, not of {given}00; set acq"
-    ):
-        check_raw(experiment, layout)
+    for given in (0.1, 0.2, 0.3, 0.06, 0.07):
+        content["acquisition"] |= {"overlap": given, "pixel_um": 0.3}
+        experiment = load_experiment(content)
+        layout = Layout(experiment.settings.results)
+        if given < 0.08:
+            check_raw(experiment, layout)
+            continue
+        said = rf"show an overlap of 0\.0[56]\d, not of {given}00; set acq"
+        with pytest.raises(ConfigError, match=said):
+            check_raw(experiment, layout)

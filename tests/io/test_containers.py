@@ -6,6 +6,7 @@ import re
 import shutil
 import struct
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tests.support.microscope_files import UNTOLD, WRITERS, Specimen
 from tilewright.commands.dag import read_experiment
 from tilewright.init.folder import create_experiment
 from tilewright.io.conventions import described_images, scan
-from tilewright.io.conventions.common import RawDataError
+from tilewright.io.conventions.common import RawDataError, RawPlane
 from tilewright.io.conventions.macsima import parse_name
 from tilewright.io.conventions.ndtiff import read_index
 from tilewright.io.inputs.raw_headers import read_headers
@@ -29,43 +30,47 @@ STEP_PX = 40
 @pytest.fixture(scope="module")
 def specimen() -> Specimen:
     rng = np.random.default_rng(8)
-    tiles = {
-        (row, col): rng.integers(90, 4000, (2, 3, 48, 56)).astype(np.uint16)
-        for row in range(2)
-        for col in range(3)
-    }
+    places = np.ndindex(2, 3)
+    tiles = {place: rng.integers(90, 4000, (2, 3, 48, 56)).astype(np.uint16) for place in places}
     return Specimen(tiles, STEP_PX, ("DAPI", "CD8"), (461.0, 519.0))
 
 
-@pytest.mark.parametrize("convention", WRITERS)
-def test_every_plane_at_its_place(tmp_path: Path, specimen: Specimen, convention: str) -> None:
-    for cycle in (1, 2):
-        WRITERS[convention](tmp_path, cycle, specimen)
-    planes = scan(convention, tmp_path)
-    depth = 1 if convention == "macsima" else 3  # it has one plane per field
-    assert len(planes) == 2 * 6 * 2 * depth
-    first_y = min(plane.y_px for plane in planes if plane.y_px is not None)
-    first_x = min(plane.x_px for plane in planes if plane.x_px is not None)
+def edit(path: Path, old: str, new: str, count: int = -1) -> None:
+    """Replace text of an index that begins with a byte order mark."""
+    text = path.read_text("utf-8-sig")
+    assert old in text
+    path.write_text(text.replace(old, new, count), encoding="utf-8-sig")
+
+
+def check_planes(planes: Sequence[RawPlane], specimen: Specimen) -> None:
+    """Compare pixels with the tile whose place the plane has."""
+    first_y = min(plane.y_px or 0.0 for plane in planes)
+    first_x = min(plane.x_px or 0.0 for plane in planes)
     for plane in planes:
         assert plane.y_px is not None
         assert plane.x_px is not None
         assert plane.page is not None
         at = np.array([plane.y_px - first_y, plane.x_px - first_x]) / STEP_PX
-        assert np.allclose(at, np.round(at), atol=1e-3)
         row, col = np.round(at).astype(int)
+        assert np.allclose(at, (row, col), atol=1e-3)
         truth = specimen.tiles[row, col][int(plane.channel) - 1, plane.z]
         assert np.array_equal(read_plane(plane.path, plane.page), truth)
-    headers = read_headers({plane.path: (plane.page or 0) + 1 for plane in planes})
-    assert {header[2:5] for header in headers.values()} == {(48, 56, "uint16")}
-    assert {header.problem for header in headers.values()} == {""}
 
 
 @pytest.mark.parametrize("convention", WRITERS)
-def test_what_the_microscope_knows(tmp_path: Path, specimen: Specimen, convention: str) -> None:
-    WRITERS[convention](tmp_path, 1, specimen)
-    located = described_images(convention, tmp_path)
-    assert located is not None
+def test_what_was_written_is_read(tmp_path: Path, specimen: Specimen, convention: str) -> None:
+    for cycle in (1, 2):
+        WRITERS[convention](tmp_path / "raw", cycle, specimen)
+    planes = scan(convention, tmp_path / "raw")
+    depth = 1 if convention == "macsima" else 3  # it has one plane per field
+    assert len(planes) == 2 * 6 * 2 * depth
+    check_planes(planes, specimen)
+    headers = read_headers({plane.path: (plane.page or 0) + 1 for plane in planes})
+    assert {header[2:5] for header in headers.values()} == {(48, 56, "uint16")}
+    assert {header.problem for header in headers.values()} == {""}
     untold = UNTOLD.get(convention, set())
+    located = described_images(convention, tmp_path / "raw")
+    assert located
     for _, _, image in located:
         assert [channel.name for channel in image.channels] == list(specimen.names)
         assert image.pixel_um == pytest.approx(specimen.pixel_um)
@@ -76,15 +81,10 @@ def test_what_the_microscope_knows(tmp_path: Path, specimen: Specimen, conventio
         exposure = {channel.exposure_ms for channel in image.channels}
         assert exposure == {None if "exposure" in untold else specimen.exposure_ms}
         assert image.numerical_aperture == (None if "aperture" in untold else specimen.aperture)
-
-
-@pytest.mark.parametrize("convention", WRITERS)
-def test_init_writes_what_runs(tmp_path: Path, specimen: Specimen, convention: str) -> None:
-    WRITERS[convention](tmp_path / "raw", 1, specimen)
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert result.convention == convention
-    depth = "1 z-plane" if convention == "macsima" else "3 z-planes"
-    assert f"1 cycle, 2 channels, {depth}, 1 region" in result.found[0]
+    counted = f"2 cycles, 2 channels, {depth} z-plane{'s' * (depth > 1)}, 1 region"
+    assert counted in result.found[0]
     text = result.markers.read_text()
     assert "1,1,DAPI" in text
     assert "1,2,CD8" in text
@@ -94,18 +94,13 @@ def test_init_writes_what_runs(tmp_path: Path, specimen: Specimen, convention: s
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        (
-            "001_AntigenCycle_CD4_V0_FITC_16bit_M-20x-S Fluor full sensor_B-1_R-1_W-2_G-3_F-10_"
-            "E-16.0.tif",
-            ((1, "Antigen"), "R1-2-ROI3", 10, "FITC", "CD4", 16.0),
-        ),
-        (
-            "CYC-012_SCN-001_ST-B_R-01_W-B01_ROI-002_F-003_A-None_C-None_D-DAPI_EXP-8.5.ome.tif",
-            ((12, "B"), "R1-B01-ROI2", 3, "DAPI", "DAPI", 8.5),
-        ),
+        ("001_AntigenCycle_CD4_V0_FITC_16bit_M-20x-S Fluor full sensor_B-1_R-1_W-2_G-3_F-10_"
+         "E-16.0.tif", ((1, "Antigen"), "R1-2-ROI3", 10, "FITC", "CD4", 16.0)),
+        ("CYC-012_SCN-001_ST-B_R-01_W-B01_ROI-002_F-003_A-None_C-None_D-DAPI_EXP-8.5.ome.tif",
+         ((12, "B"), "R1-B01-ROI2", 3, "DAPI", "DAPI", 8.5)),
         ("C-001_S-000_S_APC_R-01_W-B-1_ROI-01_A-CD4_C-REA.tif", None),
     ],
-)
+)  # fmt: skip
 def test_names_of_macsima(name: str, told: tuple[object, ...] | None) -> None:
     found = parse_name(f"/raw/{name}")
     assert (None if found is None else tuple(found)[:-1]) == told
@@ -115,8 +110,7 @@ def test_a_bleach_is_a_cycle_of_its_own(tmp_path: Path, specimen: Specimen) -> N
     """It comes before the stain of its cycle: with it the background can be subtracted."""
     WRITERS["macsima"](tmp_path, 1, specimen)
     for path in list(tmp_path.rglob("*_ST-S_*.tif")):
-        copy = path.with_name(path.name.replace("_ST-S_", "_ST-B_"))
-        copy.write_bytes(path.read_bytes())
+        shutil.copy(path, path.with_name(path.name.replace("_ST-S_", "_ST-B_")))
     planes = scan("macsima", tmp_path)
     assert {plane.cycle for plane in planes if "_ST-B_" in plane.path} == {1}
     assert {plane.cycle for plane in planes if "_ST-S_" in plane.path} == {2}
@@ -152,26 +146,17 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        (
-            "Data.mlf",
-            '"2" bts:TimePoint="1" bts:FieldIndex="2"',
-            None,
-            "row 2, column 3 has several",
-        ),
+        ("Data.mlf", '"1" bts:FieldIndex="2"', '"2" bts:FieldIndex="2"', "row 2, column 3 has sev"),
         ("Data.mlf", 'bts:FieldIndex="2"', "", "no 'FieldIndex'"),
         ("Data.mlf", ">plate_B03", ">other", "none of the planes that it lists is in the folder"),
         ("Detail.mrf", "</bts:MeasurementDetail>", "", "no element found"),
     ],
 )
 def test_a_measurement_that_cannot_be_read(
-    tmp_path: Path, specimen: Specimen, file: str, old: str, new: str | None, said: str
+    tmp_path: Path, specimen: Specimen, file: str, old: str, new: str, said: str
 ) -> None:
     WRITERS["cv8000"](tmp_path, 1, specimen)
-    path = tmp_path / f"cycle1/Measurement{file}"
-    new = old.replace('TimePoint="1"', 'TimePoint="2"') if new is None else new
-    text = path.read_text("utf-8-sig")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8-sig")
+    edit(tmp_path / f"cycle1/Measurement{file}", old, new)
     with pytest.raises(RawDataError, match=rf"MeasurementData\.mlf.*{said}") as caught:
         scan("cv8000", tmp_path)
     assert "copy" in str(caught.value) or "save" in str(caught.value)
@@ -179,10 +164,8 @@ def test_a_measurement_that_cannot_be_read(
 
 def test_wells_have_the_names_of_the_plate(tmp_path: Path, specimen: Specimen) -> None:
     WRITERS["cv8000"](tmp_path, 1, specimen)
-    path = tmp_path / "cycle1/MeasurementData.mlf"
-    text = path.read_text("utf-8-sig")
     assert {plane.region for plane in scan("cv8000", tmp_path)} == {"B03"}
-    path.write_text(text.replace('Row="2"', 'Row="28"'), encoding="utf-8-sig")
+    edit(tmp_path / "cycle1/MeasurementData.mlf", 'Row="2"', 'Row="28"')
     assert {plane.region for plane in scan("cv8000", tmp_path)} == {"AB03"}
 
 
@@ -195,12 +178,17 @@ def test_a_measurement_without_its_settings(tmp_path: Path, specimen: Specimen) 
     assert "1,1,cycle1_channel1,,\n" in result.markers.read_text()
 
 
-def test_a_site_without_position_is_named(tmp_path: Path, specimen: Specimen) -> None:
-    WRITERS["imagexpress"](tmp_path, 1, specimen)
-    path = next(tmp_path.rglob("ZStep_1/plate_B02_s3_w1*.tif"))
+def test_sites_without_positions(tmp_path: Path, specimen: Specimen) -> None:
+    """One is named; where no file is calibrated, sites are known by number."""
+    WRITERS["imagexpress"](tmp_path / "none", 1, replace(specimen, pixel_um=0.0))
+    planes = scan("imagexpress", tmp_path / "none")
+    assert {plane.tile for plane in planes} == set(range(1, 7))
+    assert {plane.y_px for plane in planes} == {None}
+    WRITERS["imagexpress"](tmp_path / "raw", 1, specimen)
+    path = next(tmp_path.rglob("raw/**/ZStep_1/plate_B02_s3_w1*.tif"))
     tifffile.imwrite(path, np.zeros((48, 56), np.uint16))
     with pytest.raises(RawDataError, match=r"_s3_w1.* tells no stage position .* copy it again"):
-        scan("imagexpress", tmp_path)
+        scan("imagexpress", tmp_path / "raw")
 
 
 def test_a_wavelength_keeps_its_number(tmp_path: Path, specimen: Specimen) -> None:
@@ -213,37 +201,27 @@ def test_a_wavelength_keeps_its_number(tmp_path: Path, specimen: Specimen) -> No
     assert "1,2,CD8,519,50\n" in result.markers.read_text()
 
 
-def test_uncalibrated_sites_are_known_by_number(tmp_path: Path, specimen: Specimen) -> None:
-    WRITERS["imagexpress"](tmp_path, 1, replace(specimen, pixel_um=0.0))
-    planes = scan("imagexpress", tmp_path)
-    assert {plane.tile for plane in planes} == set(range(1, 7))
-    assert {plane.y_px for plane in planes} == {None}
-
-
 def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Specimen) -> None:
     """The other channels stay what they are."""
     WRITERS["phenix"](tmp_path, 1, specimen)
     index = tmp_path / "cycle1/Images/Index.idx.xml"
-    text = index.read_text("utf-8-sig")
-    gone = re.findall(r"<Image Version.*?</Image>", text)
-    for image in gone:
+    for image in re.findall(r"<Image Version.*?</Image>", index.read_text("utf-8-sig")):
         if "<FieldID>2<" in image and "<ChannelID>1<" in image:
-            text = text.replace(image, "")
-    index.write_text(text, encoding="utf-8-sig")
+            edit(index, image, "")
     for plane in scan("phenix", tmp_path):
         assert f"-ch{plane.channel}sk" in plane.path
-    text = text.replace("<TimepointID>0<", "<TimepointID>1<", 1)
-    index.write_text(text, encoding="utf-8-sig")
+    edit(index, "<TimepointID>0<", "<TimepointID>1<", 1)
     with pytest.raises(RawDataError, match=r"Index\.idx\.xml: it holds several time points"):
         scan("phenix", tmp_path)
 
 
-def as_version_2(stack: Path) -> None:
+def as_version(stack: Path, version: int) -> None:
     """Version 2 has no minor version, and its summary begins four bytes earlier."""
     data = bytearray(stack.read_bytes())
     (length,) = struct.unpack_from("<I", data, 24)
-    data[12:16] = struct.pack("<I", 2)
-    data[16 : 24 + length] = data[20 : 28 + length]
+    data[12:16] = struct.pack("<I", version)
+    if version == 2:
+        data[16 : 24 + length] = data[20 : 28 + length]
     stack.write_bytes(data)
 
 
@@ -259,17 +237,12 @@ def test_a_pyramid_of_ndtiff_version_2(tmp_path: Path, specimen: Specimen) -> No
         for path in inside:
             path.unlink()
         for path in folder.rglob("*.tif"):
-            as_version_2(path)
+            as_version(path, 2)
     planes = scan("ndtiff", tmp_path / "raw")
-    assert {(plane.cycle, Path(plane.path).parent.name) for plane in planes} == {
-        (1, "Full resolution"),
-        (2, "Full resolution"),
-    }
+    found = {(plane.cycle, Path(plane.path).parent.name) for plane in planes}
+    assert found == {(1, "Full resolution"), (2, "Full resolution")}
     assert len(planes) == 2 * 6 * 2 * 3
-    for plane in planes:
-        tile = round((plane.y_px or 0) / STEP_PX), round((plane.x_px or 0) / STEP_PX)
-        truth = specimen.tiles[tile][int(plane.channel) - 1, plane.z]
-        assert np.array_equal(read_plane(plane.path, plane.page or 0), truth)
+    check_planes(planes, specimen)
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert "one file per cycle: 1 = cycle1_1, 2 = cycle2_1" in result.found
     (warning,) = result.warnings
@@ -278,29 +251,32 @@ def test_a_pyramid_of_ndtiff_version_2(tmp_path: Path, specimen: Specimen) -> No
     assert not [key for key in result.unknown if key.startswith("acquisition")]
 
 
-@pytest.mark.parametrize("named", ["", "cycle1_1", "cycle1_1/Downsampled_x2"])
-def test_reduced_levels_of_ndtiff_are_no_raw_data(
-    tmp_path: Path, specimen: Specimen, named: str
-) -> None:
+def test_ndtiff_that_cannot_be_read(tmp_path: Path, specimen: Specimen) -> None:
+    """Without metadata of its images, of an older version, or reduced levels alone."""
     WRITERS["ndtiff"](tmp_path, 1, specimen)
-    level = tmp_path / "cycle1_1/Downsampled_x2"
-    level.mkdir()
-    for path in [path for path in level.parent.iterdir() if path.is_file()]:
-        path.rename(level / path.name)
-    said = rf"{level} is a reduced level of .* copy the folder 'Full resolution' of that"
-    with pytest.raises(RawDataError, match=said):
-        create_experiment(tmp_path / named, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_older_ndtiff_says_how_to_convert_it(tmp_path: Path, specimen: Specimen) -> None:
-    WRITERS["ndtiff"](tmp_path, 1, specimen)
-    (stack,) = tmp_path.rglob("*.tif")
-    data = bytearray(stack.read_bytes())
-    data[12:16] = struct.pack("<I", 1)
+    folder = tmp_path / "cycle1_1"
+    (stack,) = folder.glob("*.tif")
+    whole = stack.read_bytes()
+    data = bytearray(whole)
+    for entry in read_index(folder / "NDTiff.index"):
+        place = slice(entry.metadata_offset, entry.metadata_offset + entry.metadata_length)
+        data[place] = b"{}".ljust(entry.metadata_length)
     stack.write_bytes(data)
+    with pytest.raises(RawDataError, match="no PositionX and PositionY"):
+        scan("ndtiff", tmp_path)
+    stack.write_bytes(whole)
+    as_version(stack, 1)
     with pytest.raises(RawDataError, match="is of version 1, and versions 2 and 3 are read; save"):
         scan("ndtiff", tmp_path)
+    level = folder / "Downsampled_x2"
+    level.mkdir()
+    for path in [path for path in folder.iterdir() if path.is_file()]:
+        path.rename(level / path.name)
+    said = rf"{level} is a reduced level of .* copy the folder 'Full resolution' of that"
+    for named in (tmp_path, folder, level):
+        with pytest.raises(RawDataError, match=said):
+            create_experiment(named, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -322,19 +298,6 @@ def test_sections_and_time_series_of_a_lif_are_explained(
     path.write_bytes(data.replace(was.encode("utf-16-le"), now.encode("utf-16-le")))
     with pytest.raises(RawDataError, match=rf"its images are .*{told}.* mode xyz"):
         scan("lif", tmp_path)
-
-
-def test_ndtiff_without_metadata_of_its_images(tmp_path: Path, specimen: Specimen) -> None:
-    WRITERS["ndtiff"](tmp_path, 1, specimen)
-    index = tmp_path / "cycle1_1/NDTiff.index"
-    (stack,) = index.parent.glob("*.tif")
-    data = bytearray(stack.read_bytes())
-    for entry in read_index(index):
-        place = slice(entry.metadata_offset, entry.metadata_offset + entry.metadata_length)
-        data[place] = b"{}".ljust(entry.metadata_length)
-    stack.write_bytes(data)
-    with pytest.raises(RawDataError, match="no PositionX and PositionY"):
-        scan("ndtiff", tmp_path)
 
 
 @pytest.mark.parametrize("convention", ["czi", "nd2", "lif"])

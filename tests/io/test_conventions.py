@@ -27,8 +27,71 @@ def touch(root: Path, *names: str) -> None:
         (root / name).touch()
 
 
-def names(planes: list[RawPlane], root: Path) -> list[str]:
-    return sorted(Path(plane.path).relative_to(root.resolve()).as_posix() for plane in planes)
+def plane(cycle: int, channel: str, z: int | None, **place: Any) -> RawPlane:
+    return RawPlane(cycle, channel, z, "", **place)
+
+
+GUID = "0A1B2C3D-0123-4567-89AB-0123456789AB"
+#: A convention, its pattern, and files with the plane that each is.
+NAMES: dict[str, tuple[str, str | None, dict[str, RawPlane | None]]] = {
+    "the region of the file where the folder names none": ("codex", None, {
+        "cyc001/1_00001_Z001_CH1.tif": plane(1, "1", 0, tile=1, region="1"),
+        "cyc001/2_00001_Z001_CH1.tif": plane(1, "1", 0, tile=1, region="2"),
+    }),
+    "what is no plane": ("codex", None, {
+        "Cyc1_reg1/1_00001_Z001_CH1.tif": plane(1, "1", 0, tile=1),
+        "Cyc1_reg1/._1_00001_Z001_CH1.tif": None,
+        "Cyc1_reg1/1_00001_Z001_CH1.tif.part": None,
+        "Cyc1_reg1/Thumbs.db": None,
+        "Cyc1_reg1/overview.tif": None,
+        "recycled/1_00001_Z001_CH1.tif": None,
+    }),
+    "every field": (
+        "pattern", "{region}/cycle{cycle}/tile_r{row}_c{col}_z{z}_ch{channel}.tif", {
+            f"A/cycle2/tile_r07_c03_z{z + 4}_chDAPI.tif":
+            plane(2, "DAPI", z, row=7, col=3, region="A") for z in (0, 1)
+        },
+    ),
+    "missing fields mean one and pages are planes": ("pattern", "x+y {tile:04}.tif", {
+        "x+y 0007.tif": plane(1, "1", None, tile=7), "x+y 0008.tiff": None,
+    }),
+    "repeated fields must agree": ("pattern", "c{cycle}/c{cycle}_t{tile}_c{cycle}_*.tif", {
+        "c1/c1_t1_c1_any.tif": plane(1, "1", None, tile=1),
+        "c1/c2_t1_c2_any.tif": None,
+        "c2/c2_t1_c1_any.tif": None,
+    }),
+    "sites, wavelengths, wells and z": ("imagexpress", None, {
+        f"TimePoint_1/ZStep_1/plate_B02_s3_w2{GUID}.tif": plane(1, "2", 0, tile=3, region="B02"),
+        f"TimePoint_1/ZStep_2/plate_B02_s3_w2{GUID}.TIF": plane(1, "2", 1, tile=3, region="B02"),
+        "TimePoint_1/ZStep_0/plate_B02_s3_w2.tif": None,
+        f"TimePoint_1/ZStep_1/plate_B02_s3_w2_thumb{GUID}.tif": None,
+    }),
+    # A wavelength without a stack keeps its one plane, which is then missing in depth.
+    "projections beside stacks": ("imagexpress", None, {
+        "TimePoint_1/ZStep_1/p_s1_w1.tif": plane(1, "1", 0, tile=1),
+        "TimePoint_1/ZStep_2/p_s1_w1.tif": plane(1, "1", 1, tile=1),
+        "TimePoint_1/p_s1_w1.tif": None,
+        "TimePoint_1/p_s1_w2.tif": plane(1, "2", 0, tile=1),
+    }),
+    "cycle folders": ("imagexpress", None, {
+        f"cycle{cycle}/TimePoint_1/a_s1_w1.tif": plane(cycle, "1", None, tile=1) for cycle in (1, 2)
+    }),
+    "flat files": ("imagexpress", None, {
+        "a_s10_w2.tif": plane(1, "2", None, tile=10),
+        "a_s10.tif": plane(1, "1", None, tile=10),
+        "a_w2.tif": plane(1, "2", None, tile=1),
+        "a.tif": None,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("convention", "pattern", "files"), NAMES.values(), ids=NAMES)
+def test_names_are_planes_or_passed_over(
+    tmp_path: Path, convention: str, pattern: str | None, files: dict[str, RawPlane | None]
+) -> None:
+    touch(tmp_path, *files)
+    expected = [found._replace(path=str(tmp_path / name)) for name, found in files.items() if found]
+    assert sorted(scan(convention, tmp_path, ScanOptions(pattern=pattern))) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -42,58 +105,26 @@ def names(planes: list[RawPlane], root: Path) -> list[str]:
         ("CYC2_REG3", "3"),
     ],
 )
-@pytest.mark.parametrize("below", ["", "data/raw", "raw"])
+@pytest.mark.parametrize("below", [".", "data/raw", "raw"])
 def test_codex_spellings(tmp_path: Path, folder: str, region: str, below: str) -> None:
-    file = f"{below}/{folder}/1_00012_Z003_CH4.tif".lstrip("/")
-    touch(tmp_path, file, f"{below}/{folder}/1_00012_Z001_CH4.tif".lstrip("/"), "notes/other.tif")
-    planes = scan("codex", tmp_path)
-    assert RawPlane(2, "4", 2, str(tmp_path / file), tile=12, region=region) in planes
-    assert len(planes) == 2
+    root = tmp_path / below
+    touch(root, f"{folder}/1_00012_Z003_CH4.tif", f"{folder}/1_00012_Z001_CH4.tif")
+    touch(tmp_path, "notes/other.tif")
+    last, first = plane(2, "4", 2, tile=12, region=region), plane(2, "4", 0, tile=12, region=region)
+    path = str(root / folder / "1_00012_Z003_CH4.tif")
+    found = scan("codex", tmp_path)
+    assert last._replace(path=path) in found
+    assert first._replace(path=path.replace("Z003", "Z001")) in found
+    assert len(found) == 2
 
 
-def test_codex_region_of_the_file_name_counts_where_the_folder_names_none(tmp_path: Path) -> None:
-    touch(tmp_path, "cyc001/1_00001_Z001_CH1.tif", "cyc001/2_00001_Z001_CH1.tif")
-    planes = scan("codex", tmp_path)
-    assert sorted(plane.region for plane in planes) == ["1", "2"]
+def test_a_region_is_selected_by_its_name(tmp_path: Path) -> None:
+    planes = [plane(1, "1", 0, region=region) for region in "12"]
     assert [plane.region for plane in select_region(planes, "2", tmp_path)] == ["2"]
     with pytest.raises(RawDataError, match="regions 1, 2"):
         select_region(planes, None, tmp_path)
     with pytest.raises(RawDataError, match="no region '3', only 1, 2"):
         select_region(planes, "3", tmp_path)
-
-
-def test_codex_passes_over_what_is_no_plane(tmp_path: Path) -> None:
-    touch(
-        tmp_path,
-        "Cyc1_reg1/1_00001_Z001_CH1.tif",
-        "Cyc1_reg1/._1_00001_Z001_CH1.tif",
-        "Cyc1_reg1/1_00001_Z001_CH1.tif.part",
-        "Cyc1_reg1/Thumbs.db",
-        "Cyc1_reg1/overview.tif",
-        "recycled/1_00001_Z001_CH1.tif",
-    )
-    assert names(scan("codex", tmp_path), tmp_path) == ["Cyc1_reg1/1_00001_Z001_CH1.tif"]
-
-
-def test_pattern_reads_every_field(tmp_path: Path) -> None:
-    touch(tmp_path, "A/cycle2/tile_r07_c03_z5_chDAPI.tif", "A/cycle2/tile_r07_c03_z4_chDAPI.tif")
-    options = ScanOptions(pattern="{region}/cycle{cycle}/tile_r{row}_c{col}_z{z}_ch{channel}.tif")
-    low, high = sorted(scan("pattern", tmp_path, options), key=lambda plane: plane.z or 0)
-    path = str(tmp_path / "A/cycle2/tile_r07_c03_z5_chDAPI.tif")
-    assert high == RawPlane(2, "DAPI", 1, path, row=7, col=3, region="A")
-    assert low.z == 0
-
-
-def test_pattern_missing_fields_mean_one_and_pages_are_planes(tmp_path: Path) -> None:
-    touch(tmp_path, "x+y 0007.tif", "x+y 0008.tiff")
-    (plane,) = scan("pattern", tmp_path, ScanOptions(pattern="x+y {tile:04}.tif"))
-    assert plane == RawPlane(1, "1", None, str(tmp_path / "x+y 0007.tif"), tile=7)
-
-
-def test_pattern_repeated_fields_must_agree(tmp_path: Path) -> None:
-    touch(tmp_path, "c1/c1_t1_c1_any.tif", "c1/c2_t1_c2_any.tif", "c2/c2_t1_c1_any.tif")
-    options = ScanOptions(pattern="c{cycle}/c{cycle}_t{tile}_c{cycle}_*.tif")
-    assert names(scan("pattern", tmp_path, options), tmp_path) == ["c1/c1_t1_c1_any.tif"]
 
 
 @pytest.mark.parametrize(
@@ -113,39 +144,6 @@ def test_pattern_that_cannot_work_is_refused(
         scan("pattern", tmp_path, ScanOptions(pattern=pattern))
 
 
-def test_imagexpress_sites_wavelengths_wells_and_z(tmp_path: Path) -> None:
-    guid = "0A1B2C3D-0123-4567-89AB-0123456789AB"
-    touch(
-        tmp_path,
-        f"TimePoint_1/ZStep_1/plate_B02_s3_w2{guid}.tif",
-        f"TimePoint_1/ZStep_2/plate_B02_s3_w2{guid}.TIF",
-        "TimePoint_1/ZStep_0/plate_B02_s3_w2.tif",
-        f"TimePoint_1/ZStep_1/plate_B02_s3_w2_thumb{guid}.tif",
-    )
-    planes = sorted(scan("imagexpress", tmp_path), key=lambda plane: plane.z or 0)
-    assert [(p.cycle, p.channel, p.z, p.tile, p.region) for p in planes] == [
-        (1, "2", 0, 3, "B02"),
-        (1, "2", 1, 3, "B02"),
-    ]
-
-
-def test_imagexpress_projections_beside_stacks_are_left_out(tmp_path: Path) -> None:
-    """A wavelength without a stack keeps its one plane, which is then missing in depth."""
-    steps = [f"TimePoint_1/ZStep_{z}/p_s1_w1.tif" for z in (1, 2)]
-    touch(tmp_path, *steps, "TimePoint_1/p_s1_w1.tif", "TimePoint_1/p_s1_w2.tif")
-    planes = sorted((p.channel, p.z) for p in scan("imagexpress", tmp_path))
-    assert planes == [("1", 0), ("1", 1), ("2", 0)]
-
-
-def test_imagexpress_cycle_folders_and_flat_files(tmp_path: Path) -> None:
-    touch(tmp_path, "cycle1/TimePoint_1/a_s1_w1.tif", "cycle2/TimePoint_1/a_s1_w1.tif")
-    assert sorted(p.cycle for p in scan("imagexpress", tmp_path)) == [1, 2]
-    (tmp_path / "flat").mkdir()
-    touch(tmp_path / "flat", "a_s10_w2.tif", "a_s10.tif", "a_w2.tif", "a.tif")
-    found = {(p.tile, p.channel) for p in scan("imagexpress", tmp_path / "flat")}
-    assert found == {(10, "2"), (10, "1"), (1, "2")}
-
-
 def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
     touch(tmp_path, *(f"cycle{n}/C{c}-t{t}.tif" for n in (1, 2) for c in (1, 2) for t in (1, 2)))
     touch(tmp_path, "cycle1/C1-overview.tif")
@@ -158,12 +156,15 @@ def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
     assert {(p.y_px, p.x_px) for p in planes} == {(-3.0, 90.5), (10.0, 0.0)}
     flipped = scan("fiji", tmp_path, ScanOptions(flip_x=True))
     assert {(p.y_px, p.x_px) for p in flipped} == {(-3.0, -90.5), (10.0, 0.0)}
+    deep = "# comment\ndim = 3\nmultiseries = true\na b.tif; ; (1e1, -2, 7)\n"
+    assert parse_tile_configuration(deep) == [("a b.tif", -2.0, 10.0)]
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("a.tif; 3; (1, 2)", "series"),
+        ("a.tif; ; (1)", "line 2"),
         ("a.tif; ; (1, x)", "line 2"),
         ("a.tif 1 2", "line 2"),
         ("a.tif; ; (e, 1)", "line 2: .* gives no position"),
@@ -220,44 +221,31 @@ def test_ome_xml_dimension_order_and_planes_in_several_files() -> None:
     assert [channel.name for channel in image.channels] == ["DAPI", None]
     assert image.channels[0].emission_nm == 461.0
 
-
-def test_ome_xml_units() -> None:
-    plane = (
-        '<Plane TheZ="0" TheC="0" TheT="0" PositionX="1.5" PositionXUnit="mm" PositionY="20" '
-        'ExposureTime="0.25"/>'
-    )
-    (image,) = parse_ome_xml(
-        ome(plane=plane, size='PhysicalSizeX="377" PhysicalSizeXUnit="nm"'), "a.tif"
-    )
-    assert (image.x, image.y) == (1500.0, 20.0)
-    assert image.pixel_um == pytest.approx(0.377)
-    assert image.channels[0].exposure_ms == 250.0
-
-
-def test_channels_that_are_told_of_another_number_have_no_name() -> None:
-    (image,) = parse_ome_xml(ome().replace("<Channel/>", ""), "a.tif")
+    (image,) = parse_ome_xml(ome().replace("<Channel/>", ""), "a.tif")  # one told of two
     assert [(c.name, c.emission_nm) for c in image.channels] == [(None, None)] * 2
 
 
-def test_ome_xml_that_cannot_be_used() -> None:
-    with pytest.raises(RawDataError, match=r"a.tif: in the OME-XML SizeT is 2"):
-        parse_ome_xml(ome(t="2"), "a.tif")
-    with pytest.raises(RawDataError, match=r"a.tif: the OME-XML cannot be read"):
-        parse_ome_xml("<OME>", "a.tif")
+def test_ome_xml_units() -> None:
+    at = 'PositionX="1.5" PositionXUnit="mm" PositionY="20" ExposureTime="0.25"'
+    plane = f'<Plane TheZ="0" TheC="0" TheT="0" {at}/>'
+    size = 'PhysicalSizeX="377" PhysicalSizeXUnit="nm"'
+    (image,) = parse_ome_xml(ome(plane=plane, size=size), "a.tif")
+    assert (image.x, image.y) == (1500.0, 20.0)
+    assert image.pixel_um == pytest.approx(0.377)
+    assert image.channels[0].exposure_ms == 250.0
+    (image,) = parse_ome_xml(ome(size='PhysicalSizeX="0" PhysicalSizeZ="0.0"'), "a.tif")
+    assert (image.pixel_um, image.z_step_um) == (None, None)
 
 
-def test_ome_tiff_without_positions_or_pixel_size(tmp_path: Path) -> None:
-    for name in ("t1", "t2"):
-        tifffile.imwrite(
-            tmp_path / f"{name}.ome.tif", np.zeros((8, 8), np.uint16), metadata={"axes": "YX"}
-        )
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for name in ("t1.ome.tif", "t2.ome.tif"):
+        tifffile.imwrite(tmp_path / name, np.zeros((8, 8), np.uint16), metadata={"axes": "YX"})
     with pytest.raises(RawDataError, match="PositionX"):
         scan("ome_tiff", tmp_path)
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RawDataError, match="not a folder"):
         scan("codex", tmp_path / "none")
+    with pytest.raises(RawDataError, match=r"a.tif: the OME-XML cannot be read"):
+        parse_ome_xml("<OME>", "a.tif")
 
 
 def test_names_that_tell_a_cycle_and_tokens() -> None:
@@ -271,7 +259,9 @@ def test_brain_tiles_through_tile_configuration(shared: Path) -> None:
     planes = scan("fiji", shared / "data/brain-tiles")
     assert len(planes) == 54
     assert {plane.channel for plane in planes} == {"3"}
-    assert len({(plane.y_px, plane.x_px) for plane in planes}) == 54
+    places = np.array(sorted({(plane.y_px, plane.x_px) for plane in planes}))
+    assert len(places) == 54
+    assert places.max(axis=0).tolist() == [2300.0, 3680.0]
 
 
 @pytest.mark.parametrize(
@@ -292,6 +282,7 @@ def test_brain_tiles_through_tile_configuration(shared: Path) -> None:
         (ome(data='<TiffData><UUID FileName="C:\\b.tif">u</UUID></TiffData>'), "beside this one"),
         (ome("XYABC"), "DimensionOrder is 'XYABC'"),
         (ome("XYCZ"), "DimensionOrder is 'XYCZ'"),
+        (ome(t="2"), "SizeT is 2"),
         (ome(t="two"), "SizeT is 'two'"),
         (ome(t="0"), "SizeT is '0'"),
         (ome().replace('SizeC="2"', 'SizeC="999999999"'), "which no image has"),
@@ -313,26 +304,11 @@ def test_ome_xml_that_contradicts_itself(xml: str, said: str) -> None:
     assert str(caught.value).startswith("a.tif: in the OME-XML ")
 
 
-def test_ome_xml_of_zero_is_not_known() -> None:
-    (image,) = parse_ome_xml(ome(size='PhysicalSizeX="0" PhysicalSizeZ="0.0"'), "a.tif")
-    assert (image.pixel_um, image.z_step_um) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"pixel_um": 0.5, "z_step_um": 1.5}, None),
-        ({"pixel_um": 0.505}, None),
-        ({"pixel_um": 0.377}, r"give a pixel along x of 0.5 µm, but acquisition.pixel_um is 0.377"),
-        ({"z_step_um": 1.0}, r"give a z-step of 1.5 µm, but acquisition.z_step_um is 1;"),
-    ],
-)
-def test_sizes_of_the_files_are_compared(
-    tmp_path: Path, options: dict[str, Any], said: str | None
-) -> None:
+def test_sizes_of_the_files_are_compared(tmp_path: Path) -> None:
     write_ome(tmp_path / "a.ome.tif", [(0.0, 0.0), (0.0, 9.0)])
-    if said is None:
-        assert scan("ome_tiff", tmp_path, ScanOptions(**options))
-        return
-    with pytest.raises(RawDataError, match=said):
-        scan("ome_tiff", tmp_path, ScanOptions(**options))
+    assert scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.5, z_step_um=1.5))
+    assert scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.505))
+    with pytest.raises(RawDataError, match=r"a pixel along x of 0.5 µm, but .*_um is 0.377"):
+        scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.377))
+    with pytest.raises(RawDataError, match=r"a z-step of 1.5 µm, but acquisition.z_step_um is 1;"):
+        scan("ome_tiff", tmp_path, ScanOptions(z_step_um=1.0))

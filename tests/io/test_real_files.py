@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.init.raw_folders import config
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.conventions import scan
 from tilewright.io.conventions.common import RawDataError
@@ -24,29 +24,25 @@ def real(shared: Path) -> Path:
     return folder
 
 
-def lines_of(path: Path) -> list[str]:
-    return path.read_text().splitlines()
-
-
-def acquisition(result: InitResult) -> dict[str, object]:
-    section: dict[str, object] = yaml.safe_load(result.config.read_text())["acquisition"]
-    return section
+def markers(result: InitResult) -> list[str]:
+    return result.markers.read_text().splitlines()[1:]
 
 
 def test_metaxpress_asks_nothing(real: Path, tmp_path: Path) -> None:
     result = create_experiment(real / "metaxpress", tmp_path)
     assert not result.unknown
-    told = acquisition(result)
+    told = config(result)["acquisition"]
     assert (told["convention"], told["pixel_um"]) == ("imagexpress", 13.5504)
     assert (told["rows"], told["cols"], told["overlap"]) == (2, 1, pytest.approx(0, abs=1e-3))
-    optics = yaml.safe_load(result.config.read_text())["optics"]
-    assert optics == {"numerical_aperture": 0.2, "immersion_refractive_index": 1.0}
-    markers = ["FITC_{},536,80", "Cy3_{},593,100", "Texas Red_{},624,5"]
-    assert lines_of(result.markers)[1:] == [
-        f"{cycle},{channel},{marker.format(cycle)}"
+    optics = {"numerical_aperture": 0.2, "immersion_refractive_index": 1.0}
+    assert config(result)["optics"] == optics
+    assert markers(result) == [
+        f"{cycle},{channel},{marker}_{cycle},{light}"
         for cycle in (1, 2)
-        for channel, marker in enumerate(markers, start=1)
-    ]
+        for channel, marker, light in (
+            (1, "FITC", "536,80"), (2, "Cy3", "593,100"), (3, "Texas Red", "624,5")
+        )
+    ]  # fmt: skip
 
 
 def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
@@ -62,11 +58,11 @@ def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
     index.unlink()
     index.write_text("\n".join(line for line in lines if not re.search("F00[34]L01", line)))
     result = create_experiment(raw, tmp_path)
-    told = acquisition(result)
+    told = config(result)["acquisition"]
     assert (told["convention"], told["pixel_um"], told["z_step_um"]) == ("cv8000", 0.325, 3.0)
     assert (told["rows"], told["cols"]) == (1, 2)
     assert "2 channels, 4 z-planes, 1 region" in result.found[0]
-    assert lines_of(result.markers)[1:] == ["1,1,BP445/45,445,100", "1,2,BP525/50,525,100"]
+    assert markers(result) == ["1,1,BP445/45,445,100", "1,2,BP525/50,525,100"]
     planes = scan("cv8000", raw)
     assert {plane.region for plane in planes} == {"D08"}
     assert len(planes) == 16
@@ -76,16 +72,14 @@ def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
 
 def test_ndtiff_version_2_by_its_full_resolution(real: Path, tmp_path: Path) -> None:
     result = create_experiment(real / "ndtiff-v2", tmp_path)
-    assert acquisition(result)["pixel_um"] == 1.0
-    assert lines_of(result.markers)[1:] == ["1,1,cycle1_channel1,,10"]
+    assert config(result)["acquisition"]["pixel_um"] == 1.0
+    assert markers(result) == ["1,1,cycle1_channel1,,10"]
     planes = scan("ndtiff", real / "ndtiff-v2")
     assert sorted((plane.y_px, plane.x_px) for plane in planes) == [(-28, -28), (0, 0)]
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "Downsampled_x2").symlink_to(real / "ndtiff-v2/Downsampled_x2")
-    with pytest.raises(
-        RawDataError, match="Downsampled_x2 is a reduced level of an NDTiff data set"
-    ):
+    with pytest.raises(RawDataError, match="_x2 is a reduced level of an NDTiff data set"):
         create_experiment(raw, tmp_path / "out")
 
 

@@ -17,11 +17,8 @@ Tiles = NDArray[np.uint16]
 PIXEL_UM = 0.377
 #: A small grid of the CODEX convention.
 CODEX: dict[str, Any] = {
-    "convention": "codex",
-    "rows": 2,
-    "cols": 3,
-    "layout": "snake_left_down",
-    "overlap": 0.25,
+    **{"convention": "codex", "rows": 2, "cols": 3},
+    **{"layout": "snake_left_down", "overlap": 0.25},
 }
 
 
@@ -32,14 +29,13 @@ def make_tiles(folder: Path, **changes: Any) -> tuple[PhantomDesign, dict[tuple[
     make_phantom(folder, **values)
     design = PhantomDesign(**values)
     found = {}
-    for cycle in range(1, design.cycles + 1):
-        for channel in range(1, design.channels + 1):
-            paths = [
-                tile_path(folder / "raw", design, cycle, channel, tile, 0)
-                for tile in range(design.rows * design.cols)
-            ]
-            tiles = np.stack([tifffile.imread(path) for path in paths])
-            found[cycle, channel] = tiles.reshape(design.rows, design.cols, *tiles.shape[1:])
+    for cycle, channel in np.ndindex(design.cycles, design.channels):
+        paths = [
+            tile_path(folder / "raw", design, cycle + 1, channel + 1, tile, 0)
+            for tile in range(design.rows * design.cols)
+        ]
+        tiles = np.stack([tifffile.imread(path) for path in paths])
+        found[cycle + 1, channel + 1] = tiles.reshape(design.rows, design.cols, *tiles.shape[1:])
     return design, found
 
 
@@ -49,15 +45,12 @@ def write_as(convention: str, raw: Path, tiles: dict[tuple[int, int], Tiles], st
         rows, cols = grid.shape[:2]
         order = tile_places("snake_right_down", rows, cols)
         for number, (row, col) in enumerate(order, start=1):
-            path = raw / _NAMES[convention].format(
-                cycle=cycle, channel=channel, number=number, row=row, col=col
-            )
+            told = {"cycle": cycle, "channel": channel, "number": number, "row": row, "col": col}
+            path = raw / _NAMES[convention].format(**told)
             path.parent.mkdir(parents=True, exist_ok=True)
             if convention == "ome_tiff":
-                at = {
-                    "PositionX": [col * step_px * PIXEL_UM],
-                    "PositionY": [row * step_px * PIXEL_UM],
-                }
+                step_um = step_px * PIXEL_UM
+                at = {"PositionX": [col * step_um], "PositionY": [row * step_um]}
                 size = {"PhysicalSizeX": PIXEL_UM, "PhysicalSizeY": PIXEL_UM}
                 metadata = {"axes": "YX", "Channel": {"Name": f"c{channel}"}, "Plane": at, **size}
                 tifffile.imwrite(path, grid[row, col], ome=True, metadata=metadata)

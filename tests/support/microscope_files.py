@@ -7,8 +7,9 @@ CellVoyager's, OME companion files and MetaXpress's TIFFs by hand to their publi
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import tifffile
 from numpy.typing import NDArray
 
 Stack = NDArray[np.uint16]
+OME = "http://www.openmicroscopy.org/Schemas/OME/2016-06"
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,17 @@ class Specimen:
         return sorted(self.tiles)
 
     @property
+    def step_um(self) -> float:
+        return self.step_px * self.pixel_um
+
+    @property
     def shape(self) -> tuple[int, int, int, int]:
         channels, planes, height, width = next(iter(self.tiles.values())).shape
         return channels, planes, height, width
+
+    def channels(self) -> Iterator[tuple[int, str, float]]:
+        """Yield (channel, name, emission in nm)."""
+        yield from zip(range(len(self.names)), self.names, self.emission_nm, strict=True)
 
     def planes(self) -> Iterator[tuple[int, tuple[int, int], int, int, Stack]]:
         """Yield (tile, (row, col), channel, z, plane), z running fastest."""
@@ -49,20 +59,30 @@ class Specimen:
                 yield tile, place, channel, z, self.tiles[place][channel, z]
 
 
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def tag(name: str, inside: str | Iterable[str] = "", /, **told: object) -> str:
+    """Return an element of XML, of what is inside it and of its attributes."""
+    head = "".join(f' {key}="{value}"' for key, value in told.items())
+    return f"<{name}{head}>{''.join(inside)}</{name.partition(' ')[0]}>"
+
+
 def write_czi(raw: Path, cycle: int, specimen: Specimen) -> None:
     from pylibCZIrw import czi
 
-    raw.mkdir(parents=True, exist_ok=True)
-    um = specimen.pixel_um * 1e-6
-    with czi.create_czi(str(raw / f"cycle{cycle}.czi"), compression_options="zstd1:") as document:
+    path = made(raw) / f"cycle{cycle}.czi"
+    with czi.create_czi(str(path), compression_options="zstd1:") as document:
         for _, (row, col), channel, z, plane in specimen.planes():
             at = (col * specimen.step_px, row * specimen.step_px)
             document.write(plane[..., None], location=at, plane={"C": channel, "Z": z, "T": 0})
         document.write_metadata(
             document_name="specimen",
             channel_names=dict(enumerate(specimen.names)),
-            scale_x=um,
-            scale_y=um,
+            scale_x=specimen.pixel_um * 1e-6,
+            scale_y=specimen.pixel_um * 1e-6,
             scale_z=specimen.z_step_um * 1e-6,
         )
 
@@ -78,17 +98,17 @@ def write_ndtiff(raw: Path, cycle: int, specimen: Specimen) -> None:
 def _write_ndtiff(raw: Path, cycle: int, specimen: Specimen) -> None:
     from ndstorage import NDTiffDataset
 
-    raw.mkdir(parents=True, exist_ok=True)
     summary = {"PixelSize_um": specimen.pixel_um, "z-step_um": specimen.z_step_um}
-    dataset = NDTiffDataset(str(raw), name=f"cycle{cycle}", summary_metadata=summary, writable=True)
+    name = f"cycle{cycle}"
+    dataset = NDTiffDataset(str(made(raw)), name=name, summary_metadata=summary, writable=True)
     for tile, (row, col), channel, z, plane in specimen.planes():
-        axes = {"position": tile, "channel": specimen.names[channel], "z": z}
         told = {
-            "XPosition_um_intended": col * specimen.step_px * specimen.pixel_um,
-            "YPosition_um_intended": row * specimen.step_px * specimen.pixel_um,
+            "XPosition_um_intended": col * specimen.step_um,
+            "YPosition_um_intended": row * specimen.step_um,
             "PixelSizeUm": specimen.pixel_um,
             "Exposure": specimen.exposure_ms,
         }
+        axes = {"position": tile, "channel": specimen.names[channel], "z": z}
         dataset.put_image(axes, plane, told)
     dataset.finish()
     dataset.close()
@@ -96,246 +116,223 @@ def _write_ndtiff(raw: Path, cycle: int, specimen: Specimen) -> None:
 
 def write_phenix(raw: Path, cycle: int, specimen: Specimen) -> None:
     """Harmony's ``Images`` folder; its stage runs upwards and in metres from the well's middle."""
-    folder = raw / f"cycle{cycle}/Images"
-    folder.mkdir(parents=True, exist_ok=True)
-    metres = specimen.step_px * specimen.pixel_um * 1e-6
+    folder = made(raw / f"cycle{cycle}/Images")
     images = []
     for tile, (row, col), channel, z, plane in specimen.planes():
         name = f"r02c03f{tile + 1:02}p{z + 1:02}-ch{channel + 1}sk1fk1fl1.tiff"
         tifffile.imwrite(folder / name, plane, compression="lzw")
-        images.append(
-            f"<Image Version='1'><id>0203K1F{tile + 1}P{z + 1}R{channel + 1}</id><State>Ok</State>"
-            f"<URL>{name}</URL><Row>2</Row><Col>3</Col><FieldID>{tile + 1}</FieldID>"
-            f"<PlaneID>{z + 1}</PlaneID><TimepointID>0</TimepointID>"
-            f"<ChannelID>{channel + 1}</ChannelID>"
-            f"<PositionX Unit='m'>{col * metres:.9E}</PositionX>"
-            f"<PositionY Unit='m'>{-row * metres:.9E}</PositionY>"
-            f"<PositionZ Unit='m'>{z * specimen.z_step_um * 1e-6:.9E}</PositionZ></Image>"
-        )
-    entries = "".join(
-        f"<Entry ChannelID='{number}'><ChannelName>{name}</ChannelName>"
-        f"<ImageResolutionX Unit='m'>{specimen.pixel_um * 1e-6:.9E}</ImageResolutionX>"
-        f"<ImageResolutionY Unit='m'>{specimen.pixel_um * 1e-6:.9E}</ImageResolutionY>"
-        f"<ObjectiveNA Unit=''>{specimen.aperture}</ObjectiveNA>"
-        f"<MainEmissionWavelength Unit='nm'>{emission:g}</MainEmissionWavelength>"
-        f"<ExposureTime Unit='s'>{specimen.exposure_ms / 1000}</ExposureTime></Entry>"
-        for number, (name, emission) in enumerate(
-            zip(specimen.names, specimen.emission_nm, strict=True), start=1
-        )
-    )
-    xml = (
-        "<?xml version='1.0' encoding='utf-8'?><EvaluationInputData xmlns='http://www.perkinelmer."
-        "com/PEHH/HarmonyV5' Version='1'><Wells><Well><Row>2</Row><Col>3</Col>"
-        "<Image id='0203K1F1P1R1'/></Well></Wells>"
-        f"<Maps><Map>{entries}</Map></Maps><Images>{''.join(images)}</Images></EvaluationInputData>"
-    )
-    (folder / "Index.idx.xml").write_text(xml, encoding="utf-8-sig")
+        told = {
+            **{"id": f"0203K1F{tile + 1}P{z + 1}R{channel + 1}", "State": "Ok", "URL": name},
+            **{"Row": 2, "Col": 3, "FieldID": tile + 1, "PlaneID": z + 1, "TimepointID": 0},
+            "ChannelID": channel + 1,
+        }
+        at_um = {"X": col * specimen.step_um, "Y": -row * specimen.step_um}
+        at_um["Z"] = z * specimen.z_step_um
+        inside = [tag(key, str(value)) for key, value in told.items()]
+        inside += [tag(f"Position{k}", f"{um * 1e-6:.9E}", Unit="m") for k, um in at_um.items()]
+        images.append(tag("Image", inside, Version=1))
+    metres = f"{specimen.pixel_um * 1e-6:.9E}"
+    entries = []
+    for channel, name, nm in specimen.channels():
+        inside = [
+            tag("ChannelName", name),
+            *(tag(f"ImageResolution{axis}", metres, Unit="m") for axis in "XY"),
+            tag("ObjectiveNA", str(specimen.aperture), Unit=""),
+            tag("MainEmissionWavelength", f"{nm:g}", Unit="nm"),
+            tag("ExposureTime", str(specimen.exposure_ms / 1000), Unit="s"),
+        ]
+        entries.append(tag("Entry", inside, ChannelID=channel + 1))
+    well = tag("Well", [tag("Row", "2"), tag("Col", "3"), tag("Image", id="0203K1F1P1R1")])
+    inside = [tag("Wells", well), tag("Maps", tag("Map", entries)), tag("Images", images)]
+    space = "http://www.perkinelmer.com/PEHH/HarmonyV5"
+    xml = tag("EvaluationInputData", inside, xmlns=space, Version=1)
+    head = "<?xml version='1.0' encoding='utf-8'?>"
+    (folder / "Index.idx.xml").write_text(head + xml, encoding="utf-8-sig")
+
+
+def bts(name: str, inside: str | Iterable[str] = "", /, **told: object) -> str:
+    return tag(f"bts:{name}", inside, **{f"bts:{key}": value for key, value in told.items()})
 
 
 def write_cv8000(raw: Path, cycle: int, specimen: Specimen) -> None:
     """CellVoyager's index, details and settings; its stage runs upwards from the well's middle."""
-    folder = raw / f"cycle{cycle}"
-    folder.mkdir(parents=True, exist_ok=True)
-    um = specimen.step_px * specimen.pixel_um
+    folder = made(raw / f"cycle{cycle}")
+    um = specimen.step_um
     records = []
     for tile, (row, col), channel, z, plane in specimen.planes():
         name = f"plate_B03_T0001F{tile + 1:03}L01A{channel + 1:02}Z{z + 1:02}C{channel + 1:02}.tif"
         tifffile.imwrite(folder / name, plane)
-        place = f'bts:Column="3" bts:Row="2" bts:TimePoint="1" bts:FieldIndex="{tile + 1}"'
-        at = f'bts:X="{col * um - 50}" bts:Y="{50 - row * um}" bts:Z="{z * specimen.z_step_um}"'
-        layer = f'bts:ZIndex="{z + 1}" bts:Ch="{channel + 1}" {at}'
-        records.append(f'<bts:MeasurementRecord bts:Type="IMG" {place} {layer}>{name}')
+        place: dict[str, object] = {
+            **{"Column": 3, "Row": 2, "TimePoint": 1, "FieldIndex": tile + 1, "ZIndex": z + 1},
+            **{"Ch": channel + 1, "X": col * um - 50, "Y": 50 - row * um},
+            "Z": z * specimen.z_step_um,
+        }
+        records.append(bts("MeasurementRecord", name, Type="IMG", **place))
         if z == 0:
-            projection = f'bts:Type="IMG" bts:ZImageProcessing="Maximum" {place} {layer}'
-            records.append(f"<bts:MeasurementRecord {projection}>projection_{name}")
+            place |= {"Type": "IMG", "ZImageProcessing": "Maximum"}
+            records.append(bts("MeasurementRecord", f"projection_{name}", **place))
     # Wells that nobody copied, and a field whose focus was not found.
     records.append(records[0].replace('Row="2"', 'Row="4"').replace("_B03_", "_D03_"))
     records.append(records[0].replace('"IMG"', '"ERR"').replace("plate_B03", "failed"))
-    pixel = f'PixelDimension="{specimen.pixel_um}"'
-    _write_bts(
-        folder / "MeasurementData.mlf",
-        "MeasurementData",
-        "".join(f"{record}</bts:MeasurementRecord>" for record in records),
-    )
-    _write_bts(
-        folder / "MeasurementDetail.mrf",
-        'MeasurementDetail bts:MeasurementSettingFileName="two channels.mes"',
-        f'<bts:MeasurementChannel bts:Ch="1" bts:Horizontal{pixel} bts:Vertical{pixel}/>',
-    )
-    _write_bts(
-        folder / "two channels.mes",
-        "MeasurementSetting",
-        f'<bts:ActionAcquire3D bts:SliceLength="{specimen.z_step_um}"><bts:Ch>1</bts:Ch>'
-        "</bts:ActionAcquire3D>"
-        + "".join(
-            f'<bts:Channel bts:Ch="{number}" bts:Fluorophore="{name}" '
-            f'bts:Acquisition="BP{nm:g}/45" bts:ExposureTime="{specimen.exposure_ms}"/>'
-            for number, (name, nm) in enumerate(
-                zip(specimen.names, specimen.emission_nm, strict=True), start=1
-            )
+    pixels = {f"{way}PixelDimension": specimen.pixel_um for way in ("Horizontal", "Vertical")}
+    exposure = {"ExposureTime": specimen.exposure_ms}
+    settings = [
+        bts("ActionAcquire3D", bts("Ch", "1"), SliceLength=specimen.z_step_um),
+        *(
+            bts("Channel", Ch=k + 1, Fluorophore=name, Acquisition=f"BP{nm:g}/45", **exposure)
+            for k, name, nm in specimen.channels()
         ),
-    )
-
-
-def _write_bts(path: Path, root: str, inside: str) -> None:
-    space = 'xmlns:bts="http://www.yokogawa.co.jp/BTS/BTSSchema/1.0"'
-    head = '<?xml version="1.0" encoding="utf-8"?>'
-    name = root.partition(" ")[0]
-    path.write_text(f"{head}<bts:{root} {space}>{inside}</bts:{name}>", encoding="utf-8-sig")
+    ]
+    detail = 'MeasurementDetail bts:MeasurementSettingFileName="two channels.mes"'
+    for file, root, inside in (
+        ("MeasurementData.mlf", "MeasurementData", records),
+        ("MeasurementDetail.mrf", detail, [bts("MeasurementChannel", Ch=1, **pixels)]),
+        ("two channels.mes", "MeasurementSetting", settings),
+    ):
+        space = {"xmlns:bts": "http://www.yokogawa.co.jp/BTS/BTSSchema/1.0"}
+        xml = '<?xml version="1.0" encoding="utf-8"?>' + tag(f"bts:{root}", inside, **space)
+        (folder / file).write_text(xml, encoding="utf-8-sig")
 
 
 def write_companion(raw: Path, cycle: int, specimen: Specimen) -> None:
     """A file of all channels and planes per tile; ``.companion.ome`` beside them tells the rest."""
-    folder = raw / f"cycle{cycle}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = made(raw / f"cycle{cycle}")
     channels, planes, height, width = specimen.shape
-    um = specimen.step_px * specimen.pixel_um
     images = []
     for tile, (row, col) in enumerate(specimen.places):
         name = f"tile{tile}.ome.tif"
-        pointer = (
-            "<OME xmlns='http://www.openmicroscopy.org/Schemas/OME/2016-06'>"
-            "<BinaryOnly MetadataFile='cycle.companion.ome' UUID='urn:uuid:0'/></OME>"
-        )
+        beside = tag("BinaryOnly", MetadataFile="cycle.companion.ome", UUID="urn:uuid:0")
+        pointer = {"description": tag("OME", beside, xmlns=OME), "metadata": None}
         stack = specimen.tiles[row, col].reshape(-1, height, width)
-        tifffile.imwrite(
-            folder / name, stack, photometric="minisblack", metadata=None, description=pointer
-        )
-        described = "".join(
-            f"<Channel ID='Channel:{tile}:{number}' Name='{named}' EmissionWavelength='{nm:g}' "
-            "SamplesPerPixel='1'/>"
-            for number, (named, nm) in enumerate(
-                zip(specimen.names, specimen.emission_nm, strict=True)
-            )
-        )
-        stored = "".join(
-            f"<TiffData FirstC='{c}' FirstZ='{z}' IFD='{c * planes + z}' PlaneCount='1'>"
-            f"<UUID FileName='{name}'>urn:uuid:{tile}</UUID></TiffData>"
+        tifffile.imwrite(folder / name, stack, photometric="minisblack", **pointer)
+        uuid = tag("UUID", f"urn:uuid:{tile}", FileName=name)
+        um = specimen.step_um
+        at: dict[str, object] = {"PositionX": col * um, "PositionY": row * um}
+        at |= {"ExposureTime": specimen.exposure_ms, "ExposureTimeUnit": "ms"}
+        inside = [
+            tag("Channel", ID=f"Channel:{tile}:{k}", Name=named, EmissionWavelength=f"{nm:g}",
+                SamplesPerPixel=1)
+            for k, named, nm in specimen.channels()
+        ]  # fmt: skip
+        inside += [
+            tag("TiffData", uuid, FirstC=c, FirstZ=z, IFD=c * planes + z, PlaneCount=1)
             for c, z in np.ndindex(channels, planes)
-        )
-        seen = "".join(
-            f"<Plane TheC='{c}' TheZ='0' TheT='0' PositionX='{col * um}' PositionY='{row * um}' "
-            f"ExposureTime='{specimen.exposure_ms}' ExposureTimeUnit='ms'/>"
-            for c in range(channels)
-        )
-        images.append(
-            f"<Image ID='Image:{tile}'><Pixels ID='Pixels:{tile}' DimensionOrder='XYZCT' "
-            f"Type='uint16' SizeX='{width}' SizeY='{height}' SizeZ='{planes}' SizeC='{channels}' "
-            f"SizeT='1' PhysicalSizeX='{specimen.pixel_um}' PhysicalSizeY='{specimen.pixel_um}' "
-            f"PhysicalSizeZ='{specimen.z_step_um}'>{described}{stored}"
-            f"{seen}</Pixels></Image>"
-        )
-    xml = f"<OME xmlns='http://www.openmicroscopy.org/Schemas/OME/2016-06'>{''.join(images)}</OME>"
-    (folder / "cycle.companion.ome").write_text(xml)
+        ]
+        inside += [tag("Plane", TheC=c, TheZ=0, TheT=0, **at) for c in range(channels)]
+        size = {
+            **{"SizeX": width, "SizeY": height, "SizeZ": planes, "SizeC": channels, "SizeT": 1},
+            **{f"PhysicalSize{axis}": specimen.pixel_um for axis in "XY"},
+            "PhysicalSizeZ": specimen.z_step_um,
+        }
+        order = {"ID": f"Pixels:{tile}", "DimensionOrder": "XYZCT", "Type": "uint16"}
+        images.append(tag("Image", tag("Pixels", inside, **order, **size), ID=f"Image:{tile}"))
+    (folder / "cycle.companion.ome").write_text(tag("OME", images, xmlns=OME))
 
 
 def write_macsima(raw: Path, cycle: int, specimen: Specimen) -> None:
     """A file per field and filter; the first plane, twice with a shorter exposure too."""
-    folder = raw / f"{cycle:03}_AntigenCycle"
-    folder.mkdir(parents=True, exist_ok=True)
-    um = specimen.step_px * specimen.pixel_um
-    for tile, place, channel, z, plane in specimen.planes():
+    folder = made(raw / f"{cycle:03}_AntigenCycle")
+    um = specimen.step_um
+    for tile, (row, col), channel, z, plane in specimen.planes():
         for exposure_ms in (specimen.exposure_ms, specimen.exposure_ms / 4) if z == 0 else ():
-            dye = ("DAPI", "FITC", "PE")[channel]
             name = (
                 f"CYC-{cycle:03}_SCN-002_ST-S_R-01_W-B01_ROI-001_F-{tile + 1:03}_"
-                f"A-{specimen.names[channel]}_C-REA_D-{dye}_EXP-{exposure_ms:g}.tif"
+                f"A-{specimen.names[channel]}_C-REA_D-{('DAPI', 'FITC', 'PE')[channel]}_"
+                f"EXP-{exposure_ms:g}.tif"
             )
-            xml = (
-                "<OME xmlns='http://www.openmicroscopy.org/Schemas/OME/2016-06'>"
-                "<Image ID='Image:0'>"
-                "<Pixels ID='Pixels:0' DimensionOrder='XYZCT' Type='uint16' SizeZ='1' SizeC='1' "
-                f"SizeT='1' SizeX='{plane.shape[1]}' SizeY='{plane.shape[0]}' "
-                f"PhysicalSizeX='{specimen.pixel_um}' PhysicalSizeY='{specimen.pixel_um}'>"
-                "<Channel ID='Channel:0:0' "
-                f"EmissionWavelength='{specimen.emission_nm[channel]:g}'/>"
-                "<TiffData/></Pixels><StageLabel Name='field' "
-                f"X='{place[1] * um}' XUnit='µm' Y='{place[0] * um}' YUnit='µm'/></Image></OME>"
+            size = {"SizeZ": 1, "SizeC": 1, "SizeT": 1, "SizeX": plane.shape[1]}
+            size |= {"SizeY": plane.shape[0]}
+            pixel = {"PhysicalSizeX": specimen.pixel_um, "PhysicalSizeY": specimen.pixel_um}
+            light = tag(
+                "Channel",
+                ID="Channel:0:0",
+                EmissionWavelength=f"{specimen.emission_nm[channel]:g}",
             )
+            order = {"ID": "Pixels:0", "DimensionOrder": "XYZCT", "Type": "uint16"}
+            pixels = tag("Pixels", [light, tag("TiffData")], **order, **size, **pixel)
+            at = tag("StageLabel", Name="field", X=col * um, XUnit="µm", Y=row * um, YUnit="µm")
+            xml = tag("OME", tag("Image", pixels + at, ID="Image:0"), xmlns=OME)
             counts = plane if exposure_ms == specimen.exposure_ms else plane // 4
             tifffile.imwrite(folder / name, counts, metadata=None, description=xml.encode())
 
 
 def write_imagexpress(raw: Path, cycle: int, specimen: Specimen) -> None:
     """MetaXpress's names in its own folders, with a projection; PlaneInfo tells the rest."""
-    um = specimen.step_px * specimen.pixel_um
+    um = specimen.step_um
     for tile, (row, col), channel, z, plane in specimen.planes():
-        told = {
-            "spatial-calibration-state": ("bool", "on"),
-            "spatial-calibration-x": ("float", specimen.pixel_um),
-            "spatial-calibration-y": ("float", specimen.pixel_um),
-            "spatial-calibration-units": ("string", "um"),
-            "stage-position-x": ("float", 68300 + col * um),
-            "stage-position-y": ("float", 27625.5 + row * um),
-            "z-position": ("float", 9319.5 + z * specimen.z_step_um),
-            "wavelength": ("float", f"{specimen.emission_nm[channel]:g}"),
-            "_IllumSetting_": ("string", specimen.names[channel]),
-            "_MagNA_": ("float", specimen.aperture),
-            "_MagRI_": ("float", 1),
-            "Exposure Time": ("string", f"{specimen.exposure_ms:g} ms"),
-        }
-        props = "".join(
-            f'<prop id="{key}" type="{kind}" value="{value}"/>'
-            for key, (kind, value) in told.items()
+        told = (
+            ("bool", "spatial-calibration-state", "on"),
+            *(("float", f"spatial-calibration-{axis}", specimen.pixel_um) for axis in "xy"),
+            ("string", "spatial-calibration-units", "um"),
+            ("float", "stage-position-x", 68300 + col * um),
+            ("float", "stage-position-y", 27625.5 + row * um),
+            ("float", "z-position", 9319.5 + z * specimen.z_step_um),
+            ("float", "wavelength", f"{specimen.emission_nm[channel]:g}"),
+            ("string", "_IllumSetting_", specimen.names[channel]),
+            ("float", "_MagNA_", specimen.aperture),
+            ("float", "_MagRI_", 1),
+            ("string", "Exposure Time", f"{specimen.exposure_ms:g} ms"),
         )
-        xml = f"<MetaData><PlaneInfo>{props}</PlaneInfo></MetaData>"
+        props = [tag("prop", id=key, type=kind, value=value) for kind, key, value in told]
+        xml = tag("MetaData", tag("PlaneInfo", props))
         name = f"plate_B02_s{tile + 1}_w{channel + 1}0A1B2C3D-0123-4567-89AB-0123456789AB.tif"
-        for step in (f"ZStep_{z + 1}/", *([""] if z == 0 else [])):
-            path = raw / f"cycle{cycle}/2024-04-22/1697/TimePoint_1/{step}{name}"
-            path.parent.mkdir(parents=True, exist_ok=True)
+        for step in (f"ZStep_{z + 1}", *(["."] if z == 0 else [])):
+            folder = made(raw / f"cycle{cycle}/2024-04-22/1697/TimePoint_1/{step}")
             options = {"metadata": None, "software": "MetaSeries", "description": xml}
-            tifffile.imwrite(path, plane, **options)
+            tifffile.imwrite(folder / name, plane, **options)
 
 
 def write_lif(raw: Path, cycle: int, specimen: Specimen) -> None:
     """LAS X's container: an XML header, then a block of memory per image."""
-    raw.mkdir(parents=True, exist_ok=True)
     channels, planes, height, width = specimen.shape
     stack = np.stack([specimen.tiles[place] for place in specimen.places]).astype("<u2")
-    metres = specimen.pixel_um * 1e-6
+    metres, plane = specimen.pixel_um * 1e-6, 2 * width * height
+    # axis as LAS X numbers it, elements, length in metres, bytes from one to the next
     sizes = (
         (1, width, metres * (width - 1), 2),
         (2, height, metres * (height - 1), 2 * width),
-        (3, planes, specimen.z_step_um * 1e-6 * (planes - 1), 2 * width * height),
-        (10, len(stack), 0.0, 2 * width * height * planes * channels),
+        (3, planes, specimen.z_step_um * 1e-6 * (planes - 1), plane),
+        (10, len(stack), 0.0, plane * planes * channels),
     )
-    dimensions = "".join(
-        f'<DimensionDescription DimID="{axis}" NumberOfElements="{count}" Origin="0" '
-        f'Length="{length:.12E}" Unit="m" BitInc="0" BytesInc="{step}"/>'
+    dimensions = [
+        tag("DimensionDescription", DimID=axis, NumberOfElements=count, Origin=0,
+            Length=f"{length:.12E}", Unit="m", BitInc=0, BytesInc=step)
         for axis, count, length, step in sizes
-    )
-    described = "".join(
-        '<ChannelDescription DataType="0" ChannelTag="0" Resolution="16" '
-        'NameOfMeasuredQuantity="" '
-        f'Min="0" Max="65535" Unit="" LUTName="Gray" IsLUTInverted="0" '
-        f'BytesInc="{number * 2 * width * height * planes}" BitInc="0"/>'
+    ]  # fmt: skip
+    described = [
+        tag("ChannelDescription", DataType=0, ChannelTag=0, Resolution=16, Unit="",
+            NameOfMeasuredQuantity="", Min=0, Max=65535, LUTName="Gray", IsLUTInverted=0,
+            BytesInc=number * plane * planes, BitInc=0)
         for number in range(channels)
-    )
-    camera = "".join(
-        f'<WideFieldChannelInfo UserDefName="{name}" EmissionWavelength="{nm:g}" '
-        f'ExposureTime="{specimen.exposure_ms / 1000}"/>'
-        for name, nm in zip(specimen.names, specimen.emission_nm, strict=True)
-    )
+    ]  # fmt: skip
+    seconds = specimen.exposure_ms / 1000
+    camera = [
+        tag("WideFieldChannelInfo", UserDefName=name, EmissionWavelength=f"{nm:g}",
+            ExposureTime=seconds)
+        for _, name, nm in specimen.channels()
+    ]  # fmt: skip
     step = specimen.step_px * metres
-    tiles = "".join(
-        f'<Tile FieldX="{col}" FieldY="{row}" PosX="{col * step:.12E}" PosY="{row * step:.12E}" '
-        'PosZ="0"/>'
+    tiles = [
+        tag("Tile", FieldX=col, FieldY=row, PosX=f"{col * step:.12E}", PosY=f"{row * step:.12E}",
+            PosZ=0)
         for row, col in specimen.places
-    )
-    header = (
-        '<LMSDataContainerHeader Version="2"><Element Name="raw" Visibility="1"><Data/><Children>'
-        '<Element Name="TileScan 1"><Data><Image><ImageDescription>'
-        f"<Channels>{described}</Channels><Dimensions>{dimensions}</Dimensions></ImageDescription>"
-        f'<Attachment Name="TileScanInfo" FlipX="0" FlipY="0" SwapXY="0">{tiles}</Attachment>'
-        '<Attachment Name="HardwareSetting"><ATLCameraSettingDefinition '
-        f'NumericalAperture="{specimen.aperture}" RefractionIndex="1">'
-        f"<WideFieldChannelConfigurator>{camera}</WideFieldChannelConfigurator>"
-        "</ATLCameraSettingDefinition></Attachment></Image></Data>"
-        f'<Memory Size="{stack.nbytes}" MemoryBlockID="MemBlock_1"/></Element></Children></Element>'
-        "</LMSDataContainerHeader>"
-    )
+    ]  # fmt: skip
+    seen = [tag("Channels", described), tag("Dimensions", dimensions)]
+    optics = {"NumericalAperture": specimen.aperture, "RefractionIndex": 1}
+    channels_of = tag("WideFieldChannelConfigurator", camera)
+    image = [
+        tag("ImageDescription", seen),
+        tag("Attachment", tiles, Name="TileScanInfo", FlipX=0, FlipY=0, SwapXY=0),
+        tag("Attachment", tag("ATLCameraSettingDefinition", channels_of, **optics),
+            Name="HardwareSetting"),
+    ]  # fmt: skip
+    memory = tag("Memory", Size=stack.nbytes, MemoryBlockID="MemBlock_1")
+    scan = tag("Element", [tag("Data", tag("Image", image)), memory], Name="TileScan 1")
+    inside = [tag("Data"), tag("Children", scan)]
+    root = tag("Element", inside, Name="raw", Visibility=1)
+    header = tag("LMSDataContainerHeader", root, Version=2)
     text, block = header.encode("utf-16-le"), "MemBlock_1".encode("utf-16-le")
-    with (raw / f"cycle{cycle}.lif").open("wb") as stream:
+    with (made(raw) / f"cycle{cycle}.lif").open("wb") as stream:
         stream.write(struct.pack("<IIBI", 0x70, 5 + len(text), 0x2A, len(header)) + text)
         stream.write(struct.pack("<IIBQBI", 0x70, 14 + len(block), 0x2A, stack.nbytes, 0x2A, 10))
         stream.write(block + stack.tobytes())
@@ -346,9 +343,8 @@ def write_nd2(raw: Path, cycle: int, specimen: Specimen) -> None:
 
     The camera is turned by 180 degrees against the stage, as it often is.
     """
-    raw.mkdir(parents=True, exist_ok=True)
     channels, planes, height, width = specimen.shape
-    um = specimen.step_px * specimen.pixel_um
+    um = specimen.step_um
     attributes = {
         **{"uiWidth": width, "uiHeight": height, "uiWidthBytes": 2 * width * channels},
         **{"uiComp": channels, "uiBpcInMemory": 16, "uiBpcSignificant": 16, "eCompression": 2},
@@ -369,11 +365,11 @@ def write_nd2(raw: Path, cycle: int, specimen: Specimen) -> None:
         f"a{number}": {
             **{"sDescription": name, "uiCompCount": 1, "uiSampleIndex": number},
             "pFluorescentProbe": {
-                "m_ExcitationSpectrum": _line(nm - 40),
-                "m_EmissionSpectrum": _line(nm),
+                f"m_{way}Spectrum": _line(at)
+                for way, at in (("Excitation", nm - 40), ("Emission", nm))
             },
         }
-        for number, (name, nm) in enumerate(zip(specimen.names, specimen.emission_nm, strict=True))
+        for number, name, nm in specimen.channels()
     }
     metadata = {
         **{"bCalibrated": True, "dCalibration": specimen.pixel_um},
@@ -386,13 +382,10 @@ def write_nd2(raw: Path, cycle: int, specimen: Specimen) -> None:
         "ImageMetadataLV!": _variant("SLxExperiment", experiment),
         "ImageMetadataSeqLV|0!": _variant("SLxPictureMetadata", metadata),
     }
-    number = 0
-    for place in specimen.places:
-        for z in range(planes):
-            frame = np.ascontiguousarray(specimen.tiles[place][:, z].transpose(1, 2, 0))
-            chunks[f"ImageDataSeq|{number}!"] = struct.pack("<d", 0.0) + frame.tobytes()
-            number += 1
-    _write_chunks(raw / f"cycle{cycle}.nd2", chunks)
+    for number, (place, z) in enumerate(product(specimen.places, range(planes))):
+        frame = np.ascontiguousarray(specimen.tiles[place][:, z].transpose(1, 2, 0))
+        chunks[f"ImageDataSeq|{number}!"] = struct.pack("<d", 0.0) + frame.tobytes()
+    _write_chunks(made(raw) / f"cycle{cycle}.nd2", chunks)
 
 
 def _line(emission_nm: float) -> dict[str, Any]:
@@ -436,41 +429,26 @@ def _write_chunks(path: Path, chunks: Mapping[str, bytes]) -> None:
 
 
 WRITERS = {
-    "czi": write_czi,
-    "nd2": write_nd2,
-    "lif": write_lif,
-    "phenix": write_phenix,
-    "cv8000": write_cv8000,
-    "ndtiff": write_ndtiff,
-    "ome_tiff": write_companion,
-    "macsima": write_macsima,
-    "imagexpress": write_imagexpress,
+    **{"czi": write_czi, "nd2": write_nd2, "lif": write_lif, "phenix": write_phenix},
+    **{"cv8000": write_cv8000, "ndtiff": write_ndtiff, "ome_tiff": write_companion},
+    **{"macsima": write_macsima, "imagexpress": write_imagexpress},
 }
 #: What a writer cannot tell: ZEISS' library writes no optics, NDTiff has no field for them.
 UNTOLD = {"czi": {"emission", "exposure", "aperture"}, "ndtiff": {"emission", "aperture"}}
-UNTOLD |= {
-    "cv8000": {"aperture"},
-    "macsima": {"z", "aperture"},
-    "nd2": {"exposure"},
-    "ome_tiff": {"aperture"},
-}
+UNTOLD |= {"cv8000": {"aperture"}, "macsima": {"z", "aperture"}, "nd2": {"exposure"}}
+UNTOLD |= {"ome_tiff": {"aperture"}}
 
 
 def write_ome(path: Path, tiles: list[tuple[float, float]], channels: int = 2, z: int = 3) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    made(path.parent)
     with tifffile.TiffWriter(path, ome=True) as writer:
         for number, (y_um, x_um) in enumerate(tiles):
             planes = channels * z
-            writer.write(
-                np.full((channels, z, 16, 20), number, np.uint16),
-                metadata={
-                    "axes": "CZYX",
-                    "PhysicalSizeX": 500.0,
-                    "PhysicalSizeXUnit": "nm",
-                    "PhysicalSizeY": 500.0,
-                    "PhysicalSizeYUnit": "nm",
-                    "PhysicalSizeZ": 1.5,
-                    "Channel": {"Name": ["DAPI", "CD8"][:channels]},
-                    "Plane": {"PositionX": [x_um] * planes, "PositionY": [y_um] * planes},
-                },
-            )
+            metadata = {
+                "axes": "CZYX",
+                **{"PhysicalSizeX": 500.0, "PhysicalSizeXUnit": "nm"},
+                **{"PhysicalSizeY": 500.0, "PhysicalSizeYUnit": "nm", "PhysicalSizeZ": 1.5},
+                "Channel": {"Name": ["DAPI", "CD8"][:channels]},
+                "Plane": {"PositionX": [x_um] * planes, "PositionY": [y_um] * planes},
+            }
+            writer.write(np.full((channels, z, 16, 20), number, np.uint16), metadata=metadata)

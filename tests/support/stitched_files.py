@@ -11,14 +11,18 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tilewright.io.results.ome_zarr import halve
 from tilewright.phantom.make import Phantom, PhantomDesign
 
 PIXEL_UM = 0.5
 TILE_PX = 128
 Image = NDArray[np.uint16]
+Light = NDArray[np.float32]
+#: As the arguments of tifffile.
+RESOLUTION: dict[str, Any] = {"resolution": (1e4 / PIXEL_UM,) * 2, "resolutionunit": "CENTIMETER"}
 
 
-def tissue(channels: int = 2) -> list[NDArray[np.float32]]:
+def tissue(channels: int = 2) -> list[Light]:
     """Return electrons of a section of about 800 x 800 px, in focus: nuclei first."""
     design: dict[str, Any] = {"cycles": 1, "rows": 2, "cols": 2, "planes": 1, "tile_px": 384}
     phantom = Phantom(PhantomDesign(seed=11, channels=channels, empty_tile=False, **design))
@@ -26,10 +30,7 @@ def tissue(channels: int = 2) -> list[NDArray[np.float32]]:
 
 
 def cycle_image(
-    planes: Sequence[NDArray[np.float32]],
-    shift_px: tuple[float, float],
-    shape: tuple[int, int],
-    seed: int,
+    planes: Sequence[Light], shift_px: tuple[float, float], shape: tuple[int, int], seed: int
 ) -> Image:
     """Return counts (c, y, x) of a cycle in which the tissue lies ``shift_px`` (y, x) further on.
 
@@ -46,16 +47,8 @@ def cycle_image(
     return found
 
 
-def _half(image: NDArray[Any]) -> NDArray[Any]:
-    """Return means of 2 x 2 px."""
-    rows, cols = (n // 2 for n in image.shape[1:])
-    cells = image[:, : 2 * rows, : 2 * cols].reshape(len(image), rows, 2, cols, 2)
-    halved: NDArray[Any] = cells.mean(axis=(2, 4)).astype(image.dtype)
-    return halved
-
-
-def _resolution() -> dict[str, Any]:
-    return {"resolution": (1e4 / PIXEL_UM, 1e4 / PIXEL_UM), "resolutionunit": "CENTIMETER"}
+def _half(image: Image) -> Image:
+    return np.stack([halve(plane) for plane in image])
 
 
 def write_ome_pyramid(path: Path, image: Image, names: Sequence[str]) -> None:
@@ -84,7 +77,7 @@ def write_qptiff(path: Path, image: Image, names: Sequence[str]) -> None:
 
     A page per channel, a thumbnail in colour, the pages of each further level, label and macro.
     """
-    options: dict[str, Any] = {"metadata": None, "software": "PerkinElmer-QPI", **_resolution()}
+    options: dict[str, Any] = {"metadata": None, "software": "PerkinElmer-QPI", **RESOLUTION}
     tiled = {"tile": (TILE_PX, TILE_PX), "compression": "lzw", "photometric": "minisblack"}
 
     def pages(level: NDArray[Any], kind: str, writer: tifffile.TiffWriter) -> None:
@@ -105,6 +98,5 @@ def write_qptiff(path: Path, image: Image, names: Sequence[str]) -> None:
 
 def write_bigtiff(path: Path, image: Image) -> None:
     """Write a BigTIFF of plain pages, uncompressed in strips, that names nothing."""
-    tifffile.imwrite(
-        path, image, bigtiff=True, metadata=None, photometric="minisblack", **_resolution()
-    )
+    how = {"bigtiff": True, "metadata": None, "photometric": "minisblack"}
+    tifffile.imwrite(path, image, **how, **RESOLUTION)

@@ -19,10 +19,9 @@ def test_experiment_json_in_all_its_spellings() -> None:
         '{"acquisition": {"region_height": [], "per_pixel_XY_resolution": 0.3774, "z_pitch": 1.5, '
         '"details": [{"numerical_aperture": 0.75}]}, "x": {"y": {"Region_Height": "9"}}}'
     )
-    assert (camel.rows, camel.pixel_um, camel.z_step_um, camel.numerical_aperture) == (
-        9, 0.3774, 1.5, 0.75,
-    )  # fmt: skip
-    assert (snake.pixel_um, snake.z_step_um, snake.numerical_aperture) == (0.3774, 1.5, 0.75)
+    for told in (camel, snake):
+        assert (told.pixel_um, told.z_step_um, told.numerical_aperture) == (0.3774, 1.5, 0.75)
+    assert camel.rows == 9
     assert parse_experiment('{"aperture": NaN, "regionWidth": 2.5}').numerical_aperture is None
     times = parse_experiment('{"e": {"exposureTimesArray": [["Cycle", "CH1"], ["1", "10"]]}}')
     assert times.exposures_ms == {(1, 1): 10.0}
@@ -49,6 +48,7 @@ def test_unique_names_are_unique_and_keep_their_stem(names: list[str]) -> None:
 @pytest.mark.parametrize(
     "module",
     [
+        "config.tables",
         "init.recognise",
         "io.inputs.codex_metadata",
         "kernels.tile_positions.tile_order",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -53,14 +52,8 @@ def test_image_round_trip(tmp_path: Path, version: OmeZarrVersion) -> None:
     assert stored.channel_names == tuple(NAMES)
     assert stored.pixel_um == (0.5, 0.25)
     expected = reference_pyramid(image)
-    assert [level.shape for level in stored.levels] == [level.shape for level in expected]
     for level, reference in zip(stored.levels, expected, strict=True):
         np.testing.assert_array_equal(level[:], reference)
-
-
-@pytest.mark.parametrize("version", ["0.4", "0.5"])
-def test_image_metadata_is_valid(tmp_path: Path, version: OmeZarrVersion) -> None:
-    save(tmp_path / "i.zarr", pixels(), ome_zarr_version=version)
     document = tmp_path / "i.zarr" / (".zattrs" if version == "0.4" else "zarr.json")
     yaozarrs.validate_ome_json(document.read_text())
     content = json.loads(document.read_text())
@@ -85,7 +78,6 @@ def test_tiff_holds_the_same_pyramid(stored: Path, tmp_path: Path, compression: 
     write_ome_tiff(stored, path, compression=compression, tile_px=256, workers=2)
     with tifffile.TiffFile(path) as tif:
         assert tif.is_bigtiff
-        assert tif.is_ome
         series = tif.series[0]
         assert series.axes == "CYX"
         expected = reference_pyramid(pixels())
@@ -97,54 +89,38 @@ def test_tiff_holds_the_same_pyramid(stored: Path, tmp_path: Path, compression: 
         assert page.predictor == 2
         assert page.photometric.name == "MINISBLACK"
         assert [len(p.subifds) for p in series.pages] == [2, 2, 2]
-
-
-def test_tiff_metadata(stored: Path, tmp_path: Path) -> None:
-    path = tmp_path / "s1.ome.tif"
-    write_ome_tiff(stored, path)
-    with tifffile.TiffFile(path) as tif:
-        root = ElementTree.fromstring(tif.ome_metadata)
-        image = root.find(f"{OME}Image/{OME}Pixels")
-        page = tif.pages[0]
-        level = page.pages[0]
         assert "DateTime" not in page.tags
         assert page.tags["XResolution"].value[0] / page.tags["XResolution"].value[1] == 40000
+        level = tif.pages[0].pages[0]
         assert level.tags["YResolution"].value[0] / level.tags["YResolution"].value[1] == 10000
+        image = ElementTree.fromstring(tif.ome_metadata).find(f"{OME}Image/{OME}Pixels")
     assert image is not None
-    assert [c.get("Name") for c in image.iter(f"{OME}Channel")] == NAMES
-    assert [c.get("Color") for c in image.iter(f"{OME}Channel")][:2] == ["65535", "16711935"]
+    channels = list(image.iter(f"{OME}Channel"))
+    assert [c.get("Name") for c in channels] == NAMES
+    assert [c.get("Color") for c in channels][:2] == ["65535", "16711935"]
     assert float(image.get("PhysicalSizeX", 0)) == 0.25
     assert float(image.get("PhysicalSizeY", 0)) == 0.5
     assert (image.get("SizeC"), image.get("SizeZ"), image.get("Type")) == ("3", "1", "uint16")
 
 
-def test_same_image_same_bytes(tmp_path: Path) -> None:
-    sums = set()
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        save(folder / "i.zarr", pixels())
-        write_ome_tiff(folder / "i.zarr", folder / "s1.ome.tif", workers=2)
-        sums.add(hashlib.sha256((folder / "s1.ome.tif").read_bytes()).hexdigest())
-    assert len(sums) == 1
+def test_same_image_same_bytes(stored: Path, tmp_path: Path) -> None:
+    save(tmp_path / "i.zarr", pixels())
+    tiffs = []
+    for path in (stored, tmp_path / "i.zarr"):
+        write_ome_tiff(path, tmp_path / "s1.ome.tif", workers=2)
+        tiffs.append((tmp_path / "s1.ome.tif").read_bytes())
+    assert tiffs[0] == tiffs[1]
 
 
-def test_small_single_channel_has_no_pyramid(tmp_path: Path) -> None:
-    image = pixels((1, 100, 70))
-    save(tmp_path / "i.zarr", image, ["DAPI"])
-    write_ome_tiff(tmp_path / "i.zarr", tmp_path / "s.ome.tif")
-    with tifffile.TiffFile(tmp_path / "s.ome.tif") as tif:
-        assert len(tif.series[0].levels) == 1
-        np.testing.assert_array_equal(tif.asarray(), image[0])
-
-
-@pytest.mark.parametrize("channels", [3, 4])
-def test_channels_are_not_taken_for_colours(tmp_path: Path, channels: int) -> None:
-    image = pixels((channels, 40, 600))
-    save(tmp_path / "i.zarr", image, [f"c{k}" for k in range(channels)])
+@pytest.mark.parametrize("shape", [(1, 100, 70), (3, 40, 600), (4, 40, 600)])
+def test_channels_are_not_taken_for_colours(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    image = pixels(shape)
+    save(tmp_path / "i.zarr", image, [f"c{k}" for k in range(len(image))])
     write_ome_tiff(tmp_path / "i.zarr", tmp_path / "s.ome.tif", tile_px=128)
     with tifffile.TiffFile(tmp_path / "s.ome.tif") as tif:
-        assert tif.series[0].shape == image.shape
-        assert len(tif.pages) == channels
-        np.testing.assert_array_equal(tif.series[0].asarray(), image)
+        assert len(tif.pages) == len(image)
+        assert len(tif.series[0].levels) == 1 + (max(shape) > 512)
+        np.testing.assert_array_equal(tif.asarray().reshape(shape), image)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32 - 1))
@@ -157,16 +133,11 @@ def test_halve_is_the_rounded_mean(height: int, width: int, seed: int) -> None:
 
 
 def test_an_error_leaves_no_image(tmp_path: Path) -> None:
-    def fail() -> None:
-        with create_image(tmp_path / "i", (9, 9), "uint16", 8, (1, 1), ["a"], name="i"):
-            raise RuntimeError("camera")
-
-    with pytest.raises(RuntimeError, match="camera"):
-        fail()
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_image_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RuntimeError, match="camera"),
+        create_image(tmp_path / "i", (9, 9), "uint16", 8, (1, 1), ["a"], name="i"),
+    ):
+        raise RuntimeError("camera")
     with pytest.raises(StoreError, match="missing"):
-        write_ome_tiff(tmp_path / "none.zarr", tmp_path / "s.ome.tif")
+        write_ome_tiff(tmp_path / "i", tmp_path / "s.ome.tif")
     assert not list(tmp_path.iterdir())

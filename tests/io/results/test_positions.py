@@ -68,29 +68,19 @@ def test_bad_positions_are_refused(tmp_path: Path, text: str, says: str) -> None
 def test_edges_come_back_and_an_empty_table_too(tmp_path: Path) -> None:
     ints, floats = np.array([0, 1]), np.array([0.5, -1.25])
     edges = Edges(
-        *(ints, ints, ints, ints + 1, floats, floats, floats),
-        np.array([True, False]),
-        floats,
-        floats,
+        *(ints, ints, ints, ints + 1, floats, floats, floats), ints == 0, *(floats, floats)
     )
     write_table(tmp_path / "edges.csv", edges)
     found = read_edges(tmp_path / "edges.csv")
     for name in Edges.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(found, name), getattr(edges, name))
-    none = Edges(
-        *(np.zeros(0, np.int64),) * 4,
-        *(np.zeros(0),) * 3,
-        np.zeros(0, bool),
-        np.zeros(0),
-        np.zeros(0),
-    )
+    none = Edges(*(ints[:0],) * 4, *(floats[:0],) * 3, ints[:0] == 0, *(floats[:0],) * 2)
     write_table(tmp_path / "none.csv", none)
     assert len(read_edges(tmp_path / "none.csv").score) == 0
 
 
 def test_minus_zero_is_zero(tmp_path: Path) -> None:
-    zero = np.array([-0.0])
-    whole = np.array([0])
+    zero, whole = np.array([-0.0]), np.array([0])
     write_table(tmp_path / "p.csv", Positions(whole, whole, zero, zero, zero, whole))
     assert "-" not in (tmp_path / "p.csv").read_text()
 
@@ -102,31 +92,3 @@ def test_fiji_has_x_first(tmp_path: Path) -> None:
     names, yx = read_tile_configuration(path)
     assert names == ["a.tif", "b.tif"]
     np.testing.assert_array_equal(yx, [[1.5, 2.0], [-3.0, 4.25]])
-
-
-def test_fiji_in_three_dimensions(tmp_path: Path) -> None:
-    path = tmp_path / "TileConfiguration.txt"
-    path.write_text("# comment\ndim = 3\nmultiseries = true\na b.tif; 0 ; (1e1, -2, 7)\n")
-    names, yx = read_tile_configuration(path)
-    assert names == ["a b.tif"]
-    np.testing.assert_array_equal(yx, [[-2.0, 10.0]])
-
-
-@pytest.mark.parametrize(
-    "line", ["a.tif; ; (1)", "a.tif; ; (1, x)", "a.tif, 1, 2", "a; ; (nan, 1)"]
-)
-def test_bad_fiji_line_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "TileConfiguration.txt"
-    path.write_text(f"dim = 2\n{line}\n")
-    with pytest.raises(ResultFileError, match="line 2"):
-        read_tile_configuration(path)
-
-
-@pytest.mark.shared
-def test_real_tile_configuration(shared: Path) -> None:
-    folder = shared / "data" / "brain-tiles"
-    names, yx = read_tile_configuration(folder / "TileConfiguration.txt")
-    assert len(names) == 54
-    assert yx.max(axis=0).tolist() == [2300.0, 3680.0]
-    registered = read_tile_configuration(folder / "TileConfiguration.registered.txt")
-    assert registered[0] == names
