@@ -13,7 +13,7 @@ import pytest
 
 from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.slurm_cluster import Cluster, Settings, peak_use, wait_for
+from tests.support.slurm_cluster import Cluster, peak_use, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
@@ -35,45 +35,37 @@ def dept(quiet_slurm: Cluster) -> Iterator[Cluster]:
         quiet_slurm.run(["sacctmgr", "-i", "delete", "account", "where", f"name={name}"])
 
 
-def slots(run: ClusterRun, kind: str) -> dict[str, int]:
-    """Return the slots of each account, as ``tilewright accounts`` says them."""
-    site = str(run.folder / "site.yaml")
-    said = run.slurm.run([sys.executable, "-m", "tilewright.cli", "accounts", "--json", "--site",
-                          site], env={"XDG_CACHE_HOME": str(run.folder / "cache")})  # fmt: skip
-    pools = json.loads(said.stdout)["pools"]["shared"]
-    return {pool["account"]: pool["slots"] for pool in pools if pool["kind"] == kind}
-
-
 def test_odd_names_share_a_node_and_a_limit_above_them(dept: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "a|b 'c ü"
     folder.mkdir()
     run = ClusterRun(dept, folder).prepare(
         jobs=12, seconds="9,10", site={"allowed": list(NAMES), "slowdown": 1.1}
     )
-    assert slots(run, "gpu") == dict.fromkeys(NAMES, 2)  # of the node's 8 GPUs
-    modify = ["sacctmgr", "-i", "modify", "account", "where"]
-    dept.run([*modify, "name=dept", "set", "GrpTRES=cpu=96,gres/gpu=2"])
-    dept.run([*modify, f"name={','.join(NAMES)}", "set", "GrpJobs=3"])
+    said = dept.run([sys.executable, "-m", "tilewright.cli", "accounts", "--json", "--site",
+                     folder / "site.yaml"], env={"XDG_CACHE_HOME": str(folder)})  # fmt: skip
+    pools = json.loads(said.stdout)["pools"]["shared"]
+    slots = {pool["account"]: pool["slots"] for pool in pools if pool["kind"] == "gpu"}
+    assert slots == dict.fromkeys(NAMES, 2)  # of the node's 8 GPUs
+    dept.modify("account", "dept", "GrpTRES=cpu=96,gres/gpu=2")
+    dept.modify("account", ",".join(NAMES), "GrpJobs=3")
     run.run()
-    run.check_outputs(set(range(12)))
+    run.check_outputs(*range(12))
     jobs = run.jobs()
     assert Counter(job.account for job in jobs).keys() == set(NAMES), dump(run.events)
     assert peak_use([replace(job, account="dept") for job in jobs], "dept")["gpus"] == 2
     assert len({event["pool"] for event in run.events if event["event"] == "place"}) >= len(NAMES)
-    assert not run.moves()
-    assert not run.causes()
+    run.check_calm()
 
 
 def test_limits_of_the_users_own_rows_count_the_jobs_of_that_row(
     dept: Cluster, tmp_path: Path
 ) -> None:
     """On accounts of one QOS: numbers of jobs, TRES beside a labmate's, and of one partition."""
-    change = ["sacctmgr", "-i", "modify", "user", "where", "name=root"]
     dept.run(["sacctmgr", "-i", "add", "user", "labmate", "account=lab-x"])
     dept.run(["sacctmgr", "-i", "add", "user", "root", "account=lab.x", "partition=hpg-default"])
-    dept.run([*change, "account=12345", "set", "MaxJobs=2"])
-    dept.run([*change, "account=lab-x", "set", "GrpTRES=cpu=16"])
-    dept.run([*change, "account=lab.x", "partition=hpg-default", "set", "GrpTRES=cpu=8"])
+    dept.modify("user", "root account=12345", "MaxJobs=2")
+    dept.modify("user", "root account=lab-x", "GrpTRES=cpu=16")
+    dept.modify("user", "root account=lab.x partition=hpg-default", "GrpTRES=cpu=8")
     theirs = dept.sbatch("labmate", "-A", "lab-x", "-c", "16", "--mem=1G", command="sleep 300")
     running(dept, theirs)
     site = {"allowed": ["12345", "lab-x", "lab.x"], "utilisation": 1, "partitions": {"gpu": "none"}}
@@ -83,42 +75,24 @@ def test_limits_of_the_users_own_rows_count_the_jobs_of_that_row(
     finally:
         dept.cancel_all()
         dept.run(["sacctmgr", "-i", "delete", "user", "where", "name=labmate", "account=lab-x"])
-    run.check_outputs(set(range(10)))
+    run.check_outputs(*range(10))
     peaks = [peak_use(run.jobs(), name)["cpu"] for name in ("12345", "lab-x", "lab.x")]
     assert peaks == [2 * 8, 16, 8], dump(run.events)
     # no job pends for a limit
     assert not any(event["closed"] for event in run.events if event["event"] == "room")
-    assert not run.moves()
-    assert not run.causes()
-
-
-def test_the_jobs_of_a_user_are_counted_apart_from_those_of_labmates(
-    quiet_slurm: Cluster, tmp_path: Path
-) -> None:
-    quiet_slurm.set_qos("clive", "MaxJobsPerUser=4")
-    theirs = [quiet_slurm.sbatch("labmate", "-A", "clive", "--mem=1G", command="sleep 300")
-              for _ in range(4)]  # fmt: skip
-    running(quiet_slurm, *theirs)
-    run = ClusterRun(quiet_slurm, tmp_path).prepare(
-        jobs=8, seconds="9,10", site={"allowed": ["clive"], "slowdown": 1.1}
-    )
-    run.run()
-    run.check_outputs(set(range(8)))
-    assert peak_use(run.jobs(), "clive")["cpu"] == 4 * 8
-    assert not run.moves()
+    run.check_calm()
 
 
 def test_the_jobs_of_the_qos_of_a_partition_are_counted(
     quiet_slurm: Cluster, tmp_path: Path
 ) -> None:
     """A labmate runs one and has one pending; the limits of the account's own QOS are wider."""
-    part = ["PartitionName=hpg-default"]
-    quiet_slurm.run(["sacctmgr", "-i", "add", "qos", "part", "GrpJobs=4",
-                     "MaxSubmitJobsPerUser=3"])  # fmt: skip
+    part = ["scontrol", "update", "PartitionName=hpg-default"]
+    add = ["sacctmgr", "-i", "add", "qos", "part", "GrpJobs=4", "MaxSubmitJobsPerUser=3"]
+    quiet_slurm.run(add)
     try:
         # slurmctld hears of a new QOS a moment later
-        wait_for(lambda: quiet_slurm.run(["scontrol", "update", *part, "QoS=part"],
-                                         check=False).returncode == 0, 30)  # fmt: skip
+        wait_for(lambda: quiet_slurm.run([*part, "QoS=part"], check=False).returncode == 0, 30)
         theirs = ["-A", "brusko", "-p", "hpg-default", "--mem=1G"]
         held = quiet_slurm.sbatch("labmate", *theirs, command="sleep 300")
         quiet_slurm.sbatch("labmate", *theirs, "--begin=now+1hour", command="true")
@@ -129,26 +103,24 @@ def test_the_jobs_of_the_qos_of_a_partition_are_counted(
         run.run()
     finally:
         quiet_slurm.cancel_all()
-        quiet_slurm.run(["scontrol", "update", *part, "QoS="])
+        quiet_slurm.run([*part, "QoS="])
         quiet_slurm.run(["sacctmgr", "-i", "delete", "qos", "where", "name=part"])
-    run.check_outputs(set(range(14)))
+    run.check_outputs(*range(14))
     cpus = [replace(job, account="part") for job in run.jobs() if job.partition == "hpg-default"]
     assert peak_use(cpus, "part")["cpu"] == 3 * 8, dump(run.events)
-    assert not run.causes(), dump(run.events)
-    assert not run.moves()
+    run.check_calm()
 
 
 def test_a_slurm_without_accounting(slurm: Cluster, tmp_path: Path) -> None:
     """It ends the session's cluster, and the next quiet_slurm starts that again."""
     slurm.stop()
-    with Cluster(Settings(accounting=False)) as bare:
+    with Cluster(accounting=False) as bare:
         run = ClusterRun(bare, tmp_path)
         run.prepare(jobs=12, small=1, seconds="9,10", site={"allowed": None, "slowdown": 1.1})
         seconds = run.run()
-        run.check_outputs(set(range(12)))
+        run.check_outputs(*range(12))
     kinds = [run.traces(i)[0].split()[0] for i in range(12)]
     assert set(kinds) == {"gpu", "cpu"}, (kinds, seconds)
     notes = [note for event in run.events if event["event"] == "notes" for note in event["notes"]]
     assert any("this Slurm keeps no accounts" in note for note in notes), notes
-    assert not run.causes()
-    assert not run.moves()
+    run.check_calm()

@@ -29,7 +29,7 @@ common_settings = CommonSettings(
 )
 
 #: Rules whose jobs fail at their first try.
-ONCE = ("lost", "hungry", "growing", "per_cpu")
+ONCE = ("lost", "gone", "hungry", "starved", "growing", "per_cpu")
 
 class Executor(RemoteExecutor):
     def run_job(self, job):
