@@ -4,144 +4,78 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
-from tests.support.scribe import dispatched, events, run
+from tests.support.scribe import Code, default_target, dispatched, events, rule, run
 
 HEAD = """
 from pathlib import Path
-from tests.support.failing_slurm import RULES, cluster_with_qos
+from tests.support.failing_slurm import RULES as SHAPES, cluster_with_qos
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 
 cluster._current = cluster_with_qos()  # as a profile names it
 """
-SPLIT = """
-localrules: all
-checkpoint split:
-    output: directory("parts")
-    resources: mem_mb=500, runtime=20
-    shell: "true"
-"""
-SNAKEFILE = f"""
+SPLIT = rule("split", "checkpoint", output=Code('directory("parts")'), mem_mb=500, runtime=20)
+AFTER_SPLIT = Code("lambda wildcards: checkpoints.split.get().output")
+PARTS = """
 def parts(wildcards):
     folder = checkpoints.split.get().output[0]
-    found = glob_wildcards(folder + "/{{i}}.part").i
-    return expand(["free/{{i}}.txt", "known/{{i}}.txt"], i=found)
-
-rule all:
-    default_target: True
-    input:
-        parts, expand("b/{{i}}.txt", i=range(4)), "read.txt", "fed.txt", "twins/x_y/z.txt",
-        "twins/x/y_z.txt", "second.txt", "known/first.txt", "gather.txt",
-        expand("out/{{i}}.txt", i=range(8)), "train.txt", "fixed.txt", "hungry.txt",
-        "growing.txt", "per_cpu.txt"
-{SPLIT}
-rule free:
-    input: "parts"
-    output: "free/{{i}}.txt"
-    threads: 2
-    resources: mem_mb=600, runtime=20
-    shell: "true"
-rule known:
-    output: "known/{{i}}.txt"
-    threads: 2
-    resources: mem_mb=500, runtime=20
-    shell: "true"
-checkpoint own:
-    output: directory("own")
-    group: "with_checkpoint"
-    shell: "true"
-rule gather:
-    input: lambda wildcards: checkpoints.own.get().output
-    output: "gather.txt"
-    group: "with_checkpoint"
-    shell: "true"
-rule a:
-    output: "a/{{i}}.txt"
-    group: "chain"
-    threads: 2
-    resources: mem_mb=3000, runtime=10
-    shell: "true"
-rule b:
-    input: "a/{{i}}.txt"
-    output: "b/{{i}}.txt"
-    group: "chain"
-    threads: 4
-    resources: mem_mb=lambda wildcards, input: 2000 + input.size, runtime=5
-    shell: "true"
-rule write:
-    output: pipe("pipe.txt")
-    threads: 2
-    resources: mem_mb=100, runtime=30
-    shell: "true"
-rule read:
-    input: "pipe.txt"
-    output: "read.txt"
-    threads: 3
-    resources: mem_mb=200, runtime=40
-    shell: "true"
-rule starved:
-    output: "starved.txt"
-    log: "starved.log"
-    group: "fails"
-    resources: mem_mb=400, runtime=5
-    shell: "true"
-rule fed:
-    input: "starved.txt"
-    output: "fed.txt"
-    group: "fails"
-    resources: mem_mb=300, runtime=5, slurm_account="maigan"
-    shell: "true"
-rule twins:
-    output: "twins/{{one}}/{{other}}.txt"
-    threads: 2
-    resources: mem_mb=300, runtime=5
-    shell: "true"
-rule second:
-    output: "second.txt"
-    threads: 2
-    resources: mem_mb=300, runtime=5, slurm_account=lambda wildcards, attempt: "brusko"
-    shell: "true"
-rule plain:
-    output: "out/{{i}}.txt"
-    threads: 8
-    resources: mem_mb=5000, runtime=60
-    shell: "true"
-rule train:
-    output: "train.txt"
-    threads: 4
-    resources: mem_mb=9000, slurm_extra="'--gres=gpu:1'"
-    shell: "true"
-rule fixed:
-    output: "fixed.txt"
-    threads: 2
-    resources: slurm_account="maigan", slurm_partition="own", qos="maigan-b", mem_mb=700
-    shell: "true"
-rule hungry:
-    output: "hungry.txt"
-    log: "hungry.log"
-    threads: 2
-    resources: mem_mb=4000, runtime=30
-    shell: "true"
-rule growing:
-    output: "growing.txt"
-    log: "growing.log"
-    threads: 2
-    resources: mem_mb=lambda wildcards, attempt: 4000 * attempt**2
-    shell: "true"
-rule per_cpu:
-    output: "per_cpu.txt"
-    log: "per_cpu.log"
-    threads: 2
-    resources: mem_mb_per_cpu=1500
-    shell: "true"
+    found = glob_wildcards(folder + "/{i}.part").i
+    return expand(["free/{i}.txt", "known/{i}.txt"], i=found)
 """
+RULES = (
+    PARTS,
+    default_target(
+        Code("parts"), *(f"b/{i}.txt" for i in range(4)), *(f"out/{i}.txt" for i in range(8)),
+        "read.txt", "fed.txt", "twins/x_y/z.txt", "twins/x/y_z.txt", "second.txt",
+        "known/first.txt", "gather.txt", "train.txt", "fixed.txt", "hungry.txt", "growing.txt",
+        "per_cpu.txt",
+    ),
+    SPLIT,
+    rule("free", output="free/{i}.txt", input="parts", threads=2, mem_mb=600, runtime=20),
+    rule("known", output="known/{i}.txt", threads=2, mem_mb=500, runtime=20),
+    rule("own", "checkpoint", output=Code('directory("own")'), group="with_checkpoint"),
+    rule(
+        "gather", output="gather.txt", group="with_checkpoint",
+        input=Code("lambda wildcards: checkpoints.own.get().output"),
+    ),
+    rule("a", output="a/{i}.txt", group="chain", threads=2, mem_mb=3000, runtime=10),
+    rule(
+        "b", output="b/{i}.txt", input="a/{i}.txt", group="chain", threads=4, runtime=5,
+        mem_mb=Code("lambda wildcards, input: 2000 + input.size"),
+    ),
+    rule("write", output=Code('pipe("pipe.txt")'), threads=2, mem_mb=100, runtime=30),
+    rule("read", output="read.txt", input="pipe.txt", threads=3, mem_mb=200, runtime=40),
+    rule("starved", output="starved.txt", log="starved.log", group="fails", mem_mb=400, runtime=5),
+    rule(
+        "fed", output="fed.txt", input="starved.txt", group="fails", mem_mb=300, runtime=5,
+        slurm_account="maigan",
+    ),
+    rule("twins", output="twins/{one}/{other}.txt", threads=2, mem_mb=300, runtime=5),
+    rule(
+        "second", output="second.txt", threads=2, mem_mb=300, runtime=5,
+        slurm_account=Code("lambda wildcards, attempt: 'brusko'"),
+    ),
+    rule("plain", output="out/{i}.txt", threads=8, mem_mb=5000, runtime=60),
+    rule("train", output="train.txt", threads=4, mem_mb=9000, slurm_extra="'--gres=gpu:1'"),
+    rule(
+        "fixed", output="fixed.txt", threads=2, slurm_account="maigan", slurm_partition="own",
+        qos="maigan-b", mem_mb=700,
+    ),
+    rule("hungry", output="hungry.txt", log="hungry.log", threads=2, mem_mb=4000, runtime=30),
+    rule(
+        "growing", output="growing.txt", log="growing.log", threads=2,
+        mem_mb=Code("lambda wildcards, attempt: 4000 * attempt**2"),
+    ),
+    rule("per_cpu", output="per_cpu.txt", log="per_cpu.log", threads=2, mem_mb_per_cpu=1500),
+)  # fmt: skip
 JOBS = {
     "group a+b": 4, "free": 2, "known": 3, "group read+write": 1, "second": 1, "split": 1,
     "twins": 2, "group fed+starved": 1, "group gather+own": 1, "plain": 8, "train": 1, "fixed": 1,
@@ -150,9 +84,9 @@ JOBS = {
 FAIL = dict.fromkeys(("group fed+starved", "hungry", "growing", "per_cpu"), 1)
 
 
-def play(folder: Path, snakefile: str, *args: str, status: int = 0) -> str:
-    """Run a Snakefile whose executor bears the name of Slurm's; return what was said."""
-    done = run(folder, HEAD + snakefile, "tilewright", *args, executor="slurm")
+def play(folder: Path, rules: Iterable[str], *args: str, status: int = 0) -> str:
+    """Run a workflow whose executor bears the name of Slurm's; return what was said."""
+    done = run(folder, HEAD + "".join(rules), "tilewright", *args, executor="slurm")
     said = done.stdout + done.stderr
     assert done.returncode == status, said
     return said
@@ -161,7 +95,7 @@ def play(folder: Path, snakefile: str, *args: str, status: int = 0) -> str:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("later")
-    said = play(folder, SNAKEFILE, "--retries", "3")
+    said = play(folder, RULES, "--retries", "3")
     assert "placement failed" not in said
     assert f"placement: {sum(JOBS.values())} jobs (37 of Snakemake's, some in groups) done" in said
     return folder
@@ -172,8 +106,8 @@ def places(ran: Path) -> dict[str, Any]:
     return {event["job"]: event for event in events(ran, "place")}
 
 
-def tries(folder: Path, rule: str, *names: str) -> list[tuple[Any, ...]]:
-    return [tuple(given.get(name) for name in names) for _, given in dispatched(folder, rule)]
+def tries(folder: Path, of: str, *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(given.get(name) for name in names) for _, given in dispatched(folder, of)]
 
 
 def test_all_of_them_are_placed_and_end(ran: Path) -> None:
@@ -196,11 +130,11 @@ def test_progress_counts_jobs_of_checkpoints_and_in_groups(ran: Path) -> None:
 def test_jobs_have_the_account_of_the_ledger_and_the_size_that_the_rule_states(
     ran: Path, places: dict[str, Any]
 ) -> None:
-    for rule, size in (("free", (2, 600, 20)), ("plain", (8, 5000, 60))):
-        jobs = dispatched(ran, rule)
-        assert len(jobs) == JOBS[rule]
+    for name, size in (("free", (2, 600, 20)), ("plain", (8, 5000, 60))):
+        jobs = dispatched(ran, name)
+        assert len(jobs) == JOBS[name]
         for wildcards, given in jobs:
-            place = places[f"rule_{rule}_wildcards_{wildcards['i']}"]
+            place = places[f"rule_{name}_wildcards_{wildcards['i']}"]
             assert given["slurm_account"] == given["qos"] == place["account"]
             assert (place["kind"], given["slurm_partition"]) == ("cpu", "hpg-default")
             assert (given["threads"], given["mem_mb"], given["runtime"]) == size
@@ -224,8 +158,8 @@ def test_memory_doubles_after_a_failure_unless_the_rule_asks_for_more(
     assert tries(ran, "growing", "mem_mb") == [(4000,), (16000,)]
     assert tries(ran, "per_cpu", "mem_mb_per_cpu") == [(1500,), (3000,)]
     # what placement counts is what is sent
-    for rule, mem_mb in (("hungry", 8000), ("growing", 16000), ("per_cpu", 6000)):
-        assert places[f"rule_{rule}"]["mem_mb"] == mem_mb
+    for name, mem_mb in (("hungry", 8000), ("growing", 16000), ("per_cpu", 6000)):
+        assert places[f"rule_{name}"]["mem_mb"] == mem_mb
     # of a group, on the account that one of its rules fixes
     found = tries(ran, "group fed+starved", "mem_mb", "slurm_account")
     assert found == [(400, "maigan"), (800, "maigan")]
@@ -258,7 +192,7 @@ def test_groups_made_anew_are_found_and_tries_that_wait_when_a_checkpoint_ends_a
 ) -> None:
     # it makes some anew where a checkpoint ends between the group's naming and its start: which of
     # the equal groups of its cache it takes is left to the order of a set
-    snakefile = f"""
+    head = """
 from snakemake.jobs import GroupJob, GroupJobFactory
 from snakemake_scheduler_plugin_tilewright.run import Run
 
@@ -273,52 +207,27 @@ def watch(run, *asked, own=Run.select):
     return chosen
 
 def without_room(self, ready, later, most, own=Dispatcher.round):
-    failed = {{name for name in ready if self.tasks[name].past.causes}}
+    failed = {name for name in ready if self.tasks[name].past.causes}
     if len(failed) == 2:
         Path("split.held").unlink(missing_ok=True)
     parted = self.tasks["rule_split"].sent_s and not self.tasks["rule_split"].place
     return own(self, [name for name in ready if parted or name not in failed], later, most)
 
 Run.select, Dispatcher.round = watch, without_room
-rule all:
-    default_target: True
-    input: lambda wildcards: checkpoints.split.get().output, "lost.txt", "fed.txt", "grown.txt"
-{SPLIT}
-rule late:
-    input: "parts"
-    output: "late.txt"
-    shell: "true"
-rule growing:
-    input: "late.txt"
-    output: "growing.txt"
-    log: "growing.log"
-    group: "anew"
-    resources: mem_mb=400, runtime=5
-    shell: "true"
-rule grown:
-    input: "growing.txt"
-    output: "grown.txt"
-    group: "anew"
-    resources: mem_mb=300, runtime=5
-    shell: "true"
-rule lost:
-    output: "lost.txt"
-    log: "lost.log"
-    shell: "true"
-rule hungry:
-    output: "hungry.txt"
-    log: "hungry.log"
-    group: "waits"
-    shell: "true"
-rule fed:
-    input: "hungry.txt"
-    output: "fed.txt"
-    group: "waits"
-    shell: "true"
 """
-    play(tmp_path, snakefile, "--retries", "1")
-    for rule in ("lost", "group fed+hungry", "group growing+grown"):
-        assert tries(tmp_path, rule, "attempt") == [(1,), (2,)]
+    rules = (
+        head, default_target(AFTER_SPLIT, "lost.txt", "fed.txt", "grown.txt"), SPLIT,
+        rule("late", output="late.txt", input="parts"),
+        rule("growing", output="growing.txt", input="late.txt", log="growing.log", group="anew",
+             mem_mb=400, runtime=5),
+        rule("grown", output="grown.txt", input="growing.txt", group="anew", mem_mb=300, runtime=5),
+        rule("lost", output="lost.txt", log="lost.log"),
+        rule("hungry", output="hungry.txt", log="hungry.log", group="waits"),
+        rule("fed", output="fed.txt", input="hungry.txt", group="waits"),
+    )  # fmt: skip
+    play(tmp_path, rules, "--retries", "1")
+    for name in ("lost", "group fed+hungry", "group growing+grown"):
+        assert tries(tmp_path, name, "attempt") == [(1,), (2,)]
     assert tries(tmp_path, "group growing+grown", "mem_mb") == [(400,), (800,)]
     placed = {event["job"] for event in events(tmp_path, "place")}
     assert {comment for (comment,) in tries(tmp_path, "group growing+grown", "comment")} < placed
@@ -331,7 +240,7 @@ def test_what_was_given_up_or_is_too_large_by_now_fails_by_name_and_the_others_e
     tmp_path: Path,
 ) -> None:
     """Nor is it tried again when a checkpoint ends."""
-    snakefile = f"""
+    head = """
 from threading import enumerate as threads
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter
 
@@ -347,35 +256,17 @@ def capacity(self, own=Dispatcher.capacity):  # both threads change what Slurm's
     return own(self)
 
 snakemake_adapter.give_up, Dispatcher.capacity = give_up, capacity
-rule all:
-    default_target: True
-    input:
-        lambda wildcards: checkpoints.split.get().output, "bad.txt", "free.txt", "large.txt",
-        "next.txt"
-{SPLIT}
-rule bad:
-    output: "bad.txt"
-    log: "bad.log"
-    shell: "true"
-rule free:
-    input: "parts"
-    output: "free.txt"
-    shell: "true"
-rule small:
-    output: "small.txt"
-    resources: mem_mb=500, runtime=20
-    shell: "true"
-rule large:
-    input: "small.txt"
-    output: "large.txt"
-    resources: mem_mb=lambda wildcards, input: 99_000_000 if Path(input[0]).exists() else 9
-    shell: "true"
-rule next:
-    input: "small.txt"
-    output: "next.txt"
-    shell: "true"
 """
-    said = play(tmp_path, snakefile, "--retries", "5", "--keep-going", status=1)
+    large = Code("lambda wildcards, input: 99_000_000 if Path(input[0]).exists() else 9")
+    rules = (
+        head, default_target(AFTER_SPLIT, "bad.txt", "free.txt", "large.txt", "next.txt"), SPLIT,
+        rule("bad", output="bad.txt", log="bad.log"),
+        rule("free", output="free.txt", input="parts"),
+        rule("small", output="small.txt", mem_mb=500, runtime=20),
+        rule("large", output="large.txt", input="small.txt", mem_mb=large),
+        rule("next", output="next.txt", input="small.txt"),
+    )  # fmt: skip
+    said = play(tmp_path, rules, "--retries", "5", "--keep-going", status=1)
     assert "rule_large is given up: rule_large would pend for ever" in said
     assert "placement failed" not in said
     assert tries(tmp_path, "bad", "attempt") == [(1,), (2,)]
@@ -386,20 +277,20 @@ rule next:
 
 
 @pytest.mark.parametrize(
-    ("head", "stated", "sentences"),
+    ("stated", "sentences"),
     [
-        ('plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))',
-         'group: "own"\n    threads: plan.threads("good")\n    resources: **plan.routed("good")',
+        ({"group": "own", "threads": Code('plan.threads("good")'),
+          "device": Code('None, **plan.routed("good")')},
          ("rule good asks placement where each of its jobs runs", "take it out of group own")),
-        ("", "resources: mem_mb=99_000_000, runtime=20", ("rule_good would pend for ever",)),
+        ({"mem_mb": 99_000_000, "runtime": 20}, ("rule_good would pend for ever",)),
     ],
     ids=["a group of rules that ask placement", "too large"],
 )  # fmt: skip
 def test_what_cannot_be_placed_is_refused_in_one_sentence_and_is_no_run_in_the_ledger(
-    tmp_path: Path, head: str, stated: str, sentences: tuple[str, ...]
+    tmp_path: Path, stated: dict[str, object], sentences: tuple[str, ...]
 ) -> None:
-    snakefile = f'{head}\nrule good:\n    output: "good.txt"\n    {stated}\n    shell: "true"\n'
-    said = play(tmp_path, snakefile, status=1)
+    plan = 'plan = Plan(SHAPES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))\n'
+    said = play(tmp_path, (plan, rule("good", output="good.txt", **stated)), status=1)
     for sentence in sentences:
         assert sentence in said
     assert "Traceback" not in said
@@ -408,27 +299,17 @@ def test_what_cannot_be_placed_is_refused_in_one_sentence_and_is_no_run_in_the_l
 
 
 def test_where_placement_fails_jobs_go_to_an_account_that_may_be_used(tmp_path: Path) -> None:
-    snakefile = """
+    head = """
 from snakemake_scheduler_plugin_tilewright import scheduler as plugin
 
 def fail(*asked):
     raise KeyError("x")
 
 plugin._PATIENCE, Dispatcher.round = 1, fail
-rule all:
-    default_target: True
-    input: "own.txt", "any.txt"
-localrules: all
-rule own:
-    output: "own.txt"
-    resources: slurm_account="maigan"
-    shell: "true"
-rule any:
-    output: "any.txt"
-    group: "one"
-    shell: "true"
 """
-    said = play(tmp_path, snakefile)
+    own = rule("own", output="own.txt", slurm_account="maigan")
+    free = rule("any", output="any.txt", group="one")
+    said = play(tmp_path, (head, default_target("own.txt", "any.txt"), own, free))
     assert "placement failed again and again, so this round is greedy" in said
     assert tries(tmp_path, "own", "slurm_account") == [("maigan",)]
     assert tries(tmp_path, "group any", "slurm_account") == [("brusko",)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ from snakemake_scheduler_plugin_tilewright.run import Run
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
 from tests.support.failing_slurm import RULES
 from tests.support.recorded import cluster_with
-from tests.support.scribe import dispatched, run
+from tests.support.scribe import Code, default_target, dispatched, rule, run
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +112,7 @@ def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
     assert events == [("greedy", "KeyError('x')")] * (failures - 11)
 
 
-SNAKEFILE = """
+HEAD = """
 from pathlib import Path
 from tests.support.failing_slurm import RULES, recorded_cluster
 from snakemake_scheduler_plugin_tilewright.placement import cluster
@@ -122,34 +121,19 @@ from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 cluster._current = recorded_cluster()
 plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))
 
-rule all:
-    default_target: True
-    input: expand("out/{i}.txt", i=range(8)), "bad.txt", "lost.txt", "gone.txt"
-localrules: all
-rule good:
-    output: "out/{i}.txt"
-    threads: plan.threads("good")
-    resources: **plan.routed("good")
-    shell: "true"
-rule bad:
-    output: "bad.txt"
-    log: "bad.log"
-    threads: plan.threads("bad")
-    resources: **plan.routed("bad")
-    shell: "true"
-rule lost:
-    output: "lost.txt"
-    log: "lost.log"
-    threads: plan.threads("lost")
-    resources: **plan.routed("lost")
-    shell: "true"
-rule gone:
-    output: "gone.txt"
-    log: "gone.log"
-    threads: plan.threads("gone")
-    resources: **plan.routed("gone")
-    shell: "true"
 """
+
+
+def routed(name: str, **stated: str) -> str:
+    """Return a rule that asks placement where each of its jobs runs."""
+    own = {
+        "threads": Code(f'plan.threads("{name}")'),
+        "own": Code(f'None, **plan.routed("{name}")'),
+    }
+    return rule(name, **stated, **own)
+
+
+GOOD = routed("good", output="out/{i}.txt")
 
 
 #: The last round of the run is over when it ends, as it may be: nothing but the run's end notes it.
@@ -168,7 +152,11 @@ Path("lost.held").touch()
 
 def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_path: Path) -> None:
     asked = ("--set-resources", "gone:slurm_extra='--nice=5'", "--retries", "5", "--keep-going")
-    done = run(tmp_path, LOST_LAST + SNAKEFILE, "tilewright", *asked)
+    wanted = default_target(*(f"out/{i}.txt" for i in range(8)), "bad.txt", "lost.txt", "gone.txt")
+    fails = [
+        routed(name, output=f"{name}.txt", log=f"{name}.log") for name in ("bad", "lost", "gone")
+    ]
+    done = run(tmp_path, "".join([LOST_LAST, HEAD, wanted, GOOD, *fails]), "tilewright", *asked)
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert "placement failed" not in said
@@ -197,14 +185,14 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
         ("error", 101, True),
     ]
     # the node that died under a job is left out when it is sent again, beside what the user asks
-    extras = {rule: [given_.get("slurm_extra") for _, given_ in dispatched(tmp_path, rule)]
-              for rule in ("lost", "gone")}  # fmt: skip
+    extras = {name: [given_.get("slurm_extra") for _, given_ in dispatched(tmp_path, name)]
+              for name in ("lost", "gone")}  # fmt: skip
     assert extras == {"lost": [None, "--exclude=c1"], "gone": ["--nice=5", "--nice=5 --exclude=c1"]}
 
 
 def test_the_last_job_is_noted_where_the_snakefile_does_not_end_the_plan(tmp_path: Path) -> None:
     # Snakemake asks for no round after it, and it ends before the other thread looks, after 5 s
-    done = run(tmp_path, re.sub("    input: expand.*\n", "", SNAKEFILE), "tilewright", "out/1.txt")
+    done = run(tmp_path, HEAD + GOOD, "tilewright", "out/1.txt")
     assert done.returncode == 0, done.stderr
     events = [event["event"] for event in read_ledger(tmp_path / "ledger.jsonl")]
     assert events.count("done") == events.count("place") == 1

@@ -71,6 +71,30 @@ class Executor(RemoteExecutor):
 """
 
 
+class Code(str):
+    """An expression of a Snakefile, as it stands."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def rule(name: str, keyword: str = "rule", **stated: object) -> str:
+    """Return a rule whose jobs do nothing; what is no directive is one of its resources."""
+    directives = ("output", "input", "log", "group", "threads", "retries")
+    lines = [f"{key}: {stated.pop(key)!r}" for key in directives if key in stated]
+    if resources := [f"{key}={value!r}" for key, value in stated.items()]:
+        lines.append(f"resources: {', '.join(resources)}")
+    return "\n    ".join([f"{keyword} {name}:", *lines, 'shell: "true"\n'])
+
+
+def default_target(*inputs: str) -> str:
+    """Return the rule that the others are made for; the executor gets no job of it."""
+    wanted = ", ".join(map(repr, inputs))
+    return f"rule all:\n    default_target: True\n    input: {wanted}\nlocalrules: all\n"
+
+
 def run(
     folder: Path,
     snakefile: str,
