@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.slurm_cluster import Cluster, wait_for
+from tests.support.slurm_cluster import wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
-
-
-@pytest.fixture
-def run(quiet_slurm: Cluster, tmp_path: Path) -> Iterator[ClusterRun]:
-    made = ClusterRun(quiet_slurm, tmp_path)
-    yield made
-    made.kill()
 
 
 def test_a_partition_a_node_a_limit_and_priorities_are_changed_one_after_the_other(

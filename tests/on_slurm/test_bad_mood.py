@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.on_slurm.labmates import fill, hold_all_gpus
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.slurm_cluster import Cluster, wait_for
+from tests.support.slurm_cluster import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(1800)]
 
 #: On GPUs 2 s, on CPUs 6 s.
 QUICK = "2,6"
-
-
-@pytest.fixture
-def run(quiet_slurm: Cluster, tmp_path: Path) -> Iterator[ClusterRun]:
-    made = ClusterRun(quiet_slurm, tmp_path)
-    yield made
-    made.kill()
 
 
 def test_busy_gpus_keep_no_job_waiting_and_are_used_when_they_come_free(run: ClusterRun) -> None:

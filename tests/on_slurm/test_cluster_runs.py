@@ -21,11 +21,6 @@ pytestmark = pytest.mark.slurm
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
 
 
-@pytest.fixture
-def run(quiet_slurm: Cluster, tmp_path: Path) -> ClusterRun:
-    return ClusterRun(quiet_slurm, tmp_path)
-
-
 def independent(slurm: Cluster) -> tuple[dict[str, Any], list[tuple[str, str, int]]]:
     """What ``tilewright accounts`` says, and account, kind and slots of each pool on its own."""
     done = slurm.run(

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.site_limits import LIMITS, Limit
-from tests.support.slurm_cluster import Cluster
 from tests.support.slurm_fixtures import AT_NIGHT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
-
-
-@pytest.fixture
-def run(quiet_slurm: Cluster, tmp_path: Path) -> Iterator[ClusterRun]:
-    made = ClusterRun(quiet_slurm, tmp_path)
-    yield made
-    made.kill()
-    quiet_slurm.cancel_all()
-    quiet_slurm.restore_limits()
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)

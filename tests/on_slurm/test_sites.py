@@ -57,32 +57,6 @@ def test_odd_names_share_a_node_and_a_limit_above_them(dept: Cluster, tmp_path: 
     run.check_calm()
 
 
-def test_limits_of_the_users_own_rows_count_the_jobs_of_that_row(
-    dept: Cluster, tmp_path: Path
-) -> None:
-    """On accounts of one QOS: numbers of jobs, TRES beside a labmate's, and of one partition."""
-    dept.run(["sacctmgr", "-i", "add", "user", "labmate", "account=lab-x"])
-    dept.run(["sacctmgr", "-i", "add", "user", "root", "account=lab.x", "partition=hpg-default"])
-    dept.modify("user", "root account=12345", "MaxJobs=2")
-    dept.modify("user", "root account=lab-x", "GrpTRES=cpu=16")
-    dept.modify("user", "root account=lab.x partition=hpg-default", "GrpTRES=cpu=8")
-    theirs = dept.sbatch("labmate", "-A", "lab-x", "-c", "16", "--mem=1G", command="sleep 300")
-    running(dept, theirs)
-    site = {"allowed": ["12345", "lab-x", "lab.x"], "utilisation": 1, "partitions": {"gpu": "none"}}
-    run = ClusterRun(dept, tmp_path).prepare(jobs=10, seconds="9,10", site=site)
-    try:
-        run.run()
-    finally:
-        dept.cancel_all()
-        dept.run(["sacctmgr", "-i", "delete", "user", "where", "name=labmate", "account=lab-x"])
-    run.check_outputs(*range(10))
-    peaks = [peak_use(run.jobs(), name)["cpu"] for name in ("12345", "lab-x", "lab.x")]
-    assert peaks == [2 * 8, 16, 8], dump(run.events)
-    # no job pends for a limit
-    assert not any(event["closed"] for event in run.events if event["event"] == "room")
-    run.check_calm()
-
-
 def test_the_jobs_of_the_qos_of_a_partition_are_counted(
     quiet_slurm: Cluster, tmp_path: Path
 ) -> None:

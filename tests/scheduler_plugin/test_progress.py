@@ -8,10 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
 from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.progress import Progress
+from snakemake_scheduler_plugin_tilewright.run import Run
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.placement.dispatched import dispatcher, pending
 from tests.support.placement_rules import Rules
@@ -82,3 +86,26 @@ def test_what_was_sent_pends_until_the_queue_says_that_it_runs(tmp_path: Path) -
     assert first.seen is not None
     first.seen = replace(first.seen, state="RUNNING")
     assert not first.pends
+
+
+def test_nothing_is_warned_of_a_job_that_was_moved(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = object.__new__(Run)
+    run.dag, run.logger, run.jobs = None, logging.getLogger("test"), {"a": None, "b": None}
+    tasks = {
+        "a": SimpleNamespace(moved="clive is free", refused=""),
+        "b": SimpleNamespace(moved="", refused=""),
+    }
+    monkeypatch.setattr(run, "_note_ends", lambda: None)
+    lost = {name: (f"Slurm job {name} is cancelled", False) for name in tasks}
+    dispatcher = SimpleNamespace(
+        tasks=tasks, move_pending=lambda movable: [], explain_pending=list, lost=lambda: lost
+    )
+    monkeypatch.setattr(run, "dispatcher", dispatcher, raising=False)
+    monkeypatch.setattr(adapter, "started", lambda dag: False)
+    monkeypatch.setattr(adapter, "end", lambda dag, job, why, success: True)
+    run._tend_once()
+    assert caplog.messages == [
+        "b: Slurm job b is cancelled, which Snakemake's executor does not see"
+    ]

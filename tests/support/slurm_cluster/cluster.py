@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Collection
 from pathlib import Path
-from types import TracebackType
 
 from tests.support.slurm_cluster import host, parts
 from tests.support.slurm_cluster.client import Client, wait_for
@@ -19,15 +18,8 @@ from tests.support.slurm_cluster.processes import (
     kill_all,
     with_descendants,
     with_environment,
-)
-from tests.support.slurm_cluster.settings import (
-    ACCOUNTS,
-    NODE_NAMES,
-    NODES,
-    PARTITIONS,
-    QOS_LIMITS,
-    USERS,
-)
+)  # fmt: skip
+from tests.support.slurm_cluster.settings import ACCOUNTS, NODE_NAMES, PARTITIONS, QOS_LIMITS, USERS
 
 #: sinfo's words for a node that is well; completing is a job on its way out.
 _WELL = frozenset({"idle", "mixed", "allocated", "completing"})
@@ -53,12 +45,7 @@ class Cluster(Client):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # Life
@@ -85,7 +72,7 @@ class Cluster(Client):
         host.require_host()  # again: another session may have come and gone meanwhile
         self._undo.callback(host.remove_users, host.create_users(USERS))
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
-        ports = host.free_ports(3 + len(NODES))
+        ports = host.free_ports(3 + len(NODE_NAMES))
         place = Place(self.folder, tuple(ports), host.has_cgroups())
         parts.lay_out(place, self.accounting)
         host.link_default_conf(self.slurm_conf)
