@@ -15,7 +15,7 @@ def test_a_partition_a_node_a_limit_and_priorities_are_changed_one_after_the_oth
     run: ClusterRun,
 ) -> None:
     slurm, few = run.slurm, {"cpus": 32, "mem_mb": 48_000}
-    process = run.prepare(jobs=20, seconds="25,40", cpu_job=few).start()
+    process = run.prepare(jobs=20, light=True, seconds="25,40", cpu_job=few).start()
     run.wait_running(5)
     slurm.update("PartitionName=hpg-default", "State=DOWN")
     wait_for(lambda: sum(job.ended for job in run.jobs()) >= 8, 120, "jobs on GPUs go on")
@@ -36,7 +36,7 @@ def test_running_jobs_are_suspended_held_and_requeued_and_their_time_is_cut(
     run: ClusterRun,
 ) -> None:
     slurm = run.slurm
-    process = run.prepare(jobs=6, seconds="70,90", site={"patience_s": 4}).start()
+    process = run.prepare(jobs=6, light=True, seconds="70,90", site={"patience_s": 4}).start()
     run.wait_running(5)
     suspended, held, cut, *_ = (job.id for job in run.jobs() if job.state == "RUNNING")
     slurm.run(["scontrol", "suspend", str(suspended)])
@@ -56,7 +56,7 @@ def test_an_account_loses_a_partition_and_then_its_member(run: ClusterRun) -> No
     """Removing and adding is how an account gets another name."""
     slurm = run.slurm
     mine = "root account=maigan"
-    process = run.prepare(jobs=30, seconds="8,16").start()
+    process = run.prepare(jobs=30, light=True, seconds="8,16").start()
     run.wait_running(8)
     slurm.update("PartitionName=hpg-default", "AllowAccounts=clive,brusko")
     wait_for(lambda: sum(job.ended for job in run.jobs()) >= 12, 120, "the first jobs")

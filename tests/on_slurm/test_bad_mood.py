@@ -17,7 +17,7 @@ QUICK = "2,6"
 def test_busy_gpus_keep_no_job_waiting_and_are_used_when_they_come_free(run: ClusterRun) -> None:
     held = hold_all_gpus(run.slurm, 600)
     few = {"cpus": 32, "mem_mb": 48_000}  # five at once on CPUs
-    process = run.prepare(jobs=10, seconds="2,12", cpu_job=few).start()
+    process = run.prepare(jobs=10, light=True, seconds="2,12", cpu_job=few).start()
     run.wait_running(4)
     assert not any(pool.endswith("_gpu") for pool in run.placed()), dump(run.events)
     run.slurm.run(["scancel", str(held)])
@@ -31,7 +31,7 @@ def test_a_job_that_waits_for_a_node_is_moved_once_and_the_node_is_avoided(
     run: ClusterRun,
 ) -> None:
     """Reserved nodes look idle until a job pends there."""
-    run.prepare(jobs=8, seconds=QUICK, site={"patience_s": 3})
+    run.prepare(jobs=8, light=True, seconds=QUICK, site={"patience_s": 3})
     run.slurm.run(["scontrol", "create", "reservation", "ReservationName=class", "Nodes=b1",
                    "StartTime=now+60", "Duration=60", "Users=labmate"])  # fmt: skip
     try:
@@ -50,7 +50,7 @@ def test_preempted_jobs_are_placed_again(run: ClusterRun) -> None:
     slurm.modify("qos", "brusko", "preempt=clive,maigan")
     slurm.modify("qos", "clive,maigan", "preemptmode=REQUEUE")
     try:
-        process = run.prepare(jobs=4, seconds="40,15").start()
+        process = run.prepare(jobs=4, light=True, seconds="40,15").start()
         wait_for(lambda: any(job.state == "RUNNING" and job.partition == "hpg-b200"
                              for job in run.jobs()), 90)  # fmt: skip
         hold_all_gpus(slurm, 60)
@@ -66,7 +66,7 @@ def test_on_a_full_cluster_jobs_wait_and_what_is_changed_by_hand_is_seen(run: Cl
     """One is sent to idle nodes, one is put last, one is held, one gets no priority at all."""
     slurm = run.slurm
     theirs = fill(slurm)
-    process = run.prepare(jobs=8, seconds=QUICK, site={"patience_s": 4}).start()
+    process = run.prepare(jobs=8, light=True, seconds=QUICK, site={"patience_s": 4}).start()
     wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
     wait_for(lambda: "pend: " in run.log, 60, "why they pend")
     sent, last, held, none = run.pending()
@@ -90,7 +90,7 @@ def test_on_a_full_cluster_jobs_wait_and_what_is_changed_by_hand_is_seen(run: Cl
 def test_jobs_whose_qos_is_withdrawn_go_elsewhere(run: ClusterRun) -> None:
     slurm = run.slurm
     theirs = fill(slurm)
-    process = run.prepare(jobs=6, seconds=QUICK, site={"patience_s": 20}).start()
+    process = run.prepare(jobs=6, light=True, seconds=QUICK, site={"patience_s": 20}).start()
     try:
         wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
         slurm.modify("user", "root account=maigan", "qos=maigan-b", "defaultqos=maigan-b")

@@ -122,7 +122,8 @@ def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
 def test_a_steady_run_keeps_to_its_calls_and_its_ledger_is_in_time(run: ClusterRun) -> None:
     """19 jobs of two minutes: 30 calls a minute were made once, and ends noted 35 s late."""
     calls = run.note_calls("squeue", "scontrol", "sacctmgr", "sacct")
-    process = run.prepare({"calls_per_min": 12, "slowdown": 1}, jobs=19, seconds="115,125").start()
+    run.prepare({"calls_per_min": 12, "slowdown": 1}, light=True, jobs=19, seconds="115,125")
+    process = run.start()
     run.wait_running(12)
     began_s = time.time()
     time.sleep(90)
@@ -193,7 +194,7 @@ def test_two_coordinators_share_the_accounts(run: ClusterRun, tmp_path: Path) ->
     other.folder.mkdir()
     for one in (run, other):
         one.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-    both = [one.prepare(jobs=5, seconds="6,15") for one in (run, other)]
+    both = [one.prepare(jobs=5, seconds="6,15", light=True) for one in (run, other)]
     processes = [one.start() for one in both]
     assert [one.finish(p) for one, p in zip(both, processes, strict=True)] == [0, 0]
     for one in both:

@@ -19,7 +19,7 @@ def test_an_account_with_a_limit_that_takes_no_job_gets_none(limit: Limit, run: 
     """What that costs beside a run that is never offered the account: benchmarks/situations.py."""
     limit.set(run.slurm)
     try:
-        run.prepare(jobs=6, seconds="9,10", site={"slowdown": 1.1}).run()
+        run.prepare(jobs=6, light=True, seconds="9,10", site={"slowdown": 1.1}).run()
     finally:
         limit.take_back(run.slurm)
     run.check_outputs(*range(6))
@@ -29,7 +29,7 @@ def test_an_account_with_a_limit_that_takes_no_job_gets_none(limit: Limit, run: 
 
 def test_a_budget_that_is_spent_in_mid_run_closes_the_account(run: ClusterRun) -> None:
     """Slurm ends the jobs that run there; they are tried again elsewhere with the same time."""
-    process = run.prepare(jobs=8, seconds="45,46", site={"slowdown": 1.1}).start()
+    process = run.prepare(jobs=8, light=True, seconds="45,46", site={"slowdown": 1.1}).start()
     run.wait_running(7)
     theirs = run.slurm.sbatch("labmate", "-A", "clive", "-c", "32", "--mem=1G", command="sleep 5")
     run.slurm.wait_job(theirs, 60)
@@ -52,7 +52,7 @@ def test_what_a_user_runs_besides_counts_and_options_in_the_environment_change_n
     running(run.slurm, own)
     run.env |= {"SBATCH_QOS": "clive-b", "SBATCH_ACCOUNT": "brusko", "SBATCH_TIMELIMIT": "1"}
     run.env |= {"SQUEUE_ACCOUNT": "brusko", "SQUEUE_PARTITION": "none", "SACCT_FORMAT": "User"}
-    run.prepare(jobs=6, seconds="9,10", site={"patience_s": 20, "slowdown": 1.1}).run()
+    run.prepare(jobs=6, light=True, seconds="9,10", site={"patience_s": 20, "slowdown": 1.1}).run()
     run.check_outputs(*range(6))
     jobs = run.check_placed({"maigan"})
     assert {job.qos for job in jobs} == {"maigan"}, jobs
@@ -64,7 +64,7 @@ def test_what_a_user_runs_besides_counts_and_options_in_the_environment_change_n
 
 def test_jobs_that_pend_for_a_limit_that_is_not_counted_go_elsewhere(run: ClusterRun) -> None:
     run.slurm.set_qos("clive", "GrpTRES=billing=8")
-    run.prepare(jobs=6, seconds="9,10", site={"patience_s": 8, "slowdown": 1.1})
+    run.prepare(jobs=6, light=True, seconds="9,10", site={"patience_s": 8, "slowdown": 1.1})
     try:
         run.run()
     finally:

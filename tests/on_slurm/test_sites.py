@@ -72,7 +72,7 @@ def test_the_jobs_of_the_qos_of_a_partition_are_counted(
         quiet_slurm.sbatch("labmate", *theirs, "--begin=now+1hour", command="true")
         running(quiet_slurm, held)
         run = ClusterRun(quiet_slurm, tmp_path).prepare(
-            jobs=14, seconds="12,13", site={"slowdown": 1.1}
+            jobs=14, light=True, seconds="12,13", site={"slowdown": 1.1}
         )
         run.run()
     finally:
@@ -90,7 +90,9 @@ def test_a_slurm_without_accounting(slurm: Cluster, tmp_path: Path) -> None:
     slurm.stop()
     with Cluster(accounting=False) as bare:
         run = ClusterRun(bare, tmp_path)
-        run.prepare(jobs=12, small=1, seconds="9,10", site={"allowed": None, "slowdown": 1.1})
+        run.prepare(
+            jobs=12, light=True, small=1, seconds="9,10", site={"allowed": None, "slowdown": 1.1}
+        )
         seconds = run.run()
         run.check_outputs(*range(12))
     kinds = [run.traces(i)[0].split()[0] for i in range(12)]

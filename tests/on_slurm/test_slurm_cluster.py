@@ -81,7 +81,7 @@ def test_install_packages_says_in_one_line_why_it_cannot(
         (tmp_path / name).chmod(0o755)
     for name in ("chmod", "mktemp", "rm", "tail"):
         (tmp_path / name).symlink_to(Path("/bin") / name)
-    argv = [REPO / "tests/install_packages", "Slurm", "slurm-wlm", "munge"]
+    argv = [str(REPO / "tests/install_packages"), "Slurm", "slurm-wlm", "munge"]
     said = subprocess.check_output(argv, env={"PATH": str(tmp_path)}, text=True)
     assert reason in said
     assert said.count("\n") == 1

@@ -151,12 +151,12 @@ Path("lost.held").touch()
 
 
 def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_path: Path) -> None:
-    asked = ("--set-resources", "gone:slurm_extra='--nice=5'", "--retries", "5", "--keep-going")
+    options = ("--set-resources", "gone:slurm_extra='--nice=5'", "--retries", "5", "--keep-going")
     wanted = default_target(*(f"out/{i}.txt" for i in range(8)), "bad.txt", "lost.txt", "gone.txt")
     fails = [
         routed(name, output=f"{name}.txt", log=f"{name}.log") for name in ("bad", "lost", "gone")
     ]
-    done = run(tmp_path, "".join([LOST_LAST, HEAD, wanted, GOOD, *fails]), "tilewright", *asked)
+    done = run(tmp_path, "".join([LOST_LAST, HEAD, wanted, GOOD, *fails]), "tilewright", *options)
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert "placement failed" not in said

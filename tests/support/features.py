@@ -84,7 +84,7 @@ FEATURES = (
         f"{RUNS}::test_retries_by_cause",
     ),
     Feature(
-        "SIGKILL, then `--rerun-incomplete`",
+        "SIGKILL, then `--unlock` and the same command",
         "jobs that still write are waited for, cancelled, or the run refuses (`stale` of the site)",
         f"{RUNS}::test_coordinators_killed_and_restarted",
     ),

@@ -80,7 +80,7 @@ class Code(str):
         return str(self)
 
 
-def rule(name: str, keyword: str = "rule", **stated: object) -> str:
+def rule(name: str, keyword: str = "rule", /, **stated: object) -> str:
     """Return a rule whose jobs do nothing; what is no directive is one of its resources."""
     directives = ("output", "input", "log", "group", "threads", "retries")
     lines = [f"{key}: {stated.pop(key)!r}" for key in directives if key in stated]
