@@ -90,17 +90,15 @@ def test_retries_by_cause(run: ClusterRun) -> None:
         cpu_job=little,
     ).run(ok=False)
     run.check_outputs(0, 2, 3, 4)
-    tries = {i: len(run.traces(i)) for i in range(5)}
-    assert tries == dict.fromkeys(range(5), 2), dump(run.events)
-    causes = {e["job"].rpartition("_")[2]: e["cause"] for e in run.events if e["event"] == "fail"}
+    assert [len(run.traces(i)) for i in range(5)] == [2] * 5, dump(run.events)
+    causes = {e["job"][-1]: e["cause"] for e in run.events if e["event"] == "fail"}
     assert causes == {"0": "memory", "1": "error", "2": "error", "3": "device", "4": "time"}
     sizes = [e["mem_mb"] for e in run.events if e["event"] == "place" and e["job"].endswith("_0")]
     assert sizes == [400, 800]
     assert [line.split()[0] for line in run.traces(3)] == ["gpu", "cpu"]
-    said = [line for line in run.log.splitlines() if line.startswith("failed: ")]
-    assert len(said) == 1
-    assert "rule_work_wildcards_1" in said[0]
-    assert "the same mistake every time" in said[0]
+    (said,) = [line for line in run.log.splitlines() if line.startswith("failed: ")]
+    assert "rule_work_wildcards_1" in said
+    assert "the same mistake every time" in said
     assert "resume with: snakemake" in run.log
 
 

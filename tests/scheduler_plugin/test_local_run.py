@@ -105,19 +105,15 @@ def test_gpus_and_cpus_are_used_together_and_never_too_many(tmp_path: Path) -> N
     assert len(used) == 48
 
 
-def test_a_gpu_that_goes_is_used_no_more(tmp_path: Path) -> None:
-    done, used = play(tmp_path, "gpu=2", "cpu=2", gpus=2, last=1, jobs=10)
+@pytest.mark.parametrize(("gpus", "last", "jobs"), [(2, 1, 10), (1, 0, 6)])
+def test_a_gpu_that_goes_is_used_no_more_and_cpus_do_the_rest(
+    tmp_path: Path, gpus: int, last: int, jobs: int
+) -> None:
+    done, used = play(tmp_path, f"gpu={gpus}", "cpu=2", gpus=gpus, last=last, jobs=jobs)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "1 GPU can be used, 2 before" in done.stderr
-    assert max(gpus for gpus, _, _ in used) == 2
-    assert max(gpus for gpus, _, _ in used[-6:]) == 1
-
-
-def test_without_any_gpu_left_cpus_do_the_rest(tmp_path: Path) -> None:
-    done, used = play(tmp_path, "gpu=1", "cpu=2", gpus=1, last=0, jobs=6)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "0 GPUs can be used, 1 before" in done.stderr
-    assert all(gpus == 0 for gpus, _, _ in used[-6:])
+    assert f"{last} GPU{'s' * (last == 0)} can be used, {gpus} before" in done.stderr
+    assert max(held for held, _, _ in used) == gpus
+    assert max(held for held, _, _ in used[-6:]) == last
 
 
 def test_jobs_that_need_a_gpu_end_with_a_reason_where_none_is_left(tmp_path: Path) -> None:

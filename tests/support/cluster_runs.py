@@ -174,11 +174,6 @@ class ClusterRun:
         """Return why tries failed."""
         return {event["cause"] for event in self.events if event["event"] == "fail"}
 
-    def refusals(self) -> Counter[str]:
-        """Return how often sbatch refused each job."""
-        return Counter(event["job"] for event in self.events
-                       if event["event"] == "fail" and event["cause"] == "refused")  # fmt: skip
-
     def pending(self) -> list[int]:
         """Return the numbers of this run's jobs that pend now."""
         done = self.slurm.run(["squeue", "-h", "-u", "root", "-t", "PD", "-o", "%A"])
