@@ -74,16 +74,20 @@ def test_on_a_full_cluster_jobs_wait_and_what_is_changed_by_hand_is_seen(run: Cl
     slurm.update(f"JobId={last}", "Nice=10000")
     slurm.run(["scontrol", "hold", str(held)])
     slurm.update(f"JobId={none}", "Priority=0")
+
+    def said() -> list[str]:
+        events = [event for event in run.events if event["event"] == "pend"]
+        return [event["job"] for event in events if "scontrol release" in event["words"]]
+
     assert slurm.wait_job(sent, 60).node == "t1"
     slurm.run(["scancel", *map(str, theirs)])
-    wait_for(lambda: run.log.count("it is held") == 2, 60, "that two jobs are held")
+    wait_for(lambda: len(said()) == 2, 60, "that two jobs are held")
     wait_for(lambda: sum(job.ended for job in run.jobs()) >= 6, 120, "the others")
     slurm.run(["scontrol", "release", str(held), str(none)])
     assert run.finish(process) == 0
     run.check_outputs(*range(8))
-    assert run.log.count("it is held") == 2
-    said = [event["words"] for event in run.events if event["event"] == "pend"]
-    assert any("scontrol release" in words for words in said)
+    assert len(set(said())) == len(said()) == 2
+    assert run.log.count("it is held") in (1, 2)  # where both are seen at once, in one sentence
     assert not run.causes()
 
 
