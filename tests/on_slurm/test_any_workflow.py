@@ -51,11 +51,30 @@ def test_a_workflow_that_never_heard_of_placement(
 
 def test_a_rule_that_runs_on_either_device(quiet_slurm: Cluster, tmp_path: Path) -> None:
     run = foreign(quiet_slurm, tmp_path, "either", {"slowdown": 1.2})
+    run.targets = tuple(f"masks/{i}.txt" for i in range(8))
     run.run()
     kinds = {event["job"]: event["kind"] for event in run.events
              if event["event"] == "place" and event["rule"] == "segment"}  # fmt: skip
     assert set(kinds.values()) == {"gpu", "cpu"}, dump(run.events)
     for i in range(8):
-        said = (tmp_path / f"objects/{i}.csv").read_text().strip()
+        said = (tmp_path / f"masks/{i}.txt").read_text().strip()
         assert said == kinds[f"rule_segment_wildcards_{i}"]
+    run.check_limits()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("name", "jobs"),
+    [("rna_seq", 20), ("dna_seq", 23), ("nanopore", 20), ("metagenome", 17), ("population", 11)],
+)
+def test_a_stand_in_of_a_public_workflow_ends_on_allowed_accounts(
+    quiet_slurm: Cluster, tmp_path: Path, name: str, jobs: int
+) -> None:
+    """The user's default account, clive, is none of them; a group is one job."""
+    allowed = {"maigan", "brusko"}
+    run = foreign(quiet_slurm, tmp_path, name, {"allowed": sorted(allowed)})
+    run.run(timeout_s=600)
+    assert len(run.check_placed(allowed)) == jobs, dump(run.events)
+    assert not run.causes(), dump(run.events)
     run.check_limits()
