@@ -82,14 +82,13 @@ class ClusterRun:
         self.first_id = max((job.id for job in self.slurm.jobs()), default=0)
         return self
 
-    def stand_in(self, program: str, script: str) -> Path:
-        """Have a script run in place of a program of Slurm and return its folder."""
+    def stand_in(self, program: str, script: str) -> None:
+        """Have a script run in place of a program of Slurm."""
         path = self.folder / "bin" / program
         path.parent.mkdir(exist_ok=True)
         path.write_text(script)
         path.chmod(0o755)
         self.env["PATH"] = f"{path.parent}:{os.environ['PATH']}"
-        return path.parent
 
     def note_calls(self, *programs: str) -> Path:
         """Have each call of programs of Slurm noted: time, parent, job, command."""
