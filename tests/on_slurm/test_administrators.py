@@ -24,7 +24,6 @@ def test_a_partition_a_node_a_limit_and_priorities_are_changed_one_after_the_oth
     slurm.update("PartitionName=hpg-default", "State=UP")
     slurm.set_qos("clive", "GrpTRES=cpu=8,mem=60G,gres/gpu=0")  # less than is in use
     slurm.modify("account", "clive,maigan", "fairshare=1")
-    slurm.run(["scontrol", "reconfigure"])
     run.wait_running(2)
     node = next(job.node for job in run.jobs() if job.state == "RUNNING")
     slurm.crash_node(node)
@@ -38,13 +37,15 @@ def test_running_jobs_are_suspended_held_and_requeued_and_their_time_is_cut(
     run: ClusterRun,
 ) -> None:
     slurm = run.slurm
-    process = run.prepare(jobs=6, light=True, seconds="70,90", site={"patience_s": 4}).start()
+    # a requeued job may begin after 15 s only: until then it pends for that
+    process = run.prepare(jobs=6, light=True, seconds="70,90", site={"patience_s": 30}).start()
     run.wait_running(5)
     suspended, held, cut, *_ = (job.id for job in run.jobs() if job.state == "RUNNING")
     slurm.run(["scontrol", "suspend", str(suspended)])
     slurm.update(f"JobId={cut}", "TimeLimit=1")
     slurm.update(f"JobId={held}", "Requeue=1")
     slurm.run(["scontrol", "requeuehold", str(held)])
+    slurm.run(["scontrol", "reconfigure"])
     wait_for(lambda: "it is held" in run.log, 60, "that a job is held")
     slurm.run(["scontrol", "resume", str(suspended)])
     slurm.run(["scontrol", "release", str(held)])
@@ -52,6 +53,7 @@ def test_running_jobs_are_suspended_held_and_requeued_and_their_time_is_cut(
     run.check_outputs(*range(6), once=False)
     assert run.log.count("it is held") == 1
     assert run.causes() == {"time"}, dump(run.events)
+    assert not run.moves()
 
 
 def test_an_account_loses_a_partition_and_then_its_member(run: ClusterRun) -> None:
