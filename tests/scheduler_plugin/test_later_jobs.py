@@ -280,7 +280,7 @@ snakemake_adapter.give_up, Dispatcher.capacity = give_up, capacity
     ("stated", "sentences"),
     [
         ({"group": "own", "threads": Code('plan.threads("good")'),
-          "device": Code('None, **plan.routed("good")')},
+          "resources": '**plan.routed("good")'},
          ("rule good asks placement where each of its jobs runs", "take it out of group own")),
         ({"mem_mb": 99_000_000, "runtime": 20}, ("rule_good would pend for ever",)),
     ],

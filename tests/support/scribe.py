@@ -81,10 +81,14 @@ class Code(str):
 
 
 def rule(name: str, keyword: str = "rule", /, **stated: object) -> str:
-    """Return a rule whose jobs do nothing; what is no directive is one of its resources."""
+    """Return a rule whose jobs do nothing; what is no directive is one of its resources.
+
+    ``resources`` are more of them, as they stand.
+    """
     directives = ("output", "input", "log", "group", "threads", "retries")
     lines = [f"{key}: {stated.pop(key)!r}" for key in directives if key in stated]
-    if resources := [f"{key}={value!r}" for key, value in stated.items()]:
+    more = [str(stated.pop("resources"))] if "resources" in stated else []
+    if resources := [f"{key}={value!r}" for key, value in stated.items()] + more:
         lines.append(f"resources: {', '.join(resources)}")
     return "\n    ".join([f"{keyword} {name}:", *lines, 'shell: "true"\n'])
 
