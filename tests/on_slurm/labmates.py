@@ -10,35 +10,35 @@ def running(slurm: Cluster, *jobs: int) -> None:
     wait_for(lambda: all("RUNNING" in slurm.show_job(job) for job in jobs), 30)
 
 
+def hold_gpus(slurm: Cluster, seconds: int, **gpus: int) -> list[int]:
+    """Have a labmate hold so many GPUs of the node on each account."""
+    slurm.set_qos("brusko", "GrpTRES=cpu=999,mem=9000G,gres/gpu=8")
+    held = [
+        slurm.sbatch("labmate", "-A", account, "-p", "hpg-b200", f"--gres=gpu:{count}", "-c", "8",
+                     "--mem=9G", command=f"sleep {seconds}")
+        for account, count in gpus.items()
+    ]  # fmt: skip
+    running(slurm, *held)
+    return held
+
+
 def hold_all_gpus(slurm: Cluster, seconds: int) -> int:
     """Have a labmate hold all GPUs of the node."""
-    slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
-    held = slurm.sbatch("labmate", "-A", "brusko", "-p", "hpg-b200", "--gres=gpu:8", "-c", "8",
-                        "--mem=100G", command=f"sleep {seconds}")  # fmt: skip
-    running(slurm, held)
-    return held
+    return hold_gpus(slurm, seconds, brusko=8)[0]
 
 
 def fill(slurm: Cluster) -> list[int]:
     """Have a labmate hold all GPUs and all CPUs of the default partition."""
-    held = hold_all_gpus(slurm, 600)
-    slurm.set_qos("brusko", "GrpTRES=cpu=999,mem=9000G,gres/gpu=8")
+    held = hold_gpus(slurm, 600, brusko=8)
     cpus = [
         slurm.sbatch("labmate", "-A", "brusko", "-p", "hpg-default", "-c", "128", "--mem=100G",
                      command="sleep 600")
         for _ in range(2)
     ]  # fmt: skip
     running(slurm, *cpus)
-    return [held, *cpus]
+    return [*held, *cpus]
 
 
 def hold_the_gpus_of(slurm: Cluster, account: str) -> list[int]:
     """Have labmates hold both GPUs of an account and all others of the node."""
-    slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
-    theirs = [
-        slurm.sbatch("labmate", "-A", holder, "-p", "hpg-b200", f"--gres=gpu:{gpus}", "--mem=9G",
-                     command="sleep 600")
-        for holder, gpus in ((account, 2), ("brusko", 6))
-    ]  # fmt: skip
-    running(slurm, *theirs)
-    return theirs
+    return hold_gpus(slurm, 600, **{account: 2, "brusko": 6})

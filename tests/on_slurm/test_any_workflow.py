@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_runs import dump, foreign
+from tests.support.cluster_runs import dump, foreign, rule_of
 from tests.support.slurm_cluster import Cluster, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
@@ -21,10 +21,11 @@ pytestmark = pytest.mark.slurm
 def test_a_workflow_that_never_heard_of_placement(
     quiet_slurm: Cluster, tmp_path: Path, samples: int
 ) -> None:
-    """Three jobs a sample, and one, on two accounts; somebody else fills one in mid-run."""
+    """Three jobs a sample, and one whose account is fixed; somebody fills an account in mid-run."""
     run = foreign(quiet_slurm, tmp_path, "plain", samples=samples)
+    fixed = ("merge:slurm_account=maigan", "sort_reads:mem_mb=700")
     # eight at a time leave 500 of clive's 812 GB
-    process = run.start("--jobs", "8")
+    process = run.start("--jobs", "8", "--set-resources", *fixed)
     run.wait_running(2)
     hog = quiet_slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-default", "--mem=500G",
                              command="sleep 60")  # fmt: skip
@@ -32,40 +33,48 @@ def test_a_workflow_that_never_heard_of_placement(
     assert run.finish(process, 600) == 0, run.log[-3000:]
     called = (tmp_path / "calls/all.vcf").read_text().split()
     assert called == [f"s{i:02d}" for i in range(samples)]
-    run.check_limits((quiet_slurm.job(hog),))
-    accounts = Counter(job.account for job in run.jobs())
-    assert set(accounts) == {"clive", "maigan"}, dump(run.events)
+    run.check_limits(quiet_slurm.job(hog))
+    free = [job for job in run.jobs() if rule_of(job) != "merge"]
+    assert {job.account for job in free} == {"clive", "maigan"}, dump(run.events)
     began = quiet_slurm.job(hog).start or 0
-    later = [job for job in run.jobs() if job.start and job.start > began]
+    later = [job for job in free if job.start and job.start > began]
     assert Counter(job.account for job in later)["maigan"] >= samples // 4, dump(run.events)
+    placed = [event for event in run.events if event["event"] == "place"]
+    assert {e["account"] for e in placed if e["rule"] == "merge"} == {"maigan"}
+    assert {e["mem_mb"] for e in placed if e["rule"] == "sort_reads"} == {700}
     assert sum(event["event"] == "done" for event in run.events) == 3 * samples + 1
     assert f"placement: {3 * samples + 1} jobs done" in run.log
-    ledger = next(tmp_path.rglob("ledger.jsonl"))
-    report = tmp_path / "run.html"
-    quiet_slurm.run([sys.executable, "-m", "tilewright.cli", "run-report", str(ledger), "-o",
-                     str(report)])  # fmt: skip
+    ledger, report = next(tmp_path.rglob("ledger.jsonl")), tmp_path / "run.html"
+    quiet_slurm.run([sys.executable, "-m", "tilewright.cli", "run-report", ledger, "-o", report])
     assert "Where it ran" in report.read_text()
-
-
-def test_a_fixed_account_stays_and_memory_grows_after_a_failure(
-    quiet_slurm: Cluster, tmp_path: Path
-) -> None:
-    run = foreign(quiet_slurm, tmp_path, "plain", samples=20)
-    run.targets = ("sorted/s00.bam", "sorted/s01.bam")
-    run.run("--set-resources", "map_reads:slurm_account=maigan", "sort_reads:mem_mb=700")
-    placed = [event for event in run.events if event["event"] == "place"]
-    assert {e["account"] for e in placed if e["rule"] == "map_reads"} == {"maigan"}
-    assert {e["mem_mb"] for e in placed if e["rule"] == "sort_reads"} == {700}
-    assert {job.account for job in run.jobs()} >= {"maigan"}
 
 
 def test_a_rule_that_runs_on_either_device(quiet_slurm: Cluster, tmp_path: Path) -> None:
     run = foreign(quiet_slurm, tmp_path, "either", {"slowdown": 1.2})
+    run.targets = tuple(f"masks/{i}.txt" for i in range(8))
     run.run()
     kinds = {event["job"]: event["kind"] for event in run.events
              if event["event"] == "place" and event["rule"] == "segment"}  # fmt: skip
     assert set(kinds.values()) == {"gpu", "cpu"}, dump(run.events)
     for i in range(8):
-        said = (tmp_path / f"objects/{i}.csv").read_text().strip()
+        said = (tmp_path / f"masks/{i}.txt").read_text().strip()
         assert said == kinds[f"rule_segment_wildcards_{i}"]
+    run.check_limits()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("name", "jobs"),
+    [("rna_seq", 20), ("dna_seq", 23), ("nanopore", 20), ("metagenome", 17), ("population", 11)],
+)
+def test_a_stand_in_of_a_public_workflow_ends_on_allowed_accounts(
+    quiet_slurm: Cluster, tmp_path: Path, name: str, jobs: int
+) -> None:
+    """The user's default account, clive, is none of them; a group is one job."""
+    allowed = {"maigan", "brusko"}
+    run = foreign(quiet_slurm, tmp_path, name, {"allowed": sorted(allowed)})
+    run.run(timeout_s=600)
+    assert len(run.check_placed(allowed)) == jobs, dump(run.events)
+    assert not run.causes(), dump(run.events)
     run.check_limits()

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_runs import ClusterRun, dump, foreign, rule_of
+from tests.support.cluster_runs import dump, foreign, rule_of
 from tests.support.features import FEATURES
 from tests.support.slurm_cluster import Cluster, Job, wait_for
 
@@ -28,19 +27,22 @@ JOBS = {rule: jobs for feature in FEATURES for rule, jobs in feature.jobs.items(
 @pytest.fixture
 def featured(quiet_slurm: Cluster) -> Iterator[Cluster]:
     """The cluster with a node that has a feature."""
-    update = ["scontrol", "update", "NodeName=c2"]
-    quiet_slurm.run([*update, "AvailableFeatures=big", "ActiveFeatures=big"])
+    quiet_slurm.update("NodeName=c2", "AvailableFeatures=big", "ActiveFeatures=big")
     yield quiet_slurm
-    quiet_slurm.run([*update, "AvailableFeatures=", "ActiveFeatures="])
+    quiet_slurm.update("NodeName=c2", "AvailableFeatures=", "ActiveFeatures=")
+
+
+def rules(jobs: list[Job]) -> Counter[str]:
+    return Counter(map(rule_of, jobs))
 
 
 def test_checkpoints_groups_pipes_and_gpus(quiet_slurm: Cluster, tmp_path: Path) -> None:
     run = foreign(quiet_slurm, tmp_path, "features", SITE)
     run.targets = ("checkpoint/joined.txt", "group/x.sorted", "pipe/read.txt", "gpu/gpu.txt")
     run.run(timeout_s=600)
-    rules = ("parts", "part", "joined", "alignment_mapped_sorted", "read_write", "gpu")
+    some = ("parts", "part", "joined", "alignment_mapped_sorted", "read_write", "gpu")
     jobs = run.check_placed(ALLOWED)
-    assert Counter(map(rule_of, jobs)) == {rule: JOBS[rule] for rule in rules}, dump(run.events)
+    assert rules(jobs) == {rule: JOBS[rule] for rule in some}, dump(run.events)
     assert {job.partition for job in jobs if job.gpus} == {"hpg-b200"}
 
 
@@ -50,7 +52,7 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
     groups = ["--groups", "included=loose", "other_greeting=loose", "--group-components"]
     run.run(*groups, "alignment=2", "loose=2", timeout_s=600)
     jobs = run.check_placed(ALLOWED)
-    assert Counter(map(rule_of, jobs)) == JOBS, dump(run.events)
+    assert rules(jobs) == JOBS, dump(run.events)
     by_rule = {rule_of(job): job for job in jobs}
 
     def asked(rule: str) -> tuple[int, int]:
@@ -94,16 +96,11 @@ def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_rule_keeps_its_partition_and_its_minutes(quiet_slurm: Cluster, tmp_path: Path) -> None:
     """One account may not use the default partition, and gives its jobs 30 minutes."""
-    partition = ["scontrol", "update", "PartitionName=hpg-default"]
-    quiet_slurm.run([*partition, "AllowAccounts=maigan"])
+    quiet_slurm.update("PartitionName=hpg-default", "AllowAccounts=maigan")
     quiet_slurm.set_qos("brusko", "MaxWall=30")
     quiet_slurm.set_qos("maigan", "GrpTRES=cpu=8")
     run = foreign(quiet_slurm, tmp_path, "named", SITE)
-    try:
-        run.run("--retries", "2")
-    finally:
-        quiet_slurm.run([*partition, "AllowAccounts=ALL"])
-        quiet_slurm.restore_limits()
+    run.run("--retries", "2")
     found: dict[str, set[tuple[str, str]]] = {}
     for job in run.jobs():
         assert job.state == "COMPLETED"
@@ -111,20 +108,16 @@ def test_a_rule_keeps_its_partition_and_its_minutes(quiet_slurm: Cluster, tmp_pa
     assert found["long"] == {("maigan", "hpg-default")}, dump(run.events)
     assert ("brusko", "hpg-turin") in found["turin"], dump(run.events)
     assert {partition for _, partition in found["turin"]} == {"hpg-turin"}
-    assert not run.moves()
-    assert not run.causes()
+    run.check_calm()
 
 
 @pytest.mark.long
 def test_a_group_that_pends_in_vain_is_moved_whole(quiet_slurm: Cluster, tmp_path: Path) -> None:
     """Its account is shut between its place and sbatch, which waits for that."""
     run = foreign(quiet_slurm, tmp_path, "features", {"allowed": ["brusko", "clive"]})
-    shut, sbatch = tmp_path / "shut", tmp_path / "bin/sbatch"
-    sbatch.parent.mkdir()
+    shut = tmp_path / "shut"
     wait = f"while [ ! -e {shut} ]; do sleep 0.1; done"
-    sbatch.write_text(f'#!/bin/sh\n{wait}\nexec {shutil.which("sbatch")} "$@"\n')
-    sbatch.chmod(0o755)
-    run.env["PATH"] = f"{sbatch.parent}:{os.environ['PATH']}"
+    run.stand_in("sbatch", f'#!/bin/sh\n{wait}\nexec {shutil.which("sbatch")} "$@"\n')
     run.targets = ("group/x.sorted", "group/y.sorted")
     quiet_slurm.set_qos("clive", "GrpTRES=cpu=0")
     process = run.start("--retries", "2")
@@ -141,19 +134,10 @@ def test_a_group_that_pends_in_vain_is_moved_whole(quiet_slurm: Cluster, tmp_pat
     assert {path.read_text() for path in (tmp_path / "group").glob("*.sorted")} == {"x\n", "y\n"}
 
 
-def small(slurm: Cluster, folder: Path, *, seconds: int = 2, **site: object) -> ClusterRun:
-    """Prepare the workflow ``plain`` with two samples: three jobs each, and one."""
-    return foreign(slurm, folder, "plain", {**SITE, **site}, samples=2, seconds=seconds)
-
-
-def rules(jobs: list[Job]) -> Counter[str]:
-    return Counter(map(rule_of, jobs))
-
-
 @pytest.mark.long
 def test_what_a_command_may_ask_for(quiet_slurm: Cluster, tmp_path: Path) -> None:
     """Parts of the workflow one after the other, in one folder."""
-    run = small(quiet_slurm, tmp_path)
+    run = foreign(quiet_slurm, tmp_path, "plain", SITE, samples=2, seconds=2)
     run.run("--dry-run")
     assert "map_reads" in run.log
     assert not run.jobs()
@@ -177,49 +161,6 @@ def test_what_a_command_may_ask_for(quiet_slurm: Cluster, tmp_path: Path) -> Non
     run.run("--executor", "local", "--cores", "2")
     assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01"]
     assert run.check_placed(ALLOWED) == jobs
-
-
-@pytest.mark.long
-def test_what_fails_is_named_and_the_rest_goes_on(quiet_slurm: Cluster, tmp_path: Path) -> None:
-    run = small(quiet_slurm, tmp_path)
-    (tmp_path / "mapped/s01.bam").mkdir(parents=True)  # no file that can be sorted
-    run.targets = ("calls/s00.vcf", "sorted/s01.bam")
-    run.run("--keep-going", ok=False)
-    assert (tmp_path / "calls/s00.vcf").is_file()
-    assert rules(run.check_placed(ALLOWED)) == {"map_reads": 1, "sort_reads": 1, "call_variants": 1}
-    assert "failed: rule_sort_reads_wildcards_s01" in run.log
-
-
-@pytest.mark.long
-def test_a_run_that_was_killed_is_taken_up(quiet_slurm: Cluster, tmp_path: Path) -> None:
-    run = small(quiet_slurm, tmp_path, seconds=12, stale="wait")
-    process = run.start()
-    run.wait_running(2)
-    run.kill()
-    assert process.returncode == -signal.SIGKILL
-    run.run("--unlock")
-    run.run("--rerun-incomplete")
-    assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01"]
-    jobs = run.jobs()
-    assert {job.account for job in jobs} <= ALLOWED
-    assert len(jobs) == 7 + sum(rule_of(job) == "map_reads" for job in jobs) - 2
-    assert sum(event["event"] == "done" for event in run.events) == len(jobs) - 2
-
-
-@pytest.mark.long
-def test_one_sigint_ends_the_jobs_and_the_next_run_goes_on(
-    quiet_slurm: Cluster, tmp_path: Path
-) -> None:
-    run = small(quiet_slurm, tmp_path, seconds=12)
-    process = run.start()
-    run.wait_running(2)
-    process.send_signal(signal.SIGINT)
-    assert run.finish(process, 60) != 0
-    wait_for(lambda: all(job.ended for job in run.jobs()), 30, "the jobs")
-    assert {job.state for job in run.jobs()} == {"CANCELLED"}
-    run.run()
-    assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01"]
-    assert rules(run.check_placed(ALLOWED)).total() == 7
 
 
 @pytest.mark.long

@@ -40,20 +40,14 @@ def test_cycles_are_followed_through_slurm(
 
     if cycles > 1:
         threading.Thread(target=next_cycle, daemon=True).start()
+    follow = [sys.executable, "-m", "tilewright.cli", "follow", "--quiet-min", "0.1",
+              "--configfile", "config.yaml", "--snakefile", str(run.snakefile),
+              "--", "--workflow-profile", str(REPO / "profiles/slurm")]  # fmt: skip
     with log.open("w") as stream:
         done = subprocess.run(
-            [
-                *(sys.executable, "-m", "tilewright.cli", "follow", "--quiet-min", "0.1"),
-                *("--configfile", "config.yaml", "--snakefile", str(run.snakefile)),
-                *("--", "--workflow-profile", str(REPO / "profiles/slurm")),
-            ],
-            cwd=made.folder,
-            env=run.environment(),
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            timeout=BUSY * 600,
-            check=False,
-        )
+            follow, cwd=made.folder, env=run.environment(), stdout=stream,
+            stderr=subprocess.STDOUT, timeout=BUSY * 600, check=False,
+        )  # fmt: skip
     said = log.read_text()
     assert done.returncode == 0, said[-6000:]
     assert "follow" in said

@@ -45,6 +45,8 @@ class Alone(ClusterRun):
             *(str(self.python.with_name("snakemake")), *self.targets),
             *("--snakefile", str(self.snakefile)),
             *("--executor", "slurm", "--scheduler", "tilewright", "--jobs", "8", "--retries", "2"),
+            # without a profile the executor waits 40 s before it looks at its jobs
+            *("--slurm-init-seconds-before-status-checks", "5"),
             *args,
         ]
 
@@ -84,19 +86,15 @@ def test_nothing_of_images_is_installed_or_imported(python: Path) -> None:
 
 @pytest.mark.parametrize(
     ("targets", "samples", "jobs"),
-    [  # without a site file the executor looks at its jobs every 40 s
+    [
         (("mapped/s00.bam", "mapped/s01.bam"), 2, 2),
         pytest.param((), 4, 13, marks=pytest.mark.long),
     ],
 )
 def test_a_first_run_needs_no_site_file(
-    quiet_slurm: Cluster,
-    python: Path,
-    tmp_path: Path,
-    targets: tuple[str, ...],
-    samples: int,
+    quiet_slurm: Cluster, python: Path, tmp_path: Path, targets: tuple[str, ...], samples: int,
     jobs: int,
-) -> None:
+) -> None:  # fmt: skip
     snakefile = REPO / "tests/support/foreign/plain/Snakefile"
     first = Alone(quiet_slurm, tmp_path, snakefile, targets, python=python)
     first.first_id = max((job.id for job in quiet_slurm.jobs()), default=0)

@@ -1,9 +1,10 @@
-"""What other sites do otherwise: names, limits above accounts or of users, no accounting."""
+"""What sites do otherwise: names, limits of any kind, options in the environment, no accounting."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,8 @@ import pytest
 
 from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import ClusterRun, dump
-from tests.support.slurm_cluster import Cluster, Settings, peak_use, wait_for
+from tests.support.site_limits import LIMITS, Limit
+from tests.support.slurm_cluster import Cluster, peak_use, wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
@@ -35,120 +37,131 @@ def dept(quiet_slurm: Cluster) -> Iterator[Cluster]:
         quiet_slurm.run(["sacctmgr", "-i", "delete", "account", "where", f"name={name}"])
 
 
-def slots(run: ClusterRun, kind: str) -> dict[str, int]:
-    """Return the slots of each account, as ``tilewright accounts`` says them."""
-    site = str(run.folder / "site.yaml")
-    said = run.slurm.run([sys.executable, "-m", "tilewright.cli", "accounts", "--json", "--site",
-                          site], env={"XDG_CACHE_HOME": str(run.folder / "cache")})  # fmt: skip
-    pools = json.loads(said.stdout)["pools"]["shared"]
-    return {pool["account"]: pool["slots"] for pool in pools if pool["kind"] == kind}
-
-
 def test_odd_names_share_a_node_and_a_limit_above_them(dept: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "a|b 'c ü"
     folder.mkdir()
     run = ClusterRun(dept, folder).prepare(
         jobs=12, seconds="9,10", site={"allowed": list(NAMES), "slowdown": 1.1}
     )
-    assert slots(run, "gpu") == dict.fromkeys(NAMES, 2)  # of the node's 8 GPUs
-    modify = ["sacctmgr", "-i", "modify", "account", "where"]
-    dept.run([*modify, "name=dept", "set", "GrpTRES=cpu=96,gres/gpu=2"])
-    dept.run([*modify, f"name={','.join(NAMES)}", "set", "GrpJobs=3"])
+    said = dept.run([sys.executable, "-m", "tilewright.cli", "accounts", "--json", "--site",
+                     folder / "site.yaml"], env={"XDG_CACHE_HOME": str(folder)})  # fmt: skip
+    pools = json.loads(said.stdout)["pools"]["shared"]
+    slots = {pool["account"]: pool["slots"] for pool in pools if pool["kind"] == "gpu"}
+    assert slots == dict.fromkeys(NAMES, 2)  # of the node's 8 GPUs
+    dept.modify("account", "dept", "GrpTRES=cpu=96,gres/gpu=2")
+    dept.modify("account", ",".join(NAMES), "GrpJobs=3")
     run.run()
-    run.check_outputs(set(range(12)))
+    run.check_outputs(*range(12))
     jobs = run.jobs()
     assert Counter(job.account for job in jobs).keys() == set(NAMES), dump(run.events)
     assert peak_use([replace(job, account="dept") for job in jobs], "dept")["gpus"] == 2
     assert len({event["pool"] for event in run.events if event["event"] == "place"}) >= len(NAMES)
-    assert not run.moves()
-    assert not run.causes()
-
-
-def test_limits_of_the_users_own_rows_count_the_jobs_of_that_row(
-    dept: Cluster, tmp_path: Path
-) -> None:
-    """On accounts of one QOS: numbers of jobs, TRES beside a labmate's, and of one partition."""
-    change = ["sacctmgr", "-i", "modify", "user", "where", "name=root"]
-    dept.run(["sacctmgr", "-i", "add", "user", "labmate", "account=lab-x"])
-    dept.run(["sacctmgr", "-i", "add", "user", "root", "account=lab.x", "partition=hpg-default"])
-    dept.run([*change, "account=12345", "set", "MaxJobs=2"])
-    dept.run([*change, "account=lab-x", "set", "GrpTRES=cpu=16"])
-    dept.run([*change, "account=lab.x", "partition=hpg-default", "set", "GrpTRES=cpu=8"])
-    theirs = dept.sbatch("labmate", "-A", "lab-x", "-c", "16", "--mem=1G", command="sleep 300")
-    running(dept, theirs)
-    site = {"allowed": ["12345", "lab-x", "lab.x"], "utilisation": 1, "partitions": {"gpu": "none"}}
-    run = ClusterRun(dept, tmp_path).prepare(jobs=10, seconds="9,10", site=site)
-    try:
-        run.run()
-    finally:
-        dept.cancel_all()
-        dept.run(["sacctmgr", "-i", "delete", "user", "where", "name=labmate", "account=lab-x"])
-    run.check_outputs(set(range(10)))
-    peaks = [peak_use(run.jobs(), name)["cpu"] for name in ("12345", "lab-x", "lab.x")]
-    assert peaks == [2 * 8, 16, 8], dump(run.events)
-    # no job pends for a limit
-    assert not any(event["closed"] for event in run.events if event["event"] == "room")
-    assert not run.moves()
-    assert not run.causes()
-
-
-def test_the_jobs_of_a_user_are_counted_apart_from_those_of_labmates(
-    quiet_slurm: Cluster, tmp_path: Path
-) -> None:
-    quiet_slurm.set_qos("clive", "MaxJobsPerUser=4")
-    theirs = [quiet_slurm.sbatch("labmate", "-A", "clive", "--mem=1G", command="sleep 300")
-              for _ in range(4)]  # fmt: skip
-    running(quiet_slurm, *theirs)
-    run = ClusterRun(quiet_slurm, tmp_path).prepare(
-        jobs=8, seconds="9,10", site={"allowed": ["clive"], "slowdown": 1.1}
-    )
-    run.run()
-    run.check_outputs(set(range(8)))
-    assert peak_use(run.jobs(), "clive")["cpu"] == 4 * 8
-    assert not run.moves()
+    run.check_calm()
 
 
 def test_the_jobs_of_the_qos_of_a_partition_are_counted(
     quiet_slurm: Cluster, tmp_path: Path
 ) -> None:
     """A labmate runs one and has one pending; the limits of the account's own QOS are wider."""
-    part = ["PartitionName=hpg-default"]
-    quiet_slurm.run(["sacctmgr", "-i", "add", "qos", "part", "GrpJobs=4",
-                     "MaxSubmitJobsPerUser=3"])  # fmt: skip
+    part = ["scontrol", "update", "PartitionName=hpg-default"]
+    add = ["sacctmgr", "-i", "add", "qos", "part", "GrpJobs=4", "MaxSubmitJobsPerUser=3"]
+    quiet_slurm.run(add)
     try:
         # slurmctld hears of a new QOS a moment later
-        wait_for(lambda: quiet_slurm.run(["scontrol", "update", *part, "QoS=part"],
-                                         check=False).returncode == 0, 30)  # fmt: skip
+        wait_for(lambda: quiet_slurm.run([*part, "QoS=part"], check=False).returncode == 0, 30)
         theirs = ["-A", "brusko", "-p", "hpg-default", "--mem=1G"]
         held = quiet_slurm.sbatch("labmate", *theirs, command="sleep 300")
         quiet_slurm.sbatch("labmate", *theirs, "--begin=now+1hour", command="true")
         running(quiet_slurm, held)
         run = ClusterRun(quiet_slurm, tmp_path).prepare(
-            jobs=14, seconds="12,13", site={"slowdown": 1.1}
+            jobs=14, light=True, seconds="12,13", site={"slowdown": 1.1}
         )
         run.run()
     finally:
         quiet_slurm.cancel_all()
-        quiet_slurm.run(["scontrol", "update", *part, "QoS="])
+        quiet_slurm.run([*part, "QoS="])
         quiet_slurm.run(["sacctmgr", "-i", "delete", "qos", "where", "name=part"])
-    run.check_outputs(set(range(14)))
+    run.check_outputs(*range(14))
     cpus = [replace(job, account="part") for job in run.jobs() if job.partition == "hpg-default"]
     assert peak_use(cpus, "part")["cpu"] == 3 * 8, dump(run.events)
-    assert not run.causes(), dump(run.events)
+    run.check_calm()
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+def test_an_account_with_a_limit_that_takes_no_job_gets_none(limit: Limit, run: ClusterRun) -> None:
+    """What that costs beside a run that is never offered the account: benchmarks/situations.py."""
+    limit.set(run.slurm)
+    try:
+        run.prepare(jobs=6, light=True, seconds="9,10", site={"slowdown": 1.1}).run()
+    finally:
+        limit.take_back(run.slurm)
+    run.check_outputs(*range(6))
+    assert {job.account for job in run.jobs()} == {"maigan"}, dump(run.events)
+    run.check_calm()
+
+
+def test_a_budget_that_is_spent_in_mid_run_closes_the_account(run: ClusterRun) -> None:
+    """Slurm ends the jobs that run there; they are tried again elsewhere with the same time."""
+    process = run.prepare(jobs=8, light=True, seconds="45,46", site={"slowdown": 1.1}).start()
+    run.wait_running(7)
+    theirs = run.slurm.sbatch("labmate", "-A", "clive", "-c", "32", "--mem=1G", command="sleep 5")
+    run.slurm.wait_job(theirs, 60)
+    run.slurm.set_qos("clive", "GrpTRESMins=cpu=1")
+    spent_s = time.time()
+    assert run.finish(process, 300) == 0
+    run.check_outputs(*range(8))
+    assert "budget" in run.causes() <= {"budget", "cancelled"}, dump(run.events)
+    places = [event for event in run.events if event["event"] == "place"]
+    assert {event["runtime_min"] for event in places} == {5}
+    later = [event for event in places if event["time_s"] > spent_s + 15]
+    assert {event["account"] for event in later} == {"maigan"}, dump(run.events)
+
+
+def test_what_a_user_runs_besides_counts_and_options_in_the_environment_change_nothing(
+    run: ClusterRun,
+) -> None:
+    run.slurm.set_qos("clive", "MaxTRESPerUser=cpu=16", "MaxJobsPerUser=9")
+    own = run.slurm.sbatch("root", "-A", "clive", "-c", "16", "--mem=1G", command="sleep 900")
+    running(run.slurm, own)
+    run.env |= {"SBATCH_QOS": "clive-b", "SBATCH_ACCOUNT": "brusko", "SBATCH_TIMELIMIT": "1"}
+    run.env |= {"SQUEUE_ACCOUNT": "brusko", "SQUEUE_PARTITION": "none", "SACCT_FORMAT": "User"}
+    run.prepare(jobs=6, light=True, seconds="9,10", site={"patience_s": 20, "slowdown": 1.1}).run()
+    run.check_outputs(*range(6))
+    jobs = run.check_placed({"maigan"})
+    assert {job.qos for job in jobs} == {"maigan"}, jobs
     assert not run.moves()
+    assert "is a lower bound" not in run.log
+    names = "SACCT_FORMAT, SBATCH_ACCOUNT, SBATCH_QOS, SBATCH_TIMELIMIT, SQUEUE_ACCOUNT"
+    assert run.log.count(f"this run takes {names}, SQUEUE_PARTITION out of its environment") == 1
+
+
+def test_jobs_that_pend_for_a_limit_that_is_not_counted_go_elsewhere(run: ClusterRun) -> None:
+    run.slurm.set_qos("clive", "GrpTRES=billing=8")
+    run.prepare(jobs=6, light=True, seconds="9,10", site={"patience_s": 8, "slowdown": 1.1})
+    try:
+        run.run()
+    finally:
+        run.slurm.set_qos("clive", "GrpTRES=billing=-1")
+    run.check_outputs(*range(6))
+    reasons = {e["reason"].split(" on ")[0] for e in run.events if e["event"] == "move"}
+    assert reasons == {"QOSGrpBilling"}, dump(run.events)
+    assert max(run.moves().values()) == 1
+    assert "a reservation may be in the way" not in run.log
+    assert {job.account for job in run.jobs() if job.state == "COMPLETED"} == {"clive", "maigan"}
 
 
 def test_a_slurm_without_accounting(slurm: Cluster, tmp_path: Path) -> None:
     """It ends the session's cluster, and the next quiet_slurm starts that again."""
     slurm.stop()
-    with Cluster(Settings(accounting=False)) as bare:
+    with Cluster(accounting=False) as bare:
         run = ClusterRun(bare, tmp_path)
-        run.prepare(jobs=12, small=1, seconds="9,10", site={"allowed": None, "slowdown": 1.1})
+        run.prepare(
+            jobs=12, light=True, small=1, seconds="9,10", site={"allowed": None, "slowdown": 1.1}
+        )
         seconds = run.run()
-        run.check_outputs(set(range(12)))
+        run.check_outputs(*range(12))
     kinds = [run.traces(i)[0].split()[0] for i in range(12)]
     assert set(kinds) == {"gpu", "cpu"}, (kinds, seconds)
     notes = [note for event in run.events if event["event"] == "notes" for note in event["notes"]]
     assert any("this Slurm keeps no accounts" in note for note in notes), notes
-    assert not run.causes()
-    assert not run.moves()
+    run.check_calm()

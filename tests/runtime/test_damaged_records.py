@@ -55,7 +55,8 @@ LEDGER = [{"time_s": T0 + 4.0 * k, **event} for k, event in enumerate(LEDGER)]
 EVIDENCE = [
     {"time_s": T0 + k, "job": f"stitch/{k}", "uuid": "GPU-1", "driver": "1", "requested_b": 2**30,
      "whole": False, "granted_b": 2**30, "waited_s": 1.0, "held_s": 5.0, "idle_fraction": 0.5,
-     "utilisation": None, "peak_b": 2**29, "splits": 0, "outcome": outcome, "reason": "no memory"}
+     "utilisation": None, "peak_b": 2**29, "splits": k % 2, "outcome": outcome,
+     "reason": "no memory"}
     for k, outcome in enumerate(["done", "failed", "not granted", "done"])
 ]  # fmt: skip
 FOLLOW: list[dict[str, Any]] = [
@@ -78,14 +79,11 @@ def of_ledger(path: Path) -> None:
 
 
 def of_state(path: Path) -> None:
-    try:
-        read_state(path)
-    except ValueError as error:
-        assert str(path) in str(error)  # noqa: PT017
-    try:
-        show_status(path.parent.parent)
-    except SystemExit as error:
-        assert str(path) in str(error)  # noqa: PT017
+    for use in (lambda: read_state(path), lambda: show_status(path.parent.parent)):
+        try:
+            use()
+        except (ValueError, SystemExit) as error:
+            assert str(path) in str(error)  # noqa: PT017
 
 
 def of_status(path: Path) -> None:
@@ -144,13 +142,18 @@ def damages(draw: st.DrawFn, lines: list[Any]) -> bytes:
     return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "placement"
+    made.mkdir()
+    return made
+
+
 @pytest.mark.parametrize("name", USES)
 def test_no_damage_ends_or_hangs_what_reads_it(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use, file, lines = USES[name]
-    folder = tmp_path / "placement"
-    folder.mkdir()
 
     # one that hangs ends with the test's own timeout
     @settings(max_examples=200, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -164,13 +167,12 @@ def test_no_damage_ends_or_hangs_what_reads_it(
     check()
 
 
+@pytest.mark.parametrize("examples", [150, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ["ledger", "status", "devices", "follow"])
-def test_every_single_odd_value_is_borne(tmp_path: Path, name: str) -> None:
+def test_every_single_odd_value_is_borne(folder: Path, name: str, examples: int) -> None:
     use, file, lines = USES[name]
-    folder = tmp_path / "placement"
-    folder.mkdir()
 
-    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, len(lines) - 1), st.integers(0, 20), odd)
     def check(at: int, key: int, value: Any) -> None:
         entry = lines[at]
@@ -183,16 +185,14 @@ def test_every_single_odd_value_is_borne(tmp_path: Path, name: str) -> None:
 
 
 def test_damaged_lines_are_counted_where_the_file_is_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "placement"
-    folder.mkdir()
     ledger, evidence = folder / "ledger.jsonl", folder / "devices.jsonl"
     whole = "".join(f"{json.dumps(line)}\n" for line in LEDGER)
     ledger.write_text(f'[1]\n{whole}{{"event": "done", "time_s": 1e308}}\n\n{{"eve')
     write_state(folder / "state.json", STATE)
     said = f"3 damaged lines of {ledger} are ignored"
-    show_status(tmp_path)
+    show_status(folder.parent)
     assert "".join(capsys.readouterr().out.split("\n")).count(said) == 1
     section = run_section(ledger)
     assert section
@@ -201,37 +201,19 @@ def test_damaged_lines_are_counted_where_the_file_is_used(
     section = device_section(evidence)
     assert section
     assert section["caption"].endswith(f" 1 damaged line of {evidence} is ignored")
-    assert not read_ledger(tmp_path / "none").note
+    assert not read_ledger(folder / "none").note
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\n", "{", '{"version": 3}\n', "[]\n", "\x00" * 9, '{"version": "0.0.1"}\n{"ver']
-)
-def test_a_damaged_record_of_versions_ends_no_command(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "versions.jsonl"
-    path.write_text(text)
-    before = made_by_another(path)
-    assert before.startswith(f"{tmp_path} was made by tilewright 0.0.1") == ("0.0.1" in text)
-    assert bool(read_versions(path).note) == bool(text.strip())
-    note_version(path)
-    assert made_by_another(path) == ""
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"pid": -1}, {"pid": 0}, {"pid": True}, {"pid": 2**70}, {"pid": "1"}, {"jobs": []},
-        {"jobs": {"a": "b"}},
-        {"done": None}, {"share": None}, {"share": float("nan")}, {"share": -1}, {"began_s": 1e308},
-        {"at_s": "x"},
-        {"running": [1]}, {"waiting": {"a": {}}}, {"waiting": [1]}, {"ended": "no"}, {"host": 3},
-        {"host": "a\x1b[2J"},
-        {"ledger": 7}, {"queued": None}, {"more": 1},
-    ],
+    ("key", "value"),
+    [*(("pid", pid) for pid in (-1, 0, True, 2**70, "1")), ("jobs", []), ("jobs", {"a": "b"}),
+     *(("share", share) for share in (None, float("nan"), -1)), ("done", None), ("began_s", 1e308),
+     ("at_s", "x"), ("running", [1]), ("waiting", {"a": {}}), ("waiting", [1]), ("ended", "no"),
+     ("host", 3), ("host", "a\x1b[2J"), ("ledger", 7), ("queued", None), ("more", 1)],
 )  # fmt: skip
-def test_a_damaged_state_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_a_damaged_state_is_named(tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "placement/state.json"
     write_state(path, STATE)
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(SystemExit, match=r"state\.json does not say how far a run is.*; remove it"):
         show_status(tmp_path)

@@ -60,13 +60,22 @@ def test_a_rule_wins_over_the_variable_and_that_over_the_config(machine: FakeMac
     assert (kinds["stitch"], kinds["deconvolve"], kinds["register"]) == (CPU, BOTH, CPU)
 
 
-def test_a_gpu_that_is_demanded_and_not_there_is_named_with_the_rule_and_the_fix() -> None:
-    with pytest.raises(ConfigError) as caught:
-        device_kinds(settings(deconvolve="gpu"), none, {})
-    for words in ("rule deconvolve", "NVML does not start", "resources.deconvolve.device"):
-        assert words in str(caught.value)
-    with pytest.raises(ConfigError, match="rule deconvolve"):
-        device_kinds(settings(), none, {"TILEWRIGHT_DEVICE": "gpu"})
+@pytest.mark.parametrize(
+    ("environ", "chosen", "rule", "key"),
+    [
+        ({}, settings("gpu"), "", "device"),
+        ({"TILEWRIGHT_DEVICE": "gpu"}, settings(), "deconvolve", "TILEWRIGHT_DEVICE"),
+        ({}, settings(deconvolve="gpu"), "deconvolve", "resources.deconvolve.device"),
+        ({}, settings(resample="gpu"), "resample", "resources.resample.device"),
+    ],
+)
+def test_a_gpu_that_is_demanded_and_not_there_is_named_with_the_rule_and_the_fix(
+    environ: dict[str, str], chosen: Settings, rule: str, key: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"; set {re.escape(key)} to auto or cpu") as caught:
+        device_kinds(chosen, none, environ)
+    assert f"rule {rule}" in str(caught.value)
+    assert "NVML does not start" in str(caught.value)
 
 
 def test_pools_count_what_is_visible_and_healthy(
@@ -74,6 +83,9 @@ def test_pools_count_what_is_visible_and_healthy(
 ) -> None:
     cpus = len(os.sched_getaffinity(0))
     assert pools() == {"gpu": 2, "cpu": max(1, cpus - 4)}
+    with monkeypatch.context() as three:  # those that share a GPU leave fewer CPUs
+        three.setenv("TILEWRIGHT_JOBS_PER_GPU", "3")
+        assert pools() == {"gpu": 6, "cpu": max(1, cpus - 12)}
     note_failure(tmp_path / "leases", uuid(1), "job", "hardware", "fell off the bus")
     assert pools() == {"gpu": 1, "cpu": max(1, cpus - 2)}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid(1))
@@ -85,9 +97,8 @@ def test_a_gpu_without_cupy_is_not_used_and_the_reason_is_said(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(STANDIN)])
-    assert usable_gpus() == Snapshot(
-        (), "CuPy is not installed: install tilewright[cuda12] or [cuda13]"
-    )
+    reason = "CuPy is not installed: install tilewright[cuda12] or [cuda13]"
+    assert usable_gpus() == Snapshot((), reason)
 
 
 def test_a_machine_without_gpu_needs_no_folder_of_leases(
@@ -110,11 +121,6 @@ def test_a_gpu_that_others_filled_is_not_counted_for_jobs_that_it_cannot_hold(
     assert pools()["gpu"] == 2  # it may leave
 
 
-def test_a_gpu_for_a_rule_that_uses_none_is_refused(machine: FakeMachine) -> None:
-    with pytest.raises(ConfigError, match=r"resources\.qc_cycle\.device: rule qc_cycle uses no"):
-        device_kinds(settings(qc_cycle="gpu"), some(machine), {})
-
-
 @pytest.mark.parametrize("text", ["many", "0", ""])
 def test_a_wrong_number_of_jobs_per_gpu_is_named(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, text: str
@@ -124,24 +130,13 @@ def test_a_wrong_number_of_jobs_per_gpu_is_named(
         pools()
 
 
-@pytest.mark.parametrize(
-    ("environ", "chosen", "key"),
-    [
-        ({}, settings("gpu"), "device"),
-        ({"TILEWRIGHT_DEVICE": "gpu"}, settings(), "TILEWRIGHT_DEVICE"),
-        ({}, settings(resample="gpu"), "resources.resample.device"),
-    ],
-)
-def test_the_key_that_demands_a_gpu_is_named(
-    environ: dict[str, str], chosen: Settings, key: str
+def test_a_device_that_is_none_of_the_three_or_that_a_rule_does_not_use_is_an_error(
+    machine: FakeMachine,
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"; set {re.escape(key)} to auto or cpu"):
-        device_kinds(chosen, none, environ)
-
-
-def test_a_device_that_is_none_of_the_three_is_an_error() -> None:
     with pytest.raises(DeviceChoiceError, match="'tpu'; set it to cpu, gpu or auto"):
         device_kinds(settings(), none, {"TILEWRIGHT_DEVICE": "tpu"})
+    with pytest.raises(ConfigError, match=r"resources\.qc_cycle\.device: rule qc_cycle uses no"):
+        device_kinds(settings(qc_cycle="gpu"), some(machine), {})
 
 
 def test_of_a_divided_gpu_the_instances_count(machine: FakeMachine) -> None:
@@ -152,14 +147,6 @@ def test_of_a_divided_gpu_the_instances_count(machine: FakeMachine) -> None:
     machine.devices, divided.instances = [divided], []
     machine.write()
     assert (pools(), usable_gpus().reason) == ({}, "MIG is on, and there is no instance")
-
-
-def test_jobs_that_share_a_gpu_leave_fewer_cpus(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_JOBS_PER_GPU", "3")
-    cpus = len(os.sched_getaffinity(0))
-    assert pools() == {"gpu": 6, "cpu": max(1, cpus - 12)}
 
 
 def test_where_the_folder_of_leases_cannot_be_used_gpus_are_an_error_and_no_pools(

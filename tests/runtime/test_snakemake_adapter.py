@@ -1,7 +1,7 @@
 """Canaries: what placement touches of Snakemake beyond its interfaces, each by its name.
 
 One small real run writes down what its scheduler, DAG, workflow and job have; where Snakemake
-renames something, the case with that name fails.
+renames something, the case with that name fails. So it is with the documented hooks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import io
 import json
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,12 @@ import snakemake.cli
 import snakemake.common
 from snakemake.api import WorkflowApi
 from snakemake.resources import Resource
+from snakemake.rules import Rule
+from snakemake.scheduling import job_scheduler
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: ignore[import-untyped]
+from snakemake_executor_plugin_slurm.utils import (  # type: ignore[import-untyped]
+    get_job_wildcards,
+)
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG
@@ -34,7 +40,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
     targets,
 )
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler
-from tests.support.scribe import dispatched, run
+from tests.support.scribe import Code, default_target, dispatched, rule, run
 
 NEEDED = [(what, name) for what in adapter.NEEDED for name in adapter.NEEDED[what]]
 NAMES = [f"{what}.{name}" for what, name in NEEDED]
@@ -47,8 +53,6 @@ from snakemake_interface_scheduler_plugins.base import SchedulerBase
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 
 class Scheduler(SchedulerBase):
-    calls = 0
-
     def select_jobs(self, selectable_jobs, remaining_jobs, available_resources, input_sizes):
         dag = self.dag
         jobs = {job.rule.name: job for job in selectable_jobs if not job.is_group()}
@@ -58,25 +62,28 @@ class Scheduler(SchedulerBase):
                   "executor": workflow.scheduler._executor, "group": group}
         names = {what: [n for n in names if hasattr(things[what], n)]
                  for what, names in adapter.NEEDED.items()}
-        Path("names.json").write_text(json.dumps(names))
-        seen = {}
+        Path("names.json").write_text(json.dumps({"names": names}))
+        own = hasattr(group, "wildcards")
         for what, thing in things.items():
             adapter.check(what, thing)
-        seen["functions"] = [(rule, f.__name__) for rule, f in adapter.resource_functions(dag)]
-        seen["chosen"] = [[list(c), t] for c, t in (
-            adapter.chosen_resources(dag, rule) for rule in ("work", "other"))]
-        seen["executor"] = adapter.executor(dag)
-        seen["is_snakemakes"] = adapter.is_snakemakes(dag)
-        seen["workdir"] = adapter.workdir(dag)
-        seen["started"] = adapter.started(dag)
-        seen["is_main"] = adapter.is_main(dag)
-        seen["all done"] = adapter.all_done(dag)
-        seen["anything_runs"] = adapter.anything_runs(dag)
-        seen["running"] = adapter.running(dag, job)
-        seen["failed"] = adapter.failed(dag, job)
-        seen["has_tries"] = adapter.has_tries(job), adapter.has_tries(jobs["other"])
-        seen["machine"] = adapter.machine_resources(dag)["_cores"]
-        seen["ended"] = adapter.end(dag, job, "never sent", success=True)
+        part = next(job for job in dag.needrun_jobs() if job.rule.name == "part")
+        chosen = [adapter.chosen_resources(dag, rule) for rule in ("work", "other")]
+        seen = {
+            "functions": [(rule, f.__name__) for rule, f in adapter.resource_functions(dag)],
+            "chosen": [[list(names), threads] for names, threads in chosen],
+            "executor": (adapter.executor(dag), adapter.is_snakemakes(dag)),
+            "workdir": str(Path(adapter.workdir(dag)).resolve()),
+            "whole": (adapter.started(dag), adapter.is_main(dag), adapter.anything_runs(dag),
+                      adapter.all_done(dag)),
+            "job": (adapter.running(dag, job), adapter.failed(dag, job)),
+            "has_tries": (adapter.has_tries(job), adapter.has_tries(jobs["other"])),
+            "machine": adapter.machine_resources(dag)["_cores"] > 0,
+            "ended": adapter.end(dag, job, "never sent", success=True),
+            "unit": (adapter.unit_of(dag, part) is group, adapter.unit_of(dag, job) is job),
+            "members": [len(list(adapter.members(one))) for one in (group, job)],
+            "open": [adapter.is_open(dag, one) for one in (group, job)],
+            "grouped": [own, group.wildcards[:-1], len(group.wildcards[-1]), group.threads],
+        }
         adapter.look_at_jobs_after(dag, 0.5)
         seen["wait_s"] = workflow.scheduler._executor.next_seconds_between_status_checks
         adapter.round_later(dag, 600)
@@ -94,12 +101,6 @@ class Scheduler(SchedulerBase):
             kept = {n: job.resources.get(n) for n in ("mem_mb", "slurm_extra", "own", "new")}
             return kept | {"scheduled": job.scheduler_resources["own"]}
 
-        part = next(job for job in dag.needrun_jobs() if job.rule.name == "part")
-        own = hasattr(group, "wildcards")
-        seen["unit"] = adapter.unit_of(dag, part) is group, adapter.unit_of(dag, job) is job
-        seen["members"] = [len(list(adapter.members(group))), len(list(adapter.members(job)))]
-        seen["open"] = [adapter.is_open(dag, one) for one in (group, job)]
-        seen["grouped"] = [own, group.wildcards[:-1], len(group.wildcards[-1]), group.threads]
         adapter.change_resources(group, 1, {"mem_mb": 800, "slurm_account": "a"})
         seen["group"] = [group.resources.get(n) for n in ("mem_mb", "runtime", "slurm_account")]
         adapter.change_resources(group, 2, {"mem_mb": None})
@@ -116,38 +117,18 @@ class Scheduler(SchedulerBase):
         Path("seen.json").write_text(json.dumps(seen))
         return [job, jobs["other"]]
 """
-SNAKEFILE = """
-rule all:
-    default_target: True
-    input: "work.txt", "other.txt", "bad.txt", "y.whole"
-localrules: all
-rule work:
-    output: "work.txt"
-    retries: 2
-    resources:
-        mem_mb=lambda wildcards: 100,
-        slurm_extra="--nice=5",
-        own=lambda wildcards, attempt: attempt,
-    shell: "true"
-rule other:
-    output: "other.txt"
-    shell: "true"
-rule part:
-    output: "{i}.part"
-    group: "grouped"
-    resources: mem_mb=200, runtime=3
-    shell: "true"
-rule whole:
-    input: "x.part"
-    output: "{i}.whole"
-    group: "grouped"
-    threads: 2
-    resources: mem_mb=100, runtime=4
-    shell: "true"
-rule bad:
-    output: "bad.txt"
-    shell: "true"
-"""
+GROUPED = "grouped"
+SNAKEFILE = "".join((
+    default_target("work.txt", "other.txt", "bad.txt", "y.whole"),
+    rule("work", output="work.txt", retries=2, mem_mb=Code("lambda wildcards: 100"),
+         slurm_extra="--nice=5", own=Code("lambda wildcards, attempt: attempt")),
+    rule("other", output="other.txt"),
+    rule("part", output="{i}.part", group=GROUPED, mem_mb=200, runtime=3),
+    rule("whole", output="{i}.whole", input="x.part", group=GROUPED, threads=2, mem_mb=100,
+         runtime=4),
+    rule("bad", output="bad.txt"),
+    'onerror:\n    shell("echo onerror >> called")\n',
+))  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -163,22 +144,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def names(folder: Path) -> dict[str, list[str]]:
-    """What of the names there is, written down before anything is used."""
-    assert (folder / "names.json").is_file(), (folder / "said").read_text()
-    return dict(json.loads((folder / "names.json").read_text()))
-
-
-@pytest.fixture(scope="module")
 def seen(folder: Path) -> dict[str, Any]:
-    """What the adapter's functions found and did."""
-    assert (folder / "seen.json").is_file(), (folder / "said").read_text()
-    return dict(json.loads((folder / "seen.json").read_text()))
+    """What the adapter's functions found and did, and as ``names`` what there was before."""
+    paths = [folder / "names.json", folder / "seen.json"]
+    found = {key: value for path in paths if path.is_file()
+             for key, value in json.loads(path.read_text()).items()}  # fmt: skip
+    assert found, (folder / "said").read_text()
+    return found
 
 
 @pytest.mark.parametrize(("what", "name"), NEEDED, ids=NAMES)
-def test_snakemake_has(names: dict[str, list[str]], what: str, name: str) -> None:
-    assert name in names[what], f"Snakemake {snakemake.__version__} has no {what}.{name} any more"
+def test_snakemake_has(seen: dict[str, Any], what: str, name: str) -> None:
+    assert name in seen["names"][what], (
+        f"Snakemake {snakemake.__version__} has no {what}.{name} any more"
+    )
 
 
 @pytest.mark.parametrize("name", ["get_argument_parser", "get_profile_dir", "resolve_snakefile"])
@@ -192,17 +171,25 @@ def test_snakemakes_parser_knows(name: str) -> None:
     assert hasattr(given, name)
 
 
-def test_rule_has_expand_priority() -> None:
-    from snakemake.rules import Rule
+def test_snakemake_has_what_no_run_shows() -> None:
+    def own(wildcards: Any) -> int:
+        return 3
 
-    assert list(inspect.signature(Rule.expand_priority).parameters) == [
-        "self", "wildcards", "input", "attempt",
-    ]  # fmt: skip
+    name = snakemake.common.FUNC_OVERWRITE_PARAMS_ATTR
+    assert getattr(adapter.remember_parameters(own), name)
+    setattr(own, name, {"remembered": None})
+    assert list(snakemake.common.get_function_params(own)) == ["remembered"]
+    assert Resource("name", own)._evaluator is own
+    assert not callable(getattr(Resource("name", 3), "_evaluator", None))
+    assert isinstance(getattr(WorkflowApi, "_workflow", None), property)
+    found = getattr(RemoteExecutor, "next_seconds_between_status_checks", None)
+    assert isinstance(found, property)
+    assert found.fset is not None
+    given = ["self", "wildcards", "input", "attempt"]
+    assert list(inspect.signature(Rule.expand_priority).parameters) == given
 
 
 def test_snakemake_says_at_each_round() -> None:
-    from snakemake.scheduling import job_scheduler
-
     source = inspect.getsource(job_scheduler)
     assert f'"{adapter.ROUND[0]}"' in source
     assert adapter.ROUND[1].replace("{}", "{len(run)}") in source
@@ -221,47 +208,16 @@ def test_rounds_are_hidden_with_quiet_progress_and_nothing_else_is(quiet: set[st
     assert "3 of 9 jobs done" in stream.getvalue()
 
 
-def test_snakemake_has_func_overwrite_params_attr() -> None:
-    def own(wildcards: Any) -> None: ...
-
-    name = snakemake.common.FUNC_OVERWRITE_PARAMS_ATTR
-    assert getattr(adapter.remember_parameters(own), name)
-    setattr(own, name, {"remembered": None})
-    assert list(snakemake.common.get_function_params(own)) == ["remembered"]
-
-
-def test_resource_has_evaluator() -> None:
-    def own(wildcards: Any) -> int:
-        return 3
-
-    assert Resource("name", own)._evaluator is own
-    assert not callable(getattr(Resource("name", 3), "_evaluator", None))
-
-
-def test_workflow_api_has_workflow() -> None:
-    assert isinstance(getattr(WorkflowApi, "_workflow", None), property)
-
-
-def test_executor_has_next_seconds_between_status_checks() -> None:
-    found = getattr(RemoteExecutor, "next_seconds_between_status_checks", None)
-    assert isinstance(found, property)
-    assert found.fset is not None
-
-
 def test_a_group_that_is_made_anew_has_the_same_wildcards() -> None:
     class Group:
         def __init__(self, *last: object) -> None:
             self.jobs, self.toposorted = frozenset(last), [list(last)]
-
-        def is_group(self) -> bool:
-            return True
+            self.is_group = lambda: True
 
     class Last:
         def __init__(self, name: str) -> None:
             self.wildcards, self.uuid = [name], lambda: 9 * name
-
-        def is_group(self) -> bool:
-            return False
+            self.is_group = lambda: False
 
     a, b = Last("a"), Last("b")
     first, again = Group(a, b), Group(b, a)  # nobody asks for the unit of the second
@@ -274,37 +230,37 @@ def test_a_group_that_is_made_anew_has_the_same_wildcards() -> None:
 
 
 def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
-    assert {rule for rule, _ in seen["functions"]} >= {"work"}
-    assert [name for rule, name in seen["functions"] if rule == "work"].count("<lambda>") == 2
-    assert seen["chosen"] == [[[], False], [["runtime"], True]]
-    assert (seen["executor"], seen["is_snakemakes"]) == ("scribe", True)
-    assert Path(seen["workdir"]).resolve() == folder.resolve()
-    assert (seen["started"], seen["is_main"], seen["anything_runs"]) == (True, True, False)
-    assert (seen["running"], seen["failed"]) == (False, False)
-    assert seen["has_tries"] == [True, False]
-    assert seen["machine"] > 0
-    assert not seen["all done"]
-    assert seen["wait_s"] == 1.0  # the least
-    assert not seen["ended"]
-    assert seen["timers"] == [1, 0]
+    assert seen["functions"].count(["work", "<lambda>"]) == 2
+    expected = {
+        "chosen": [[[], False], [["runtime"], True]],
+        "executor": ["scribe", True],
+        "workdir": str(folder.resolve()),
+        "whole": [True, True, False, False],
+        "job": [False, False],
+        "has_tries": [True, False],
+        "machine": True,
+        "wait_s": 1.0,  # the least
+        "ended": False,
+        "timers": [1, 0],
+    }
+    assert {name: seen[name] for name in expected} == expected
     assert not adapter.is_snakemakes(DummyDAG())
 
 
 def test_a_group_is_seen_as_one_job(seen: dict[str, Any]) -> None:
-    assert seen["unit"] == [True, True]
-    assert seen["members"] == [2, 1]
-    assert seen["open"] == [True, True]
-    # if a group has wildcards of its own one day, they need not be set
-    assert seen["grouped"] == [False, ["y"], 8, 2]
-    assert seen["group"] == [800, 7, "a"]
-    assert seen["group back"] == [200, None]
+    expected = {
+        "unit": [True, True],
+        "members": [2, 1],
+        "open": [True, True],
+        # if a group has wildcards of its own one day, they need not be set
+        "grouped": [False, ["y"], 8, 2],
+        "group": [800, 7, "a"],
+        "group back": [200, None],
+    }
+    assert {name: seen[name] for name in expected} == expected
 
 
 def test_the_executor_puts_the_wildcards_of_a_group_into_slurms_comment() -> None:
-    from snakemake_executor_plugin_slurm.utils import (  # type: ignore[import-untyped]
-        get_job_wildcards,
-    )
-
     assert get_job_wildcards(SimpleNamespace(wildcards=["a/b", "c"])) == "a_b_c"
     assert get_job_wildcards(SimpleNamespace()) == ""
     source = inspect.getsource(SlurmExecutor.run_job)
@@ -317,13 +273,8 @@ def test_resources_are_set_replaced_and_left_to_the_rule(
 ) -> None:
     stated = {"mem_mb": 100, "slurm_extra": "--nice=5", "own": 1, "new": None, "scheduled": 1}
     assert seen["stated"] == seen["back"] == stated
-    assert seen["changed"] == {
-        "mem_mb": 700,
-        "slurm_extra": "--nice=5 --exclude=b1",
-        "own": 8,
-        "new": "x",
-        "scheduled": 8,
-    }
+    changed = {"mem_mb": 700, "slurm_extra": "--nice=5 --exclude=b1", "own": 8, "new": "x"}
+    assert seen["changed"] == {**changed, "scheduled": 8}
     ((_, given),) = dispatched(folder, "work")
     assert (given["mem_mb"], given["slurm_extra"], given["new"]) == (900, "--nice=5", 3)
 
@@ -336,6 +287,73 @@ def test_a_job_that_was_given_up_fails_and_the_others_end(
     assert (folder / "work.txt").is_file()
     assert (folder / "other.txt").is_file()
     assert not (folder / "bad.txt").exists()
+
+
+HOOKED = """
+from dataclasses import dataclass
+from pathlib import Path
+from snakemake_interface_scheduler_plugins.base import SchedulerBase
+from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
+
+def called(hook):
+    with Path("called").open("a") as stream:
+        stream.write(hook + "\\n")
+
+@dataclass
+class SchedulerSettings(SchedulerSettingsBase):
+    def __post_init__(self):
+        called("SchedulerSettings.__post_init__")
+
+class Scheduler(SchedulerBase):
+    def __post_init__(self):
+        called("Scheduler.__post_init__")
+
+    def dag_updated(self):
+        called("Scheduler.dag_updated")
+
+    def select_jobs(self, selectable_jobs, remaining_jobs, available_resources, input_sizes):
+        called("Scheduler.select_jobs")
+        for job in selectable_jobs:
+            if job.is_group():
+                called("Scheduler.select_jobs with a group")
+            elif job.rule.name == "free" and job in remaining_jobs:
+                called("Scheduler.select_jobs with the jobs of a checkpoint")
+        return list(selectable_jobs)
+"""
+PARTS = """
+def parts(wildcards):
+    folder = checkpoints.split.get().output[0]
+    return [f"free/{i}.txt" for i in glob_wildcards(folder + "/{i}.part").i]
+
+"""
+SNAKEFILE_OF_HOOKS = "".join((
+    PARTS, default_target(Code("parts"), "group.txt"),
+    rule("split", "checkpoint", output=Code('directory("parts")')),
+    rule("free", output="free/{i}.txt"),
+    rule("group", output="group.txt", group=GROUPED),
+    'onsuccess:\n    shell("echo onsuccess >> called")\n',
+))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hooks(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """What Snakemake called in a run that ends well, and of the other run that it did not."""
+    well = tmp_path_factory.mktemp("hooks")
+    plugins = {"scheduler_plugin_canary": HOOKED}
+    done = run(well, SNAKEFILE_OF_HOOKS, "canary", plugins=plugins)
+    assert done.returncode == 0, done.stdout + done.stderr
+    called = [one / "called" for one in (folder, well)]
+    return {line for path in called if path.is_file() for line in path.read_text().splitlines()}
+
+
+@pytest.mark.parametrize("hook", adapter.HOOKS)
+def test_snakemake_calls(hooks: set[str], hook: str) -> None:
+    assert hook in hooks, f"Snakemake {snakemake.__version__} does not call {hook}"
+
+
+def test_nothing_calls_dag_updated(hooks: set[str]) -> None:
+    """If something does one day, jobs need not be looked for in every round."""
+    assert "Scheduler.dag_updated" not in hooks
 
 
 def thing_without(what: str, name: str = "") -> Any:
@@ -379,86 +397,28 @@ def test_the_scheduler_plugin_refuses_a_dag_and_a_scheduler_of_another_snakemake
     assert made.select_jobs([], [], {}, {}) == ["job"]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "-n",
-        "-np",
-        "-pn",
-        "-kn",
-        "-nk",
-        "-kpn",
-        "-Fn",
-        "--config a=1 -n",
-        "registration -n --configfile c.yaml",
-        "--dry-run",
-        "--dryrun",
-        "--summary",
-        "--detailed-summary",
-        "--dag",
-        "--dag=mermaid-js",
-        "--rulegraph",
-        "--filegraph",
-        "--d3dag",
-        "--lint",
-        "--lint json",
-        "--list",
-        "--list-rules",
-        "--list-changes code",
-        "--list-untracked",
-        "--report",
-        "--report=out.html",
-        "--archive a.tar.gz",
-        "--containerize",
-        "--touch",
-        "--cleanup-metadata out.txt",
-    ],
-)
-def test_these_only_look(command: str) -> None:
-    assert only_looks(command.split())
+LOOK = """
+-n; -np; -pn; -kn; -nk; -kpn; -Fn; -nj4; -fn; -S; -t; --config a=1 -n; --dry-run; --dryrun; --dryru;
+registration -n --configfile c.yaml; registration -nj4; --summary; --detailed-summary; --dag;
+--dag=mermaid-js; --rulegraph; --filegraph; --d3dag; --lint; --lint json; --list; --list-rules;
+--list-changes code; --lc code; --list-untracked; --report; --report=out.html; --archive a.tar.gz;
+--containerize; --touch; --cleanup-metadata out.txt
+"""
+RUN = """
+; registration qc; --unlock; -j4; -j 4 -k; -s Snakefile; --snakefile n; --config n=1;
+--config -C nn=1; --configfile new.yaml; -p; -F; -R stitch; --nolock; --notemp; -c2; -q rules;
+--rerun-incomplete; --scheduler greedy; --set-resources work:slurm_account=clive;
+--cleanup-shadow; n; results/run-n; --no-hooks; --delete-all-output;
+registration --report-after-run
+"""
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "",
-        "registration qc",
-        "--unlock",
-        "-j4",
-        "-j 4 -k",
-        "-s Snakefile",
-        "--snakefile n",
-        "--config n=1",
-        "--config -C nn=1",
-        "--configfile new.yaml",
-        "-p",
-        "-F",
-        "-R stitch",
-        "--nolock",
-        "--notemp",
-        "-c2",
-        "-q rules",
-        "--rerun-incomplete",
-        "--scheduler greedy",
-        "--set-resources work:slurm_account=clive",
-        "--cleanup-shadow",
-        "n",
-        "results/run-n",
-        "--no-hooks",
-        "--delete-all-output",
-    ],
+    ("command", "looks"),
+    [(one, text == LOOK) for text in (LOOK, RUN) for one in re.split(r";\s+", text.strip())],
 )
-def test_these_run_jobs_or_unlock(command: str) -> None:
-    assert not only_looks(command.split())
-
-
-@pytest.mark.parametrize("looks", ["-nj4", "-fn", "-S", "-t", "--dryru", "--lc code", "--report"])
-def test_what_only_looks(looks: str) -> None:
-    assert only_looks(["registration", *looks.split()])
-
-
-def test_what_runs() -> None:
-    assert not only_looks(["registration", "--report-after-run"])
+def test_what_only_looks_and_what_runs_jobs_or_unlocks(command: str, looks: bool) -> None:
+    assert only_looks(command.split()) == looks
 
 
 def test_targets_are_those_of_snakemakes_own_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,8 @@ import pytest
 
 from tests.conftest import REPO
 
+pytestmark = pytest.mark.workflow
+
 SNAKEFILE = f"""
 from dataclasses import replace
 from pathlib import Path
@@ -62,16 +64,16 @@ if (last := Path("last")).exists() and len(list(Path("out").iterdir())) == 3:
 
 
 def play(
-    folder: Path, *pools: str, gpus: int, last: int | None = None, **config: Any
+    folder: Path, *pools: str, gpus: int, jobs: int, last: int | None = None, **config: Any
 ) -> tuple[subprocess.CompletedProcess[str], list[tuple[int, int, int]]]:
-    """Run 12 jobs; return what was said and the GPUs, CPUs and MB in use after each event."""
+    """Run jobs; return what was said and the GPUs, CPUs and MB in use after each event."""
     (folder / "Snakefile").write_text(SNAKEFILE)
     (folder / "job.py").write_text(JOB)
     (folder / "gpus").write_text(str(gpus))
     if last is not None:
         (folder / "last").write_text(str(last))
     sizes = {"gpu_job": {"cpus": 1, "mem_mb": 100}, "cpu_job": {"cpus": 2, "mem_mb": 300}}
-    values = {"jobs": 12, "nominal_s": 1.4, "kinds": ["gpu", "cpu"], **sizes, **config}
+    values = {"jobs": jobs, "nominal_s": 1.4, "kinds": ["gpu", "cpu"], **sizes, **config}
     (folder / "config.json").write_text(json.dumps(values))
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "--cores", "8", "--scheduler", "tilewright",
@@ -88,56 +90,42 @@ def play(
     return done, list(accumulate(steps, lambda a, b: (a[0] + b[0], a[1] + b[1], a[2] + b[2])))
 
 
-@pytest.mark.workflow
 def test_gpus_and_cpus_are_used_together_and_never_too_many(tmp_path: Path) -> None:
+    """And how far the run is, is said meanwhile."""
     done, used = play(tmp_path, "gpu=2", "cpu=4", "mem_mb=1000", gpus=2, jobs=24)
     assert done.returncode == 0, done.stderr[-3000:]
+    said = re.search(r"(\d+) of 24 jobs done, (\d+) % of the work, \d running, about", done.stderr)
+    assert said, done.stderr
+    count, share = map(int, said.groups())
+    assert abs(share - 100 * count / 24) <= 1
+    assert f"(work {count}/24)" in done.stderr
     assert max(gpus for gpus, _, _ in used) == 2
     assert 2 <= max(cpus for _, cpus, _ in used) <= 4
     assert max(mb for *_, mb in used) <= 1000
     assert len(used) == 48
 
 
-@pytest.mark.workflow
-def test_a_gpu_that_goes_is_used_no_more(tmp_path: Path) -> None:
-    done, used = play(tmp_path, "gpu=2", "cpu=2", gpus=2, last=1)
+@pytest.mark.parametrize(("gpus", "last", "jobs"), [(2, 1, 10), (1, 0, 6)])
+def test_a_gpu_that_goes_is_used_no_more_and_cpus_do_the_rest(
+    tmp_path: Path, gpus: int, last: int, jobs: int
+) -> None:
+    done, used = play(tmp_path, f"gpu={gpus}", "cpu=2", gpus=gpus, last=last, jobs=jobs)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "1 GPU can be used, 2 before" in done.stderr
-    assert max(gpus for gpus, _, _ in used) == 2
-    assert max(gpus for gpus, _, _ in used[-6:]) == 1
+    assert f"{last} GPU{'s' * (last == 0)} can be used, {gpus} before" in done.stderr
+    assert max(held for held, _, _ in used) == gpus
+    assert max(held for held, _, _ in used[-6:]) == last
 
 
-@pytest.mark.workflow
-def test_without_any_gpu_left_cpus_do_the_rest(tmp_path: Path) -> None:
-    done, used = play(tmp_path, "gpu=1", "cpu=2", gpus=1, last=0)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "0 GPUs can be used, 1 before" in done.stderr
-    assert all(gpus == 0 for gpus, _, _ in used[-6:])
-
-
-@pytest.mark.workflow
 def test_jobs_that_need_a_gpu_end_with_a_reason_where_none_is_left(tmp_path: Path) -> None:
-    done, used = play(tmp_path, "gpu=1", "cpu=2", gpus=0, kinds=["gpu"], jobs=3)
+    done, used = play(tmp_path, "gpu=1", "cpu=2", gpus=0, kinds=["gpu"], jobs=1)
     assert done.returncode == 1
     assert "no GPU can be leased" in done.stderr
-    assert len(used) == 3 * 4 * 2
+    assert len(used) == 4 * 2
 
 
-@pytest.mark.workflow
 def test_a_job_larger_than_the_machine_runs_alone(tmp_path: Path) -> None:
     large = {"cpus": 64, "mem_mb": 5000}
-    done, used = play(tmp_path, "gpu=1", "cpu=2", "mem_mb=1000", gpus=0, cpu_job=large, jobs=3)
+    done, used = play(tmp_path, "gpu=1", "cpu=2", "mem_mb=1000", gpus=0, cpu_job=large, jobs=2)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(used) == 6
+    assert len(used) == 4
     assert max(cpus for _, cpus, _ in used) <= 8
-
-
-@pytest.mark.workflow
-def test_how_far_a_run_is_is_said(tmp_path: Path) -> None:
-    done, _ = play(tmp_path, "gpu=1", "cpu=4", gpus=1, jobs=30)
-    assert done.returncode == 0, done.stderr
-    said = re.search(r"(\d+) of 30 jobs done, (\d+) % of the work, \d running, about", done.stderr)
-    assert said, done.stderr
-    count, share = map(int, said.groups())
-    assert abs(share - 100 * count / 30) <= 1
-    assert f"(work {count}/30)" in done.stderr

@@ -8,10 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
 from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.progress import Progress
+from snakemake_scheduler_plugin_tilewright.run import Run
+from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.placement.dispatched import dispatcher, pending
 from tests.support.placement_rules import Rules
@@ -37,41 +41,28 @@ def dag_of(folder: Path, jobs: list[One]) -> Any:
     )  # fmt: skip
 
 
-def test_a_run_says_that_it_is_active_before_a_job_is_sent_and_where_it_began(
+def test_a_run_says_that_it_is_active_before_a_job_is_sent_and_then_what_pends_and_runs(
     tmp_path: Path,
 ) -> None:
-    jobs = [One(), One()]
-    cluster, _ = cluster_with("", tmp_path)
-    ledger = tmp_path / "results/placement/ledger.jsonl"
-    plan = Plan(Rules({"work": {"cpu": Shape(1, 1, 0, 1)}}), cluster=cluster, ledger=ledger)
-    Progress(dag_of(tmp_path, jobs), plan, logging.getLogger("test"))
-    try:
-        states = [
-            read_state(path)
-            for path in (ledger.with_name(STATE), tmp_path / LEDGER.with_name(STATE))
-        ]
-        assert states[0] == states[1]
-        assert (states[0].jobs, states[0].done, states[0].running) == ({"work": 2}, {"work": 1}, 0)
-        assert states[0].ledger == str(ledger)
-        assert not states[0].ended
-    finally:
-        plan.end()
-    assert read_state(tmp_path / LEDGER.with_name(STATE)).ended
-
-
-def test_jobs_that_pend_in_slurms_queue_do_not_run(tmp_path: Path) -> None:
     jobs = [One(), One(), One()]
     cluster, _ = cluster_with("", tmp_path)
-    plan = Plan(Rules({"work": {"cpu": Shape(1, 1, 0, 1)}}), cluster=cluster)
+    ledger, here = tmp_path / "results/placement/ledger.jsonl", tmp_path / LEDGER.with_name(STATE)
+    plan = Plan(Rules({"work": {"cpu": Shape(1, 1, 0, 1)}}), cluster=cluster, ledger=ledger)
     dag = dag_of(tmp_path, jobs)
     progress = Progress(dag, plan, logging.getLogger("test"), lambda: 1)
     try:
+        state = read_state(here)
+        assert read_state(ledger.with_name(STATE)) == state
+        assert (state.jobs, state.done, state.running) == ({"work": 3}, {"work": 1}, 0)
+        assert state.ledger == str(ledger)
+        assert not state.ended
         dag.get_job_group = lambda job: None
         dag.workflow.scheduler = SimpleNamespace(running=set(jobs[1:]))
         state = progress.state()
         assert (state.running, state.queued) == (1, 1)
     finally:
         plan.end()
+    assert read_state(here).ended
 
 
 def test_what_was_sent_pends_until_the_queue_says_that_it_runs(tmp_path: Path) -> None:
@@ -82,3 +73,26 @@ def test_what_was_sent_pends_until_the_queue_says_that_it_runs(tmp_path: Path) -
     assert first.seen is not None
     first.seen = replace(first.seen, state="RUNNING")
     assert not first.pends
+
+
+def test_nothing_is_warned_of_a_job_that_was_moved(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = object.__new__(Run)
+    run.dag, run.logger, run.jobs = None, logging.getLogger("test"), {"a": None, "b": None}
+    tasks = {
+        "a": SimpleNamespace(moved="clive is free", refused=""),
+        "b": SimpleNamespace(moved="", refused=""),
+    }
+    monkeypatch.setattr(run, "_note_ends", lambda: None)
+    lost = {name: (f"Slurm job {name} is cancelled", False) for name in tasks}
+    dispatcher = SimpleNamespace(
+        tasks=tasks, move_pending=lambda movable: [], explain_pending=list, lost=lambda: lost
+    )
+    monkeypatch.setattr(run, "dispatcher", dispatcher, raising=False)
+    monkeypatch.setattr(adapter, "started", lambda dag: False)
+    monkeypatch.setattr(adapter, "end", lambda dag, job, why, success: True)
+    run._tend_once()
+    assert caplog.messages == [
+        "b: Slurm job b is cancelled, which Snakemake's executor does not see"
+    ]

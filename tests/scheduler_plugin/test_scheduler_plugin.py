@@ -6,7 +6,6 @@ Canaries: placement at dispatch time rests on behaviour of Snakemake that no con
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 import subprocess
@@ -33,7 +32,7 @@ from snakemake_scheduler_plugin_tilewright.run import Run
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
 from tests.support.failing_slurm import RULES
 from tests.support.recorded import cluster_with
-from tests.support.scribe import dispatched, run
+from tests.support.scribe import Code, default_target, dispatched, rule, run
 
 
 @pytest.fixture(autouse=True)
@@ -82,83 +81,6 @@ def test_jobs_as_they_come_never_take_more_than_there_is(
     assert [job.priority for job in chosen] == sorted((j.priority for j in chosen), reverse=True)
 
 
-CANARY = """
-import json
-import logging
-import os
-import subprocess
-import sys
-from pathlib import Path
-from snakemake_interface_scheduler_plugins.base import SchedulerBase
-
-table = {}
-
-class Scheduler(SchedulerBase):
-    def select_jobs(self, selectable_jobs, remaining_jobs, available_resources, input_sizes):
-        from snakemake_scheduler_plugin_canary import table
-        chosen = list(selectable_jobs)
-        scheduler, dag = self.dag.workflow.scheduler, self.dag
-        for job in chosen:
-            if job.rule.name != "work":
-                continue
-            before = job.resources.get("slot"), job.scheduler_resources["pool"], job.threads
-            table["slot"] = "new"
-            cached = job.resources.get("slot")
-            job.add_aux_resource(f"placement_{job.attempt}", 1)
-            after = job.resources.get("slot"), job.scheduler_resources["pool"], job.threads
-            attempt = job.attempt
-            table["slot"] = "newer"
-            job.attempt = attempt
-            seen = {
-                "before": before, "cached": cached, "after": after,
-                "attempt set": [job.attempt, job.resources["slot"]],
-                "failed": isinstance(scheduler.failed, set),
-                "_errors": scheduler._errors,
-                "_open_jobs": hasattr(scheduler._open_jobs, "release"),
-                "_ready_jobs": job in dag._ready_jobs,
-                "needrun": job in list(dag.needrun_jobs()),
-                "finished": dag.finished(job),
-                "remaining": job in remaining_jobs,
-                "_executor": hasattr(scheduler._executor, "next_seconds_between_status_checks"),
-            }
-            Path("seen.json").write_text(json.dumps(seen))
-        return chosen
-"""
-SNAKEFILE_OF_CANARY = """
-from snakemake_scheduler_plugin_canary import table
-rule work:
-    output: "out.txt"
-    threads: lambda wildcards: 3 if table else 2
-    resources:
-        slot=lambda wildcards: table.get("slot", "old"),
-        pool=lambda wildcards: 7 if table else 3,
-    shell: "true"
-"""
-
-
-def test_a_resource_added_while_selecting_makes_snakemake_ask_the_functions_again(
-    tmp_path: Path,
-) -> None:
-    done = run(tmp_path, SNAKEFILE_OF_CANARY, "canary", plugins={"scheduler_plugin_canary": CANARY})
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((tmp_path / "seen.json").read_text()) == {
-        "before": ["old", 3, 2],
-        "cached": "old",  # if not so, nothing needs to be added any more
-        "after": ["new", 7, 3],
-        "attempt set": [1, "newer"],
-        "failed": True,
-        "_errors": False,
-        "_open_jobs": True,
-        "_ready_jobs": True,
-        "needrun": True,
-        "finished": False,
-        "remaining": True,
-        "_executor": True,
-    }
-    ((_, given_),) = dispatched(tmp_path, "work")
-    assert (given_["slot"], given_["pool"], given_["threads"]) == ("newer", 7, 3)
-
-
 def test_the_executor_waits_as_long_as_it_is_told() -> None:
     class Waiting(RemoteExecutor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -190,7 +112,7 @@ def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
     assert events == [("greedy", "KeyError('x')")] * (failures - 11)
 
 
-SNAKEFILE = """
+HEAD = """
 from pathlib import Path
 from tests.support.failing_slurm import RULES, recorded_cluster
 from snakemake_scheduler_plugin_tilewright.placement import cluster
@@ -199,28 +121,19 @@ from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 cluster._current = recorded_cluster()
 plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))
 
-rule all:
-    default_target: True
-    input: expand("out/{i}.txt", i=range(8)), "bad.txt", "lost.txt"
-localrules: all
-rule good:
-    output: "out/{i}.txt"
-    threads: plan.threads("good")
-    resources: **plan.routed("good")
-    shell: "true"
-rule bad:
-    output: "bad.txt"
-    log: "bad.log"
-    threads: plan.threads("bad")
-    resources: **plan.routed("bad")
-    shell: "true"
-rule lost:
-    output: "lost.txt"
-    log: "lost.log"
-    threads: plan.threads("lost")
-    resources: **plan.routed("lost")
-    shell: "true"
 """
+
+
+def routed(name: str, **stated: str) -> str:
+    """Return a rule that asks placement where each of its jobs runs."""
+    own = {
+        "threads": Code(f'plan.threads("{name}")'),
+        "own": Code(f'None, **plan.routed("{name}")'),
+    }
+    return rule(name, **stated, **own)
+
+
+GOOD = routed("good", output="out/{i}.txt")
 
 
 #: The last round of the run is over when it ends, as it may be: nothing but the run's end notes it.
@@ -238,7 +151,12 @@ Path("lost.held").touch()
 
 
 def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_path: Path) -> None:
-    done = run(tmp_path, LOST_LAST + SNAKEFILE, "tilewright", "--retries", "5", "--keep-going")
+    options = ("--set-resources", "gone:slurm_extra='--nice=5'", "--retries", "5", "--keep-going")
+    wanted = default_target(*(f"out/{i}.txt" for i in range(8)), "bad.txt", "lost.txt", "gone.txt")
+    fails = [
+        routed(name, output=f"{name}.txt", log=f"{name}.log") for name in ("bad", "lost", "gone")
+    ]
+    done = run(tmp_path, "".join([LOST_LAST, HEAD, wanted, GOOD, *fails]), "tilewright", *options)
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert "placement failed" not in said
@@ -258,7 +176,7 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
         before = static.place_of("good", wildcards)
         elsewhere += before is not None and before.pool != place["pool"]
     assert elsewhere  # or it shows nothing: the static plan gave them their values
-    assert sum(event["event"] == "done" for event in events) == 9, (events, said)
+    assert sum(event["event"] == "done" for event in events) == 10, (events, said)
     # two tries and not six: the second failure is the same
     assert [given_["attempt"] for _, given_ in dispatched(tmp_path, "bad")] == [1, 2]
     failures = [event for event in events if event.get("rule") == "bad" and "cause" in event]
@@ -266,31 +184,19 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
         ("error", 100, None),
         ("error", 101, True),
     ]
-    # the node that died under a job is left out when it is sent again
-    assert extras(tmp_path) == [None, "--exclude=c1"]
+    # the node that died under a job is left out when it is sent again, beside what the user asks
+    extras = {name: [given_.get("slurm_extra") for _, given_ in dispatched(tmp_path, name)]
+              for name in ("lost", "gone")}  # fmt: skip
+    assert extras == {"lost": [None, "--exclude=c1"], "gone": ["--nice=5", "--nice=5 --exclude=c1"]}
 
 
 def test_the_last_job_is_noted_where_the_snakefile_does_not_end_the_plan(tmp_path: Path) -> None:
     # Snakemake asks for no round after it, and it ends before the other thread looks, after 5 s
-    only = SNAKEFILE.replace(
-        '    input: expand("out/{i}.txt", i=range(8)), "bad.txt", "lost.txt"\n', ""
-    )
-    done = run(tmp_path, only, "tilewright", "out/1.txt")
+    done = run(tmp_path, HEAD + GOOD, "tilewright", "out/1.txt")
     assert done.returncode == 0, done.stderr
     events = [event["event"] for event in read_ledger(tmp_path / "ledger.jsonl")]
     assert events.count("done") == events.count("place") == 1
     assert done.stderr.count("placement: 1 job done") == 1
-
-
-def extras(folder: Path) -> list[str | None]:
-    return [given_.get("slurm_extra") for _, given_ in dispatched(folder, "lost")]
-
-
-def test_nodes_are_left_out_beside_what_the_user_asks_of_sbatch(tmp_path: Path) -> None:
-    chosen = ("--set-resources", "lost:slurm_extra='--nice=5'", "--retries", "3")
-    done = run(tmp_path, SNAKEFILE, "tilewright", *chosen)
-    assert "placement failed" not in done.stdout + done.stderr
-    assert extras(tmp_path)[:2] == ["--nice=5", "--nice=5 --exclude=c1"]
 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
@@ -298,13 +204,9 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "cache").touch()
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "-c1", "--scheduler", "tilewright"],
-        cwd=tmp_path,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+        cwd=tmp_path, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 1
     assert "cannot be written (Not a directory); make room there" in done.stderr
     assert "Traceback" not in done.stderr

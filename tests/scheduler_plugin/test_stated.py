@@ -1,12 +1,9 @@
-"""Rules that never heard of placement: what they state, and what a run of them is given."""
+"""What rules state that never heard of placement, and what their jobs are given."""
 
 from __future__ import annotations
 
 import doctest
-import subprocess
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +20,6 @@ from snakemake_scheduler_plugin_tilewright.stated import (
     resources_at,
     stated_shape_of,
 )
-from tests.support.scribe import dispatched, events, run
 
 
 def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources: Any) -> Any:
@@ -54,40 +50,22 @@ class Tbd:
 @pytest.mark.parametrize(
     ("stated", "gpus"),
     [
-        ({}, 0),
-        ({"gpu": 2}, 2),
-        ({"gpus": 3}, 3),
-        ({"gpu": True}, 0),
-        ({"gpu": Tbd()}, 0),
-        ({"gres": "gpu:1"}, 1),
-        ({"gres": "gpu"}, 1),
-        ({"gres": "gpu:a100"}, 1),
-        ({"gres": "gpu:a100:2"}, 2),
-        ({"gres": "gpu:nvidia_h100_80gb.hbm3:2"}, 2),
-        ({"gres": "gres:gpu:2"}, 2),
-        ({"gres": "gres/gpu=2"}, 2),
-        ({"gres": "gpu:0"}, 0),
-        ({"gres": "shard:4"}, 0),
-        ({"gres": "tmpfs:gpu:4"}, 0),
-        ({"gres": "shard:4,gpu:a100:1,gpu:v100:2"}, 3),
-        ({"gpu": 1, "gres": "gpu:4"}, 1),
-        ({"slurm_extra": "--gres=gpu:2"}, 2),
-        ({"slurm_extra": "'--gres=gpu:2'"}, 2),
-        ({"slurm_extra": "--gres='gpu:b200:2' --nice=5"}, 2),
-        ({"slurm_extra": "--gres gpu:2"}, 2),
-        ({"slurm_extra": "--gpus=2"}, 2),
-        ({"slurm_extra": "--gpus 2"}, 2),
-        ({"slurm_extra": "--gpus a100:3"}, 3),
-        ({"slurm_extra": "--gpus-per-node=a100:2 --nice=5"}, 2),
-        ({"slurm_extra": "--gpus-per-task=2"}, 2),
-        ({"slurm_extra": "-G 2"}, 2),
-        ({"slurm_extra": "-G2"}, 2),
-        ({"slurm_extra": "-G a100:2"}, 2),
-        ({"slurm_extra": "--gpu-bind=closest --cpus-per-gpu=4 --mem-per-gpu=4G"}, 0),
-        ({"slurm_extra": "--nice=5 --comment=A-G=5"}, 0),
-        ({"slurm_extra": None, "gres": None}, 0),
+        ({}, 0), ({"gpu": 2}, 2), ({"gpus": 3}, 3), ({"gpu": True}, 0), ({"gpu": Tbd()}, 0),
+        ({"gpu": 1, "gres": "gpu:4"}, 1), ({"slurm_extra": None, "gres": None}, 0),
+        *(({"gres": gres}, gpus) for gres, gpus in {
+            "gpu:1": 1, "gpu": 1, "gpu:a100": 1, "gpu:a100:2": 2, "gres:gpu:2": 2, "gres/gpu=2": 2,
+            "gpu:nvidia_h100_80gb.hbm3:2": 2, "gpu:0": 0, "shard:4": 0, "tmpfs:gpu:4": 0,
+            "shard:4,gpu:a100:1,gpu:v100:2": 3,
+        }.items()),
+        *(({"slurm_extra": extra}, gpus) for extra, gpus in {
+            "--gres=gpu:2": 2, "'--gres=gpu:2'": 2, "--gres='gpu:b200:2' --nice=5": 2,
+            "--gres gpu:2": 2, "--gpus=2": 2, "--gpus 2": 2, "--gpus a100:3": 3, "-G2": 2,
+            "--gpus-per-node=a100:2 --nice=5": 2, "--gpus-per-task=2": 2, "-G 2": 2,
+            "-G a100:2": 2, "--gpu-bind=closest --cpus-per-gpu=4 --mem-per-gpu=4G": 0,
+            "--nice=5 --comment=A-G=5": 0,
+        }.items()),
     ],
-)
+)  # fmt: skip
 def test_gpus(stated: dict[str, Any], gpus: int) -> None:
     assert gpus_of(stated) == gpus
 
@@ -191,109 +169,3 @@ def test_memory_per_cpu_is_never_rounded_down() -> None:
     place = replace(PLACE, shape=Shape(3, 1000, 0, 60))
     found = resources_at(place, job(3, mem_mb_per_cpu=100, runtime=60), failed=True)
     assert found["mem_mb_per_cpu"] == 334
-
-
-SNAKEFILE = """
-from tests.support.failing_slurm import cluster_with_qos
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-cluster._current = cluster_with_qos()  # as a profile names it
-
-rule all:
-    default_target: True
-    input: expand("out/{i}.txt", i=range(8)), "train.txt", "fixed.txt", "hungry.txt",
-           "growing.txt", "per_cpu.txt"
-localrules: all
-rule plain:
-    output: "out/{i}.txt"
-    threads: 8
-    resources: mem_mb=5000, runtime=60
-    shell: "true"
-rule train:
-    output: "train.txt"
-    threads: 4
-    resources: mem_mb=9000, slurm_extra="'--gres=gpu:1'"
-    shell: "true"
-rule fixed:
-    output: "fixed.txt"
-    threads: 2
-    resources: slurm_account="maigan", slurm_partition="own", qos="maigan-b", mem_mb=700
-    shell: "true"
-rule hungry:
-    output: "hungry.txt"
-    log: "hungry.log"
-    threads: 2
-    resources: mem_mb=4000, runtime=30
-    shell: "true"
-rule growing:
-    output: "growing.txt"
-    log: "growing.log"
-    threads: 2
-    resources: mem_mb=lambda wildcards, attempt: 4000 * attempt**2
-    shell: "true"
-rule per_cpu:
-    output: "per_cpu.txt"
-    log: "per_cpu.log"
-    threads: 2
-    resources: mem_mb_per_cpu=1500
-    shell: "true"
-"""
-
-
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A run of the workflow above, whose executor bears the name of Slurm's."""
-    folder = tmp_path_factory.mktemp("stated")
-    return folder, run(folder, SNAKEFILE, "tilewright", "--retries", "3", executor="slurm")
-
-
-def tries(folder: Path, rule: str, *names: str) -> list[tuple[Any, ...]]:
-    return [tuple(given_.get(name) for name in names) for _, given_ in dispatched(folder, rule)]
-
-
-def placed(folder: Path) -> Mapping[str, Any]:
-    return {event["job"]: event for event in events(folder, "place")}
-
-
-def test_the_jobs_of_such_a_workflow_are_placed(
-    ran: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
-    folder, done = ran
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert "placement failed" not in said
-    assert "placement: 13 jobs done" in said
-    places = placed(folder)
-    jobs = dispatched(folder, "plain")
-    assert len(jobs) == 8
-    for wildcards, given_ in jobs:
-        place = places[f"rule_plain_wildcards_{wildcards['i']}"]
-        assert given_["slurm_account"] == place["account"]
-        assert (place["kind"], given_["slurm_partition"]) == ("cpu", "hpg-default")
-        assert given_["qos"] == place["account"]
-        assert (given_["threads"], given_["mem_mb"], given_["runtime"]) == (8, 5000, 60)
-    assert len({given_["slurm_account"] for _, given_ in jobs}) > 1
-    ((partition, extra, account),) = tries(
-        folder, "train", "slurm_partition", "slurm_extra", "slurm_account"
-    )
-    assert (partition, extra) == ("hpg-b200", "'--gres=gpu:1'")
-    assert (places["rule_train"]["kind"], places["rule_train"]["account"]) == ("gpu", account)
-
-
-def test_what_the_rule_fixed_stays(ran: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    names = ("slurm_account", "slurm_partition", "qos", "mem_mb")
-    assert tries(ran[0], "fixed", *names) == [("maigan", "own", "maigan-b", 700)]
-    assert placed(ran[0])["rule_fixed"]["account"] == "maigan"
-
-
-def test_memory_doubles_after_a_failure_unless_the_rule_asks_for_more(
-    ran: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
-    folder, _ = ran
-    assert tries(folder, "hungry", "mem_mb", "runtime") == [(4000, 30), (8000, 30)]
-    assert tries(folder, "growing", "mem_mb") == [(4000,), (16000,)]
-    assert tries(folder, "per_cpu", "mem_mb_per_cpu") == [(1500,), (3000,)]
-    # what placement counts is what is sent
-    for rule, mem_mb in (("hungry", 8000), ("growing", 16000), ("per_cpu", 6000)):
-        assert placed(folder)[f"rule_{rule}"]["mem_mb"] == mem_mb
-    failures = {event["rule"]: event["cause"] for event in events(folder, "fail")}
-    assert failures == dict.fromkeys(("hungry", "growing", "per_cpu"), "memory")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import yaml
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from tests.conftest import REPO
 from tests.support.slurm_cluster import BUSY, Cluster, Job, peak_use, wait_for
+from tests.support.slurm_cluster.settings import ACCOUNTS
 
 SLEEPERS: dict[str, Any] = {
     "jobs": 8,
@@ -34,8 +36,20 @@ SITE: dict[str, Any] = {
     "patience_s": 5,
     "calls_per_min": 60,
 }
-#: (CPUs, memory in MB, GPUs) of the worked example.
-LIMITS = {"clive": (104, 812 * 1024, 3), "maigan": (80, 625 * 1024, 2)}
+#: In place of ``sbatch``: of rule work the sleeping job alone, by its number. Snakemake starts
+#: twice in each job, which takes longer than most of them sleep.
+_LIGHT = """\
+#!/bin/bash
+given=() i=
+for word in "$@"; do
+  case "$word" in
+    rule_work_wildcards_*) i=${{word##*_}} ;;
+    --wrap=*) [ -z "$i" ] || word="--wrap={job} out/$i.txt {seconds} none $i" ;;
+  esac
+  given+=("$word")
+done
+exec {sbatch} "${{given[@]}}"
+"""
 
 
 @dataclass
@@ -50,13 +64,39 @@ class ClusterRun:
     env: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def prepare(self, site: dict[str, Any] | None = None, **config: Any) -> ClusterRun:
-        """Write the config and the site."""
+    def prepare(
+        self, site: dict[str, Any] | None = None, *, light: bool = False, **config: Any
+    ) -> ClusterRun:
+        """Write the config and the site; ``light`` jobs sleep and write, without a Snakemake."""
         if self.snakefile.parent.name == "sleepers":
             (self.folder / "config.yaml").write_text(yaml.safe_dump({**SLEEPERS, **config}))
         (self.folder / "site.yaml").write_text(yaml.safe_dump({**SITE, **(site or {})}))
+        if light:
+            job = f"{sys.executable} {self.snakefile.with_name('job.py')}"
+            seconds = {**SLEEPERS, **config}["seconds"]
+            for folder in ("out", "log/work"):
+                (self.folder / folder).mkdir(parents=True, exist_ok=True)
+            self.stand_in(
+                "sbatch", _LIGHT.format(job=job, seconds=seconds, sbatch=shutil.which("sbatch"))
+            )
         self.first_id = max((job.id for job in self.slurm.jobs()), default=0)
         return self
+
+    def stand_in(self, program: str, script: str) -> None:
+        """Have a script run in place of a program of Slurm."""
+        path = self.folder / "bin" / program
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(script)
+        path.chmod(0o755)
+        self.env["PATH"] = f"{path.parent}:{os.environ['PATH']}"
+
+    def note_calls(self, *programs: str) -> Path:
+        """Have each call of programs of Slurm noted: time, parent, job, command."""
+        calls = self.folder / "calls.txt"
+        for name in programs:
+            note = f'echo "$(date +%s) $PPID ${{SLURM_JOB_ID:-none}} {name} $*" >> "{calls}"'
+            self.stand_in(name, f'#!/bin/sh\n{note}\nexec {shutil.which(name)} "$@"\n')
+        return calls
 
     def command(self, *args: str) -> list[str]:
         return [
@@ -67,28 +107,21 @@ class ClusterRun:
 
     def environment(self) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
-        return {
-            **own,
-            **self.slurm.env,
+        paths = {
             "TILEWRIGHT_SITE": str(self.folder / "site.yaml"),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             "PYTHONPATH": f"{REPO / 'src'}:{REPO}:{REPO / 'tests/support/standin'}",
-            **self.env,
         }
+        return {**own, **self.slurm.env, **paths, **self.env}
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start Snakemake in a session of its own; what it says goes to ``run.log``."""
         with (self.folder / "run.log").open("w") as log:
             process = subprocess.Popen(
-                self.command(*args),
-                cwd=self.folder,
-                env=self.environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
+                self.command(*args), cwd=self.folder, env=self.environment(), stdout=log,
+                stderr=subprocess.STDOUT, text=True, start_new_session=True,
                 preexec_fn=_heed_signals,
-            )
+            )  # fmt: skip
         self.started.append(process)
         return process
 
@@ -140,11 +173,6 @@ class ClusterRun:
         """Return why tries failed."""
         return {event["cause"] for event in self.events if event["event"] == "fail"}
 
-    def refusals(self) -> Counter[str]:
-        """Return how often sbatch refused each job."""
-        return Counter(event["job"] for event in self.events
-                       if event["event"] == "fail" and event["cause"] == "refused")  # fmt: skip
-
     def pending(self) -> list[int]:
         """Return the numbers of this run's jobs that pend now."""
         done = self.slurm.run(["squeue", "-h", "-u", "root", "-t", "PD", "-o", "%A"])
@@ -163,21 +191,23 @@ class ClusterRun:
 
         wait_for(running, timeout_s, f"{count} running jobs")
 
-    def check_limits(self, others: tuple[Job, ...] = ()) -> None:
+    def check_limits(self, *others: Job) -> None:
         """No account ever held more than its limits."""
-        for account, (cpus, mem_mb, gpus) in LIMITS.items():
-            peak = peak_use([*self.jobs(), *others], account)
-            assert peak["cpu"] <= cpus, (account, peak)
-            assert peak["mem_mb"] <= mem_mb, (account, peak)
-            assert peak["gpus"] <= gpus, (account, peak)
+        for account in ACCOUNTS:
+            peak = peak_use([*self.jobs(), *others], account.name)
+            assert peak["cpu"] <= account.cpus, (account, peak)
+            assert peak["mem_mb"] <= account.mem_gb * 1024, (account, peak)
+            assert peak["gpus"] <= account.gpus, (account, peak)
+
+    def check_calm(self) -> None:
+        """No job was moved and none failed."""
+        assert not self.moves(), dump(self.events)
+        assert not self.causes(), dump(self.events)
 
     def check_placed(self, accounts: set[str]) -> list[Job]:
         """Every job of Slurm ran in one of these accounts and is in the ledger, place and end.
 
-        Returns
-        -------
-        list of Job
-            Those that completed.
+        Those that completed are returned.
         """
         events = self.events
         back = Counter(event["job"] for event in events if event["event"] == "withdraw")
@@ -196,12 +226,10 @@ class ClusterRun:
         assert ended == {(job.comment, job.account, job.id) for job in completed}, dump(events)
         return completed
 
-    def check_outputs(self, expected: set[int], *, once: bool = True) -> None:
+    def check_outputs(self, *expected: int, once: bool = True) -> None:
         """Every output is whole, nothing else is there, and each was written once."""
-        found = {path.stem for path in (self.folder / "out").glob("*.txt")}
-        assert found == set(map(str, expected)), found
-        for i in expected:
-            assert (self.folder / f"out/{i}.txt").read_text() == f"{i}\n" * 1000
+        found = {path.stem: path.read_text() for path in (self.folder / "out").glob("*.txt")}
+        assert found == {str(i): f"{i}\n" * 1000 for i in expected}, found.keys()
         if once:
             writes = Counter((self.folder / "writes.txt").read_text().split())
             assert max(writes.values()) == 1, writes

@@ -22,17 +22,18 @@ from tests.support.recorded import (
 
 RULES = Rules(
     {"good": {"gpu": Shape(8, 5000, 1, 60), "cpu": Shape(6, 3000, 0, 90)},
-     "bad": {"cpu": Shape(2, 100, 0, 5)}, "lost": {"cpu": Shape(2, 100, 0, 5)}}
+     **{rule: {"cpu": Shape(2, 100, 0, 5)} for rule in ("bad", "lost", "gone")}}
 )  # fmt: skip
 
 
 #: Rules whose first job does not end well: its number, state and what Slurm says of it.
+_NODE = ("NODE_FAIL", details("NODE_FAIL", "NodeDown", "0:0", "0:0"))
+_MEMORY = ("OUT_OF_MEMORY", details("OUT_OF_MEMORY", "OutOfMemory", "0:125", "0:0"))
 _ENDED = {
-    "lost": (200, "NODE_FAIL", details("NODE_FAIL", "NodeDown", "0:0", "0:0")),
-    "hungry": (300, "OUT_OF_MEMORY", details("OUT_OF_MEMORY", "OutOfMemory", "0:125", "0:0")),
-    "growing": (301, "OUT_OF_MEMORY", details("OUT_OF_MEMORY", "OutOfMemory", "0:125", "0:0")),
-    "per_cpu": (302, "OUT_OF_MEMORY", details("OUT_OF_MEMORY", "OutOfMemory", "0:125", "0:0")),
-}
+    **{rule: (200 + k, *_NODE) for k, rule in enumerate(("lost", "gone"))},
+    **{rule: (300 + k, *_MEMORY) for k, rule in enumerate(("hungry", "starved", "growing",
+                                                           "per_cpu"))},
+}  # fmt: skip
 
 
 class FailingSlurm(Recorded):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 HOLD = "test_what_a_workflow_may_hold"
 ASK = "test_what_a_command_may_ask_for"
+RUNS = "tests/on_slurm/test_cluster_runs.py"
 LATER = "tests/scheduler_plugin/test_later_jobs.py"
 
 
@@ -80,16 +81,16 @@ FEATURES = (
     Feature("`--executor local`, `--dry-run`", "nothing is placed", ASK),
     Feature(
         "`--keep-going`", "what fails is named at the end, with its log",
-        "test_what_fails_is_named_and_the_rest_goes_on",
+        f"{RUNS}::test_retries_by_cause",
     ),
     Feature(
-        "SIGKILL, then `--rerun-incomplete`",
+        "SIGKILL, then `--unlock` and the same command",
         "jobs that still write are waited for, cancelled, or the run refuses (`stale` of the site)",
-        "test_a_run_that_was_killed_is_taken_up",
+        f"{RUNS}::test_coordinators_killed_and_restarted",
     ),
     Feature(
         "SIGINT, once", "Snakemake cancels all jobs",
-        "test_one_sigint_ends_the_jobs_and_the_next_run_goes_on",
+        f"{RUNS}::test_coordinators_killed_and_restarted",
     ),
     Feature(
         "a job that, by its input, asks for more than any account has",

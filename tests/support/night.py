@@ -51,19 +51,10 @@ class StaticRun(ClusterRun):
 
 @dataclass
 class Night:
-    """One run through the night.
+    """One run through the night, prepared and not started; what is not done by ``limit_s`` is not.
 
-    Attributes
-    ----------
-    run : ClusterRun
-        Prepared, not started.
-    jobs : int
-    limit_s : float
-        What is not done by then is not.
-    made_s : float
-        When the last output was there, since the start.
-    on_limits_s, pending_s : float
-        Job-seconds that own jobs pended on limits of accounts and QOS, and for any reason.
+    The last output was there at ``made_s``. Own jobs pended ``on_limits_s`` job-seconds on limits
+    of accounts and QOS, and ``pending_s`` for any reason.
     """
 
     run: ClusterRun
@@ -119,19 +110,15 @@ class Night:
         """Return what happens, by seconds from the start."""
         fills = [(20 + 2 * k * _FILLED_S, lambda k=k: self._fill(k)) for k in range(4)]
         slurm = self.slurm
-        return sorted(
-            [
-                *fills,
-                (60, lambda: slurm.run(["scontrol", "update", "NodeName=c2", "State=DRAIN",
-                                        "Reason=night"])),
-                (95, self._preempt),
-                (150, lambda: slurm.kill_part("slurmctld")),
-                (160, lambda: slurm.start_part("slurmctld")),
-                (195, self._begin_again),
-                (240, lambda: slurm.run(["scontrol", "update", "NodeName=c2", "State=RESUME"])),
-            ],
-            key=lambda event: event[0],
-        )  # fmt: skip
+        others: list[tuple[float, Callable[[], object]]] = [
+            (60, lambda: slurm.update("NodeName=c2", "State=DRAIN", "Reason=night")),
+            (95, self._preempt),
+            (150, lambda: slurm.kill_part("slurmctld")),
+            (160, lambda: slurm.start_part("slurmctld")),
+            (195, self._begin_again),
+            (240, lambda: slurm.update("NodeName=c2", "State=RESUME")),
+        ]
+        return sorted([*fills, *others], key=lambda event: event[0])
 
     def _fill(self, k: int) -> None:
         """Have a labmate hold the memory of one account for two minutes."""
@@ -143,11 +130,8 @@ class Night:
         """Have a QOS that may preempt ours hold all GPUs for half a minute."""
         slurm = self.slurm
         slurm.set_qos("brusko", "GrpTRES=cpu=112,mem=2000G,gres/gpu=8")
-        for qos, change in (
-            ("brusko", "preempt=clive,maigan"),
-            ("clive,maigan", "preemptmode=REQUEUE"),
-        ):
-            slurm.run(["sacctmgr", "-i", "modify", "qos", "where", f"name={qos}", "set", change])
+        slurm.modify("qos", "brusko", "preempt=clive,maigan")
+        slurm.modify("qos", "clive,maigan", "preemptmode=REQUEUE")
         slurm.sbatch("labmate", "-A", "brusko", "--qos=brusko", "-p", "hpg-b200",
                      "--gres=gpu:8", "-c", "8", "--mem=100G", command="sleep 30")  # fmt: skip
 
@@ -176,7 +160,7 @@ class Night:
     def _calm(self) -> None:
         slurm = self.slurm
         slurm.repair()
-        slurm.run(["sacctmgr", "-i", "modify", "qos", "where", "name=brusko", "set", "preempt="])
+        slurm.modify("qos", "brusko", "preempt=")
         with contextlib.suppress(TimeoutError):
             slurm.cancel_all(30)
 

@@ -29,7 +29,7 @@ common_settings = CommonSettings(
 )
 
 #: Rules whose jobs fail at their first try.
-ONCE = ("lost", "hungry", "growing", "per_cpu")
+ONCE = ("lost", "gone", "hungry", "starved", "growing", "per_cpu")
 
 class Executor(RemoteExecutor):
     def run_job(self, job):
@@ -69,6 +69,34 @@ class Executor(RemoteExecutor):
     def cancel_jobs(self, active_jobs):
         pass
 """
+
+
+class Code(str):
+    """An expression of a Snakefile, as it stands."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def rule(name: str, keyword: str = "rule", /, **stated: object) -> str:
+    """Return a rule whose jobs do nothing; what is no directive is one of its resources.
+
+    ``resources`` are more of them, as they stand.
+    """
+    directives = ("output", "input", "log", "group", "threads", "retries")
+    lines = [f"{key}: {stated.pop(key)!r}" for key in directives if key in stated]
+    more = [str(stated.pop("resources"))] if "resources" in stated else []
+    if resources := [f"{key}={value!r}" for key, value in stated.items()] + more:
+        lines.append(f"resources: {', '.join(resources)}")
+    return "\n    ".join([f"{keyword} {name}:", *lines, 'shell: "true"\n'])
+
+
+def default_target(*inputs: str) -> str:
+    """Return the rule that the others are made for; the executor gets no job of it."""
+    wanted = ", ".join(map(repr, inputs))
+    return f"rule all:\n    default_target: True\n    input: {wanted}\nlocalrules: all\n"
 
 
 def run(

@@ -11,7 +11,7 @@ from pathlib import Path
 from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 
 output, seconds, fault, name = sys.argv[1:]
-device = os.environ["TILEWRIGHT_DEVICE"]
+device = os.environ.get("TILEWRIGHT_DEVICE") or ("gpu" if "SLURM_JOB_GPUS" in os.environ else "cpu")
 gpu_s, cpu_s = map(float, seconds.split(","))
 traces = Path("traces")
 traces.mkdir(exist_ok=True)

@@ -12,11 +12,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.support.slurm_cluster.processes import kill_all, with_descendants, with_environment
-from tests.support.slurm_cluster.settings import MemoryMode
 
 FOLDER_PREFIX = "tilewright-slurm-"
 #: Snakemake's job step drops SLURM_CONF before it calls srun, which then looks here.
@@ -24,14 +23,13 @@ DEFAULT_CONF = Path("/etc/slurm/slurm.conf")
 _CGROUPS = Path("/sys/fs/cgroup")
 #: A command of each package that `make test` installs (tests/install_packages).
 _COMMANDS = {
-    "slurmctld": "slurm-wlm",
-    "slurmd": "slurm-wlm",
-    "sbatch": "slurm-wlm",
+    **dict.fromkeys(("slurmctld", "slurmd", "sbatch"), "slurm-wlm"),
+    **dict.fromkeys(("mariadbd", "mariadb-install-db"), "mariadb-server"),
     "slurmdbd": "slurmdbd",
-    "mariadbd": "mariadb-server",
-    "mariadb-install-db": "mariadb-server",
     "munged": "munge",
 }
+#: How long to wait for another test session's cluster on this machine to end.
+_LOCK_WAIT_S = 300.0
 
 
 class Unavailable(RuntimeError):
@@ -65,14 +63,14 @@ def _is_ours(link: Path) -> bool:
 
 
 @contextlib.contextmanager
-def only_cluster(wait_s: float) -> Iterator[None]:
+def only_cluster() -> Iterator[None]:
     """Hold the machine's one test cluster: nodes' cgroups and the default conf have fixed names.
 
     The lock is the kernel's, so it goes with its holder; the empty file stays.
     """
     path = Path(tempfile.gettempdir()) / f"{FOLDER_PREFIX}lock"
     with path.open("w") as stream:
-        limit = time.monotonic() + wait_s
+        limit = time.monotonic() + _LOCK_WAIT_S
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,7 +78,7 @@ def only_cluster(wait_s: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > limit:
                     raise Unavailable(
-                        f"another test session has held the Slurm cluster for {wait_s:.0f} s"
+                        f"another test session has held the Slurm cluster for {_LOCK_WAIT_S:.0f} s"
                     ) from None
                 time.sleep(0.2)
         yield
@@ -122,21 +120,21 @@ def free_ports(count: int) -> list[int]:
     raise Unavailable("no free ports between 20000 and 32000")
 
 
-def memory_mode() -> MemoryMode:
-    """``cgroup`` where cgroups of version 1 can be made, as Slurm's plugin without systemd needs.
+def has_cgroups() -> bool:
+    """Whether cgroups of version 1 can be made, as Slurm's plugin without systemd needs.
 
     Only then is a job over its memory OUT_OF_MEMORY; gathered figures make it FAILED 0:9.
     """
     for controller in ("memory", "freezer"):
         trial = _CGROUPS / controller / f"{FOLDER_PREFIX}trial"
         if not (_CGROUPS / controller / "tasks").exists():
-            return "gather"
+            return False
         try:
             trial.mkdir()
             trial.rmdir()
         except OSError:
-            return "gather"
-    return "cgroup"
+            return False
+    return True
 
 
 def _cgroups_of(node: str) -> list[Path]:
@@ -161,16 +159,12 @@ def remove_cgroups(node: str) -> None:
             cgroup.rmdir()
 
 
-def create_users(names: tuple[str, ...]) -> list[str]:
+def create_users(names: Iterable[str]) -> list[str]:
     """Create the users that the machine lacks and return their names."""
-    created = []
-    for name in names:
-        try:
-            pwd.getpwnam(name)
-        except KeyError:
-            subprocess.run(["useradd", "-m", "-s", "/bin/bash", name], check=True)
-            created.append(name)
-    return created
+    lacking = sorted({*names} - {entry.pw_name for entry in pwd.getpwall()})
+    for name in lacking:
+        subprocess.run(["useradd", "-m", "-s", "/bin/bash", name], check=True)
+    return lacking
 
 
 def remove_users(names: list[str]) -> None:

@@ -7,13 +7,15 @@ import secrets
 import shutil
 import stat
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.support.slurm_cluster import config_files
 from tests.support.slurm_cluster.config_files import Place
 from tests.support.slurm_cluster.host import search_path
 from tests.support.slurm_cluster.processes import Daemon
-from tests.support.slurm_cluster.settings import Settings
+from tests.support.slurm_cluster.settings import NODE_NAMES, NODES
 
 #: Environment variable that tells which node a step daemon belongs to.
 NODE_MARK = "TILEWRIGHT_TEST_NODE"
@@ -23,38 +25,25 @@ def node_mark(folder: Path, node: str) -> str:
     return f"{folder.name}/{node}"
 
 
-def lay_out(settings: Settings, place: Place) -> None:
+def lay_out(place: Place, accounting: bool) -> None:
     """Write every file that the daemons want to find."""
     folder = place.folder
     folder.mkdir(mode=0o755)
-    owners = {
-        "etc": "root",
-        "dev": "root",
-        "spool": "root",
-        "run": "slurm",
-        "log": "slurm",
-        "state": "slurm",
-        "munge": "root",
-        "database": "mysql",
-        "scratch": "root",
-    }
-    for name, owner in owners.items():
-        (folder / name).mkdir(mode=0o755)
-        shutil.chown(folder / name, owner)
+    owners = {"root": "etc dev spool munge scratch", "slurm": "run log state", "mysql": "database"}
+    for owner, names in owners.items():
+        for name in names.split():
+            (folder / name).mkdir(mode=0o755)
+            shutil.chown(folder / name, owner)
     (folder / "scratch").chmod(0o1777)
-    for node in settings.nodes:
+    for node in NODES:
         (folder / "spool" / node.name).mkdir()
-    place.slurm_conf.write_text(config_files.slurm_conf(settings, place))
-    (folder / "etc" / "gres.conf").write_text(config_files.gres_conf(settings, place))
+    place.slurm_conf.write_text(config_files.slurm_conf(place, accounting))
+    (folder / "etc" / "gres.conf").write_text(config_files.gres_conf(place))
     (folder / "etc" / "cgroup.conf").write_text(config_files.cgroup_conf(place))
-    _private(
-        folder / "etc" / "slurmdbd.conf",
-        config_files.slurmdbd_conf(settings, place).encode(),
-        "slurm",
-    )
+    _private(folder / "etc" / "slurmdbd.conf", config_files.slurmdbd_conf(place).encode(), "slurm")
     _private(folder / "munge" / "key", secrets.token_bytes(128), "root")
     _private(folder / "database" / "init.sql", config_files.database_init().encode(), "mysql")
-    for index in range(max((node.gpus for node in settings.nodes), default=0)):
+    for index in range(max(node.gpus for node in NODES)):
         _make_gpu(place.gpu(str(index)))
 
 
@@ -85,26 +74,19 @@ def install_database(place: Place) -> None:
     )
 
 
-def make_daemons(settings: Settings, place: Place) -> dict[str, Daemon]:
+def make_daemons(place: Place, accounting: bool) -> dict[str, Daemon]:
     """Return the daemons by name (``slurmd-NODE`` for nodes), in the order of starting."""
     conf = str(place.slurm_conf)
     daemons = [_munged(place)]
-    if settings.accounting:
+    if accounting:
         asked = ["sacctmgr", "-n", "list", "cluster"]
         daemons += [_mariadbd(place), _daemon(place, "slurmdbd", ["slurmdbd", "-D"], asked)]
     argv = ["slurmctld", "-D", "-f", conf]
     daemons.append(_daemon(place, "slurmctld", argv, ["scontrol", "ping"]))
-    for node, port in zip(settings.nodes, place.node_ports, strict=True):
-        argv = ["slurmd", "-D", "-f", conf, "-N", node.name]
-        daemons.append(
-            _daemon(
-                place,
-                f"slurmd-{node.name}",
-                argv,
-                port,
-                {NODE_MARK: node_mark(place.folder, node.name)},
-            )
-        )
+    for node, port in zip(NODE_NAMES, place.ports[3:], strict=True):
+        argv = ["slurmd", "-D", "-f", conf, "-N", node]
+        marks = {NODE_MARK: node_mark(place.folder, node)}
+        daemons.append(_daemon(place, f"slurmd-{node}", argv, port, marks))
     return {daemon.name: daemon for daemon in daemons}
 
 
@@ -113,11 +95,10 @@ def _daemon(
     name: str,
     argv: list[str],
     probe: list[str] | int,
-    marks: dict[str, str] | None = None,
+    marks: Mapping[str, str] = MappingProxyType({}),
 ) -> Daemon:
     env = {"PATH": search_path(), "LC_ALL": "C.UTF-8", "SLURM_CONF": str(place.slurm_conf)}
-    log = place.folder / "log" / f"{name}.out"
-    return Daemon(name, argv, env | (marks or {}), log, probe)
+    return Daemon(name, argv, {**env, **marks}, place.folder / "log" / f"{name}.out", probe)
 
 
 def _munged(place: Place) -> Daemon:
@@ -135,11 +116,11 @@ def _mariadbd(place: Place) -> Daemon:
     argv = [
         *("mariadbd", "--no-defaults", "--user=mysql", f"--datadir={folder / 'data'}"),
         *(f"--socket={folder / 'socket'}", f"--pid-file={folder / 'mariadbd.own'}"),
-        *("--bind-address=127.0.0.1", f"--port={place.database_port}"),
+        *("--bind-address=127.0.0.1", f"--port={place.ports[2]}"),
         *(f"--init-file={folder / 'init.sql'}", "--innodb-log-file-size=8M"),
         # slurmdbd complains of less than these two
         *("--innodb-buffer-pool-size=256M", "--innodb-lock-wait-timeout=900"),
         # a test's database need not outlive the machine: no flush for each commit
         *("--innodb-flush-log-at-trx-commit=0", "--skip-log-bin"),
     ]
-    return _daemon(place, "mariadbd", argv, place.database_port)
+    return _daemon(place, "mariadbd", argv, place.ports[2])

@@ -9,52 +9,38 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
 
 
+@dataclass
 class Daemon:
     """One long-running process, which can be started again after it ended.
 
-    Parameters
-    ----------
-    name : str
-        For messages.
-    argv, env : sequence, mapping
-        What runs.
-    log : Path
-        Takes all it prints.
-    probe : sequence of str, or int
-        It is up when this command succeeds, or when this port is listened to.
+    ``log`` takes all it prints; it is up when ``probe`` succeeds, a command, or is listened to, a
+    port.
     """
 
-    def __init__(
-        self,
-        name: str,
-        argv: Sequence[str | Path],
-        env: Mapping[str, str],
-        log: Path,
-        probe: Sequence[str] | int,
-    ) -> None:
-        self.name = name
-        self._argv = [str(word) for word in argv]
-        self._env = dict(env)
-        self._log = log
-        self._probe = probe
-        self._process: subprocess.Popen[bytes] | None = None
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    log: Path
+    probe: Sequence[str] | int
+    _process: subprocess.Popen[bytes] | None = None
 
     def answers(self) -> bool:
         """Whether it is up and does its work."""
         if self.pid is None:
             return False
-        if isinstance(self._probe, int):
+        if isinstance(self.probe, int):
             with socket.socket() as trial:
                 trial.settimeout(1)
-                return trial.connect_ex(("127.0.0.1", self._probe)) == 0
+                return trial.connect_ex(("127.0.0.1", self.probe)) == 0
         try:
             done = subprocess.run(
-                self._probe, env=self._env, capture_output=True, timeout=15, check=False
+                self.probe, env=self.env, capture_output=True, timeout=15, check=False
             )
         except subprocess.TimeoutExpired:
             return False
@@ -68,31 +54,21 @@ class Daemon:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the process, or let one that was stopped by SIGSTOP go on."""
+        """Start the process where it does not run."""
         if self.pid is not None:
-            self.send(signal.SIGCONT)
             return
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal of pytest is not for the daemons.
             self._process = subprocess.Popen(
-                self._argv,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+                self.argv, env=self.env, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
 
-    def send(self, sig: signal.Signals) -> None:
-        if self._process is not None and self.pid is not None:
-            self._process.send_signal(sig)
-
-    def end(self, sig: signal.Signals = signal.SIGTERM, timeout_s: float = 10) -> None:
-        """End the process with ``sig``, with SIGKILL if it has not gone after ``timeout_s``."""
+    def end(self, timeout_s: float = 10) -> None:
+        """End the process, with SIGKILL if it has not gone after ``timeout_s``."""
         if self._process is None:
             return
-        self.send(sig)
-        self.send(signal.SIGCONT)  # a stopped process does not hear SIGTERM
+        self._process.terminate()
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -101,7 +77,7 @@ class Daemon:
 
     def tail(self, lines: int = 5) -> str:
         """The last lines of the log, for messages."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -4,39 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 #: Unit separator: comments and reasons may hold any printable character.
 DELIMITER = "\x1f"
 FIELDS = (
-    "JobIDRaw",
-    "User",
-    "Account",
-    "QOS",
-    "Partition",
-    "State",
-    "ExitCode",
-    "DerivedExitCode",
-    "Submit",
-    "Start",
-    "End",
-    "AllocTRES",
-    "ReqTRES",
-    "Comment",
-    "JobName",
-    "WorkDir",
-    "NodeList",
+    *("JobIDRaw", "Account", "QOS", "Partition", "State", "Submit", "Start", "End"),
+    *("AllocTRES", "ReqTRES", "Comment", "WorkDir", "NodeList"),
 )
 _MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step of a job: ``name`` is ``batch``, ``extern`` or the number of an ``srun``."""
-
-    name: str
-    state: str
-    exit_code: str
 
 
 @dataclass(frozen=True)
@@ -49,13 +25,10 @@ class Job:
     """
 
     id: int
-    user: str
     account: str
     qos: str
     partition: str
     state: str
-    exit_code: str
-    derived_exit_code: str
     submit: int | None
     start: int | None
     end: int | None
@@ -63,98 +36,56 @@ class Job:
     mem_mb: int
     gpus: int
     comment: str
-    name: str
     workdir: str
     node: str
-    steps: dict[str, Step] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
         return self.state not in {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED"}
 
 
-def parse_tres(text: str) -> dict[str, float]:
-    """Return the amounts of a TRES list; memory in MB.
-
-    >>> parse_tres("billing=8,cpu=8,gres/gpu=1,mem=48G,node=1")["mem"]
-    49152.0
-    """
-    amounts: dict[str, float] = {}
-    for item in filter(None, text.split(",")):
-        name, _, amount = item.partition("=")
-        unit = _MB.get(amount[-1:], 0.0)
-        amounts[name] = float(amount[:-1]) * unit if unit else float(amount)
-    return amounts
-
-
-def _epoch(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
-
-
-def _job(row: dict[str, str]) -> Job:
-    # A job that is cancelled while it waits has equal start and end, and nothing allocated.
-    ran = bool(row["AllocTRES"])
-    tres = parse_tres(row["AllocTRES"] or row["ReqTRES"])
-    return Job(
-        id=int(row["JobIDRaw"]),
-        user=row["User"],
-        account=row["Account"],
-        qos=row["QOS"],
-        partition=row["Partition"],
-        state=row["State"].split()[0],
-        exit_code=row["ExitCode"],
-        derived_exit_code=row["DerivedExitCode"],
-        submit=_epoch(row["Submit"]),
-        start=_epoch(row["Start"]) if ran else None,
-        end=_epoch(row["End"]),
-        cpus=int(tres.get("cpu", 0)),
-        mem_mb=round(tres.get("mem", 0)),
-        gpus=int(tres.get("gres/gpu", 0)),
-        comment=row["Comment"],
-        name=row["JobName"],
-        workdir=row["WorkDir"],
-        node=row["NodeList"] if ran else "",
-    )
+def _amount(text: str) -> float:
+    """Return an amount of a TRES list; memory in MB."""
+    unit = _MB.get(text[-1:], 0.0)
+    return float(text[:-1]) * unit if unit else float(text)
 
 
 def parse_jobs(text: str) -> list[Job]:
-    """Return the jobs of ``sacct -n -P -D`` output, each with the steps that follow it."""
-    jobs: list[Job] = []
+    """Return the jobs of ``sacct -n -P -D -X`` output."""
+    jobs = []
     for line in text.splitlines():
         row = dict(zip(FIELDS, line.split(DELIMITER), strict=True))
-        _, is_step, step = row["JobIDRaw"].partition(".")
-        if is_step:
-            jobs[-1].steps[step] = Step(step, row["State"].split()[0], row["ExitCode"])
-        else:
-            jobs.append(_job(row))
+        # A job that is cancelled while it waits has equal start and end, and nothing allocated.
+        ran = bool(row["AllocTRES"])
+        items = filter(None, (row["AllocTRES"] or row["ReqTRES"]).split(","))
+        tres = {name: _amount(amount) for name, _, amount in (i.partition("=") for i in items)}
+        times = {name: int(row[name]) if row[name].isdigit() else None for name in FIELDS[5:8]}
+        jobs.append(
+            Job(
+                *(int(row["JobIDRaw"]), row["Account"], row["QOS"], row["Partition"]),
+                *(row["State"].split()[0], times["Submit"], times["Start"] if ran else None),
+                *(times["End"], int(tres.get("cpu", 0)), round(tres.get("mem", 0))),
+                *(int(tres.get("gres/gpu", 0)), row["Comment"], row["WorkDir"]),
+                row["NodeList"] if ran else "",
+            )
+        )
     return jobs
 
 
-def peak_use(jobs: Iterable[Job], account: str, qos: str | None = None) -> dict[str, int]:
+def peak_use(jobs: Iterable[Job], account: str) -> dict[str, int]:
     """Return the most CPUs, memory and GPUs that jobs of ``account`` held at one instant.
 
     Each maximum is its own: they need not fall together. A job holds its resources from
     ``start`` up to, not including, ``end``. Accounting knows whole seconds only, so a job
     that starts in the second another ends does not overlap it, and one that starts and ends
     within a second does not count: no oversubscription is seen where there was none.
-
-    Parameters
-    ----------
-    jobs : iterable of Job
-        Records of :meth:`Cluster.jobs`.
-    account : str
-        Jobs of other accounts do not count.
-    qos : str, optional
-        Count only jobs of this QOS: limits are the QOS's where burst is one on the same account.
     """
     changes: list[tuple[float, int, tuple[int, int, int]]] = []
     for job in jobs:
-        if job.account != account or qos not in (None, job.qos) or job.start is None:
-            continue
         end = math.inf if job.end is None else job.end
-        if end > job.start:
-            changes.append((job.start, 1, (job.cpus, job.mem_mb, job.gpus)))
-            changes.append((end, -1, (job.cpus, job.mem_mb, job.gpus)))
+        if job.account == account and job.start is not None and end > job.start:
+            amounts = (job.cpus, job.mem_mb, job.gpus)
+            changes += [(job.start, 1, amounts), (end, -1, amounts)]
     held, peak = [0, 0, 0], [0, 0, 0]
     for _, sign, amounts in sorted(changes):  # at one instant, ends (-1) come before starts
         held = [have + sign * amount for have, amount in zip(held, amounts, strict=True)]

@@ -1,15 +1,8 @@
-"""What of a test cluster can be chosen: accounts, nodes, users, timeouts."""
+"""The accounts, nodes and users of the test cluster."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-MemoryMode = Literal["cgroup", "gather"]
-Part = Literal["munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd"]
-
-#: A burst QOS holds nine times the CPUs and memory of its account, and no GPU (HiPerGator's rule).
-BURST_FACTOR = 9
 
 
 @dataclass(frozen=True)
@@ -22,17 +15,13 @@ class Account:
     gpus: int
 
     @property
-    def burst_name(self) -> str:
-        return f"{self.name}-b"
-
-    @property
-    def limit(self) -> str:
-        return f"GrpTRES=cpu={self.cpus},mem={self.mem_gb}G,gres/gpu={self.gpus}"
-
-    @property
-    def burst_limit(self) -> str:
-        cpus, mem_gb = BURST_FACTOR * self.cpus, BURST_FACTOR * self.mem_gb
-        return f"GrpTRES=cpu={cpus},mem={mem_gb}G,gres/gpu=0"
+    def limits(self) -> dict[str, str]:
+        """``GrpTRES`` of its QOS and of its burst QOS, which has nine times as much and no GPU."""
+        amounts = {self.name: (1, self.gpus), f"{self.name}-b": (9, 0)}
+        return {
+            qos: f"GrpTRES=cpu={k * self.cpus},mem={k * self.mem_gb}G,gres/gpu={gpus}"
+            for qos, (k, gpus) in amounts.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -47,70 +36,21 @@ class Node:
     gpus: int = 0
 
 
-WORKED_EXAMPLE = (
+#: The worked example. The first is every user's default account.
+ACCOUNTS = (
     Account("clive", 104, 812, 3),
     Account("maigan", 80, 625, 2),
     Account("brusko", 32, 250, 1),
 )
-HIPERGATOR = (
+QOS_LIMITS = {qos: limit for account in ACCOUNTS for qos, limit in account.limits.items()}
+#: The first node's partition is the default one.
+NODES = (
     Node("c1", "hpg-default", 128, 1_000_000),
     Node("c2", "hpg-default", 128, 1_000_000),
     Node("b1", "hpg-b200", 112, 2_000_000, "b200", 8),
     Node("t1", "hpg-turin", 96, 750_000, "l4", 3),
 )
-
-
-@dataclass(frozen=True)
-class Settings:
-    """A cluster to start.
-
-    Parameters
-    ----------
-    accounts, nodes : tuple
-        The first account is every user's default, the first node's partition the default one.
-    users : tuple of str
-        Members of every account; created where the machine lacks them.
-    slurmd_timeout_s : int
-        Silence after which a node is down and its jobs end NODE_FAIL. slurmctld looks every
-        half minute: with 10 and with 15 alike, that took 26 to 34 s.
-    kill_wait_s : int
-        Time between TERM and KILL for a job that is cancelled or out of time.
-    min_job_age_s : int
-        How long slurmctld remembers an ended job (``scontrol show job``).
-    private_data : str
-        ``PrivateData`` of slurmctld and slurmdbd, for example ``"jobs,usage"``.
-    memory : {"cgroup", "gather"} or None
-        How a job over its memory is ended; ``None`` takes cgroups where they can be had.
-    lock_wait_s : float
-        How long to wait for another test session's cluster on this machine to end.
-    accounting : bool
-        False: no slurmdbd, hence no accounts, no limits, and no :meth:`Client.jobs`.
-    """
-
-    accounts: tuple[Account, ...] = WORKED_EXAMPLE
-    nodes: tuple[Node, ...] = HIPERGATOR
-    users: tuple[str, ...] = ("root", "kuser", "labmate")
-    slurmd_timeout_s: int = 15
-    kill_wait_s: int = 3
-    min_job_age_s: int = 300
-    private_data: str = ""
-    memory: MemoryMode | None = None
-    lock_wait_s: float = 300
-    accounting: bool = True
-
-    @property
-    def partitions(self) -> dict[str, list[Node]]:
-        """The nodes of each partition, the default partition first."""
-        found: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            found.setdefault(node.partition, []).append(node)
-        return found
-
-    @property
-    def qos_limits(self) -> dict[str, str]:
-        """The ``GrpTRES`` setting of every QOS, burst ones included."""
-        found: dict[str, str] = {}
-        for account in self.accounts:
-            found[account.name] = account.limit
-            found[account.burst_name] = account.burst_limit
-        return found
+NODE_NAMES = [node.name for node in NODES]
+PARTITIONS = tuple(dict.fromkeys(node.partition for node in NODES))
+#: Members of every account; created where the machine lacks them.
+USERS = ("root", "kuser", "labmate")
