@@ -304,8 +304,8 @@ def test_accounts_without_limits_share_the_nodes() -> None:
     ]  # fmt: skip
 
 
-def two_kinds() -> Capacity:
-    """Return an account on two nodes, of which one has a feature and is full."""
+@pytest.mark.parametrize("waiting", [1, 4, 8])
+def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, waiting: int) -> None:
     total = {"cpu": 32, "mem": 500_000, "gres/gpu": 0}
     both = (
         Node("big", ("p",), True, "MIXED", total, {**total, "cpu": 0}, ("big",)),
@@ -313,12 +313,8 @@ def two_kinds() -> Capacity:
     )
     where = Partition("p", None, None, {"cpu": 64, "mem": 10**6}, True, True, None, None, nodes=2)
     one = account("a", limit={"cpu": 4000, "mem": 400_000})
-    return room(one, partitions={"gpu": None, "cpu": where}, nodes=both)
-
-
-@pytest.mark.parametrize("waiting", [1, 4, 8])
-def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, waiting: int) -> None:
-    found, big = two_kinds(), replace(CPU, features=("big",))
+    here = room(one, partitions={"gpu": None, "cpu": where}, nodes=both)
+    found, big = here, replace(CPU, features=("big",))
     for _ in range(waiting):
         found = found.take("a", "cpu", big)
     assert found.fits("a", "cpu", CPU)
@@ -329,7 +325,7 @@ def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, wai
         Task(Job(f"{rule}{i}", rule, ("cpu",), nominal_s=600.0, wildcards={"i": i}, priority=-i))
         for i, rule in enumerate(names)
     ]
-    started = [one.task.job.rule for one in round_on(two_kinds(), plan, tasks).placements]
+    started = [one.task.job.rule for one in round_on(here, plan, tasks).placements]
     assert started.count("plain") == 4
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,32 +217,6 @@ def test_no_account_gets_a_job_that_it_gives_too_few_minutes() -> None:
 REASONS = (*GROUP_REASONS, *("Priority", "Resources", "None", "BeginTime") * 3)
 
 
-@dataclass
-class Question:
-    """All that one round of placing is asked."""
-
-    accounts: list[Account]
-    waiting: list[SlurmJob]
-    claims: list[Claim]
-    partitions: dict[Kind, Partition | None]
-    utilisation: float
-    shapes: dict[str, dict[Kind, Shape]]
-    ready: list[Task]
-    later: list[Task]
-    active: list[Task]
-    bad_nodes: dict[Kind, set[str]]
-
-    @property
-    def capacity(self) -> Capacity:
-        return room(*self.accounts, waiting=self.waiting, sent=self.claims,
-                    partitions=self.partitions, utilisation=self.utilisation)  # fmt: skip
-
-    def answer(self, cluster: Cluster) -> Round:
-        survey = replace(cluster.survey, partitions=self.partitions)
-        plan = Plan(Rules(self.shapes), cluster=replace(cluster, survey=survey))
-        return round_on(self.capacity, plan, self.ready, self.later, self.active, self.bad_nodes)
-
-
 def _up_to(required: bool = True, **most: int) -> st.SearchStrategy[dict[str, int]]:
     names = {"gpu": "gres/gpu", "cpu_min": "cpu/min", "gpu_min": "gres/gpu/min/running"}
     found = {names.get(name, name): st.integers(0, top) for name, top in most.items()}
@@ -260,7 +235,9 @@ _names = st.sampled_from("abc")
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
+def questions(draw: st.DrawFn) -> SimpleNamespace:
+    """All that one round of placing is asked."""
+
     def one_of(*options: Any) -> Any:
         return draw(st.sampled_from(options))
 
@@ -296,7 +273,7 @@ def questions(draw: st.DrawFn) -> Question:
 
     #: What limits a and b together.
     dept = Holder("account dept", draw(_some_tres), draw(_used))
-    return Question(
+    return SimpleNamespace(
         accounts=[
             account(
                 name,
@@ -338,7 +315,7 @@ def counts(one: Account, job: SlurmJob) -> bool:
     )  # fmt: skip
 
 
-def promised(question: Question, accounts: list[Account]) -> Counter[str]:
+def promised(question: SimpleNamespace, accounts: list[Account]) -> Counter[str]:
     """Return what pends or was sent on some accounts."""
     total: Counter[str] = Counter()
     for one in accounts:
@@ -349,7 +326,7 @@ def promised(question: Question, accounts: list[Account]) -> Counter[str]:
     return total
 
 
-def closed_kinds(question: Question, one: Account) -> set[Kind]:
+def closed_kinds(question: SimpleNamespace, one: Account) -> set[Kind]:
     if any(holder.limit.keys() - (holder.used or {}) for holder in one.at("").holders):
         return set(BOTH)
     reasons = {job.reason for job in question.waiting if counts(one, job)} & set(GROUP_REASONS)
@@ -358,8 +335,21 @@ def closed_kinds(question: Question, one: Account) -> set[Kind]:
 
 @settings(max_examples=250)
 @given(questions())
-def test_no_round_exceeds_limits_or_keeps_silent(cluster: Cluster, question: Question) -> None:
-    found = question.answer(cluster)
+def test_no_round_exceeds_limits_or_keeps_silent(
+    cluster: Cluster, question: SimpleNamespace
+) -> None:
+    places = question.partitions
+    capacity = room(
+        *question.accounts,
+        waiting=question.waiting,
+        sent=question.claims,
+        partitions=places,
+        utilisation=question.utilisation,
+    )
+    survey = replace(cluster.survey, partitions=places)
+    plan = Plan(Rules(question.shapes), cluster=replace(cluster, survey=survey))
+    tasks = (question.ready, question.later, question.active)
+    found = round_on(capacity, plan, *tasks, bad_nodes=question.bad_nodes)
     started = [start.task.name for start in found.placements]
     assert sorted([*started, *found.why]) == sorted(task.name for task in question.ready)
     assert all(found.why.values())
@@ -377,8 +367,7 @@ def test_no_round_exceeds_limits_or_keeps_silent(cluster: Cluster, question: Que
             assert asked[tres] <= max(0, left), (holder.name, tres)
     for start in found.placements:
         task, place = start.task, start.place
-        one, where = accounts[place.account], question.partitions[place.kind]
-        assert where is not None
+        one, where = accounts[place.account], places[place.kind]
         assert place.kind not in closed_kinds(question, one)
         assert place.kind in task.job.kinds
         assert (place.shape.gpus > 0) == (place.kind == "gpu")

@@ -6,6 +6,7 @@ import inspect
 import math
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -226,68 +227,66 @@ def test_snakemake_reads_the_arguments_that_the_functions_want(cluster: Cluster)
         assert get_function_params(ask) == inspect.signature(ask).parameters
 
 
-def set_up_in(workflow: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> Plan:
-    """Return what a Snakefile gets that is read in the main process, in a job, or beside both."""
-    monkeypatch.chdir(folder)
-    asks = SimpleNamespace(is_main_process=workflow == "main", remote_exec=workflow == "job")
-    return set_up(asks, **kwargs)
-
-
 @pytest.fixture
-def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def snakefile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
+    """Return what a Snakefile gets that is read in the main process, in a job, or beside both."""
     for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(clusters, "_current", None)
     monkeypatch.setattr(sys, "argv", ["snakemake", "all"])
+    monkeypatch.chdir(tmp_path)
+
+    def plan(where: str = "main", **of: Any) -> Plan:
+        main, job = where == "main", where == "job"
+        return set_up(SimpleNamespace(is_main_process=main, remote_exec=job), **of)
+
+    return plan
 
 
-@pytest.mark.usefixtures("no_job")
-def test_set_up_needs_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = set_up_in("main", tmp_path, monkeypatch)
+def test_set_up_without_a_cluster_needs_nothing(snakefile: Callable[..., Plan]) -> None:
+    plan = snakefile()
     assert (plan.cluster, plan.granted_cpus, plan.described, plan.gpus) == (None, None, None, None)
     assert (plan.ledger, plan.device, plan.count_slots) == (LEDGER, "cpu", False)
     with pytest.raises(PlacementError, match="nothing says what rule work needs"):
         plan.routed("work")
-    own = set_up_in("main", tmp_path, monkeypatch, sizes=RULES, ledger=Path("own"), device="gpu")
-    assert (own.ledger, own.device) == (Path("own"), "gpu")
-    assert values(own, "both", {})["gpu"] == 1
+    own = snakefile(sizes=RULES, ledger=Path("own"), device="gpu")
+    assert (own.ledger, own.device, values(own, "both", {})["gpu"]) == (Path("own"), "gpu", 1)
 
 
-@pytest.mark.usefixtures("no_job")
-@pytest.mark.parametrize(("workflow", "granted"), [("main", None), ("job", 3), ("other", None)])
+@pytest.mark.parametrize(("where", "granted"), [("main", None), ("job", 3), ("other", None)])
 def test_set_up_inside_a_job_takes_what_slurm_granted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workflow: str, granted: int | None
+    snakefile: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, where: str, granted: int | None
 ) -> None:
-    assert set_up_in(workflow, tmp_path, monkeypatch).granted_cpus is None
+    assert snakefile(where).granted_cpus is None
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # also where Snakemake itself runs inside a job
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
-    plan = set_up_in(workflow, tmp_path, monkeypatch)
+    plan = snakefile(where)
     assert plan.granted_cpus == granted
     assert either(plan, "work", {})["cpus_per_task"] == (granted or 8)
 
 
-@pytest.mark.usefixtures("no_job")
-def test_set_up_refuses_stale_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_up_refuses_to_run_beside_stale_jobs_and_only_where_jobs_are_sent(
+    snakefile: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="rule_a")
     found, recorded = cluster_with(line, tmp_path / "cache")
     monkeypatch.setattr(clusters, "_current", found)
     with pytest.raises(PlacementError, match="still write into"):
-        set_up_in("main", tmp_path, monkeypatch)
+        snakefile()
     times = recorded.asked.count("squeue")
-    assert set_up_in("other", tmp_path, monkeypatch).cluster is found
+    assert snakefile("other").cluster is found
     monkeypatch.setattr(sys, "argv", ["snakemake", "-n"])
-    assert set_up_in("main", tmp_path, monkeypatch).cluster is found
+    assert snakefile().cluster is found
     assert recorded.asked.count("squeue") == times
 
 
-@pytest.mark.usefixtures("no_job")
 def test_set_up_counts_slots_for_a_scheduler_that_does_not_look_at_slurm(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, snakefile: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "_current", cluster)
-    assert not POOLS & set_up_in("main", tmp_path, monkeypatch, sizes=RULES).routed("both").keys()
+    assert not POOLS & snakefile(sizes=RULES).routed("both").keys()
     monkeypatch.setattr(sys, "argv", ["snakemake", "--scheduler", "greedy"])
-    assert set_up_in("main", tmp_path, monkeypatch, sizes=RULES).routed("both").keys() > POOLS
+    assert snakefile(sizes=RULES).routed("both").keys() > POOLS
 
 
 def test_a_rule_that_states_both_kinds_runs_on_the_device_of_the_machine() -> None:
