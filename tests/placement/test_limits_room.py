@@ -52,9 +52,9 @@ def fitting(found: Capacity) -> list[str]:
     """Return which of CPU and GPU jobs fit on which account."""
     names = [one.name for one in found.accounts]
     shapes: dict[Kind, Shape] = {"cpu": CPU, "gpu": GPU}
-    return [
-        f"{name} {k}" for name in names for k, one in shapes.items() if found.fits(name, k, one)
-    ]
+    fits = {f"{n} {k}": found.fits(n, k, one) for n in names for k, one in shapes.items()}
+    assert all(fit in (True, False) for fit in fits.values())
+    return [name for name, fit in fits.items() if fit]
 
 
 def pend(account: str, reason: str = "Priority", **of: Any) -> SlurmJob:
