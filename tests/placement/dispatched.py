@@ -2,48 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Place
-from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
+from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-from tests.support.placement_rules import CPU, GPU, Rules
+from tests.support.placement_rules import BOTH, CPU, GPU, Rules
 from tests.support.recorded import USE, Recorded, cluster_with, queue_line
 
 RULES = Rules({"work": {"gpu": GPU, "cpu": CPU}}, seconds=600)
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 
 
-def dispatcher(queue: str | Unknown, folder: Path, sent: int, ready: int) -> Dispatcher:
+def gpus_in_use(**used: int) -> dict[str, str]:
+    """Return live use with so many GPUs of each account in use."""
+    text = USE.replace("gres/gpu=3(1)", "gres/gpu=3(0)")
+    for name, most in (("clive", 3), ("maigan", 2), ("brusko", 1)):
+        text = text.replace(f"gres/gpu={most}(0)", f"gres/gpu={most}({used.get(name, 0)})")
+    return {"flags=qos": text}
+
+
+#: Others hold the GPUs of the account that jobs were sent to.
+FULL = gpus_in_use(clive=3)
+
+
+def dispatcher(
+    queue: str | Unknown,
+    folder: Path,
+    sent: int = 0,
+    ready: int = 0,
+    answers: Mapping[str, str] = {},
+    **of: Any,
+) -> Dispatcher:
     """Return a run with jobs sent to GPUs, of which ``queue`` tells, and ready ones."""
-    cluster, _ = cluster_with(queue, folder)
+    cluster, recorded = cluster_with(queue, folder)
+    recorded.answers |= answers
     plan = Plan(RULES, cluster=cluster)
     made = Dispatcher(cluster, plan, Ledger(folder / "ledger.jsonl"), "/data/run", lambda: 5000.0)
-    made.load(
-        Job(
-            f"rule_work_wildcards_{i}",
-            "work",
-            ("gpu", "cpu"),
-            nominal_s=600.0,
-            wildcards={"i": i},
-        )
-        for i in range(sent + ready)
-    )
+    of = {"kinds": BOTH, "nominal_s": 600.0, **of}
+    names = [(f"rule_work_wildcards_{i}", {"i": i}) for i in range(sent + ready)]
+    made.load(Job(name, "work", wildcards=wildcards, **of) for name, wildcards in names)
     for task in list(made.tasks.values())[:sent]:
         task.place = Place("clive", None, "hpg-b200", "gpu", GPU, "clive_gpu")
         task.sent_s = 4900.0
+    cluster.client.forget()
     return made
 
 
-def full(run: Dispatcher) -> Dispatcher:
-    """Have others hold the GPUs of the account that jobs were sent to."""
-    recorded = run.cluster.client.run
-    assert isinstance(recorded, Recorded)
-    recorded.answers["flags=qos"] = USE.replace("gres/gpu=3(1)", "gres/gpu=3(3)")
-    run.cluster.client.forget()
-    return run
+def pends(folder: Path, reason: str, sent: int = 1, *of: Any, **job: Any) -> Dispatcher:
+    """Return a run whose jobs that were sent pend for a reason."""
+    return dispatcher(pending(sent, reason), folder, sent, *of, **job)
+
+
+def recorded_by(run: Dispatcher) -> Recorded:
+    assert isinstance(run.cluster.client.run, Recorded)
+    return run.cluster.client.run
+
+
+def answer(run: Dispatcher, answers: Mapping[str, str] = {}, **more: str) -> None:
+    """Change what Slurm says from now on."""
+    recorded_by(run).answers |= {**answers, **more}
+    run.cluster.client.forget(limits=True)
+
+
+def change_jobs(run: Dispatcher, **values: Any) -> None:
+    for task in run.tasks.values():
+        task.job = replace(task.job, **values)
+
+
+def events(run: Dispatcher, name: str) -> list[dict[str, Any]]:
+    return [event for event in read_ledger(run.ledger.path) if event["event"] == name]
+
+
+def known(run: Dispatcher) -> Capacity:
+    capacity = run.capacity()
+    assert not isinstance(capacity, Unknown)
+    return capacity
 
 
 def pending(count: int, reason: str) -> str:
@@ -55,21 +95,14 @@ def pending(count: int, reason: str) -> str:
     )  # fmt: skip
 
 
-def nodes(gpus_free: int, state: str = "MIXED") -> str:
+def nodes(gpus_free: int, state: str = "MIXED") -> dict[str, str]:
     """Return what scontrol says of one node of each partition; the other's CPUs are free."""
     lines = (
         ("b1", "hpg-b200", state, "cpu=112,mem=2000G,gres/gpu=8", f"gres/gpu={8 - gpus_free}"),
         ("c1", "hpg-default", "IDLE", "cpu=256,mem=2000G", ""),
     )
-    return "\n".join(
+    said = "\n".join(
         f"NodeName={n} State={s} Partitions={p} CfgTRES={total} AllocTRES={used}"
         for n, p, s, total, used in lines
     )
-
-
-def with_nodes(run: Dispatcher, said: str) -> Dispatcher:
-    recorded = run.cluster.client.run
-    assert isinstance(recorded, Recorded)
-    recorded.answers["node"] = said
-    run.cluster.client.forget()
-    return run
+    return {"node": said}

@@ -1,4 +1,4 @@
-"""What a failed job gets next, by its cause."""
+"""What a failed job gets next, by its cause, and jobs that fit nowhere before they are sent."""
 
 from __future__ import annotations
 
@@ -19,30 +19,43 @@ from snakemake_scheduler_plugin_tilewright.placement.failures import (
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Fixed,
     Job,
+    Kind,
     Past,
     Place,
+    PlacementError,
     Shape,
     Task,
 )
+from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Holder
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, Holder
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
-from tests.support.placement_rules import Rules, account, in_partition, partition
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
+from tests.support.placement_rules import (
+    BOTH,
+    FREE,
+    PLACES,
+    Rules,
+    account,
+    in_partition,
+    partition,
+    room,
+)
 
 JOB = Job("rule_a", "a", ("cpu",), wildcards={})
-#: That are nobody's fault.
-FREE = ("preempted", "budget", "refused")
+#: How many failures of these causes, which are nobody's fault, cost no try.
+MOST_FREE = {"preempted": 10, "budget": 10, "refused": 3}
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 def test_memory_and_time_grow_by_their_own_failures_only() -> None:
-    once = next_try(Past(), "memory", "OUT_OF_MEMORY", "c1")
-    assert (once.past.memory, once.past.time, once.give_up, once.free) == (1, 0, False, False)
-    again = next_try(once.past, "time", "TIMEOUT", "c1")
-    assert (again.past.memory, again.past.time) == (1, 1)
-    thrice = next_try(again.past, "memory", "OUT_OF_MEMORY", "c1")
-    assert (thrice.past.memory, thrice.past.time, thrice.give_up) == (2, 1, False)
-    assert not thrice.past.nodes
+    past = Past()
+    causes: tuple[Cause, ...] = ("memory", "time", "memory")
+    for cause, grown in zip(causes, ((1, 0), (1, 1), (2, 1)), strict=True):
+        found = next_try(past, cause, cause.upper(), "c1")
+        past = found.past
+        assert ((past.memory, past.time), found.give_up, found.free) == (grown, False, False)
+    assert not past.nodes
 
 
 @pytest.mark.parametrize("cause", ["node", "device"])
@@ -50,8 +63,7 @@ def test_a_node_that_died_is_avoided(cause: Cause) -> None:
     first = next_try(Past(), cause, "NODE_FAIL", "b1")
     assert (set(first.past.nodes), first.next) == ({"b1"}, "goes elsewhere than b1")
     second = next_try(first.past, cause, "NODE_FAIL", "b2")
-    assert second.past.nodes == {"b1", "b2"}
-    assert not second.give_up
+    assert (set(second.past.nodes), second.give_up) == ({"b1", "b2"}, False)
     unnamed = next_try(first.past, cause, "NODE_FAIL", "")
     assert (set(unnamed.past.nodes), unnamed.next) == ({"b1"}, "goes elsewhere than there")
 
@@ -60,24 +72,21 @@ def test_the_same_error_twice_gives_up_and_another_one_does_not() -> None:
     first = next_try(Past(), "error", "ValueError: no nuclei", "c1")
     assert (first.give_up, first.next) == (False, "is tried again")
     other = next_try(first.past, "error", "OSError: disk full", "c1")
-    assert not other.give_up
     again = next_try(other.past, "error", "ValueError: no nuclei", "c2")
-    assert again.give_up
+    assert (other.give_up, again.give_up, len(again.past.causes)) == (False, True, 3)
     assert "twice in the same way" in again.next
-    assert len(again.past.causes) == 3
 
 
 @given(st.sampled_from(CAUSES), st.text(max_size=9), st.sampled_from(["", "c1"]))
 def test_only_errors_of_the_job_itself_give_up(cause: Cause, words: str, node: str) -> None:
     once = next_try(Past(), cause, words, node)
     twice = next_try(once.past, cause, words, node)
-    assert not once.give_up
-    assert twice.give_up == (cause == "error")
-    assert once.free == twice.free == (cause in FREE)
+    assert (once.give_up, twice.give_up) == (False, cause == "error")
+    assert once.free == twice.free == (cause in MOST_FREE)
     assert twice.past.causes == (f"{cause}: {words}",) * 2
 
 
-@pytest.mark.parametrize(("cause", "most"), [("preempted", 10), ("budget", 10), ("refused", 3)])
+@pytest.mark.parametrize(("cause", "most"), MOST_FREE.items())
 def test_what_is_nobodys_fault_is_free_for_so_many_times(cause: Cause, most: int) -> None:
     past, free = Past(), []
     for _ in range(12):
@@ -88,16 +97,13 @@ def test_what_is_nobodys_fault_is_free_for_so_many_times(cause: Cause, most: int
 
 
 @given(st.sampled_from(CAUSES), st.integers(0, 3))
-def test_a_move_is_free_unless_the_job_failed_by_itself_meanwhile(
-    cause: Cause, memory: int
-) -> None:
+def test_a_move_is_free_unless_the_job_failed_meanwhile(cause: Cause, memory: int) -> None:
     past = Past(memory, 0, ("error: before",))
     found = next_try(past, cause, "words", "c1", moved=True)
     own = cause in ("cancelled", "unknown")
-    assert found.free == (own or cause in FREE)
+    assert found.free == (own or cause in MOST_FREE)
     assert (found.past == past) == own
-    if not own:
-        assert found == next_try(past, cause, "words", "c1")
+    assert own or found == next_try(past, cause, "words", "c1")
 
 
 def shape_of(base: Shape, memory: int, mem_mb: Mapping[str, int | None], **job: Any) -> Shape:
@@ -109,53 +115,10 @@ def shape_of(base: Shape, memory: int, mem_mb: Mapping[str, int | None], **job: 
     return Plan(Rules({"a": {"cpu": base}})).estimates.shape_of(task, "cpu", capacity)
 
 
-def test_a_grown_shape_is_bounded_by_what_there_is() -> None:
-    base = Shape(8, 100, 0, 60)
-    assert shape_of(base, 1, {"a": 250, "b": 90}) == replace(base, mem_mb=200)
-    assert shape_of(base, 2, {"a": 250, "b": 90}) == replace(base, mem_mb=250)
-    assert shape_of(replace(base, mem_mb=250), 1, {"a": 250}) == replace(base, mem_mb=250)
-    assert shape_of(base, 5, {"a": 250, "b": None}) == replace(base, mem_mb=3200)
-    assert shape_of(base, 5, {"a": 250, "b": None}, fixed=Fixed("a")).mem_mb == 250
-
-
-def test_most_memory_is_that_of_the_accounts_a_job_may_use() -> None:
-    small, large = account("a", limit={"mem": 150}), account("b", limit={"mem": 250})
-    per_user = account("c", limit={"mem": 900}, of_user={"mem": 130})
-    per_job = account("d", limit={"mem": 900}, per_job={"mem": 70})
-    assert memory_limit_mb(JOB, [small, large], [None]) == 250
-    assert memory_limit_mb(replace(JOB, fixed=Fixed("a")), [small, large], [None]) == 150
-    assert memory_limit_mb(JOB, [per_user, per_job], [None]) == 130
-    assert memory_limit_mb(JOB, [small, account("e")], [None]) is None
-    elsewhere = replace(large, partitions=("turin",))
-    assert memory_limit_mb(JOB, [small, elsewhere], [partition("cpu")]) == 150
-    bound = in_partition(large, "cpu", Holder("QOS part", {"mem": 40}, {}))
-    assert memory_limit_mb(JOB, [bound], [partition("cpu")]) == 40
-    wide = in_partition(bound, "big", Holder("QOS big", {"mem": 400}, {}))
-    assert memory_limit_mb(JOB, [wide], [partition("cpu"), partition("big")]) == 400
-
-
-def nothing(cause: Cause, job: Job = JOB, **place: Any) -> str:
-    accounts = [account("a", limit={"mem": 250}), account("b", limit={"mem": 150})]
-    shape = Shape(1, place.get("mem_mb", 100), 0, place.get("runtime_min", 60))
-    at = Place("a", None, "cpu", "cpu", shape, "a_cpu")
-    where = replace(partition("cpu"), max_time_min=600)
-    return why_no_retry(job, at, cause, accounts, {"cpu": where, "gpu": place.get("gpu")}, {})
-
-
-def test_a_job_that_had_all_there_is_is_not_tried_again() -> None:
-    assert not nothing("memory", mem_mb=249)
-    assert "more memory than any account" in nothing("memory", mem_mb=250)
-    assert "more memory" in nothing("memory", replace(JOB, fixed=Fixed("b")), mem_mb=150)
-    assert "chosen for it" in nothing("memory", replace(JOB, fixed=Fixed(mem_mb=100)))
-    assert not nothing("time", runtime_min=599)
-    assert "longest" in nothing("time", runtime_min=600)
-    assert "chosen for it" in nothing("time", replace(JOB, fixed=Fixed(runtime_min=60)))
-    able = replace(JOB, kinds=("gpu", "cpu"))
-    assert not nothing("time", able, runtime_min=600, gpu=partition("gpu"))
-    assert "longest" in nothing("time", able, runtime_min=600)
-    long = replace(partition("gpu"), max_time_min=900)
-    assert not nothing("time", able, runtime_min=600, gpu=long)
-    assert not nothing("error", mem_mb=9000, runtime_min=9000)
+def test_a_grown_shape_is_bounded_by_what_the_chosen_account_has() -> None:
+    base, limits = Shape(8, 100, 0, 60), {"a": 250, "b": None}
+    assert shape_of(base, 5, limits) == replace(base, mem_mb=3200)
+    assert shape_of(base, 5, limits, fixed=Fixed("a")).mem_mb == 250
 
 
 @given(
@@ -165,9 +128,7 @@ def test_a_job_that_had_all_there_is_is_not_tried_again() -> None:
         st.sampled_from("abc"), st.none() | st.integers(0, 9000), min_size=1, max_size=3
     ),
 )
-def test_a_grown_shape_never_shrinks_below_what_is_stated_nor_passes_every_limit(
-    mem_mb: int, memory: int, limits: dict[str, int | None]
-) -> None:
+def test_a_grown_shape_has_bounds(mem_mb: int, memory: int, limits: dict[str, int | None]) -> None:
     base = Shape(1, mem_mb, 0, 5)
     wanted = base.grown(memory).mem_mb
     most = max(wanted if n is None else n for n in limits.values())
@@ -177,9 +138,153 @@ def test_a_grown_shape_never_shrinks_below_what_is_stated_nor_passes_every_limit
 
 @given(st.integers(1, 64), st.integers(1, 10**6), st.integers(0, 5), st.integers(0, 5))
 def test_each_failure_doubles(cpus: int, mem_mb: int, memory: int, time: int) -> None:
-    shape = Shape(cpus, mem_mb, 1, 30)
-    assert shape.grown(memory, time) == Shape(cpus, mem_mb * 2**memory, 1, 30 * 2**time)
-    one_by_one = shape
-    for _ in range(memory):
-        one_by_one = one_by_one.grown(memory=1)
-    assert one_by_one == shape.grown(memory)
+    found = Shape(cpus, mem_mb, 1, 30).grown(memory, time)
+    assert found == Shape(cpus, mem_mb * 2**memory, 1, 30 * 2**time)
+
+
+SMALL, LARGE = account("a", limit={"mem": 150}), account("b", limit={"mem": 250})
+BOUND = in_partition(LARGE, "cpu", Holder("QOS part", {"mem": 40}, {}))
+CPUS = partition("cpu")
+
+
+@pytest.mark.parametrize(
+    ("accounts", "where", "fixed", "most"),
+    [
+        ([SMALL, LARGE], [None], None, 250),
+        ([SMALL, LARGE], [None], "a", 150),
+        ([account("c", limit={"mem": 900}, of_user={"mem": 130}),
+          account("d", limit={"mem": 900}, per_job={"mem": 70})], [None], None, 130),
+        ([SMALL, account("e")], [None], None, None),
+        ([SMALL, replace(LARGE, partitions=("turin",))], [CPUS], None, 150),
+        ([BOUND], [CPUS], None, 40),
+        ([in_partition(BOUND, "big", Holder("QOS big", {"mem": 400}, {}))],
+         [CPUS, partition("big")], None, 400),
+    ],
+)  # fmt: skip
+def test_most_memory_is_that_of_the_accounts_a_job_may_use(
+    accounts: list[Account], where: list[Any], fixed: str | None, most: int | None
+) -> None:
+    assert memory_limit_mb(replace(JOB, fixed=Fixed(fixed)), accounts, where) == most
+
+
+LONG = replace(partition("gpu"), max_time_min=900)
+
+
+@pytest.mark.parametrize(
+    ("cause", "had", "job", "gpu", "words"),
+    [
+        ("memory", {"mem_mb": 249}, {}, None, ""),
+        ("memory", {"mem_mb": 250}, {}, None, "more memory than any account"),
+        ("memory", {"mem_mb": 150}, {"fixed": Fixed("b")}, None, "more memory"),
+        ("memory", {}, {"fixed": Fixed(mem_mb=100)}, None, "chosen for it"),
+        ("time", {"runtime_min": 599}, {}, None, ""),
+        ("time", {"runtime_min": 600}, {}, None, "longest"),
+        ("time", {}, {"fixed": Fixed(runtime_min=60)}, None, "chosen for it"),
+        ("time", {"runtime_min": 600}, {"kinds": BOTH}, partition("gpu"), ""),
+        ("time", {"runtime_min": 600}, {"kinds": BOTH}, None, "longest"),
+        ("time", {"runtime_min": 600}, {"kinds": BOTH}, LONG, ""),
+        ("error", {"mem_mb": 9000, "runtime_min": 9000}, {}, None, ""),
+    ],
+)
+def test_a_job_that_had_all_there_is_is_not_tried_again(
+    cause: Cause, had: dict[str, int], job: dict[str, Any], gpu: Any, words: str
+) -> None:
+    accounts = [account("a", limit={"mem": 250}), account("b", limit={"mem": 150})]
+    shape = replace(Shape(1, 100, 0, 60), **had)  # type: ignore[arg-type]
+    at = Place("a", None, "cpu", "cpu", shape, "a_cpu")
+    places: dict[Kind, Any] = {"cpu": replace(CPUS, max_time_min=600), "gpu": gpu}
+    said = why_no_retry(replace(JOB, **job), at, cause, accounts, places, {})
+    assert words in said
+    assert bool(said) == bool(words)
+
+
+# Before anything is submitted
+
+GPU, CPU = Shape(8, 180, 1, 60), Shape(8, 48, 0, 60)
+SHAPES: dict[Kind, Shape] = {"gpu": GPU, "cpu": CPU}
+Values = Mapping[str, Any]
+ON_CPU: Values = {"kinds": ("cpu",)}
+MATLAB: Values = {"licences": (("matlab", 2),)}
+FOUR, ANY = account("a", limit={"cpu": 4}), account("b")
+NO_GPU = {**PLACES, "gpu": None}
+WHOLE = {**PLACES, "cpu": replace(partition("c"), whole_nodes=True, whole={"cpu": 96})}
+DENIED = {**PLACES, "cpu": replace(partition("c"), deny_accounts=("b",))}
+DOWN = (Node("c1", ("c",), False, "DOWN", {"cpu": 8, "mem": 900}, {"cpu": 8, "mem": 900}),)
+SPENT = {**FREE, "cpu/min": 900, "cpu/min/spent": 900}
+
+
+def spent(minutes: int) -> Account:
+    return account("a", limit={"cpu/min": 1000}, used={**SPENT, "cpu/min/spent": minutes})
+
+
+def check(accounts: list[Account], job: Values, of: Values, shape: Values, memory: int = 0) -> None:
+    shapes = {kind: replace(one, **shape) for kind, one in SHAPES.items()}
+    made = Job("rule_work_wildcards_a", "work", **{"kinds": BOTH, "wildcards": {}, **job})
+    plan = Plan(Rules({"work": shapes}))
+    check_sizes([Task(made, past=Past(memory))], room(*accounts, **of), plan.estimates)
+
+
+def licence(**there: int) -> Values:
+    return {"licences": there}
+
+
+@pytest.mark.parametrize(
+    ("accounts", "job", "of", "shape", "message"),
+    [
+        ([account("a", limit={"cpu": 8, "mem": 48, "gres/gpu": 0}), FOUR], {}, {}, {}, None),
+        # there is no room now, or nobody knows, but some day
+        ([account("a", limit={"cpu": 8}, used={"cpu": 8, "mem": 0, "gres/gpu": 0})], {}, {}, {},
+         None),
+        ([FOUR, account("b", limit={"cpu": 99}, used=None)], ON_CPU, {}, {}, None),
+        ([FOUR], ON_CPU, {}, {}, "cpu=8 and account a has 4"),
+        ([account("a", limit={"cpu": 8})], {"fixed": Fixed(cpus=9)}, {}, {},
+         "asks for cpu=9 and account a has 8"),
+        ([account("c", of_user={"cpu": 7})], {}, {}, {}, "cpu=8 and account c has 7"),
+        ([FOUR, ANY], {}, {}, {}, None),
+        ([FOUR, ANY], {"fixed": Fixed("a")}, {}, {}, "asks for cpu=8 and account a has 4"),
+        ([FOUR, ANY], {"fixed": Fixed("z")}, {}, {},
+         "on account z, which cannot be used; there are a, b"),
+        ([ANY], {}, {"partitions": NO_GPU}, {}, None),
+        ([ANY], {"kinds": ("gpu",)}, {}, {}, None),
+        ([ANY], {"kinds": ("gpu",)}, {"partitions": NO_GPU}, {}, "there is no GPU partition"),
+        # what the rule states is not cut
+        ([account("a", limit={"mem": 400})], ON_CPU, {}, {"mem_mb": 500},
+         "mem=500 and account a has 400"),
+        ([ANY], ON_CPU, {"partitions": DENIED}, {}, "account b may not use partition c"),
+        ([account("a", limit={"cpu": 48})], ON_CPU, {"partitions": WHOLE}, {},
+         "a whole node with cpu=96 and account a has 48"),
+        ([ANY], ON_CPU, {"nodes": DOWN}, {}, None),  # it may come up again
+        ([ANY], {"fixed": Fixed(cpus=9), **ON_CPU}, {"nodes": DOWN}, {},
+         "no node of partition c has 9 CPUs, 48 MB"),
+        ([ANY], ON_CPU, {"nodes": DOWN}, {"features": ("avx",)}, "8 CPUs, 48 MB, feature avx"),
+        ([spent(9)], ON_CPU, {}, {}, None),  # what running jobs may take comes back
+        ([spent(900), ANY], ON_CPU, {}, {}, None),
+        ([spent(900)], ON_CPU, {}, {}, r"8 CPU-hours and account a has 1\.67 CPU-hours left"),
+        ([ANY], ON_CPU, licence(matlab=2), MATLAB, None),
+        ([ANY], ON_CPU, {}, MATLAB, None),
+        ([ANY], ON_CPU, licence(matlab=1), MATLAB, "2 of licence matlab and there are 1"),
+        ([ANY], ON_CPU, licence(), MATLAB, "2 of licence matlab and there are 0"),
+    ],
+)  # fmt: skip
+def test_a_job_that_would_pend_for_ever_is_refused(
+    accounts: list[Account], job: Values, of: Values, shape: Values, message: str | None
+) -> None:
+    if message is None:
+        check(accounts, job, of, shape)
+        return
+    with pytest.raises(PlacementError, match=message):
+        check(accounts, job, of, shape)
+
+
+def test_memory_that_grew_is_cut_to_what_there_is_and_not_refused() -> None:
+    check([account("a", limit={"mem": 200})], {}, {}, {}, memory=5)
+
+
+def test_who_is_refused_is_told_with_all_figures() -> None:
+    with pytest.raises(PlacementError) as caught:
+        check([FOUR, account("b", limit={"mem": 40})], {}, {}, {})
+    assert str(caught.value) == (
+        "rule_work_wildcards_a would pend for ever: it asks for cpu=8 and account a has 4; "
+        "it asks for mem=180 and account b has 40; it asks for mem=48 and account b has 40. "
+        "Lower the resources of rule work, or use an account that has more"
+    )

@@ -1,21 +1,33 @@
-"""Room of accounts, counted by hand; what once let too many jobs start, or kept them all."""
+"""Room of accounts, budgets and nodes, counted by hand; what once let too many jobs start."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, capacity_now
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Task
-from snakemake_scheduler_plugin_tilewright.placement.limits import make_pools
-from snakemake_scheduler_plugin_tilewright.placement.round import Round
+from snakemake_scheduler_plugin_tilewright.placement.budgets import budgets
+from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
+from snakemake_scheduler_plugin_tilewright.placement.limits import make_pools, too_big, unknown_use
+from snakemake_scheduler_plugin_tilewright.placement.needs import in_hours, needs, room_on
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import SiteRules, usable_accounts
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
+    Account,
+    Holder,
+    SiteRules,
+    usable_accounts,
+)
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_assoc_mgr, parse_sacctmgr
+from snakemake_scheduler_plugin_tilewright.slurm.partitions import with_whole_nodes
+from snakemake_scheduler_plugin_tilewright.slurm.records import BUDGETS, Association, Partition, Qos
 from tests.support.placement_rules import (
     CPU,
     GPU,
@@ -27,107 +39,112 @@ from tests.support.placement_rules import (
     idle,
     partition,
     room,
+    round_on,
 )
 from tests.support.recorded import cluster_with
-
-
-def test_accounts_on_one_qos_share_its_room() -> None:
-    both = [account(name, limit={"cpu": 8}, qos="shared") for name in "ab"]
-    left = room(*both).take("a", "cpu", CPU)
-    assert not left.fits("a", "cpu", CPU)
-    assert not left.fits("b", "cpu", CPU)
-
-
-def test_others_jobs_count_for_the_most_jobs_of_an_account() -> None:
-    one = account("a", limit={"jobs": 2}, used={"jobs": 2})
-    assert not room(one).fits("a", "cpu", CPU)
-    assert [pool.free for pool in room(one).pools({"cpu": CPU})] == [0]
-
-
-def test_without_a_gpu_partition_nothing_goes_to_gpus() -> None:
-    left = capacity_now([account("a", limit={"cpu": 100})], [], [], utilisation=1.0,
-                    partitions={"gpu": None, "cpu": partition("c")})  # fmt: skip
-    assert not left.fits("a", "gpu", GPU)
-    assert {pool.kind for pool in left.pools({"gpu": GPU, "cpu": CPU})} == {"cpu"}
-
-
-@pytest.mark.parametrize(
-    "job",
-    [
-        SlurmJob(1, "PENDING", "a", "a", tres={"cpu": 9}, reason="QOSMaxCpuPerUserLimit"),
-        SlurmJob(1, "PENDING", "a", "a-b", tres={"cpu": 1}, reason="QOSGrpCpuLimit"),
-    ],
-)
-def test_a_job_that_can_never_run_or_is_on_another_qos_closes_nothing(job: SlurmJob) -> None:
-    one = account("a", limit=LIMIT, of_user={"cpu": 8})
-    assert room(one, waiting=(job,)).fits("a", "cpu", CPU)
 
 
 def free(found: Capacity) -> dict[str, int]:
     return {pool.name: pool.free for pool in found.pools({"gpu": GPU, "cpu": CPU})}
 
 
+def fitting(found: Capacity) -> list[str]:
+    """Return which of CPU and GPU jobs fit on which account."""
+    names = [one.name for one in found.accounts]
+    shapes: dict[Kind, Shape] = {"cpu": CPU, "gpu": GPU}
+    fits = {f"{n} {k}": found.fits(n, k, one) for n in names for k, one in shapes.items()}
+    assert all(fit in (True, False) for fit in fits.values())
+    return [name for name, fit in fits.items() if fit]
+
+
+def pend(account: str, reason: str = "Priority", **of: Any) -> SlurmJob:
+    return SlurmJob(7, "PENDING", account, reason=reason, **of)
+
+
+def test_accounts_on_one_qos_share_its_room() -> None:
+    both = [account(name, limit={"cpu": 8}, qos="shared") for name in "ab"]
+    assert fitting(room(*both).take("a", "cpu", CPU)) == []
+
+
+def test_others_jobs_count_for_the_most_jobs_of_an_account_and_not_of_a_user() -> None:
+    full = room(account("a", limit={"jobs": 2}, used={"jobs": 2}))
+    assert (fitting(full), [pool.free for pool in full.pools({"cpu": CPU})]) == ([], [0])
+    one = account("a", used={"jobs": 4}, of_user={"jobs": 4})
+    assert [pool.free for pool in room(one).pools({"cpu": CPU})] == [4]
+    assert fitting(room(account("a", of_user={"jobs": 4}, mine={"jobs": 4}))) == []
+
+
+def test_without_a_gpu_partition_nothing_goes_to_gpus() -> None:
+    where = {**PLACES, "gpu": None}
+    found = room(account("a", limit={"cpu": 100}), partitions=where)
+    assert (fitting(found), set(free(found))) == (["a cpu"], {"a_cpu"})
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pend("a", "QOSMaxCpuPerUserLimit", qos="a", tres={"cpu": 9}),
+        pend("a", "QOSGrpCpuLimit", qos="a", tres={"cpu": 41}),
+        pend("a", "QOSGrpCpuLimit", qos="a-b", tres={"cpu": 1}),
+    ],
+    ids=["above what a user may have", "above the limit", "on another QOS"],
+)
+def test_a_job_that_can_never_run_or_is_on_another_qos_closes_nothing(job: SlurmJob) -> None:
+    one = account("a", limit=LIMIT, of_user={"cpu": 8})
+    assert fitting(room(one, waiting=[job])) == ["a cpu", "a gpu"]
+
+
 def test_use_pending_jobs_and_claims_all_take_room() -> None:
     one = account("a", limit=LIMIT, used={"cpu": 8, "mem": 100, "gres/gpu": 0})
-    pending = SlurmJob(1, "PENDING", "a", tres={"cpu": 8, "mem": 50}, reason="Priority")
-    running = SlurmJob(2, "RUNNING", "a", tres={"cpu": 8, "mem": 50})  # it is in the use
-    elsewhere = SlurmJob(3, "PENDING", "b", tres={"cpu": 8, "mem": 50})
+    of = {"cpu": 8, "mem": 50}
+    running = SlurmJob(2, "RUNNING", "a", tres=of)  # it is in the use
+    waiting = [pend("a", tres=of), running, pend("b", tres=of)]
     assert free(room(one)) == {"a_gpu": 2, "a_cpu": 2}
-    assert free(room(one, waiting=(pending, running, elsewhere))) == {"a_gpu": 2, "a_cpu": 1}
-    both = room(one, waiting=(pending, running), a=GPU)
+    assert free(room(one, waiting=waiting)) == {"a_gpu": 2, "a_cpu": 1}
+    sent = Claim("a", {"cpu": 8, "mem": 100, "gres/gpu": 1, "jobs": 1})
+    both = room(one, waiting=waiting, sent=[sent])
     assert free(both) == {"a_gpu": 1, "a_cpu": 1}
     (qos,) = both.accounts[0].at("").holders
     assert qos.used == {"cpu": 24, "mem": 250, "gres/gpu": 1}
 
 
-def test_a_limit_of_each_account_counts_what_was_sent_there() -> None:
-    """Two accounts on one QOS of 12 CPUs an account; and the same limit on a partition's QOS."""
-    pending = SlurmJob(1, "PENDING", "a", "q", "p", tres={"cpu": 8}, reason="Priority")
+@pytest.mark.parametrize("where", [0, 1], ids=["own QOS", "QOS of the partition"])
+def test_a_limit_of_each_account_counts_what_was_sent_there(where: int) -> None:
     rows = [Association(name, "ada", "", ("q",), "q") for name in "ab"]
-    each = {"cpu": 12}
-    for qos in (
-        [Qos("q", tres_per_account=each), Qos("part")],
-        [Qos("q"), Qos("part", tres_per_account=each)],
-    ):
-        where = replace(partition("p"), qos="part")
-        use = idle("q") | idle("part")
-        accounts, _ = usable_accounts("ada", rows, qos, SiteRules(), [where], use)
-        found = capacity_now(accounts, [pending], [], utilisation=1.0,
-                             partitions={"gpu": None, "cpu": where})  # fmt: skip
-        assert not found.fits("a", "cpu", CPU)
-        assert found.fits("b", "cpu", CPU)
-        assert not found.take("b", "cpu", CPU).fits("b", "cpu", CPU)
+    qos = [Qos("q"), Qos("part")]
+    qos[where] = replace(qos[where], tres_per_account={"cpu": 12})
+    place = replace(partition("p"), qos="part")
+    accounts, _ = usable_accounts("ada", rows, qos, SiteRules(), [place], idle("q") | idle("part"))
+    pending = pend("a", qos="q", partition="p", tres={"cpu": 8})
+    found = room(*accounts, waiting=[pending], partitions={"gpu": None, "cpu": place})
+    assert fitting(found) == ["b cpu"]
+    assert fitting(found.take("b", "cpu", CPU)) == []
 
 
 def test_each_start_takes_its_own_room() -> None:
     left = room(account("a", limit=LIMIT), account("b", limit={"cpu": 8}))
-    for _ in range(2):
-        assert left.fits("a", "gpu", GPU)
-        left = left.take("a", "gpu", GPU)
-    assert not left.fits("a", "gpu", GPU)
-    assert left.fits("a", "cpu", CPU)
-    assert left.fits("b", "cpu", CPU)
-    assert not left.take("b", "cpu", CPU).fits("b", "cpu", CPU)
+    assert fitting(left) == ["a cpu", "a gpu", "b cpu", "b gpu"]
+    left = left.take("a", "gpu", GPU)
+    assert left.fits("a", "gpu", GPU)
+    left = left.take("a", "gpu", GPU)
+    assert fitting(left) == ["a cpu", "b cpu", "b gpu"]
+    assert fitting(left.take("b", "cpu", CPU)) == ["a cpu"]
     assert not left.fits("nobody", "cpu", CPU)
 
 
 @pytest.mark.parametrize("bound", ["jobs", "submit"])
 def test_numbers_of_jobs_bound_as_well(bound: str) -> None:
     used = {"jobs": 1, "submit": 1}
-    left = room(account("a", limit={bound: 3}, used=used, mine=used))
-    for _ in range(2):
-        assert left.fits("a", "cpu", CPU)
-        left = left.take("a", "cpu", CPU)
-    assert not left.fits("a", "cpu", CPU)
+    left = room(account("a", limit={bound: 3}, used=used, mine=used)).take("a", "cpu", CPU)
+    assert left.fits("a", "cpu", CPU)
+    assert fitting(left.take("a", "cpu", CPU)) == []
 
 
 def test_partitions_that_an_account_may_not_use_are_no_room() -> None:
     here = room(account("a"), replace(account("b"), partitions=("c",)))
-    assert here.fits("a", "gpu", GPU)
-    assert not here.fits("b", "gpu", GPU)
-    assert here.fits("b", "cpu", CPU)
+    assert fitting(here) == ["a cpu", "a gpu", "b cpu"]
     refused = replace(here, partitions={**PLACES, "cpu": partition("c", allow_accounts=("a",))})
-    assert not refused.fits("b", "cpu", CPU)
+    assert fitting(refused) == ["a cpu", "a gpu"]
 
 
 def test_an_account_whose_use_is_not_known_takes_nothing() -> None:
@@ -137,27 +154,117 @@ def test_an_account_whose_use_is_not_known_takes_nothing() -> None:
     assert found.closed["a", "gpu"] == "use of cpu, mem, gres/gpu on QOS a is not known"
     assert found.closed["b", "cpu"] == "use of gres/gpu on QOS b is not known"
     assert free(found) == {"a_gpu": 0, "a_cpu": 0, "b_gpu": 0, "b_cpu": 0, "c_gpu": 2, "c_cpu": 3}
-    assert not any(found.fits(name, "cpu", CPU) for name in "ab")
+    assert fitting(found) == ["c cpu", "c gpu"]
 
 
 @pytest.mark.parametrize("reason", [*GROUP_REASONS, "AssocGrpGRES", "AssocMaxJobsLimit"])
 def test_a_group_limit_on_which_a_job_pends_closes_what_waits_for_the_same(reason: str) -> None:
-    job = SlurmJob(7, "PENDING", "a", tres={"cpu": 1}, reason=reason, workdir="/elsewhere")
-    found = room(account("a", limit=LIMIT), account("b", limit=LIMIT), waiting=(job,))
-    only_gpu = "GRES" in reason
-    assert not found.fits("a", "gpu", GPU)
-    assert found.fits("a", "cpu", CPU) == only_gpu
+    job = pend("a", reason, tres={"cpu": 1}, workdir="/elsewhere")
+    both = [account("a", limit=LIMIT), account("b", limit=LIMIT)]
+    found = room(*both, waiting=[job])
+    assert fitting(found) == ["a cpu"] * ("GRES" in reason) + ["b cpu", "b gpu"]
     said = f"your job 7 waits on a: {reason}"
     assert found.closed["a", "gpu"] == f"{said}; cancel it, or wait"
-    own = capacity_now([account("a", limit=LIMIT)], [replace(job, workdir="/run")], [],
-                       utilisation=1.0, partitions=PLACES, workdir="/run")  # fmt: skip
+    own = room(*both, waiting=[replace(job, workdir="/run")], workdir="/run")
     assert own.closed["a", "gpu"] == said
-    assert found.fits("b", "gpu", GPU)
 
 
-def test_a_job_larger_than_its_limit_pends_for_ever_and_holds_nothing() -> None:
-    hopeless = SlurmJob(7, "PENDING", "a", tres={"cpu": 41}, reason="QOSGrpCpuLimit")
-    assert free(room(account("a", limit=LIMIT), waiting=(hopeless,))) == {"a_gpu": 2, "a_cpu": 3}
+# Budgets
+
+
+def with_budget(limit: int, used: int, name: str = "cpu/min", spent: int | None = None) -> Account:
+    was = {"cpu": 0, "mem": 0, "gres/gpu": 0, name: used}
+    was[f"{name}/spent"] = used if spent is None else spent
+    return account("a", limit={name: limit}, used=was)
+
+
+def test_a_job_goes_only_where_the_budget_can_end_it() -> None:
+    enough, short = room(with_budget(1000, 520)), room(with_budget(1000, 521))
+    assert enough.fits("a", "cpu", CPU)  # 8 CPUs for 60 minutes
+    assert fitting(enough.take("a", "cpu", CPU)) == []
+    assert fitting(short) == []  # CPUs are charged on both kinds
+    assert [pool.free for pool in enough.pools({"cpu": CPU})] == [1]
+    assert short.pools({"cpu": CPU}) == []
+    assert fitting(room(with_budget(0, 0, "gres/gpu/min"))) == ["a cpu"]
+
+
+def test_what_running_jobs_may_take_comes_back_and_what_is_spent_does_not() -> None:
+    assert too_big(with_budget(1000, 900, spent=100), CPU) is None
+    gone, per_job = with_budget(1000, 900), account("a", per_job={"cpu/min": 479})
+    for one, hours in ((gone, "1.67"), (per_job, "7.98")):
+        assert too_big(one, CPU) == (
+            f"it may take 8 CPU-hours and account a has {hours} CPU-hours left"
+        )
+        assert "a cpu" not in fitting(room(one))
+
+
+def test_a_budget_above_an_account_and_one_whose_use_is_not_known() -> None:
+    above = account("a", above=(Holder("account dept", {"cpu/min": 500}, {"cpu/min": 100}),))
+    assert fitting(room(above)) == []
+    assert [str(one) for one in budgets(above)] == [
+        "6.67 CPU-hours of 8.33 CPU-hours (account dept)"
+    ]
+    unknown = account("a", limit={"cpu/min": 500})
+    assert unknown_use(unknown) == {"QOS a": ["cpu/min"]}
+    assert "cpu/min on QOS a is not known" in room(unknown).closed["a", "cpu"]
+    assert [str(one) for one in budgets(unknown)] == ["? of 8.33 CPU-hours (QOS a)"]
+
+
+def test_a_job_that_pends_counts_with_its_time_limit_and_closes_what_it_waits_for() -> None:
+    job = pend("a", "", qos="a", partition="c", tres={"cpu": 8, "mem": 100}, limit_min=60)
+    assert "a cpu" in fitting(room(with_budget(959, 0)))
+    assert fitting(room(with_budget(959, 0), waiting=[job])) == []
+    job = replace(job, reason="AssocGrpCPUMinutesLimit")
+    assert set(room(account("a"), waiting=[job]).closed) == {("a", "gpu"), ("a", "cpu")}
+
+
+def test_budgets_of_a_qos_and_of_an_association_as_slurm_says_them() -> None:
+    rows = "\n".join([
+        "c|ada||c|c|||||||||||||", "c|||c|c|||||||||root|cpu=600|||",
+        f"root{'|' * 14}gres/gpu=60|||1-00:00:00", f"c{'|' * 13}cpu=1200|cpu=300||",
+    ])  # fmt: skip
+    found, qos = parse_sacctmgr(rows)
+    live = parse_assoc_mgr(
+        "QOS=c(2) GrpWall=N(0.10) GrpTRES=cpu=N(8) GrpTRESMins=cpu=1200(26)"
+        " GrpTRESRunMins=cpu=300(40),node=N(5)\n"
+        "ClusterName=x Account=root UserName= Partition= GrpWall=1440(60.5) GrpTRES=cpu=N(8)"
+        " GrpTRESMins=gres/gpu=60(7) GrpTRESRunMins=gres/gpu=N(3),node=N(5)\n"
+    )
+    (one,), _ = usable_accounts("ada", found, qos, SiteRules(), (), live)
+    assert {holder.name: holder.limit for holder in one.at("").holders} == {
+        "QOS c": {"cpu/min": 1200, "cpu/min/running": 300},
+        "account root": {"gres/gpu/min": 60, "wall/min": 1440},
+    }
+    left = {budget.name: budget.left for budget in budgets(one)}
+    assert left == {"cpu/min": 1134, "cpu/min/running": 260, "gres/gpu/min": 50, "wall/min": 1375}
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 200), st.integers(0, 5000), st.integers(0, 5000),
+    st.sampled_from(BUDGETS),
+)  # fmt: skip
+def test_slots_stay_in_a_budget(cpus: int, minutes: int, limit: int, used: int, name: str) -> None:
+    shape = Shape(cpus, 10, 0, minutes)
+    one, each = with_budget(limit, used, name), needs(shape, 1)[name]
+    for pool in make_pools([one], {"cpu": shape}, utilisation=1.0):
+        assert pool.free * each <= max(0, limit - used)
+    assert room(one).fits("a", "cpu", shape) == (each <= max(0, limit - used))
+
+
+def test_hours_are_said_in_the_unit_of_the_budget() -> None:
+    assert in_hours("mem/min", 61_440) == "1 GB-hours of memory"
+    assert in_hours("wall/min", 90) == "1.5 job-hours"
+
+
+# Nodes and partitions
+
+
+def nodes(*cpus_free: int, cpus: int = 96, **of: Any) -> tuple[Node, ...]:
+    return tuple(
+        Node(f"c{i}", ("c",), True, "MIXED", {"cpu": cpus, "mem": 1000, "gres/gpu": 2},
+             {"cpu": n, "mem": 1000, "gres/gpu": 2}, **of)
+        for i, n in enumerate(cpus_free)
+    )  # fmt: skip
 
 
 def up(name: str, partition: str, free_gpus: int, total_gpus: int = 8) -> Node:
@@ -165,83 +272,93 @@ def up(name: str, partition: str, free_gpus: int, total_gpus: int = 8) -> Node:
     return Node(name, (partition,), True, "MIXED", total, {**total, "gres/gpu": free_gpus})
 
 
-def test_a_labmates_jobs_do_not_count_for_what_each_user_may_run() -> None:
-    one = account("a", used={"jobs": 4}, of_user={"jobs": 4})
-    assert [pool.free for pool in room(one).pools({"cpu": CPU})] == [4]
-    mine = account("a", of_user={"jobs": 4}, mine={"jobs": 4})
-    assert not room(mine).fits("a", "cpu", CPU)
-
-
 def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:
-    nodes = (up("g1", "g", 1), up("g2", "g", 0), up("c1", "c", 0, 0))
-    found = replace(room(account("a"), account("b")), nodes=nodes)
+    full = (up("g1", "g", 1), up("g2", "g", 0), up("c1", "c", 0, 0))
+    found = room(account("a"), account("b"), nodes=full)
     assert found.fits("a", "gpu", GPU)
     taken = found.take("a", "gpu", GPU)
-    assert not taken.fits("b", "gpu", GPU)
-    assert taken.may_queue("b", "gpu", GPU)
+    assert (taken.fits("b", "gpu", GPU), taken.may_queue("b", "gpu", GPU)) == (False, True)
     assert not found.may_queue("b", "gpu", replace(GPU, gpus=9))
     avoided = replace(found, avoided={("a", "gpu"): "Resources"})
-    assert not avoided.fits("a", "gpu", GPU)
-    assert avoided.may_queue("a", "gpu", GPU)
+    assert (avoided.fits("a", "gpu", GPU), avoided.may_queue("a", "gpu", GPU)) == (False, True)
     assert {p.name: p.free for p in avoided.pools({"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
+    pending = pend("a", partition="g", tres={"cpu": 8, "gres/gpu": 1})  # it stands before new ones
+    own = room(account("a"), waiting=[pending], nodes=full[:1])
+    assert not own.fits("a", "gpu", GPU)
 
 
 def test_accounts_without_limits_share_the_nodes() -> None:
-    eight = [account(str(i)) for i in range(8)]
-    pools = make_pools(eight, {"gpu": GPU}, partitions=PLACES, nodes=[up("g1", "g", 8)])
-    assert [pool.slots for pool in pools] == [1] * 8
-    assert {pool.bound for pool in pools} == {"partition"}
-    sized: dict[Kind, Partition | None] = {"gpu": partition("g", tres={"cpu": 99, "gres/gpu": 8})}
-    assert make_pools(eight, {"gpu": GPU}, partitions=sized, nodes=[up("g1", "g", 8)]) == pools
-    own = account("own", limit={"gres/gpu": 2})
-    mixed = make_pools([*eight[:2], own], {"gpu": GPU}, partitions=PLACES, nodes=[up("g", "g", 8)])
-    assert {pool.account: pool.slots for pool in mixed} == {"0": 4, "1": 4, "own": 2}
+    eight, own = [account(str(i)) for i in range(8)], account("own", limit={"gres/gpu": 2})
+    sized: Mapping[Kind, Partition | None] = {
+        "gpu": partition("g", tres={"cpu": 99, "gres/gpu": 8})
+    }
 
+    def slots(accounts: list[Account], where: Mapping[Kind, Partition | None]) -> list[Any]:
+        pools = make_pools(accounts, {"gpu": GPU}, partitions=where, nodes=[up("g1", "g", 8)])
+        return [(pool.account, pool.slots, pool.bound) for pool in pools]
 
-def test_own_pending_jobs_stand_before_new_ones_on_the_nodes() -> None:
-    pending = SlurmJob(1, "PENDING", "a", partition="g", tres={"cpu": 8, "gres/gpu": 1},
-                       reason="Priority")  # fmt: skip
-    found = capacity_now(
-        [account("a")], [pending], [], utilisation=1.0, partitions=PLACES,
-        nodes=(up("g1", "g", 1),),
-    )  # fmt: skip
-    assert not found.fits("a", "gpu", GPU)
-
-
-def two_kinds(free_big: int = 0) -> Capacity:
-    """Return an account on two nodes, of which one has a feature and is full."""
-    total = {"cpu": 32, "mem": 500_000, "gres/gpu": 0}
-    nodes = (
-        Node("big", ("p",), True, "MIXED", total, {**total, "cpu": free_big}, ("big",)),
-        Node("plain", ("p",), True, "IDLE", total, dict(total)),
-    )
-    where = Partition("p", None, None, {"cpu": 64, "mem": 10**6}, True, True, None, None, nodes=2)
-    limits = {"cpu": 4000, "mem": 400_000}
-    return replace(
-        room(account("a", limit=limits)), partitions={"gpu": None, "cpu": where}, nodes=nodes
-    )
-
-
-def test_jobs_that_wait_for_a_feature_hold_no_other_nodes() -> None:
-    found = two_kinds()
-    for _ in range(4):
-        found = found.take("a", "cpu", replace(CPU, features=("big",)))
-    assert found.fits("a", "cpu", CPU)
+    each = [(str(i), 1, "partition") for i in range(8)]
+    assert slots(eight, PLACES) == slots(eight, sized) == each
+    assert slots([*eight[:2], own], PLACES) == [
+        ("0", 4, "partition"), ("1", 4, "partition"), ("own", 2, "gres/gpu"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("waiting", [1, 4, 8])
 def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, waiting: int) -> None:
-    rules = Rules(
-        {"feature": {"cpu": replace(CPU, features=("big",))}, "plain": {"cpu": CPU}}, seconds=600
+    total = {"cpu": 32, "mem": 500_000, "gres/gpu": 0}
+    both = (
+        Node("big", ("p",), True, "MIXED", total, {**total, "cpu": 0}, ("big",)),
+        Node("plain", ("p",), True, "IDLE", total, dict(total)),
     )
+    where = Partition("p", None, None, {"cpu": 64, "mem": 10**6}, True, True, None, None, nodes=2)
+    one = account("a", limit={"cpu": 4000, "mem": 400_000})
+    here = room(one, partitions={"gpu": None, "cpu": where}, nodes=both)
+    found, big = here, replace(CPU, features=("big",))
+    for _ in range(waiting):
+        found = found.take("a", "cpu", big)
+    assert found.fits("a", "cpu", CPU)
+    rules = Rules({"feature": {"cpu": big}, "plain": {"cpu": CPU}}, seconds=600)
     plan = Plan(rules, cluster=cluster_with("", tmp_path)[0])
     names = ["feature"] * waiting + ["plain"] * 4
-    jobs = [
-        Job(f"{rule}{i}", rule, ("cpu",), nominal_s=600.0, wildcards={"i": i}, priority=-i)
+    tasks = [
+        Task(Job(f"{rule}{i}", rule, ("cpu",), nominal_s=600.0, wildcards={"i": i}, priority=-i))
         for i, rule in enumerate(names)
     ]
-    work = plan.estimates.workload(jobs)
-    round_ = Round(work, plan, two_kinds(), [], {"gpu": set(), "cpu": set()}, 5000.0)
-    round_.place([Task(job) for job in jobs], [], None)
-    started = [one.task.job.rule for one in round_.placements]
+    started = [one.task.job.rule for one in round_on(here, plan, tasks).placements]
     assert started.count("plain") == 4
+
+
+def test_where_jobs_get_whole_nodes_they_count_with_all_of_one() -> None:
+    where = with_whole_nodes(replace(partition("c"), whole_nodes=True), nodes(96, 96))
+    wanted = needs(CPU, 1, where)
+    assert (wanted["cpu"], wanted["mem"], wanted["gres/gpu"]) == (96, 50, 2)
+    assert [room_on(nodes(96, 90), where, CPU, now=now) for now in (True, False)] == [1, 2]
+    few, many = account("a", limit={"cpu": 48}), account("b", limit={"cpu": 200})
+    found = room(few, many, nodes=nodes(96, 96), partitions={**PLACES, "cpu": where})
+    assert too_big(few, CPU, where) == "it gets a whole node with cpu=96 and account a has 48"
+    assert (found.fits("a", "cpu", CPU), found.fits("b", "cpu", CPU)) == (False, True)
+    after = found.take("b", "cpu", CPU)
+    assert [pool.free for pool in after.pools({"cpu": CPU}) if pool.account == "b"] == [1]
+    assert not after.take("b", "cpu", CPU).fits("b", "cpu", CPU)
+
+
+def test_limits_of_a_partition_for_each_node_and_cpu() -> None:
+    plain = partition("c")
+    few = replace(plain, cpus_a_node=20)
+    assert room_on(nodes(96), few, CPU, now=False) == 2
+    assert room_on(nodes(88), few, CPU, now=True) == 1
+    for where in (replace(plain, cpus_a_node=4), replace(plain, mem_a_node=49)):
+        assert too_big(account("a"), CPU, where) is not None
+    assert needs(CPU, 1, replace(plain, mem_a_cpu=5))["cpu"] == 10
+
+
+def test_nodes_with_a_feature_a_gpu_type_or_a_reservation() -> None:
+    where, own = partition("c"), nodes(96, features=("avx", "big"), gpu_types=("a100",))
+    assert room_on(own, where, replace(CPU, features=("big",)), now=True)
+    assert not room_on(own, where, replace(CPU, features=("big", "ib")), now=False)
+    assert not room_on(own, where, replace(GPU, gpu_type="h100"), now=False)
+    soon = nodes(96, free_min=59)
+    assert not room_on(soon, where, CPU, now=True)
+    assert room_on(soon, where, replace(CPU, runtime_min=59), now=True)
+    assert room_on(soon, where, CPU, now=False)  # after it

@@ -1,9 +1,10 @@
-"""Who goes where: properties of every round, and cases worked by hand."""
+"""Who goes where: properties of every round, cases worked by hand, and whole runs simulated."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -11,16 +12,25 @@ from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind
 from snakemake_scheduler_plugin_tilewright.placement.policy import Forecast, Queues, decide
+from snakemake_scheduler_plugin_tilewright.placement.preview import (
+    Change,
+    ClusterView,
+    OversubscribedError,
+    Policy,
+    SimulatedRun,
+    simulate,
+)
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Choice,
+    Decision,
     GpuSlots,
     Running,
     Slots,
     Strategy,
     Workload,
 )
+from tests.support.placement_rules import BOTH
 
-BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 ESTIMATES_S: dict[tuple[str, Kind], float] = {
     ("stitch", "gpu"): 60.0,
     ("stitch", "cpu"): 300.0,
@@ -28,24 +38,46 @@ ESTIMATES_S: dict[tuple[str, Kind], float] = {
     ("edf", "cpu"): 30.0,
     ("qc", "cpu"): 15.0,
 }
+Question = tuple[list[Job], list[str], list[Slots], float]
 
 
 def pool(account: str, kind: Kind, slots: int, free: int | None = None, *ends_s: float) -> Slots:
     running = tuple(Running(f"{account}_{kind}_{k}", 0.0, end) for k, end in enumerate(ends_s))
-    return Slots(
-        f"{account}_{kind}", account, kind, slots, slots if free is None else free, running
-    )
+    name = f"{account}_{kind}"
+    return Slots(name, account, kind, slots, slots if free is None else free, running)
+
+
+def kinds_of(rule: str) -> tuple[Kind, ...]:
+    return ("cpu",) if rule == "qc" else BOTH
+
+
+def same(count: int, rule: str = "stitch", account: str | None = None) -> list[Job]:
+    return [Job(f"j{i}", rule, kinds_of(rule), fixed=Fixed(account)) for i in range(count)]
+
+
+def chain(count: int, rule: str = "edf", account: str | None = None, name: str = "c") -> list[Job]:
+    """Return jobs of which each needs the one before."""
+    return [
+        Job(
+            f"{name}{i}",
+            rule,
+            kinds_of(rule),
+            (f"{name}{i - 1}",) if i else (),
+            1.0,
+            Fixed(account),
+        )
+        for i in range(count)
+    ]
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Slots], float]:
+def questions(draw: st.DrawFn) -> Question:
     """A run at some moment: jobs, names of the ready ones, pools and the clock."""
     jobs: list[Job] = []
     for i in range(draw(st.integers(0, 25))):
         rule = draw(st.sampled_from(["stitch", "edf", "qc"]))
-        kinds: tuple[Kind, ...] = (
-            ("cpu",) if rule == "qc" else draw(st.sampled_from([BOTH, BOTH, ("cpu",), ("gpu",)]))
-        )
+        able: list[tuple[Kind, ...]] = [BOTH, BOTH, ("cpu",), ("gpu",)]
+        kinds = kinds_of(rule) if rule == "qc" else draw(st.sampled_from(able))
         needs = draw(st.sets(st.sampled_from([j.name for j in jobs]), max_size=2)) if jobs else ()
         account = draw(st.sampled_from([None, None, None, "a", "b", "gone"]))
         nominal_s = draw(st.floats(0.1, 10))
@@ -61,26 +93,28 @@ def questions(draw: st.DrawFn) -> tuple[list[Job], list[str], list[Slots], float
 
 def ask(
     jobs: list[Job],
-    ready: list[str],
     pools: list[Slots],
-    clock_s: float,
+    clock_s: float = 0.0,
     last: Strategy | None = None,
+    ready: list[str] | None = None,
 ) -> Choice:
-    later = [job.name for job in jobs if job.name not in set(ready)]
-    work = Workload(jobs, ESTIMATES_S)
-    return decide(work, ready, later, pools, clock_s, last=last)
+    ready = [job.name for job in jobs if not job.needs] if ready is None else ready
+    later = [job.name for job in jobs if job.name not in ready]
+    return decide(Workload(jobs, ESTIMATES_S), ready, later, pools, clock_s, last=last)
+
+
+def placed(*args: object) -> dict[str, str]:
+    """Return which job starts in which pool."""
+    return {start.job: start.pool for start in ask(*args).starts}  # type: ignore[arg-type]
 
 
 @settings(max_examples=120)
 @given(questions(), st.sampled_from([None, Strategy(0.0), Strategy(900.0, 950.0)]))
-def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
-    question: tuple[list[Job], list[str], list[Slots], float], last: Strategy | None
-) -> None:
+def test_no_pool_is_exceeded_nor_a_reason_absent(question: Question, last: Strategy | None) -> None:
     jobs, ready, pools, clock_s = question
-    found = ask(jobs, ready, pools, clock_s, last)
+    found = ask(jobs, pools, clock_s, last)
     by_name, by_pool = {job.name: job for job in jobs}, {p.name: p for p in pools}
-    used = Counter(start.pool for start in found.starts)
-    for name, count in used.items():
+    for name, count in Counter(start.pool for start in found.starts).items():
         p = by_pool[name]
         assert count <= min(p.free, p.slots - len(p.running))
     for start in found.starts:
@@ -94,28 +128,17 @@ def test_no_pool_is_exceeded_and_every_ready_job_is_placed_or_has_a_reason(
     assert all(found.waiting.values())
 
 
-@settings(max_examples=40)
+@settings(max_examples=50)
 @given(questions())
-def test_the_same_question_has_the_same_answer(
-    question: tuple[list[Job], list[str], list[Slots], float],
-) -> None:
+def test_an_idle_cluster_never_waits_and_answers_stay_the_same(question: Question) -> None:
     jobs, ready, pools, clock_s = question
-    assert ask(jobs, ready, pools, clock_s) == ask(jobs, ready[::-1], pools, clock_s)
-
-
-@settings(max_examples=60)
-@given(questions())
-def test_an_idle_cluster_never_waits_for_nothing(
-    question: tuple[list[Job], list[str], list[Slots], float],
-) -> None:
-    jobs, ready, pools, clock_s = question
+    assert ask(jobs, pools, clock_s) == ask(jobs, pools, clock_s, ready=ready[::-1])
     idle = [pool(p.account, p.kind, p.slots) for p in pools]
-    found = ask(jobs, ready, idle, clock_s)
     able = any(
         p.slots and p.kind in job.kinds and job.fixed.account in (None, p.account)
         for job in jobs if job.name in ready for p in idle
     )  # fmt: skip
-    assert bool(found.starts) == able
+    assert bool(ask(jobs, idle, clock_s).starts) == able
 
 
 def test_a_strategy_that_has_become_too_strict_holds_no_job_back() -> None:
@@ -128,16 +151,12 @@ def test_a_strategy_that_has_become_too_strict_holds_no_job_back() -> None:
 
 
 def test_a_cpu_slot_is_used_only_where_it_finishes_sooner() -> None:
-    jobs = [Job(f"j{i}", "stitch", BOTH) for i in range(4)]
-    names = [job.name for job in jobs]
-    soon = [pool("a", "gpu", 1, 0, 10.0), pool("a", "cpu", 8)]
-    found = ask(jobs, names, soon, 0.0)
+    jobs, cpus = same(4), pool("a", "cpu", 8)
+    found = ask(jobs, [pool("a", "gpu", 1, 0, 10.0), cpus])
     assert not found.starts  # 10 + 4 × 60 s on the GPU is less than 300 s on a CPU
     assert set(found.waiting.values()) == {"a GPU slot falls free in time to finish it sooner"}
-    late = [pool("a", "gpu", 1, 0, 200.0), pool("a", "cpu", 8)]
-    assert {s.pool for s in ask(jobs, names, late, 0.0).starts} == {"a_cpu"}
-    lost = [pool("a", "gpu", 0), pool("a", "cpu", 8)]
-    assert len(ask(jobs, names, lost, 0.0).starts) == 4
+    assert set(placed(jobs, [pool("a", "gpu", 1, 0, 200.0), cpus]).values()) == {"a_cpu"}
+    assert len(placed(jobs, [pool("a", "gpu", 0), cpus])) == 4
 
 
 def test_what_is_known_of_gpu_slots() -> None:
@@ -145,48 +164,29 @@ def test_what_is_known_of_gpu_slots() -> None:
     assert (fell.slots, fell.gone_s) == (1, (5.0, 10.0, 10.0))
     assert fell.counted(4, 10.0) == fell  # a later count of the same round is for smaller jobs
     rose = fell.counted(3, 20.0)
-    assert rose.returns_s(30.0) == [55.0]
-    assert rose.counted(9, 40.0).gone_s == ()
+    assert (rose.returns_s(30.0), rose.counted(9, 40.0).gone_s) == ([55.0], ())
 
 
 def test_gpus_that_go_are_waited_for_as_long_as_they_have_been_gone() -> None:
-    jobs = [Job(f"j{i}", "stitch", BOTH) for i in range(4)]
-    names = [job.name for job in jobs]
-    last = Strategy(math.inf, gpu_slots=GpuSlots(0.0, 2))
+    jobs, last = same(4), Strategy(math.inf, gpu_slots=GpuSlots(0.0, 2))
     gone = [pool("a", "gpu", 0), pool("a", "cpu", 8, 7, 50.0)]
-    at_once = ask(jobs, names, gone, 10.0, last)
+    at_once = ask(jobs, gone, 10.0, last)
     assert not at_once.starts
     assert at_once.strategy is not None
-    soon = ask(jobs, names, gone, 100.0, at_once.strategy)
-    assert not soon.starts  # two more a minute after 190 s are done before 400 s
-    late = ask(jobs, names, gone, 1000.0, at_once.strategy)
-    assert {s.pool for s in late.starts} == {"a_cpu"}
-    idle = [pool("a", "gpu", 0), pool("a", "cpu", 8)]
-    assert len(ask(jobs, names, idle, 10.0, last).starts) == 4  # nothing else would happen
-
-
-def test_long_chains_go_first() -> None:
-    chain = [Job(f"c{i}", "edf", BOTH, (f"c{i - 1}",) if i else ()) for i in range(6)]
-    jobs = [Job(f"j{i}", "edf", BOTH) for i in range(5)] + chain
-    ready = [f"j{i}" for i in range(5)] + ["c0"]
-    found = ask(jobs, ready, [pool("a", "gpu", 1)], 0.0)
-    assert [s.job for s in found.starts] == ["c0"]
+    assert not placed(jobs, gone, 100.0, at_once.strategy)  # two more a minute after 190 s end 400
+    assert set(placed(jobs, gone, 1000.0, at_once.strategy).values()) == {"a_cpu"}
+    idle = [gone[0], pool("a", "cpu", 8)]
+    assert len(placed(jobs, idle, 10.0, last)) == 4  # nothing else would happen
 
 
 def test_qc_leaves_the_gpu_alone_and_does_not_wait_for_it() -> None:
     jobs = [Job("q", "qc", ("cpu",)), Job("s", "stitch", BOTH)]
-    found = ask(jobs, ["q", "s"], [pool("a", "gpu", 1), pool("a", "cpu", 1)], 0.0)
-    assert {s.job: s.pool for s in found.starts} == {"q": "a_cpu", "s": "a_gpu"}
-    found = ask(jobs, ["q", "s"], [pool("a", "gpu", 2)], 0.0)
+    assert placed(jobs, [pool("a", "gpu", 1), pool("a", "cpu", 1)]) == {"q": "a_cpu", "s": "a_gpu"}
+    found = ask(jobs, [pool("a", "gpu", 2)])
     assert [s.job for s in found.starts] == ["s"]
     assert found.waiting == {"q": "no account has a CPU slot for it"}
-
-
-def test_jobs_that_need_no_gpu_do_not_wait_for_one() -> None:
-    jobs = [Job(f"j{i}", "qc", ("cpu",)) for i in range(9)]
-    names = [job.name for job in jobs]
     for cpus in (0, 2):
-        found = ask(jobs, names, [pool("a", "gpu", 2), pool("a", "cpu", cpus)], 0.0)
+        found = ask(same(9, "qc"), [pool("a", "gpu", 2), pool("a", "cpu", cpus)])
         assert len(found.starts) == cpus
         assert not any("GPU" in why for why in found.waiting.values())
 
@@ -194,43 +194,43 @@ def test_jobs_that_need_no_gpu_do_not_wait_for_one() -> None:
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_higher_priority_goes_before_a_longer_chain(kind: Kind) -> None:
     jobs = [Job("long", "stitch", BOTH, nominal_s=3.0), Job("first", "edf", BOTH, priority=0.5)]
-    for slots, expected in ((1, ["first"]), (2, ["first", "long"])):
-        found = ask(jobs, ["long", "first"], [pool("a", kind, slots)], 0.0)
-        assert sorted(s.job for s in found.starts) == expected
+    assert [set(placed(jobs, [pool("a", kind, n)])) for n in (1, 2)] == [
+        {"first"},
+        {"first", "long"},
+    ]
 
 
 def test_the_account_that_a_user_chose_is_kept() -> None:
-    jobs = [Job(f"j{i}", "stitch", BOTH, fixed=Fixed("b")) for i in range(3)]
-    names = [job.name for job in jobs]
+    jobs = same(3, account="b")
     pools = [pool("a", "gpu", 3), pool("b", "gpu", 1), pool("b", "cpu", 4)]
-    found = ask(jobs, names, pools, 0.0)
-    assert [s.pool for s in found.starts] == ["b_gpu"]  # three in a row end before one on a CPU
-    gone = ask(jobs, names, pools[:1], 0.0)
+    assert list(placed(jobs, pools).values()) == ["b_gpu"]  # three in a row end before one on a CPU
+    gone = ask(jobs, pools[:1])
     assert set(gone.waiting.values()) == {"account b has no GPU or CPU slot for it"}
 
 
-def test_a_longer_chain_goes_before_a_job_with_an_account() -> None:
-    chain = [Job(f"c{i}", "edf", BOTH, (f"c{i - 1}",) if i else ()) for i in range(3)]
-    jobs = [Job("own", "edf", BOTH, fixed=Fixed("a")), *chain]
-    one = [pool("a", "gpu", 1)]
-    assert [s.job for s in ask(jobs, ["own", "c0"], one, 0.0).starts] == ["c0"]
-    assert len(ask(jobs, ["own", "c0"], [pool("a", "gpu", 2)], 0.0).starts) == 2
-    # what the others leave is taken at once
-    both = [pool("a", "gpu", 1), pool("b", "gpu", 1)]
-    assert {s.job: s.pool for s in ask(jobs, ["own", "c0"], both, 0.0).starts}["own"] == "a_gpu"
-    longer = [
-        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, Fixed("a")) for i in range(2)
-    ]
-    found = ask([*longer, Job("j", "edf", BOTH)], ["o0", "j"], one, 0.0)
-    assert [s.job for s in found.starts] == ["o0"]
+OWN = Job("own", "edf", BOTH, fixed=Fixed("a"))
 
 
-def test_of_jobs_with_one_account_the_longest_chain_goes_first() -> None:
-    chain = [
-        Job(f"o{i}", "edf", BOTH, (f"o{i - 1}",) if i else (), 1, Fixed("a")) for i in range(3)
-    ]
-    jobs = [Job("own", "edf", BOTH, fixed=Fixed("a")), *chain]
-    assert [s.job for s in ask(jobs, ["own", "o0"], [pool("a", "gpu", 1)], 0.0).starts] == ["o0"]
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        same(5, "edf") + chain(6),
+        [OWN, *chain(3)],
+        [*chain(2, account="a"), Job("j", "edf", BOTH)],
+        [OWN, *chain(3, account="a")],
+    ],
+    ids=["many", "a job with an account", "a chain with an account", "both with one"],
+)
+def test_the_longest_chain_goes_first(jobs: list[Job]) -> None:
+    assert set(placed(jobs, [pool("a", "gpu", 1)])) == {"c0"}
+
+
+def test_a_job_with_an_account_takes_what_longer_chains_leave() -> None:
+    jobs = [OWN, *chain(3)]
+    assert len(placed(jobs, [pool("a", "gpu", 2)])) == 2
+    assert placed(jobs, [pool("a", "gpu", 1), pool("b", "gpu", 1)])["own"] == "a_gpu"
+    jobs = [OWN, Job("s", "stitch", BOTH)]
+    assert placed(jobs, [pool("a", "gpu", 1, 0, 100.0), pool("a", "cpu", 1)]) == {"own": "a_cpu"}
 
 
 def forecast(jobs: list[Job], *pools: Slots) -> Forecast:
@@ -240,34 +240,43 @@ def forecast(jobs: list[Job], *pools: Slots) -> Forecast:
 
 
 @pytest.mark.parametrize(
-    ("aim_s", "end_s"),
-    [(479.0, 180.0), (481.0, 480.0), (0.0, 180.0), (math.inf, 480.0)],
+    ("aim_s", "end_s"), [(479.0, 180.0), (481.0, 480.0), (0.0, 180.0), (math.inf, 480.0)]
 )
 def test_a_cpu_takes_what_it_and_its_chain_can_end_by_the_aim(aim_s: float, end_s: float) -> None:
-    jobs = [Job("a", "stitch", BOTH), Job("b", "stitch", BOTH, ("a",))]
     # 300 s on the CPU with a risk of 120 s and 60 s for what follows; or both on the GPU after 60 s
-    found = forecast(jobs, pool("a", "gpu", 1, 0, 60.0), pool("a", "cpu", 1))
+    found = forecast(chain(2, "stitch"), pool("a", "gpu", 1, 0, 60.0), pool("a", "cpu", 1))
     assert found.play(Strategy(aim_s))[0] == end_s
 
 
-@pytest.mark.parametrize("strategy", [Strategy(0.0), Strategy(math.inf)])
-def test_gpus_and_cpus_take_the_longest_chains_first_in_every_strategy(strategy: Strategy) -> None:
-    def jobs(rule: str, kinds: tuple[Kind, ...]) -> list[Job]:
-        chain = [Job(f"c{i}", rule, kinds, (f"c{i - 1}",) if i else ()) for i in range(3)]
-        return [Job(f"j{i}", rule, kinds) for i in range(3)] + chain
-
-    # three of a chain in one slot, three others in the other; 4 in a row the other way round
-    on_gpus = forecast(jobs("edf", BOTH), pool("a", "gpu", 2))
-    assert on_gpus.play(strategy)[0] == 3 * 20.0
-    on_cpus = forecast(jobs("qc", ("cpu",)), pool("a", "cpu", 2))
-    assert on_cpus.play(strategy)[0] == 3 * 15.0
+LONGEST_STITCH = [*(Job(f"e{i}", "edf", BOTH, nominal_s=2) for i in range(2)), *same(1)]
 
 
-def test_what_is_too_late_for_a_cpu_goes_to_gpus_by_chain() -> None:
-    chain = [Job(f"c{i}", "edf", BOTH, (f"c{i - 1}",) if i else ()) for i in range(3)]
-    jobs = [Job(f"j{i}", "edf", BOTH) for i in range(3)] + chain
+@pytest.mark.parametrize(
+    ("jobs", "pools", "aims_s", "end_s"),
+    [  # three of a chain in one slot, three others in the other; 4 in a row the other way round
+        (same(3, "edf") + chain(3), [pool("a", "gpu", 2)], (0.0, math.inf), 3 * 20.0),
+        (same(3, "qc") + chain(3, "qc"), [pool("a", "cpu", 2)], (0.0, math.inf), 3 * 15.0),
+        # what is too late for a CPU goes to GPUs by chain
+        (same(3, "edf") + chain(3), [pool("a", "gpu", 2, 0, 10.0, 10.0), pool("a", "cpu", 1)],
+         (0.0,), 10 + 3 * 20.0),
+        # CPUs take what loses least there
+        ([*same(1), Job("e", "edf", BOTH)], [pool("a", "gpu", 1, 0, 25.0), pool("a", "cpu", 1)],
+         (math.inf,), 25 + 60.0),
+        # 300 s beside 2 x 60 s; the other way round 60 + 300 s
+        (LONGEST_STITCH, [pool("a", "cpu", 2)], (math.inf,), 300.0),
+    ],
+    ids=["chains on GPUs", "chains on CPUs", "too late", "least loss", "no GPU"],
+)  # fmt: skip
+def test_the_order_that_ends_soonest(
+    jobs: list[Job], pools: list[Slots], aims_s: tuple[float, ...], end_s: float
+) -> None:
+    for aim_s in aims_s:
+        assert forecast(jobs, *pools).play(Strategy(aim_s))[0] == end_s
+
+
+def test_what_fills_free_slots() -> None:
+    jobs = same(3, "edf") + chain(3)
     found = forecast(jobs, pool("a", "gpu", 2, 0, 10.0, 10.0), pool("a", "cpu", 1))
-    assert found.play(Strategy(0.0))[0] == 10 + 3 * 20.0
     stitch = [*jobs[:3], Job("s", "stitch", BOTH, nominal_s=0.5), *jobs[3:]]
     late = Queues(forecast(stitch, pool("a", "gpu", 2), pool("a", "cpu", 1)), Strategy(0.0))
     # 80 s on a GPU, of which 60 for the chain, and 30 for the stitch
@@ -277,24 +286,6 @@ def test_what_is_too_late_for_a_cpu_goes_to_gpus_by_chain() -> None:
     assert [jobs[i].name for *_, i in queues.fill([2, 0], 10.0)] == ["c0", "j0"]
 
 
-def test_cpus_take_what_loses_least_there() -> None:
-    jobs = [Job("s", "stitch", BOTH), Job("e", "edf", BOTH)]
-    found = forecast(jobs, pool("a", "gpu", 1, 0, 25.0), pool("a", "cpu", 1))
-    assert found.play(Strategy(math.inf))[0] == 25 + 60.0
-
-
-def test_without_a_gpu_cpus_take_the_longest_jobs_first() -> None:
-    jobs = [Job(f"e{i}", "edf", BOTH, nominal_s=2) for i in range(2)] + [Job("s", "stitch", BOTH)]
-    # 300 s beside 2 x 60 s; the other way round 60 + 300 s
-    assert forecast(jobs, pool("a", "cpu", 2)).play(Strategy(math.inf))[0] == 300.0
-
-
-def test_a_job_with_an_account_takes_what_longer_chains_leave() -> None:
-    jobs = [Job("own", "edf", BOTH, fixed=Fixed("a")), Job("s", "stitch", BOTH)]
-    found = ask(jobs, ["own", "s"], [pool("a", "gpu", 1, 0, 100.0), pool("a", "cpu", 1)], 0.0)
-    assert {s.job: s.pool for s in found.starts} == {"own": "a_cpu"}
-
-
 def test_jobs_in_a_circle_are_refused() -> None:
     circle = [Job("a", "qc", ("cpu",), ("b",)), Job("b", "qc", ("cpu",), ("a",))]
     with pytest.raises(ValueError, match="circle"):
@@ -302,12 +293,141 @@ def test_jobs_in_a_circle_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("margin", "kinds"), [(0.4, {"gpu"}), (0.05, {"gpu", "cpu"})])
-def test_a_job_takes_a_cpu_where_its_margin_lets_it_end_in_time(
-    margin: float, kinds: set[Kind]
-) -> None:
+def test_a_job_takes_a_cpu_where_its_margin_lets_it(margin: float, kinds: set[Kind]) -> None:
     # on the GPU alone 400 s; with one job on the CPU 300 s, or 420 s if it takes 40 % longer
-    jobs = [Job(f"j{i}", "stitch", BOTH) for i in range(4)]
+    jobs = same(4)
     work = Workload(jobs, {("stitch", "gpu"): 100.0, ("stitch", "cpu"): 300.0}, {"stitch": margin})
-    slots = [Slots("a_gpu", "a", "gpu", 1, 1), Slots("a_cpu", "a", "cpu", 1, 1)]
+    slots = [pool("a", "gpu", 1), pool("a", "cpu", 1)]
     starts = decide(work, [job.name for job in jobs], (), slots, 0.0).starts
     assert {start.pool.removeprefix("a_") for start in starts} == kinds
+
+
+# Whole runs on the simulated cluster
+
+UNIT_S: dict[tuple[str, Kind], float] = {
+    ("stitch", "gpu"): 1, ("stitch", "cpu"): 5, ("qc", "cpu"): 0.5,
+}  # fmt: skip
+#: The worked example: 5 GPU and 19 CPU slots on two accounts.
+POOLS = [pool("clive", "gpu", 3), pool("clive", "cpu", 11),
+         pool("maigan", "gpu", 2), pool("maigan", "cpu", 8)]  # fmt: skip
+
+
+def production(jobs: list[Job]) -> Policy:
+    work = Workload(jobs, UNIT_S)
+    last: Strategy | None = None
+
+    def policy(seen: ClusterView) -> Iterable[Decision]:
+        nonlocal last
+        found = decide(work, seen.ready, seen.later, seen.pools, seen.clock_s, last=last)
+        last = found.strategy
+        return found.starts
+
+    return policy
+
+
+def play(
+    jobs: list[Job],
+    changes: Iterable[Change] = (),
+    factor: float = 1.0,
+    pools: list[Slots] = POOLS,
+    policy: Policy | None = None,
+) -> SimulatedRun:
+    true_s = {(j.name, kind): UNIT_S[j.rule, kind] * factor for j in jobs for kind in j.kinds}
+    return simulate(jobs, true_s, pools, policy or production(jobs), changes)
+
+
+@pytest.mark.parametrize(("count", "limit_s"), [(1, 1.0), (5, 1.0), (24, 6.0), (100, 15.6)])
+def test_identical_jobs_of_the_worked_example(count: int, limit_s: float) -> None:
+    run = play(same(count))
+    assert (run.undone, len(run.spans)) == ([], count)
+    assert run.makespan_s <= limit_s
+    for name, busy_s in run.busy_s.items():
+        times = [span.end_s - span.start_s for span in run.spans if span.pool == name]
+        assert busy_s == pytest.approx(sum(times))
+    if count == 100:
+        assert set(run.busy_s) == {span.pool for span in run.spans}
+        # nobody waits for the last job: GPUs are filled to the end
+        assert run.busy_s["clive_gpu"] + run.busy_s["maigan_gpu"] >= 5 * (run.makespan_s - 1)
+
+
+def test_a_lost_account_costs_no_more_than_its_share() -> None:
+    run = play(same(100), [Change(4.0, name, 0, kills=True) for name in ("clive_gpu", "clive_cpu")])
+    assert not run.undone
+    assert not [span for span in run.spans if span.pool.startswith("clive") and span.end_s > 4]
+    done = sum(span.done and span.end_s <= 4 for span in run.spans)
+    # what is left flows through 2 GPU and 8 CPU slots, to whole jobs on CPUs
+    assert run.makespan_s <= 4 + (100 - done) / (2 + 8 / 5) + 5
+
+
+def test_long_chains_go_first_and_stay_on_gpus() -> None:
+    run = play(same(40) + chain(12, "stitch"))
+    assert run.makespan_s == pytest.approx(12.0)
+    assert {span.pool[-3:] for span in run.spans if span.job.startswith("c")} == {"gpu"}
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[list[Job], list[Change], float]:
+    jobs: list[Job] = []
+    for i in range(draw(st.integers(1, 20))):
+        needs = draw(st.sets(st.sampled_from(jobs), max_size=2)) if jobs else set()
+        rule = draw(st.sampled_from(["qc", "stitch"]))
+        jobs.append(Job(f"j{i}", rule, kinds_of(rule), tuple({n.name for n in needs})))
+    pools = st.sampled_from([pool.name for pool in POOLS])
+    change = st.builds(Change, st.floats(0, 20), pools, st.integers(0, 3), st.booleans())
+    changes = [*draw(st.lists(change, max_size=6)), Change(30.0, "maigan_cpu", 1)]
+    return jobs, changes, draw(st.floats(0.5, 2))
+
+
+@settings(max_examples=60)
+@given(runs())
+def test_a_run_does_all_jobs_in_order(given_run: tuple[list[Job], list[Change], float]) -> None:
+    jobs, changes, factor = given_run
+    run = play(jobs, changes, factor)
+    assert not run.undone
+    done = {span.job: span for span in run.spans if span.done}
+    assert sorted(span.job for span in run.spans if span.done) == sorted(job.name for job in jobs)
+    for job in jobs:
+        assert all(done[need].end_s <= done[job.name].start_s for need in job.needs)  # no margin
+        assert "gpu" in job.kinds or done[job.name].pool.endswith("cpu")
+    for pool in POOLS:
+        spans = [span for span in run.spans if span.pool == pool.name]
+        for span in spans:
+            steps = [c for c in changes if c.pool == pool.name and c.at_s <= span.start_s]
+            slots = sorted(steps, key=lambda c: c.at_s)[-1].slots if steps else pool.slots
+            at_once = sum(other.start_s <= span.start_s < other.end_s for other in spans)
+            assert at_once <= slots
+    assert run.makespan_s == max(span.end_s for span in done.values())
+    kills = {(c.pool, c.at_s) for c in changes if c.kills}
+    assert all((span.pool, span.end_s) in kills for span in run.spans if not span.done)
+    assert play(jobs, changes, factor).spans == run.spans
+
+
+@pytest.mark.parametrize("pool", ["clive_gpu", "maigan_cpu"])
+def test_a_policy_that_oversubscribes_is_caught(pool: str) -> None:
+    def greedy(seen: ClusterView) -> Iterable[Decision]:
+        return [Decision(name, pool, seen.clock_s, math.inf, "") for name in seen.ready]
+
+    with pytest.raises(OversubscribedError, match="no free slot"):
+        play(same(20), policy=greedy)
+
+
+def test_a_job_that_is_done_may_not_start_again() -> None:
+    def restless(seen: ClusterView) -> Iterable[Decision]:
+        if any(span.done for span in seen.spans) or "j0" in seen.ready:
+            yield Decision("j0", "clive_gpu", seen.clock_s, math.inf, "")
+
+    with pytest.raises(OversubscribedError, match="j0 is not ready"):
+        play(same(2), policy=restless)
+
+
+def test_jobs_that_nothing_can_run_are_named() -> None:
+    jobs = [*same(1, "qc"), Job("after", "stitch", BOTH, ("j0",)), Job("s", "stitch", BOTH)]
+    run = play(jobs, pools=POOLS[:1])
+    assert ([span.job for span in run.spans], run.undone) == (["s"], ["j0", "after"])
+
+
+def test_jobs_in_slots_that_go_keep_running_unless_killed() -> None:
+    keeps, kills = (play(same(5), [Change(0.5, "clive_gpu", 0, kill)]) for kill in (False, True))
+    assert keeps.makespan_s == pytest.approx(1.0)
+    assert sum(not span.done for span in kills.spans) == 3
+    assert kills.makespan_s == pytest.approx(3.0)  # three again on the two GPUs left, after 1 s

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
 from snakemake_scheduler_plugin_tilewright.placement.sizing import (
     Durations,
     Estimates,
@@ -20,10 +20,25 @@ from snakemake_scheduler_plugin_tilewright.placement.sizing import (
 from snakemake_scheduler_plugin_tilewright.stated import StatedSizes
 
 
-def test_until_something_is_learned_the_slowdown_counts() -> None:
+def factors(durations: Durations, rule: str = "stitch") -> dict[Kind, float]:
+    return {kind: durations.factor(rule, kind) for kind in KINDS}
+
+
+def learn(durations: Durations, kind: Kind, *took_s: float, rule: str = "stitch") -> None:
+    for seconds in took_s:
+        durations.learn(rule, kind, 100.0, seconds)
+
+
+def test_one_device_informs_the_other_until_it_ran_itself() -> None:
     durations = Durations(slowdown=4.0, slowdowns={"edf": 2.0})
-    assert (durations.factor("stitch", "cpu"), durations.factor("stitch", "gpu")) == (1.0, 0.25)
-    assert (durations.factor("edf", "cpu"), durations.factor("edf", "gpu")) == (1.0, 0.5)
+    assert factors(durations) == {"cpu": 1.0, "gpu": 0.25}  # nothing is learned yet
+    assert factors(durations, "edf") == {"cpu": 1.0, "gpu": 0.5}
+    learn(durations, "cpu", 300.0)
+    assert factors(durations) == pytest.approx({"cpu": 3.0, "gpu": 0.75})
+    learn(durations, "gpu", 30.0, rule="edf")
+    assert factors(durations, "edf") == pytest.approx({"cpu": 0.6, "gpu": 0.3})
+    learn(durations, "gpu", 10.0)
+    assert factors(durations) == pytest.approx({"cpu": 3.0, "gpu": 0.1})
 
 
 def test_a_job_that_states_a_gpu_alone_is_not_taken_for_one_that_was_slower_on_cpus() -> None:
@@ -38,12 +53,10 @@ def test_a_job_that_states_a_gpu_alone_is_not_taken_for_one_that_was_slower_on_c
 
 def test_the_median_of_what_finished_counts_and_one_odd_job_does_not() -> None:
     durations = Durations()
-    for took_s in (50.0, 60.0, 9000.0):
-        durations.learn("stitch", "cpu", 100.0, took_s)
+    learn(durations, "cpu", 50.0, 60.0, 9000.0)
     assert durations.factor("stitch", "cpu") == 0.6
     assert durations.factor("edf", "cpu") == 1.0
-    for _ in range(100):
-        durations.learn("stitch", "cpu", 100.0, 200.0)
+    learn(durations, "cpu", *[200.0] * 100)
     assert durations.factor("stitch", "cpu") == 2.0
 
 
@@ -52,48 +65,35 @@ def test_the_margin_of_a_rule_follows_how_its_jobs_scatter() -> None:
     assert durations.margin("stitch") == pytest.approx(0.4, abs=0.01)
     for rule, sd in (("steady", 0.02), ("uneven", 0.5)):
         for _ in range(30):
-            durations.learn(rule, "cpu", 100.0, 100.0 * rng.lognormvariate(0, sd))
-            durations.learn(rule, "gpu", 100.0, 20.0 * rng.lognormvariate(0, 1.0))
+            learn(durations, "cpu", 100.0 * rng.lognormvariate(0, sd), rule=rule)
+            learn(durations, "gpu", 20.0 * rng.lognormvariate(0, 1.0), rule=rule)
     assert durations.margin("steady") < 0.1
     assert 0.5 < durations.margin("uneven") < 1.0
 
 
 @given(st.lists(st.floats(1e-3, 1e6), max_size=40))
-def test_a_margin_is_a_share_whatever_was_measured(factors: list[float]) -> None:
-    assert 0 < margin_of(factors) <= 1
-    assert margin_of(factors) == pytest.approx(margin_of([7 * factor for factor in factors]))
-
-
-def test_one_device_informs_the_other_until_it_ran_itself() -> None:
-    durations = Durations(slowdown=5.0, slowdowns={"edf": 2.0})
-    durations.learn("stitch", "cpu", 100.0, 300.0)
-    assert durations.factor("stitch", "gpu") == pytest.approx(0.6)
-    durations.learn("edf", "gpu", 100.0, 30.0)
-    assert durations.factor("edf", "cpu") == pytest.approx(0.6)
-    durations.learn("stitch", "gpu", 100.0, 10.0)
-    assert durations.factor("stitch", "gpu") == pytest.approx(0.1)
-    assert durations.factor("stitch", "cpu") == 3.0
+def test_a_margin_is_a_share_whatever_was_measured(measured: list[float]) -> None:
+    assert 0 < margin_of(measured) <= 1
+    assert margin_of(measured) == pytest.approx(margin_of([7 * factor for factor in measured]))
 
 
 @given(st.floats(-1, 1e6), st.integers(-1, 10**6))
 def test_a_factor_stays_above_zero_whatever_was_measured(nominal_s: float, took_s: int) -> None:
     durations = Durations()
     durations.learn("stitch", "cpu", nominal_s, took_s)
-    assert durations.factor("stitch", "cpu") > 0
-    assert durations.factor("stitch", "gpu") > 0
+    assert min(factors(durations).values()) > 0
 
 
 def test_what_another_run_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "cache/durations.json"
     mine, other = Durations(path), Durations(path)
-    mine.learn("stitch", "cpu", 100.0, 100.0)
-    other.learn("stitch", "cpu", 100.0, 300.0)
-    other.learn("edf", "gpu", 100.0, 20.0)
+    learn(mine, "cpu", 100.0)
+    learn(other, "cpu", 300.0)
+    learn(other, "gpu", 20.0, rule="edf")
     other.save()
     mine.save()
     found = Durations(path)
-    assert found.factor("stitch", "cpu") == 2.0
-    assert found.factor("edf", "gpu") == 0.2
+    assert (found.factor("stitch", "cpu"), found.factor("edf", "gpu")) == (2.0, 0.2)
     mine.save()
     assert json.loads(path.read_text())["stitch cpu"] == [3.0, 1.0]
     assert [file.name for file in path.parent.iterdir()] == ["durations.json"]
@@ -103,45 +103,31 @@ def test_a_file_holds_the_last_jobs_of_all_runs(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
     for run in range(4):
         durations = Durations(path)
-        for _ in range(20):
-            durations.learn("stitch", "cpu", 1.0, float(run + 1))
+        learn(durations, "cpu", *[100.0 * (run + 1)] * 20)
         durations.save()
-    kept = json.loads(path.read_text())["stitch cpu"]
-    assert kept == [3.0] * 10 + [4.0] * 20
+    assert json.loads(path.read_text())["stitch cpu"] == [3.0] * 10 + [4.0] * 20
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        "",
-        "{",
-        "[1]",
-        '"text"',
-        '{"stitch cpu": 3}',
-        '{"stitch cpu": ["3", null, -1, 0]}',
-        '{"stitch cpu": [NaN]}',
-        "\x00",
+        b"", b"{", b"[1]", b'"text"', b'{"stitch cpu": 3}', b'{"stitch cpu": ["3", null, -1, 0]}',
+        b'{"stitch cpu": [NaN]}', b"\x00", b"\xff\xfe{}",
     ],
-)
-def test_a_damaged_file_holds_nothing_and_is_replaced(tmp_path: Path, content: str) -> None:
+)  # fmt: skip
+def test_a_damaged_file_holds_nothing_and_is_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "durations.json"
-    path.write_text(content)
+    path.write_bytes(content)
     durations = Durations(path)
     assert durations.factor("stitch", "cpu") == 1.0
-    durations.learn("stitch", "cpu", 1.0, 2.0)
+    learn(durations, "cpu", 200.0)
     durations.save()
     assert Durations(path).factor("stitch", "cpu") == 2.0
-
-
-def test_bytes_that_are_no_text_hold_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "durations.json"
-    path.write_bytes(b"\xff\xfe{}")
-    assert Durations(path).factor("stitch", "cpu") == 1.0
 
 
 def test_a_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     durations = Durations(tmp_path / "file/durations.json")
-    durations.learn("stitch", "cpu", 1.0, 2.0)
+    learn(durations, "cpu", 200.0)
     durations.save()
     assert durations.factor("stitch", "cpu") == 2.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
@@ -23,10 +23,12 @@ from snakemake_scheduler_plugin_tilewright.placement.stale import (
 )
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
-from tests.support.recorded import HERE, OTHERS, cluster_with, queue_line
+from tests.support.recorded import HERE, OTHERS, Queue, cluster_with, queue_line
 
 ENDING = queue_line(JobID="7", State="COMPLETING", WorkDir="/data/run", Comment="rule_a")
 PENDING = queue_line(JobID="5", State="PENDING", WorkDir="/data/run", Comment="group_b")
+AWAY = Unknown("squeue", "Unable to contact slurm controller")
+CHOICES = pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
 
 
 @dataclass
@@ -34,10 +36,9 @@ class Slurm:
     """Answers of squeue one after the other, the last for ever; what was cancelled."""
 
     answers: list[str | Unknown]
-    cancelled: list[tuple[str, ...]] = field(default_factory=list)
     cancelling: str | Unknown = ""
+    cancelled: list[tuple[str, ...]] = field(default_factory=list)
     slept_s: list[float] = field(default_factory=list)
-    now_s: float = 0.0
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
         if argv[0] == "scancel":
@@ -45,155 +46,38 @@ class Slurm:
             return self.cancelling
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
-    def sleep(self, seconds: float) -> None:
-        self.slept_s.append(seconds)
-        self.now_s += seconds
+
+Deal = Callable[..., list[str]]
 
 
-def deal(slurm: Slurm, choice: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(time, "sleep", slurm.sleep)
-    monkeypatch.setattr(time, "monotonic", lambda: slurm.now_s)
-    said: list[str] = []
-    client = SlurmClient("ada", folder, run=slurm, clock=lambda: 1000.0)
-    deal_with_stale(client, "/data/run", choice, said.append)
-    return said
+@pytest.fixture
+def deal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deal:
+    """Return what deals with jobs in a folder, on a clock that sleeping alone moves."""
+
+    def dealt(slurm: Slurm, choice: str, folder: str = "/data/run") -> list[str]:
+        monkeypatch.setattr(time, "sleep", slurm.slept_s.append)
+        monkeypatch.setattr(time, "monotonic", lambda: sum(slurm.slept_s))
+        said: list[str] = []
+        client = SlurmClient("ada", tmp_path, run=slurm, clock=lambda: 1000.0)
+        deal_with_stale(client, folder, choice, said.append)
+        return said
+
+    return dealt
 
 
-@pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
-def test_nothing_stale_needs_nothing(
-    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm(["\n".join(OTHERS)])
-    assert deal(slurm, choice, tmp_path, monkeypatch) == []
-    assert (slurm.cancelled, slurm.slept_s) == ([], [])
-
-
-def test_refusing_names_the_jobs_and_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm(["\n".join([HERE, PENDING, *OTHERS])])
-    with pytest.raises(PlacementError) as caught:
-        deal(slurm, "refuse", tmp_path, monkeypatch)
-    text = str(caught.value)
-    assert text.startswith("2 jobs of an earlier run may still write into /data/run:")
-    assert "7  RUNNING    rule_stitch_wildcards_a" in text
-    assert "5  PENDING    group_b" in text
-    assert "tilewright-placement stale --wait" in text
-    assert "--unlock" in text
-    assert slurm.cancelled == []
-
-
-def test_cancelling_waits_until_they_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm(["\n".join([HERE, PENDING]), ENDING, ENDING, "\n".join(OTHERS)])
-    said = deal(slurm, "cancel", tmp_path, monkeypatch)
-    assert slurm.cancelled == [("7", "5")]
-    assert slurm.slept_s == [1.0, 1.0]
-    assert said[1:] == ["cancelled; waiting until they are gone", *["waiting for 1: 7"] * 2]
-
-
-def test_waiting_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = Slurm([HERE, HERE, PENDING, ""])
-    said = deal(slurm, "wait", tmp_path, monkeypatch)
-    assert (slurm.cancelled, slurm.slept_s) == ([], [10.0, 10.0])
-    assert said[1:] == ["waiting for 1: 7", "waiting for 1: 5"]
-
-
-@pytest.mark.parametrize("choice", ["wait", "cancel"])
-def test_nothing_is_waited_for_or_cancelled_behind_a_lock_that_stays(
-    choice: Literal["wait", "cancel"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, Queue]:
+    """Return a cluster with a job that runs in the working directory."""
     monkeypatch.chdir(tmp_path)
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
-    cluster = replace(cluster_with(here, tmp_path)[0], site=Site(stale=choice))
-    lock = tmp_path / ".snakemake/locks/0.output.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    with pytest.raises(PlacementError, match="run it with --unlock first"):
-        before_run(cluster, ["snakemake", "qc"])
+    return cluster_with(job_in(Path.cwd()), tmp_path)
 
 
-def test_the_lock_of_the_run_itself_is_none_that_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class WaitsError(Exception):
-        pass
-
-    def wait(seconds: float) -> None:
-        raise WaitsError
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("snakemake_scheduler_plugin_tilewright.placement.stale.time.sleep", wait)
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
-    cluster = replace(cluster_with(here, tmp_path)[0], site=Site(stale="wait"))
-    lock = tmp_path / ".snakemake/locks/0.output.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    with pytest.raises(WaitsError):
-        before_run(cluster, ["snakemake", "qc"], has_lock=True)
+def job_in(folder: Path) -> str:
+    return queue_line(JobID="7", State="RUNNING", WorkDir=str(folder), Comment="rule_a")
 
 
-def test_jobs_that_are_being_ended_are_waited_for_and_not_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm([ENDING, ENDING, ""])
-    said = deal(slurm, "refuse", tmp_path, monkeypatch)
-    assert said == ["waiting for a job that is being ended"] * 2
-    for_ever = Slurm([ENDING])
-    with pytest.raises(PlacementError, match="7  COMPLETING rule_a"):
-        deal(for_ever, "refuse", tmp_path, monkeypatch)
-    assert 100 < for_ever.now_s < 130
-
-
-@pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
-def test_a_queue_that_is_not_known_stops_the_run(
-    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(PlacementError, match="is not known: squeue did not answer: refused"):
-        deal(Slurm([Unknown("squeue", "refused")]), choice, tmp_path, monkeypatch)
-
-
-def test_only_a_run_looks_for_stale_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
-    cluster, _ = cluster_with(here, tmp_path)
-    assert cluster.site == Site()
-    before_run(cluster, ["snakemake", "-n"])
-    before_run(None, ["snakemake"])
-    for argv in (["snakemake"], ["snakemake", "--unlock"]):
-        with pytest.raises(PlacementError, match="still write into"):
-            before_run(cluster, argv)
-
-
-def test_a_folder_that_squeue_cannot_show_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "a\nb"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    with pytest.raises(PlacementError, match="has a line break in its name"):
-        before_run(cluster_with("", tmp_path)[0], ["snakemake"])
-
-
-def test_jobs_that_cannot_be_cancelled_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm = Slurm([HERE], cancelling=Unknown("scancel", "Invalid user"))
-    with pytest.raises(PlacementError, match=r"could not be cancelled: scancel .* Invalid user"):
-        deal(slurm, "cancel", tmp_path, monkeypatch)
-
-
-def test_waiting_outlasts_a_slurmctld_that_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away = Unknown("squeue", "Unable to contact slurm controller")
-    slurm = Slurm([HERE, HERE, *4 * [away], HERE, ""])  # each question is asked twice
-    said = deal(slurm, "wait", tmp_path, monkeypatch)
-    assert sum("Unable to contact" in line for line in said) == 2
-    assert len(slurm.slept_s) == 4
-    with pytest.raises(PlacementError, match="Unable to contact"):
-        deal(Slurm([HERE, HERE, away]), "wait", tmp_path, monkeypatch)
+def where(cluster: Cluster, stale: Literal["refuse", "wait", "cancel"]) -> Cluster:
+    return replace(cluster, site=Site(stale=stale))
 
 
 def said_here(folder: Path, **values: Any) -> RunState:
@@ -210,9 +94,107 @@ def locked(folder: Path) -> None:
 
 
 def ended_pid() -> int:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone = subprocess.Popen(["true"])
     gone.wait()
     return gone.pid
+
+
+@CHOICES
+def test_nothing_stale_needs_nothing_and_no_queue_stops(choice: str, deal: Deal) -> None:
+    slurm = Slurm(["\n".join(OTHERS)])
+    assert (deal(slurm, choice), slurm.cancelled, slurm.slept_s) == ([], [], [])
+    with pytest.raises(PlacementError, match="is not known: squeue did not answer: Unable"):
+        deal(Slurm([AWAY]), choice)
+
+
+def test_refusing_names_the_jobs_and_the_fix(deal: Deal) -> None:
+    slurm = Slurm(["\n".join([HERE, PENDING, *OTHERS])])
+    with pytest.raises(PlacementError) as caught:
+        deal(slurm, "refuse")
+    text = str(caught.value)
+    assert text.startswith("2 jobs of an earlier run may still write into /data/run:")
+    for part in ("7  RUNNING    rule_stitch_wildcards_a", "5  PENDING    group_b",
+                 "tilewright-placement stale --wait", "--unlock"):  # fmt: skip
+        assert part in text
+    assert slurm.cancelled == []
+
+
+def test_cancelling_waits_until_they_are_gone(deal: Deal) -> None:
+    slurm = Slurm(["\n".join([HERE, PENDING]), ENDING, ENDING, "\n".join(OTHERS)])
+    said = deal(slurm, "cancel")
+    assert (slurm.cancelled, slurm.slept_s) == ([("7", "5")], [1.0, 1.0])
+    assert said[1:] == ["cancelled; waiting until they are gone", *["waiting for 1: 7"] * 2]
+    slurm = Slurm([HERE], cancelling=Unknown("scancel", "Invalid user"))
+    with pytest.raises(PlacementError, match=r"could not be cancelled: scancel .* Invalid user"):
+        deal(slurm, "cancel")
+
+
+def test_waiting_cancels_nothing_and_outlasts_a_slurmctld_that_is_away(deal: Deal) -> None:
+    slurm = Slurm([HERE, HERE, PENDING, ""])
+    said = deal(slurm, "wait")
+    assert (slurm.cancelled, slurm.slept_s) == ([], [10.0, 10.0])
+    assert said[1:] == ["waiting for 1: 7", "waiting for 1: 5"]
+    slurm = Slurm([HERE, HERE, *4 * [AWAY], HERE, ""])  # each question is asked twice
+    said = deal(slurm, "wait")
+    assert (sum("Unable to contact" in line for line in said), len(slurm.slept_s)) == (2, 4)
+    with pytest.raises(PlacementError, match="Unable to contact"):
+        deal(Slurm([HERE, HERE, AWAY]), "wait")
+
+
+def test_jobs_that_are_being_ended_are_waited_for_and_not_refused(deal: Deal) -> None:
+    said = deal(Slurm([ENDING, ENDING, ""]), "refuse")
+    assert said == ["waiting for a job that is being ended"] * 2
+    for_ever = Slurm([ENDING])
+    with pytest.raises(PlacementError, match="7  COMPLETING rule_a"):
+        deal(for_ever, "refuse")
+    assert 100 < sum(for_ever.slept_s) < 130
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"), [("wait", "start it again after that run"), ("cancel", "not cancelled")]
+)
+def test_nothing_is_waited_for_or_cancelled_behind_a_lock_that_stays(
+    choice: Literal["wait", "cancel"], said: str, here: tuple[Cluster, Queue], tmp_path: Path
+) -> None:
+    cluster = where(here[0], choice)
+    locked(tmp_path)
+    with pytest.raises(PlacementError, match="run it with --unlock first"):
+        before_run(cluster, ["snakemake", "qc"])
+    said_here(tmp_path, pid=os.getppid())
+    with pytest.raises(PlacementError, match=said):
+        before_run(cluster, ["snakemake"])
+    said_here(tmp_path, pid=ended_pid())
+    with pytest.raises(PlacementError, match="it left the folder locked"):
+        before_run(cluster, ["snakemake"])
+
+
+def test_the_lock_of_the_run_itself_is_none_that_stays(
+    here: tuple[Cluster, Queue], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(seconds: float) -> None:
+        raise TimeoutError("waits")
+
+    monkeypatch.setattr(time, "sleep", wait)
+    locked(tmp_path)
+    with pytest.raises(TimeoutError, match="waits"):
+        before_run(where(here[0], "wait"), ["snakemake", "qc"], has_lock=True)
+
+
+def test_only_a_run_looks_for_stale_jobs(here: tuple[Cluster, Queue]) -> None:
+    assert here[0].site == Site()
+    before_run(here[0], ["snakemake", "-n"])
+    before_run(None, ["snakemake"])
+    for argv in (["snakemake"], ["snakemake", "--unlock"]):
+        with pytest.raises(PlacementError, match="still write into"):
+            before_run(here[0], argv)
+
+
+def test_a_folder_with_a_line_break_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a\nb"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(PlacementError, match="has a line break in its name"):
+        before_run(cluster_with("", tmp_path)[0], ["snakemake"])
 
 
 def test_a_run_says_itself_that_it_is_active_and_the_lock_says_less(tmp_path: Path) -> None:
@@ -238,87 +220,44 @@ def test_a_run_says_itself_that_it_is_active_and_the_lock_says_less(tmp_path: Pa
 def test_a_run_on_another_machine_is_active_while_it_writes(tmp_path: Path) -> None:
     state = said_here(tmp_path, host="another", pid=7)
     assert sender_of(tmp_path).active is True
-    write_state(tmp_path / LEDGER.with_name(STATE), replace(state, at_s=time.time() - 7200))
+    path = tmp_path / LEDGER.with_name(STATE)
+    write_state(path, replace(state, at_s=time.time() - 7200))
     silent = sender_of(tmp_path)
     assert silent.active is None
     assert "process 7 on another was last heard of 2.0 h ago" in silent.words
     assert "only where that run is not active" in silent.advice
-
-
-def test_a_state_that_is_damaged_says_nothing(tmp_path: Path) -> None:
-    path = tmp_path / LEDGER.with_name(STATE)
-    path.parent.mkdir(parents=True)
-    path.write_text("{")
+    path.write_text("{")  # damaged
     assert sender_of(tmp_path).active is False
 
 
-def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
-    """Return what deals with one job there that is gone when it was asked for twice."""
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(folder), Comment="rule_a")
+def test_the_jobs_of_an_active_run_are_not_cancelled(tmp_path: Path, deal: Deal) -> None:
+    def job() -> Slurm:
+        return Slurm([job_in(tmp_path), ""])
 
-    def deal(choice: str) -> list[str]:
-        slurm = Slurm([here, ""])
-        monkeypatch.setattr(time, "sleep", slurm.sleep)
-        said: list[str] = []
-        client = SlurmClient("ada", folder, run=slurm, clock=lambda: 1000.0)
-        deal_with_stale(client, str(folder), choice, said.append)
-        return [*said, *(" ".join(("scancel", *argv)) for argv in slurm.cancelled)]
-
-    return deal
-
-
-def test_the_jobs_of_an_active_run_are_not_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deal = in_folder(tmp_path, monkeypatch)
     said_here(tmp_path, pid=os.getppid())
     with pytest.raises(PlacementError, match="while that run is active; stop it first: Ctrl-C"):
-        deal("cancel")
-    with pytest.raises(PlacementError) as caught:
-        deal("refuse")
-    assert "1 job of the run that is active now (process" in str(caught.value)
+        deal(job(), "cancel", str(tmp_path))
+    with pytest.raises(PlacementError, match="1 job of the run that is active now") as caught:
+        deal(job(), "refuse", str(tmp_path))
     assert "--cancel" not in str(caught.value)
-    assert deal("wait")[0].startswith("1 job of the run that is active now")
+    said = deal(job(), "wait", str(tmp_path))
+    assert said[0].startswith("1 job of the run that is active now")
 
 
-def test_where_it_is_not_known_that_is_said_and_what_was_asked_for_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deal = in_folder(tmp_path, monkeypatch)
+def test_jobs_of_a_run_that_may_be_active_are_cancelled(tmp_path: Path, deal: Deal) -> None:
     locked(tmp_path)
-    said = deal("cancel")
+    slurm = Slurm([job_in(tmp_path), ""])
+    said = deal(slurm, "cancel", str(tmp_path))
     assert said[0].startswith("1 job of a run that may be active (the folder is locked, by a run")
-    assert said[-1] == "scancel 7"
+    assert slurm.cancelled == [("7",)]
 
 
-def test_a_site_that_cancels_spares_the_active_run_that_took_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
-    cluster, recorded = cluster_with(here, tmp_path)
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_active_runs_are_kept(here: tuple[Cluster, Queue], tmp_path: Path, has_lock: bool) -> None:
     said_here(tmp_path, pid=os.getppid())
-    for has_lock in (True, False):
-        with pytest.raises(PlacementError, match="not cancelled while that run is active"):
-            before_run(
-                replace(cluster, site=Site(stale="cancel")), ["snakemake"], has_lock=has_lock
-            )
-    assert not any(word.startswith("scancel") for word in recorded.asked)
-
-
-def test_behind_a_lock_it_is_said_whose_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(Path.cwd()), Comment="rule_a")
-    cluster = replace(cluster_with(here, tmp_path)[0], site=Site(stale="wait"))
-    locked(tmp_path)
-    said_here(tmp_path, pid=os.getppid())
-    with pytest.raises(PlacementError, match="start it again after that run"):
-        before_run(cluster, ["snakemake"])
-    said_here(tmp_path, pid=ended_pid())
-    with pytest.raises(PlacementError, match="it left the folder locked"):
-        before_run(cluster, ["snakemake"])
+    with pytest.raises(PlacementError, match="not cancelled while that run is active"):
+        before_run(where(here[0], "cancel"), ["snakemake"], has_lock=has_lock)
+    assert not any(word.startswith("scancel") for word in here[1].asked)
 
 
 def test_a_run_takes_options_for_slurm_out_of_its_environment_and_names_them(

@@ -33,79 +33,79 @@ class Run(SubmissionLock):
         return self.folder / f"here-{self.pid}.json"
 
 
-def two(folder: Path) -> tuple[Run, Run, list[float]]:
+Two = tuple[Run, Run, list[float]]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Two:
     now = [1000.0]
-    runs = Run(folder, pid=1, now=now), Run(folder, pid=2, now=now)
-    with runs[0].alone():
-        return *runs, now
+    first, second = (Run(tmp_path / "cache/claims", pid=pid, now=now) for pid in (1, 2))
+    with first.alone():
+        return first, second, now
 
 
-def test_runs_see_each_others_claims_and_not_their_own(tmp_path: Path) -> None:
-    first, second, _ = two(tmp_path / "cache/claims")
+def files(run: Run) -> list[str]:
+    return sorted(path.name for path in run.folder.glob("*.json"))
+
+
+def test_a_claim_is_seen_by_others_for_15_seconds_and_its_file_vanishes_then(runs: Two) -> None:
+    first, second, now = runs
     first.add([ONE, ONE])
-    second.add([TWO])
-    assert first.others() == [TWO]
-    assert second.others() == [ONE, ONE]
-
-
-def test_a_claim_is_seen_for_15_seconds_and_its_file_vanishes_then(tmp_path: Path) -> None:
-    first, second, now = two(tmp_path)
-    first.add([ONE])
     now[0] += 10
     first.add([TWO])
-    assert second.others() == [ONE, TWO]
+    assert (first.others(), second.others()) == ([], [ONE, ONE, TWO])
     now[0] += 4.9
-    assert second.others() == [ONE, TWO]
+    assert second.others() == [ONE, ONE, TWO]
     now[0] += 0.2
     assert second.others() == [TWO]
-    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert files(first) == ["here-1.json"]
     now[0] += 10
     assert second.others() == []
     second.add([ONE])
-    assert [path.name for path in tmp_path.glob("*.json")] == [second._path.name]
+    assert files(first) == ["here-2.json"]
+    assert first.others() == [ONE]
 
 
-def test_claims_that_are_old_are_not_written_again(tmp_path: Path) -> None:
-    first, second, now = two(tmp_path)
+def test_claims_that_are_old_are_not_written_again(runs: Two) -> None:
+    first, second, now = runs
     first.add([ONE])
     now[0] += 16
     first.add([TWO])
-    (file,) = tmp_path.glob("*.json")
-    assert [sent["account"] for sent in json.loads(file.read_text())] == ["maigan"]
+    assert [sent["account"] for sent in json.loads(first._path.read_text())] == ["maigan"]
     assert second.others() == [TWO]
-    assert first.others() == []
+
+
+def test_a_claim_of_a_clock_that_is_ahead_does_not_count(runs: Two) -> None:
+    first, second, now = runs
+    Run(first.folder, pid=3, now=[now[0] + 86_400]).add([ONE])
+    first.add([], held=[TWO])
+    assert second.others() == [TWO]
+    second.add([ONE])  # and its file is not kept
+    assert files(first) == ["here-1.json", "here-2.json"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "3", "null", '[{"time_s": 1000}]', "[3]", "\x00"])
-def test_a_damaged_file_does_not_hide_the_claims_of_the_others(tmp_path: Path, text: str) -> None:
-    first, second, _ = two(tmp_path)
-    (tmp_path / "aaa.json").write_text(text)
-    (tmp_path / "zzz.json").write_bytes(b"\xff\xfe")
+def test_a_damaged_file_does_not_hide_the_claims_of_the_others(runs: Two, text: str) -> None:
+    first, second, _ = runs
+    (first.folder / "aaa.json").write_text(text)
+    (first.folder / "zzz.json").write_bytes(b"\xff\xfe")
     first.add([ONE])
     assert second.others() == [ONE]
 
 
-@pytest.mark.parametrize("folder", ["file/claims", "file"])
-def test_a_folder_that_cannot_be_written_does_not_stop_a_run(tmp_path: Path, folder: str) -> None:
+@pytest.mark.parametrize("folder", ["file/claims", "file", "cache/claims"])
+def test_neither_a_bad_folder_nor_an_error_holds_the_lock(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "cache/claims").mkdir(parents=True)
     first = Run(tmp_path / folder, pid=1)
-    entered = 0
-    with first.alone():
-        entered += 1
-        first.add([ONE])
-    assert entered == 1
-    assert first.others() == []
-
-
-def test_an_error_inside_the_lock_is_not_swallowed_and_frees_it(tmp_path: Path) -> None:
-    first, second, _ = two(tmp_path)
+    first.add([ONE])
     with pytest.raises(OSError, match="own"), first.alone():
         raise OSError("own")
-    with second.alone():
-        pass
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="own"), Run(tmp_path / "file").alone():
-        raise OSError("own")
+    assert first.others() == []
+    entered = 0
+    with Run(tmp_path / folder, pid=2).alone():
+        entered += 1
+    assert entered == 1
 
 
 _HOLDER = """
@@ -124,12 +124,9 @@ with claims.alone():
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _HOLDER, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", _HOLDER, str(folder)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "trying\n"
     return process
@@ -149,15 +146,3 @@ def test_the_lock_keeps_another_process_out_until_it_is_left(tmp_path: Path) -> 
     assert held_s < left_s < entered_s  # no margin
     assert other_s < left_s  # no margin
     assert SubmissionLock(tmp_path).others() == [Claim("clive", {"cpu": 8})] * 2
-
-
-def test_a_claim_of_a_clock_that_is_ahead_counts_for_no_longer_than_one_that_is_held(
-    tmp_path: Path,
-) -> None:
-    first, second, now = two(tmp_path)
-    ahead = Run(tmp_path, pid=3, now=[now[0] + 86_400])
-    ahead.add([ONE])
-    first.add([], held=[TWO])
-    assert second.others() == [TWO]
-    second.add([ONE])  # and its file is not kept
-    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["here-1.json", "here-2.json"]

@@ -23,6 +23,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.parse import Unreadable, parse_
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.support.recorded import details
 
+DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
 
 def padded(*cells: str) -> str:
     """Return a line as squeue pads it."""
@@ -42,8 +44,7 @@ QUEUE = "\n".join([
            "cpu=1,mem=100M,node=1,billing=1", "2026-11-21T10:31:26", "2026-11-21T10:31:32", "t1",
            "NodeDown", "1-00:00:00", "/data/run", "wrap", "rule_a|b_wildcards_x"),
     padded("14", "PENDING", "clive", "clive", "hpg-b200,hpg-turin", "kuser", "cpu=1", "N/A", "N/A",
-           "", "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
-           " partitions", "UNLIMITED", "/data/run", "wrap", ""),
+           "", DOWN, "UNLIMITED", "/data/run", "wrap", ""),
 ])  # fmt: skip
 
 
@@ -121,9 +122,9 @@ def test_times_are_local(year: int, day: int, second: int) -> None:
     assert time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(found)) == text
 
 
-@pytest.mark.parametrize("text", ["N/A", "Unknown", "", "2026-11-21", "2026-13-01T00:00:00"])
-def test_no_time(text: str) -> None:
-    assert parse_time_s(text) is None
+def test_no_time() -> None:
+    texts = ("N/A", "Unknown", "", "2026-11-21", "2026-13-01T00:00:00")
+    assert [parse_time_s(text) for text in texts] == [None] * 5
 
 
 @pytest.mark.parametrize(
@@ -154,6 +155,8 @@ def test_causes(state: str, reason: str, code: str, derived: str, cause: Cause) 
     assert said.startswith(state)
     assert ("None" in said) is False
     assert (reason in said) == (reason != "None")
+    if derived == "0:125":
+        assert said == "FAILED, NonZeroExitCode, exit 0:125"
 
 
 def test_what_ends_a_job_before_its_own_time_limit_is_a_budget() -> None:
@@ -166,81 +169,45 @@ def test_what_ends_a_job_before_its_own_time_limit_is_a_budget() -> None:
     assert cause_of(early.replace("JobState=TIMEOUT", "JobState=FAILED"))[0] != "time"
 
 
-def test_nothing_said_is_an_unknown_cause() -> None:
-    assert cause_of("") == ("unknown", "")
-    assert cause_of("slurm_load_jobs error: Invalid job id specified") == ("unknown", "")
-
-
-def test_the_node_of_a_job() -> None:
+def test_the_node_and_the_cause_of_what_is_not_said() -> None:
     line = details("FAILED", "NonZeroExitCode", "1:0", "0:0")
-    assert node_of(line) == "c1"
-    assert node_of(line.replace(" NodeList=c1", " NodeList=c[1-2]")) == "c[1-2]"
-    assert node_of(line.replace(" NodeList=c1", " NodeList=(null)")) == ""
-    assert node_of(line.replace(" NodeList=c1", " NodeList=")) == ""
-    assert node_of("") == ""
+    for said, node in (("c1", "c1"), ("c[1-2]", "c[1-2]"), ("(null)", ""), ("", "")):
+        assert node_of(line.replace(" NodeList=c1", f" NodeList={said}")) == node
+    for text in ("", "slurm_load_jobs error: Invalid job id specified"):
+        assert (node_of(text), cause_of(text)) == ("", ("unknown", ""))
+
+
+OBSTACLES = {
+    "limit": ["QOSGrpGRES", "QOSGrpCpuLimit", "QOSMaxCpuPerUserLimit", "QOSMaxJobsPerUserLimit",
+              "AssocGrpMemLimit", "MaxGRESPerAccount", "MaxCpuPerAccount", "MaxJobsPerAccount",
+              "AssocMaxJobsLimit"],
+    "budget": ["QOSGrpCPUMinutesLimit", "AssocGrpCPURunMinutesLimit", "QOSGrpGRESMinutes",
+               "QOSGrpMemoryRunMinutes", "AssocGrpBillingMinutes", "AssocGrpWallLimit"],
+    "invalid": ["QOSMaxCpuMinutesPerJobLimit", "AssocMaxCpuPerNode", "MaxMemPerLimit",
+                "Job's account not permitted to use this partition (cpu denies a including a)",
+                "Job's QOS not permitted to use this partition (cpu allows b not a)",
+                "PartitionConfig", "InvalidQOS", "InvalidAccount", "PartitionTimeLimit",
+                "QOSMaxWallDurationPerJobLimit", "AssocMaxCpuPerJobLimit", "BadConstraints",
+                "ReservationInvalid"],
+    "held": ["Licenses", "JobHeldAdmin", "JobHeldUser", "launch failed requeued held",
+             "job requeued in held state", "JobArrayTaskLimit", "Dependency",
+             "DependencyNeverSatisfied", "BurstBufferStageIn"],
+    "nodes": ["PartitionDown", "PartitionInactive", "Reservation", "FrontEndDown",
+              "ReqNodeNotAvail, Reserved for maintenance", DOWN],
+    "busy": ["BeginTime", "Priority", "Resources", "None", "Cleaning",
+             "RaisedSignal:53(Real-time_signal_19)"],
+    "other": ["a reason that nobody knows", ""],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("reason", "obstacle"),
-    [
-        ("QOSGrpGRES", "limit"),
-        ("QOSGrpCpuLimit", "limit"),
-        ("QOSMaxCpuPerUserLimit", "limit"),
-        ("QOSMaxJobsPerUserLimit", "limit"),
-        ("AssocGrpMemLimit", "limit"),
-        ("MaxGRESPerAccount", "limit"),
-        ("MaxCpuPerAccount", "limit"),
-        ("MaxJobsPerAccount", "limit"),
-        ("AssocMaxJobsLimit", "limit"),
-        ("QOSGrpCPUMinutesLimit", "budget"),
-        ("AssocGrpCPURunMinutesLimit", "budget"),
-        ("QOSGrpGRESMinutes", "budget"),
-        ("QOSGrpMemoryRunMinutes", "budget"),
-        ("AssocGrpBillingMinutes", "budget"),
-        ("AssocGrpWallLimit", "budget"),
-        ("QOSMaxCpuMinutesPerJobLimit", "invalid"),
-        ("AssocMaxCpuPerNode", "invalid"),
-        ("MaxMemPerLimit", "invalid"),
-        ("Job's account not permitted to use this partition (cpu denies a including a)", "invalid"),
-        ("Job's QOS not permitted to use this partition (cpu allows b not a)", "invalid"),
-        ("PartitionConfig", "invalid"),
-        ("Licenses", "held"),
-        ("InvalidQOS", "invalid"),
-        ("InvalidAccount", "invalid"),
-        ("PartitionTimeLimit", "invalid"),
-        ("QOSMaxWallDurationPerJobLimit", "invalid"),
-        ("AssocMaxCpuPerJobLimit", "invalid"),
-        ("BadConstraints", "invalid"),
-        ("JobHeldAdmin", "held"),
-        ("JobHeldUser", "held"),
-        ("launch failed requeued held", "held"),
-        ("job requeued in held state", "held"),
-        ("PartitionDown", "nodes"),
-        ("PartitionInactive", "nodes"),
-        ("Reservation", "nodes"),
-        ("ReqNodeNotAvail, Reserved for maintenance", "nodes"),
-        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
-         " partitions", "nodes"),
-        ("BeginTime", "busy"),
-        ("Priority", "busy"),
-        ("Resources", "busy"),
-        ("None", "busy"),
-        ("JobArrayTaskLimit", "held"),
-        ("Dependency", "held"),
-        ("DependencyNeverSatisfied", "held"),
-        ("BurstBufferStageIn", "held"),
-        ("ReservationInvalid", "invalid"),
-        ("FrontEndDown", "nodes"),
-        ("Cleaning", "busy"),
-        ("RaisedSignal:53(Real-time_signal_19)", "busy"),
-        ("a reason that nobody knows", "other"),
-        ("", "other"),
-    ],
-)  # fmt: skip
-def test_what_jobs_pend_for(reason: str, obstacle: str) -> None:
+    ("obstacle", "reason"), [(name, one) for name, reasons in OBSTACLES.items() for one in reasons]
+)
+def test_what_jobs_pend_for(obstacle: str, reason: str) -> None:
     found = why_pending(reason)
     assert found.obstacle == obstacle
     assert len(found.words) > 10
+    assert (found.words == "Slurm gives no reason") == (not reason)
 
 
 #: What Slurm 22.05 to 25.05 knows (``job_state_reason_string``), and sentences of slurmctld.
@@ -272,7 +239,7 @@ REASONS = [
     "Job's account not permitted to use this partition (cpu allows a_b not b)",
     "Job's QOS not permitted to use this partition (cpu denies a including a)",
     "User's group not permitted to use this partition",
-    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+    DOWN,
 ]  # fmt: skip
 
 
@@ -280,10 +247,6 @@ def test_reasons_of_slurm_are_known_with_spaces_and_with_underscores() -> None:
     assert [reason for reason in REASONS if why_pending(reason).obstacle == "other"] == []
     for reason in REASONS:
         assert why_pending(reason.replace(" ", "_")) == why_pending(reason)
-
-
-def test_no_reason_at_all_is_said_so() -> None:
-    assert why_pending("").words == "Slurm gives no reason"
 
 
 def test_use_seen_in_the_queue_counts_jobs_of_everybody() -> None:
@@ -304,8 +267,3 @@ def test_use_seen_in_the_queue_counts_jobs_of_everybody() -> None:
         "ben on maigan": {"cpu": 2, "jobs": 1, "submit": 1},
     }
     assert not any(use.limit for use in found.values())
-
-
-def test_words_of_slurm() -> None:
-    said = "JobState=FAILED Reason=NonZeroExitCode ExitCode=1:0 DerivedExitCode=0:125"
-    assert cause_of(said) == ("memory", "FAILED, NonZeroExitCode, exit 0:125")

@@ -1,4 +1,4 @@
-"""Parsers against texts as Slurm 22.05 prints them."""
+"""Parsers against texts as Slurm 22.05 prints them, and what fits on nodes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
+    Node,
+    before_reservations,
+    node_names,
+    open_to,
+    parse_nodes,
+    parse_reservations,
+    placed,
+)
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     Unreadable,
     parse_assoc_mgr,
@@ -43,24 +52,18 @@ ASSOC_MGR = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "limits"),
-    [
-        ("cpu=104,gres/gpu=3,mem=812G", {"cpu": 104, "gres/gpu": 3, "mem": 831488}),
-        ("mem=312.50G", {"mem": 320_000}),
-        ("mem=1T", {"mem": 1_048_576}),
-        ("mem=2097152K", {"mem": 2048}),
-        ("mem=640000", {"mem": 640_000}),
-        ("cpu=N,mem=,node", {}),
-        ("gres/gpu=0", {"gres/gpu": 0}),
-        ("", {}),
-    ],
-)
-def test_tres(text: str, limits: dict[str, int]) -> None:
-    assert parse_tres(text) == limits
-
-
-def test_the_gpu_type_that_jobs_get_has_one_name() -> None:
+def test_tres() -> None:
+    for text, limits in {
+        "cpu=104,gres/gpu=3,mem=812G": {"cpu": 104, "gres/gpu": 3, "mem": 831_488},
+        "mem=312.50G": {"mem": 320_000},
+        "mem=1T": {"mem": 1_048_576},
+        "mem=2097152K": {"mem": 2048},
+        "mem=640000": {"mem": 640_000},
+        "cpu=N,mem=,node": {},
+        "gres/gpu=0": {"gres/gpu": 0},
+        "": {},
+    }.items():
+        assert parse_tres(text) == limits, text
     text = "gres/gpu=8(6),gres/gpu:a100=4(3),gres/gpu:h100=N(1)"
     limits, used = parse_tres_usage(text, "a100")
     assert limits == {"gres/gpu": 8, GPU_TYPE: 4}
@@ -71,11 +74,9 @@ def test_the_gpu_type_that_jobs_get_has_one_name() -> None:
 def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
     associations, qos = parse_sacctmgr(SACCTMGR)
     assert [(a.account, a.user, a.partition) for a in associations] == [
-        ("clive-b", "ada", ""),
-        ("clive", "ada", "hpg-b200"),
-        ("clive", "ada", ""),
+        ("clive-b", "ada", ""), ("clive", "ada", "hpg-b200"), ("clive", "ada", ""),
         ("plain", "", ""),
-    ]
+    ]  # fmt: skip
     assert associations[2].qos == ("clive", "clive-b")
     assert associations[2].tres_per_user == {"jobs": 20, "submit": 100}
     plain = {"cpu": 16, "gres/gpu": 1, "mem": 65_536}
@@ -118,24 +119,12 @@ def test_live_use_of_everybody_and_of_each() -> None:
         "cpu": 40, "mem": 831_488, "gres/gpu": 3, "cpu/min": 60, WALL: 20, "submit": 50,
     }  # fmt: skip
     assert clive.used == {
-        "cpu": 56,
-        "mem": 385_024,
-        "energy": 0,
-        "node": 2,
-        "gres/gpu": 3,
-        "cpu/min": 66,  # what running jobs may still take is among it
-        "cpu/min/spent": 26,
-        "cpu/min/running": 40,
-        "mem/min": 0,
-        "mem/min/spent": 0,
-        "mem/min/running": 0,
-        WALL: 6,
-        f"{WALL}/spent": 1,
-        "node/min/running": 5,
-        f"{WALL}/running": 5,
-        "jobs": 4,
-        "submit": 8,
-    }
+        "cpu": 56, "mem": 385_024, "energy": 0, "node": 2, "gres/gpu": 3, "jobs": 4, "submit": 8,
+        # what running jobs may still take is among it
+        "cpu/min": 66, "cpu/min/spent": 26, "cpu/min/running": 40,
+        "mem/min": 0, "mem/min/spent": 0, "mem/min/running": 0, "node/min/running": 5,
+        WALL: 6, f"{WALL}/spent": 1, f"{WALL}/running": 5,
+    }  # fmt: skip
     of_ada = found["ada on QOS clive"]
     assert of_ada.used == {"cpu": 16, "mem": 98_304, "gres/gpu": 2, "jobs": 2}
     assert of_ada.limit == {"cpu": 64, "gres/gpu": 2, "jobs": 9}
@@ -161,7 +150,7 @@ def test_live_use_of_associations() -> None:
     }
 
 
-def test_partitions() -> None:
+def test_partitions_and_licences() -> None:
     text = (
         "PartitionName=gpu AllowAccounts=clive,maigan AllowQos=ALL Default=NO QoS=gpu-qos"
         " MaxTime=2-12:00:00 State=UP TRES=cpu=112,mem=2000000M,node=1,gres/gpu=8\n"
@@ -174,29 +163,17 @@ def test_partitions() -> None:
     assert (cpu.qos, cpu.max_time_min, cpu.up, cpu.default) == (None, None, False, True)
     assert cpu.allow_accounts is None
 
-
-def test_licences() -> None:
     text = "LicenseName=matlab Total=4 Used=1 Free=3 Reserved=0 Remote=no\n"
     assert parse_licences(text) == {"matlab": 4}
     assert parse_licences("No licenses configured in Slurm.") == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("31-00:00:00", 44_640),
-        ("1-06", 1800),
-        ("1-06:30", 1830),
-        ("02:30:00", 150),
-        ("90", 90),
-        ("90:30", 90),
-        ("UNLIMITED", None),
-        ("", None),
-        ("INVALID", None),
-    ],
-)
-def test_minutes(text: str, minutes: int | None) -> None:
-    assert parse_minutes(text) == minutes
+def test_minutes() -> None:
+    for text, minutes in {
+        "31-00:00:00": 44_640, "1-06": 1800, "1-06:30": 1830, "02:30:00": 150, "90": 90,
+        "90:30": 90, "UNLIMITED": None, "": None, "INVALID": None,
+    }.items():  # fmt: skip
+        assert parse_minutes(text) == minutes, text
 
 
 _pieces = st.lists(
@@ -221,3 +198,137 @@ def test_any_text_gives_records_and_no_number_below_zero(text: str) -> None:
         parse_partitions(text)
     parse_tres_usage(text)
     assert (parse_minutes(text) or 0) >= 0
+
+
+# Nodes
+
+NODE_LINE = (
+    "NodeName=b1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=8 CPUEfctv=112 CPUTot=112 CPULoad=0.1"
+    " AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:b200:8 NodeAddr=b1 Port=7001"
+    " RealMemory=2000000 AllocMem=180000 FreeMem=9 Sockets=112 State={state} ThreadsPerCore=1"
+    " Partitions=hpg-b200,hpg-all CfgTRES=cpu=112,mem=2000000M,billing=112{gpus}"
+    " AllocTRES=cpu=8,mem=180000M{used} CapWatts=n/a Comment=(null)\n"
+)
+JOB = {"cpu": 8, "mem": 180_000, "gres/gpu": 1}
+
+
+def node(state: str = "MIXED") -> Node:
+    (found,) = parse_nodes(NODE_LINE.format(state=state, gpus=",gres/gpu=8", used=",gres/gpu=1"))
+    return found
+
+
+def test_what_is_free_is_what_nobody_holds() -> None:
+    found = node()
+    assert (found.name, found.partitions, found.up) == ("b1", ("hpg-b200", "hpg-all"), True)
+    assert found.free == {"cpu": 104, "mem": 1_820_000, "billing": 112, "gres/gpu": 7}
+    assert (found.room(JOB, now=True), found.room(JOB, now=False)) == (7, 8)
+    assert (found.room({"cpu": 50}, now=True), found.room({"cpu": 113}, now=False)) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["DOWN", "DOWN*", "IDLE+DRAIN", "MIXED+DRAIN", "IDLE*", "FAIL", "MAINT", "IDLE+RESERVED",
+     "IDLE+MAINTENANCE+RESERVED", "REBOOT_ISSUED", "UNKNOWN", "IDLE+POWERING_DOWN",
+     "DOWN+CLOUD+POWERED_DOWN"],
+)  # fmt: skip
+def test_a_node_that_takes_no_jobs_has_no_room(state: str) -> None:
+    found = node(state)
+    assert (found.up, found.room(JOB, now=True), found.room(JOB, now=False)) == (False, 0, 0)
+
+
+def test_a_node_that_is_up_has() -> None:
+    for state in ("IDLE", "MIXED", "ALLOCATED", "IDLE+CLOUD", "COMPLETING",
+                  "IDLE+CLOUD+POWERED_DOWN", "IDLE~"):  # fmt: skip
+        assert node(state).room(JOB, now=False) == 8
+
+
+def test_what_a_node_is_and_whose_it_is() -> None:
+    line = NODE_LINE.replace("ActiveFeatures=(null)", "ActiveFeatures=avx,ib")
+    line = line.format(state="MIXED", gpus="", used="").replace(" Port=", " Owner=ada(1001) Port=")
+    (found,) = parse_nodes(line)
+    assert (found.features, found.gpu_types, found.owner) == (("avx", "ib"), ("b200",), "ada")
+    assert open_to("ada", [found]) == [found]
+    (closed,) = open_to("ben", [found])
+    assert (closed.room(JOB, now=True), closed.room(JOB, now=False)) == (0, 8)
+    assert node().owner == ""
+    assert open_to("ben", [node()]) == [node()]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("c1", "c1"),
+        ("c[1-3],b1", "c1 c2 c3 b1"),
+        ("c[08-10,12]-ib", "c08-ib c09-ib c10-ib c12-ib"),
+        ("(null)", ""),
+        ("", ""),
+    ],
+)
+def test_the_short_form_of_nodes(text: str, names: str) -> None:
+    assert node_names(text) == names.split()
+
+
+def test_reservations_of_whole_nodes() -> None:
+    text = (
+        "ReservationName=m StartTime=2026-11-24T20:27:49 EndTime=2026-11-24T21:27:49"
+        " Duration=01:00:00 Nodes=c[1-2] NodeCnt=2 CoreCnt=256 Flags=MAINT,SPEC_NODES\n"
+    )
+    (found,) = parse_reservations(text)
+    assert found.nodes == ("c1", "c2")
+    assert parse_reservations("No reservations in the system") == []
+    c1 = Node("c1", ("c",), True, "IDLE", {}, {})
+    (soon,) = before_reservations([c1], [found], found.start_s - 150)
+    assert soon.free_min == 2
+    assert before_reservations([c1], [found], found.start_s + 1) == [c1]  # its state says so
+
+
+@pytest.mark.parametrize(
+    ("said", "free_min"),
+    [  # as Slurm 22.05 shows what was asked for by name, by NodeCnt, and by CoreCnt either way
+        ("NodeCnt=1 CoreCnt=112 Features=(null) Flags=SPEC_NODES TRES=cpu=112", 10),
+        ("NodeCnt=1 CoreCnt=112 Features=(null) Flags= TRES=cpu=112", 10),
+        ("NodeCnt=1 CoreCnt=4 Flags=SPEC_NODES   NodeName=b1 CoreIDs=0-3 TRES=cpu=4", None),
+        ("NodeCnt=1 CoreCnt=4 Features=(null) Flags= TRES=cpu=4", None),
+    ],
+)
+def test_a_reservation_counts_where_it_takes_whole_nodes(said: str, free_min: int | None) -> None:
+    text = f"ReservationName=r StartTime=2026-11-25T04:30:44 Duration=01:00:00 Nodes=b1 {said}\n"
+    (found,) = parse_reservations(text)
+    nodes = parse_nodes(NODE_LINE.format(state="IDLE", gpus="", used=""))
+    (node,) = before_reservations(nodes, [found], found.start_s - 600)
+    assert node.free_min == free_min
+    assert node.total["gres/gpu"] == node.free["gres/gpu"] == 8  # Slurm counts none: all are free
+
+
+@given(st.text(alphabet="c[]-,0123456789 ()", max_size=30))
+def test_any_text_gives_names_of_nodes_or_nothing(text: str) -> None:
+    assert all(node_names(text))
+    with contextlib.suppress(Unreadable):
+        parse_reservations(text)
+
+
+def test_lines_that_are_no_nodes_are_not_passed_over() -> None:
+    for text in ("", "slurm_load_node error", "NodeName=x State=IDLE", "NodeName=y CfgTRES=cpu=1"):
+        with pytest.raises(Unreadable):
+            parse_nodes(text)
+
+
+def test_a_job_goes_to_the_fullest_node_that_holds_it() -> None:
+    full, empty = node(), Node("b2", ("hpg-b200",), True, "IDLE", dict(node().total), {**JOB})
+    after = placed([full, empty], "hpg-b200", JOB)
+    assert [one.room(JOB, now=True) for one in after] == [7, 0]
+    assert placed(after, "hpg-b200", {"cpu": 999}) == after
+    assert placed(after, None, JOB) == after
+    assert [n.room(JOB, now=True) for n in placed(after, "hpg-b200", JOB)] == [6, 0]
+    assert placed([full, empty], "hpg-b200", JOB, ["b3"]) == [full, empty]
+
+
+def test_words_in_a_reason_are_no_fields() -> None:
+    line = (
+        "NodeName=c1 Gres=(null) State=IDLE+DRAIN Owner=N/A Partitions=cpu CfgTRES=cpu=8,mem=10G "
+        "AllocTRES=cpu=2 Reason=set State=IDLE Partitions=gpu CfgTRES=cpu=99 Owner=bob(7) [root@x]"
+    )
+    (node,) = parse_nodes(line)
+    assert (node.state, node.up, node.partitions) == ("IDLE+DRAIN", False, ("cpu",))
+    assert node.total["cpu"] == 8
+    assert node.owner == ""

@@ -1,22 +1,46 @@
-"""Slurm's programs asked, their answers kept, and what they do not say."""
+"""Slurm's programs asked, their answers kept, what they do not say, and what releases say."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.placement.survey import Survey, survey
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Holder
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown, run_command
-from tests.slurm.test_releases import RELEASES
-from tests.support.recorded import USE, Recorded, client
+from tests.support.recorded import USE, Recorded, client, queue_line
+
+#: The same situation on three releases of Slurm, recorded on real clusters.
+RELEASES: dict[str, dict[str, str]] = json.loads(
+    (Path(__file__).parent / "releases.json").read_text(encoding="utf-8")
+)
+EACH_RELEASE = pytest.mark.parametrize("release", RELEASES)
+LIMITS = """\
+maigan|{user}||maigan|maigan|||||||||||||
+clive|{user}||clive|clive|||||||||||||
+maigan|cpu=80,gres/gpu=2,mem=625G||cpu=16|||4|20|1-00:00:00||cpu=64|||cpu=100000|||
+clive|cpu=104,gres/gpu=3,mem=812G|||||||||||||||
+"""
+#: What everybody's queue showed meanwhile.
+QUEUE = "".join(
+    queue_line(
+        JobID=str(number), State="RUNNING", Account="maigan", QOS="maigan", UserName=user,
+        Partition="hpg-default", **{"tres-alloc": f"cpu={cpus},mem=1G,node=1"},
+    ) + "\n"
+    for number, user, cpus in ((1, "root", 8), (4, "kuser", 4))
+)  # fmt: skip
+DENIED = Unknown("squeue", "Access/permission denied")
 
 
 def test_use_is_never_older_than_the_queue(tmp_path: Path) -> None:
-    recorded = Recorded({"flags=qos": USE, "squeue": ""})
-    now = [0.0]
+    recorded, now = Recorded({"flags=qos": USE, "squeue": ""}), [0.0]
     asking = client(recorded, tmp_path, now)
     asking.queue()
     now[0] = 29.0
@@ -24,12 +48,11 @@ def test_use_is_never_older_than_the_queue(tmp_path: Path) -> None:
     now[0] = 31.0
     asking.queue()
     asking.usage(["clive"])
-    assert recorded.asked == ["squeue", "flags=qos", "squeue", "flags=qos"]
+    assert recorded.asked == ["squeue", "flags=qos"] * 2
 
 
 def test_runs_on_one_host_share_what_they_were_told(tmp_path: Path) -> None:
-    now = [100.0]
-    recorded = Recorded({"flags=qos": USE, "squeue": "", "sacctmgr": "a|b"})
+    recorded, now = Recorded({"flags=qos": USE, "squeue": ""}), [100.0]
     one, other = (
         replace(client(recorded, tmp_path, now), shared_dir=tmp_path / "answers") for _ in range(2)
     )
@@ -48,6 +71,16 @@ def test_runs_on_one_host_share_what_they_were_told(tmp_path: Path) -> None:
     one.queue()
     one.usage(["clive"])
     assert recorded.asked == ["squeue", "flags=qos"] * 3
+
+
+def test_what_another_run_kept_is_read_as_an_answer_is(tmp_path: Path) -> None:
+    recorded = Recorded({"squeue": "\n"})
+    one, other = (replace(client(recorded, tmp_path), shared_dir=tmp_path) for _ in range(2))
+    one.queue()
+    (kept,) = tmp_path.glob("*.json")
+    kept.write_text(json.dumps([1000.0, "Welcome"]), encoding="utf-8")
+    assert other.queue() == "\n"
+    assert recorded.asked == ["squeue"] * 2
 
 
 def test_a_program_that_took_long_to_fail_is_not_asked_again_at_once(tmp_path: Path) -> None:
@@ -78,22 +111,19 @@ def test_what_has_answered_before_is_asked_once_more(tmp_path: Path) -> None:
     asking = SlurmClient("ada", tmp_path, ttl_s=5.0, run=run, clock=lambda: now[0])
     said = []
     for _ in range(3):
-        said.append(asking.queue())
+        said.append(isinstance(asking.queue(), Unknown))
         now[0] += 6.0
-    assert [isinstance(answer, Unknown) for answer in said] == [True, False, True]
-    assert len(asked) == 4
+    assert (said, len(asked)) == ([True, False, True], 4)
     failing.clear()
     asking.queue()
     failing.add(6)
     asking.forget()
-    assert asking.queue() == ""
-    assert len(asked) == 7
+    assert (asking.queue(), len(asked)) == ("", 7)
 
 
 def test_commands_that_fail_hang_or_are_absent_are_unknown(tmp_path: Path) -> None:
     assert run_command(["sh", "-c", "cat; echo out"], "in\n") == "in\nout\n"
-    failed = run_command(["sh", "-c", "echo broken >&2; exit 3"])
-    assert failed == Unknown("sh", "broken")
+    assert run_command(["sh", "-c", "echo broken >&2; exit 3"]) == Unknown("sh", "broken")
     silent = run_command(["sh", "-c", "echo 'sacctmgr: error: refused' >&2"])
     assert isinstance(silent, Unknown)
     hung = run_command(["sleep", "30"], timeout_s=0.2)
@@ -101,6 +131,21 @@ def test_commands_that_fail_hang_or_are_absent_are_unknown(tmp_path: Path) -> No
     absent = run_command([str(tmp_path / "sacctmgr")])
     assert isinstance(absent, Unknown)
     assert "No such file" in absent.reason
+    said = run_command(["printf", "7|RUNNING\\n8|RUN"])
+    assert str(said) == "printf did not answer: its answer ends early, in '7|RUNNING\\n8|RUN'"
+
+
+def test_options_of_the_environment_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("SQUEUE_ACCOUNT", "SQUEUE_FORMAT2", "SACCT_LOCAL", "SBATCH_QOS", "SINFO_SORT",
+             "SCANCEL_STATE", "SCONTROL_ALL", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")  # fmt: skip
+    for name in (*names, "SLURM_CONF", "SBATCHER"):
+        monkeypatch.setenv(name, "own")
+    said = run_command(["env"])
+    assert isinstance(said, str)
+    found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    assert {name: found[name] for name in (*names, "SLURM_CONF", "SBATCHER") if name in found} == {
+        "SLURM_TIME_FORMAT": "standard", "SLURM_CONF": "own", "SBATCHER": "own",
+    }  # fmt: skip
 
 
 #: What a site's own scripts, a full disk or a bad line put in place of an answer, status 0.
@@ -117,15 +162,12 @@ QUESTIONS: dict[str, Callable[[SlurmClient], object]] = {
     "everybody": lambda one: one.everybodys_queue(),
     "qos": lambda one: one.usage(["clive"]),
     "assoc": lambda one: one.account_usage(["clive"]),
-    "partition": lambda one: one.show("partition"),
-    "node": lambda one: one.show("node"),
-    "reservation": lambda one: one.show("reservation"),
-    "licenses": lambda one: one.show("licenses"),
-    "config": lambda one: one.show("config"),
+    **{name: partial(SlurmClient.show, what=name)
+       for name in ("partition", "node", "reservation", "licenses", "config")},
     "sacctmgr": lambda one: one.limits(),
     "job": lambda one: one.job(7),
     "sacct": lambda one: one.final_state(7),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
@@ -138,11 +180,9 @@ def test_an_answer_that_is_no_record_is_unknown(question: str, text: str, tmp_pa
     )  # fmt: skip
     said = QUESTIONS[question](asking)
     assert isinstance(said, Unknown)
-    assert str(said).isprintable()
-    assert len(str(said)) < 200
+    assert (str(said).isprintable(), len(str(said)) < 200) == (True, True)
     assert "holds no record in '" in str(said)
-    assert not list((tmp_path / "answers").glob("*"))
-    assert not list(tmp_path.glob("limits*"))
+    assert not [*(tmp_path / "answers").glob("*"), *tmp_path.glob("limits*")]
     good = RELEASES["22.05.8"].get(question)
     if good is None or question == "job":
         return
@@ -155,37 +195,82 @@ def test_an_answer_that_is_no_record_is_unknown(question: str, text: str, tmp_pa
         assert question == "config" or isinstance(QUESTIONS[question](asking), Unknown)
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@EACH_RELEASE
 def test_recorded_answers_are_read(release: str, tmp_path: Path) -> None:
     for question, text in RELEASES[release].items():
         asking = SlurmClient("ada", tmp_path, run=lambda argv, stdin=None, text=text: text)
         assert QUESTIONS[question](asking) == text
 
 
-def test_what_another_run_kept_is_read_as_an_answer_is(tmp_path: Path) -> None:
-    recorded = Recorded({"squeue": "\n"})
-    asking = replace(client(recorded, tmp_path), shared_dir=tmp_path)
-    asking.queue()
-    (kept,) = tmp_path.glob("*.json")
-    kept.write_text(json.dumps([1000.0, "Welcome"]), encoding="utf-8")
-    other = replace(client(recorded, tmp_path), shared_dir=tmp_path)
-    assert other.queue() == "\n"
-    assert recorded.asked == ["squeue"] * 2
+def look(
+    release: str, user: str, folder: Path, use: str | None = None, queue: str | Unknown = QUEUE
+) -> tuple[dict[str, Holder], list[str]]:
+    """Return what limits maigan for a user, and what is noted of the use."""
+    said = RELEASES[release]
+    answers = {**said, "sacctmgr": LIMITS.format(user=user), "squeue": queue}
+    answers["flags=qos"] = said["qos"] if use is None else use
+    uid = {"root": 0, "kuser": 1001, "labmate": 1002}[user]
+    if release != "22.05.8" and uid:
+        uid -= 1
+    found: Survey = survey(SlurmClient(user, folder, run=Recorded(answers)), uid, Site())
+    (maigan,) = [account for account in found.accounts if account.name == "maigan"]
+    holders = {holder.name: holder for holder in maigan.at("").holders}
+    return holders, [str(note) for note in found.notes if note.about == "use"]
 
 
-def test_an_answer_that_ends_early_is_unknown() -> None:
-    said = run_command(["printf", "7|RUNNING\\n8|RUN"])
-    assert str(said) == "printf did not answer: its answer ends early, in '7|RUNNING\\n8|RUN'"
+@EACH_RELEASE
+@pytest.mark.parametrize(
+    ("user", "used"),
+    [
+        ("root", {"cpu": 16, "mem": 4096, "gres/gpu": 0, "jobs": 2, "submit": 3}),
+        ("kuser", {"cpu": 4, "mem": 1024, "gres/gpu": 0, "jobs": 1, "submit": 1}),
+        ("labmate", {"cpu": 0, "mem": 0, "gres/gpu": 0, "jobs": 0, "submit": 0}),
+    ],
+)
+def test_use_in_each_release(release: str, user: str, used: dict[str, int], tmp_path: Path) -> None:
+    holders, notes = look(release, user, tmp_path)
+    own, of_account = holders[f"{user} on QOS maigan"], holders["account maigan on QOS maigan"]
+    assert own.limit == {"cpu": 16, "jobs": 4, "submit": 20}
+    assert {tres: (own.used or {}).get(tres) for tres in used} == used
+    assert (of_account.limit["cpu"], (of_account.used or {})["cpu"]) == (64, 20)
+    assert notes == []
 
 
-def test_options_of_the_environment_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("SQUEUE_ACCOUNT", "SQUEUE_FORMAT2", "SACCT_LOCAL", "SBATCH_QOS", "SINFO_SORT",
-             "SCANCEL_STATE", "SCONTROL_ALL", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")  # fmt: skip
-    for name in (*names, "SLURM_CONF", "SBATCHER"):
-        monkeypatch.setenv(name, "own")
-    said = run_command(["env"])
-    assert isinstance(said, str)
-    found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
-    assert found.keys() & set(names) == {"SLURM_TIME_FORMAT"}
-    assert found["SLURM_TIME_FORMAT"] == "standard"
-    assert (found["SLURM_CONF"], found["SBATCHER"]) == ("own", "own")
+#: What of a record is gone or has another name, and whose use of what is then not known.
+DAMAGES = {
+    "record": (r"QOS=maigan\(.*\n", "", "QOS maigan", "cpu"),
+    "GrpTRES": (r" GrpTRES=", " GroupTRES=", "QOS maigan", "cpu"),
+    "a TRES": (r"(QOS=maigan.*? GrpTRES=)cpu=80\(20\),", r"\1", "QOS maigan", "cpu"),
+    "budget": (r" GrpTRESMins=", " GrpMins=", "QOS maigan", "cpu/min"),
+    "running": (r" GrpTRESRunMins=", " GrpRunMins=", "QOS maigan", "cpu/min"),
+    "MaxTRESPU": ("MaxTRESPU=", "MaxTRESPerUser=", "kuser on QOS maigan", "cpu"),
+    "MaxJobsPU": (r"MaxJobsPU=", "MaxRunPU=", "kuser on QOS maigan", "jobs"),
+    "submit": (r"MaxSubmitJobsPU=20\(", "MaxSubmitJobsPU=20[", "kuser on QOS maigan", "submit"),
+    "section": (r"User Limits=", "Users=", "kuser on QOS maigan", "cpu"),
+    "entry": (r"\b(kuser\()?(100[01])\)?=\{", r"kuser/\2={", "kuser on QOS maigan", "cpu"),
+    "accounts": (r"Account Limits=", "Accounts=", "account maigan on QOS maigan", "cpu"),
+}
+
+
+@EACH_RELEASE
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_absent_is_unknown(release: str, damage: str, tmp_path: Path) -> None:
+    old, new, holder, tres = DAMAGES[damage]
+    use, number = re.subn(old, new, RELEASES[release]["qos"])
+    assert number
+    holders, (note,) = look(release, "kuser", tmp_path, use, DENIED)
+    assert tres not in (holders[holder].used or {})
+    assert re.search(rf"\b{holder}\b.* not known: ", note)
+    if tres in ("cpu", "jobs", "submit"):  # what squeue shows is a lower bound
+        holders, (note,) = look(release, "kuser", tmp_path, use)
+        assert (holders[holder].used or {})[tres] > 0
+        assert holder in note
+        assert "a lower bound" in note
+
+
+@EACH_RELEASE
+def test_an_entry_that_cannot_be_read_may_be_ones_own(release: str, tmp_path: Path) -> None:
+    use = re.sub(r"(root\()?\b0\)?=\{", "root?={", RELEASES[release]["qos"])
+    for user, known in (("labmate", False), ("kuser", True)):
+        holders, _ = look(release, user, tmp_path, use, DENIED)
+        assert bool(holders[f"{user} on QOS maigan"].used) == known

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim, capacity_now
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
-    COUNTED,
-    Account,
-    Holder,
-    Limits,
-)
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
+from snakemake_scheduler_plugin_tilewright.placement.round import Round
+from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account, Holder, Limits
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     JOBS,
@@ -25,6 +22,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     on_qos,
 )
 
+BOTH: tuple[Kind, ...] = ("gpu", "cpu")
 GROUP_REASONS = (
     "AssocGrpCPUMinutesLimit",
     "QOSGrpGRESMinutes",
@@ -114,10 +112,41 @@ def partition(name: str, **values: Any) -> Partition:
 PLACES: dict[Kind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
 
 
-def room(*accounts: Account, waiting: tuple[SlurmJob, ...] = (), **claims: Shape) -> Capacity:
-    sent = [Claim(name, {"cpu": shape.cpus, "mem": shape.mem_mb, "gres/gpu": shape.gpus, "jobs": 1})
-            for name, shape in claims.items()]  # fmt: skip
-    return capacity_now(accounts, waiting, sent, utilisation=1.0, partitions=PLACES)
+def room(
+    *accounts: Account,
+    waiting: Iterable[SlurmJob] = (),
+    sent: Iterable[Claim] = (),
+    partitions: Mapping[Kind, Partition | None] = PLACES,
+    **of: Any,
+) -> Capacity:
+    """Return what fits now, where jobs may use all of an account."""
+    of = {"utilisation": 1.0, **of}
+    return capacity_now(accounts, waiting, sent, partitions=partitions, **of)
+
+
+def round_on(
+    capacity: Capacity,
+    plan: Plan,
+    ready: Iterable[Task],
+    later: Iterable[Task] = (),
+    active: Iterable[Task] = (),
+    bad_nodes: dict[Kind, set[str]] | None = None,
+) -> Round:
+    """Return a round of placing that is done."""
+    ready, later, active = list(ready), list(later), list(active)
+    work = plan.estimates.workload(task.job for task in (*ready, *later, *active))
+    bad_nodes = bad_nodes or {"gpu": set(), "cpu": set()}
+    found = Round(work, plan, capacity, active, bad_nodes, 5000.0)
+    found.place(ready, later, None)
+    return found
+
+
+def jobs_of(rules: Rules, **of: Any) -> list[Job]:
+    """Return a job of each rule, with what is said of it by the name of its rule."""
+    return [
+        Job(rule, rule, tuple(kinds), nominal_s=600.0, wildcards={}, **of.get(rule, {}))
+        for rule, kinds in rules.shapes.items()
+    ]
 
 
 def in_use(used: Mapping[str, int]) -> Usage:

@@ -63,7 +63,7 @@ class Recorded:
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
-        words = (
+        shown = (
             "flags=qos",
             "flags=assoc",
             "partition",
@@ -71,9 +71,8 @@ class Recorded:
             "config",
             "reservation",
             "licenses",
-            argv[0],
         )
-        word = next(word for word in words if word in argv)
+        word = next(word for word in (*shown, argv[0]) if word in argv)
         self.asked.append(word)
         if word in ("reservation", "licenses") and word not in self.answers:
             return "No reservations in the system"
