@@ -25,8 +25,8 @@ MARKERS = NAMES.split()
 #: Sample, stage, cycle, channel and metric of what is bad, and the number.
 BAD: dict[tuple[str, str, int, str, str], float | None] = {
     ("tonsil_B", "register", 3, "", "ncc"): 0.3,
-    ("tonsil_B", "edf", 3, "3", "ringing"): 0.2,
-    ("tonsil_B", "edf", 3, "4", "ringing"): 0.4,
+    ("tonsil_B", "edf", 2, "3", "ringing"): 0.2,
+    ("tonsil_B", "edf", 2, "4", "ringing"): 0.4,
     ("tonsil_A", "stitch", 3, "2", "saturated"): 0.004,
     ("tonsil_A", "illumination", 2, "4", "flat_error"): 0.08,
     ("tonsil_A", "tile_positions", 3, "", "doubtful_tiles"): 0.08,
