@@ -31,7 +31,6 @@ ON_SLURM = "tests/on_slurm/"
 FIRST = (
     ON_SLURM,
     "tests/workflow/test_workflow.py",
-    "tests/workflow/test_missing.py",
     "tests/workflow/test_stitched.py",
     "tests/workflow/test_installed.py",
     "tests/workflow/",

@@ -116,7 +116,7 @@ def experiment(installed: Installed) -> Installed:
     if installed.dockerfile:
         installed("tilewright", "demo")
     else:
-        design, tiles = make_tiles(installed.folder / "phantom", channels=2)
+        design, tiles = make_tiles(installed.folder / "phantom")
         write_as("pattern", raw, tiles, round(design.step_px))
     installed("tilewright", "init", "demo/raw", "--output", "my")
     if installed.dockerfile:
@@ -129,16 +129,15 @@ def experiment(installed: Installed) -> Installed:
         config["acquisition"]["pixel_um"] = PIXEL_UM
         config["illumination"] = {"method": "file", "flat_file": "flat_{channel}.tif"}
         (my / "config.yaml").write_text(yaml.safe_dump(config))
-        for channel in (1, 2):
-            flat = np.ones((design.tile_px, design.tile_px), np.float32)
-            tifffile.imwrite(my / f"flat_{channel}.tif", flat)
+        flat = np.ones((design.tile_px, design.tile_px), np.float32)
+        tifffile.imwrite(my / "flat_1.tif", flat)
     with (my / "Snakefile").open("a") as stream:
         stream.write(SEGMENT.format(results='config["results"]'))
     said = installed("snakemake", "qc", "cells.csv", cwd="my")
     assert "profile profiles/default" in said
     jobs = job_counts(said)
     assert jobs["segment"] == jobs["assemble"] == 1
-    assert jobs["stitch"] == (4 if installed.dockerfile else 2)
+    assert jobs["stitch"] == (4 if installed.dockerfile else 1)
     return installed
 
 
@@ -153,7 +152,7 @@ def test_from_raw_tiles_to_the_report_beside_a_rule_of_somebody_elses(
     experiment: Installed,
 ) -> None:
     results = experiment.folder / "my/results"
-    image_bytes, cells, markers = (1e6, 100, 4) if experiment.dockerfile else (1e5, 10, 2)
+    image_bytes, cells, markers = (1e6, 100, 4) if experiment.dockerfile else (5e4, 10, 1)
     assert (results / "demo/registration/demo.ome.tif").stat().st_size > image_bytes
     assert json.loads((results / "qc.json").read_text())["verdict"] in ("pass", "warn", "fail")
     page = (results / "report.html").read_text()
@@ -179,7 +178,7 @@ def test_from_elsewhere_single_rules_and_snakemakes_report(experiment: Installed
     assert "workflow/profiles/default" in said
     quiet = ("-n", "--quiet", "rules")
     forced = experiment("snakemake", "qc", "-R", "edf_plane", *quiet, cwd="my")
-    assert re.search(rf"edf_plane +{4 if experiment.dockerfile else 2}\n", forced)
+    assert re.search(rf"edf_plane +{4 if experiment.dockerfile else 1}\n", forced)
     until = experiment("snakemake", "qc", "-F", "--until", "tile_positions", *quiet, cwd="my")
     assert not re.search(r"^stitch ", until, re.M)
     experiment("snakemake", "registration", "qc", "--report", "told.html", cwd="my")
