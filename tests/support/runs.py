@@ -155,6 +155,8 @@ def _forked(
     """Do the same by the server, of which Python has read ``PYTHONPATH``."""
     with tempfile.TemporaryDirectory() as said:
         paths = [Path(said, name) for name in ("stdout", "stderr")]
+        for path in paths:
+            path.touch()
         process = _SERVER.Process(target=_snakemake, args=(command[2:], folder, environment, paths))
         process.start()
         try:

@@ -20,7 +20,7 @@ import yaml
 from tests.conftest import REPO
 from tests.support.convention_raw import PIXEL_UM, make_tiles, write_as
 from tests.support.runs import job_counts
-from tests.support.wheels import install_wheels
+from tests.support.wheels import install_wheels, run
 
 pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
@@ -64,19 +64,14 @@ class Installed:
     folder: Path
     dockerfile: bool
 
-    def __call__(self, *argv: str, cwd: str = ".", ok: bool = True) -> str:
-        """Run a command of the environment; fail the test with what it said."""
+    def __call__(self, *argv: str, cwd: str = ".") -> str:
+        """Run a command of the environment, and return all it said."""
         # Bytecode is written of what is imported, and of no more: see `installed`.
         not_its_own = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")
         own = {k: v for k, v in os.environ.items() if k not in not_its_own}
-        done = subprocess.run(
-            [str(self.bin / argv[0]), *argv[1:]],
-            cwd=self.folder / cwd,
-            env={**own, "PATH": f"{self.bin}:/usr/bin:/bin", "TILEWRIGHT_DEVICE": "cpu"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert (done.returncode == 0) == ok, done.stdout[-6000:] + done.stderr[-6000:]
-        return done.stdout + done.stderr
+        env = {**own, "PATH": f"{self.bin}:/usr/bin:/bin", "TILEWRIGHT_DEVICE": "cpu"}
+        command = (self.bin / argv[0], *argv[1:])
+        return run(*command, cwd=self.folder / cwd, env=env, stderr=subprocess.STDOUT)
 
 
 def _docker_steps() -> list[str]:
@@ -85,9 +80,10 @@ def _docker_steps() -> list[str]:
     return re.findall(r"^RUN (.+)$", text, re.M)
 
 
-@pytest.fixture(
-    scope="module", params=["wheels", pytest.param("dockerfile", marks=pytest.mark.long)]
-)
+PARAMS = ["wheels", pytest.param("dockerfile", marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def installed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Installed:
@@ -97,15 +93,11 @@ def installed(
     if request.param == "wheels":
         programs = install_wheels(folder, "scheduler-plugin", ".")
         return Installed(programs, folder / "empty", dockerfile=False)
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    run(sys.executable, "-m", "venv", folder / "venv")
     path = f"{folder / 'venv/bin'}:{os.environ['PATH']}"
     for step in _docker_steps():
-        done = subprocess.run(
-            step.replace("/wheels", str(folder / "wheels")),
-            shell=True, cwd=REPO, env={**os.environ, "PATH": path, "PIP_NO_COMPILE": "1"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{step}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        command = step.replace("/wheels", str(folder / "wheels"))
+        run("sh", "-c", command, env={**os.environ, "PATH": path, "PIP_NO_COMPILE": "1"})
     return Installed(folder / "venv/bin", folder / "empty", dockerfile=True)
 
 
@@ -127,7 +119,7 @@ def experiment(installed: Installed) -> Installed:
     else:  # braces in the configuration, which the report shows once more
         config = yaml.safe_load((my / "config.yaml").read_text())
         config["acquisition"]["pixel_um"] = PIXEL_UM
-        config["illumination"] = {"method": "file", "flat_file": "flat_{channel}.tif"}
+        config["illumination"] = {"method": "file", "flat_file": str(my / "flat_{channel}.tif")}
         (my / "config.yaml").write_text(yaml.safe_dump(config))
         flat = np.ones((design.tile_px, design.tile_px), np.float32)
         tifffile.imwrite(my / "flat_1.tif", flat)

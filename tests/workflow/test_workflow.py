@@ -252,15 +252,7 @@ def test_cycles_with_different_channels(tmp_path: Path, tiny_raw: Path, tiny_run
 
 
 def test_a_sample_of_nine_cycles_is_at_most_134_slurm_jobs(tmp_path: Path) -> None:
-    values: dict[str, Any] = {
-        "cycles": 9,
-        "channels": 4,
-        "rows": 1,
-        "cols": 2,
-        "planes": 2,
-        "tile_px": 128,
-    }
-    nine = make_run(tmp_path, **values)
+    nine = make_run(tmp_path, cycles=9, channels=4, rows=1, cols=2, planes=2, tile_px=128)
     nine.edit(registration={"block_px": 96})
     jobs = nine.planned("registration", "qc")
     beside_the_coordinator = {"summary", "report", "verdict"}
