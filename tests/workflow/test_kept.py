@@ -56,7 +56,7 @@ def rerun(run: Run, *args: str) -> dict[str, int]:
 
 def test_stacks_go_when_nothing_needs_them(done: Run) -> None:
     with tifffile.TiffFile(done.sample / "registration/tonsil.ome.tif") as tiff:
-        assert tiff.series[0].shape[0] == 1
+        assert tiff.series[0].axes == "YX"  # one channel
     assert not (done.sample / "register").exists()  # of one cycle
     assert stacks(done) == []
     assert rerun(done) == {"qc_image": 1, "report": 1, "summary": 1, "verdict": 1}
