@@ -108,12 +108,12 @@ def test_the_phantom_on_the_gpu_has_the_pixels_of_the_cpu(
     on_gpu.snakemake("registration", env=env)
     lines = (on_gpu.results / "placement/devices.jsonl").read_text().splitlines()
     assert {json.loads(line)["outcome"] for line in lines} == {"done"}
-    for stage, tolerance in (("stitch", 1.0), ("edf", 1.0)):
+    for stage in ("stitch", "edf"):
         paths = sorted((tiny_run.sample / stage).glob("*.zarr"))
         assert paths
         for path in paths:
             a, b = (
-                open_mosaic(run.sample / stage / path.name).read(0, slice(None), slice(None))
+                open_mosaic(run.sample / stage / path.name).read(0).astype(float)
                 for run in (on_gpu, tiny_run)
             )
-            assert np.abs(a.astype(float) - b.astype(float)).max() <= tolerance, path
+            assert np.abs(a - b).max() <= 1, path
