@@ -70,8 +70,9 @@ class Installed:
         not_its_own = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")
         own = {k: v for k, v in os.environ.items() if k not in not_its_own}
         env = {**own, "PATH": f"{self.bin}:/usr/bin:/bin", "TILEWRIGHT_DEVICE": "cpu"}
-        command = (self.bin / argv[0], *argv[1:])
-        return run(*command, cwd=self.folder / cwd, env=env, stderr=subprocess.STDOUT)
+        program, *words = argv
+        where = self.folder / cwd
+        return run(self.bin / program, *words, cwd=where, env=env, stderr=subprocess.STDOUT)
 
 
 def _docker_steps() -> list[str]:
