@@ -92,8 +92,9 @@ def test_in_focus_plane(tiny_run: Run, truth: PhantomTruth, cycle: int, channel:
     stack = open_mosaic(tiny_run.sample / f"stitch/cycle{cycle}_channel{channel}.zarr")
     reached = _correlation(plane[judged], expected[judged])
     raw = max(_correlation(stack.read(z)[judged], expected[judged]) for z in range(stack.shape[0]))
-    assert reached > 0.95
-    assert 1 - reached < 0.75 * (1 - raw)
+    assert reached > 0.99
+    # 0.26 and 0.23 of the best raw plane's disagreement are left.
+    assert 1 - reached < 0.5 * (1 - raw)
 
 
 @pytest.mark.long
@@ -115,7 +116,8 @@ def test_the_plane_of_deconvolved_stacks(
             assert open_mosaic(made.sample / name).attributes["method"] == method
             plane, expected, at = _in_focus(made, truth, 1, channel)
             left.append(1 - _correlation(plane[at], expected[at]))
-        assert left[0] < 0.9 * left[1]
+        # 0.11 and 0.40 were measured
+        assert left[0] < 0.6 * left[1]
     assert other.planned("registration")["deconvolve"] == 2
 
 
