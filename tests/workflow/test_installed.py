@@ -145,7 +145,7 @@ def test_from_raw_tiles_to_the_report_beside_a_rule_of_somebody_elses(
     experiment: Installed,
 ) -> None:
     results = experiment.folder / "my/results"
-    image_bytes, cells, markers = (1e6, 100, 4) if experiment.dockerfile else (5e4, 10, 1)
+    image_bytes, cells, markers = (1e6, 100, 4) if experiment.dockerfile else (5e4, 3, 1)
     assert (results / "demo/registration/demo.ome.tif").stat().st_size > image_bytes
     assert json.loads((results / "qc.json").read_text())["verdict"] in ("pass", "warn", "fail")
     page = (results / "report.html").read_text()
