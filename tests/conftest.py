@@ -10,7 +10,8 @@ import scipy.linalg  # noqa: F401
 from threadpoolctl import threadpool_limits
 
 from tests.support.guard import guarded_backend
-from tests.support.runs import REPO, TINY, Run, make_once, make_run
+from tests.support.microscope import cycle_folder
+from tests.support.runs import LATER, REPO, Run, make_once, make_run
 from tests.support.slurm_fixtures import quiet_slurm, slurm
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.phantom.make import make_phantom
@@ -26,8 +27,14 @@ hypothesis.settings.load_profile("untimed")
 #: CuPy's name over NumPy, for processes that have it on their path.
 STANDIN = REPO / "tests/support/standin"
 ON_SLURM = "tests/on_slurm/"
-#: Files whose tests look at the results of one run.
-ONE_RUN = ("tests/workflow/test_workflow.py", "tests/workflow/test_large_report.py")
+#: What begins first: the cluster's tests, then whole runs, of which ``tiny_run`` is one.
+FIRST = (
+    ON_SLURM,
+    "tests/workflow/test_workflow.py",
+    "tests/workflow/test_stitched.py",
+    "tests/workflow/test_installed.py",
+    "tests/workflow/",
+)
 #: Modules of more than about 10 s of arithmetic, or that start processes; `make check` skips them.
 SLOW = (
     "tests/benchmarks/",
@@ -58,19 +65,32 @@ def cpu() -> Backend:
 
 
 @pytest.fixture(scope="session")
-def tiny_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_later(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw tiles of ``TINY`` in ``raw``, of one more cycle in ``later``, once for all workers."""
+
+    def make(folder: Path) -> None:
+        make_phantom(folder, **LATER)
+        (folder / "later").mkdir()
+        third = cycle_folder(folder / "raw", 3)
+        third.rename(folder / "later" / third.name)
+
+    return make_once(tmp_path_factory, "tiny", make)
+
+
+@pytest.fixture(scope="session")
+def tiny_raw(tiny_later: Path) -> Path:
     """Raw tiles of ``TINY``, made once for all workers: read only."""
-    return make_once(tmp_path_factory, "tiny", lambda folder: make_phantom(folder, **TINY)) / "raw"
+    return tiny_later / "raw"
 
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_raw: Path) -> Run:
-    """``TINY`` processed to the registered image, stacks kept, once for all workers: read only."""
+    """``TINY`` to the report, stacks kept, cycle 3 awaited, once for all workers: read only."""
 
     def process(folder: Path) -> None:
-        run = make_run(folder, tiny_raw, **TINY)
-        run.edit(output={"keep": "stacks"})
-        run.snakemake("registration")
+        run = make_run(folder, tiny_raw, **LATER)
+        run.edit(cycles=[1, 2], output={"keep": "stacks"})
+        run.snakemake("registration", "qc")
 
     folder = make_once(tmp_path_factory, "tiny_run", process)
     return Run(folder, folder / "config.yaml")
@@ -103,14 +123,12 @@ def shared() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest: the cluster's tests, then those of whole runs."""
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker("slow")
         if {"slurm", "quiet_slurm"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("slurm")
-    first = (ON_SLURM, ONE_RUN, "tests/workflow/")
-    items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in first])
+    items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in FIRST])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -119,9 +137,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFixtures(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(ON_SLURM):
-                return ON_SLURM
-            path = nodeid.partition("::")[0]
-            return ONE_RUN[0] if path in ONE_RUN else path
+            return ON_SLURM if nodeid.startswith(ON_SLURM) else nodeid.partition("::")[0]
 
     return ByFixtures(config, log)

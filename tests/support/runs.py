@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import fcntl
 import hashlib
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,17 +35,40 @@ SMALL: dict[str, Any] = {
     "overlap": 0.15,
 }
 #: The smallest experiment that a workflow runs.
-TINY: dict[str, Any] = {
-    "seed": 5,
-    "cycles": 2,
-    "channels": 2,
-    "rows": 2,
-    "cols": 2,
-    "planes": 3,
-    "tile_px": 224,
-    "overlap": 0.15,
-    "empty_tile": False,
-}
+SMALLER = {"seed": 5, "cycles": 2, "cols": 2, "planes": 3, "tile_px": 224, "empty_tile": False}
+TINY: dict[str, Any] = {**SMALL, **SMALLER}
+#: ``TINY`` and a cycle that comes later.
+LATER: dict[str, Any] = {**TINY, "cycles": 3}
+CONFIG = """
+samples: samples.tsv
+markers: markers.csv
+results: results
+acquisition:
+  convention: codex
+  rows: {plan.rows}
+  cols: {plan.cols}
+  layout: snake_right_down
+  overlap: {plan.overlap}
+  pixel_um: {plan.pixel_um}
+  z_step_um: {plan.z_step_um}
+  reference_channel: "1"
+optics:
+  numerical_aperture: {plan.aperture}
+  immersion_refractive_index: {plan.immersion_index}
+  sample_refractive_index: 1.44
+output: {{chunk_px: 256}}
+deconvolve: {{tile_px: 256, halo_px: 32}}
+"""
+#: Forks a process that has imported what takes most of the time of a dry run.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(
+    [
+        "tests.support.runs",
+        *("snakemake.cli", "smart_open", "nbformat", "yte", "psutil"),
+        *("tilewright.config.checks", "tilewright.runtime.machine", "tilewright.report.verdict"),
+        "snakemake_scheduler_plugin_tilewright",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +95,25 @@ class Run:
             )
         self.config.write_text(yaml.safe_dump(config))
 
+    @contextlib.contextmanager
+    def edited(self, **sections: Any) -> Iterator[None]:
+        """Change sections of the config file for a while."""
+        before = self.config.read_text()
+        self.edit(**sections)
+        try:
+            yield
+        finally:
+            self.config.write_text(before)
+
+    def copy(self, folder: Path) -> Run:
+        """Copy it and its raw tiles with the times of their files: nothing is to be made again."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        table = folder / "samples.tsv"
+        raw = table.read_text().split("\t")[-1].strip()
+        shutil.copytree(raw, folder / "raw")
+        table.write_text(table.read_text().replace(raw, str(folder / "raw")))
+        return Run(folder, folder / "config.yaml")
+
     def command(self, *args: str) -> list[str]:
         return [
             sys.executable,
@@ -84,20 +130,58 @@ class Run:
         self, *args: str, ok: bool = True, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run Snakemake; fail the test with its output when it ends otherwise than ``ok``."""
-        done = subprocess.run(
-            self.command(*args),
-            cwd=self.folder,
-            env={**os.environ, "TILEWRIGHT_DEVICE": "cpu", **(env or {})},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        more = {"TILEWRIGHT_DEVICE": "cpu", **(env or {})}
+        run = _started if "PYTHONPATH" in more else _forked
+        done = run(self.command(*args), self.folder, {**os.environ, **more})
         assert (done.returncode == 0) == ok, done.stdout[-6000:] + done.stderr[-6000:]
         return done
 
     def planned(self, *args: str) -> dict[str, int]:
         """Return how many jobs of each rule a dry run would start."""
         return job_counts(self.snakemake(*args, "-n", "--quiet", "rules").stdout)
+
+
+def _started(
+    command: list[str], folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def _forked(
+    command: list[str], folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Do the same by the server, of which Python has read ``PYTHONPATH``."""
+    with tempfile.TemporaryDirectory() as said:
+        paths = [Path(said, name) for name in ("stdout", "stderr")]
+        for path in paths:
+            path.touch()
+        process = _SERVER.Process(target=_snakemake, args=(command[2:], folder, environment, paths))
+        process.start()
+        try:
+            process.join()
+        finally:
+            process.kill()
+        texts = [path.read_text() for path in paths]
+    return subprocess.CompletedProcess(command, process.exitcode or 0, *texts)
+
+
+def _snakemake(
+    argv: list[str], folder: Path, environment: dict[str, str], said: list[Path]
+) -> None:
+    from snakemake.cli import main
+
+    for number, path in enumerate(said, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = argv
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves them out
 
 
 def job_counts(said: str) -> dict[str, int]:
@@ -132,29 +216,7 @@ def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
                 line += f",{plan.exposure_ms(cycle, channel):g},{background}"
             lines.append(line)
     (folder / "markers.csv").write_text("\n".join(lines) + "\n")
-    config = {
-        "samples": "samples.tsv",
-        "markers": "markers.csv",
-        "results": "results",
-        "acquisition": {
-            "convention": "codex",
-            "rows": plan.rows,
-            "cols": plan.cols,
-            "layout": "snake_right_down",
-            "overlap": plan.overlap,
-            "pixel_um": plan.pixel_um,
-            "z_step_um": plan.z_step_um,
-            "reference_channel": "1",
-        },
-        "optics": {
-            "numerical_aperture": plan.aperture,
-            "immersion_refractive_index": plan.immersion_index,
-            "sample_refractive_index": 1.44,
-        },
-        "output": {"chunk_px": 256},
-        "deconvolve": {"tile_px": 256, "halo_px": 32},
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "config.yaml").write_text(CONFIG.format(plan=plan))
     return Run(folder, folder / "config.yaml")
 
 

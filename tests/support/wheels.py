@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from subprocess import PIPE
 
 from tests.conftest import REPO
 
@@ -33,8 +34,13 @@ def install_wheels(folder: Path, *projects: str) -> Path:
     return venv / "bin"
 
 
-def run(*argv: str | Path) -> str:
+def run(
+    *argv: str | Path, cwd: Path = REPO, env: dict[str, str] | None = None, stderr: int = PIPE
+) -> str:
     """Return what a command prints; fail with all it said."""
-    done = subprocess.run([*map(str, argv)], cwd=REPO, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{argv}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    done = subprocess.run(
+        [*map(str, argv)], cwd=cwd, env=env, stdout=PIPE, stderr=stderr, text=True, check=False
+    )
+    said = done.stdout[-6000:] + (done.stderr or "")[-6000:]
+    assert done.returncode == 0, f"{argv}\n{said}"
     return done.stdout

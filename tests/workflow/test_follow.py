@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,17 +14,21 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tifffile
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from tests.conftest import REPO
 from tests.support.microscope import blur_cycle, image_cycle
-from tests.support.runs import TINY, Run, digests, make_run
-from tilewright.phantom.make import make_phantom
+from tests.support.runs import LATER, Run, digests, make_run
+from tilewright.io.results.positions import read_positions
+from tilewright.phantom.files import tile_path
+from tilewright.phantom.make import PhantomDesign, make_phantom
 
 pytestmark = pytest.mark.workflow
 
-DESIGN = {**TINY, "cycles": 3, "channels": 1}
+DESIGN = {**LATER, "channels": 1}
 _LONGEST_S = 900
 
 
@@ -100,31 +106,42 @@ def made(results: Path) -> dict[str, str]:
 def own_times(run: Run, cycles: str) -> dict[str, int]:
     """Return when the files were written that are some cycles' own."""
     folders = ("raw", "illumination", "tile_positions", "edf", "register", "registration", "qc")
-    found = [
-        path
-        for folder in folders
-        for path in run.sample.glob(f"{folder}/*cycle[{cycles}]*")
-        if not path.name.startswith("image_")
-    ]
-    inside = [path for top in found for path in top.rglob("*")]
-    times = {str(path): path.stat().st_mtime_ns for path in [*found, *inside]}
+    tops = [path for name in folders for path in run.sample.glob(f"{name}/*cycle[{cycles}]*")]
+    found = [path for top in tops for path in (top, *top.rglob("*"))]
+    times = {str(p): p.stat().st_mtime_ns for p in found if not p.name.startswith("image_")}
     assert len(times) > 25
     return times
 
 
-def test_cycles_are_made_as_they_come(tmp_path: Path, begin: Callable[..., Follow]) -> None:
-    design = {**DESIGN, "cycles": 2, "planes": 2, "tile_px": 160}
-    make_phantom(tmp_path, **design)
-    raw = tmp_path / "microscope"
-    image_cycle(tmp_path / "raw", raw, 1)
-    run = make_run(tmp_path / "followed", raw, **design)
+def test_a_cycle_that_comes_makes_its_own_and_the_final_image(
+    tmp_path: Path, begin: Callable[..., Follow], tiny_run: Run, tiny_later: Path
+) -> None:
+    """In its second channel a tile lacks a plane: it is left out of the cycle, and of no other."""
+    run, design = tiny_run.copy(tmp_path / "run"), PhantomDesign(**LATER)
+    run.edit(cycles="auto", acquisition={"missing": "fill"})
+    before = own_times(run, "12")
     follow = begin(run, "--quiet-min", "0.05", "--", "--quiet", "host")
-    follow.until_there("stitch/*")
-    image_cycle(tmp_path / "raw", raw, 2)
+    follow.until("cycles 1, 2: done")
+    assert "(Rule: stitch)" not in follow.said.read_text()
+    later = shutil.copytree(tiny_later / "later", tmp_path / "later")
+    tile_path(later, design, 3, 2, 0, 1).unlink()
+    image_cycle(later, run.folder / "raw", 3)
     assert follow.ends() == 0
-    assert "all 2 cycles are done" in follow.said.read_text()
-    assert (run.sample / "registration/tonsil.ome.tif").is_file()
+    assert "all 3 cycles are done" in follow.said.read_text()
+    assert own_times(run, "12") == before
     assert run.planned() == {}
+    places = read_positions(run.sample / "tile_positions/cycle3/positions.csv").places()
+    assert set(places) == {(0, 1), (1, 0), (1, 1)}
+    image = tifffile.imread(run.sample / "registration/tonsil.ome.tif")
+    own = slice(0, round(design.step_px) - 20)  # of the corner that no other tile sees
+    lit = [np.count_nonzero(plane[own, own]) / plane[own, own].size for plane in image]
+    assert len(lit) == 6
+    assert min(lit[:4]) > 0.3
+    assert max(lit[4:]) < 0.01
+    with (run.results / "qc.csv").open() as stream:
+        said = [row for row in csv.DictReader(stream) if row["metric"] == "tiles_left_out"]
+    assert [row["cycle"] for row in said if row["verdict"] == "warn"] == ["3"]
+    assert "row 0 column 0" in (run.results / "report.html").read_text()
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -52,9 +53,9 @@ def begin(folder: Path, name: str, mib: int, hold_s: float) -> subprocess.Popen[
     )
 
 
-def wait_for(paths: list[Path], limit_s: float = 120.0) -> None:
+def wait_for(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
     end_s = time.monotonic() + limit_s
-    while not all(path.exists() for path in paths):
+    while not holds():
         assert time.monotonic() < end_s, "it did not happen"
         time.sleep(0.05)
 
@@ -82,14 +83,13 @@ def test_four_jobs_share_one_device_by_bytes_and_a_killed_one_frees_its_own(
     mib = free_mib // 4 - 512 - 64
     jobs = [begin(tmp_path, f"job{k}", mib, 300.0) for k in range(4)]
     try:
-        marks = [tmp_path / f"job{k}" for k in range(4)]
-        wait_for(marks + [mark.with_suffix(".limited") for mark in marks])
+        wait_for(lambda: len(list(tmp_path.glob("job?.limited"))) == 4)
         assert sum(bool(claim.uuid) for claim in leases(tmp_path / "leases")) == 4
         used_b = snapshot().devices[0].used_b
         assert used_b <= device.total_b
         late = begin(tmp_path, "late", mib, 0.0)
         jobs.append(late)
-        time.sleep(3.0)
+        wait_for(lambda: len(leases(tmp_path / "leases")) == 5)
         assert not (tmp_path / "late").exists()
         jobs[0].kill()
         assert late.wait(60) == 0
@@ -108,12 +108,12 @@ def test_the_phantom_on_the_gpu_has_the_pixels_of_the_cpu(
     on_gpu.snakemake("registration", env=env)
     lines = (on_gpu.results / "placement/devices.jsonl").read_text().splitlines()
     assert {json.loads(line)["outcome"] for line in lines} == {"done"}
-    for stage, tolerance in (("stitch", 1.0), ("edf", 1.0)):
+    for stage in ("stitch", "edf"):
         paths = sorted((tiny_run.sample / stage).glob("*.zarr"))
         assert paths
         for path in paths:
             a, b = (
-                open_mosaic(run.sample / stage / path.name).read(0, slice(None), slice(None))
+                open_mosaic(run.sample / stage / path.name).read(0).astype(float)
                 for run in (on_gpu, tiny_run)
             )
-            assert np.abs(a.astype(float) - b.astype(float)).max() <= tolerance, path
+            assert np.abs(a - b).max() <= 1, path

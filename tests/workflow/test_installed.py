@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tifffile
 import yaml
 
 from tests.conftest import REPO
+from tests.support.convention_raw import PIXEL_UM, make_tiles, write_as
 from tests.support.runs import job_counts
-from tests.support.wheels import install_wheels
+from tests.support.wheels import install_wheels, run
 
 pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
@@ -61,19 +64,15 @@ class Installed:
     folder: Path
     dockerfile: bool
 
-    def __call__(self, *argv: str, cwd: str = ".", ok: bool = True) -> str:
-        """Run a command of the environment; fail the test with what it said."""
+    def __call__(self, *argv: str, cwd: str = ".") -> str:
+        """Run a command of the environment, and return all it said."""
         # Bytecode is written of what is imported, and of no more: see `installed`.
         not_its_own = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")
         own = {k: v for k, v in os.environ.items() if k not in not_its_own}
-        done = subprocess.run(
-            [str(self.bin / argv[0]), *argv[1:]],
-            cwd=self.folder / cwd,
-            env={**own, "PATH": f"{self.bin}:/usr/bin:/bin", "TILEWRIGHT_DEVICE": "cpu"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert (done.returncode == 0) == ok, done.stdout[-6000:] + done.stderr[-6000:]
-        return done.stdout + done.stderr
+        env = {**own, "PATH": f"{self.bin}:/usr/bin:/bin", "TILEWRIGHT_DEVICE": "cpu"}
+        program, *words = argv
+        where = self.folder / cwd
+        return run(self.bin / program, *words, cwd=where, env=env, stderr=subprocess.STDOUT)
 
 
 def _docker_steps() -> list[str]:
@@ -82,9 +81,10 @@ def _docker_steps() -> list[str]:
     return re.findall(r"^RUN (.+)$", text, re.M)
 
 
-@pytest.fixture(
-    scope="module", params=["wheels", pytest.param("dockerfile", marks=pytest.mark.long)]
-)
+PARAMS = ["wheels", pytest.param("dockerfile", marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def installed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Installed:
@@ -94,34 +94,43 @@ def installed(
     if request.param == "wheels":
         programs = install_wheels(folder, "scheduler-plugin", ".")
         return Installed(programs, folder / "empty", dockerfile=False)
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    run(sys.executable, "-m", "venv", folder / "venv")
     path = f"{folder / 'venv/bin'}:{os.environ['PATH']}"
     for step in _docker_steps():
-        done = subprocess.run(
-            step.replace("/wheels", str(folder / "wheels")),
-            shell=True, cwd=REPO, env={**os.environ, "PATH": path, "PIP_NO_COMPILE": "1"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{step}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        command = step.replace("/wheels", str(folder / "wheels"))
+        run("sh", "-c", command, env={**os.environ, "PATH": path, "PIP_NO_COMPILE": "1"})
     return Installed(folder / "venv/bin", folder / "empty", dockerfile=True)
 
 
 @pytest.fixture(scope="module")
-def experiment(installed: Installed, tiny_raw: Path) -> Installed:
-    """Four channels, of the demo or smaller, to the report, and a rule of somebody else's."""
+def experiment(installed: Installed) -> Installed:
+    """From raw tiles to the report and a rule of somebody else's: of the demo, or of four tiles."""
+    raw, my = installed.folder / "demo/raw", installed.folder / "my"
     if installed.dockerfile:
         installed("tilewright", "demo")
     else:
-        shutil.copytree(tiny_raw, installed.folder / "demo/raw")
+        design, tiles = make_tiles(installed.folder / "phantom")
+        write_as("pattern", raw, tiles, round(design.step_px))
     installed("tilewright", "init", "demo/raw", "--output", "my")
-    table = installed.folder / "my/markers.csv"
-    lines = table.read_text().splitlines()
-    kept = [line for line in lines if line.split(",")[:2] not in (["1", "3"], ["2", "3"])]
-    table.write_text("\n".join(line for line in kept if not line.startswith("3,")) + "\n")
-    with (installed.folder / "my/Snakefile").open("a") as stream:
+    if installed.dockerfile:
+        table = my / "markers.csv"
+        lines = table.read_text().splitlines()
+        kept = [line for line in lines if line.split(",")[:2] not in (["1", "3"], ["2", "3"])]
+        table.write_text("\n".join(line for line in kept if not line.startswith("3,")) + "\n")
+    else:  # braces in the configuration, which the report shows once more
+        config = yaml.safe_load((my / "config.yaml").read_text())
+        config["acquisition"]["pixel_um"] = PIXEL_UM
+        config["illumination"] = {"method": "file", "flat_file": str(my / "flat_{channel}.tif")}
+        (my / "config.yaml").write_text(yaml.safe_dump(config))
+        flat = np.ones((design.tile_px, design.tile_px), np.float32)
+        tifffile.imwrite(my / "flat_1.tif", flat)
+    with (my / "Snakefile").open("a") as stream:
         stream.write(SEGMENT.format(results='config["results"]'))
     said = installed("snakemake", "qc", "cells.csv", cwd="my")
     assert "profile profiles/default" in said
+    jobs = job_counts(said)
+    assert jobs["segment"] == jobs["assemble"] == 1
+    assert jobs["stitch"] == (4 if installed.dockerfile else 1)
     return installed
 
 
@@ -136,35 +145,33 @@ def test_from_raw_tiles_to_the_report_beside_a_rule_of_somebody_elses(
     experiment: Installed,
 ) -> None:
     results = experiment.folder / "my/results"
-    image_bytes, cells = (1e6, 100) if experiment.dockerfile else (3e5, 10)
+    image_bytes, cells, markers = (1e6, 100, 4) if experiment.dockerfile else (5e4, 3, 1)
     assert (results / "demo/registration/demo.ome.tif").stat().st_size > image_bytes
-    assert "tilewright 0" in (results / "report.html").read_text()
+    assert json.loads((results / "qc.json").read_text())["verdict"] in ("pass", "warn", "fail")
+    page = (results / "report.html").read_text()
+    assert "tilewright 0" in page
+    assert str(REPO) not in page
+    if not experiment.dockerfile:
+        assert "tile_r{row}_c{col}" in page
+        assert "flat_{channel}.tif" in page
     with (results / "trusted_markers.csv").open() as stream:
-        assert len(list(csv.DictReader(stream))) == 4
+        assert len(list(csv.DictReader(stream))) == markers
     assert int((experiment.folder / "my/cells.csv").read_text().split()[1]) > cells
-    assert str(REPO) not in (results / "report.html").read_text()
-
-
-def test_status_says_that_the_run_is_complete(experiment: Installed) -> None:
-    """Snakemake calls no ``onsuccess`` of a module: the scheduler writes the run's end."""
+    # Snakemake calls no `onsuccess` of a module: the scheduler writes the run's end.
     assert experiment("tilewright", "status", cwd="my").startswith("complete: ")
 
 
 @pytest.mark.long
-def test_the_same_experiment_from_elsewhere_is_done(experiment: Installed) -> None:
+def test_from_elsewhere_single_rules_and_snakemakes_report(experiment: Installed) -> None:
     where = "from tilewright.installed import snakefile; print(snakefile())"
     snakefile = experiment("python", "-c", where).strip()
     options = ["--snakefile", snakefile, "--configfile", "my/config.yaml"]
     said = experiment("snakemake", "registration", "qc", "-n", *options)
     assert "Nothing to be done" in said
     assert "workflow/profiles/default" in said
-
-
-@pytest.mark.long
-def test_single_rules_and_snakemakes_report(experiment: Installed) -> None:
     quiet = ("-n", "--quiet", "rules")
     forced = experiment("snakemake", "qc", "-R", "edf_plane", *quiet, cwd="my")
-    assert re.search(r"edf_plane +4\n", forced)
+    assert re.search(rf"edf_plane +{4 if experiment.dockerfile else 1}\n", forced)
     until = experiment("snakemake", "qc", "-F", "--until", "tile_positions", *quiet, cwd="my")
     assert not re.search(r"^stitch ", until, re.M)
     experiment("snakemake", "registration", "qc", "--report", "told.html", cwd="my")
