@@ -113,7 +113,7 @@ def test_what_is_noted_is_found_and_cleared(tmp_path: Path) -> None:
     note_failure(root, "C", "x", "hardware", "gone", ttl_s=0)
     found = quarantined(root)
     assert set(found) == {"A", "B"}
-    assert health.TTL_S - 60 < found["A"].left_s <= health.TTL_S  # no margin
+    assert health.TTL_S - 60 < found["A"].left_s <= health.TTL_S
     assert [health.clear(root, "B"), health.clear(root, "B")] == [2, 0]
     assert set(quarantined(root)) == {"A"}
     note_failure(root, "B", "z", "sticky", "illegal")

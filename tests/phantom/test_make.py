@@ -116,7 +116,7 @@ def test_hot_pixels_and_saturation_reach_the_file(tmp_path: Path) -> None:
     hot = truth.hot_counts > 1000
     assert hot.any()
     empty = counts(tmp_path, truth, 1, 1, 3)
-    assert (empty[:, hot] > 1000).all()  # no margin: `hot` begins there
+    assert (empty[:, hot] > 1000).all()  # `hot` begins there
     assert max(counts(tmp_path, truth, 1, 2, tile).max() for tile in range(3)) == 65535
 
 
@@ -128,7 +128,7 @@ def test_cycle_maps_stay_within_their_limits() -> None:
         still = make_cycle_map(rng, design, 0)
         assert np.array_equal(still.to_reference(y, x)[0], np.broadcast_to(y, (y.size, x.size)))
         moved = make_cycle_map(rng, design, 1).to_reference(y, x)[0] - y
-        assert 0.2 < np.abs(moved).max() <= 1.5  # no margin: the amplitudes add up to it
+        assert 0.2 < np.abs(moved).max() <= 1.5  # the amplitudes add up to it
 
 
 def test_blur_keeps_light_and_loses_detail_with_distance() -> None:

@@ -387,7 +387,7 @@ def test_a_run_does_all_jobs_in_order(given_run: tuple[list[Job], list[Change], 
     done = {span.job: span for span in run.spans if span.done}
     assert sorted(span.job for span in run.spans if span.done) == sorted(job.name for job in jobs)
     for job in jobs:
-        assert all(done[need].end_s <= done[job.name].start_s for need in job.needs)  # no margin
+        assert all(done[need].end_s <= done[job.name].start_s for need in job.needs)
         assert "gpu" in job.kinds or done[job.name].pool.endswith("cpu")
     for pool in POOLS:
         spans = [span for span in run.spans if span.pool == pool.name]
