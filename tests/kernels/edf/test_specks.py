@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -71,6 +72,13 @@ def test_what_is_around_a_speck_is_as_it_was(peak: float, plane: int) -> None:
     assert cleaned.light[PLACE, PLACE] == pytest.approx(min(peak, 65535 - PEDESTAL), rel=0.3)
     assert cleaned.spoilt is not None
     assert cleaned.spoilt[PLACE // 4, PLACE // 4]
+
+
+def test_around_a_speck_without_tissue_or_noise_is_the_pedestal() -> None:
+    stack = (PEDESTAL + speck_light(2e4, 3.0, MIDDLE)).astype(np.uint16)
+    model = replace(model_of(tissue(), 1e4), noise=NoiseModel(1.0, 0.0))
+    cleaned = without_specks(stack, model).stack
+    assert (cleaned[:, np.hypot(Y, X) > 64] == stack[:, np.hypot(Y, X) > 64]).all()
 
 
 def test_a_clipped_speck_in_an_end_plane_is_found_there() -> None:

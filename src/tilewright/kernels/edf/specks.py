@@ -435,6 +435,8 @@ def _share(shown: Image, tissue: Image, good: NDArray[np.bool_], noise: NoiseMod
     near = ndimage.maximum_filter(shown, (1, 3, 3))
     error = np.square(np.float32(_PSF_ERROR) * near) + np.float32(noise.gain) * near
     spread = np.square(np.float32(_GUESS_ERROR) * tissue)
-    spread += np.float32(noise.gain) * tissue + np.float32(noise.read_noise_counts**2)
+    # Never 0: where neither tissue nor noise is, the data count.
+    least = np.finfo(np.float32).tiny
+    spread += np.float32(noise.gain) * tissue + np.float32(noise.read_noise_counts**2 + least)
     share: Image = (good * spread / (spread + error)).astype(np.float32)
     return share

@@ -173,7 +173,7 @@ def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan
         if np.isfinite(found).any():
             sharpest = column[np.nanargmax(found)]
             scores[k] = found if contrast_to_noise(sharpest) >= NO_SIGNAL else np.nan
-    seen = scores[np.isfinite(scores).any(axis=1)]
+    seen = scores[np.nan_to_num(scores).max(axis=1, initial=0) > 0]
     best = middle
     if len(seen):  # each block counts once: a speck's score is many times that of tissue
         shares = seen / np.nanmax(seen, axis=1, keepdims=True)
