@@ -195,6 +195,20 @@ def test_snakemake_says_at_each_round() -> None:
     assert adapter.ROUND[1].replace("{}", "{len(run)}") in source
 
 
+@pytest.mark.parametrize(("ended", "whole"), [("10", True), ("01", True), ("00", False)])
+def test_a_group_that_holds_a_job_twice_has_finished_with_either(ended: str, whole: bool) -> None:
+    """After its own checkpoint: the old one, which Snakemake forgot, and the new."""
+    job = {"rule": SimpleNamespace(name="gather"), "wildcards_dict": {}}
+    old, new = SimpleNamespace(**job), SimpleNamespace(**job)
+    done = [one for one, yes in zip((old, new), ended, strict=True) if yes == "1"]
+    group = SimpleNamespace(is_group=lambda: True, jobs=[old, new])
+    dag = SimpleNamespace(
+        finished=lambda one: any(one is other for other in done),
+        job_factory=SimpleNamespace(cache={}),
+    )
+    assert adapter.finished(dag, group) == whole
+
+
 @pytest.mark.parametrize("quiet", [{"PROGRESS", "RULES"}, {"RULES"}, None])
 def test_rounds_are_hidden_with_quiet_progress_and_nothing_else_is(quiet: set[str] | None) -> None:
     dag = SimpleNamespace(workflow=SimpleNamespace(output_settings=SimpleNamespace(quiet=quiet)))

@@ -189,14 +189,16 @@ def finished(dag: Any, job: Any) -> bool:
     """Return whether a job, or all of a group, has finished.
 
     When a group with a checkpoint ends, Snakemake makes others of its jobs anew, and counts those
-    as finished in place of the old. Uses ``dag.finished``, ``dag.job_factory``.
+    as finished in place of the old; some groups hold a job twice by then. Uses ``dag.finished``,
+    ``dag.job_factory``.
     """
-
-    def ended(one: Any) -> bool:
+    ended, others = set(), set()
+    for one in members(job):
         key = one.rule.name, *sorted(one.wildcards_dict.items())
-        return bool(dag.finished(one) or dag.finished(dag.job_factory.cache.get(key)))
+        done = dag.finished(one) or dag.finished(dag.job_factory.cache.get(key))
+        (ended if done else others).add(key)
+    return others <= ended
 
-    return all(map(ended, members(job)))
 
 
 def is_open(dag: Any, job: Any) -> bool:
