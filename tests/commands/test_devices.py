@@ -72,6 +72,7 @@ def called(machine: FakeMachine, *args: str, **variables: str) -> tuple[int, str
     """Return the exit code of the command, and what it says."""
     machine.write()
     done = CliRunner().invoke(app, ["devices", *args], env={"COLUMNS": "80", **variables})
+    assert done.exit_code == 0 or isinstance(getattr(done.exception, "code", None), str)
     return done.exit_code, done.output
 
 

@@ -163,4 +163,6 @@ def test_what_is_wrong_is_said_in_one_sentence(
         ("none.yaml", "tilewright plan: none.yaml cannot be read: No such file or directory\n"),
     ):
         done = command(phantom, monkeypatch, "plan", "--configfile", name)
-        assert (done.exit_code, said in done.output) == (1, True)
+        assert isinstance(done.exception, SystemExit)
+        assert (done.exit_code, said in f"{done.exception}\n") == (1, True), done.output
+        assert done.stdout == f"{done.exception}\n"

@@ -94,7 +94,7 @@ def test_the_address_is_printed_where_no_browser_is_opened(
     make_image(tmp_path, "tonsil")
     nowhere = {"DISPLAY": None, "WAYLAND_DISPLAY": None, "BROWSER": None}
     for options, browser, said in (
-        ([], None, r"from your own machine: ssh -L (\d+):127.0.0.1:\1 .*\n"),
+        ([], None, r"from your own machine: ssh -L \1:127.0.0.1:\1 .*\n"),
         (["--no-browser"], "some", ""),
         ([], "some", "no browser could be opened here; .*\n"),
     ):
@@ -102,7 +102,7 @@ def test_the_address_is_printed_where_no_browser_is_opened(
         env = {**nowhere, "BROWSER": browser}
         done = CliRunner().invoke(app, ["view", str(tmp_path), *options], env=env)
         assert done.exit_code == 0
-        assert re.fullmatch(rf".* is shown at .*\n{said}Ctrl-C ends it\n\n", done.output)
+        assert re.fullmatch(rf".* is shown at \S+:(\d+)/\S*\n{said}Ctrl-C ends it\n\n", done.output)
     assert len(asked) == 1
 
 

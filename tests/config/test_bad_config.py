@@ -277,6 +277,7 @@ NO_APERTURE = "without optics.numerical_aperture"
             ["'acquisition.overlap' is not", "'acquisition.pixel_um' is not filled in",
              "line 5: cycle 'x' is not a number"],
         ),
+        (EMPTY, "", ["'acquisition.overlap' is not", "'acquisition.pixel_um' is not", NO_APERTURE]),
         (EMPTY | {"acquisition.reference_channel": None}, "", ["is not filled in"] * 3),
         *(
             ({key: None, "optics.numerical_aperture": None}, "",

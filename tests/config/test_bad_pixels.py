@@ -115,6 +115,14 @@ def test_what_is_no_damage(tmp_path: Path, made: Made) -> None:
     check(config)
 
 
+def test_a_tile_that_the_reference_cycle_lacks(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made, missing="fill")
+    for path in tmp_path.glob("raw/Cyc1_reg1/1_00001_*"):
+        path.unlink()
+    manifest = check(config).manifest.format(sample="s", cycle=1)
+    assert sorted(open_tiles(manifest, "1").number) == [2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize(
     ("key", "right", "wrong"), [("offset_counts", 100, 3000), ("saturation_counts", 65535, 20)]
 )
