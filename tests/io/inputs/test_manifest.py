@@ -185,6 +185,7 @@ def test_what_is_wrong_is_named(
     message = wrong(raw, **keys)
     assert [part for part in parts if part not in message] == []
     assert message.count("\n  - ") <= 10
+    assert ("12 problems" in parts) == (message.count("\n  - ") == 10)
 
 
 @pytest.mark.parametrize(

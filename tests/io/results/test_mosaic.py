@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise, product
+from itertools import pairwise, product, starmap
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +147,12 @@ def test_wrong_blocks_are_refused_and_the_old_mosaic_stays(
     path = tmp_path / "m.zarr"
     save(path, stack())
     before = digests(path)
+    blocks = ((0, 0, 0, np.zeros((64, 64), np.uint16)), (*where, np.zeros(shape, dtype)))
     with (
         pytest.raises(StoreError, match=message),
         create_mosaic(path, (2, 128, 128), "uint16", 64, VOXEL_UM, "m") as mosaic,
     ):
-        mosaic.write(*where, np.zeros(shape, dtype))
+        list(starmap(mosaic.write, blocks))
     assert digests(path) == before
     assert list(tmp_path.iterdir()) == [path]
 
