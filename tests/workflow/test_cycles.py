@@ -37,8 +37,10 @@ def table(run: Run, name: str, text: str) -> Iterator[None]:
     path = run.folder / name
     before = path.read_text()
     path.write_text(text)
-    yield
-    path.write_text(before)
+    try:
+        yield
+    finally:
+        path.write_text(before)
 
 
 def test_what_is_added_or_imaged_again_makes_its_own_jobs(run: Run) -> None:

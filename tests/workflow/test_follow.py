@@ -127,6 +127,7 @@ def test_a_cycle_that_comes_makes_its_own_and_the_final_image(
     tile_path(later, design, 3, 2, 0, 1).unlink()
     image_cycle(later, run.folder / "raw", 3)
     assert follow.ends() == 0
+    assert "(Rule: stitch)" in follow.said.read_text()
     assert "all 3 cycles are done" in follow.said.read_text()
     assert own_times(run, "12") == before
     assert run.planned() == {}
@@ -138,6 +139,8 @@ def test_a_cycle_that_comes_makes_its_own_and_the_final_image(
     assert len(lit) == 6
     assert min(lit[:4]) > 0.3
     assert max(lit[4:]) < 0.01
+    nuclei = image[[0, 4], own.stop + 40 : -24, 24:-24].reshape(2, -1)
+    assert np.corrcoef(nuclei)[0, 1] > 0.98
     with (run.results / "qc.csv").open() as stream:
         said = [row for row in csv.DictReader(stream) if row["metric"] == "tiles_left_out"]
     assert [row["cycle"] for row in said if row["verdict"] == "warn"] == ["3"]

@@ -135,8 +135,8 @@ def test_registration_error(tiny_run: Run, truth: PhantomTruth) -> None:
     expected = np.stack([y[on_tissue], x[on_tissue]], axis=1) - moving
     error = np.hypot(*(transform.points(points) - expected).T)
     assert len(error) > 200
-    assert np.median(error) < 0.35
-    assert np.percentile(error, 95) < 1.2
+    assert np.median(error) < 0.2
+    assert np.percentile(error, 95) < 0.5
 
 
 def test_registered_image(tiny_run: Run) -> None:
@@ -152,7 +152,7 @@ def test_registered_image(tiny_run: Run) -> None:
         assert f'Name="{marker}"' in metadata
     assert 'PhysicalSizeX="0.377"' in metadata
     # Lost tissue (3 %) leaves the rest of the nuclei in agreement.
-    assert _correlation(*image[[0, 2], 24:-24, 24:-24]) > 0.85
+    assert _correlation(*image[[0, 2], 24:-24, 24:-24]) > 0.93
 
 
 def test_quality_report(tiny_run: Run, truth: PhantomTruth) -> None:
@@ -220,16 +220,18 @@ def test_a_background_reruns_the_final_image_alone(moved: Run) -> None:
     lines = [f"{line},,," for line in table.splitlines()]
     lines[0] = lines[0].rstrip(",") + ",exposure_ms,background,remove"
     late = {"assemble": 1, "qc_image": 2, "report": 1, "summary": 1, "verdict": 1}
-    path.write_text("\n".join(lines) + "\n")
-    assert moved.planned() == {}
-    lines[2] = lines[2].removesuffix(",,,") + f",200,{lines[4].split(',')[2]},"
-    lines[4] = lines[4].removesuffix(",,,") + ",100,,TRUE"
-    path.write_text("\n".join(lines) + "\n")
-    # Of its cycle, and of the one that lost a marker.
-    assert moved.planned() == {"resample": 2, **late}
-    with moved.edited(subtract={"method": "none"}):
-        assert moved.planned() == {"resample": 1, **late}
-    path.write_text(table)
+    try:
+        path.write_text("\n".join(lines) + "\n")
+        assert moved.planned() == {}
+        lines[2] = lines[2].removesuffix(",,,") + f",200,{lines[4].split(',')[2]},"
+        lines[4] = lines[4].removesuffix(",,,") + ",100,,TRUE"
+        path.write_text("\n".join(lines) + "\n")
+        # Of its cycle, and of the one that lost a marker.
+        assert moved.planned() == {"resample": 2, **late}
+        with moved.edited(subtract={"method": "none"}):
+            assert moved.planned() == {"resample": 1, **late}
+    finally:
+        path.write_text(table)
     assert moved.planned() == {}
 
 
