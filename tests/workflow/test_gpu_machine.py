@@ -90,7 +90,9 @@ def test_four_jobs_share_one_device_by_bytes_and_a_killed_one_frees_its_own(
         late = begin(tmp_path, "late", mib, 0.0)
         jobs.append(late)
         wait_for(lambda: len(leases(tmp_path / "leases")) == 5)
+        time.sleep(1.0)
         assert not (tmp_path / "late").exists()
+        assert sum(bool(claim.uuid) for claim in leases(tmp_path / "leases")) == 4
         jobs[0].kill()
         assert late.wait(60) == 0
     finally:
