@@ -24,6 +24,7 @@ from tests.support.wheels import install_wheels, run
 
 pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
+PLUGIN = "snakemake_scheduler_plugin_tilewright"
 #: A rule of somebody else's after ours: cells from the nuclei of the registered image.
 SEGMENT = """
 rule segment:
@@ -104,12 +105,12 @@ def installed(
 
 @pytest.fixture(scope="module")
 def experiment(installed: Installed) -> Installed:
-    """From raw tiles to the report and a rule of somebody else's: of the demo, or of four tiles."""
+    """From raw tiles to the report and a rule of somebody else's: of the demo, or of five tiles."""
     raw, my = installed.folder / "demo/raw", installed.folder / "my"
     if installed.dockerfile:
         installed("tilewright", "demo")
     else:
-        design, tiles = make_tiles(installed.folder / "phantom")
+        design, tiles = make_tiles(installed.folder / "phantom", cols=3)
         write_as("pattern", raw, tiles, round(design.step_px))
     installed("tilewright", "init", "demo/raw", "--output", "my")
     if installed.dockerfile:
@@ -118,8 +119,9 @@ def experiment(installed: Installed) -> Installed:
         kept = [line for line in lines if line.split(",")[:2] not in (["1", "3"], ["2", "3"])]
         table.write_text("\n".join(line for line in kept if not line.startswith("3,")) + "\n")
     else:  # braces in the configuration, which the report shows once more
+        (raw / "cycle1/tile_r0_c0_ch1.tif").unlink()
         config = yaml.safe_load((my / "config.yaml").read_text())
-        config["acquisition"]["pixel_um"] = PIXEL_UM
+        config["acquisition"] |= {"pixel_um": PIXEL_UM, "rows": 2, "cols": 3, "missing": "fill"}
         config["illumination"] = {"method": "file", "flat_file": str(my / "flat_{channel}.tif")}
         (my / "config.yaml").write_text(yaml.safe_dump(config))
         flat = np.ones((design.tile_px, design.tile_px), np.float32)
@@ -141,6 +143,17 @@ def test_nothing_is_read_from_the_clone(installed: Installed) -> None:
         assert "site-packages/tilewright/workflow" in path
 
 
+def test_all_files_are_installed(installed: Installed) -> None:
+    where = f"import tilewright, {PLUGIN} as p; print(tilewright.__path__[0], p.__path__[0])"
+    ours, plugin = map(Path, installed("python", "-c", where).split())
+    folders = {"src/tilewright": ours, "workflow": ours / "workflow"}
+    for folder, there in {**folders, f"scheduler-plugin/src/{PLUGIN}": plugin}.items():
+        found = [p for p in (REPO / folder).rglob("*") if p.is_file() and p.suffix != ".pyc"]
+        assert len(found) > 20
+        missing = [p for p in found if not (there / p.relative_to(REPO / folder)).is_file()]
+        assert missing == []
+
+
 def test_from_raw_tiles_to_the_report_beside_a_rule_of_somebody_elses(
     experiment: Installed,
 ) -> None:
@@ -154,6 +167,10 @@ def test_from_raw_tiles_to_the_report_beside_a_rule_of_somebody_elses(
     if not experiment.dockerfile:
         assert "tile_r{row}_c{col}" in page
         assert "flat_{channel}.tif" in page
+        assert "row 0 column 0" in page  # the tile that the reference cycle lacks
+        image = tifffile.imread(results / "demo/registration/demo.ome.tif")
+        assert 1.2 * image.shape[0] < image.shape[1]
+        assert np.count_nonzero(image[:130, :130]) < 0.01 * 130**2
     with (results / "trusted_markers.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == markers
     assert int((experiment.folder / "my/cells.csv").read_text().split()[1]) > cells
