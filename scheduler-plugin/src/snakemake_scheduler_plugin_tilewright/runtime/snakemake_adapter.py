@@ -192,13 +192,13 @@ def finished(dag: Any, job: Any) -> bool:
     as finished in place of the old; some groups hold a job twice by then. Uses ``dag.finished``,
     ``dag.job_factory``.
     """
-    ended, others = set(), set()
+    ended: set[Any] = set()
+    others: set[Any] = set()
     for one in members(job):
         key = one.rule.name, *sorted(one.wildcards_dict.items())
         done = dag.finished(one) or dag.finished(dag.job_factory.cache.get(key))
         (ended if done else others).add(key)
     return others <= ended
-
 
 
 def is_open(dag: Any, job: Any) -> bool:
