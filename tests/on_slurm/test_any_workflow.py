@@ -23,6 +23,7 @@ def test_a_workflow_that_never_heard_of_placement(
 ) -> None:
     """Three jobs a sample, and one whose account is fixed; somebody fills an account in mid-run."""
     run = foreign(quiet_slurm, tmp_path, "plain", samples=samples)
+    calls = run.note_calls("sacctmgr", "scontrol", "squeue")
     fixed = ("merge:slurm_account=maigan", "sort_reads:mem_mb=700")
     # eight at a time leave 500 of clive's 812 GB
     process = run.start("--jobs", "8", "--set-resources", *fixed)
@@ -41,7 +42,11 @@ def test_a_workflow_that_never_heard_of_placement(
     assert Counter(job.account for job in later)["maigan"] >= samples // 4, dump(run.events)
     placed = [event for event in run.events if event["event"] == "place"]
     assert {e["account"] for e in placed if e["rule"] == "merge"} == {"maigan"}
+    assert {job.account for job in run.jobs() if rule_of(job) == "merge"} == {"maigan"}
     assert {e["mem_mb"] for e in placed if e["rule"] == "sort_reads"} == {700}
+    asked = [line.split(maxsplit=3)[2:] for line in calls.read_text().splitlines()]
+    # the executor plugin itself looks at MinJobAge wherever it is imported
+    assert {what for job, what in asked if job != "none"} <= {"scontrol show config"}
     assert sum(event["event"] == "done" for event in run.events) == 3 * samples + 1
     assert f"placement: {3 * samples + 1} jobs done" in run.log
     ledger, report = next(tmp_path.rglob("ledger.jsonl")), tmp_path / "run.html"
