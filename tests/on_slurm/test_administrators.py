@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.report.idle import NO_REASON
+from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs, read_events
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.slurm_cluster import wait_for
 from tests.support.slurm_fixtures import AT_NIGHT
@@ -25,12 +27,15 @@ def test_a_partition_a_node_a_limit_and_priorities_are_changed_one_after_the_oth
     slurm.set_qos("clive", "GrpTRES=cpu=8,mem=60G,gres/gpu=0")  # less than is in use
     slurm.modify("account", "clive,maigan", "fairshare=1")
     run.wait_running(2)
-    node = next(job.node for job in run.jobs() if job.state == "RUNNING")
+    assert run.causes() <= {"cancelled"}, dump(run.events)
+    node, *_ = wait_for(lambda: [job.node for job in run.jobs() if job.state == "RUNNING"], 60)
     slurm.crash_node(node)
     slurm.revive_node(node)
     assert run.finish(process, 600) == 0
     run.check_outputs(*range(20), once=False)
     assert run.causes() <= {"node", "cancelled"}, dump(run.events)
+    (report,) = cluster_runs(read_events(run.folder / "ledger.jsonl"))
+    assert NO_REASON not in report.idle_slot_s, dump(run.events)
 
 
 def test_running_jobs_are_suspended_held_and_requeued_and_their_time_is_cut(

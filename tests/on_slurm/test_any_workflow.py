@@ -23,6 +23,7 @@ def test_a_workflow_that_never_heard_of_placement(
 ) -> None:
     """Three jobs a sample, and one whose account is fixed; somebody fills an account in mid-run."""
     run = foreign(quiet_slurm, tmp_path, "plain", samples=samples)
+    run.note_calls("sacctmgr", "scontrol", "squeue")
     fixed = ("merge:slurm_account=maigan", "sort_reads:mem_mb=700")
     # eight at a time leave 500 of clive's 812 GB
     process = run.start("--jobs", "8", "--set-resources", *fixed)
@@ -41,7 +42,9 @@ def test_a_workflow_that_never_heard_of_placement(
     assert Counter(job.account for job in later)["maigan"] >= samples // 4, dump(run.events)
     placed = [event for event in run.events if event["event"] == "place"]
     assert {e["account"] for e in placed if e["rule"] == "merge"} == {"maigan"}
+    assert {job.account for job in run.jobs() if rule_of(job) == "merge"} == {"maigan"}
     assert {e["mem_mb"] for e in placed if e["rule"] == "sort_reads"} == {700}
+    run.check_jobs_ask_nothing()
     assert sum(event["event"] == "done" for event in run.events) == 3 * samples + 1
     assert f"placement: {3 * samples + 1} jobs done" in run.log
     ledger, report = next(tmp_path.rglob("ledger.jsonl")), tmp_path / "run.html"
@@ -52,7 +55,9 @@ def test_a_workflow_that_never_heard_of_placement(
 def test_a_rule_that_runs_on_either_device(quiet_slurm: Cluster, tmp_path: Path) -> None:
     run = foreign(quiet_slurm, tmp_path, "either", {"slowdown": 1.2})
     run.targets = tuple(f"masks/{i}.txt" for i in range(8))
+    run.note_calls("sacctmgr", "scontrol", "squeue")
     run.run()
+    run.check_jobs_ask_nothing()  # these have a plan, which those of the workflow above have not
     kinds = {event["job"]: event["kind"] for event in run.events
              if event["event"] == "place" and event["rule"] == "segment"}  # fmt: skip
     assert set(kinds.values()) == {"gpu", "cpu"}, dump(run.events)

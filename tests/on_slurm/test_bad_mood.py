@@ -15,6 +15,7 @@ QUICK = "2,6"
 
 
 def test_busy_gpus_keep_no_job_waiting_and_are_used_when_they_come_free(run: ClusterRun) -> None:
+    run.slurm.update("NodeName=c2", "State=DRAIN", "Reason=test")
     held = hold_all_gpus(run.slurm, 600)
     few = {"cpus": 32, "mem_mb": 48_000}  # five at once on CPUs
     process = run.prepare(jobs=10, light=True, seconds="2,12", cpu_job=few).start()
@@ -23,6 +24,7 @@ def test_busy_gpus_keep_no_job_waiting_and_are_used_when_they_come_free(run: Clu
     run.slurm.run(["scancel", str(held)])
     assert run.finish(process) == 0
     run.check_outputs(*range(10))
+    assert "c2" not in {job.node for job in run.jobs()}, dump(run.events)
     assert any(pool.endswith("_gpu") for pool in run.placed())
     assert max(run.moves().values(), default=0) <= 1
 

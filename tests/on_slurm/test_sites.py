@@ -96,6 +96,7 @@ def test_an_account_with_a_limit_that_takes_no_job_gets_none(limit: Limit, run: 
     finally:
         limit.take_back(run.slurm)
     run.check_outputs(*range(6))
+    assert all(job.start - job.submit <= 10 for job in run.jobs() if job.start and job.submit)
     assert {job.account for job in run.jobs()} == {"maigan"}, dump(run.events)
     run.check_calm()
 

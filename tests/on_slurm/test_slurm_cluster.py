@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPO
-from tests.support.slurm_cluster import Cluster, Job, host, peak_use, wait_for
+from tests.support.slurm_cluster import Cluster, Job, Unavailable, host, peak_use, wait_for
 from tests.support.slurm_cluster.records import DELIMITER, FIELDS, parse_jobs
 from tests.support.slurm_cluster.settings import NODE_NAMES
 
@@ -67,6 +67,17 @@ def test_install_packages_says_in_one_line_why_it_cannot(
     said = subprocess.check_output(argv, env={"PATH": str(tmp_path)}, text=True)
     assert reason in said
     assert said.count("\n") == 1
+
+
+def test_a_real_slurm_conf_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = tmp_path / "slurm.conf"
+    real.write_text("ClusterName=real\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(host, "_COMMANDS", {})
+    monkeypatch.setattr(host, "DEFAULT_CONF", real)
+    with pytest.raises(Unavailable, match=r"slurm\.conf exists"):
+        Cluster().start()
+    assert real.read_text() == "ClusterName=real\n"
 
 
 def test_stop_leaves_nothing_behind(slurm: Cluster) -> None:

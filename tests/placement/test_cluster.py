@@ -77,8 +77,8 @@ def text_of(found: Survey) -> str:
         ("caps: {clive: 'cpus=40'}", "'cpus=40' is none of"),
         ("caps: {clive: 'cpu=40,mem=lots'}", "'mem=lots' is none of"),
         ("caps: {clive: 'Mem=200G'}", "'caps.clive': 'Mem=200G' is none of cpu=40, mem=200G and"),
-        (b"\xff\xfe\x00", "is not text"),
-        (None, "is a directory"),
+        (b"\xff\xfe\x00", "cannot be read: it is not text"),
+        (None, "cannot be read: is a directory"),
     ],
 )
 def test_a_wrong_site_file_says(tmp_path: Path, content: str | bytes | None, message: str) -> None:

@@ -63,6 +63,8 @@ def test_where_every_gpu_node_failed_jobs_go_to_cpus_at_once(tmp_path: Path, rea
     (closed,) = (event["closed"] for event in events(run, "room"))
     assert closed["clive gpu"] == "every node of hpg-b200 failed in this run: b1"
     assert {name.split()[1] for name in closed} == {"gpu"}
+    well = pends(tmp_path / "well", reason, 3, 6)
+    assert "gpu" in {place.kind for place in well.round(list(well.tasks)[3:], []).values()}
 
 
 def test_a_queue_that_is_not_known_starts_nothing_and_is_said_once(tmp_path: Path) -> None:

@@ -142,8 +142,9 @@ def test_the_end_speaks_of_the_last_run_only(
     Plan(Rules({}), ledger=ledger.path).end(failed=True)
     resume = "what is finished is kept; resume with: snakemake qc\n"
     assert capsys.readouterr().err == resume
-    old, well, new = (tmp_path / f"logs/stitch/{name}.log" for name in "abc")
-    old.parent.mkdir(parents=True)
+    old, well, new = (tmp_path / f"logs/{name}.log" for name in ("a/a", "a/b", "c/c"))
+    for folder in (old.parent, new.parent):
+        folder.mkdir(parents=True)
     old.write_text(f"{cause_line('error', 'ValueError: the run before')}\n")
     os.utime(old, (1, 1))
     failing = Plan(Rules({}), ledger=ledger.path, logs=tmp_path / "logs")

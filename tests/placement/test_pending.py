@@ -133,7 +133,7 @@ def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Pat
         ("AssocGrpCPUMinutesLimit", "clive", 0, {},
          "the budget of its account or QOS is used up", "others"),
         ("Priority", None, 3, FULL,
-         "it was moved 3 times and waits here, where it ends first", "the budget"),
+         "it was moved 3 times and waits here, where it ends first", "has room"),
         ("Resources", None, 3, nodes(8),
          "by Slurm's own numbers hpg-b200 has room for it", "go first"),
     ],

@@ -262,8 +262,8 @@ def questions(draw: st.DrawFn) -> SimpleNamespace:
         made, where = job(name), draw(_names)
         kind = one_of(*made.kinds)
         place = Place(where, None, None, kind, shapes[made.rule][kind], f"{where}_{kind}")
-        seen = one_of(None, *(SlurmJob(7, s, start_s=995.0) for s in ("PENDING", "RUNNING")))
-        return Task(made, place, 990.0, seen=seen)
+        seen = one_of(None, *(SlurmJob(7, s, start_s=4995.0) for s in ("PENDING", "RUNNING")))
+        return Task(made, place, 4990.0, seen=seen)
 
     def ready(name: str) -> Task:
         fixed = Fixed(one_of(None, None, None, "a", "gone"), cpus=one_of(None, None, 3))

@@ -79,10 +79,14 @@ def of_ledger(path: Path) -> None:
 
 
 def of_state(path: Path) -> None:
-    for use in (lambda: read_state(path), lambda: show_status(path.parent.parent)):
+    uses: dict[type[BaseException], Callable[[], object]] = {
+        ValueError: lambda: read_state(path),
+        SystemExit: lambda: show_status(path.parent.parent),
+    }
+    for ending, use in uses.items():
         try:
             use()
-        except (ValueError, SystemExit) as error:
+        except ending as error:
             assert str(path) in str(error)  # noqa: PT017
 
 

@@ -116,6 +116,9 @@ class Scheduler(SchedulerBase):
         seen["given up"] = adapter.failed(dag, jobs["bad"]), jobs["bad"] in dag._ready_jobs
         Path("seen.json").write_text(json.dumps(seen))
         return [job, jobs["other"]]
+
+    def dag_updated(self):
+        Path("called").write_text("Scheduler.dag_updated\\n")
 """
 GROUPED = "grouped"
 SNAKEFILE = "".join((
@@ -244,6 +247,7 @@ def test_a_group_that_is_made_anew_has_the_same_wildcards() -> None:
 
 
 def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
+    assert "functions" in seen, (folder / "said").read_text()
     assert seen["functions"].count(["work", "<lambda>"]) == 2
     expected = {
         "chosen": [[[], False], [["runtime"], True]],

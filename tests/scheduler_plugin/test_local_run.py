@@ -92,17 +92,17 @@ def play(
 
 def test_gpus_and_cpus_are_used_together_and_never_too_many(tmp_path: Path) -> None:
     """And how far the run is, is said meanwhile."""
-    done, used = play(tmp_path, "gpu=2", "cpu=4", "mem_mb=1000", gpus=2, jobs=24)
+    done, used = play(tmp_path, "gpu=2", "cpu=4", "mem_mb=1000", gpus=2, jobs=40)
     assert done.returncode == 0, done.stderr[-3000:]
-    said = re.search(r"(\d+) of 24 jobs done, (\d+) % of the work, \d running, about", done.stderr)
+    said = re.search(r"(\d+) of 40 jobs done, (\d+) % of the work, \d running, about", done.stderr)
     assert said, done.stderr
     count, share = map(int, said.groups())
-    assert abs(share - 100 * count / 24) <= 1
-    assert f"(work {count}/24)" in done.stderr
+    assert abs(share - 100 * count / 40) <= 1
+    assert f"(work {count}/40)" in done.stderr
     assert max(gpus for gpus, _, _ in used) == 2
     assert 2 <= max(cpus for _, cpus, _ in used) <= 4
     assert max(mb for *_, mb in used) <= 1000
-    assert len(used) == 48
+    assert len(used) == 80
 
 
 @pytest.mark.parametrize(("gpus", "last", "jobs"), [(2, 1, 10), (1, 0, 6)])

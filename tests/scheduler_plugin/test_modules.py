@@ -39,15 +39,21 @@ use rule * from images as images_*
 use rule good from images as images_own with:
     output: "own/{i}.txt"
 
+rule plain:
+    output: "plain/{i}.txt"
+    resources: mem_mb=500, runtime=5
+    shell: "true"
+
 rule all:
     default_target: True
-    input: expand("{rule}/{i}.txt", rule=["good", "either", "own"], i=range(4))
+    input: expand("{rule}/{i}.txt", rule=["good", "either", "own", "plain"], i=range(4))
 localrules: all
 """
 SIZES = {
     "images_good": {"gpu": (8, 5000), "cpu": (6, 3000)},
     "images_own": {"gpu": (8, 5000), "cpu": (6, 3000)},
     "images_either": {"gpu": (3, 700), "cpu": (5, 800)},
+    "plain": {"cpu": (1, 500)},
 }
 
 
@@ -70,8 +76,9 @@ def test_jobs_of_a_module_get_the_size_and_the_place_that_placement_chose(
             cpus = given["cpus_per_task" if "either" in rule else "threads"]
             assert (cpus, given["mem_mb"]) == sizes[kind]
             if scheduler == "tilewright":
+                assert given["slurm_partition"] == {"gpu": "hpg-b200", "cpu": "hpg-default"}[kind]
                 place = placed[f"rule_{rule}_wildcards_{wildcards['i']}"]
                 assert (place["account"], place["kind"]) == (given["slurm_account"], kind)
                 assert place["account"] == given["qos"]
     if scheduler == "tilewright":
-        assert len(placed) == 12
+        assert len(placed) == 16

@@ -128,7 +128,7 @@ def routed(name: str, **stated: str) -> str:
     """Return a rule that asks placement where each of its jobs runs."""
     own = {
         "threads": Code(f'plan.threads("{name}")'),
-        "own": Code(f'None, **plan.routed("{name}")'),
+        "resources": f'**plan.routed("{name}")',
     }
     return rule(name, **stated, **own)
 

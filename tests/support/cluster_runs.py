@@ -98,6 +98,14 @@ class ClusterRun:
             self.stand_in(name, f'#!/bin/sh\n{note}\nexec {shutil.which(name)} "$@"\n')
         return calls
 
+    def check_jobs_ask_nothing(self) -> None:
+        """Of the noted calls none is a job's."""
+        lines = (self.folder / "calls.txt").read_text().splitlines()
+        asked = [line.split(maxsplit=3)[2:] for line in lines]
+        # the executor plugin itself looks at MinJobAge wherever it is imported
+        assert {what for job, what in asked if job != "none"} <= {"scontrol show config"}
+        assert any("assoc_mgr" in what for _, what in asked)
+
     def command(self, *args: str) -> list[str]:
         return [
             *(sys.executable, "-m", "snakemake", *self.targets, *args),
