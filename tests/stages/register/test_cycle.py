@@ -151,7 +151,7 @@ def test_what_does_not_match_is_refused_with_fitting_advice(tmp_path: Path) -> N
     unlike = (
         r"contradicting overlays up to .* blocks .* needed; check that both show the same tissue"
     )
-    another = make_pair(6, size=(560, 600)).moving
+    another = make_pair(51, size=(560, 600)).moving
     for moving, message in (
         (other, unlike),
         (another, unlike),
