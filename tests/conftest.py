@@ -113,6 +113,13 @@ def gpu() -> Backend:
     return gpu_backend()
 
 
+@pytest.fixture(params=["guarded", pytest.param("gpu", marks=pytest.mark.gpu)])
+def other(request: pytest.FixtureRequest) -> Backend:
+    """The pretended device, and a GPU where there is one."""
+    backend: Backend = request.getfixturevalue(request.param)
+    return backend
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of development data and tools beside the checkout."""

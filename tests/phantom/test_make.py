@@ -83,6 +83,7 @@ def test_same_seed_same_bytes_and_another_seed_another_specimen(tmp_path: Path) 
     )
     assert a == b
     assert len(a) == 3 + 2 * 2 * 4 * 3
+    assert a["raw/channelnames.txt"].split() == [b"DAPI-1", b"CD3", b"DAPI-2", b"PanCK"]
     assert a["raw/Cyc1_reg1/1_00001_Z002_CH1.tif"] != c["raw/Cyc1_reg1/1_00001_Z002_CH1.tif"]
 
 

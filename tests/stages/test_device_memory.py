@@ -161,9 +161,10 @@ def check_chunks_are_split(folder: Path) -> None:
 
     The survey of planes looks at a part of a chunk, as it does where chunks are large.
     """
-    stack_survey._SAMPLE_PX = 64
-    for make, share in ((raw, 0.85), (deconvolved, 0.85), (stitched, 0.7), (resampled, 0.7)):
-        same_in_parts(make, folder, share)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack_survey, "_SAMPLE_PX", 64)
+        for make, share in ((raw, 0.85), (deconvolved, 0.85), (stitched, 0.7), (resampled, 0.7)):
+            same_in_parts(make, folder, share)
 
 
 def same_in_parts(

@@ -167,7 +167,10 @@ def sample(seed: int, haze: float = 0.0) -> Sample:
     """Return a stack and its plane on the CPU: read only."""
     counts, truth = scene(seed, haze=haze)
     prepared = prepare(cpu_backend(workers=2), counts)
-    return Sample(counts, truth, prepared, prepared.plane(counts))
+    plane = prepared.plane(counts)
+    for array in (counts, truth, plane):
+        array.flags.writeable = False
+    return Sample(counts, truth, prepared, plane)
 
 
 def speck_light(

@@ -17,7 +17,7 @@ class OnlyGuarded:
     """Of all tests, those that use the guarded backend."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        guarded = {"guarded", "other"}  # the second: tests/kernels/conftest.py
+        guarded = {"guarded", "other"}  # the second: tests/conftest.py
         items[:] = [item for item in items if guarded & {*getattr(item, "fixturenames", ())}]
 
 

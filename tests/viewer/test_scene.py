@@ -133,8 +133,8 @@ def without(*keys: Any) -> Callable[[str], str]:
     return harm
 
 
-SUMMARY = r"qc\.json is no summary of quality \(%s\); delete it to have it made again$"
-TABLE = r"\.csv is no table of channels \(no 'marker\w*'\)"
+SUMMARY = r" is no summary of quality \(%s\); delete it to have it made again$"
+TABLE = r" is no table of channels \(no 'marker\w*'\)"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ TABLE = r"\.csv is no table of channels \(no 'marker\w*'\)"
         (
             "image_markers",
             lambda _: "channel_number,cycle_number,marker_name\n1,1,Other\n",
-            r"markers\.csv does not list the image's channels",
+            " does not list the image's channels",
         ),
         ("image_zarr", lambda _: "{}", ".*multiscales"),
     ],
@@ -165,7 +165,7 @@ def test_a_damaged_file_is_named(
     if not name.startswith("image"):
         add_quality(tmp_path, "tonsil")
     path = path_of(tmp_path, name)
-    path = path / ".zattrs" if path.is_dir() else path
-    path.write_text(harm(path.read_text()))
-    with pytest.raises(ViewError, match=rf"^tonsil cannot be shown: .*{told}"):
+    harmed = path / ".zattrs" if path.is_dir() else path
+    harmed.write_text(harm(harmed.read_text()))
+    with pytest.raises(ViewError, match=rf"^tonsil cannot be shown: (file://)?{path}{told}"):
         build_scene(tmp_path, "tonsil")

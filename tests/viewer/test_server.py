@@ -32,22 +32,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerServer]:
         yield made
 
 
-def requested(
-    server: ViewerServer, path: str, host: str = "127.0.0.1", method: str = "GET"
-) -> tuple[int, bytes]:
-    """Ask for a path as it stands: clients such as urllib would tidy it up."""
+def asked(server: ViewerServer, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
+    """GET a path below the token as it stands: clients such as urllib would tidy it up."""
     address = server.server_address
     connection = http.client.HTTPConnection(str(address[0]), int(address[1]), timeout=300)
-    connection.request(method, path, headers={"Host": host})
+    connection.request("GET", f"/{server.token}/{path}", headers={"Host": host})
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
     return answer.status, body
-
-
-def asked(server: ViewerServer, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
-    """GET a path below the token."""
-    return requested(server, f"/{server.token}/{path}", host)
 
 
 def test_page_client_image_and_report_are_served(server: ViewerServer) -> None:
@@ -84,6 +77,12 @@ def test_only_those_who_know_the_address_on_this_machine(server: ViewerServer) -
     assert asked(server, "", host="localhost:8000")[0] == 200  # through ssh -L
     assert asked(server, "", host="elsewhere.example")[0] == 403
     assert asked(server, "", host="[")[0] == 400
+    # On one connection, as browsers ask.
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)  # type: ignore[arg-type]
     for path in ("/", "/start.json", f"/{server.token[:-1]}/start.json"):
-        assert requested(server, path) == (404, b"404 Not Found\n")
-    assert requested(server, f"/{server.token}/start.json", method="POST")[0] == 501
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (404, b"404 Not Found\n")
+    connection.request("POST", f"/{server.token}/start.json", body=b"{}")
+    assert connection.getresponse().status == 501
+    connection.close()

@@ -78,7 +78,10 @@ def test_around_a_speck_without_tissue_or_noise_is_the_pedestal() -> None:
     stack = (PEDESTAL + speck_light(2e4, 3.0, MIDDLE)).astype(np.uint16)
     model = replace(model_of(tissue(), 1e4), noise=NoiseModel(1.0, 0.0))
     cleaned = without_specks(stack, model).stack
-    assert (cleaned[:, np.hypot(Y, X) > 64] == stack[:, np.hypot(Y, X) > 64]).all()
+    away = np.hypot(Y, X)
+    assert (cleaned[:, away > 64] == stack[:, away > 64]).all()
+    assert cleaned[:, away > 28].max() <= PEDESTAL + 1
+    assert cleaned[:, away > 12].max() < 130
 
 
 def test_a_clipped_speck_in_an_end_plane_is_found_there() -> None:

@@ -134,7 +134,7 @@ def chance_of(backend: Backend, a: Strips, b: Strips) -> Floats:
 
 @pytest.mark.parametrize("width", [0.01, 2.0, 4.0])
 def test_chance_is_a_probability_on_textures_of_any_width(cpu: Backend, width: float) -> None:
-    found = chance_of(cpu, texture(1, 250, width), texture(2, 250, width))
+    found = chance_of(cpu, texture(1, 400, width), texture(2, 400, width))
     for level in (0.3, 0.1, 0.03):
         assert np.mean(found <= level) < 1.5 * level
     assert np.mean(found <= 0.3) > 0.01, "it is not always 1"

@@ -67,6 +67,19 @@ def test_light_after_deconvolution_is_compared_plane_by_plane(
     assert details(quality)["flux_factor"] == which
 
 
+@pytest.mark.parametrize(("depth", "verdict"), [(0, "pass"), (300, "fail")])
+def test_moats_after_deconvolution_are_told(tmp_path: Path, depth: int, verdict: str) -> None:
+    y, x = np.indices((320, 320)) % 64 - 32
+    cells = 800 / (1 + np.exp((np.hypot(y, x) - 9) * 1.5))
+    away = ndimage.distance_transform_edt(cells <= 400)
+    stack = np.broadcast_to(cells + 400, (5, 320, 320))
+    after = ((stack - depth * ((away > 0) & (away <= 4))) * 8).astype(np.float32)
+    before = write_mosaic(tmp_path / "a.zarr", expose(stack), pedestal_counts=PEDESTAL)
+    done = write_mosaic(tmp_path / "b.zarr", after, pedestal_counts=0)
+    quality = judged("deconvolve", tmp_path, mosaic=[before], deconvolved=[done])
+    assert verdicts(quality)["ringing"] == verdict
+
+
 def projected(
     folder: Path, plane: NDArray[Any], stack: NDArray[np.uint16], **attributes: Any
 ) -> Quality:
@@ -166,20 +179,23 @@ def test_a_torn_field_is_told_and_where(tmp_path: Path) -> None:
     assert max(abs(place["y_px"] - 256), abs(place["x_px"] - 384)) < 130
 
 
-def test_the_share_of_lost_tissue_is_told_and_where(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.008, 0.05, 0.4])
+def test_the_share_of_lost_tissue_is_told_and_where(tmp_path: Path, share: float) -> None:
     gone = moved(0, 0)
-    side = round(np.sqrt(0.05 * gone.size))
+    side = round(np.sqrt(share * gone.size))
     gone[60 : 60 + side, 90 : 90 + side] = expose(np.full((side, side), 15.0), pedestal=0)
     quality = registered(tmp_path, gone, Transform.identity({"registered": True}))
-    assert values(quality)["lost_tissue"] == pytest.approx(0.05, rel=0.25)
+    assert values(quality)["lost_tissue"] == pytest.approx(share, rel=0.25)
     (place,) = (p for p in quality.numbers["places"] if p["metric"] == "lost_tissue")
     assert 60 < place["y_px"] < 60 + side
     assert 90 < place["x_px"] < 90 + side
 
 
 def test_a_cycle_without_tissue_is_unknown_and_one_not_registered_fails(tmp_path: Path) -> None:
+    left = Transform.identity({"registered": False})
+    assert verdicts(registered(tmp_path, moved(0, 0), left))["unregistered"] == "fail"
     nothing = np.zeros((400, 400), np.uint16)
-    quality = registered(tmp_path, nothing, Transform.identity({"registered": False}), nothing)
+    quality = registered(tmp_path, nothing, left, nothing)
     found = verdicts(quality)
     assert found["ncc"] == found["residual_px"] == found["poor_blocks"] == "warn"
     assert found["unregistered"] == "fail"

@@ -47,7 +47,7 @@ def errors_of(pair: Pair, found: Transform, margin_px: int = 60) -> tuple[Floats
     return pair.errors(found.points(points[inside]), points[inside]), seen[inside]
 
 
-SLIDE = 2400
+SLIDE = 3200
 
 
 class Cores(Motion):
@@ -60,7 +60,7 @@ class Cores(Motion):
 
 
 def of_islands(yx: Floats) -> NDArray[np.bool_]:
-    centres = np.random.default_rng(3).random((5, 2)) * SLIDE
+    centres = np.random.default_rng(3).random((12, 2)) * SLIDE
     away = np.hypot(*(yx[:, None] - centres).T).min(axis=0)
     return np.asarray(away < np.quantile(away, 0.15))
 
@@ -72,7 +72,7 @@ def of_cores(yx: Floats) -> NDArray[np.bool_]:
 @pytest.mark.parametrize(
     ("motion", "kept"),
     [
-        (Motion(SLIDE, (90.0, -70.0), 0.3, 60.0), of_islands),
+        (Motion(SLIDE, (90.0, -70.0), 0.3, 30.0), of_islands),
         (Cores(SLIDE, (60.0, -50.0), 0.3, 4.0), of_cores),
     ],
 )
@@ -93,8 +93,9 @@ def test_islands_that_lie_otherwise_than_most_tissue_are_registered(
     assert np.hypot(*(transform.points(slide.yx[seen]) - truth[seen]).T).max() < 0.4
 
 
-def test_rotation_shift_and_elastic_deformation(tmp_path: Path) -> None:
-    pair = make_pair(0)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rotation_shift_and_elastic_deformation(tmp_path: Path, seed: int) -> None:
+    pair = make_pair(seed)
     transform = run(tmp_path, pair.reference, pair.moving)
     errors, _ = errors_of(pair, transform)
     assert np.median(errors) < 0.1
@@ -110,9 +111,10 @@ def test_rotation_shift_and_elastic_deformation(tmp_path: Path) -> None:
     assert METRICS["local_error_px"].threshold.judge(quality["local_error_px"]) == "pass"
 
 
-def test_lost_tissue_and_saturated_spots(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [3, 4])
+def test_lost_tissue_and_saturated_spots(tmp_path: Path, seed: int) -> None:
     """A ragged half of the tissue is torn off, which leaves noise."""
-    pair, rng = make_pair(3, shift_px=(-12.0, 20.0)), np.random.default_rng(3)
+    pair, rng = make_pair(seed, shift_px=(-12.0, 20.0)), np.random.default_rng(seed)
     y, x = np.indices(pair.moving.shape)
     torn = x > (400 + 40 * np.sin(y / 40)).astype(int)
     moving = np.where(torn, rng.poisson(20, torn.shape) * 4 + 100, pair.moving).astype(np.uint16)
@@ -146,8 +148,15 @@ def test_same_image_stays_in_place(tmp_path: Path) -> None:
 def test_what_does_not_match_is_refused_with_fitting_advice(tmp_path: Path) -> None:
     pair, other = make_pair(0, size=(560, 600)), make_pair(50, size=(560, 600)).moving
     inverted = np.clip(4000 - pair.moving.astype(int), 0, None).astype(np.uint16)
-    unlike = r"overlays up to .* blocks .* needed; check that both show the same tissue"
-    for moving, message in ((other, unlike), (inverted, "negative of the other")):
+    unlike = (
+        r"contradicting overlays up to .* blocks .* needed; check that both show the same tissue"
+    )
+    another = make_pair(51, size=(560, 600)).moving
+    for moving, message in (
+        (other, unlike),
+        (another, unlike),
+        (inverted, "negative of the other"),
+    ):
         with pytest.raises(MismatchError, match=message):
             run(tmp_path, pair.reference, moving)
     with pytest.raises(ValueError, match="smaller than a block"):
@@ -207,6 +216,8 @@ def test_blank_image_is_refused(tmp_path: Path, photons: int, swap: bool) -> Non
     images = [make_pair(0, size=(500, 520)).reference, blank.astype(np.uint16)]
     with pytest.raises(MismatchError):
         run(tmp_path, *(images[::-1] if swap else images))
+    run(tmp_path, *(images[::-1] if swap else images), allowed=True)
+    assert read_transform(tmp_path / "t.npz").is_identity
 
 
 def test_large_images_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

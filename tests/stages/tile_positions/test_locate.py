@@ -141,9 +141,7 @@ def test_planes_are_averaged() -> None:
     assert five < 0.7 * one
 
 
-@pytest.mark.parametrize("device", ["guarded", pytest.param("gpu", marks=pytest.mark.gpu)])
-def test_devices_agree(device: str, request: pytest.FixtureRequest) -> None:
-    other = request.getfixturevalue(device)
+def test_devices_agree(other: Backend) -> None:
     tiles = grid(9, 4, 4, blank=(5,))[0]
     expected, found = located(tiles), located(tiles, other)
     np.testing.assert_allclose(found.yx_px, expected.yx_px, atol=1e-3)

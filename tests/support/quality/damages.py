@@ -66,14 +66,14 @@ def baseline(bench: Bench) -> Baseline:
     return {key_of(item): item for item in [*items, *others]}
 
 
-def judge_damage(damage: Damage, bench: Bench, folder: Path) -> list[Item]:
+def judge_damage(damage: Damage, bench: Bench, folder: Path, *, drawn: bool = False) -> list[Item]:
     """Damage a copy of the experiment and ask quality."""
     copy = bench.copy(folder)
     try:
         asked = damage.harm(copy)
     except (ConfigError, EdfError, MismatchError, StackError) as refusal:
         return [_refused(str(refusal))]
-    return [item for each in asked for item in copy.quality(*each, drawn=False)]
+    return [item for each in asked for item in copy.quality(*each, drawn=drawn)]
 
 
 def worse(items: list[Item], before: Baseline) -> list[Item]:
