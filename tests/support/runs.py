@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import fcntl
 import hashlib
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.forked import FORKED
 from tilewright.phantom.make import PhantomDesign, make_phantom
 
 REPO = Path(__file__).resolve().parents[2]
@@ -59,16 +59,6 @@ optics:
 output: {{chunk_px: 256}}
 deconvolve: {{tile_px: 256, halo_px: 32}}
 """
-#: Forks a process that has imported what takes most of the time of a dry run.
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
-    [
-        "tests.support.runs",
-        *("snakemake.cli", "smart_open", "nbformat", "yte", "psutil"),
-        *("tilewright.config.checks", "tilewright.runtime.machine", "tilewright.report.verdict"),
-        "snakemake_scheduler_plugin_tilewright",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -157,7 +147,7 @@ def _forked(
         paths = [Path(said, name) for name in ("stdout", "stderr")]
         for path in paths:
             path.touch()
-        process = _SERVER.Process(target=_snakemake, args=(command[2:], folder, environment, paths))
+        process = FORKED.Process(target=_snakemake, args=(command[2:], folder, environment, paths))
         process.start()
         try:
             process.join()

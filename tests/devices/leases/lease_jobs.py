@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -22,15 +21,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked import FORKED
 from tilewright.devices.budget import RESERVE_B, Request
 from tilewright.devices.inventory import Device, Snapshot
 from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError, lease, leases
 
 GIB = 2**30
 FOREIGN_PID = 1
-#: Processes are forked by one that has imported all, so that a start takes milliseconds.
-FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["pytest", __name__])
 
 
 class Machine:
