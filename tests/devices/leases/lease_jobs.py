@@ -182,13 +182,12 @@ def code(process: BaseProcess, limit_s: float = 50.0) -> int | None:
     return process.exitcode
 
 
-def until(fact: Callable[[], object], limit_s: float = 50.0) -> float:
-    """Wait for a fact, less than a holder holds; return how long it took."""
+def until(fact: Callable[[], object], limit_s: float = 50.0) -> None:
+    """Wait for a fact, less than a holder holds."""
     began_s = time.monotonic()
     while not fact():
         assert time.monotonic() - began_s < limit_s, "it did not happen"
         time.sleep(0.005)
-    return time.monotonic() - began_s
 
 
 def holders(root: Path) -> list[str]:

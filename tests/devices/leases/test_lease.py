@@ -22,6 +22,7 @@ def test_the_variables_are_set_within_and_undone_after(
     monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", "5")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     machine.evidence = root / "evidence" / "jobs.jsonl"
+    began_s = time.time()
     with own(Request(4 * GIB, "edf"), evidence=machine.evidence) as held:
         assert held.environment().items() <= os.environ.items()
         assert held.environment() == {
@@ -38,9 +39,8 @@ def test_the_variables_are_set_within_and_undone_after(
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
     assert leases(root) == []
     (line,) = machine.lines()
-    assert line.pop("waited_s") < 1
-    assert line.pop("held_s") < 1
-    assert abs(line.pop("time_s") - time.time()) < 5
+    assert began_s <= line.pop("time_s") <= time.time()
+    assert min(line.pop("waited_s"), line.pop("held_s")) >= 0
     asked = {"job": "edf", "requested_b": 4 * GIB, "whole": False, "granted_b": 4 * GIB}
     used = {"idle_fraction": 1.0, "utilisation": 0.25, "peak_b": 3 * GIB, "splits": 2}
     ended = {"outcome": "done", "reason": "two tiles halved"}
