@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.forked import FORKED
+from tests.support.forked import fork
 from tilewright.phantom.make import PhantomDesign, make_phantom
 
 REPO = Path(__file__).resolve().parents[2]
@@ -147,8 +147,7 @@ def _forked(
         paths = [Path(said, name) for name in ("stdout", "stderr")]
         for path in paths:
             path.touch()
-        process = FORKED.Process(target=_snakemake, args=(command[2:], folder, environment, paths))
-        process.start()
+        process = fork(_snakemake, command[2:], folder, environment, paths)
         try:
             process.join()
         finally:

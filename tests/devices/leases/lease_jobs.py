@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.support.forked import FORKED
+from tests.support.forked import fork
 from tilewright.devices.budget import RESERVE_B, Request
 from tilewright.devices.inventory import Device, Snapshot
 from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError, lease, leases
@@ -165,24 +165,18 @@ class Job:
             sys.exit(WAIT_EXIT_CODE)
 
 
-def start(does: Callable[..., None], *args: Any) -> BaseProcess:
-    process = FORKED.Process(target=does, args=args)
-    process.start()
-    return process
-
-
 def kill(process: BaseProcess) -> None:
     process.kill()
     process.join()
 
 
-def code(process: BaseProcess, limit_s: float = 50.0) -> int | None:
+def code(process: BaseProcess, limit_s: float = 300.0) -> int | None:
     """Return the exit code of a process once it has ended."""
     process.join(limit_s)
     return process.exitcode
 
 
-def until(fact: Callable[[], object], limit_s: float = 50.0) -> None:
+def until(fact: Callable[[], object], limit_s: float = 300.0) -> None:
     """Wait for a fact, less than a holder holds."""
     began_s = time.monotonic()
     while not fact():
@@ -208,10 +202,10 @@ class Jobs:
     def start(self, gib: int, name: str, **more: Any) -> BaseProcess:
         asked = {key: more.pop(key) for key in ("whole", "wait_limit_s") if key in more}
         request = Request(gib * GIB, name, **asked)
-        self.started.append(start(Job(self.machine, self.root, request, **more)))
+        self.started.append(fork(Job(self.machine, self.root, request, **more)))
         return self.started[-1]
 
-    def holder(self, gib: int, name: str, hold_s: float = 60.0, **more: Any) -> BaseProcess:
+    def holder(self, gib: int, name: str, hold_s: float = 600.0, **more: Any) -> BaseProcess:
         """Start a job, and return once it has its device."""
         self.start(gib, name, hold_s=hold_s, **more)
         until(lambda: name in holders(self.root))

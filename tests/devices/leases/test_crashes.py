@@ -24,10 +24,10 @@ from tests.devices.leases.lease_jobs import (
     code,
     holders,
     kill,
-    start,
     until,
     waiters,
 )
+from tests.support.forked import fork
 from tilewright.devices.budget import Request
 from tilewright.devices.lease import LeaseTimeoutError, lease, leases
 
@@ -35,8 +35,9 @@ from tilewright.devices.lease import LeaseTimeoutError, lease, leases
 def test_a_killed_holder_and_a_killed_waiter_block_nobody_and_are_noted(
     machine: Machine, root: Path, jobs: Jobs
 ) -> None:
+    began_s = time.time()
     holder, first = jobs.holder(20, "holder"), jobs.waiter(20, "first")
-    jobs.waiter(20, "second", hold_s=60)
+    jobs.waiter(20, "second", hold_s=600)
     kill(first)
     kill(holder)
     # by the log: to ask for the leases would remove those of the dead
@@ -50,7 +51,7 @@ def test_a_killed_holder_and_a_killed_waiter_block_nobody_and_are_noted(
     killed = found["holder"]
     assert (killed["reason"], killed["held_s"]) == ("its process was killed", None)
     assert (killed["requested_b"], killed["granted_b"]) == (20 * GIB, 20 * GIB)
-    assert time.time() - 30 < killed["time_s"] <= time.time()
+    assert began_s <= killed["time_s"] <= time.time()
 
 
 def test_a_folder_that_goes_while_a_job_computes_fails_nothing(
@@ -91,7 +92,7 @@ def test_a_granter_that_is_killed_before_the_move_has_granted_nothing(
     root: Path, jobs: Jobs
 ) -> None:
     holder = jobs.holder(20, "holder")
-    jobs.waiter(20, "late", hold_s=60)
+    jobs.waiter(20, "late", hold_s=600)
     (path,) = (root / "waiting").iterdir()
     record = path.read_text()
     path.write_text(json.dumps({**json.loads(record), "uuid": "GPU-a"}).ljust(len(record)))
@@ -110,7 +111,7 @@ def coordinate(job: Job) -> None:
 
 def test_a_lease_outlives_its_coordinator(machine: Machine, root: Path, jobs: Jobs) -> None:
     go = root / "go"
-    coordinator = start(coordinate, Job(machine, root, Request(20 * GIB, "orphan"), until=go))
+    coordinator = fork(coordinate, Job(machine, root, Request(20 * GIB, "orphan"), until=go))
     until(lambda: holders(root) == ["orphan"])
     kill(coordinator)
     jobs.waiter(20, "rerun")
@@ -124,20 +125,20 @@ def test_a_lease_outlives_its_coordinator(machine: Machine, root: Path, jobs: Jo
 def hold_beside_a_program(machine: Machine, root: Path) -> None:
     """Hold, and start a program that gets all descriptors."""
     with lease(Request(20 * GIB, "edf"), snapshot=machine.snapshot, root=root):
-        machine.say("started", str(subprocess.Popen(["sleep", "60"], close_fds=False).pid))
+        machine.say("started", str(subprocess.Popen(["sleep", "600"], close_fds=False).pid))
         signal.pause()
 
 
 def test_a_program_that_a_killed_holder_started_does_not_keep_the_lease(
     machine: Machine, root: Path, own: Own
 ) -> None:
-    holder = start(hold_beside_a_program, machine, root)
+    holder = fork(hold_beside_a_program, machine, root)
     until(lambda: machine.said("started"))
     assert holders(root) == ["edf"]
     kill(holder)
     program = int(machine.said("started")[0])
     try:
-        with own(Request(20 * GIB, "next", wait_limit_s=50)):
+        with own(Request(20 * GIB, "next", wait_limit_s=300)):
             os.kill(program, 0)  # it lives
     finally:
         os.kill(program, signal.SIGKILL)
@@ -167,7 +168,7 @@ def test_of_many_jobs_a_third_is_killed(
     machine.set(foreign_gib={"GPU-d": 3})
     (root / "holding").mkdir(mode=0o700)
     over, most = tmp_path / "over", tmp_path / "most"
-    sampler, begun = start(machine.sample, root, over, most), list[BaseProcess]()
+    sampler, begun = fork(machine.sample, root, over, most), list[BaseProcess]()
     for k in range(number):
         until(lambda: sum(process.is_alive() for process in begun) < 18)
         job = Job(
@@ -178,7 +179,7 @@ def test_of_many_jobs_a_third_is_killed(
             import_s=rng.uniform(0, 0.1),
             die_s=0.0 if k % 3 else rng.uniform(0.001, 0.8),
         )
-        begun.append(start(job))
+        begun.append(fork(job))
     codes = [code(process, 400) for process in begun]
     over.touch()
     assert code(sampler) == 0

@@ -49,7 +49,7 @@ def test_a_whole_device_request_gets_its_turn_among_small_ones(
 def test_foreign_use_appears_and_goes(machine: Machine, root: Path, jobs: Jobs) -> None:
     jobs.holder(4, "early")
     machine.set(foreign_gib={"GPU-a": 10})
-    jobs.waiter(14, "large", hold_s=60)
+    jobs.waiter(14, "large", hold_s=600)
     jobs.holder(4, "small")
     assert (holders(root), waiters(root)) == (["early", "small"], ["large"])
     machine.set(foreign_gib={"GPU-a": 0})
@@ -64,7 +64,7 @@ def test_runs_that_see_different_devices_share_one_queue(
     jobs.holder(20, "a", visible="GPU-a")
     on_b = jobs.holder(20, "b", visible="GPU-b")
     jobs.waiter(20, "next a", visible="GPU-a")
-    jobs.waiter(20, "next b", visible="GPU-b", hold_s=60)
+    jobs.waiter(20, "next b", visible="GPU-b", hold_s=600)
     kill(on_b)
     until(lambda: "next b" in holders(root))
     assert waiters(root) == ["next a"]
@@ -97,13 +97,13 @@ def test_a_device_quarantined_while_a_job_waits_is_not_granted_to_it(
     bad = iter([(), ()])
     with (
         pytest.raises(NoDeviceError, match="all are quarantined"),
-        own(Request(10 * GIB, "late", wait_limit_s=50), quarantined=lambda: next(bad, ("GPU-a",))),
+        own(Request(10 * GIB, "late", wait_limit_s=300), quarantined=lambda: next(bad, ("GPU-a",))),
     ):
         pass
     assert waiters(root) == []
     machine.set(totals_gib=TWO)
     bad = iter([(), ()])
-    request = Request(10 * GIB, "late", wait_limit_s=50)
+    request = Request(10 * GIB, "late", wait_limit_s=300)
     with own(request, avoid={"GPU-b"}, quarantined=lambda: next(bad, ("GPU-a",))) as held:
         assert held.uuid == "GPU-b"  # which it would rather avoid
 
