@@ -6,7 +6,6 @@ import fcntl
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -69,13 +68,21 @@ def test_a_signal_ends_the_run(stop: Stop, number: signal.Signals) -> None:
     own = runs(stop)
     assert own.alone(print)
 
+    started, ended = Path("started").absolute(), threading.Event()
+
     def send() -> None:
-        while not Path("started").exists():
-            time.sleep(0.05)
+        while not started.exists():
+            if ended.wait(0.05):
+                return
         os.kill(os.getpid(), number)
 
-    threading.Thread(target=send).start()
-    own.run(["one"], None)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        own.run(["one"], None)
+    finally:
+        ended.set()
+        sender.join()
     assert stop.signal == number
     assert stop.wait(600)
     assert not any(Path(".snakemake/locks").glob("*"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,16 +36,16 @@ def test_a_reader_meanwhile_sees_the_old_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "kept"
     texts = ["a" * 300_000, "b" * 200_000]
     write_whole(path, texts[0])
-    ended = threading.Event()
 
     def write() -> None:
         for k in range(60):
             write_whole(path, texts[k % 2])
-        ended.set()
 
-    threading.Thread(target=write, daemon=True).start()
-    while not ended.is_set():
-        assert path.read_text() in texts
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        while not writing.done():
+            assert path.read_text() in texts
+        writing.result()
 
 
 @pytest.mark.parametrize("failing", ["write_text", "replace"])

@@ -46,6 +46,7 @@ def browser() -> Iterator[Any]:
 def opened(browser: Any, url: str) -> Iterator[Any]:
     """A page that asked nobody but its server, and raised nothing, when it closes."""
     page = browser.new_page(viewport=SIZE)
+    page.set_default_timeout(300_000)
     errors: list[str] = []
 
     def requested(request: Any) -> None:
@@ -69,7 +70,7 @@ def opened(browser: Any, url: str) -> Iterator[Any]:
 def picture(page: Any) -> NDArray[np.int16]:
     """The image (y, x, RGB) when it no longer changes and is not black."""
     before = None
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while time.monotonic() < until:
         png = page.locator("#image").screenshot()
         now = np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(np.int16)
@@ -77,7 +78,7 @@ def picture(page: Any) -> NDArray[np.int16]:
             return now
         before = now
         page.wait_for_timeout(150)
-    raise AssertionError("no picture within 60 s")
+    raise AssertionError("no picture within 300 s")
 
 
 def visible(page: Any) -> list[int]:
@@ -191,7 +192,7 @@ def changes(page: Any) -> Callable[[str, Callable[[], object]], NDArray[np.int16
 
     def drawn(what: str, action: Callable[[], object]) -> NDArray[np.int16]:
         action()
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         now = picture(page)
         while last and np.array_equal(now, last[-1]) and time.monotonic() < until:
             now = picture(page)

@@ -67,6 +67,7 @@ def page(browser: Any, report: Report) -> Iterator[Any]:
     """The page as a reader without JavaScript has it."""
     context = browser.new_context(viewport=SCREEN, java_script_enabled=False)
     opened = context.new_page()
+    opened.set_default_timeout(300_000)
     asked: list[str] = []
     opened.on("request", lambda request: asked.append(request.url))
     opened.goto(report.path.as_uri())
@@ -84,7 +85,9 @@ def test_the_file_can_be_sent_by_mail_and_has_all_numbers(report: Report) -> Non
 
 def test_it_is_there_soon_and_prints(browser: Any, report: Report) -> None:
     opened = browser.new_page(viewport=SCREEN)
+    opened.set_default_timeout(300_000)
     opened.goto(report.path.as_uri())
+    print("NODES", opened.evaluate("document.querySelectorAll('*').length"))
     entries = "performance.getEntriesByType('navigation')[0].domComplete"
     # The bar is 2 s on a machine of its own; tests share theirs.
     assert opened.evaluate(entries) < 6000
