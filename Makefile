@@ -25,7 +25,6 @@ demo: $(VENV)/.installed
 	@echo
 	@echo "image:  $(DEMO)/results/tonsil/registration/tonsil.ome.tif"
 	@echo "report: $(DEMO)/results/report.html"
-	@echo "zoom:   $(BIN)/pip install -e ./scheduler-plugin -e '.[view]' && $(BIN)/tilewright view $(DEMO)/results"
 
 # The cluster's tests wait most of the time: a third worker keeps two cores busy (a fourth adds 2 min).
 # LONG=1 adds what takes minutes: faults of whole runs, wheels in an environment of their own,
@@ -37,7 +36,7 @@ test: $(VENV)/.installed-test $(VENV)/.installed-cupy packages lint \
 
 packages:
 	tests/install_packages Slurm slurm-wlm slurmdbd mariadb-server munge
-	tests/install_packages viewer chromium
+	tests/install_packages report chromium
 
 # For the inner loop: no Snakemake run, no cluster.
 check: $(VENV)/.installed-test lint

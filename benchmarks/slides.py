@@ -7,13 +7,12 @@ tiles of 1440 x 1920 px in three planes, one channel. Nuclei are drawn where the
 each cycle is turned, shifted and bent by a known map, with shot noise of its own. For each rule:
 CPU seconds of its work per megapixel (of each channel, where channels are worked on alone), the
 largest memory and the longest job, and both as shares of what the job asks for, Snakemake's memory
-in a Slurm job included; with ``--cores 8`` jobs have all threads that they ask for. Then
-what the viewer takes until it can draw the whole image, and how far the registration is off (TRE,
-px) at points of the tissue, and on the same images with ``--peer-python`` palom (its coarse affine
-map, its shifts of blocks), with ``--ashlar-python`` ASHLAR, which moves tiles cut from them: of a
-point the tile whose middle is nearest. Read the lines of a rule from size to size: memory that
-grows with the side, and a cost per megapixel that grows, are defects; ``--picture FILE`` draws
-them.
+in a Slurm job included; with ``--cores 8`` jobs have all threads that they ask for. Then how far
+the registration is off (TRE, px) at points of the tissue, and on the same images with
+``--peer-python`` palom (its coarse affine map, its shifts of blocks), with ``--ashlar-python``
+ASHLAR, which moves tiles cut from them: of a point the tile whose middle is nearest. Read the
+lines of a rule from size to size: memory that grows with the side, and a cost per megapixel that
+grows, are defects; ``--picture FILE`` draws them.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ import math
 import shutil
 import subprocess
 import tempfile
-import time
-import urllib.request
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -46,8 +43,6 @@ from tilewright.config.sizing import SNAKEMAKE_MB
 from tilewright.io.results.transform import read_transform
 from tilewright.report.figures import new_figure, plain, save_png
 from tilewright.report.rule_colours import PALETTE
-from tilewright.runtime.job import peak_memory_mb
-from tilewright.viewer.scene import image_of
 
 PIXEL_UM, PEDESTAL, STAMP = 0.5, 100, 12
 TILE, OVERLAP, DEFOCUS_PX = (1440, 1920), 0.1, (2.0, 0.0, 2.0)
@@ -331,7 +326,6 @@ def report(run: Run, side: int, motions: list[Motion]) -> Taken:
         print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{work:11.4f}{cost.peak_mb:9.0f}"
               f"{(cost.peak_mb + SNAKEMAKE_MB) / shape.mem_mb:9.2f}{cost.longest_s:10.0f}"
               f"{cost.longest_s / 60 / shape.runtime_min:9.2f}")  # fmt: skip
-    print_viewer(run.results)
     for cycle, motion in enumerate(motions[1:], 2):
         transform = read_transform(run.results / "slide/register" / f"cycle{cycle}.npz")
         points, true = nuclei_of_both(side, motion)
@@ -356,25 +350,6 @@ def draw(taken: Mapping[int, Taken], path: Path) -> None:
         ax.set_ylim(bottom=0)
     figure.axes[1].legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=7, frameon=False)
     save_png(figure, path)
-
-
-def print_viewer(results: Path) -> None:
-    """Print what the viewer's server takes until a browser has the smallest level of the image."""
-    level = max(image_of(results, "slide").glob("[0-9]*"), key=lambda path: int(path.name))
-    chunks = [path for path in level.rglob("*") if path.is_file()]
-    start_s = time.monotonic()
-    command = ["tilewright", "view", str(results), "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        url = server.stdout.readline().split()[-1]
-        names = [path.relative_to(level.parent) for path in chunks]
-        for path in ("start.json", *(f"image/slide/{name}" for name in names)):
-            with urllib.request.urlopen(url + path) as answer:
-                answer.read()
-        took_s = time.monotonic() - start_s
-        held_mb = peak_memory_mb(server.pid)
-        server.terminate()
-    print(f"viewer: {took_s:.1f} s to the whole image in level {level.name}, {held_mb} MB")
 
 
 def nuclei_of_both(side: int, motion: Motion) -> tuple[Floats, Floats]:

@@ -53,7 +53,6 @@ SLOW = (
     "tests/devices/leases/",
     "tests/report/page/test_html.py",
     "tests/report/quality/",
-    "tests/viewer/test_page.py",
     "tests/kernels/edf/test_direct_plane.py",
     "tests/kernels/deconvolve/test_deconvolution.py",
 )

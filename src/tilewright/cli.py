@@ -143,23 +143,6 @@ def export(
 
 
 @app.command()
-def view(
-    results: Annotated[Path, typer.Argument(help="Results folder of a run.")] = Path("results"),
-    sample: Annotated[
-        str | None, typer.Option(help="Sample shown first; the first by name without.")
-    ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1; 0 takes a free one.")
-    ] = 0,
-    browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,
-) -> None:
-    """Look at the registered image in the browser: zoom, markers, cycles, doubtful places."""
-    from tilewright.commands.view import show_view
-
-    show_view(results, sample, port, browser=browser)
-
-
-@app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Folder to write the raw tiles to.")] = Path("demo"),
 ) -> None:
