@@ -115,7 +115,7 @@ def main() -> None:
 
         show("Python", "")
         show("Snakemake's part of a script", PREAMBLE)
-        for script in sorted((REPO / "workflow/scripts").glob("*.py")):
+        for script in sorted((REPO / "scripts").glob("*.py")):
             show(script.name, imports_of(script))
         one = folder / "Snakefile"
         one.write_text(ONE_RULE)

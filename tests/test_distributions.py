@@ -44,10 +44,13 @@ def test_what_is_published_is_whole(tmp_path: Path) -> None:
     assert made.stdout.count("PASSED") == 4
     (wheel,) = (tmp_path / "dist").glob("tilewright-*.whl")
     (source,) = (tmp_path / "dist").glob("tilewright-*.tar.gz")
-    within = {"workflow": "workflow", "config": "workflow/config", "profiles": "workflow/profiles"}
+    within = {
+        **{name: name for name in ("workflow", "scripts")},
+        **{name: f"workflow/{name}" for name in ("config", "profiles")},
+    }
     kept = {
         f"tilewright/{within[folder]}/{path.relative_to(REPO / folder)}"
-        for folder in ("workflow", "profiles", "config")
+        for folder in within
         for path in (REPO / folder).rglob("*.*")
         if path.suffix in (".smk", ".py", ".rst", ".yaml", ".md")
         and not {"hipergator", "demo.yaml", "__pycache__"} & set(path.parts)

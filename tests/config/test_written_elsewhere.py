@@ -25,7 +25,7 @@ SECTIONS = {
 def test_the_table_holds_the_rules_of_the_workflow_and_each_has_a_script_of_its_name() -> None:
     rules = {name for name in RULES if not name.startswith("qc_")}
     assert set(re.findall(r"^rule (\w+):", WRITTEN, re.M)) == rules
-    scripts = {path.stem for path in (REPO / "workflow/scripts").glob("*.py")}
+    scripts = {path.stem for path in (REPO / "scripts").glob("*.py")}
     assert scripts == rules | {"quality"}  # which the rules of quality share
     assert set(re.findall(r"scripts/(\w+)\.py", WRITTEN)) == scripts
 

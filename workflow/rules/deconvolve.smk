@@ -22,4 +22,4 @@ rule deconvolve:
         output=experiment.options("output", "ome_zarr_version"),
         gain_counts_per_photon=experiment.options("camera")["gain_counts_per_photon"],
     script:
-        "../scripts/deconvolve.py"
+        "../../scripts/deconvolve.py"

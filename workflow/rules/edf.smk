@@ -22,4 +22,4 @@ rule edf_plane:
         method=experiment.settings.plane_method,
         output=experiment.options("output", "ome_zarr_version"),
     script:
-        "../scripts/edf_plane.py"
+        "../../scripts/edf_plane.py"

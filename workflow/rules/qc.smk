@@ -70,7 +70,7 @@ for name, stages in QUALITY_RULES.items():
             channels=QUALITY_CHANNELS[name],
             options=QUALITY_OPTIONS.get(name, {}),
         script:
-            "../scripts/quality.py"
+            "../../scripts/quality.py"
 
 
 rule report:
@@ -105,7 +105,7 @@ rule report:
         ledger=str(layout.ledger),
         devices=str(layout.device_evidence),
     script:
-        "../scripts/report.py"
+        "../../scripts/report.py"
 
 
 rule summary:
@@ -128,7 +128,7 @@ rule summary:
         channels=experiment.channel_table(),
         thresholds=experiment.thresholds(),
     script:
-        "../scripts/summary.py"
+        "../../scripts/summary.py"
 
 
 # With `qc.on_fail: stop` this rule fails when a verdict does; the report is there by then.
@@ -152,4 +152,4 @@ rule verdict:
         channels=experiment.channel_table(),
         on_fail=experiment.settings.qc.on_fail,
     script:
-        "../scripts/verdict.py"
+        "../../scripts/verdict.py"

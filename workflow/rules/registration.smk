@@ -18,7 +18,7 @@ rule register:
     params:
         options=lambda wildcards: experiment.register_options(wildcards.cycle),
     script:
-        "../scripts/register.py"
+        "../../scripts/register.py"
 
 
 rule resample:
@@ -47,7 +47,7 @@ rule resample:
         reference_cycle=experiment.reference_cycle,
         output=experiment.options("output", "chunk_px", "ome_zarr_version"),
     script:
-        "../scripts/resample.py"
+        "../../scripts/resample.py"
 
 
 rule assemble:
@@ -73,4 +73,4 @@ rule assemble:
         cycles=experiment.image_cycles,
         output=experiment.options("output", "tiff_compression", "tiff_tile_px"),
     script:
-        "../scripts/assemble.py"
+        "../../scripts/assemble.py"

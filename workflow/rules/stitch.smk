@@ -24,7 +24,7 @@ rule illumination:
         options=experiment.options("illumination", "method", "planes"),
         camera=experiment.options("camera", "offset_counts", "saturation_counts"),
     script:
-        "../scripts/illumination.py"
+        "../../scripts/illumination.py"
 
 
 rule tile_positions:
@@ -50,7 +50,7 @@ rule tile_positions:
         reference_channel=experiment.reference_channel,
         options=experiment.options("tile_positions"),
     script:
-        "../scripts/tile_positions.py"
+        "../../scripts/tile_positions.py"
 
 
 rule stitch:
@@ -78,4 +78,4 @@ rule stitch:
         options=experiment.options("stitch"),
         output=experiment.options("output", "chunk_px", "ome_zarr_version"),
     script:
-        "../scripts/stitch.py"
+        "../../scripts/stitch.py"

@@ -17,4 +17,4 @@ rule stitched_plane:
         saturation_counts=experiment.options("camera")["saturation_counts"],
         output=experiment.options("output", "chunk_px", "ome_zarr_version"),
     script:
-        "../scripts/stitched_plane.py"
+        "../../scripts/stitched_plane.py"
