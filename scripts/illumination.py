@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import write_illumination
+from tilewright.runtime.files import scratch_folder
 from tilewright.runtime.job import running
 from tilewright.stages.illumination.estimate import estimate_channels
 from tilewright.stages.tile_positions.locate import locate
@@ -17,7 +17,7 @@ wanted = [params.channels.index(own)] if own else range(len(params.channels))
 given = [snakemake.input.get(key) for key in ("flat_file", "dark_file")]
 
 with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
-    with scratch_beside(Path(snakemake.output.numbers[0])) as scratch:
+    with scratch_folder(Path(snakemake.output.numbers[0])) as scratch:
         located = locate(
             open_tiles(manifest, params.reference_channel),
             backend=backend,

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import read_illumination
+from tilewright.runtime.files import scratch_folder
 from tilewright.runtime.job import running
 from tilewright.stages.tile_positions.locate import locate, write_located
 
@@ -12,7 +12,7 @@ folder = Path(snakemake.output.positions).parent
 
 with (
     running(snakemake.log, snakemake.threads, snakemake.resources) as backend,
-    scratch_beside(folder) as scratch,
+    scratch_folder(folder) as scratch,
 ):
     located = locate(
         open_tiles(Path(snakemake.input.manifest), snakemake.params.reference_channel),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,34 +13,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import (
-    append_json,
-    read_json_lines,
-    whole_or_nothing,
-    write_whole,
-)
+from snakemake_scheduler_plugin_tilewright.runtime import files as files_of_plugin
+from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
+from tilewright.runtime import files
+from tilewright.runtime.files import atomic_path
 
 _values = st.none() | st.booleans() | st.integers() | st.text()
 _entry = st.dictionaries(st.text(max_size=5), _values, max_size=3)
 _entries = st.lists(_entry, max_size=5)
+Write = Callable[[Path, str], None]
 
 
-def test_a_file_is_written_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+@pytest.fixture(params=[files, files_of_plugin], ids=["tilewright", "plugin"])
+def write_text(request: pytest.FixtureRequest) -> Write:
+    written: Write = request.param.write_text_atomic
+    return written
+
+
+def test_a_file_is_written_whole_and_nothing_is_left_beside_it(
+    tmp_path: Path, write_text: Write
+) -> None:
     path = tmp_path / "new/folder/kept.json"
     for text in ("größer\n", "", "x" * 100_000):
-        write_whole(path, text)
+        write_text(path, text)
         assert path.read_text(encoding="utf-8") == text
     assert [file.name for file in path.parent.iterdir()] == ["kept.json"]
 
 
-def test_a_reader_meanwhile_sees_the_old_or_the_new(tmp_path: Path) -> None:
+def test_a_reader_meanwhile_sees_the_old_or_the_new(tmp_path: Path, write_text: Write) -> None:
     path = tmp_path / "kept"
     texts = ["a" * 300_000, "b" * 200_000]
-    write_whole(path, texts[0])
+    write_text(path, texts[0])
 
     def write() -> None:
         for k in range(60):
-            write_whole(path, texts[k % 2])
+            write_text(path, texts[k % 2])
 
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
@@ -50,22 +58,22 @@ def test_a_reader_meanwhile_sees_the_old_or_the_new(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failing", ["write_text", "replace"])
 def test_what_was_there_stays_where_it_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_text: Write, failing: str
 ) -> None:
     path = tmp_path / "kept"
-    write_whole(path, "before")
+    write_text(path, "before")
     full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr(Path, failing, full)
     with pytest.raises(OSError, match="No space left"):
-        write_whole(path, "after")
+        write_text(path, "after")
     assert path.read_bytes() == b"before"
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
 
 
-def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path, write_text: Write) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        write_whole(tmp_path / "file/kept", "")
+        write_text(tmp_path / "file/kept", "")
     with pytest.raises(OSError, match="file"):
         append_json(tmp_path / "file/kept", {})
 
@@ -120,10 +128,10 @@ def test_lines_of_two_writers_do_not_mix(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_an_error_leaves_what_was_there(tmp_path: Path, shared: bool) -> None:
     path = tmp_path / "folder/note.txt"
-    write_whole(path, "first\r\n")
+    files.write_text_atomic(path, "first\r\n")
 
     def fail() -> None:
-        with whole_or_nothing(path, shared=shared) as partial:
+        with atomic_path(path, shared=shared) as partial:
             partial.write_text("half of it")
             raise ValueError("half")
 
@@ -136,7 +144,7 @@ def test_an_error_leaves_what_was_there(tmp_path: Path, shared: bool) -> None:
 def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
     path = tmp_path / "store"
     for name in ("old", "new"):
-        with whole_or_nothing(path) as partial:
+        with atomic_path(path) as partial:
             partial.mkdir()
             (partial / name).touch()
     assert [entry.name for entry in path.iterdir()] == ["new"]
@@ -144,7 +152,7 @@ def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
 
 def test_two_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "both.txt"
-    with whole_or_nothing(path) as one, whole_or_nothing(path, shared=True) as other:
+    with atomic_path(path) as one, atomic_path(path, shared=True) as other:
         one.write_text("one")
         other.write_text("other")
     assert path.read_text() == "one"

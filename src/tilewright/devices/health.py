@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from tilewright.runtime.files import write_text_atomic
 
 #: ``hardware``: the device is not to be trusted. ``sticky``: the process can use it no more and
 #: must end; a program or a device may be the cause. ``memory``: the job asked for more than there
@@ -257,7 +257,7 @@ def _failures(root: Path) -> list[Failure]:
 
 def _write(root: Path, failures: list[Failure]) -> None:
     """Replace the file in one step; only one process does so at a time."""
-    write_whole(root / _FILE, json.dumps([asdict(f) for f in failures[-_KEPT:]]))
+    write_text_atomic(root / _FILE, json.dumps([asdict(f) for f in failures[-_KEPT:]]))
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable
 from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.recognise import Recognised, recognise, tables
@@ -18,6 +17,7 @@ from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_t
 from tilewright.installed import shipped
 from tilewright.io.conventions.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.runtime.files import write_text_atomic
 
 
 class InitError(ValueError):
@@ -118,10 +118,12 @@ def create_experiment(
     tissues = _samples(raw.resolve(), regions)
     keys = shipped("config") / "README.md"
     title = ", ".join(name for name, _, _ in tissues)
-    write_whole(config, text.text)
-    write_whole(samples, samples_text(tissues, layouts))
-    write_whole(markers, markers_text(metadata.markers))
-    write_whole(readme, readme_text(title, raw.resolve(), keys, found, warnings, text.unknown))
+    write_text_atomic(config, text.text)
+    write_text_atomic(samples, samples_text(tissues, layouts))
+    write_text_atomic(markers, markers_text(metadata.markers))
+    write_text_atomic(
+        readme, readme_text(title, raw.resolve(), keys, found, warnings, text.unknown)
+    )
     told = tuple(found), tuple(text.unknown), tuple(warnings), tuple(_write_workflow(output))
     return InitResult(config, samples, markers, recognised.convention, *told)
 
@@ -134,7 +136,7 @@ def _write_workflow(output: Path) -> list[Path]:
     kept = [output / path for path in texts if (output / path).exists()]
     for path, text in texts.items():
         if output / path not in kept:
-            write_whole(output / path, text)
+            write_text_atomic(output / path, text)
     return kept
 
 

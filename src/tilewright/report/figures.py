@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.ome_zarr import Image, open_image
+from tilewright.runtime.files import atomic_path
 
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110
@@ -43,7 +43,7 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write a figure whole or not at all; same figure, same bytes."""
-    with whole_or_nothing(path) as partial:
+    with atomic_path(path) as partial:
         figure.savefig(partial, format="png", metadata={"Software": None})
 
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.config.rules import STAGES
 from tilewright.io.results.npz import write_npz
 from tilewright.io.results.reading import checked_rows, read_json, reading
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
+from tilewright.runtime.files import write_text_atomic
 
 #: Name of an input of a quality rule to its path.
 Files = Mapping[str, Any]
@@ -195,7 +195,7 @@ def write_quality(path: Path, quality: Quality) -> None:
         "items": [asdict(item) for item in quality.items],
         "numbers": quality.numbers,
     }
-    write_whole(path, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
+    write_text_atomic(path, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
 
 
 def read_quality(path: Path) -> Quality:

@@ -27,7 +27,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     wildcards_of,
 )
 from snakemake_scheduler_plugin_tilewright.placement.workload import Workload
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
 
 #: Finished jobs that are remembered for each rule and device.
 _KEPT = 30
@@ -110,7 +110,7 @@ class Durations:
         for key, values in self._new.items():
             kept[key] = [*kept.get(key, []), *values][-_KEPT:]
         with contextlib.suppress(OSError):  # a full home must not end the run
-            write_whole(self.path, json.dumps(kept, indent=1, sort_keys=True))
+            write_text_atomic(self.path, json.dumps(kept, indent=1, sort_keys=True))
             self._new.clear()
 
     def _median(self, rule: str, kind: Kind) -> float | None:

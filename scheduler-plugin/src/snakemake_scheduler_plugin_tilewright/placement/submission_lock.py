@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Claim
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
 
 #: Beyond the age of live use, for sbatch: 12 jobs were submitted within 2 s.
 _SUBMIT_S = 10.0
@@ -123,7 +123,7 @@ class SubmissionLock:
             for path in self.folder.glob("*.json"):
                 if path != self._path and not self._fresh(path):
                     path.unlink(missing_ok=True)
-            write_whole(self._path, json.dumps(content))
+            write_text_atomic(self._path, json.dumps(content))
 
     @property
     def _path(self) -> Path:

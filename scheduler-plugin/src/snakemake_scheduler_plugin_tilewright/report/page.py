@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 
 from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
 
 
 def environment(*folders: Path) -> jinja2.Environment:
@@ -44,4 +44,4 @@ def write_run_report(ledger: Path, output: Path) -> None:
         state = "holds no job that ended" if ledger.is_file() else "does not exist"
         raise ValueError(f"{ledger} {state}; name the ledger.jsonl of a run")
     page = environment().get_template("run.html")
-    write_whole(output, page.render(title="Where it ran", ran=found))
+    write_text_atomic(output, page.render(title="Where it ran", ran=found))

@@ -1,15 +1,11 @@
-"""Files written whole or not at all, JSON lines, and tables as text."""
+"""Text files written whole or not at all, and JSON lines."""
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import io
 import json
 import os
-import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,68 +13,22 @@ from snakemake_scheduler_plugin_tilewright.runtime.records import EVENT, Check, 
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
 
 
-@contextlib.contextmanager
-def whole_or_nothing(path: Path, *, shared: bool = False) -> Iterator[Path]:
-    """Give a temporary sibling of ``path`` that becomes ``path`` if the block succeeds.
-
-    Works for a file and for a folder, whose parents are made. After an error nothing is left
-    behind, and whatever was at ``path`` before is still there.
-
-    Parameters
-    ----------
-    shared : bool
-        Others may write the same file at this moment: the sibling has a name of its own. Else a
-        sibling that a killed process left is removed.
-    """
-    mark = f".{os.getpid()}-{threading.get_ident()}" if shared else ""
-    partial = path.with_name(f".{path.name}{mark}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove(partial)
-    try:
-        yield partial
-        # A folder cannot replace one that is not empty, so the old one leaves first.
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        partial.replace(path)
-    finally:
-        _remove(partial)
-
-
-@contextlib.contextmanager
-def scratch_beside(path: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``path`` that is gone after the block.
-
-    One that a killed process left there is emptied.
-    """
-    folder = path.with_name(f".{path.name}.scratch")
-    _remove(folder)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        _remove(folder)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file that others may read or write meanwhile: whole, or not at all.
-
-    Lines end as they do in ``text``.
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write a text file that other processes may read or write meanwhile: whole, or not at all.
 
     Raises
     ------
     OSError
         It could not be written; what was there is still there.
     """
-    with whole_or_nothing(path, shared=True) as partial:
-        # what a name holds that is not UTF-8 is written as its escape
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # a file name that is not UTF-8 is written as its escape
         partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def append_json(path: Path, entry: Mapping[str, Any]) -> None:
@@ -132,12 +82,3 @@ def read_json_lines(
 def read_ledger(path: Path) -> JsonLines:
     """Return the events of a ledger."""
     return read_json_lines(path, EVENT, ("event", "time_s"))
-
-
-def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return a table as CSV: what a row lacks is empty, what is no column an error."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

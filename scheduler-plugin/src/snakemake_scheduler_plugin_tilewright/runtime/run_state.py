@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
 from snakemake_scheduler_plugin_tilewright.runtime.records import (
     Check,
     by_name,
@@ -171,7 +171,7 @@ def write_state(path: Path, state: RunState) -> None:
     OSError
         It could not be written.
     """
-    write_whole(path, json.dumps(asdict(state), indent=1) + "\n")
+    write_text_atomic(path, json.dumps(asdict(state), indent=1) + "\n")
 
 
 def read_state(path: Path) -> RunState:

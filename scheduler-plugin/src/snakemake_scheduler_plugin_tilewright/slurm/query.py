@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
+from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
 from snakemake_scheduler_plugin_tilewright.slurm import jobs, nodes, parse
 
 #: What reads the answer to each question, or raises :class:`~parse.Unreadable`.
@@ -198,7 +198,7 @@ class SlurmClient:
         if asked_s != self._saved_s:
             kept = {"time_s": asked_s, "asked": asked, "text": said}
             with contextlib.suppress(OSError):  # a full home must not end the run
-                write_whole(path, json.dumps(kept))
+                write_text_atomic(path, json.dumps(kept))
             self._saved_s = asked_s
         return Answer(said)
 
@@ -283,7 +283,7 @@ class SlurmClient:
             if shared is None and not isinstance(said, Unknown) and self.shared_dir:
                 with contextlib.suppress(OSError):
                     path = self.shared_dir / self._question(argv, stdin)
-                    write_whole(path, json.dumps([now, said]))
+                    write_text_atomic(path, json.dumps([now, said]))
         return said
 
     def _shared(

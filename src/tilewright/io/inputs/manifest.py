@@ -18,7 +18,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.conventions import scan, stitched
 from tilewright.io.conventions.common import (
     RAW_DIR_FILE,
@@ -30,6 +29,7 @@ from tilewright.io.conventions.common import (
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_grid import TileGrid, arrange, completeness, leave_out, tile_key
 from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
+from tilewright.runtime.files import write_text_atomic
 
 COLUMNS = (
     *("channel", "row", "col", "tile", "z", "path", "page", "y_px", "x_px"),
@@ -293,4 +293,4 @@ def _holds(path: Path, text: str) -> bool:
 def _write_if_changed(path: Path, text: str) -> None:
     """Write whole or not at all, and leave an equal file as it is."""
     if not _holds(path, text):
-        write_whole(path, text)
+        write_text_atomic(path, text)

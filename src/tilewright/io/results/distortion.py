@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.results.reading import read_json, reading
 from tilewright.kernels.tile_positions.distortion import Distortion
+from tilewright.runtime.files import write_text_atomic
 
 if TYPE_CHECKING:  # SciPy's spatial part and special functions, 80 ms in every job of stitch
     from tilewright.kernels.tile_positions.distortion_fit import DistortionFit
@@ -38,7 +38,7 @@ def write_distortion(path: Path, fit: DistortionFit | None) -> None:
             "overlaps": fit.overlaps,
             "blocks": fit.blocks,
         }
-    write_whole(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    write_text_atomic(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def _rounded(values: tuple[float, ...] | list[float]) -> list[float]:

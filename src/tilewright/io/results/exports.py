@@ -24,9 +24,9 @@ import tifffile
 import yaml
 from zarr.storage import LocalStore
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.zarr_store import OmeZarrVersion, create_store, multiscales
+from tilewright.runtime.files import csv_text, write_text_atomic
 
 #: HuBMAP's words for a verdict.
 _QUALITY = {"pass": "good", "warn": "fair", "fail": "poor"}
@@ -224,7 +224,7 @@ def _text(path: Path, text: str) -> Path:
                 f"{path} is there and says something else; move it, or export to another folder"
             )
         return path
-    write_whole(path, text)
+    write_text_atomic(path, text)
     return path
 
 

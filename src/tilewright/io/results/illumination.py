@@ -12,9 +12,9 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing, write_whole
 from tilewright.io.conventions.common import RawDataError
 from tilewright.io.results.reading import reading
+from tilewright.runtime.files import atomic_path, write_text_atomic
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
 #: clips below the largest value of its files: the report tells both.
@@ -125,7 +125,7 @@ def write_illumination(
         Path(f"{stem}{e}") for e in ("-ffp.tif", "-dfp.tif", ".json")
     )
     for path, plane in ((flat_path, illumination.flat), (dark_path, illumination.dark)):
-        with whole_or_nothing(path) as partial:
+        with atomic_path(path) as partial:
             # A fixed description and software tag keep the same bytes for the same input.
             tifffile.imwrite(
                 partial,
@@ -137,5 +137,5 @@ def write_illumination(
             )
     content = {"pedestal_counts": illumination.pedestal, **numbers}
     text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
-    write_whole(json_path, text)
+    write_text_atomic(json_path, text)
     return flat_path, dark_path, json_path

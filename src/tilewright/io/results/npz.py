@@ -11,13 +11,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
+from tilewright.runtime.files import atomic_path
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays that ``numpy.load`` reads without pickle, whole or not at all."""
     with (
-        whole_or_nothing(path) as partial,
+        atomic_path(path) as partial,
         zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         for name, array in arrays.items():

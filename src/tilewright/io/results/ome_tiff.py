@@ -16,8 +16,8 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.results.ome_zarr import Image, open_image
+from tilewright.runtime.files import atomic_path
 
 Compression = Literal["deflate", "zstd"]
 #: tifffile's names. On Hoechst and brain tiles deflate 1 makes 81 and 47 % at 92 and 145 MB/s per
@@ -75,7 +75,7 @@ def write_ome_tiff(
         "metadata": _metadata(image, Path(tiff_path).name),
     }
     with (
-        whole_or_nothing(Path(tiff_path)) as partial,
+        atomic_path(Path(tiff_path)) as partial,
         tifffile.TiffWriter(partial, bigtiff=True, ome=True) as tif,
     ):
         for level, array in enumerate(image.levels):

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.results.reading import reading
+from tilewright.runtime.files import write_text_atomic
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -91,7 +91,7 @@ def write_table(path: Path, table: Positions | Edges) -> None:
         # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
         cells = (f"{v + 0.0:.4f}" if isinstance(v, float) else str(int(v)) for v in row)
         lines.append(",".join(cells))
-    write_whole(path, "\n".join(lines) + "\n")
+    write_text_atomic(path, "\n".join(lines) + "\n")
 
 
 def read_positions(path: Path) -> Positions:
@@ -130,7 +130,7 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
     lines.append("# Define the image coordinates")
     for name, (y, x) in zip(names, np.asarray(yx_px).tolist(), strict=True):
         lines.append(f"{name}; ; ({x:.4f}, {y:.4f})")
-    write_whole(path, "\n".join(lines) + "\n")
+    write_text_atomic(path, "\n".join(lines) + "\n")
 
 
 def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[Any]]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.results.npz import read_npz, write_npz
 from tilewright.io.results.reading import reading
+from tilewright.runtime.files import write_text_atomic
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def write_subtractions(found: Sequence[Subtraction], npz_path: Path, json_path: 
     for row in rows:
         numbers = {k: float(f"{v:.6g}") for k, v in row.items() if isinstance(v, float)}
         row.update({k: None if np.isnan(v) else v for k, v in numbers.items()})
-    write_whole(json_path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_text_atomic(json_path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
     arrays: dict[str, NDArray[Any]] = {}
     for one, row in zip(found, rows, strict=True):
         at = f"{one.cycle}/{one.channel}"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from tilewright.io.results.npz import read_npz, write_npz
 from tilewright.io.results.reading import reading
 from tilewright.kernels.register.warp import Transform
+from tilewright.runtime.files import write_text_atomic
 
 _ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
 
@@ -32,7 +32,7 @@ def write_transform(transform: Transform, npz_path: str | Path, json_path: str |
     arrays["quality"] = np.frombuffer(text.encode(), np.uint8)
     readable = dict(transform.quality) | {"affine": transform.affine.tolist()}
     lines = json.dumps(readable, indent=2, sort_keys=True, allow_nan=False)
-    write_whole(Path(json_path), lines + "\n")
+    write_text_atomic(Path(json_path), lines + "\n")
     write_npz(Path(npz_path), arrays)
 
 

@@ -22,7 +22,7 @@ import zarr.codecs
 from numpy.typing import NDArray
 from zarr.core.sync import sync
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
+from tilewright.runtime.files import atomic_path
 
 OmeZarrVersion = Literal["0.4", "0.5"]
 #: Key of the group's attributes that holds tilewright's own numbers.
@@ -130,9 +130,9 @@ def open_store(path: Path, axes: str) -> Stored:
 def create_store(path: Path, version: OmeZarrVersion) -> Iterator[zarr.Group]:
     """Give an empty Zarr group of the format that ``version`` of OME-NGFF asks for.
 
-    It has a temporary name until the block succeeds, as with ``whole_or_nothing``.
+    It has a temporary name until the block succeeds, as with ``atomic_path``.
     """
-    with whole_or_nothing(path) as partial:
+    with atomic_path(path) as partial:
         try:
             yield zarr.create_group(partial, zarr_format=2 if version == "0.4" else 3)
         except BaseException:

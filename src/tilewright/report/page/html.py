@@ -13,7 +13,6 @@ import numpy as np
 
 from snakemake_scheduler_plugin_tilewright.report.page import environment
 from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_whole
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from tilewright.config.rules import STAGES
 from tilewright.report.devices.section import device_section
@@ -24,6 +23,7 @@ from tilewright.report.page.problems import Pixels, problems
 from tilewright.report.page.summary import trusted_markers
 from tilewright.report.rule_colours import PALETTE
 from tilewright.report.verdict import RANK, worst
+from tilewright.runtime.files import write_text_atomic
 
 #: Problems that are shown, and lines of each; the rest is folded.
 _SHOWN, _LINES = 12, 2
@@ -251,4 +251,4 @@ def write_report(
         ran=run_section(ledger, PALETTE),
         devices=device_section(devices),
     )
-    write_whole(output, page)
+    write_text_atomic(output, page)

@@ -8,10 +8,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import csv_text, write_whole
 from tilewright.io.results.reading import checked_rows, read_json, reading
 from tilewright.report.judge import judge_again, read_quality
 from tilewright.report.verdict import Item, worst
+from tilewright.runtime.files import csv_text, write_text_atomic
 
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
 
@@ -80,10 +80,10 @@ def write_summary(
             {"sample": q.sample, "cycle": q.cycle, "stage": q.stage, **q.numbers} for q in found
         ],
     }
-    write_whole(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_text_atomic(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
     columns = [f.name for f in fields(Item) if f.name != "detail"]  # the sentence holds it
     rows = [{name: getattr(item, name) for name in columns} for item in items]
-    write_whole(qc_csv, csv_text(columns, rows))
+    write_text_atomic(qc_csv, csv_text(columns, rows))
     return items
 
 
@@ -109,7 +109,7 @@ def write_trusted_markers(
     with reading(qc_json, "summary of quality"):
         rows = checked_rows(read_json(qc_json)["items"], "items", [f.name for f in fields(Item)])
         items = [Item(**row) for row in rows]
-    write_whole(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
+    write_text_atomic(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
     return items
 
 

@@ -18,7 +18,6 @@ import tifffile
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import scratch_beside, whole_or_nothing
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
@@ -32,6 +31,7 @@ from tilewright.kernels.edf.focus import (
     soft_focus,
 )
 from tilewright.kernels.noise import NoiseModel
+from tilewright.runtime.files import atomic_path, scratch_folder
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf, wide_profiles
 from tilewright.stages.edf.direct import GPU_THREADS, HEIGHT_STEP_PX, Streamed, stream_direct
 from tilewright.stages.edf.direct_plan import DirectPlan, direct_psf_size, plan_direct
@@ -116,7 +116,7 @@ def edf_plane(
     inner = replace(backend, workers=1)
     job = plan_projection(inner, mosaic, method, optics, psf_file)
     with (
-        whole_or_nothing(Path(height_output)) as height_partial,
+        atomic_path(Path(height_output)) as height_partial,
         create_mosaic(
             output,
             (1, *mosaic.shape[1:]),
@@ -130,7 +130,7 @@ def edf_plane(
         if job.direct is None:
             done = _stream(backend, inner, mosaic, job, writer)
         else:
-            with scratch_beside(Path(output)) as folder:
+            with scratch_folder(Path(output)) as folder:
                 done = stream_direct(backend, mosaic, job.direct, writer, folder)
         heights, usage, clipped, record = done
         decided = max(int(usage[:-1].sum()), 1)

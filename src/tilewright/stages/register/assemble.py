@@ -6,9 +6,9 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import whole_or_nothing
 from tilewright.io.results.ome_tiff import Compression, write_ome_tiff
 from tilewright.io.results.ome_zarr import join_images
+from tilewright.runtime.files import atomic_path
 
 
 def assemble(
@@ -51,7 +51,7 @@ def write_markers(channels: Sequence[tuple[int, str]], path: str | Path) -> None
     """
     order = {cycle: k for k, cycle in enumerate(sorted({cycle for cycle, _ in channels}), 1)}
     with (
-        whole_or_nothing(Path(path)) as partial,
+        atomic_path(Path(path)) as partial,
         partial.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")

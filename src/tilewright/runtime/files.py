@@ -1,0 +1,97 @@
+"""Files and folders that are written whole or not at all, and tables as text."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """Give a temporary sibling of ``path`` that becomes ``path`` if the block succeeds.
+
+    Works for a file and for a folder, whose parents are made. After an error nothing is left
+    behind, and whatever was at ``path`` before is still there.
+
+    Parameters
+    ----------
+    path : Path
+        The file or folder to write.
+    shared : bool
+        Whether other processes may write the same file at this moment: the sibling has a name of
+        its own. Else a sibling that a killed process left is removed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with atomic_path(folder / "a.txt") as partial:
+    ...     _ = partial.write_text("whole")
+    >>> [file.name for file in folder.iterdir()]
+    ['a.txt']
+    """
+    mark = f".{os.getpid()}-{threading.get_ident()}" if shared else ""
+    partial = path.with_name(f".{path.name}{mark}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove(partial)
+    try:
+        yield partial
+        # A folder cannot replace one that is not empty, so the old one leaves first.
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        partial.replace(path)
+    finally:
+        _remove(partial)
+
+
+@contextlib.contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``path`` that is removed after the block.
+
+    One that a killed process left there is emptied.
+    """
+    folder = path.with_name(f".{path.name}.scratch")
+    _remove(folder)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write a text file that other processes may read or write meanwhile: whole, or not at all.
+
+    Line ends stay as they are in ``text``.
+
+    Raises
+    ------
+    OSError
+        It could not be written; what was there is still there.
+    """
+    with atomic_path(path, shared=True) as partial:
+        # a file name that is not UTF-8 is written as its escape
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a table as CSV: an absent value is empty, a value of no column an error."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
