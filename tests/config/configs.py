@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tilewright.config.experiment import ConfigError, load_experiment
+from tilewright.config.experiment import load_experiment
+from tilewright.errors import ConfigError
 
 
 def set_key(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tests.support.convention_raw import Tiles, make_tiles, write_as
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import load_experiment
 from tilewright.config.layout import Layout
-from tilewright.io.conventions.common import RawDataError
+from tilewright.errors import RawDataError
 from tilewright.io.inputs.raw_pixels import grain_trend, structure
 from tilewright.io.inputs.tiles import open_tiles, zero_share
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.config.configs import refused, set_key
-from tilewright.config.experiment import ConfigError, check_targets, load_experiment
+from tilewright.config.experiment import check_targets, load_experiment
 from tilewright.config.rules import DataSize
 from tilewright.config.sizing import DataSizes
+from tilewright.errors import ConfigError
 
 
 def test_valid(config: dict[str, Any]) -> None:

@@ -14,8 +14,9 @@ from scipy import ndimage
 from tests.config.configs import refused, set_key
 from tilewright.commands.check_experiment import check_config, missing_bytes
 from tilewright.config.checks import check_raw, data_size
-from tilewright.config.experiment import ConfigError, Experiment, check_targets, load_experiment
+from tilewright.config.experiment import Experiment, check_targets, load_experiment
 from tilewright.config.layout import Layout
+from tilewright.errors import ConfigError
 
 SHAPE = (300, 260)
 

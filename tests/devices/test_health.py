@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tilewright.devices import health
 from tilewright.devices.health import Failure, classify, note_failure, quarantined, quarantines
+from tilewright.errors import LeaseError
 from tilewright.kernels.backend import Backend
 
 FAILURES = st.lists(
@@ -149,14 +150,14 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> N
         lambda: note_failure(tmp_path, "A", "x", "hardware", "gone"),
     )
     for call in calls:
-        with pytest.raises(health.HealthError, match=r"health\.json cannot be read .*; delete it"):
+        with pytest.raises(LeaseError, match=r"health\.json cannot be read .*; delete it"):
             call()
     assert (tmp_path / "health.json").read_text() == text
 
 
 def test_a_folder_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(health.HealthError, match="failures cannot be noted in"):
+    with pytest.raises(LeaseError, match="failures cannot be noted in"):
         note_failure(tmp_path / "file", "A", "x", "hardware", "gone")
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
-from tilewright.follow.runs import OptionError, Runs, Stop
+from tilewright.errors import ConfigError
+from tilewright.follow.runs import Runs, Stop
 
 _RULE = """
 rule one:
@@ -136,5 +137,5 @@ def test_the_lock_of_a_killed_run_of_ours_is_taken_away(
     "options", [["--config", "a=1"], ["-C", "a=1"], ["--config=a=1"], ["-Ca=1"], ["-n"]]
 )
 def test_options_that_would_hide_cycles_are_refused(stop: Stop, options: list[str]) -> None:
-    with pytest.raises(OptionError, match="after --"):
+    with pytest.raises(ConfigError, match="after --"):
         runs(stop, options)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
-from tilewright.follow.verdicts import NotifyError, Teller, Told
+from tilewright.errors import ConfigError
+from tilewright.follow.verdicts import Teller, Told
 from tilewright.report.verdict import Item, Subject, resolve_thresholds
 
 
@@ -85,5 +86,5 @@ def test_what_could_not_be_told_is_told_again(
 
 @pytest.mark.parametrize("command", ["no-such-command here", "'unclosed"])
 def test_a_command_that_is_none_is_refused(tmp_path: Path, command: str) -> None:
-    with pytest.raises(NotifyError, match="--notify is "):
+    with pytest.raises(ConfigError, match="--notify is "):
         Teller(tmp_path / "r.jsonl", command)

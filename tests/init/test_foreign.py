@@ -11,8 +11,8 @@ import tifffile
 
 from tests.init.raw_folders import OVERLAP, SIZE, STEP, filled_in, initiated, specimen_tiles
 from tests.support.microscope_files import write_ome
+from tilewright.errors import RawDataError
 from tilewright.init.folder import create_experiment
-from tilewright.io.conventions.common import RawDataError
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 

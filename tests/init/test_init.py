@@ -22,9 +22,9 @@ from tests.init.raw_folders import (
 )
 from tests.support.microscope_files import write_phenix
 from tilewright.config.experiment import load_experiment
-from tilewright.init.folder import InitError, create_experiment
+from tilewright.errors import ConfigError, RawDataError
+from tilewright.init.folder import create_experiment
 from tilewright.init.recognise import infer_pattern, recognise
-from tilewright.io.conventions.common import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.tile_positions.tile_order import tile_places
@@ -287,7 +287,7 @@ def test_nothing_is_overwritten_without_force(raw: Path) -> None:
     markers = raw.parent / "out/markers.csv"
     markers.parent.mkdir()
     markers.write_text("mine")
-    with pytest.raises(InitError, match=r"markers.csv exist already; give --force"):
+    with pytest.raises(ConfigError, match=r"markers.csv exist already; give --force"):
         initiated(raw)
     assert list(markers.parent.iterdir()) == [markers]
     assert markers.read_text() == "mine"

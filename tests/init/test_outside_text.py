@@ -18,7 +18,8 @@ from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tests.init.raw_folders import two_fields
 from tests.support.microscope_files import write_phenix
 from tilewright.config.tables import Channel, read_markers
-from tilewright.init.folder import InitError, InitResult, create_experiment
+from tilewright.errors import ConfigError
+from tilewright.init.folder import InitResult, create_experiment
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import Recognised
 from tilewright.init.tile_layout import TileLayout
@@ -85,7 +86,7 @@ def test_a_url_of_phenix_is_no_key(tmp_path: Path, odd: str) -> None:
 def test_a_folder_that_no_table_can_name_is_refused(tmp_path: Path) -> None:
     raw = tmp_path / "raw\udcff"
     codex(raw)
-    with pytest.raises(InitError, match=r"raw\\udcff.* rename it"):
+    with pytest.raises(ConfigError, match=r"raw\\udcff.* rename it"):
         create_experiment(raw, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -16,9 +16,10 @@ import tifffile
 
 from tests.support.microscope_files import UNTOLD, WRITERS, Specimen
 from tilewright.commands.dag import read_experiment
+from tilewright.errors import RawDataError
 from tilewright.init.folder import create_experiment
 from tilewright.io.conventions import described_images, scan
-from tilewright.io.conventions.common import RawDataError, RawPlane
+from tilewright.io.conventions.common import RawPlane
 from tilewright.io.conventions.macsima import parse_name
 from tilewright.io.conventions.ndtiff import read_index
 from tilewright.io.inputs.raw_headers import read_headers

@@ -8,9 +8,9 @@ import pytest
 import tifffile
 
 from tests.support.microscope_files import write_ome
+from tilewright.errors import RawDataError
 from tilewright.io.conventions import scan
 from tilewright.io.conventions.common import (
-    RawDataError,
     RawPlane,
     ScanOptions,
     clean_token,

@@ -10,7 +10,8 @@ import tifffile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.io.tiff.page_headers import BrokenTiffError, read_page_headers
+from tilewright.errors import BrokenTiffError
+from tilewright.io.tiff.page_headers import read_page_headers
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.config.rules import STAGES
+from tilewright.errors import QualityError
 from tilewright.report.judge import Quality, read_quality, write_quality
 from tilewright.report.metric_table import METRICS, REASONS, Threshold, Verdict
-from tilewright.report.page.summary import (
-    QualityError,
-    stop_on_failure,
-    write_summary,
-    write_trusted_markers,
-)
+from tilewright.report.page.summary import stop_on_failure, write_summary, write_trusted_markers
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
 
 LIMITS = resolve_thresholds({})

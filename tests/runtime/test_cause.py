@@ -14,7 +14,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.cause import LogCause, cause_
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 from tests.support.recorded import cluster_with, details
-from tilewright.kernels.backend import DeviceError
+from tilewright.errors import DeviceError
 from tilewright.runtime.job import running
 
 CAUSES: tuple[LogCause, ...] = get_args(LogCause)

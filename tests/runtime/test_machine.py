@@ -12,12 +12,10 @@ import pytest
 
 from tests.conftest import STANDIN
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
-from tilewright.config.experiment import ConfigError
 from tilewright.config.settings import RuleResources, Settings
 from tilewright.devices.health import note_failure
 from tilewright.devices.inventory import Snapshot
-from tilewright.devices.lease_queue import LeaseRootError
-from tilewright.devices.slurm_grant import DeviceChoiceError
+from tilewright.errors import ConfigError, DeviceError, LeaseError
 from tilewright.runtime.machine import device_kinds, healthy_gpus, pools, usable_gpus
 
 BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
@@ -133,7 +131,7 @@ def test_a_wrong_number_of_jobs_per_gpu_is_named(
 def test_a_device_that_is_none_of_the_three_or_that_a_rule_does_not_use_is_an_error(
     machine: FakeMachine,
 ) -> None:
-    with pytest.raises(DeviceChoiceError, match="'tpu'; set it to cpu, gpu or auto"):
+    with pytest.raises(DeviceError, match="'tpu'; set it to cpu, gpu or auto"):
         device_kinds(settings(), none, {"TILEWRIGHT_DEVICE": "tpu"})
     with pytest.raises(ConfigError, match=r"resources\.qc_cycle\.device: rule qc_cycle uses no"):
         device_kinds(settings(qc_cycle="gpu"), some(machine), {})
@@ -154,6 +152,6 @@ def test_where_the_folder_of_leases_cannot_be_used_gpus_are_an_error_and_no_pool
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "no" / "folder"))
     assert pools() == {}
-    with pytest.raises(LeaseRootError, match="cannot be made"):
+    with pytest.raises(LeaseError, match="cannot be made"):
         usable_gpus()
     assert set(device_kinds(settings("cpu"), usable_gpus, {}).values()) == {CPU}

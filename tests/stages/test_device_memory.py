@@ -31,9 +31,10 @@ from tests.stages.tile_positions import position_runs
 from tests.support.tissue_pair import make_pair
 from tests.support.wavy_stack import wavy
 from tilewright.devices.health import classify
+from tilewright.errors import DeviceMemoryError
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
-from tilewright.kernels.device_memory import DeviceMemoryError, Smallest, in_parts, shrinking
+from tilewright.kernels.device_memory import Smallest, in_parts, shrinking
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.edf import stack_survey
 from tilewright.stages.illumination.estimate import estimate_illumination

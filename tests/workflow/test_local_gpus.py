@@ -31,7 +31,6 @@ from pathlib import Path
 from tilewright.devices.evidence import Held
 from tilewright.devices.lease import leases
 from tilewright.devices.lease_queue import lease_root
-from tilewright.kernels.backend import DeviceError
 from tilewright.runtime.job import running
 before, log, mb, does = sys.argv[1:]
 exec(before)

@@ -3,10 +3,8 @@ from pathlib import Path
 
 from snakemake.logging import logger
 
-from tilewright.devices.slurm_grant import DeviceChoiceError, use_granted_device
-from tilewright.devices.health import HealthError
-from tilewright.devices.lease_queue import LeaseRootError
-from tilewright.config.experiment import ConfigError, load_experiment, read_config
+from tilewright.devices.slurm_grant import use_granted_device
+from tilewright.config.experiment import load_experiment, read_config
 from tilewright.config.layout import Layout
 from tilewright.config.rules import QUALITY_RULES, STAGES
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
@@ -25,6 +23,7 @@ from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.routing import in_slurm_job, set_up
 from tilewright.config.checks import checked_experiment, data_sizes
+from tilewright.errors import TilewrightError
 
 try:
     if workflow.is_main_process:
@@ -66,13 +65,7 @@ try:
             logger.info(f"{earlier}; Snakemake's reasons say what is made again")
         if not snakemake_command.only_looks(snakemake_command.command()[1:]):
             note_version(layout.versions)
-except (
-    ConfigError,
-    DeviceChoiceError,
-    HealthError,
-    LeaseRootError,
-    PlacementError,
-) as error:
+except (TilewrightError, PlacementError) as error:
     raise snakemake_command.SetUpError(str(error)) from None
 
 routed = plan.routed

@@ -21,10 +21,11 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from tilewright.commands.dag import find_snakefile, read_tasks
 from tilewright.config.checks import data_size, data_sizes, looks
-from tilewright.config.experiment import ConfigError, Experiment
+from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.sizing import DataSizes
 from tilewright.config.tables import Channel
+from tilewright.errors import ConfigError
 from tilewright.io.conventions.stitched import lossy_sentences, read_images
 from tilewright.runtime.machine import device_kinds, usable_gpus
 

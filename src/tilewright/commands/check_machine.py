@@ -17,9 +17,8 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
 from snakemake_scheduler_plugin_tilewright.report.ledger import job_label
-from tilewright.devices.health import HealthError
-from tilewright.devices.lease_queue import LeaseRootError
-from tilewright.devices.slurm_grant import DeviceChoiceError, device_from_environment
+from tilewright.devices.slurm_grant import device_from_environment
+from tilewright.errors import DeviceError
 from tilewright.runtime.machine import usable_gpus
 
 _CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"
@@ -30,7 +29,7 @@ _MEMORY_SHARE = 0.9
 
 def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
     """Check GPUs, CuPy and the driver where this machine's jobs may run on a GPU."""
-    from tilewright.kernels.backend import DeviceError, gpu_backend
+    from tilewright.kernels.backend import gpu_backend
 
     try:
         choice = device_from_environment(environ)
@@ -46,7 +45,7 @@ def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
                 yield ok("device", f"{text}; jobs run on CPUs")
             return
         driver = gpu_backend().xp.cuda.runtime.driverGetVersion()
-    except (DeviceChoiceError, DeviceError, HealthError, LeaseRootError) as error:
+    except DeviceError as error:
         yield said_by("device", error, "set TILEWRIGHT_DEVICE=cpu, or fix the GPU")
         return
     yield ok(

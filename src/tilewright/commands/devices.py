@@ -21,14 +21,14 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import count
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
 from tilewright.commands.dag import read_experiment
 from tilewright.config.checks import check_raw, data_sizes
-from tilewright.config.experiment import ConfigError
 from tilewright.config.layout import Layout
 from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim
 from tilewright.devices.evidence import CONTEXT_B
-from tilewright.devices.health import HealthError, Quarantine, clear, quarantined
+from tilewright.devices.health import Quarantine, clear, quarantined
 from tilewright.devices.inventory import Device, Snapshot, snapshot
 from tilewright.devices.lease import leases
-from tilewright.devices.lease_queue import LeaseRootError, lease_root
+from tilewright.devices.lease_queue import lease_root
+from tilewright.errors import ConfigError, LeaseError
 from tilewright.runtime.machine import NO_CUPY, device_kinds
 
 #: Seconds between two looks of ``--watch``.
@@ -37,10 +37,6 @@ _GB = 1e9
 _NUMBERS = ("memory GB", "busy", "GB", "process")
 #: Characters of a UUID that tell devices apart for people.
 _SHORT = len("GPU-8932f937")
-
-
-class DevicesError(ValueError):
-    """A device or a folder that was named cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ def show_devices(*, json: bool, watch: bool, clear: str | None, configfile: Path
             repeat(show)
         else:
             show()
-    except (ConfigError, DevicesError, HealthError, LeaseRootError) as error:
+    except (ConfigError, LeaseError) as error:
         raise SystemExit(f"tilewright devices: {error}") from None
 
 
@@ -150,16 +146,16 @@ def clear_device(root: Path, prefix: str, environ: Mapping[str, str] = os.enviro
 
     Raises
     ------
-    DevicesError
+    ConfigError
         It names no device, or more than one.
     """
     machine = snapshot(environ)
     known = {*quarantined(root), *machine.hidden, *(device.uuid for device in machine.devices)}
     found = known & {prefix} or {uuid for uuid in known if prefix and uuid.startswith(prefix)}
     if not found:
-        raise DevicesError(f"there is no device '{prefix}' here; tilewright devices lists them")
+        raise ConfigError(f"there is no device '{prefix}' here; tilewright devices lists them")
     if len(found) > 1:
-        raise DevicesError(f"'{prefix}' is more than one: {', '.join(sorted(found))}; give more")
+        raise ConfigError(f"'{prefix}' is more than one: {', '.join(sorted(found))}; give more")
     uuid = found.pop()
     if cleared := clear(root, uuid):
         return f"{uuid} may be used again: {count(cleared, 'failure')} cleared"

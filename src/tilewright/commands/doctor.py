@@ -17,10 +17,8 @@ from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from tilewright.commands import check_machine
 from tilewright.commands.check_experiment import Work, check_config, check_space, remaining
-from tilewright.config.experiment import ConfigError, parse_experiment, read_config
-from tilewright.devices.health import HealthError
-from tilewright.devices.lease_queue import LeaseRootError
-from tilewright.devices.slurm_grant import DeviceChoiceError
+from tilewright.config.experiment import parse_experiment, read_config
+from tilewright.errors import ConfigError, DeviceError
 
 
 def examine(
@@ -51,7 +49,7 @@ def examine(
         except (ConfigError, DagError) as error:
             fix = f"fix {configfile}, or its tables"
             checks += [problem("config", str(sentence), fix) for sentence in error.args]
-        except (DeviceChoiceError, HealthError, LeaseRootError) as error:
+        except DeviceError as error:
             checks.append(problem("device", str(error), "see tilewright devices"))
     if slurm:
         return [*checks, *on_slurm(lambda: cluster.use(site), partial(_of_run, work))]

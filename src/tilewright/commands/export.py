@@ -8,32 +8,27 @@ from pathlib import Path
 import typer
 
 from tilewright.commands.dag import read_experiment
-from tilewright.config.experiment import Channel, ConfigError, Experiment
+from tilewright.config.experiment import Channel, Experiment
 from tilewright.config.layout import Layout
-from tilewright.io.results.exports import (
-    CONSUMERS,
-    ExportError,
-    ImageChannel,
-    RegisteredImage,
-)
+from tilewright.errors import ConfigError, ResultFileError
+from tilewright.io.results.exports import CONSUMERS, ImageChannel, RegisteredImage
 from tilewright.io.results.ome_zarr import open_image
-from tilewright.io.results.zarr_store import StoreError
 
 
 def show_export(configfile: Path, to: str, output: Path, cells: str | None) -> None:
     """Export the image of every sample, and say what was written."""
     try:
         if to not in CONSUMERS:
-            raise ExportError(f"--to is {to!r}; give one of {', '.join(CONSUMERS)}")
+            raise ConfigError(f"--to is {to!r}; give one of {', '.join(CONSUMERS)}")
         if cells is not None and to != "hubmap":
-            raise ExportError("--cells is for hubmap alone")
+            raise ConfigError("--cells is for hubmap alone")
         experiment = read_experiment(configfile)
         results = Path(experiment.settings.results).resolve()
         if output.resolve() == results or results in output.resolve().parents:
-            raise ExportError(f"-o is {output}, in the results; give another folder")
+            raise ConfigError(f"-o is {output}, in the results; give another folder")
         images = registered_images(experiment, cells)
         written = [path for image in images for path in CONSUMERS[to](image, output)]
-    except (ConfigError, ExportError, StoreError, OSError) as error:
+    except (ConfigError, ResultFileError, OSError) as error:
         typer.echo(f"tilewright export: {error}", err=True)
         raise typer.Exit(2) from error
     for sample in sorted(set(experiment.samples) - {image.sample for image in images}):
@@ -52,14 +47,14 @@ def registered_images(experiment: Experiment, cells: str | None = None) -> list[
 
     Raises
     ------
-    ExportError
+    ConfigError
         No image is there, it is of other markers, or the marker is not known.
     """
     layout = Layout(experiment.settings.results)
     channels = experiment.image_channels
     markers = [channel.marker for channel in channels]
     if cells is not None and cells not in markers:
-        raise ExportError(f"--cells is {cells!r}; the markers are {', '.join(markers)}")
+        raise ConfigError(f"--cells is {cells!r}; the markers are {', '.join(markers)}")
     order = {cycle: k for k, cycle in enumerate(sorted({c.cycle for c in channels}), 1)}
     verdicts = _verdicts(Path(layout.trusted_markers))
     found = []
@@ -70,7 +65,7 @@ def registered_images(experiment: Experiment, cells: str | None = None) -> list[
         if not (tiff.is_file() and zarr.is_dir()):
             continue
         if (names := list(open_image(zarr).channel_names)) != markers:
-            raise ExportError(
+            raise ConfigError(
                 f"{zarr} has the channels {', '.join(names)}, the table {', '.join(markers)}; "
                 "run `snakemake registration` again"
             )
@@ -89,7 +84,7 @@ def registered_images(experiment: Experiment, cells: str | None = None) -> list[
         )
         found.append(RegisteredImage(sample, tiff, zarr, handed_on))
     if not found:
-        raise ExportError(
+        raise ConfigError(
             f"{layout.results} holds no registered image; run `snakemake registration` first"
         )
     return found

@@ -15,12 +15,13 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import count
 from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
 from tilewright.commands.dag import find_snakefile, read_experiment
 from tilewright.config.checks import check_results, check_thresholds
-from tilewright.config.experiment import ConfigError, Experiment
+from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.tables import cycles_text
+from tilewright.errors import ConfigError
 from tilewright.follow.cycles import Cycles
-from tilewright.follow.runs import OptionError, Runs, Stop
-from tilewright.follow.verdicts import NotifyError, Teller, Told, judged_items
+from tilewright.follow.runs import Runs, Stop
+from tilewright.follow.verdicts import Teller, Told, judged_items
 from tilewright.follow.watch import Files
 
 #: Looks at the raw data within the time without change, and their least and greatest distance in s.
@@ -64,7 +65,7 @@ def show_follow(
                 f"for {quiet_min:g} min are taken for written"
             )
             done = runs.alone(_say) and follower.follow(stop, 60 * quiet_min / _LOOKS)
-        except (ConfigError, DagError, NotifyError, OptionError) as error:
+        except (ConfigError, DagError) as error:
             typer.echo(f"tilewright follow: {error}", err=True)
             raise typer.Exit(2) from error
     if not done:
@@ -174,7 +175,7 @@ class Follower:
         if self.runs.stop.signal:
             return
         if status == _REFUSED:
-            raise OptionError("snakemake refuses an option after --; its words are above")
+            raise ConfigError("snakemake refuses an option after --; its words are above")
         if status and self.runs.locked():  # it came first; this run ended before its first job
             self._wait(_LOCKED)
             return

@@ -7,13 +7,14 @@ from pathlib import Path
 import typer
 
 from snakemake_scheduler_plugin_tilewright.runtime.words import printable
-from tilewright.init.folder import InitError, create_experiment
+from tilewright.errors import ConfigError
+from tilewright.init.folder import create_experiment
 
 
 def show_init(raw_dir: Path, output: Path, *, force: bool) -> None:
     """Write them, and say what was recognised and what is left to fill in."""
     try:
         result = create_experiment(raw_dir, output, force=force)
-    except (InitError, OSError, ValueError) as error:
+    except (ConfigError, OSError, ValueError) as error:
         raise SystemExit(f"tilewright init: {printable(error)}") from None
     typer.echo(result.summary())

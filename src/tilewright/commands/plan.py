@@ -18,7 +18,8 @@ from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
 from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
 from tilewright.commands.check_experiment import disk_text, remaining
 from tilewright.config.checks import checked_experiment
-from tilewright.config.experiment import ConfigError, read_config
+from tilewright.config.experiment import read_config
+from tilewright.errors import ConfigError
 from tilewright.runtime.machine import usable_gpus
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.experiment import (
-    ConfigError,
     Experiment,
     Sample,
     check_experiment,
@@ -25,9 +24,9 @@ from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes
 from tilewright.config.tables import every
+from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableError
 from tilewright.io.conventions import DESCRIBED, numbers_tiles
-from tilewright.io.conventions.common import RawDataError
-from tilewright.io.inputs.manifest import PixelsError, build_manifest
+from tilewright.io.inputs.manifest import build_manifest
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64
@@ -35,10 +34,6 @@ MIN_TILE_PX = 64
 _SPREAD = 100
 #: Bytes that must find room in the folder of results before anything starts.
 _PROBE_B = 1 << 20
-
-
-class UnusableError(ConfigError):
-    """Raw files are whole, but nothing can be made of what they show."""
 
 
 def checked_experiment(config: Mapping[str, Any], targets: Iterable[str]) -> Experiment:

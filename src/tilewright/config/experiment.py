@@ -21,7 +21,6 @@ from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings, suggestion
 from tilewright.config.tables import (
     Channel,
-    ConfigError,
     Sample,
     cycles_text,
     every,
@@ -30,6 +29,7 @@ from tilewright.config.tables import (
     read_markers,
     read_samples,
 )
+from tilewright.errors import ConfigError
 
 __all__ = ["Channel", "ConfigError", "Experiment", "Sample", "load_experiment", "read_config"]
 

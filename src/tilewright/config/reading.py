@@ -10,7 +10,7 @@ import yaml
 
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import SetUpError
 from snakemake_scheduler_plugin_tilewright.runtime.words import yaml_problem
-from tilewright.config.tables import ConfigError
+from tilewright.errors import ConfigError
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from tilewright.config.settings import EMISSION_NM, Acquisition, Settings, suggestion
+from tilewright.errors import ConfigError
 from tilewright.installed import shipped
 from tilewright.io.conventions.common import positive
 
@@ -24,16 +25,6 @@ _SAMPLE_COLUMNS = ("sample", "raw_dir", "region", "rows", "cols", "layout", "ove
 _MARKER_COLUMNS = (
     "cycle", "channel", "marker", "emission_nm", "exposure_ms", "background", "remove",
 )  # fmt: skip
-
-
-class ConfigError(ValueError):
-    """The configuration, a table or the raw data are wrong: sentences that name the fix."""
-
-    def __str__(self) -> str:
-        if len(self.args) == 1:
-            return str(self.args[0])
-        listed = (str(sentence).replace("\n", "\n    ") for sentence in self.args)
-        return f"{len(self.args)} problems:" + "".join(f"\n  - {text}" for text in listed)
 
 
 def every(*looks: Callable[[], Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tilewright.errors import LeaseError
 from tilewright.runtime.files import write_text_atomic
 
 #: ``hardware``: the device is not to be trusted. ``sticky``: the process can use it no more and
@@ -99,10 +100,6 @@ def _checksum(xp: Any) -> int:
         cells = cells * xp.uint32(1664525) + xp.uint32(1013904223)
         cells = (cells ^ (cells >> xp.uint32(15))) + xp.roll(cells, 4099)
     return int(cells.sum(dtype=xp.uint64))
-
-
-class HealthError(RuntimeError):
-    """The file of failures cannot be read or written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +247,7 @@ def _failures(root: Path) -> list[Failure]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
-        raise HealthError(f"{path} cannot be read ({error}); delete it") from None
+        raise LeaseError(f"{path} cannot be read ({error}); delete it") from None
     boot = _boot()
     return [failure for failure in noted if failure.boot == boot]
 
@@ -268,7 +265,7 @@ def _locked(root: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     except OSError as error:
-        raise HealthError(f"failures cannot be noted in {root} ({error}); fix the folder") from None
+        raise LeaseError(f"failures cannot be noted in {root} ({error}); fix the folder") from None
 
 
 def _boot() -> str:

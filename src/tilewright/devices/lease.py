@@ -18,17 +18,10 @@ from pathlib import Path
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim, Request, grants, leasable
 from tilewright.devices.evidence import Held, variables_set
-from tilewright.devices.health import HealthError
 from tilewright.devices.inventory import Snapshot
-from tilewright.devices.lease_queue import (
-    LOOK,
-    NOTICE,
-    LeaseQueue,
-    LeaseRootError,
-    Ticket,
-    lease_root,
-)
+from tilewright.devices.lease_queue import LOOK, NOTICE, LeaseQueue, Ticket, lease_root
 from tilewright.devices.slurm_grant import granted_lease
+from tilewright.errors import LeaseError, LeaseTimeoutError, NoDeviceError
 
 logger = logging.getLogger("tilewright")
 
@@ -40,14 +33,6 @@ OTHERS_S = 0.1
 AGAIN_S = 2.0
 #: EX_TEMPFAIL: trying again later may do.
 WAIT_EXIT_CODE = 75
-
-
-class LeaseTimeoutError(TimeoutError):
-    """No device became free within the wait limit; exit with :data:`WAIT_EXIT_CODE`."""
-
-
-class NoDeviceError(RuntimeError):
-    """No device of this machine can ever hold the request."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +166,7 @@ def _look(waiter: _Waiter, ticket: Ticket, request: Request, *, spread: bool) ->
             queue.save(replace(own, allowed=able))  # those it wanted cannot be had any more
         _grant(waiter, seen, bad, ticket, spread=spread)
         if not any((f / ticket.name).exists() for f in (queue.waiting, queue.holding)):
-            raise LeaseRootError(
+            raise LeaseError(
                 f"the claim of job {request.job} in {queue.root} was removed while it waited; "
                 "set TILEWRIGHT_LEASE_ROOT to a folder that nobody clears"
             )
@@ -228,7 +213,7 @@ def _give_back(waiter: _Waiter, ticket: Ticket) -> None:
             seen, bad = waiter.snapshot(), waiter.quarantined()
             with waiter.queue.locked():
                 _grant(waiter, seen, bad, None)
-    except (LeaseRootError, HealthError, OSError) as error:
+    except (LeaseError, OSError) as error:
         # the job's work is done, its locks end with its process, and those who wait look again
         logger.warning("what job %s held was not handed on: %s", ticket.name, error)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tilewright.devices.budget import LeaseClaim, Request
 from tilewright.devices.evidence import Held
+from tilewright.errors import LeaseError
 
 #: File systems that other machines see too: their locks and their UUIDs mean other devices.
 NETWORK = frozenset(
@@ -46,10 +47,6 @@ _CLAIM, _REQUEST = ({field.name for field in fields(kind)} for kind in (LeaseCla
 NOTICE, LOOK = b"n", b"l"
 
 
-class LeaseRootError(RuntimeError):
-    """The folder of the leases cannot be used, so no device may be."""
-
-
 def lease_root(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of this user's leases on this machine; it is made where it is absent.
 
@@ -60,7 +57,7 @@ def lease_root(environ: Mapping[str, str] = os.environ) -> Path:
 
     Raises
     ------
-    LeaseRootError
+    LeaseError
         It is on a network file system, a link, not ours, open to others, or cannot be written.
     """
     root = _named(environ)
@@ -110,8 +107,8 @@ def _named(environ: Mapping[str, str]) -> Path:
     return TEMPORARY / f"tilewright-{uid}"
 
 
-def _unusable(root: Path, what: str, fix: str) -> LeaseRootError:
-    return LeaseRootError(f"the folder of the device leases {root} {what}; {fix}")
+def _unusable(root: Path, what: str, fix: str) -> LeaseError:
+    return LeaseError(f"the folder of the device leases {root} {what}; {fix}")
 
 
 @dataclass(slots=True)
@@ -160,7 +157,7 @@ class LeaseQueue:
         try:
             lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError as error:
-            raise LeaseRootError(
+            raise LeaseError(
                 f"the folder of the device leases {self.root} was removed while in use; "
                 "set TILEWRIGHT_LEASE_ROOT to one that stays"
             ) from error

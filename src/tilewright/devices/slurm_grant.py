@@ -11,14 +11,11 @@ from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_gpus
 from tilewright.devices.budget import RESERVE_B, Request, leasable
 from tilewright.devices.evidence import Held
 from tilewright.devices.inventory import Snapshot
+from tilewright.errors import DeviceError
 
 #: Set in a job of the workflow that Slurm runs by itself.
 GRANTED = "TILEWRIGHT_GRANTED"
 DeviceChoice = Literal["auto", "gpu", "cpu"]
-
-
-class DeviceChoiceError(ValueError):
-    """``TILEWRIGHT_DEVICE`` names no device."""
 
 
 def device_from_environment(
@@ -28,7 +25,7 @@ def device_from_environment(
 
     Raises
     ------
-    DeviceChoiceError
+    DeviceError
         The variable is none of ``cpu``, ``gpu`` and ``auto``.
 
     Examples
@@ -38,7 +35,7 @@ def device_from_environment(
     """
     choice = environ.get("TILEWRIGHT_DEVICE") or otherwise
     if choice not in get_args(DeviceChoice):
-        raise DeviceChoiceError(f"TILEWRIGHT_DEVICE is '{choice}'; set it to cpu, gpu or auto")
+        raise DeviceError(f"TILEWRIGHT_DEVICE is '{choice}'; set it to cpu, gpu or auto")
     return cast(DeviceChoice, choice)
 
 

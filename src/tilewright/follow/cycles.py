@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.config.checks import UnusableError, check_raw
-from tilewright.config.experiment import ConfigError, Experiment, Sample
+from tilewright.config.checks import check_raw
+from tilewright.config.experiment import Experiment, Sample
 from tilewright.config.layout import Layout
+from tilewright.errors import ConfigError, RawDataError, UnusableError
 from tilewright.follow.watch import Files, Part, Quiet, by_cycle, parts_of
-from tilewright.io.conventions.common import RawDataError
 
 
 @dataclass(frozen=True)

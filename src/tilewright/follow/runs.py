@@ -18,6 +18,7 @@ from types import FrameType
 
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
+from tilewright.errors import ConfigError
 from tilewright.follow.verdicts import now, read_record
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -25,10 +26,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOCK_S = 1.0
 #: Snakemake locks a folder so soon after its start: 30 s for 2,500 jobs.
 _BEGINS_S = 300.0
-
-
-class OptionError(ValueError):
-    """The options for Snakemake cannot be used here; the message names the fix."""
 
 
 class Stop:
@@ -98,11 +95,11 @@ class Runs:
     def __post_init__(self) -> None:
         for word in self.options:
             if word == "--config" or word.startswith(("-C", "--config=")):
-                raise OptionError(
+                raise ConfigError(
                     f"{word} after -- would hide the cycles; write into the config file"
                 )
         if snakemake_command.only_looks(self.options):
-            raise OptionError("an option after -- has snakemake run nothing; leave it out")
+            raise ConfigError("an option after -- has snakemake run nothing; leave it out")
 
     def alone(self, say: Callable[[str], None]) -> bool:
         """Wait until nothing else follows here; return False where the end is asked for first."""

@@ -22,16 +22,13 @@ from snakemake_scheduler_plugin_tilewright.runtime.records import is_moment
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
+from tilewright.errors import ConfigError
 from tilewright.report.judge import judge_again, read_quality
 from tilewright.report.verdict import Item
 
 #: A command that notifies may take so long, and is called again so long after it failed.
 _NOTIFY_S, _AGAIN_S = 60, 600
 _KEYS = ("sample", "cycle", "channel", "stage", "metric")
-
-
-class NotifyError(ValueError):
-    """The command that notifies cannot be started; the message names the fix."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Teller:
 
     Raises
     ------
-    NotifyError
+    ConfigError
         There is no such command.
     """
 
@@ -91,9 +88,9 @@ class Teller:
         try:
             self._command = shlex.split(command)
         except ValueError as error:
-            raise NotifyError(f"--notify is {command!r}, which no shell reads: {error}") from None
+            raise ConfigError(f"--notify is {command!r}, which no shell reads: {error}") from None
         if self._command and shutil.which(self._command[0]) is None:
-            raise NotifyError(f"--notify is {command!r}, which is no command; give its whole path")
+            raise ConfigError(f"--notify is {command!r}, which is no command; give its whole path")
         self._known = {
             tuple(line.get(key) for key in _KEYS): (line.get("verdict"), line.get("text"))
             for line in read_record(record)

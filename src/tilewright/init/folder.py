@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable
+from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.recognise import Recognised, recognise, tables
 from tilewright.init.tile_layout import TileLayout, find_layout
@@ -18,10 +19,6 @@ from tilewright.installed import shipped
 from tilewright.io.conventions.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.runtime.files import write_text_atomic
-
-
-class InitError(ValueError):
-    """The configuration cannot be written; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def create_experiment(
 
     Raises
     ------
-    InitError
+    ConfigError
         One of the files is there already and ``force`` is not given.
     RawDataError
         The folder follows no known convention, or its metadata are broken.
@@ -98,12 +95,12 @@ def create_experiment(
     paths = [output / name for name in names]
     present = [str(path) for path in paths if path.exists()]
     if present and not force:
-        raise InitError(
+        raise ConfigError(
             f"{', '.join(present)} exist already; give --force to overwrite, or another --output"
         )
     for folder in (raw.resolve(), output):
         if re.search("[\ud800-\udfff]", str(folder)):
-            raise InitError(f"the name {printable(folder)} is not UTF-8; rename it")
+            raise ConfigError(f"the name {printable(folder)} is not UTF-8; rename it")
     recognised = recognise(raw)
     raw = recognised.folder
     metadata = read_metadata(raw, recognised)

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
+from tilewright.errors import RawDataError
 from tilewright.io.conventions import codex, containers, scan
 from tilewright.io.conventions.common import (
-    RawDataError,
     RawPlane,
     ScanOptions,
     cycle_folders,

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.errors import DeviceError
+
 #: An array of the backend's namespace: ``numpy.ndarray`` or ``cupy.ndarray``.
 Array = Any
 #: Arrays on the host.
@@ -22,10 +24,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Device = Literal["cpu", "gpu"]
-
-
-class DeviceError(RuntimeError):
-    """The device asked for cannot be used; the message names the cause and the fix."""
 
 
 @dataclass

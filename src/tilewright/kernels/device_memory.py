@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar, cast
 
+from tilewright.errors import DeviceMemoryError
 from tilewright.kernels.backend import Backend
 
 P = ParamSpec("P")
@@ -26,10 +27,6 @@ _MB = 2**20
 #: cuFFT, cuBLAS and cuSOLVER allocate by themselves, beside CuPy's pool, and so does the driver.
 _NO_MEMORY = re.compile(r"_ALLOC_FAILED\b|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY")
 _ASKED = re.compile(r"allocating ([\d,]+) bytes")
-
-
-class DeviceMemoryError(RuntimeError):
-    """The device's memory does not hold even the smallest part of the work."""
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,13 @@ from typing import Any
 
 from tilewright.devices.budget import MIB, Request, leasable, whole_above_b
 from tilewright.devices.evidence import CONTEXT_B, Held, watched
-from tilewright.devices.health import (
-    HealthError,
-    classify,
-    failed_on,
-    note_failure,
-    preflight,
-    quarantined,
-)
+from tilewright.devices.health import classify, failed_on, note_failure, preflight, quarantined
 from tilewright.devices.inventory import Device, snapshot
 from tilewright.devices.lease import lease
 from tilewright.devices.lease_queue import lease_root
 from tilewright.devices.slurm_grant import by_slurm
-from tilewright.kernels.backend import Backend, DeviceError, DeviceUse, gpu_backend
+from tilewright.errors import DeviceError, LeaseError
+from tilewright.kernels.backend import Backend, DeviceUse, gpu_backend
 from tilewright.kernels.device_memory import note_peak
 
 logger = logging.getLogger("tilewright")
@@ -98,7 +92,7 @@ def leased_backend(
 
     Raises
     ------
-    NoDeviceError, LeaseTimeoutError, LeaseRootError
+    NoDeviceError, LeaseTimeoutError, LeaseError
         No device can be had.
     DeviceError
         The device does not work; it is noted, and another try goes elsewhere.
@@ -168,6 +162,6 @@ def _noted(root: Path | None, held: Held, job: str) -> Iterator[None]:
         if root and of_device and (fault := classify(text)) not in ("other", "memory"):
             try:
                 note_failure(root, held.uuid, job, fault, text[:300])
-            except HealthError as unnoted:
+            except LeaseError as unnoted:
                 logger.error("the failure of device %s is not noted: %s", held.uuid, unnoted)
         raise

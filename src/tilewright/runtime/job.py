@@ -15,8 +15,9 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
-from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError
-from tilewright.kernels.backend import Backend, DeviceError, cpu_backend
+from tilewright.devices.lease import WAIT_EXIT_CODE
+from tilewright.errors import DeviceError, LeaseTimeoutError
+from tilewright.kernels.backend import Backend, cpu_backend
 
 logger = logging.getLogger("tilewright")
 

@@ -8,16 +8,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
-from tilewright.config.experiment import ConfigError
 from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings
 from tilewright.devices.budget import MIB, leasable, leased_b, room_b, whole_above_b
 from tilewright.devices.evidence import CONTEXT_B
-from tilewright.devices.health import HealthError, quarantined
+from tilewright.devices.health import quarantined
 from tilewright.devices.inventory import Snapshot, snapshot
 from tilewright.devices.lease import leases
-from tilewright.devices.lease_queue import LeaseRootError, lease_root
+from tilewright.devices.lease_queue import lease_root
 from tilewright.devices.slurm_grant import DeviceChoice, device_from_environment
+from tilewright.errors import ConfigError, LeaseError
 
 NO_CUPY = "not installed: install tilewright[cuda12] or [cuda13]"
 
@@ -29,7 +29,7 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
 
     Raises
     ------
-    LeaseRootError, HealthError
+    LeaseError
         There are GPUs, and the folder of their leases cannot be used.
     """
     seen = snapshot(environ)
@@ -125,7 +125,7 @@ def pools() -> dict[str, int]:
     """
     try:
         gpus = len(usable_gpus().devices)
-    except (LeaseRootError, HealthError):
+    except LeaseError:
         return {}
     if not gpus:
         return {}

@@ -24,7 +24,8 @@ from typing import Any
 from tests.support.forked import fork
 from tilewright.devices.budget import RESERVE_B, Request
 from tilewright.devices.inventory import Device, Snapshot
-from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError, lease, leases
+from tilewright.devices.lease import WAIT_EXIT_CODE, lease, leases
+from tilewright.errors import LeaseTimeoutError
 
 GIB = 2**30
 FOREIGN_PID = 1

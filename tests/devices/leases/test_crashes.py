@@ -29,7 +29,8 @@ from tests.devices.leases.lease_jobs import (
 )
 from tests.support.forked import fork
 from tilewright.devices.budget import Request
-from tilewright.devices.lease import LeaseTimeoutError, lease, leases
+from tilewright.devices.lease import lease, leases
+from tilewright.errors import LeaseTimeoutError
 
 
 def test_a_killed_holder_and_a_killed_waiter_block_nobody_and_are_noted(

@@ -13,8 +13,9 @@ from tests.devices.leases.lease_jobs import GIB
 from tilewright.devices.budget import RESERVE_B, Request
 from tilewright.devices.evidence import Held
 from tilewright.devices.inventory import Device, Snapshot
-from tilewright.devices.lease import NoDeviceError, lease, leases
+from tilewright.devices.lease import lease, leases
 from tilewright.devices.slurm_grant import GRANTED, use_granted_device
+from tilewright.errors import NoDeviceError
 
 ONE = Snapshot((Device("GPU-a", 0, "fake", 25 * GIB, 0),), driver="fake 1")
 TWO = Snapshot((*ONE.devices, Device("GPU-b", 1, "fake", 25 * GIB, 0)))

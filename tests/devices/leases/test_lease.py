@@ -12,8 +12,8 @@ from tests.devices.leases.conftest import Own
 from tests.devices.leases.lease_jobs import GIB, Jobs, Machine, code, holders, waiters
 from tilewright.devices.budget import Request
 from tilewright.devices.evidence import CONTEXT_B
-from tilewright.devices.lease import WAIT_EXIT_CODE, LeaseTimeoutError, NoDeviceError, lease, leases
-from tilewright.devices.lease_queue import LeaseRootError
+from tilewright.devices.lease import WAIT_EXIT_CODE, lease, leases
+from tilewright.errors import LeaseError, LeaseTimeoutError, NoDeviceError
 
 
 def test_the_variables_are_set_within_and_undone_after(
@@ -102,7 +102,7 @@ def test_an_unusable_root_is_an_error(
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "missing" / "root"))
     with (
-        pytest.raises(LeaseRootError, match="cannot be made"),
+        pytest.raises(LeaseError, match="cannot be made"),
         lease(Request(GIB, "edf"), snapshot=machine.snapshot),
     ):
         pass

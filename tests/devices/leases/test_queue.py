@@ -9,7 +9,8 @@ import pytest
 from tests.devices.leases.conftest import Own
 from tests.devices.leases.lease_jobs import GIB, Jobs, Machine, code, holders, kill, until, waiters
 from tilewright.devices.budget import PASSES, Request
-from tilewright.devices.lease import NoDeviceError, leases
+from tilewright.devices.lease import leases
+from tilewright.errors import NoDeviceError
 
 TWO = {"GPU-a": 25, "GPU-b": 25}
 

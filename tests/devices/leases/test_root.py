@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tilewright.devices import lease_queue
-from tilewright.devices.lease_queue import LeaseRootError, file_system, lease_root
+from tilewright.devices.lease_queue import file_system, lease_root
+from tilewright.errors import LeaseError
 
 MOUNTS = {
     "/": "ext4",
@@ -29,7 +30,7 @@ def mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mounts: Mapping[str, 
 
 
 def refused(root: object, words: str) -> None:
-    with pytest.raises(LeaseRootError, match=words):
+    with pytest.raises(LeaseError, match=words):
         lease_root({"TILEWRIGHT_LEASE_ROOT": str(root)})
 
 

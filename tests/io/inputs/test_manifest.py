@@ -14,7 +14,7 @@ import pytest
 import tifffile
 
 from tests.support.convention_raw import CODEX
-from tilewright.io.conventions.common import RawDataError
+from tilewright.errors import RawDataError
 from tilewright.io.inputs import raw_headers
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tiles import left_out_tiles, open_tiles

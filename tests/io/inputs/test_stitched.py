@@ -18,8 +18,9 @@ from tests.support.stitched_files import (
     write_ome_pyramid,
     write_qptiff,
 )
+from tilewright.errors import RawDataError
 from tilewright.io.conventions import scan
-from tilewright.io.conventions.common import RawDataError, ScanOptions
+from tilewright.io.conventions.common import ScanOptions
 from tilewright.io.conventions.stitched import lossy_sentences, read_image, read_images
 from tilewright.io.inputs.stitched_plane import StitchedPlane, windows_of_table
 from tilewright.io.results.mosaic import open_mosaic

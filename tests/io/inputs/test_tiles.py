@@ -9,7 +9,7 @@ import tifffile
 from numpy.typing import NDArray
 
 from tests.support.convention_raw import CODEX
-from tilewright.io.conventions.common import RawDataError
+from tilewright.errors import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tiles import Tiles, open_tiles
 

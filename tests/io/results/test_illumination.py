@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tifffile
 
-from tilewright.io.conventions.common import RawDataError
+from tilewright.errors import RawDataError, ResultFileError
 from tilewright.io.results.illumination import Illumination, read_illumination, write_illumination
-from tilewright.io.results.reading import ResultFileError
 from tilewright.stages.illumination.estimate import read_files
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from zarr.storage import _local as local_store
 
 from tests.support.runs import digests
+from tilewright.errors import ResultFileError
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
-from tilewright.io.results.zarr_store import OmeZarrVersion, StoreError
+from tilewright.io.results.zarr_store import OmeZarrVersion
 
 VERSIONS: list[OmeZarrVersion] = ["0.4", "0.5"]
 MODELS: dict[str, Any] = {"0.4": yaozarrs.v04.Image, "0.5": yaozarrs.v05.OMEZarrGroupJSON}
@@ -151,7 +152,7 @@ def test_wrong_blocks_are_refused_and_the_old_mosaic_stays(
     before = digests(path)
     blocks = ((0, 0, 0, np.zeros((64, 64), np.uint16)), (*where, np.zeros(shape, dtype)))
     with (
-        pytest.raises(StoreError, match=message),
+        pytest.raises(ResultFileError, match=message),
         create_mosaic(path, (2, 128, 128), "uint16", 64, VOXEL_UM, "m") as mosaic,
     ):
         list(starmap(mosaic.write, blocks))
@@ -161,9 +162,9 @@ def test_wrong_blocks_are_refused_and_the_old_mosaic_stays(
 
 def test_attributes_without_a_form_in_json_are_refused(tmp_path: Path) -> None:
     with (
-        pytest.raises(StoreError, match="JSON"),
+        pytest.raises(ResultFileError, match="JSON"),
         create_mosaic(tmp_path / "m.zarr", (1, 8, 8), "uint16", 8, VOXEL_UM, "m") as mosaic,
     ):
         mosaic.attributes["mean"] = float("nan")
-    with pytest.raises(StoreError, match="missing"):
+    with pytest.raises(ResultFileError, match="missing"):
         open_mosaic(tmp_path / "m.zarr")

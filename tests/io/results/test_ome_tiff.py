@@ -12,9 +12,10 @@ import yaozarrs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright.errors import ResultFileError
 from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.ome_zarr import create_image, halve, open_image
-from tilewright.io.results.zarr_store import OmeZarrVersion, StoreError
+from tilewright.io.results.zarr_store import OmeZarrVersion
 
 NAMES = ["DAPI", "CD3", "µ-opioid & co"]
 OME = "{http://www.openmicroscopy.org/Schemas/OME/2016-06}"
@@ -138,6 +139,6 @@ def test_an_error_leaves_no_image(tmp_path: Path) -> None:
         create_image(tmp_path / "i", (9, 9), "uint16", 8, (1, 1), ["a"], name="i"),
     ):
         raise RuntimeError("camera")
-    with pytest.raises(StoreError, match="missing"):
+    with pytest.raises(ResultFileError, match="missing"):
         write_ome_tiff(tmp_path / "i", tmp_path / "s.ome.tif")
     assert not list(tmp_path.iterdir())

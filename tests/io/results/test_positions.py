@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tile_configuration import read_tile_configuration
+from tilewright.errors import ResultFileError
 from tilewright.io.results.positions import (
     Edges,
     Positions,
@@ -17,7 +18,6 @@ from tilewright.io.results.positions import (
     write_table,
     write_tile_configuration,
 )
-from tilewright.io.results.reading import ResultFileError
 
 HEADER = "row,col,y_px,x_px,sigma_px,island\n"
 PX = st.floats(-1e6, 1e6).map(lambda value: round(value, 4))

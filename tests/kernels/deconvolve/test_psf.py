@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from scipy.special import j0, j1
 
+from tilewright.errors import ProcessingError
 from tilewright.kernels.deconvolve import psf as psf_module
-from tilewright.kernels.deconvolve.psf import Optics, PsfError, gibson_lanni, measured_psf
+from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni, measured_psf
 
 AIR = Optics(0.75, 668, 1.0, 1.44)
 OIL = Optics(1.4, 600, 1.515, 1.47)
@@ -83,7 +84,7 @@ def test_depth_aberrates_and_keeps_the_peak_in_the_middle_plane() -> None:
     ],
 )
 def test_impossible_optics_and_grids_are_refused(optics: Any, grid: Any, named: str) -> None:
-    with pytest.raises(PsfError, match=named or None):
+    with pytest.raises(ProcessingError, match=named or None):
         gibson_lanni(
             Optics.from_mapping({**vars(AIR), **optics}),
             **{"voxel_um": VOXEL, "planes": 5, **grid},
@@ -131,5 +132,5 @@ def test_measured_psf_is_resampled_to_the_data(finer: int) -> None:
     "image", [np.zeros((4, 5)), np.zeros((3, 9, 9)), np.full((3, 9, 9), np.nan)]
 )
 def test_useless_psf_images_are_refused(image: Any) -> None:
-    with pytest.raises(PsfError):
+    with pytest.raises(ProcessingError):
         measured_psf(image, (1, 1, 1), (1, 1, 1), 3)

@@ -15,11 +15,11 @@ from scipy.ndimage import gaussian_filter
 from tests.stages.deconvolve import deconvolve_runs
 from tests.stages.deconvolve.deconvolve_runs import CPU, OPTICS, PEDESTAL, VOXEL, run, tissue
 from tests.support.wavy_stack import psnr
-from tilewright.io.conventions.common import RawDataError
+from tilewright.errors import ProcessingError, RawDataError
 from tilewright.io.inputs.psf_file import read_psf
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.deconvolve.psf import Optics, PsfError, gibson_lanni
+from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.stages.edf.plane import Method, edf_plane
 from tilewright.stages.tile_windows import tile_windows
 
@@ -220,5 +220,5 @@ def test_bad_psf_files_and_missing_optics_are_named(tmp_path: Path) -> None:
     with pytest.raises(RawDataError, match="stack"):
         read_psf(tmp_path / "flat.tif")
     for value in (None, math.nan):
-        with pytest.raises(PsfError, match="emission_nm"):
+        with pytest.raises(ProcessingError, match="emission_nm"):
             run(tmp_path, counts, optics={**OPTICS, "emission_nm": value})

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from tests.stages.edf.edf_runs import CPU, DECONVOLVED, OPTICS, projected, run, store
 from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
 from tests.support.wavy_stack import psnr
+from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.kernels.deconvolve.psf import PsfError
 from tilewright.stages.edf import direct as direct_edf
 from tilewright.stages.edf import plane as edf
-from tilewright.stages.edf.plane import EdfError
 
 DIRECT: dict[str, Any] = {"method": "direct"}
 
@@ -208,10 +207,10 @@ def test_a_measured_psf_is_used_instead(tmp_path: Path) -> None:
 def test_impossible_wishes_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
     stack = counts_of(1)[0]
     source = store(tmp_path / "in.zarr", stack, 96)
-    with pytest.raises(PsfError, match="numerical_aperture"):
+    with pytest.raises(ProcessingError, match="numerical_aperture"):
         run(tmp_path, source, **DIRECT, optics=None)
     light = store(tmp_path / "light.zarr", stack.astype(np.float32), 96, DECONVOLVED)
-    with pytest.raises(EdfError, match="needs the stitched stack"):
+    with pytest.raises(ProcessingError, match="needs the stitched stack"):
         run(tmp_path, light, **DIRECT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "light.zarr"]
 

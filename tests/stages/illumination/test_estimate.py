@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.support import illumination_truth
 from tests.support.array_tiles import ArrayTiles
 from tests.support.illumination_truth import OFFSET_COUNTS, make_tiles, relative_rmse, vignette
-from tilewright.io.conventions.common import RawDataError
+from tilewright.errors import ProcessingError, RawDataError
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend, cpu_backend
@@ -27,11 +27,7 @@ from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.kernels.illumination.overlap_photometry import relative_difference
 from tilewright.report.metric_table import METRICS
 from tilewright.stages.illumination.binned_tiles import measure_tiles
-from tilewright.stages.illumination.estimate import (
-    IlluminationError,
-    estimate_channels,
-    estimate_illumination,
-)
+from tilewright.stages.illumination.estimate import estimate_channels, estimate_illumination
 from tilewright.stages.tile_positions.locate import locate
 
 SIZE = 128
@@ -386,7 +382,7 @@ def test_given_files_are_used_and_misfits_named(tmp_path: Path) -> None:
     with pytest.raises(RawDataError, match=r"small\.tif"):
         run(tiles, places, method="file", flat_file=small)
     fewer = dataclasses.replace(places, y_px=places.y_px[:2], x_px=places.x_px[:2])
-    with pytest.raises(IlluminationError, match="2 positions do not fit 16 tiles"):
+    with pytest.raises(ProcessingError, match="2 positions do not fit 16 tiles"):
         run(tiles, fewer)
     found, numbers = run(tiles, places, method="none")
     np.testing.assert_array_equal(found.flat, 1.0)

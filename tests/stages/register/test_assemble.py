@@ -11,10 +11,10 @@ import tifffile
 from numpy.typing import NDArray
 
 from tests.support.tissue_pair import Pair, make_pair
+from tilewright.errors import ResultFileError
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.transform import write_transform
-from tilewright.io.results.zarr_store import StoreError
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register.assemble import assemble
@@ -156,7 +156,9 @@ def test_cycles_that_do_not_fit_together_are_named(
     resample(9, [(marker, channel, plane)], None, plane, *paths, backend=CPU, **OPTIONS)
     image = made / "s.ome.tif", made / "s.ome.zarr", made / "markers.csv"
     cycles = [(2, made / "cycle2.zarr"), (9, paths[0])]
-    with pytest.raises(StoreError, match=r"cycle9\.zarr is not like .*cycle2\.zarr; make both"):
+    with pytest.raises(
+        ResultFileError, match=r"cycle9\.zarr is not like .*cycle2\.zarr; make both"
+    ):
         assemble(cycles, *image, compression="deflate", tile_px=128, workers=2)
     assert image[0].read_bytes() == before
 

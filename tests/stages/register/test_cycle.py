@@ -12,14 +12,14 @@ from scipy import ndimage
 
 from benchmarks.slides import Motion, Slide, counts
 from tests.support.tissue_pair import Pair, make_pair
+from tilewright.errors import MismatchError, ResultFileError
 from tilewright.io.results.mosaic import create_mosaic
-from tilewright.io.results.reading import ResultFileError
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.metric_table import METRICS
 from tilewright.stages.register import cycle as stage
-from tilewright.stages.register.cycle import MismatchError, register
+from tilewright.stages.register.cycle import register
 from tilewright.stages.register.plane_views import Plane
 
 Image = NDArray[np.uint16]

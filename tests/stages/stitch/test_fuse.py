@@ -11,9 +11,10 @@ from tests.stages.stitch import stitch_runs
 from tests.stages.stitch.stitch_runs import illumination, make_tiles, positions_of, run
 from tests.support.array_tiles import ArrayTiles
 from tests.support.runs import digests
+from tilewright.errors import ProcessingError
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
-from tilewright.stages.stitch.fuse import StitchError, overlap_px
+from tilewright.stages.stitch.fuse import overlap_px
 
 
 def test_chunks_give_what_one_piece_gives(tmp_path: Path, cpu: Backend) -> None:
@@ -126,13 +127,13 @@ def test_hot_camera_pixels_are_replaced(tmp_path: Path) -> None:
 
 def test_misfits_are_named(tmp_path: Path) -> None:
     tiles = make_tiles()
-    with pytest.raises(StitchError, match="row 3, column 2"):
+    with pytest.raises(ProcessingError, match="row 3, column 2"):
         run(tiles, tmp_path / "m.zarr", positions_of(tiles, slice(11)))
     light = illumination()
     short, below = replace(light, flat=light.flat[1:]), replace(light, pedestal=-5.0)
     bad = {"flat-field has shape": short, "median is -5 counts": below}
     for message, field in bad.items():
-        with pytest.raises(StitchError, match=message):
+        with pytest.raises(ProcessingError, match=message):
             run(tiles, tmp_path / "m.zarr", illumination=field)
     assert not list(tmp_path.iterdir())
 

@@ -13,12 +13,13 @@ from scipy import ndimage
 from tests.support.array_tiles import ArrayTiles
 from tests.support.lens_tiles import OFFSET, SIZE, Floats, even_light, lens_tiles, scale_of
 from tests.support.runs import digests
+from tilewright.errors import ProcessingError, ResultFileError
 from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.io.results.reading import ResultFileError, read_json
+from tilewright.io.results.reading import read_json
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.report.quality.overlaps import compare_tiles
-from tilewright.stages.stitch.fuse import StitchError, stitch
+from tilewright.stages.stitch.fuse import stitch
 from tilewright.stages.tile_positions.locate import LocatedTiles, locate, write_located
 
 CPU = cpu_backend(workers=2)
@@ -159,7 +160,7 @@ def test_mosaics_are_free_of_distortion(tmp_path: Path, guarded: Backend) -> Non
     unlike = [1.0 - np.mean([o.found.ncc_here for o in some]) for some in (known, ignored)]
     assert unlike[0] < 0.75 * unlike[1]
     np.testing.assert_allclose(placed(bent, backend=guarded).yx_px, found.yx_px, atol=1e-3)
-    with pytest.raises(StitchError, match="lens distortion is of tiles of"):
+    with pytest.raises(ProcessingError, match="lens distortion is of tiles of"):
         fused(tmp_path / "m.zarr", replace(bent, stack=bent.stack[:, :, 2:]), found, lens, CPU)
     for text in ("{}", "[1]", "not json", '{"used": true}'):
         path.write_text(text)

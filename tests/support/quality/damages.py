@@ -14,11 +14,8 @@ import numpy as np
 
 from tests.support.quality import faults as f
 from tests.support.quality.workbench import CYCLES, SAMPLE, Bench
-from tilewright.config.experiment import ConfigError
+from tilewright.errors import ConfigError, MismatchError, ProcessingError
 from tilewright.report.verdict import Item
-from tilewright.stages.edf.plane import EdfError
-from tilewright.stages.edf.stack_survey import StackError
-from tilewright.stages.register.cycle import MismatchError
 
 _RANK = {"pass": 0, "warn": 1, "fail": 2}
 Baseline = dict[tuple[str, int, str, str], Item]
@@ -71,7 +68,7 @@ def judge_damage(damage: Damage, bench: Bench, folder: Path, *, drawn: bool = Fa
     copy = bench.copy(folder)
     try:
         asked = damage.harm(copy)
-    except (ConfigError, EdfError, MismatchError, StackError) as refusal:
+    except (ConfigError, ProcessingError, MismatchError) as refusal:
         return [_refused(str(refusal))]
     return [item for each in asked for item in copy.quality(*each, drawn=drawn)]
 

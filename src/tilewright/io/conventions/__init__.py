@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from tilewright.errors import RawDataError
 from tilewright.io.conventions import (
     codex,
     containers,
@@ -20,7 +21,7 @@ from tilewright.io.conventions import (
     phenix,
     stitched,
 )
-from tilewright.io.conventions.common import RawDataError, RawPlane, ScanOptions
+from tilewright.io.conventions.common import RawPlane, ScanOptions
 from tilewright.io.conventions.described import LocatedImage, place
 
 #: Conventions of names.

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tilewright.errors import RawDataError
 from tilewright.io.tiff.metadata import of_tiff
 
 #: Beside the manifests: the folder below which their paths lie.
@@ -23,10 +24,6 @@ DAMAGED = (
     *(struct.error, SyntaxError),  # as of broken XML
 )
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
-
-
-class RawDataError(ValueError):
-    """Raw data cannot be used; the message names the files and the fix."""
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tilewright.errors import RawDataError
 from tilewright.io.conventions.common import (
-    RawDataError,
     cycle_number,
     list_folder,
     own_or_below,

@@ -7,13 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tilewright.io.conventions.common import (
-    RawDataError,
-    RawPlane,
-    ScanOptions,
-    clean_token,
-    natural_key,
-)
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import RawPlane, ScanOptions, clean_token, natural_key
 from tilewright.io.conventions.ome_xml import OmeImage, OmePlane
 
 #: Sizes are taken as equal within this share: files round theirs.

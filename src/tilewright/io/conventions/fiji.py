@@ -6,8 +6,8 @@ import math
 import re
 from pathlib import Path
 
+from tilewright.errors import RawDataError
 from tilewright.io.conventions.common import (
-    RawDataError,
     RawPlane,
     ScanOptions,
     cycle_folders,

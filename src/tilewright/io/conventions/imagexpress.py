@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from tilewright.errors import RawDataError
 from tilewright.io.conventions.common import (
-    RawDataError,
     RawPlane,
     ScanOptions,
     cycle_number,

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from tilewright.io.conventions.common import RawDataError, clean_token, walk_images
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import clean_token, walk_images
 from tilewright.io.conventions.described import LocatedImage
 from tilewright.io.conventions.ome_tiff import ome_xml
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, parse_ome_xml

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tilewright.io.conventions.common import RawDataError, cycle_number, own_or_below, positive
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import cycle_number, own_or_below, positive
 from tilewright.io.conventions.described import ListedPlane, LocatedImage, number_cycles, tiles
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 

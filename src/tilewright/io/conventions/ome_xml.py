@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.io.conventions.common import RawDataError, finite
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import finite
 from tilewright.io.tiff.metadata import MICROMETRES
 
 if TYPE_CHECKING:

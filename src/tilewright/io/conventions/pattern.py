@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tilewright.errors import RawDataError
 from tilewright.io.conventions.common import (
-    RawDataError,
     RawPlane,
     ScanOptions,
     list_folder,

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tilewright.io.conventions.common import RawDataError, cycle_folders, positive, readable
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import cycle_folders, positive, readable
 from tilewright.io.conventions.described import ListedPlane, LocatedImage, number_cycles, tiles
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 

@@ -14,11 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tilewright.io.conventions.common import TIFF, RawDataError, cycle_files, natural_key
+from tilewright.errors import BrokenTiffError, RawDataError
+from tilewright.io.conventions.common import TIFF, cycle_files, natural_key
 from tilewright.io.conventions.described import LocatedImage
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, describe_image
 from tilewright.io.tiff.metadata import imagej_unit, pixel_um
-from tilewright.io.tiff.page_headers import BrokenTiffError, read_page_headers
+from tilewright.io.tiff.page_headers import read_page_headers
 from tilewright.io.tiff.raw_header import PIXEL_TYPES, RawHeader, pixel_problem
 
 #: Suffixes that files of single tiles do not have.

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from tilewright.io.conventions.common import RawDataError, finite
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import finite
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from tilewright.errors import PixelsError, RawDataError
 from tilewright.io.conventions import scan, stitched
-from tilewright.io.conventions.common import (
-    RAW_DIR_FILE,
-    RawDataError,
-    RawPlane,
-    ScanOptions,
-    select_region,
-)
+from tilewright.io.conventions.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_grid import TileGrid, arrange, completeness, leave_out, tile_key
 from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
@@ -39,10 +34,6 @@ COLUMNS = (
 _LOOKED = "looked_at.txt"
 #: Problems listed in full; the rest are counted.
 _LISTED = 10
-
-
-class PixelsError(RawDataError):
-    """Every file is there and whole, but what it shows cannot be used."""
 
 
 def build_manifest(

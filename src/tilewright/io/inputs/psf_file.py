@@ -9,7 +9,8 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError, readable
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import readable
 from tilewright.io.conventions.ome_xml import describe_image
 
 

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from tilewright.errors import BrokenTiffError, RawDataError
 from tilewright.io.conventions import containers
-from tilewright.io.conventions.common import DAMAGED, RawDataError
-from tilewright.io.tiff.page_headers import BrokenTiffError, read_page_headers
+from tilewright.io.conventions.common import DAMAGED
+from tilewright.io.tiff.page_headers import read_page_headers
 from tilewright.io.tiff.raw_header import PIXEL_TYPES, SCALED_TYPE, RawHeader, pixel_problem
 
 #: File systems of clusters answer one question slowly, but many at once.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError
+from tilewright.errors import RawDataError
 from tilewright.io.conventions.ome_xml import parse_ome_xml
 from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of_table
 from tilewright.io.inputs.tiles import Tiles, tiles_of_table

@@ -15,7 +15,8 @@ import tifffile
 import zarr
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError, readable
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import readable
 from tilewright.io.inputs.tiles import of_manifest
 
 #: Side of the windows that are looked at before any work starts.

@@ -13,8 +13,9 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from tilewright.errors import RawDataError
 from tilewright.io.conventions import containers
-from tilewright.io.conventions.common import RAW_DIR_FILE, RawDataError, readable
+from tilewright.io.conventions.common import RAW_DIR_FILE, readable
 
 _T = TypeVar("_T")
 

@@ -24,6 +24,7 @@ import tifffile
 import yaml
 from zarr.storage import LocalStore
 
+from tilewright.errors import ConfigError
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.zarr_store import OmeZarrVersion, create_store, multiscales
 from tilewright.runtime.files import csv_text, write_text_atomic
@@ -37,10 +38,6 @@ _HTAN_COLUMNS = (
     "Excitation Bandwidth", "Emission Bandwidth", "Metal Isotope Element", "Metal Isotope Mass",
     "Oligo Barcode Upper Strand", "Oligo Barcode Lower Strand", "Dilution", "Concentration",
 )  # fmt: skip
-
-
-class ExportError(ValueError):
-    """The image cannot be handed on as asked; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +169,7 @@ def _to_spatialdata(image: RegisteredImage, folder: Path) -> list[Path]:
     others = {*path.glob("*"), *path.glob("images/*")} - {path / "images"}
     others = {p for p in others if not p.name.startswith(".") and p.name != "zarr.json"}
     if others - {path / "images" / image.sample}:
-        raise ExportError(f"{path} holds more than this image; export to another folder")
+        raise ConfigError(f"{path} holds more than this image; export to another folder")
     with create_store(path, version) as root:
         root.update_attributes({"spatialdata_attrs": {"version": container}})
         element = root.create_group("images").create_group(image.sample)
@@ -198,7 +195,7 @@ def _system(name: str, scale: Sequence[float]) -> dict[str, Any]:
 
 
 #: Consumer to what writes what it needs of an image below a folder, and returns the paths; links
-#: are relative. ExportError: something else is at a path, or the file system knows no links.
+#: are relative. ConfigError: something else is at a path, or the file system knows no links.
 CONSUMERS: dict[str, Callable[[RegisteredImage, Path], list[Path]]] = {
     "mcmicro": _to_mcmicro,
     "hubmap": _to_hubmap,
@@ -220,7 +217,7 @@ def _text(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         if path.read_text(encoding="utf-8") != text:
-            raise ExportError(
+            raise ConfigError(
                 f"{path} is there and says something else; move it, or export to another folder"
             )
         return path
@@ -246,11 +243,11 @@ def _link(path: Path, target: Path) -> Path:
     if path.is_symlink():
         path.unlink()
     elif path.exists():
-        raise ExportError(f"{path} is there and is no link; export to another folder")
+        raise ConfigError(f"{path} is there and is no link; export to another folder")
     try:
         path.symlink_to(os.path.relpath(target.resolve(), path.parent.resolve()))
     except OSError as error:
-        raise ExportError(f"{path} cannot be a link ({error}); export to another folder") from error
+        raise ConfigError(f"{path} cannot be a link ({error}); export to another folder") from error
     return path
 
 
@@ -260,8 +257,8 @@ def _offsets(tiff: Path, channels: int) -> Path:
         with tifffile.TiffFile(tiff) as file:
             offsets = [page.offset for page in file.pages]
     except (tifffile.TiffFileError, struct.error, ValueError) as error:
-        raise ExportError(f"{tiff} is no whole TIFF ({error}); make the image again") from error
+        raise ConfigError(f"{tiff} is no whole TIFF ({error}); make the image again") from error
     if len(offsets) != channels:  # tifffile only logs that pages are missing
-        raise ExportError(f"{tiff} is no whole TIFF: it lacks channels; make the image again")
+        raise ConfigError(f"{tiff} is no whole TIFF: it lacks channels; make the image again")
     name = tiff.name.partition(".ome.tif")[0]
     return _text(tiff.with_name(f"{name}.offsets.json"), json.dumps(offsets) + "\n")

@@ -12,7 +12,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError
+from tilewright.errors import RawDataError
 from tilewright.io.results.reading import reading
 from tilewright.runtime.files import atomic_path, write_text_atomic
 

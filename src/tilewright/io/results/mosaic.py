@@ -65,7 +65,7 @@ def open_mosaic(path: str | Path) -> Mosaic:
 
     Raises
     ------
-    StoreError
+    ResultFileError
         There is no OME-Zarr image with axes z, y, x at ``path``.
     """
     path = Path(path)

@@ -55,7 +55,7 @@ def write_ome_tiff(
 
     Raises
     ------
-    StoreError
+    ResultFileError
         The image cannot be read.
     """
     image = open_image(image_path)

@@ -14,9 +14,9 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from tilewright.errors import ResultFileError
 from tilewright.io.results.zarr_store import (
     OmeZarrVersion,
-    StoreError,
     StoreWriter,
     create_level,
     create_store,
@@ -59,13 +59,13 @@ def open_image(path: str | Path) -> Image:
 
     Raises
     ------
-    StoreError
+    ResultFileError
         There is no OME-Zarr image with axes c, y, x and channel names at ``path``.
     """
     path = Path(path)
     ome, levels, (_, y_um, x_um), _ = open_store(path, "cyx")
     if "omero" not in ome:
-        raise StoreError(f"{path} has no named channels")
+        raise ResultFileError(f"{path} has no named channels")
     channels = ome["omero"]["channels"]
     names = tuple(channel["label"] for channel in channels)
     colours = tuple(channel["color"] for channel in channels)
@@ -142,7 +142,7 @@ def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str
 
     Raises
     ------
-    StoreError
+    ResultFileError
         A part cannot be read, or is of another size or form than the first.
     """
     path, images = Path(path), [open_image(part) for part in parts]
@@ -150,7 +150,7 @@ def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str
              for image in images]  # fmt: skip
     for image, form in zip(images, forms, strict=True):
         if form != forms[0]:
-            raise StoreError(f"{image.path} is not like {images[0].path}; make both again")
+            raise ResultFileError(f"{image.path} is not like {images[0].path}; make both again")
     names = [name for image in images for name in image.channel_names]
     version: OmeZarrVersion = "0.4" if forms[0][0][-1] == 2 else "0.5"
     with create_store(path, version) as group:

@@ -10,11 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewright.errors import ResultFileError
 from tilewright.io.conventions.common import DAMAGED
-
-
-class ResultFileError(ValueError):
-    """A file of results is not what was written; the message names it and the fix."""
 
 
 @contextlib.contextmanager

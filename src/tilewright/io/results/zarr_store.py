@@ -22,15 +22,12 @@ import zarr.codecs
 from numpy.typing import NDArray
 from zarr.core.sync import sync
 
+from tilewright.errors import ResultFileError
 from tilewright.runtime.files import atomic_path
 
 OmeZarrVersion = Literal["0.4", "0.5"]
 #: Key of the group's attributes that holds tilewright's own numbers.
 ATTRIBUTES_KEY = "tilewright"
-
-
-class StoreError(ValueError):
-    """An image store cannot be read or written as asked; the message says why."""
 
 
 def _end_writes() -> None:
@@ -103,25 +100,25 @@ def open_store(path: Path, axes: str) -> Stored:
 
     Raises
     ------
-    StoreError
+    ResultFileError
         There is no Zarr group at ``path``, or it is not an image with these axes.
     """
     try:
         group = zarr.open_group(path, mode="r")
     except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
-        raise StoreError(f"{path} is not an OME-Zarr image, or is missing") from error
+        raise ResultFileError(f"{path} is not an OME-Zarr image, or is missing") from error
     attributes: dict[str, Any] = dict(group.attrs)
     ome = attributes.get("ome", attributes)
     if not isinstance(ome, dict) or "multiscales" not in ome:
-        raise StoreError(f"{group.store_path} is not an OME-Zarr image: it has no multiscales")
+        raise ResultFileError(f"{group.store_path} is not an OME-Zarr image: it has no multiscales")
     image = ome["multiscales"][0]
     found = "".join(axis["name"] for axis in image["axes"])
     if found != axes:
-        raise StoreError(f"{path} has axes {found}, where {axes} are read")
+        raise ResultFileError(f"{path} has axes {found}, where {axes} are read")
     try:
         levels = tuple(group[dataset["path"]] for dataset in image["datasets"])
     except KeyError as error:
-        raise StoreError(f"{path} lacks a part ({error}); make the image again") from error
+        raise ResultFileError(f"{path} lacks a part ({error}); make the image again") from error
     scale_um = image["datasets"][0]["coordinateTransformations"][0]["scale"]
     return Stored(ome, levels, scale_um, attributes.get(ATTRIBUTES_KEY, {}))
 
@@ -206,16 +203,16 @@ class StoreWriter:
 
         Raises
         ------
-        StoreError
+        ResultFileError
             The block does not lie inside the array, or is of another dtype.
         """
         if block.dtype != self.dtype:
-            raise StoreError(f"a block of {block.dtype} cannot be written as {self.dtype}")
+            raise ResultFileError(f"a block of {block.dtype} cannot be written as {self.dtype}")
         for z, pixels in enumerate(block if block.ndim == 3 else block[None], plane):
             ends = (z + 1, y0 + pixels.shape[0], x0 + pixels.shape[1])
             starts = (z, y0, x0)
             if min(starts) < 0 or any(end > n for end, n in zip(ends, self.shape, strict=True)):
-                raise StoreError(
+                raise ResultFileError(
                     f"a block from {starts} to {ends} is outside the shape {self.shape}"
                 )
             aligned = all(
@@ -250,13 +247,15 @@ def describe(
 
     Raises
     ------
-    StoreError
+    ResultFileError
         A number is not finite, or a value has no form in JSON; ``path`` names the image.
     """
     try:
         text = json.dumps(attributes, allow_nan=False, default=lambda value: value.tolist())
     except (ValueError, TypeError, AttributeError) as error:
-        raise StoreError(f"{path}: the attributes cannot be stored as JSON ({error})") from error
+        raise ResultFileError(
+            f"{path}: the attributes cannot be stored as JSON ({error})"
+        ) from error
     group.update_attributes({**ome, ATTRIBUTES_KEY: json.loads(text)})
 
 

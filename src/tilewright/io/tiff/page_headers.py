@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO, NamedTuple
 
+from tilewright.errors import BrokenTiffError
+
 _WIDTH, _HEIGHT, _BITS, _SAMPLES, _FORMAT = 256, 257, 258, 277, 339
 _COMPRESSION, _PHOTOMETRIC = 259, 262
 _OFFSETS, _COUNTS = (273, 324), (279, 325)  # of strips or tiles
@@ -19,10 +21,6 @@ _TAGS = {
 }
 _CODES = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
 _KINDS = {1: "uint", 2: "int", 3: "float"}
-
-
-class BrokenTiffError(ValueError):
-    """The file is no TIFF, or ends before what its header promises."""
 
 
 class PageHeader(NamedTuple):

@@ -16,16 +16,13 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.special import j0
 
+from tilewright.errors import ProcessingError
 from tilewright.kernels.backend import Floats
 
 #: Points per pixel side that are averaged: within 0.3 % of twice as many at NA 0.75, 0.38 µm.
 _OVERSAMPLING = 7
 #: Of the planes' light, a PSF keeps at least this share, if the cap on its width allows it.
 _ENERGY = 0.98
-
-
-class PsfError(ValueError):
-    """A PSF cannot be computed or used; the message names the cause and the fix."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Optics:
 
     Raises
     ------
-    PsfError
+    ProcessingError
         A value is missing, not finite or not positive, or the aperture is impossible.
     """
 
@@ -60,14 +57,16 @@ class Optics:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not math.isfinite(value) or value <= 0:
-                raise PsfError(f"optics: {name} is {value}; give a positive number")
+                raise ProcessingError(f"optics: {name} is {value}; give a positive number")
         if self.numerical_aperture >= self.immersion_refractive_index:
-            raise PsfError(
+            raise ProcessingError(
                 f"optics: numerical_aperture {self.numerical_aperture} must be smaller than "
                 f"immersion_refractive_index {self.immersion_refractive_index}"
             )
         if not 200 <= self.emission_nm <= 2000:
-            raise PsfError(f"optics: emission_nm is {self.emission_nm}; give it in nanometres")
+            raise ProcessingError(
+                f"optics: emission_nm is {self.emission_nm}; give it in nanometres"
+            )
 
 
 def gibson_lanni(
@@ -112,13 +111,13 @@ def gibson_lanni(
 
     Raises
     ------
-    PsfError
+    ProcessingError
         The voxel, the planes or the depth are impossible.
     """
     if planes < 1 or planes % 2 == 0 or max_lateral_px < 1 or max_lateral_px % 2 == 0:
-        raise PsfError(f"a PSF needs odd sizes, not {planes} planes of {max_lateral_px} px")
+        raise ProcessingError(f"a PSF needs odd sizes, not {planes} planes of {max_lateral_px} px")
     if not all(math.isfinite(v) and v > 0 for v in voxel_um) or not voxel_um[1] == voxel_um[2]:
-        raise PsfError(f"voxel_um is {voxel_um}; give positive (z, y, x) with y equal to x")
+        raise ProcessingError(f"voxel_um is {voxel_um}; give positive (z, y, x) with y equal to x")
     z_um = _defoci_um(optics, voxel_um, planes, depth_um)
     half = max_lateral_px // 2
     # Only one octant is computed: rows y >= 0, columns 0 <= x <= y.
@@ -156,7 +155,7 @@ def _defoci_um(
 ) -> Floats:
     """Return the stage's positions of the planes; the sharpest is in the middle."""
     if not (math.isfinite(depth_um) and depth_um >= 0):
-        raise PsfError(f"depth_um is {depth_um}; give 0 or more")
+        raise ProcessingError(f"depth_um is {depth_um}; give 0 or more")
     z_um: Floats = (np.arange(planes) - planes // 2) * np.float64(voxel_um[0])
     return z_um + _best_focus_um(optics, depth_um) if depth_um > 0 else z_um
 
@@ -234,23 +233,27 @@ def measured_psf(
 
     Raises
     ------
-    PsfError
+    ProcessingError
         The image is not three-dimensional, not finite, or empty.
     """
     if image.ndim != 3 or image.size == 0:
-        raise PsfError(f"the PSF image has shape {image.shape}; it must be a stack (z, y, x)")
+        raise ProcessingError(
+            f"the PSF image has shape {image.shape}; it must be a stack (z, y, x)"
+        )
     bead = image.astype(np.float64)
     if not np.isfinite(bead).all():
-        raise PsfError("the PSF image holds NaN or infinite values")
+        raise ProcessingError("the PSF image holds NaN or infinite values")
     middle = bead[bead.shape[0] // 4 : bead.shape[0] - bead.shape[0] // 4]
     rim = np.concatenate([middle[:, 0], middle[:, -1], middle[:, :, 0], middle[:, :, -1]], axis=1)
     bead = np.maximum(bead - np.median(rim), 0)
     if bead.max() <= 0:
-        raise PsfError("the PSF image is empty: nothing in it exceeds its background")
+        raise ProcessingError("the PSF image is empty: nothing in it exceeds its background")
     centre = np.array(ndimage.center_of_mass(np.maximum(bead - bead.max() / 2, 0)))
     zoom = np.array(voxel_um) / np.array(image_voxel_um)
     if not (np.isfinite(zoom).all() and (zoom > 0).all()):
-        raise PsfError(f"PSF voxel {image_voxel_um} and data voxel {voxel_um} must be positive")
+        raise ProcessingError(
+            f"PSF voxel {image_voxel_um} and data voxel {voxel_um} must be positive"
+        )
     reach = np.minimum(centre, np.array(bead.shape) - 1 - centre) / zoom
     halves = [
         min(math.floor(r + 1e-6), cap // 2)

@@ -8,16 +8,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from tilewright.errors import QualityError
 from tilewright.io.results.reading import checked_rows, read_json, reading
 from tilewright.report.judge import judge_again, read_quality
 from tilewright.report.verdict import Item, worst
 from tilewright.runtime.files import csv_text, write_text_atomic
 
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
-
-
-class QualityError(RuntimeError):
-    """Items failed and the config says to stop; the message lists them."""
 
 
 def trusted_markers(

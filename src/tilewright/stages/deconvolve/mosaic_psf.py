@@ -54,7 +54,7 @@ def mosaic_psf(
 
     Raises
     ------
-    PsfError, RawDataError
+    ProcessingError, RawDataError
         The optics or the file are unusable.
     """
     planes = planes or 2 * finer * (mosaic.shape[0] - 1) + 1

@@ -108,9 +108,9 @@ def deconvolve(
 
     Raises
     ------
-    PsfError, RawDataError
+    ProcessingError, RawDataError
         The optics or the PSF file are unusable.
-    StackError
+    ProcessingError
         No plane is usable.
     DeviceMemoryError
         The GPU's memory does not hold the calibration tile, or the smallest tile.

@@ -18,6 +18,7 @@ import tifffile
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
@@ -103,11 +104,11 @@ def edf_plane(
 
     Raises
     ------
-    EdfError
+    ProcessingError
         The method is not possible with this source.
-    StackError
+    ProcessingError
         No plane is usable.
-    PsfError, RawDataError
+    ProcessingError, RawDataError
         The optics or the PSF file are unusable, and the method needs them.
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.
@@ -227,10 +228,6 @@ def _stream(
     return Streamed(heights, usage, clipped)
 
 
-class EdfError(ValueError):
-    """A stack cannot be projected as asked; the message names the file and the fix."""
-
-
 @dataclass(frozen=True)
 class ProjectionPlan:
     """How the stacks of all chunks are projected, and what the output records of it.
@@ -255,7 +252,7 @@ def plan_projection(
 
     Raises
     ------
-    EdfError
+    ProcessingError
         See ``edf.edf_plane``.
     """
     deconvolved = "iterations" in mosaic.attributes
@@ -265,12 +262,12 @@ def plan_projection(
     if mosaic.shape[0] == 1:
         return job
     if method == "psf_mean" and not deconvolved:
-        raise EdfError(
+        raise ProcessingError(
             f"edf: method psf_mean needs a deconvolved stack, but {mosaic.path} has not been "
             "deconvolved; give direct or soft_focus"
         )
     if method == "direct" and deconvolved:
-        raise EdfError(
+        raise ProcessingError(
             f"edf: method direct needs the stitched stack, but {mosaic.path} has been "
             "deconvolved; give the stitched one, or psf_mean"
         )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from tqdm import tqdm
 
+from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf.plane_order import PlanePairs, add_pairs, compare_planes
@@ -61,16 +62,12 @@ class StackSurvey:
         }
 
 
-class StackError(ValueError):
-    """A stack is of no use; the message names the file and the cause."""
-
-
 def survey_stack(backend: Backend, mosaic: Mosaic) -> StackSurvey:
     """Return what a sample of a raw mosaic tells.
 
     Raises
     ------
-    StackError
+    ProcessingError
         No plane is usable.
     """
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
@@ -88,7 +85,7 @@ def survey_stack(backend: Backend, mosaic: Mosaic) -> StackSurvey:
         verdicts = judge_planes(samples, pedestal, pairs)
     kept = kept_planes(mosaic, verdicts)
     if not kept.any():
-        raise StackError(f"no plane of {mosaic.path} is usable: {verdicts[0].reason}")
+        raise ProcessingError(f"no plane of {mosaic.path} is usable: {verdicts[0].reason}")
     if not np.array_equal(kept, before):
         noise = measure_noise(backend, mosaic, kept, pedestal)
     return StackSurvey(verdicts, kept, noise, pairs.ends if pairs is not None else (0.0, 0.0))

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError, readable
+from tilewright.errors import ProcessingError, RawDataError
+from tilewright.io.conventions.common import readable
 from tilewright.io.results.illumination import (
     OFFSET_BOUND,
     Illumination,
@@ -64,10 +65,6 @@ _DOUBTED = 0.05
 #: A dark-field is taken from empty tiles if it is more than this share of their glow: a third on
 #: the brain tiles. It is 0.02 on syn10, whose camera has none; taken off, it gave 1.5 % for 0.6 %.
 _EMPTY_STRUCTURE = 0.05
-
-
-class IlluminationError(ValueError):
-    """The options of the illumination stage cannot be followed; the message names the fix."""
 
 
 def estimate_illumination(
@@ -120,7 +117,7 @@ def estimate_illumination(
 
     Raises
     ------
-    IlluminationError
+    ProcessingError
         There are no tiles, or ``positions`` are of other ones.
     RawDataError
         A given file cannot be used.
@@ -226,9 +223,9 @@ def _estimate(
 
 def _check(tiles: TileSource, positions: Positions | None) -> None:
     if len(tiles.row) == 0:
-        raise IlluminationError("there are no tiles to estimate the illumination from")
+        raise ProcessingError("there are no tiles to estimate the illumination from")
     if positions is not None and len(positions.y_px) != len(tiles.row):
-        raise IlluminationError(
+        raise ProcessingError(
             f"{len(positions.y_px)} positions do not fit {len(tiles.row)} tiles; locate these tiles"
         )
 

@@ -35,7 +35,7 @@ def assemble(
 
     Raises
     ------
-    StoreError
+    ResultFileError
         An image cannot be read, or is not like the others.
     """
     names = join_images([image for _, image in cycles], ome_zarr)

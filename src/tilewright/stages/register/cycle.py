@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tilewright.errors import MismatchError
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.backend import Backend, Floats
@@ -55,10 +56,6 @@ _UNLIKE = (
     "check that both show the same tissue and channel in focus, raise max_shift_px or "
     "max_rotation_deg"
 )
-
-
-class MismatchError(RuntimeError):
-    """The two cycles do not show the same tissue; the message says by how much."""
 
 
 @memory_noted(_SMALLEST)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
 #: On a GPU the threads only read, move and write: four keep one device busy.
 _GPU_THREADS = 4
 SMALLEST = Smallest("stitch", "the flat-field, the dark-field and the smallest part of a chunk")
-
-
-class StitchError(ValueError):
-    """Tiles, positions and illumination do not fit one another; the message says where."""
 
 
 @memory_noted(SMALLEST)
@@ -101,7 +98,7 @@ def stitch(
 
     Raises
     ------
-    StitchError
+    ProcessingError
         A tile has no position, or the illumination does not fit the tiles.
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.
@@ -194,7 +191,7 @@ def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
     keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
     for r, c in keys:
         if (r, c) not in known or not np.isfinite(known[r, c]).all():
-            raise StitchError(
+            raise ProcessingError(
                 f"the tile at row {r}, column {c} has no position; "
                 "make tile_positions again from the same raw tiles"
             )
@@ -205,16 +202,16 @@ def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
 def _check(tiles: TileSource, illumination: Illumination, distortion: Distortion | None) -> None:
     size = tuple(tiles.shape[1:])
     if distortion is not None and distortion.shape != size:
-        raise StitchError(
+        raise ProcessingError(
             f"the lens distortion is of tiles of {distortion.shape}, but the tiles have {size}; "
             "make tile_positions again from the same raw tiles"
         )
     for name, field in (("flat-field", illumination.flat), ("dark-field", illumination.dark)):
         if field.shape != size:
-            raise StitchError(f"the {name} has shape {field.shape}, but the tiles have {size}")
+            raise ProcessingError(f"the {name} has shape {field.shape}, but the tiles have {size}")
     largest = np.iinfo(tiles.dtype).max
     if not 0 <= illumination.pedestal <= largest:
-        raise StitchError(
+        raise ProcessingError(
             f"the dark-field's median is {illumination.pedestal:g} counts, which {tiles.dtype} "
             f"tiles cannot keep as zero light; give a dark-field of 0 to {largest} counts"
         )

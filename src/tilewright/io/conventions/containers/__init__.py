@@ -14,7 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tilewright.io.conventions.common import RawDataError, cycle_files, readable
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import cycle_files, readable
 from tilewright.io.conventions.described import LocatedImage, number_cycles
 from tilewright.io.conventions.ome_xml import OmeImage
 

@@ -17,7 +17,8 @@ import numpy as np
 from aicspylibczi import CziFile
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError, positive
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import positive
 from tilewright.io.conventions.containers import Contents
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 

@@ -16,7 +16,8 @@ import numpy as np
 from liffile import LifFile, LifImage
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError, clean_token, positive
+from tilewright.errors import RawDataError
+from tilewright.io.conventions.common import clean_token, positive
 from tilewright.io.conventions.containers import Contents
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 

@@ -14,7 +14,7 @@ from nd2 import ND2File
 from nd2.structures import XYPosLoop, ZStackLoop
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import RawDataError
+from tilewright.errors import RawDataError
 from tilewright.io.conventions.containers import Contents
 from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
 

@@ -1,0 +1,88 @@
+"""The errors that tilewright raises; each message names the cause and the fix.
+
+::
+
+    TilewrightError
+    ├── ConfigError            the configuration, a table, or an option of a command
+    │   └── UnusableError      raw files are complete, but nothing can be made of their pixels
+    ├── RawDataError           raw files
+    │   └── PixelsError        complete, but their pixels cannot be used
+    ├── BrokenTiffError        no TIFF, or one that ends too early
+    ├── ResultFileError        a file of results is not what was written
+    ├── ProcessingError        a stage cannot process what it was given
+    │   └── MismatchError      two cycles do not show the same tissue
+    ├── QualityError           items failed, and the configuration says to stop
+    └── DeviceError            a device cannot be used
+        ├── DeviceMemoryError  its memory does not hold the smallest part of the work
+        ├── LeaseError         leases or the record of failed devices cannot be used
+        ├── NoDeviceError      no device of this machine can ever hold the request
+        └── LeaseTimeoutError  no device became free in time
+"""
+
+from __future__ import annotations
+
+
+class TilewrightError(Exception):
+    """Base of all errors of tilewright."""
+
+
+class ConfigError(TilewrightError, ValueError):
+    """The configuration, a table or an option is wrong; one argument a problem."""
+
+    def __str__(self) -> str:
+        if len(self.args) == 1:
+            return str(self.args[0])
+        listed = (str(sentence).replace("\n", "\n    ") for sentence in self.args)
+        return f"{len(self.args)} problems:" + "".join(f"\n  - {text}" for text in listed)
+
+
+class UnusableError(ConfigError):
+    """Raw files are complete, but nothing can be made of their pixels."""
+
+
+class RawDataError(TilewrightError, ValueError):
+    """Raw files cannot be used."""
+
+
+class PixelsError(RawDataError):
+    """Raw files are complete, but their pixels cannot be used."""
+
+
+class BrokenTiffError(TilewrightError, ValueError):
+    """The file is no TIFF, or ends before what its header promises."""
+
+
+class ResultFileError(TilewrightError, ValueError):
+    """A file of results cannot be read or written, or is not what was written."""
+
+
+class ProcessingError(TilewrightError, ValueError):
+    """A stage cannot process what it was given."""
+
+
+class MismatchError(ProcessingError):
+    """The two cycles do not show the same tissue; the message says by how much."""
+
+
+class QualityError(TilewrightError):
+    """Items failed, and the configuration says to stop."""
+
+
+class DeviceError(TilewrightError, RuntimeError):
+    """A device cannot be used."""
+
+
+class DeviceMemoryError(DeviceError):
+    """The device's memory does not hold even the smallest part of the work."""
+
+
+class LeaseError(DeviceError):
+    """The folder of leases, or the record of failed devices, cannot be used."""
+
+
+class NoDeviceError(DeviceError):
+    """No device of this machine can ever hold the request."""
+
+
+class LeaseTimeoutError(DeviceError, TimeoutError):
+    """No device became free within the wait limit."""
