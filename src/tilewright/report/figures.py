@@ -19,6 +19,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
+from skimage.measure import block_reduce
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.ome_zarr import Image, open_image
@@ -149,8 +150,8 @@ def shrunk(
     for first in range(0, rows, step):
         last = min(first + step, rows)
         strip = read(slice(first * factor, last * factor), slice(0, cols * factor))
-        blocks = strip.reshape(last - first, -1, cols, strip.shape[1] // cols)
-        small[first:last] = blocks.mean(axis=(1, 3), dtype=np.float32)
+        block = (strip.shape[0] // (last - first), strip.shape[1] // cols)
+        small[first:last] = block_reduce(strip, block, np.mean, func_kwargs={"dtype": np.float32})
     return small
 
 

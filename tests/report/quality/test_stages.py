@@ -26,7 +26,7 @@ from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.judge import Quality
-from tilewright.report.quality.registered_blocks import _Texture, block_shift
+from tilewright.report.quality.registered_blocks import Texture, residual_shift
 from tilewright.report.quality.rings import judge_rings
 from tilewright.report.verdict import Subject, resolve_thresholds
 
@@ -203,13 +203,14 @@ def test_a_cycle_without_tissue_is_unknown_and_one_not_registered_fails(tmp_path
 
 
 @pytest.mark.parametrize("shift", [(0.0, 0.0), (0.4, -0.7), (2.5, 1.5), (-3.5, 2.0)])
-def test_block_shift_measures_what_is_left(shift: tuple[float, float]) -> None:
+def test_the_shift_that_is_left_is_measured(shift: tuple[float, float]) -> None:
     truth = section().truth
     first, second = (
         image[100:356, 100:356].astype(np.float32)
         for image in (truth, ndimage.shift(truth, shift, order=3))
     )
-    assert block_shift(first, second) == pytest.approx(shift, abs=0.06)
+    left = residual_shift(Texture.of(first), Texture.of(second))
+    assert left == pytest.approx(shift, abs=0.06)
 
 
 def test_same_inputs_same_bytes(tmp_path: Path) -> None:
@@ -219,17 +220,6 @@ def test_same_inputs_same_bytes(tmp_path: Path) -> None:
         registered(tmp_path / name, moved(2, 1), shifted(2, 1))
         made.append([(tmp_path / name / f"qc.{kind}").read_bytes() for kind in ("json", "png")])
     assert made[0] == made[1]
-
-
-@pytest.mark.parametrize("shape", [(256, 256), (96, 131), (40, 256)])
-def test_products_of_waves_smooth_as_sums_over_a_mirrored_block_do(shape: tuple[int, int]) -> None:
-    image = np.random.default_rng(1).poisson(300, shape).astype(np.float32)
-    root = np.sqrt(image)
-    band = ndimage.gaussian_filter(root, 1.2) - ndimage.gaussian_filter(root, 12.0)
-    texture = _Texture.of(image)
-    np.testing.assert_allclose(texture.pixels, band, atol=1e-4)
-    np.testing.assert_allclose(texture.smoothed(3.0), ndimage.gaussian_filter(band, 3.0), atol=1e-4)
-    np.testing.assert_allclose(texture.energy, ndimage.gaussian_filter(band**2, 12.0), atol=1e-4)
 
 
 @pytest.mark.parametrize("at", [(100, 100), (5, 100), (206, 100), (100, 208), (207, 207)])

@@ -19,11 +19,10 @@ from tilewright.io.results.transform import read_transform
 from tilewright.kernels.backend import cells
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.register.warp import Transform
-from tilewright.kernels.rings import dark_ring, ring_medians
 from tilewright.report.figures import display_range, new_figure, save_png, scale_bar, show, shrunk
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.places import CPU, Place, judge_detail, moved_thumbnail
-from tilewright.report.quality.rings import OWN_PX, around, worst
+from tilewright.report.quality.rings import OWN_PX, around, dark_ring, ring_medians, worst
 from tilewright.report.quality.stitched_view import SMALL_PX, StitchedView, read_view
 from tilewright.report.verdict import Item, Subject, worse
 

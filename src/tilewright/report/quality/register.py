@@ -26,20 +26,20 @@ from tilewright.report.figures import (
 )
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.places import CPU, Place, moved_thumbnail, textured_blocks
-from tilewright.report.quality.registered_blocks import SIDE_PX, BlockView, compare_blocks
+from tilewright.report.quality.registered_blocks import (
+    POOR_NCC,
+    SIDE_PX,
+    BlockView,
+    compare_blocks,
+    local_errors,
+)
 from tilewright.report.verdict import Item, Subject
-from tilewright.stages.register.block_passes import Pass, measure_blocks
-from tilewright.stages.register.cycle import LOCAL_PERCENTILE, local_errors
 from tilewright.stages.register.lost_tissue import FACTOR, LostTissue, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView, open_views
 
 _BLOCKS = 48
-#: A block below this agreement is counted as mismatched, and its residual means nothing.
-_POOR_NCC = 0.5
-#: Distance of the blocks that measure local errors, in pixels binned by two, for a transform
-#: without nodes.
-_STEP_PX = 24
-
+#: Share of the places on tissue whose error lies below ``local_error_px``.
+_LOCAL_PERCENTILE = 90.0
 
 CAPTION = (
     "Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
@@ -103,20 +103,13 @@ def _local(
     transform: Transform,
     search: LostTissueSearch | None,
 ) -> tuple[Item, list[Place]]:
-    """Judge how far the field is off around each block of the whole section, and where most.
-
-    The ``search`` for lost tissue sees the same parts: to read and warp them is half of the cost.
-    """
-    nodes = min(transform.field.shape[1:]) > 1
-    step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
-    job = Pass(FACTOR, step, 0, step // 2)
-    found = measure_blocks(CPU, *views, transform, job, "whole section", observer=search)
-    errors = local_errors(found)
+    """Judge how far the field is off around each block of the whole section, and where most."""
+    centres, errors = local_errors(*views, transform, search)
     if not np.isfinite(errors).any():
         return subject.judge("local_error_px", None, "no tissue in both cycles"), []
     k = int(np.nanargmax(np.round(errors, 4)))
-    y, x = found.centres_px[k]
-    value = float(np.nanpercentile(errors, LOCAL_PERCENTILE))
+    y, x = centres[k]
+    value = float(np.nanpercentile(errors, _LOCAL_PERCENTILE))
     item = subject.judge("local_error_px", value, f"largest near y {y:.0f} px, x {x:.0f} px")
     return item, [Place("local_error_px", float(y), float(x), float(errors[k]))]
 
@@ -131,7 +124,7 @@ def _poor(blocks: Sequence[BlockView]) -> list[Place]:
     centres = [np.add(b.at, (np.array(b.reference.shape) - 1) / 2) for b in _worst(blocks)]
     return [
         Place("ncc", float(y), float(x), block.ncc_after)
-        if block.ncc_after >= _POOR_NCC
+        if block.ncc_after >= POOR_NCC
         else Place("poor_blocks", float(y), float(x))
         for block, (y, x) in zip(_worst(blocks), centres, strict=True)
     ]
@@ -156,11 +149,10 @@ def _tissue(
 def _judge(subject: Subject, found: list[BlockView], transform: Transform) -> list[Item]:
     """Judge the blocks together: median NCC and residual, and the share that does not match."""
     scores = np.array([b.ncc_after for b in found])
-    # The residual of a block that does not match means nothing.
-    residuals = [float(np.hypot(*b.shift_px)) for b in found if b.ncc_after >= _POOR_NCC]
+    residuals = [float(np.hypot(*b.shift_px)) for b in found if b.shift_px]
     agreement = float(np.median(scores)) if found else None
     residual = float(np.median(residuals)) if residuals else None
-    poor = float((scores < _POOR_NCC).mean()) if found else None
+    poor = float((scores < POOR_NCC).mean()) if found else None
     none = "" if found else "no block has tissue in both cycles"
     lost = "" if residuals else "no block matches"
     items = [

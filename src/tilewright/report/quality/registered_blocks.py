@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft, ndimage
+from scipy import ndimage
+from skimage import filters
+from skimage.registration import phase_cross_correlation
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.kernels.metrics import ncc
 from tilewright.kernels.register.warp import Region, Transform, source_region, warp
 from tilewright.report.quality.places import CPU
+from tilewright.stages.register.block_passes import Pass, measure_blocks
+from tilewright.stages.register.lost_tissue import FACTOR, LostTissueSearch
+from tilewright.stages.register.plane_views import PlaneView
 
 #: Side of a block.
 SIDE_PX = 256
+#: A block below this agreement is counted as mismatched, and its residual means nothing.
+POOR_NCC = 0.5
+#: Distance of the blocks that measure local errors, in pixels binned by two, for a transform
+#: without nodes.
+_STEP_PX = 24
 #: A place whose texture has less than this share of the usual energy has lost its tissue: that is
 #: for ``lost_tissue`` to say, and no mismatch.
 _LOST_ENERGY = 0.1
 #: The energy is a mean over so many px.
 _LOST_PX = 12.0
-#: The pixels of a block that a shift is measured on, and their neighbours on either side.
-_INNER, _NEXT, _LAST = slice(12, -12), slice(13, -11), slice(11, -13)
 Image = NDArray[np.float32]
 
 
@@ -30,7 +37,7 @@ Image = NDArray[np.float32]
 class BlockView:
     """One block (y, x) of the reference, and of the cycle before and after resampling.
 
-    ``shift_px`` is what is still left between them.
+    ``shift_px`` is what is still left between them; None below :data:`POOR_NCC`.
     """
 
     at: tuple[int, int]
@@ -39,7 +46,7 @@ class BlockView:
     after: NDArray[np.float32]
     ncc_before: float
     ncc_after: float
-    shift_px: tuple[float, float]
+    shift_px: tuple[float, float] | None
 
 
 def compare_blocks(
@@ -54,9 +61,10 @@ def compare_blocks(
         images = _images(fixed, other, transform, (y, x))
         if images is None:
             continue
-        reference, before, after = map(_Texture.of, images)
+        reference, before, after = map(Texture.of, images)
         worse, better = (_texture_ncc(reference, image) for image in (before, after))
-        found.append(BlockView((y, x), *images, worse, better, _shift(reference, after)))
+        shift = residual_shift(reference, after) if better >= POOR_NCC else None
+        found.append(BlockView((y, x), *images, worse, better, shift))
         energies = [float(np.square(texture.pixels).mean()) for texture in (reference, after)]
         # By how much the cycle has more texture than the reference, where it has most.
         shares.append(energies[1] / max(energies[0], 1e-9))
@@ -64,6 +72,41 @@ def compare_blocks(
         return []
     kept = np.array(shares) >= _LOST_ENERGY * np.percentile(shares, 90)
     return [block for block, good in zip(found, kept, strict=True) if good]
+
+
+def local_errors(
+    reference: PlaneView,
+    moving: PlaneView,
+    transform: Transform,
+    observer: LostTissueSearch | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return blocks' centres (n, 2), and (n,) how far the field is off there, in px.
+
+    NaN off tissue. The ``observer`` sees the same parts: to read and warp them is half of the cost.
+
+    The length of the mean residual of 3 x 3 neighbouring blocks, weighted by their precision: the
+    noise of single blocks averages out, and what is left is a bend that the field did not follow.
+    Blocks lie elsewhere than those that made the field. On 22 good pairs 0.02 to 0.14 px in
+    the 90th percentile; with 5 to 7 electrons of signal 0.32 and more, in fields that change within
+    100 px 0.8 and more.
+    """
+    nodes = min(transform.field.shape[1:]) > 1
+    step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
+    job = Pass(FACTOR, step, 0, step // 2)
+    found = measure_blocks(
+        CPU, reference, moving, transform, job, "whole section", observer=observer
+    )
+    precision = np.where(found.on_tissue.all(axis=1), 1 / found.blocks.variance_px2, 0.0)
+    around = np.ones((3, 3))
+
+    def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        grid = values.reshape(found.grid)
+        return np.asarray(ndimage.convolve(grid, around, mode="constant")).reshape(-1)
+
+    total = smooth(precision)
+    mean = [smooth(precision * shift) for shift in found.blocks.shift_px.T]
+    length = np.hypot(*mean) / np.maximum(total, 1e-12)
+    return found.centres_px, np.where(precision > 0, length, np.nan)
 
 
 def _images(
@@ -87,98 +130,49 @@ def _images(
 
 
 @dataclass(frozen=True)
-class _Texture:
-    """The band-passed square root of a block: noise evened out, staining level and haze taken off.
+class Texture:
+    """The band-passed square root of a block: without noise, staining level and haze.
 
     Attributes
     ----------
     pixels : (y, x) float32
-    waves : (y, x) float32
-        Its cosine transform: smoothing by a Gaussian is a product there.
     energy : (y, x) float32
         Mean square over ``_LOST_PX``.
-    seen : (y, x) bool
+    imaged : (y, x) bool
         Where the image has pixels: outside tiles an in-focus plane is 0 all over, single zeros
         are dark pixels of glass.
     """
 
     pixels: Image
-    waves: Image
     energy: Image
-    seen: NDArray[np.bool_]
+    imaged: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, image: Image) -> _Texture:
+    def of(cls, image: Image) -> Texture:
         """Return the texture of counts."""
-        shape = (image.shape[0], image.shape[1])
-        root: Image = np.sqrt(np.maximum(image, 0))
-        waves = _waves(root) * (_gaussian(shape, 1.2) - _gaussian(shape, 12.0))
-        pixels = _image(waves)
-        energy = _image(_waves(pixels**2) * _gaussian(shape, _LOST_PX))
-        return cls(pixels, waves, energy, ndimage.uniform_filter(image, 9) > 0)
-
-    def smoothed(self, sigma_px: float) -> Image:
-        """Return the texture, smoothed."""
-        shape = (self.waves.shape[0], self.waves.shape[1])
-        return _image(self.waves * _gaussian(shape, sigma_px))
+        root = np.sqrt(np.maximum(image, 0))
+        pixels = filters.difference_of_gaussians(root, 1.2, 12.0, mode="reflect")
+        energy = filters.gaussian(pixels**2, _LOST_PX, mode="reflect")
+        return cls(pixels, energy, ndimage.uniform_filter(image, 9) > 0)
 
 
-def _waves(image: Image) -> Image:
-    return np.asarray(fft.dctn(image), np.float32)
-
-
-def _image(waves: Image) -> Image:
-    return np.asarray(fft.idctn(waves), np.float32)
-
-
-@lru_cache(maxsize=16)
-def _gaussian(shape: tuple[int, int], sigma_px: float) -> Image:
-    """Return by what a Gaussian of 4 sigma multiplies the cosines (DCT-II) of a mirrored image."""
-    radius = int(4 * sigma_px + 0.5)
-    x = np.arange(-radius, radius + 1)
-    weights = np.exp(-0.5 * (x / sigma_px) ** 2)
-    weights /= weights.sum()
-    rows, columns = (np.cos(np.outer(np.pi * np.arange(n) / n, x)) @ weights for n in shape)
-    return np.outer(rows, columns).astype(np.float32)
-
-
-def _texture_ncc(first: _Texture, second: _Texture) -> float:
+def _texture_ncc(first: Texture, second: Texture) -> float:
     """NCC of the textures where both images have pixels and tissue; 0 where one is constant."""
     # By how much the cycle has more texture than the reference, where it has most.
     share = (second.energy + 1e-9) / (first.energy + 1e-9)
     kept = share >= _LOST_ENERGY * np.percentile(share, 90)
-    score = ncc(CPU, first.pixels, second.pixels, first.seen & second.seen & kept)
+    score = ncc(CPU, first.pixels, second.pixels, first.imaged & second.imaged & kept)
     return score if np.isfinite(score) else 0.0
 
 
-def block_shift(reference: Image, moving: Image) -> tuple[float, float]:
-    """Return the (y, x) shift in px that would still improve a block; within a few px of truth."""
-    return _shift(_Texture.of(reference), _Texture.of(moving))
+def residual_shift(reference: Texture, moving: Texture) -> tuple[float, float]:
+    """Return the (y, x) shift in px that is left between two textures.
 
-
-def _shift(reference: _Texture, moving: _Texture) -> tuple[float, float]:
-    """Return the shift that is left between two textures.
-
-    Gauss–Newton steps on band-passed images with the mean gradient of both (Lucas & Kanade
-    1981); the first steps are taken on blurred images, to reach 4 px.
+    The maximum of their cross-correlation (Guizar-Sicairos et al. 2008,
+    doi:10.1364/OL.33.000156), under a window, since blocks are not periodic.
     """
-    total = np.zeros(2)
-    for sigma, steps in ((3.0, 2), (1.5, 3)):
-        first, second = reference.smoothed(sigma), moving.smoothed(sigma)
-        for _ in range(steps):
-            total = np.clip(total + _step(first, second, total), -8, 8)
-    return float(total[0]), float(total[1])
-
-
-def _step(first: Image, second: Image, total: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the shift that one Gauss-Newton step adds to what is found so far."""
-    b = ndimage.shift(second, -total, order=1, mode="nearest")
-    a, b = (v / max(float(v[_INNER, _INNER].std()), 1e-9) for v in (first, b))
-    mean = (a + b) / 2
-    gy = mean[_NEXT, _INNER] - mean[_LAST, _INNER]
-    gx = mean[_INNER, _NEXT] - mean[_INNER, _LAST]
-    slopes = np.stack([gy.ravel(), gx.ravel()]) / 2
-    difference = (a - b)[_INNER, _INNER].ravel()
-    # The normal equations: least squares of all pixels takes ten times as long.
-    step = np.linalg.lstsq(slopes @ slopes.T, slopes @ difference, rcond=None)[0]
-    return np.asarray(step, np.float64)
+    window = filters.window("hann", reference.pixels.shape)
+    shift, _, _ = phase_cross_correlation(
+        reference.pixels * window, moving.pixels * window, upsample_factor=100, normalization=None
+    )
+    return -float(shift[0]), -float(shift[1])

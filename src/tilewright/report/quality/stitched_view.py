@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.npz import read_npz
 from tilewright.io.results.reading import reading
-from tilewright.kernels.rings import REACH_PX, RING_PX
 from tilewright.report.figures import thumbnail
 from tilewright.report.quality.places import FocusScan
-from tilewright.report.quality.rings import around, bright_objects, raw
+from tilewright.report.quality.rings import REACH_PX, RING_PX, around, bright_objects, raw
 
 #: Longest side of the overview.
 SMALL_PX = 512
@@ -42,7 +41,8 @@ class StitchedView:
     objects : int64 (objects, 2)
         Brightest pixels (y, x) of the brightest objects of the sharpest plane.
     rings : float64 (objects, 4, rings)
-        The darkest plane's medians around each, of :func:`~tilewright.kernels.rings.ring_medians`.
+        The darkest plane's medians around each, of
+        :func:`~tilewright.report.quality.rings.ring_medians`.
     """
 
     light: NDArray[np.float32]

@@ -30,6 +30,8 @@ from tilewright.stages.tile_windows import Region, regions
 
 #: Side of a cell, in binned pixels: large enough for FFT batches, small enough for caches.
 _CELL_PX = 576
+#: A block shows tissue where its texture has a tenth of the bright blocks' energy.
+_TISSUE_ENERGY = 0.1
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,14 @@ class Measured:
         """Return the blocks' centres in the reference, (gy gx, 2)."""
         axes = [self.origin_px + self.spacing_px * np.arange(n) for n in self.grid]
         return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
+
+    @property
+    def on_tissue(self) -> NDArray[np.bool_]:
+        """Return (n, 2): which blocks show tissue in the reference and in the moving image."""
+        energy = self.blocks.energy
+        bright = np.maximum(np.percentile(energy, 95.0, axis=0), 1e-9)
+        tissue: NDArray[np.bool_] = energy > _TISSUE_ENERGY * bright
+        return tissue
 
 
 @dataclass(frozen=True)

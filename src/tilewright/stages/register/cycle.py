@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from tilewright.errors import MismatchError
 from tilewright.io.results.mosaic import Mosaic
@@ -31,10 +30,6 @@ from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register.block_passes import Measured, Pass, measure_blocks
 from tilewright.stages.register.plane_views import PlaneView, Source, open_views
 
-#: A block shows tissue where its texture has a tenth of the bright blocks' energy.
-_TISSUE_ENERGY = 0.1
-#: Share of the places on tissue whose error lies below ``local_error_px``.
-LOCAL_PERCENTILE = 90.0
 # Not done in parts: the correlation of the overviews is of one piece, and far larger than cells.
 _SMALLEST = Smallest("register", "two overviews and their correlation over all shifts")
 #: Longest side of the overviews on which rotation and shift are searched.
@@ -168,63 +163,25 @@ def assess(
     -------
     dict
         ``ncc_after``, ``ncc_chance`` (98 % of blocks of other places lie below),
-        ``residual_median_px``, ``residual_p95_px``, ``local_error_px`` (see
-        :func:`local_errors`, 90th percentile), ``rotation_deg``, and ``shift_px`` (y, x at the
-        centre).
+        ``rotation_deg``, and ``shift_px`` (y, x at the centre).
     """
     step = block_px // 4
     job = Pass(2, step, 0, step // 2)
     after = measure_blocks(backend, reference, moving, transform, job, "quality")
-    both = _on_tissue(after).all(axis=1)
-    errors = local_errors(after)
-    errors = errors[np.isfinite(errors)]
+    both = after.on_tissue.all(axis=1)
     weight = np.sqrt(after.blocks.energy.prod(axis=1)) * both
     weight /= max(weight.sum(), 1e-12)
-    residual = np.hypot(*after.blocks.shift_px[both].T) if both.any() else np.zeros(1)
     centre = (np.array([reference.shape], np.float64) - 1) / 2
     shift = (transform.points(centre) - centre)[0]
     linear = transform.affine[:, :2]
     numbers = {
         "ncc_after": (weight * after.blocks.score).sum(),
         "ncc_chance": np.percentile(after.blocks.chance[both], 98.0) if both.any() else 0.0,
-        "residual_median_px": np.median(residual),
-        "residual_p95_px": np.percentile(residual, 95.0),
-        "local_error_px": np.percentile(errors, LOCAL_PERCENTILE) if errors.size else 0.0,
         "rotation_deg": np.degrees(np.arctan2(linear[1, 0] - linear[0, 1], np.trace(linear))),
     }
     return {key: round(float(value), 4) for key, value in numbers.items()} | {
         "shift_px": [round(float(value), 3) for value in shift]
     }
-
-
-def _on_tissue(found: Measured) -> NDArray[np.bool_]:
-    """Return (n, 2): which blocks show tissue in the reference and in the moving image."""
-    energy = found.blocks.energy
-    bright = np.maximum(np.percentile(energy, 95.0, axis=0), 1e-9)
-    tissue: NDArray[np.bool_] = energy > _TISSUE_ENERGY * bright
-    return tissue
-
-
-def local_errors(found: Measured) -> NDArray[np.float64]:
-    """Return (n,) how far the field is off around each block, in px; NaN off tissue.
-
-    The length of the mean residual of 3 x 3 neighbouring blocks, weighted by their precision: the
-    noise of single blocks averages out, and what is left is a bend that the field did not follow.
-    Blocks must lie elsewhere than those that made the field. On 22 good pairs 0.02 to 0.14 px in
-    the 90th percentile; with 5 to 7 electrons of signal 0.32 and more, in fields that change within
-    100 px 0.8 and more.
-    """
-    precision = np.where(_on_tissue(found).all(axis=1), 1 / found.blocks.variance_px2, 0.0)
-    around = np.ones((3, 3))
-
-    def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        grid = values.reshape(found.grid)
-        return np.asarray(ndimage.convolve(grid, around, mode="constant")).reshape(-1)
-
-    total = smooth(precision)
-    mean = [smooth(precision * shift) for shift in found.blocks.shift_px.T]
-    length = np.hypot(*mean) / np.maximum(total, 1e-12)
-    return np.where(precision > 0, length, np.nan)
 
 
 @dataclass(frozen=True)
