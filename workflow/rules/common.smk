@@ -6,7 +6,7 @@ from snakemake.logging import logger
 from tilewright.devices.slurm_grant import use_granted_device
 from tilewright.config.experiment import load_experiment, read_config
 from tilewright.config.layout import Layout
-from tilewright.config.rules import QUALITY_RULES, STAGES
+from tilewright.config.rules import STAGES
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from tilewright.runtime.versions import (
     made_by_another,
@@ -133,7 +133,7 @@ def lit(template):
     ]
 
 
-def lit_channels(wildcards):
+def channels_of_cycle(wildcards):
     return [channel.channel for channel in experiment.channels_of(int(wildcards.cycle))]
 
 
@@ -141,7 +141,7 @@ def light_files(wildcards):
     """Return the flat-fields and dark-fields that the configuration names, one per channel."""
     found = [
         experiment.files("illumination", {**dict(wildcards.items()), "channel": name})
-        for name in lit_channels(wildcards)
+        for name in channels_of_cycle(wildcards)
     ]
     return {key: [files[key] for files in found] for key in found[0]}
 
@@ -218,23 +218,15 @@ def registered_images():
     ]
 
 
-def quality_outputs(stages):
-    """Return the outputs by name of a rule that judges some stages of a cycle."""
-    outputs = {}
-    for stage in stages:
-        if stage not in STAGES_JUDGED:
-            continue
-        outputs[f"{stage}_json"] = layout.qc(stage, "json")
-        outputs[f"{stage}_png"] = report(
-            layout.qc(stage, "png"),
-            caption="../report/quality.rst",
-            category="{sample}",
-            subcategory=STAGES[stage].title,
-            labels={"cycle": "{cycle}"},
-        )
-        if stage in ("stitch", "stitched"):
-            outputs[f"{stage}_npz"] = layout.stitched_view
-    return outputs
+def quality_picture(stage):
+    """Return a stage's picture of a cycle, as Snakemake's own report shows it."""
+    return report(
+        layout.qc(stage, "png"),
+        caption="../report/quality.rst",
+        category="{sample}",
+        subcategory=STAGES[stage].title,
+        labels={"cycle": "{cycle}"},
+    )
 
 
 def quality_of_stages(suffix):

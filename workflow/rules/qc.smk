@@ -1,76 +1,60 @@
-# The inputs by which each quality rule judges, under the names that the stages' modules know.
-QUALITY_INPUTS = {
-    "qc_cycle": {
-        "flat": of_cycle(layout.flat),
-        "dark": of_cycle(layout.dark),
-        "numbers": of_cycle(layout.illumination_json),
-        "manifest": layout.manifest,
-        "positions": layout.positions,
-        "edges": layout.edges,
-        "distortion": layout.distortion,
-        "mosaic": of_cycle(layout.stitch),
-        "deconvolved": of_cycle(layout.deconvolve) if PLANE_OF_DECONVOLVED else [],
-        "plane": of_cycle(layout.edf),
-        "height": of_cycle(layout.height),
-    },
-    "qc_register": {
-        "reference": of_reference_channel(of_reference_cycle(layout.edf)),
-        "moving": of_reference_channel(layout.edf),
-        "transform": layout.transform,
-    },
-    "qc_image": {
-        "zarr": layout.image_zarr,
-        "tiff": layout.image_tiff,
-        "stitched": layout.stitched_view,
-        "transform": of_moving_cycle(layout.transform),
-        "subtraction": layout.subtraction,
-    },
-}
-if STITCHED:
-    QUALITY_INPUTS["qc_cycle"] = {"plane": of_cycle(layout.edf)}
-# Token and marker of the channels judged. Where stacks are read there is no marker, as there are
-# no limits: what only names or judges is added when the tables and the report are made, and a
-# changed one makes no stack again.
-QUALITY_CHANNELS = {
-    "qc_cycle": lambda wildcards: [
-        (channel.channel, "")
-        for channel in experiment.channels_of(int(wildcards.cycle))
-    ],
-    "qc_register": [],
-    "qc_image": lambda wildcards: [
-        (entry["channel"], entry["marker"])
-        for entry in experiment.image_table(int(wildcards.cycle))
-    ],
-}
-QUALITY_OPTIONS = {"qc_image": {"image_channels": experiment.image_table()}}
+rule qc_register:
+    input:
+        reference=of_reference_channel(of_reference_cycle(layout.edf)),
+        moving=of_reference_channel(layout.edf),
+        transform=layout.transform,
+    output:
+        register_json=layout.qc("register", "json"),
+        register_png=quality_picture("register"),
+    log:
+        layout.log("qc_register", CYCLE),
+    benchmark:
+        layout.benchmark("qc_register", CYCLE)
+    priority: AFTER_STITCH
+    localrule: plan.beside("qc_register")
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("qc_register")
+    resources:
+        **routed("qc_register"),
+    params:
+        stages=["register"],
+        channels=[],
+        options={},
+    script:
+        "../../scripts/quality.py"
 
 
-for name, stages in QUALITY_RULES.items():
-
-    rule:
-        name:
-            name
-        input:
-            **QUALITY_INPUTS[name],
-        output:
-            **quality_outputs(stages),
-        log:
-            layout.log(name, CYCLE),
-        benchmark:
-            layout.benchmark(name, CYCLE)
-        priority: AFTER_STITCH
-        localrule: plan.beside(name)
-        conda:
-            "../envs/tilewright.yaml"
-        threads: threads(name)
-        resources:
-            **routed(name),
-        params:
-            stages=[stage for stage in stages if stage in STAGES_JUDGED],
-            channels=QUALITY_CHANNELS[name],
-            options=QUALITY_OPTIONS.get(name, {}),
-        script:
-            "../../scripts/quality.py"
+rule qc_image:
+    input:
+        zarr=layout.image_zarr,
+        tiff=layout.image_tiff,
+        stitched=layout.stitched_view,
+        transform=of_moving_cycle(layout.transform),
+        subtraction=layout.subtraction,
+    output:
+        image_json=layout.qc("image", "json"),
+        image_png=quality_picture("image"),
+    log:
+        layout.log("qc_image", CYCLE),
+    benchmark:
+        layout.benchmark("qc_image", CYCLE)
+    priority: AFTER_STITCH
+    localrule: plan.beside("qc_image")
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("qc_image")
+    resources:
+        **routed("qc_image"),
+    params:
+        stages=["image"],
+        channels=lambda wildcards: [
+            (entry["channel"], entry["marker"])
+            for entry in experiment.image_table(int(wildcards.cycle))
+        ],
+        options={"image_channels": experiment.image_table()},
+    script:
+        "../../scripts/quality.py"
 
 
 rule report:

@@ -16,7 +16,7 @@ rule illumination:
     resources:
         **routed("illumination"),
     params:
-        channels=lit_channels,
+        channels=channels_of_cycle,
         reference_channel=experiment.reference_channel,
         positions=experiment.options(
             "tile_positions", "max_shift_px", "sigma_px", "planes"

@@ -18,3 +18,29 @@ rule stitched_plane:
         output=experiment.options("output", "chunk_px", "ome_zarr_version"),
     script:
         "../../scripts/stitched_plane.py"
+
+
+rule qc_cycle:
+    input:
+        plane=of_cycle(layout.edf),
+    output:
+        stitched_json=layout.qc("stitched", "json"),
+        stitched_png=quality_picture("stitched"),
+        stitched_npz=layout.stitched_view,
+    log:
+        layout.log("qc_cycle", CYCLE),
+    benchmark:
+        layout.benchmark("qc_cycle", CYCLE)
+    priority: AFTER_STITCH
+    localrule: plan.beside("qc_cycle")
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("qc_cycle")
+    resources:
+        **routed("qc_cycle"),
+    params:
+        stages=["stitched"],
+        channels=lambda wildcards: [(name, "") for name in channels_of_cycle(wildcards)],
+        options={},
+    script:
+        "../../scripts/quality.py"

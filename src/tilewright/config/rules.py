@@ -253,14 +253,6 @@ STAGES = {
     if rule.stage
 }
 
-#: Quality rules, and the stages that each judges in one cycle: those of a cycle's own images at
-#: once, because a job takes as long to start as one stage to judge.
-QUALITY_RULES = {
-    "qc_cycle": ("illumination", "tile_positions", "stitch", "deconvolve", "edf", "stitched"),
-    "qc_register": ("register",),
-    "qc_image": ("image",),
-}
-
 #: All rules that do work, in the order of the workflow: their resources can be configured.
 RULES = {
     rule.name: rule

@@ -5,17 +5,12 @@ from __future__ import annotations
 import itertools
 
 from snakemake_scheduler_plugin_tilewright.report.palette import COLOURS, Palette, pale
-from tilewright.config.rules import QUALITY_RULES, RULES
+from tilewright.config.rules import RULES
 
 #: The eighth colour of Okabe and Ito, a little lighter.
 _BLACK = "#1f2328"
 _OTHERS = {"qc_cycle": "#52616f", "report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
-_RULE_OF = {
-    quality: name
-    for quality, stages in QUALITY_RULES.items()
-    for name, rule in RULES.items()
-    if rule.stage and stages == (rule.stage.name,)
-}
+_RULE_OF = {"qc_register": "register", "qc_image": "assemble"}
 
 
 def _palette() -> Palette:

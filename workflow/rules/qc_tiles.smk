@@ -1,0 +1,47 @@
+# All stages of a cycle's own images at once: a job takes as long to start as one stage to judge.
+rule qc_cycle:
+    input:
+        flat=of_cycle(layout.flat),
+        dark=of_cycle(layout.dark),
+        numbers=of_cycle(layout.illumination_json),
+        manifest=layout.manifest,
+        positions=layout.positions,
+        edges=layout.edges,
+        distortion=layout.distortion,
+        mosaic=of_cycle(layout.stitch),
+        deconvolved=of_cycle(layout.deconvolve) if PLANE_OF_DECONVOLVED else [],
+        plane=of_cycle(layout.edf),
+        height=of_cycle(layout.height),
+    output:
+        illumination_json=layout.qc("illumination", "json"),
+        illumination_png=quality_picture("illumination"),
+        tile_positions_json=layout.qc("tile_positions", "json"),
+        tile_positions_png=quality_picture("tile_positions"),
+        stitch_json=layout.qc("stitch", "json"),
+        stitch_png=quality_picture("stitch"),
+        stitch_npz=layout.stitched_view,
+        deconvolve_json=(
+            layout.qc("deconvolve", "json") if PLANE_OF_DECONVOLVED else []
+        ),
+        deconvolve_png=quality_picture("deconvolve") if PLANE_OF_DECONVOLVED else [],
+        edf_json=layout.qc("edf", "json"),
+        edf_png=quality_picture("edf"),
+    log:
+        layout.log("qc_cycle", CYCLE),
+    benchmark:
+        layout.benchmark("qc_cycle", CYCLE)
+    priority: AFTER_STITCH
+    localrule: plan.beside("qc_cycle")
+    conda:
+        "../envs/tilewright.yaml"
+    threads: threads("qc_cycle")
+    resources:
+        **routed("qc_cycle"),
+    params:
+        stages=[stage for stage in STAGES_JUDGED if stage not in ("register", "image")],
+        # Without markers, as there are no limits: what only names or judges is added when the
+        # tables and the report are made, and a changed one makes no stack again.
+        channels=lambda wildcards: [(name, "") for name in channels_of_cycle(wildcards)],
+        options={},
+    script:
+        "../../scripts/quality.py"
