@@ -12,11 +12,10 @@ from threadpoolctl import threadpool_limits
 from tests.support.guard import guarded_backend
 from tests.support.microscope import cycle_folder
 from tests.support.runs import LATER, REPO, Run, make_once, make_run
-from tests.support.slurm_fixtures import quiet_slurm, slurm
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.phantom.make import make_phantom
 
-__all__ = ["REPO", "quiet_slurm", "slurm"]
+__all__ = ["REPO"]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 # As in jobs: see tilewright.runtime.job.running. SciPy has a BLAS of its own, loaded above.
@@ -44,17 +43,14 @@ SLOW = (
     "tests/stages/register/test_subtract.py",
     "tests/stages/test_device_memory.py",
     "tests/stages/tile_positions/",
-    "tests/config/test_bad_pixels.py",
     "tests/commands/test_devices.py",
     "tests/runtime/test_damaged_records.py",
+    "tests/runtime/test_snakemake_adapter.py",
     "tests/follow/test_runs.py",
     "tests/phantom/",
     "tests/scheduler_plugin/",
     "tests/devices/leases/",
-    "tests/report/page/test_html.py",
     "tests/report/quality/",
-    "tests/kernels/edf/test_direct_plane.py",
-    "tests/kernels/deconvolve/test_deconvolution.py",
 )
 
 
@@ -134,6 +130,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if {"slurm", "quiet_slurm"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("slurm")
+            # more than the longest wait of such a test, which says what it waited for
+            item.add_marker(pytest.mark.timeout(3600))
     items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in FIRST])
 
 

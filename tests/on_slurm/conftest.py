@@ -1,17 +1,50 @@
+"""Fixtures that lend tests a real Slurm cluster."""
+
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster_runs import ClusterRun
-from tests.support.slurm_cluster import Cluster
+from tests.support.slurm_cluster import Cluster, Unavailable
+
+
+@pytest.fixture(scope="package")
+def slurm() -> Iterator[Cluster]:
+    """A started cluster for all of tests/on_slurm; a skip with the reason where there is none."""
+    # The chain of the cluster's tests decides how long all take, so its processes go first.
+    nice = os.nice(0)
+    with contextlib.suppress(PermissionError):
+        os.nice(-10)
+    cluster = Cluster()
+    began = time.monotonic()
+    try:
+        cluster.start()
+    except Unavailable as reason:
+        pytest.skip(f"no Slurm cluster: {reason}")
+    sys.stderr.write(f"Slurm cluster started in {time.monotonic() - began:.1f} s\n")
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
 
 
 @pytest.fixture
-def run(quiet_slurm: Cluster, tmp_path: Path) -> Iterator[ClusterRun]:
-    """A run to prepare and to start; what is left of it ends with the test."""
-    made = ClusterRun(quiet_slurm, tmp_path)
-    yield made
-    made.kill()
+def quiet_slurm(slurm: Cluster) -> Iterator[Cluster]:
+    """The cluster with all daemons up, nodes idle, no jobs, and the limits of the example."""
+    slurm.repair()
+    yield slurm
+    slurm.end_clients()
+
+
+@pytest.fixture
+def run(quiet_slurm: Cluster, tmp_path: Path) -> ClusterRun:
+    """A run to prepare and to start."""
+    return ClusterRun(quiet_slurm, tmp_path)

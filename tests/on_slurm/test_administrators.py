@@ -8,11 +8,10 @@ import pytest
 
 from snakemake_scheduler_plugin_tilewright.report.idle import NO_REASON
 from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs, read_events
-from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.cluster_runs import AT_NIGHT, ClusterRun, dump
 from tests.support.slurm_cluster import wait_for
-from tests.support.slurm_fixtures import AT_NIGHT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), AT_NIGHT]
+pytestmark = [pytest.mark.slurm, AT_NIGHT]
 
 
 def test_a_partition_a_node_a_limit_and_priorities_are_changed_one_after_the_other(
@@ -76,7 +75,7 @@ def test_an_account_loses_a_partition_and_then_its_member(run: ClusterRun) -> No
         slurm.run(["sacctmgr", "-i", "delete", "user", "where", *f"name={mine}".split()])
         assert run.finish(process, 400) == 0
     finally:
-        run.kill()
+        slurm.end_clients()
         slurm.run(["sacctmgr", "-i", "add", "user", "root", "account=maigan"], check=False)
         slurm.modify("user", mine, "maxsubmitjobs=-1")
     run.check_outputs(*range(30), once=False)

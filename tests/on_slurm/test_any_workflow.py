@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_runs import dump, foreign, rule_of
+from tests.support.cluster_runs import AT_NIGHT, dump, foreign, rule_of
 from tests.support.slurm_cluster import Cluster, wait_for
-from tests.support.slurm_fixtures import AT_NIGHT
 
 pytestmark = pytest.mark.slurm
 
@@ -39,7 +38,8 @@ def test_a_workflow_that_never_heard_of_placement(
     assert {job.account for job in free} == {"clive", "maigan"}, dump(run.events)
     began = quiet_slurm.job(hog).start or 0
     later = [job for job in free if job.start and job.start > began]
-    assert Counter(job.account for job in later)["maigan"] >= samples // 4, dump(run.events)
+    if samples > 2:  # those of two fit into either account
+        assert Counter(job.account for job in later)["maigan"] >= samples // 4, dump(run.events)
     placed = [event for event in run.events if event["event"] == "place"]
     assert {e["account"] for e in placed if e["rule"] == "merge"} == {"maigan"}
     assert {job.account for job in run.jobs() if rule_of(job) == "merge"} == {"maigan"}
@@ -68,7 +68,6 @@ def test_a_rule_that_runs_on_either_device(quiet_slurm: Cluster, tmp_path: Path)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("name", "jobs"),
     [("rna_seq", 20), ("dna_seq", 23), ("nanopore", 20), ("metagenome", 17), ("population", 11)],

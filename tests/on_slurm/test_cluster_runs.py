@@ -115,23 +115,26 @@ def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
 
 @pytest.mark.long
 def test_a_steady_run_keeps_to_its_calls_and_its_ledger_is_in_time(run: ClusterRun) -> None:
-    """19 jobs of two minutes: 30 calls a minute were made once, and ends noted 35 s late."""
+    """19 jobs of two minutes: of 12 calls a minute few are lost, and an end is noted soon."""
     calls = run.note_calls("squeue", "scontrol", "sacctmgr", "sacct")
     run.prepare({"calls_per_min": 12, "slowdown": 1}, light=True, jobs=19, seconds="115,125")
     process = run.start()
     run.wait_running(12)
     began_s = time.time()
     time.sleep(90)
+    steady_s = time.time() - began_s
+    assert run.finish(process) == 0
     lines = [line.split() for line in calls.read_text().splitlines()]
     # jobs ask for Slurm's config as they start
     steady = [at for at, parent, *_ in lines
-              if float(at) >= began_s and int(parent) == process.pid]  # fmt: skip
-    assert run.finish(process) == 0
+              if 0 <= float(at) - began_s < steady_s and int(parent) == process.pid]  # fmt: skip
     run.check_outputs(*range(19))
     assert steady, lines[-20:]
-    assert len(steady) <= 1.2 * 12 * 90 / 60, steady  # limits and partitions may be due
-    late_s = [event["time_s"] - event["end_s"] for event in run.events if event["event"] == "done"]
-    assert max(late_s) <= 35.0, late_s
+    assert len(steady) <= 1.2 * 12 * steady_s / 60, steady  # limits and partitions may be due
+    looks = [float(at) for at, _, _, program, *_ in lines if program == "squeue"]
+    late = [sum(event["end_s"] < at <= event["time_s"] for at in looks)
+            for event in run.events if event["event"] == "done"]  # fmt: skip
+    assert max(late) <= 4, late
 
 
 @pytest.mark.long
@@ -195,9 +198,7 @@ def test_two_coordinators_share_the_accounts(run: ClusterRun, tmp_path: Path) ->
     for one in both:
         one.check_outputs(*range(5))
     run.check_limits(*other.jobs())
-    waited = [job.start - job.submit for one in both for job in one.jobs()
-              if job.start is not None and job.submit is not None]  # fmt: skip
-    assert sum(wait > 10 for wait in waited) <= 3, waited
+    assert sum(len(one.waits_for_limits()) for one in both) <= 3
 
 
 def test_refused_before_anything_is_submitted(run: ClusterRun) -> None:

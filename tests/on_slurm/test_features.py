@@ -17,7 +17,7 @@ from tests.support.cluster_runs import dump, foreign, rule_of
 from tests.support.features import FEATURES
 from tests.support.slurm_cluster import Cluster, Job, wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slurm
 
 ALLOWED = {"maigan", "brusko"}
 SITE = {"allowed": sorted(ALLOWED)}

@@ -15,7 +15,7 @@ from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.slurm_cluster import Cluster
 from tests.support.wheels import install_wheels, run
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slurm
 
 #: What its pyproject asks for brings these through Snakemake's Slurm executor, and nothing else
 #: does; nothing of the plugin imports them.

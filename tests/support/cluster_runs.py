@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
@@ -21,6 +22,9 @@ from tests.conftest import REPO
 from tests.support.slurm_cluster import BUSY, Cluster, Job, peak_use, wait_for
 from tests.support.slurm_cluster.settings import ACCOUNTS
 
+AT_NIGHT = pytest.mark.skipif(
+    "TILEWRIGHT_NIGHT" not in os.environ, reason="takes minutes: set TILEWRIGHT_NIGHT=1"
+)
 SLEEPERS: dict[str, Any] = {
     "jobs": 8,
     "small": 0,
@@ -62,7 +66,6 @@ class ClusterRun:
     targets: tuple[str, ...] = ()
     first_id: int = 0
     env: dict[str, str] = field(default_factory=dict)
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def prepare(
         self, site: dict[str, Any] | None = None, *, light: bool = False, **config: Any
@@ -125,20 +128,11 @@ class ClusterRun:
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start Snakemake in a session of its own; what it says goes to ``run.log``."""
         with (self.folder / "run.log").open("w") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 self.command(*args), cwd=self.folder, env=self.environment(), stdout=log,
                 stderr=subprocess.STDOUT, text=True, start_new_session=True,
                 preexec_fn=_heed_signals,
             )  # fmt: skip
-        self.started.append(process)
-        return process
-
-    def kill(self) -> None:
-        """End what a failed test has left running."""
-        for process in self.started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
 
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 300) -> int:
         """Wait for the end of a run; one that hangs fails the test with its log.
@@ -176,6 +170,11 @@ class ClusterRun:
     def moves(self) -> Counter[str]:
         """Return how often each job was moved."""
         return Counter(event["job"] for event in self.events if event["event"] == "move")
+
+    def waits_for_limits(self) -> list[dict[str, Any]]:
+        """Return the events of jobs that an account's limits kept pending."""
+        pends = [event for event in self.events if event["event"] == "pend"]
+        return [event for event in pends if event["reason"].startswith(("QOS", "Assoc"))]
 
     def causes(self) -> set[str]:
         """Return why tries failed."""

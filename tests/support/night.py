@@ -91,7 +91,7 @@ class Night:
         finally:
             stop.set()
             watch.join()
-            self.run.kill()
+            self.slurm.end_clients()
             self._calm()
 
     def _clock(self) -> float:

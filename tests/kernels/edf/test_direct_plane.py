@@ -23,6 +23,18 @@ def frequency(size: int) -> Any:
     return np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size))
 
 
+def test_filters_weigh_the_noise_as_wieners_does() -> None:
+    """Where all planes show the light alike, each of k has the filter S / (k S + N)."""
+    planes, noise, levels = 3, 400.0, direct_filters.NOISE_LEVELS
+    power = 1e5 * np.exp(-12 * RADIUS)
+    profiles = np.ones((2 * direct_filters.FINE * (planes - 1) + 1, RADIUS.size))
+    channel = direct_filters.Channel(profiles, np.ones(planes, bool), power, noise)
+    ridge = levels[:, None] * noise / power + direct_filters._MODEL_ERROR
+    expected = (planes / (planes + ridge) ** 2) @ (2 * np.pi * RADIUS * RADIUS[1])
+    found = direct_filters.make_filters(channel).noise
+    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=1e-5)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_plane_is_near_the_truth_in_raw_counts(cpu: Backend, seed: int) -> None:
     counts, truth, *_ = seen = sample(seed)

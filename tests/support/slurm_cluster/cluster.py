@@ -159,6 +159,12 @@ class Cluster(Client):
             self.update(f"PartitionName={partition}", "State=UP", "AllowAccounts=ALL")
         self._wait_nodes(NODE_NAMES, {"idle"})
 
+    def end_clients(self) -> None:
+        """Kill what a test has left running beside the cluster: what would still submit jobs."""
+        daemons = with_descendants({one.pid for one in self._daemons.values() if one.pid})
+        here = with_environment("SLURM_CONF", str(self.slurm_conf))
+        kill_all(here - daemons - self._job_processes(NODE_NAMES))
+
     def _job_processes(self, nodes: list[str]) -> set[int]:
         """Step daemons and jobs of some nodes, whether or not slurmctld still knows of them."""
         found: set[int] = set()

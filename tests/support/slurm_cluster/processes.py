@@ -115,7 +115,7 @@ def with_descendants(pids: Iterable[int]) -> set[int]:
     return found
 
 
-def kill_all(pids: Iterable[int], timeout_s: float = 5) -> None:
+def kill_all(pids: Iterable[int], timeout_s: float = 60) -> None:
     """Kill processes at one blow: all are stopped before the first dies, so none can react."""
     doomed = [pid for pid in pids if pid != os.getpid()]
     for sig in (signal.SIGSTOP, signal.SIGKILL):
