@@ -123,11 +123,11 @@ def test_all_of_a_cap_is_filled_and_cpus_that_are_kept_free_are_said(cluster: Cl
 
 @pytest.mark.parametrize("cpus", [1, 2, 8])
 def test_jobs_that_gpu_jobs_wait_for_are_not_kept_out_by_those(cluster: Cluster, cpus: int) -> None:
-    both = {"gpu": Shape(8, 100, 1, 10), "cpu": Shape(8, 100, 0, 10)}
+    both: dict[Kind, Shape] = {"gpu": Shape(8, 100, 1, 10), "cpu": Shape(8, 100, 0, 10)}
     rules = Rules({"first": {"cpu": Shape(cpus, 100, 0, 10)}, "later": both}, seconds=600)
     here = room(account("clive", limit={"cpu": 8, "gres/gpu": 1}))
     assert started(placed(cluster, rules, here)) == ["first"]
-    half = {"gpu": Shape(4, 100, 1, 10), "cpu": Shape(4, 100, 0, 10)}
+    half: dict[Kind, Shape] = {"gpu": Shape(4, 100, 1, 10), "cpu": Shape(4, 100, 0, 10)}
     rules = Rules({"first": {"cpu": Shape(4, 100, 0, 10)}, "later": half}, seconds=600)
     busy = account("clive", limit={"cpu": 8, "gres/gpu": 1}, used={"cpu": 4, "gres/gpu": 0})
     assert started(placed(cluster, rules, room(busy))) == ["first"]

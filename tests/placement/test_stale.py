@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -47,6 +47,7 @@ class Slurm:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
+Choice = Literal["wait", "cancel"]
 Deal = Callable[..., list[str]]
 
 
@@ -54,7 +55,7 @@ Deal = Callable[..., list[str]]
 def deal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deal:
     """Return what deals with jobs in a folder, on a clock that sleeping alone moves."""
 
-    def dealt(slurm: Slurm, choice: str, folder: str = "/data/run") -> list[str]:
+    def dealt(slurm: Slurm, choice: Choice, folder: str = "/data/run") -> list[str]:
         monkeypatch.setattr(time, "sleep", slurm.slept_s.append)
         monkeypatch.setattr(time, "monotonic", lambda: sum(slurm.slept_s))
         said: list[str] = []
@@ -96,7 +97,7 @@ def ended_pid() -> int:
 
 
 @CHOICES
-def test_nothing_stale_needs_nothing_and_no_queue_stops(choice: str, deal: Deal) -> None:
+def test_nothing_stale_needs_nothing_and_no_queue_stops(choice: Choice, deal: Deal) -> None:
     slurm = Slurm(["\n".join(OTHERS)])
     assert (deal(slurm, choice), slurm.cancelled, slurm.slept_s) == ([], [], [])
     with pytest.raises(PlacementError, match="is not known: squeue did not answer: Unable"):
