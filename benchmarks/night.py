@@ -35,7 +35,7 @@ def main() -> None:
             folder = (options.keep or Path(scratch)) / name.split()[0]
             folder.mkdir(parents=True)
             run = way(slurm, folder)
-            run.prepare(jobs=options.jobs, slots=SLOTS, site={"stale": "wait"}, **SIZES)
+            run.prepare(jobs=options.jobs, slots=SLOTS, **SIZES)
             night = Night(run, options.jobs)
             night.play()
             makespan = f"{night.made_s:.0f} s"

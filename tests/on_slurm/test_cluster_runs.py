@@ -163,14 +163,13 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
         one.wait_running(1)
         processes[name].send_signal(getattr(signal, name))
 
-    for name, how in (("SIGHUP", "wait"), ("SIGKILL", "cancel")):
+    for name in ("SIGHUP", "SIGKILL"):
         end(name)
         one = runs[name]
         one.finish(processes[name])
         for args in ((), ("--unlock",)):
             one.run(*args, ok=False, timeout_s=90)
             assert "of an earlier run may still write into" in one.log
-        one.prepare(site={"stale": how}, jobs=2, seconds="40,45")
     for name in ("SIGINT", "SIGTERM"):
         end(name)
     for name in ("SIGINT", "SIGTERM"):
@@ -178,8 +177,9 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
     interrupted = runs["SIGINT"]
     wait_for(lambda: all(job.ended for job in interrupted.jobs()), 30, "the jobs")
     assert {job.state for job in interrupted.jobs()} == {"CANCELLED"}
-    for name in ("SIGKILL", "SIGHUP"):
-        runs[name].run("--unlock", timeout_s=180)
+    for name, how in (("SIGKILL", "--cancel"), ("SIGHUP", "--wait")):
+        runs[name].end_stale(how)
+        runs[name].run("--unlock", timeout_s=90)
     again = {name: one.start() for name, one in runs.items()}
     assert {name: one.finish(again[name]) for name, one in runs.items()} == dict.fromkeys(runs, 0)
     for one in runs.values():

@@ -100,7 +100,7 @@ def test_jobs_that_fit_on_different_accounts_do_not_hide_each_other(cluster: Clu
 
 @pytest.mark.parametrize(
     ("priorities", "first"),
-    [({"one": 100.0}, "one"), ({"two": 100.0, "one": 50.0}, "two"), ({}, "two")],
+    [({"one": 100.0}, "one"), ({"two": 100.0, "one": 50.0}, "two")],
 )
 def test_the_last_cpus_go_to_the_job_of_the_higher_priority(
     cluster: Cluster, priorities: dict[str, float], first: str
@@ -119,6 +119,18 @@ def test_all_of_a_cap_is_filled_and_cpus_that_are_kept_free_are_said(cluster: Cl
     assert placed(cluster, on_cpus(four=(4, 100), eight=(8, 100)), one).why == {
         "four": f"no slot is free ({share})", "eight": "no slot is free",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 8])
+def test_jobs_that_gpu_jobs_wait_for_are_not_kept_out_by_those(cluster: Cluster, cpus: int) -> None:
+    both: dict[Kind, Shape] = {"gpu": Shape(8, 100, 1, 10), "cpu": Shape(8, 100, 0, 10)}
+    rules = Rules({"first": {"cpu": Shape(cpus, 100, 0, 10)}, "later": both}, seconds=600)
+    here = room(account("clive", limit={"cpu": 8, "gres/gpu": 1}))
+    assert started(placed(cluster, rules, here)) == ["first"]
+    half: dict[Kind, Shape] = {"gpu": Shape(4, 100, 1, 10), "cpu": Shape(4, 100, 0, 10)}
+    rules = Rules({"first": {"cpu": Shape(4, 100, 0, 10)}, "later": half}, seconds=600)
+    busy = account("clive", limit={"cpu": 8, "gres/gpu": 1}, used={"cpu": 4, "gres/gpu": 0})
+    assert started(placed(cluster, rules, room(busy))) == ["first"]
 
 
 def test_cpu_jobs_leave_room_to_gpu_jobs_that_become_ready_later(cluster: Cluster) -> None:
@@ -371,7 +383,6 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         assert place.kind not in closed_kinds(question, one)
         assert place.kind in task.job.kinds
         assert (place.shape.gpus > 0) == (place.kind == "gpu")
-        assert place.kind == "cpu" or not found.plan.estimates.is_small(task.job)
         assert task.job.fixed.account in (None, place.account)
         assert place.shape.cpus == task.job.fixed.cpus or task.job.fixed.cpus is None
         assert (place.account, place.kind) in {where[:2] for where in found.places(task)}
@@ -380,4 +391,3 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         assert not one.partitions or where.name in one.partitions
         assert set(place.exclude) == question.bad_nodes[place.kind] | task.past.nodes
         assert start.reason
-        assert start.small == (task.job.rule == "small")

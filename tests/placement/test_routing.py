@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,19 +72,6 @@ def values(plan: Plan, rule: str, wildcards: Any, attempt: int = 1) -> dict[str,
 
 def either(plan: Plan, rule: str, wildcards: Any, attempt: int = 1) -> dict[str, Any]:
     return asked(plan.either(gpu=ON_GPU, cpu=ON_CPU), rule, wildcards, attempt)
-
-
-@pytest.mark.parametrize(
-    ("cpus", "work_s", "small_jobs", "beside"),
-    [(1, 9, "here", True), (1, 11, "here", False), (2, 1, "here", False), (1, 1, "slurm", False)],
-)
-def test_small_jobs_run_beside_the_coordinator(
-    cluster: Cluster, cpus: int, work_s: float, small_jobs: Literal["here", "slurm"], beside: bool
-) -> None:
-    rules = Rules({"tell": {"cpu": Shape(cpus, 800, 0, 10)}}, seconds=8.0 + work_s)
-    here = replace(cluster, site=cluster.site.model_copy(update={"small_jobs": small_jobs}))
-    assert Plan(rules, cluster=here).beside("tell") == beside
-    assert not Plan(rules).beside("tell")
 
 
 def test_on_one_machine_the_device_of_the_machine_counts() -> None:

@@ -16,7 +16,6 @@ import pytest
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
-from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.placement.stale import (
     before_run,
     deal_with_stale,
@@ -29,7 +28,7 @@ from tests.support.recorded import HERE, OTHERS, Queue, cluster_with, queue_line
 ENDING = queue_line(JobID="7", State="COMPLETING", WorkDir="/data/run", Comment="rule_a")
 PENDING = queue_line(JobID="5", State="PENDING", WorkDir="/data/run", Comment="group_b")
 AWAY = Unknown("squeue", "Unable to contact slurm controller")
-CHOICES = pytest.mark.parametrize("choice", ["refuse", "wait", "cancel"])
+CHOICES = pytest.mark.parametrize("choice", ["wait", "cancel"])
 
 
 @dataclass
@@ -48,6 +47,7 @@ class Slurm:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
+Choice = Literal["wait", "cancel"]
 Deal = Callable[..., list[str]]
 
 
@@ -55,7 +55,7 @@ Deal = Callable[..., list[str]]
 def deal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deal:
     """Return what deals with jobs in a folder, on a clock that sleeping alone moves."""
 
-    def dealt(slurm: Slurm, choice: str, folder: str = "/data/run") -> list[str]:
+    def dealt(slurm: Slurm, choice: Choice, folder: str = "/data/run") -> list[str]:
         monkeypatch.setattr(time, "sleep", slurm.slept_s.append)
         monkeypatch.setattr(time, "monotonic", lambda: sum(slurm.slept_s))
         said: list[str] = []
@@ -75,10 +75,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, Queu
 
 def job_in(folder: Path) -> str:
     return queue_line(JobID="7", State="RUNNING", WorkDir=str(folder), Comment="rule_a")
-
-
-def where(cluster: Cluster, stale: Literal["refuse", "wait", "cancel"]) -> Cluster:
-    return replace(cluster, site=Site(stale=stale))
 
 
 def said_here(folder: Path, **values: Any) -> RunState:
@@ -101,23 +97,11 @@ def ended_pid() -> int:
 
 
 @CHOICES
-def test_nothing_stale_needs_nothing_and_no_queue_stops(choice: str, deal: Deal) -> None:
+def test_nothing_stale_needs_nothing_and_no_queue_stops(choice: Choice, deal: Deal) -> None:
     slurm = Slurm(["\n".join(OTHERS)])
     assert (deal(slurm, choice), slurm.cancelled, slurm.slept_s) == ([], [], [])
     with pytest.raises(PlacementError, match="is not known: squeue did not answer: Unable"):
         deal(Slurm([AWAY]), choice)
-
-
-def test_refusing_names_the_jobs_and_the_fix(deal: Deal) -> None:
-    slurm = Slurm(["\n".join([HERE, PENDING, *OTHERS])])
-    with pytest.raises(PlacementError) as caught:
-        deal(slurm, "refuse")
-    text = str(caught.value)
-    assert text.startswith("2 jobs of an earlier run may still write into /data/run:")
-    for part in ("7  RUNNING    rule_stitch_wildcards_a", "5  PENDING    group_b",
-                 "tilewright-placement stale --wait", "--unlock"):  # fmt: skip
-        assert part in text
-    assert slurm.cancelled == []
 
 
 def test_cancelling_waits_until_they_are_gone(deal: Deal) -> None:
@@ -131,10 +115,10 @@ def test_cancelling_waits_until_they_are_gone(deal: Deal) -> None:
 
 
 def test_waiting_cancels_nothing_and_outlasts_a_slurmctld_that_is_away(deal: Deal) -> None:
-    slurm = Slurm([HERE, HERE, PENDING, ""])
+    slurm = Slurm([HERE, PENDING, ""])
     said = deal(slurm, "wait")
-    assert (slurm.cancelled, slurm.slept_s) == ([], [10.0, 10.0])
-    assert said[1:] == ["waiting for 1: 7", "waiting for 1: 5"]
+    assert (slurm.cancelled, slurm.slept_s) == ([], [10.0])
+    assert said[1:] == ["waiting for 1: 5"]
     slurm = Slurm([HERE, HERE, *4 * [AWAY], HERE, ""])  # each question is asked twice
     said = deal(slurm, "wait")
     assert (sum("Unable to contact" in line for line in said), len(slurm.slept_s)) == (2, 4)
@@ -142,47 +126,36 @@ def test_waiting_cancels_nothing_and_outlasts_a_slurmctld_that_is_away(deal: Dea
         deal(Slurm([HERE, HERE, AWAY]), "wait")
 
 
-def test_jobs_that_are_being_ended_are_waited_for_and_not_refused(deal: Deal) -> None:
-    said = deal(Slurm([ENDING, ENDING, ""]), "refuse")
-    assert said == ["waiting for a job that is being ended"] * 2
-    for_ever = Slurm([ENDING])
-    with pytest.raises(PlacementError, match="7  COMPLETING rule_a"):
-        deal(for_ever, "refuse")
-    assert 100 < sum(for_ever.slept_s) < 130
-
-
-@pytest.mark.parametrize(
-    ("choice", "said"), [("wait", "start it again after that run"), ("cancel", "not cancelled")]
-)
-def test_nothing_is_waited_for_or_cancelled_behind_a_lock_that_stays(
-    choice: Literal["wait", "cancel"], said: str, here: tuple[Cluster, Queue], tmp_path: Path
+def test_a_run_refuses_beside_the_jobs_of_another_and_names_the_fix(
+    here: tuple[Cluster, Queue], tmp_path: Path
 ) -> None:
-    cluster = where(here[0], choice)
+    with pytest.raises(PlacementError) as caught:
+        before_run(here[0], ["snakemake", "qc"])
+    first, job, fix = str(caught.value).splitlines()
+    assert first == f"1 job of an earlier run may still write into {tmp_path}:"
+    assert job == "  7  RUNNING    rule_a"
+    assert all(part in fix for part in ("`tilewright-placement stale --wait`", "--unlock"))
     locked(tmp_path)
-    with pytest.raises(PlacementError, match="run it with --unlock first"):
-        before_run(cluster, ["snakemake", "qc"])
+    with pytest.raises(PlacementError, match="of a run that may be active"):
+        before_run(here[0], ["snakemake"])
+    with pytest.raises(PlacementError, match="of an earlier run"):
+        before_run(here[0], ["snakemake"], has_lock=True)
     said_here(tmp_path, pid=os.getppid())
-    with pytest.raises(PlacementError, match=said):
-        before_run(cluster, ["snakemake"])
-    said_here(tmp_path, pid=ended_pid())
-    with pytest.raises(PlacementError, match="it left the folder locked"):
-        before_run(cluster, ["snakemake"])
+    with pytest.raises(PlacementError, match="of the run that is active now") as caught:
+        before_run(here[0], ["snakemake"], has_lock=True)
+    assert "--cancel" not in str(caught.value)
+    assert not any(word.startswith("scancel") for word in here[1].asked)
 
 
-def test_the_lock_of_the_run_itself_is_none_that_stays(
-    here: tuple[Cluster, Queue], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_jobs_that_are_just_being_ended_keep_no_run_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wait(seconds: float) -> None:
-        raise TimeoutError("waits")
-
-    monkeypatch.setattr(time, "sleep", wait)
-    locked(tmp_path)
-    with pytest.raises(TimeoutError, match="waits"):
-        before_run(where(here[0], "wait"), ["snakemake", "qc"], has_lock=True)
+    monkeypatch.chdir(tmp_path)
+    ending = queue_line(JobID="7", State="COMPLETING", WorkDir=str(tmp_path), Comment="rule_a")
+    before_run(cluster_with(ending, tmp_path)[0], ["snakemake"])
 
 
 def test_only_a_run_looks_for_stale_jobs(here: tuple[Cluster, Queue]) -> None:
-    assert here[0].site == Site()
     before_run(here[0], ["snakemake", "-n"])
     before_run(None, ["snakemake"])
     for argv in (["snakemake"], ["snakemake", "--unlock"]):
@@ -239,9 +212,6 @@ def test_the_jobs_of_an_active_run_are_not_cancelled(tmp_path: Path, deal: Deal)
     said_here(tmp_path, pid=os.getppid())
     with pytest.raises(PlacementError, match="while that run is active; stop it first: Ctrl-C"):
         deal(job(), "cancel", str(tmp_path))
-    with pytest.raises(PlacementError, match="1 job of the run that is active now") as caught:
-        deal(job(), "refuse", str(tmp_path))
-    assert "--cancel" not in str(caught.value)
     said = deal(job(), "wait", str(tmp_path))
     assert said[0].startswith("1 job of the run that is active now")
 
@@ -252,14 +222,6 @@ def test_jobs_of_a_run_that_may_be_active_are_cancelled(tmp_path: Path, deal: De
     said = deal(slurm, "cancel", str(tmp_path))
     assert said[0].startswith("1 job of a run that may be active (the folder is locked, by a run")
     assert slurm.cancelled == [("7",)]
-
-
-@pytest.mark.parametrize("has_lock", [True, False])
-def test_active_runs_are_kept(here: tuple[Cluster, Queue], tmp_path: Path, has_lock: bool) -> None:
-    said_here(tmp_path, pid=os.getppid())
-    with pytest.raises(PlacementError, match="not cancelled while that run is active"):
-        before_run(where(here[0], "cancel"), ["snakemake"], has_lock=has_lock)
-    assert not any(word.startswith("scancel") for word in here[1].asked)
 
 
 def test_a_run_takes_options_for_slurm_out_of_its_environment_and_names_them(

@@ -12,10 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Shape
-from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
 from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
 from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs, read_events
 from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
@@ -30,8 +27,6 @@ from snakemake_scheduler_plugin_tilewright.report.runs import (
     use_of,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
-from tests.support.placement_rules import Rules
-from tests.support.recorded import cluster_with
 from tests.support.report_pages import Page, report
 from tilewright.report.rule_colours import PALETTE
 
@@ -55,13 +50,11 @@ def named(name: str, pool: str = "lab_gpu") -> dict[str, Any]:
     return {"job": f"rule_stitch_wildcards_{name}", "rule": "stitch", "pool": pool}
 
 
-def job(
-    name: str, pool: str, sent_s: float, start_s: float, end_s: float, *, small: bool = False
-) -> list[dict[str, Any]]:
+def job(name: str, pool: str, sent_s: float, start_s: float, end_s: float) -> list[dict[str, Any]]:
     here = named(name, pool)
     times = {"start_s": T0 + start_s, "end_s": T0 + end_s, "sent_s": T0 + sent_s}
     return [
-        event(sent_s, "place", **here, reason="it fits", **({"small": True} if small else {})),
+        event(sent_s, "place", **here, reason="it fits"),
         event(end_s, "done", **here, account="lab", kind=pool[-3:], **times),
     ]
 
@@ -70,13 +63,13 @@ def failure(name: str, at_s: float, cause: str, **values: Any) -> dict[str, Any]
     return event(at_s, "fail", **named(name), cause=cause, account="lab", kind="gpu", **values)
 
 
-#: 100 s; GPUs of lab: 40 + 60 of 200 slot-seconds, its CPUs: 30 of 300 and a small job.
+#: 100 s; GPUs of lab: 40 + 60 of 200 slot-seconds, its CPUs: 30 + 90 of 300.
 SMALL = [
     start(),
     *job("a", "lab_gpu", 0, 10, 50),
     *job("b", "lab_gpu", 0, 20, 80),
     *job("c", "lab_cpu", 0, 70, 100),
-    *job("d", "lab_cpu", 5, 5, 95, small=True),
+    *job("d", "lab_cpu", 5, 5, 95),
 ]
 
 
@@ -102,7 +95,7 @@ def test_use_of_a_small_run_is_exact() -> None:
     assert (gpu.jobs, gpu.busy_s, gpu.idle_s, gpu.utilisation, gpu.wait_s) == (2, 100, 100, 0.5, 15)
     assert (guest.jobs, guest.busy_s, guest.idle_s, guest.utilisation) == (0, 0, 100, 0)
     assert guest.wait_s is None
-    assert (cpu.jobs, cpu.small, cpu.busy_s, cpu.utilisation, cpu.wait_s) == (2, 1, 30, 0.1, 35)
+    assert (cpu.jobs, cpu.busy_s, cpu.utilisation, cpu.wait_s) == (2, 120, 0.4, 35)
 
 
 def test_device_kinds_that_no_job_may_use_are_left_out(tmp_path: Path) -> None:
@@ -129,17 +122,6 @@ def test_a_group_is_one_bar_and_its_members_are_told(tmp_path: Path) -> None:
     place, done = job("c", "lab_cpu", 0, 70, 100)
     text = written(tmp_path, start(), place, {**done, "members": 3})
     assert "1 job (3 of Snakemake&#39;s, some in groups) in" in text
-
-
-def test_pools_of_small_jobs_alone_are_not_said_to_be_idle(tmp_path: Path) -> None:
-    events = [start(), *(e for k in range(9) for e in job(str(k), "lab_cpu", 0, 0, 90, small=True))]
-    use = uses_of(*events)["lab_cpu"]
-    assert (use.jobs, use.small, use.utilisation) == (9, 9, None)
-    text = written(tmp_path, *events)
-    assert "all CPU jobs were small and took no slot" in text
-    assert "small jobs only" in text
-    few = written(tmp_path, start(), *job("a", "lab_cpu", 0, 0, 1), *job("b", "lab_gpu", 0, 0, 900))
-    assert "CPU slots were busy under 1 % of the time" in few
 
 
 def test_jobs_beside_the_slots_do_not_make_them_busier_than_they_can_be() -> None:
@@ -228,22 +210,9 @@ def test_events_are_read_as_placement_reads_them(tmp_path: Path) -> None:
     assert read_events(tmp_path / "none") == []
 
 
-def test_small_jobs_are_known_by_what_placement_writes(tmp_path: Path) -> None:
-    cluster, _ = cluster_with("", tmp_path)
-    sizes = Rules({"work": {"cpu": Shape(2, 100, 0, 5)}, "count": {"cpu": Shape(1, 100, 0, 5)}})
-    path = tmp_path / "ledger.jsonl"
-    run = Dispatcher(cluster, Plan(sizes, cluster=cluster), Ledger(path), "/data/run")
-    run.load(Job(f"rule_{rule}", rule, ("cpu",)) for rule in ("work", "count"))
-    assert len(run.round(list(run.tasks), [])) == 2
-    for name in list(run.tasks):
-        run.done(name)
-    (found,) = cluster_runs([start(), *read_events(path)])
-    assert {bar.rule: bar.small for bar in found.bars} == {"work": False, "count": True}
-
-
 @pytest.mark.parametrize("count", [60, 5000])
 def test_every_job_is_a_bar_that_can_be_seen(count: int) -> None:
-    jobs = (job(str(k), "lab_cpu", k, k, k + 4, small=k % 2 == 1) for k in range(count))
+    jobs = (job(str(k), "lab_cpu", k, k, k + 4) for k in range(count))
     runs = cluster_runs([start(), *itertools.chain(*jobs)])
     drawn = ElementTree.fromstring(draw_gantt(runs, use_of(runs), PALETTE, "<words>"))
     assert drawn.get("aria-label") == "<words>"
@@ -301,7 +270,7 @@ def test_the_report_shows_where_it_ran(tmp_path: Path) -> None:
     shown = Page(text)
     (alt,) = [str(a["aria-label"]) for tag, a in shown.tags if tag == "svg"]
     assert alt.endswith(
-        "4 jobs in 1.7 min; GPU slots were busy 33 % of the time; CPU slots were busy 10 % of the "
+        "4 jobs in 1.7 min; GPU slots were busy 33 % of the time; CPU slots were busy 40 % of the "
         "time; a job waited 25 s in the queue on average. Failed tries by cause: time 1."
     )
     for words in (

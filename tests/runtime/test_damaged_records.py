@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from snakemake_scheduler_plugin_tilewright.runtime.run_state import (
 from tilewright.follow.runs import Runs, Stop
 from tilewright.follow.verdicts import Teller
 from tilewright.report.devices.section import device_section
-from tilewright.runtime.versions import made_by_another, note_version, read_versions
 
 T0 = 1_795_252_000.0
 JOB = {"job": "rule_a_wildcards_x", "rule": "a", "pool": "lab gpu", "account": "lab", "kind": "gpu"}
@@ -39,7 +37,7 @@ LEDGER: list[dict[str, Any]] = [
      "pools": {"lab gpu": ["lab", "gpu", 2]}, "left_out": {"poor": "no"}, "notes": ["a note"]},
     {"event": "room", "about": "slurm", "closed": {"lab gpu": "job 7 holds it"}},
     {"event": "wait", "ready": 2, "why": {"no slot": 2}, "free": {"lab gpu": 1}},
-    {"event": "place", **JOB, "reason": "free", "cpus": 2, "small": True},
+    {"event": "place", **JOB, "reason": "free", "cpus": 2},
     {"event": "hold", "reason": "silent", "ready": 1},
     {"event": "done", **JOB, "start_s": T0 + 3, "end_s": T0 + 9, "sent_s": T0 + 2, "members": 2},
     {"event": "place", **JOB, "reason": "free"},
@@ -67,7 +65,6 @@ FOLLOW: list[dict[str, Any]] = [
     {"time": "2026-11-26T10:00:00+00:00", "run": "began", "cycles": "all"},
 ]  # fmt: skip
 STATE = RunState(T0, T0 + 60, {"a": 4}, {"a": 1}, 1, 0.5, {"no slot": 1})
-VERSIONS = [{"version": version("tilewright"), "began": "2026-11-26T10:00:00+00:00"}] * 2
 
 
 def of_ledger(path: Path) -> None:
@@ -102,19 +99,11 @@ def of_follow(path: Path) -> None:
     os.close(runs._held)  # and with it its lock
 
 
-def of_versions(path: Path) -> None:
-    made_by_another(path)
-    note_version(path)
-    assert made_by_another(path) == ""
-    assert read_versions(path)[-1]["version"] == version("tilewright")
-
-
 USES: dict[str, tuple[Callable[[Path], Any], str, list[Any]]] = {
     "ledger": (of_ledger, "ledger.jsonl", LEDGER),
     "status": (of_status, "ledger.jsonl", LEDGER),
     "devices": (device_section, "devices.jsonl", EVIDENCE),
     "follow": (of_follow, "follow.jsonl", FOLLOW),
-    "versions": (of_versions, "versions.jsonl", VERSIONS),
     "state": (of_state, "state.json", [json.loads(json.dumps(STATE.__dict__))]),
 }
 odd: st.SearchStrategy[Any] = st.sampled_from(

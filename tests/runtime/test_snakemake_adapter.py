@@ -7,7 +7,6 @@ renames something, the case with that name fails. So it is with the documented h
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import logging
 import re
@@ -22,7 +21,6 @@ import snakemake.common
 from snakemake.api import WorkflowApi
 from snakemake.resources import Resource
 from snakemake.rules import Rule
-from snakemake.scheduling import job_scheduler
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: ignore[import-untyped]
 from snakemake_executor_plugin_slurm.utils import (  # type: ignore[import-untyped]
     get_job_wildcards,
@@ -192,12 +190,6 @@ def test_snakemake_has_what_no_run_shows() -> None:
     assert list(inspect.signature(Rule.expand_priority).parameters) == given
 
 
-def test_snakemake_says_at_each_round() -> None:
-    source = inspect.getsource(job_scheduler)
-    assert f'"{adapter.ROUND[0]}"' in source
-    assert adapter.ROUND[1].replace("{}", "{len(run)}") in source
-
-
 @pytest.mark.parametrize(("ended", "whole"), [("10", True), ("01", True), ("00", False)])
 def test_a_group_that_holds_a_job_twice_has_finished_with_either(ended: str, whole: bool) -> None:
     """After its own checkpoint: the old one, which Snakemake forgot, and the new."""
@@ -210,19 +202,6 @@ def test_a_group_that_holds_a_job_twice_has_finished_with_either(ended: str, who
         job_factory=SimpleNamespace(cache={}),
     )
     assert adapter.finished(dag, group) == whole
-
-
-@pytest.mark.parametrize("quiet", [{"PROGRESS", "RULES"}, {"RULES"}, None])
-def test_rounds_are_hidden_with_quiet_progress_and_nothing_else_is(quiet: set[str] | None) -> None:
-    dag = SimpleNamespace(workflow=SimpleNamespace(output_settings=SimpleNamespace(quiet=quiet)))
-    stream, logger = io.StringIO(), logging.Logger("of a run")
-    logger.addHandler(logging.StreamHandler(stream))
-    adapter.hide_rounds(dag, logger)
-    for text in ("Select jobs to execute...", "Execute 2 jobs...", "3 of 9 jobs done"):
-        logger.info(text)
-    hidden = quiet is not None and "PROGRESS" in quiet
-    assert stream.getvalue().count("\n") == (1 if hidden else 3)
-    assert "3 of 9 jobs done" in stream.getvalue()
 
 
 def test_a_group_that_is_made_anew_has_the_same_wildcards() -> None:

@@ -154,6 +154,13 @@ class ClusterRun:
         assert (status == 0) == ok, self.log[-6000:]
         return time.monotonic() - began
 
+    def end_stale(self, how: str) -> None:
+        """Wait for the jobs of a killed run with ``--wait``, or end them with ``--cancel``."""
+        subprocess.run(
+            [sys.executable, "-m", "snakemake_scheduler_plugin_tilewright.cli", "stale", how],
+            cwd=self.folder, env=self.environment(), check=True, timeout=BUSY * 180,
+        )  # fmt: skip
+
     @property
     def log(self) -> str:
         return (self.folder / "run.log").read_text()

@@ -141,6 +141,8 @@ class Night:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         (self.run.folder / "run.log").rename(self.run.folder / "first.log")
+        if not isinstance(self.run, StaticRun):
+            self.run.end_stale("--wait")
         self.run.finish(self.run.start("--unlock"), 300)
         self._process = self.run.start()
 

@@ -99,7 +99,7 @@ def begin() -> Iterator[Callable[..., Follow]]:
 def made(results: Path) -> dict[str, str]:
     """Return the digests of what must be the same, however it came about."""
     there = digests(results)
-    others = ("follow.jsonl", "versions.jsonl", "placement/")
+    others = ("follow.jsonl", "placement/")
     return {path: digest for path, digest in there.items() if not path.startswith(others)}
 
 

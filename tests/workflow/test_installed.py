@@ -214,27 +214,6 @@ def test_as_a_module_with_other_names_in_somebody_elses_workflow(experiment: Ins
     assert (there / "cells.csv").read_text() == (experiment.folder / "my/cells.csv").read_text()
 
 
-@pytest.mark.long
-def test_a_newer_version_says_what_it_makes_again_before_it_does(experiment: Installed) -> None:
-    record = experiment.folder / "my/results/versions.jsonl"
-    assert len(record.read_text().splitlines()) == 1
-    assert "was made by" not in experiment("snakemake", "qc", "-n", cwd="my")
-    record.write_text('{"version": "0.0.9", "began": "2026-01-01T00:00:00+00:00"}\n')
-    nothing = experiment("snakemake", "qc", "-n", cwd="my")
-    assert "results was made by tilewright 0.0.9, and this is " in nothing
-    assert "Nothing to be done" in nothing
-    script = next((experiment.bin.parent / "lib").rglob("tilewright/scripts/report.py"))
-    script.write_text(script.read_text() + "\n# changed\n")
-    said = experiment("snakemake", "qc", cwd="my")
-    before, _, after = said.partition("results was made by tilewright 0.0.9")
-    assert "rule report" in after
-    assert "reason: Code has changed since last execution" in after
-    assert "rule report" not in before
-    versions = [yaml.safe_load(line)["version"] for line in record.read_text().splitlines()]
-    assert versions[0] == "0.0.9"
-    assert len(versions) == 2
-
-
 def test_the_dockerfile_copies_what_its_steps_read() -> None:
     lines = (REPO / "Dockerfile").read_text().splitlines()
     assert [line for line in lines if line.startswith("FROM")] == [

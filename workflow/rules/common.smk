@@ -8,11 +8,6 @@ from tilewright.config.experiment import load_experiment, read_config
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
-from tilewright.runtime.versions import (
-    made_by_another,
-    note_version,
-    read_versions,
-)
 from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
@@ -57,14 +52,6 @@ try:
         gpus=healthy_gpus if any_gpu else None,
         logs=layout.logs,
     )
-    if workflow.is_main_process:
-        damaged = read_versions(layout.versions).note
-        if damaged:
-            logger.info(damaged)
-        if earlier := made_by_another(layout.versions):
-            logger.info(f"{earlier}; Snakemake's reasons say what is made again")
-        if not snakemake_command.only_looks(snakemake_command.command()[1:]):
-            note_version(layout.versions)
 except (TilewrightError, PlacementError) as error:
     raise snakemake_command.SetUpError(str(error)) from None
 

@@ -11,7 +11,6 @@ rule qc_register:
     benchmark:
         layout.benchmark("qc_register", CYCLE)
     priority: AFTER_STITCH
-    localrule: plan.beside("qc_register")
     conda:
         "../envs/tilewright.yaml"
     threads: threads("qc_register")
@@ -40,7 +39,6 @@ rule qc_image:
     benchmark:
         layout.benchmark("qc_image", CYCLE)
     priority: AFTER_STITCH
-    localrule: plan.beside("qc_image")
     conda:
         "../envs/tilewright.yaml"
     threads: threads("qc_image")
@@ -71,7 +69,6 @@ rule report:
         layout.log("report", "all"),
     benchmark:
         layout.benchmark("report", "all")
-    localrule: plan.beside("report")
     conda:
         "../envs/tilewright.yaml"
     threads: threads("report")
@@ -102,7 +99,7 @@ rule summary:
         layout.log("summary", "all"),
     benchmark:
         layout.benchmark("summary", "all")
-    localrule: plan.beside("summary")
+    localrule: True
     conda:
         "../envs/tilewright.yaml"
     threads: threads("summary")
@@ -126,7 +123,7 @@ rule verdict:
         layout.log("verdict", "all"),
     benchmark:
         layout.benchmark("verdict", "all")
-    localrule: plan.beside("verdict")
+    localrule: True
     conda:
         "../envs/tilewright.yaml"
     threads: threads("verdict")

@@ -32,7 +32,6 @@ rule qc_cycle:
     benchmark:
         layout.benchmark("qc_cycle", CYCLE)
     priority: AFTER_STITCH
-    localrule: plan.beside("qc_cycle")
     conda:
         "../envs/tilewright.yaml"
     threads: threads("qc_cycle")

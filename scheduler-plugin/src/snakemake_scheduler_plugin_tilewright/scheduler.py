@@ -88,7 +88,6 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             if runs and (plan.cluster or plan.described):
                 queued = [self._run.queued] if isinstance(self._run, Run) else []
                 self._progress = Progress(self.dag, plan, self.logger, *queued)
-                adapter.hide_rounds(self.dag, self.logger)
         except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:
             raise WorkflowError(str(error)) from None
 

@@ -70,8 +70,6 @@ class Layout:
         self.qc_csv = f"{results}/qc.csv"
         #: The verdict of each marker of each sample.
         self.trusted_markers = f"{results}/trusted_markers.csv"
-        #: Which versions of tilewright wrote here; no rule's output.
-        self.versions = Path(results) / "versions.jsonl"
         #: What `tilewright follow` ran and told; no rule's output.
         self.followed = Path(results) / "follow.jsonl"
         #: Logs of all rules.

@@ -65,11 +65,11 @@ def print_plan(found: PlannedRun, console: Console) -> None:
 def _print_forecast(forecast: Preview, console: Console) -> None:
     gpus = "gpu" in forecast.slots_for
     rules = [
-        (rule.rule, *(str(n or "") for n in (rule.jobs, *[rule.gpu] * gpus, rule.cpu, rule.small)),
+        (rule.rule, *(str(n or "") for n in (rule.jobs, *[rule.gpu] * gpus, rule.cpu)),
          span_text(rule.busy_s), ", ".join(f"{a} {n}" for a, n in rule.accounts.items()))
         for rule in forecast.rules
     ]  # fmt: skip
-    heads = ["rule", "jobs", *["GPU"] * gpus, "CPU", "no slot", "run time", "accounts"]
+    heads = ["rule", "jobs", *["GPU"] * gpus, "CPU", "run time", "accounts"]
     console.print(_table(heads, rules))
     pools = [
         (pool.name, f"{pool.free} of {pool.slots}", str(pool.jobs), span_text(pool.busy_s))

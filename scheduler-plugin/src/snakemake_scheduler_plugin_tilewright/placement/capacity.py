@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -205,11 +204,6 @@ class Capacity:
     def without(self, kind: Kind, why: str) -> Capacity:
         """Return the capacity with a device kind closed on every account."""
         return replace(self, closed={**self.closed, **{(a.name, kind): why for a in self.accounts}})
-
-    def free_cpus(self, account: Account) -> float:
-        """Return the CPUs that are left for CPU jobs; infinite without a limit."""
-        cpus = left(account, self.partitions.get("cpu"), "cpu")
-        return math.inf if cpus is None else cpus
 
 
 def capacity_now(

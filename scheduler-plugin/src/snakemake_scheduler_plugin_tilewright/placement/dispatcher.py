@@ -41,7 +41,7 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import partition_of
 from snakemake_scheduler_plugin_tilewright.placement.pending import PendingJobs
 from snakemake_scheduler_plugin_tilewright.placement.round import Placement, Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.placement.sizing import largest_shapes
+from snakemake_scheduler_plugin_tilewright.placement.sizing import Shapes
 from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
 from snakemake_scheduler_plugin_tilewright.placement.workload import Strategy, Workload
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, stale_jobs
@@ -116,7 +116,7 @@ class Dispatcher:
         self.kinds = {kind for task in self.tasks.values() for kind in task.job.kinds}
         pools = list(survey.pools)
         if not self.plan.described:  # its jobs are not of the site's sizes
-            shapes = largest_shapes(self.tasks.values(), self.plan.estimates, capacity)
+            shapes = Shapes(self.plan.estimates, capacity).largest(self.tasks.values())
             pools += replace(survey, shapes=shapes).pools
         self.ledger.write(
             "run",
@@ -257,7 +257,6 @@ class Dispatcher:
             kind=place.kind, cpus=place.shape.cpus, mem_mb=place.shape.mem_mb,
             gpus=place.shape.gpus, runtime_min=place.shape.runtime_min, reason=found.reason,
             estimate_s=round(found.estimate_s, 1), exclude=list(place.exclude) or None,
-            small=found.small or None,
         )  # fmt: skip
         return place
 

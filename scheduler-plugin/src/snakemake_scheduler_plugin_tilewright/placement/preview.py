@@ -12,7 +12,7 @@ from itertools import cycle
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind, Shape, Task
 from snakemake_scheduler_plugin_tilewright.placement.policy import Forecast, decide
-from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates, largest_shapes
+from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates, Shapes
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Decision,
     Running,
@@ -234,10 +234,6 @@ class _SimulatedCluster:
         self.result.busy_s[pool] += self.clock_s - run.start_s
 
 
-#: Small jobs take no slot, so the simulator gives them a pool that never fills.
-SMALL = "small"
-
-
 @dataclass(frozen=True)
 class RuleShare:
     """Jobs of one rule: all, those placed by kind of slot and account, and their seconds in sum."""
@@ -246,7 +242,6 @@ class RuleShare:
     jobs: int
     gpu: int
     cpu: int
-    small: int
     busy_s: float
     accounts: Mapping[str, int]
 
@@ -264,7 +259,7 @@ class PoolShare:
 
 @dataclass(frozen=True)
 class AccountUse:
-    """What a run would use of one account; ``account`` is empty of jobs that take no slot."""
+    """What a run would use of one account."""
 
     account: str
     cpu_hours: float
@@ -311,8 +306,7 @@ def preview(tasks: Sequence[Task], estimates: Estimates, capacity: Capacity) -> 
     capacity : Capacity
         What is free now. Slots are counted for the largest job of each device kind.
     """
-    large = [task for task in tasks if not estimates.is_small(task.job)]
-    sizes = largest_shapes(tasks, estimates, capacity)
+    sizes = Shapes(estimates, capacity).largest(tasks)
     counted = capacity.pools(sizes, together=True)
     free = {pool.name: pool.free for pool in counted}
     all_pools = [Slots(p.name, p.account, p.kind, p.slots, p.slots) for p in counted]
@@ -323,7 +317,7 @@ def preview(tasks: Sequence[Task], estimates: Estimates, capacity: Capacity) -> 
     if any(pool.slots > free[pool.name] for pool in all_pools):
         everything = _end_s(play.run(all_pools, play.policy()))
     gpu_only = None
-    if not large or any(pool.kind == "gpu" for pool in pools):
+    if not tasks or any(pool.kind == "gpu" for pool in pools):
         gpu_only = _end_s(play.run(pools, play.gpu_only(pools)))
     finish_s = _end_s(run)
     # bisected to 0.1 % from above
@@ -352,13 +346,9 @@ class _Play:
             for kind in KINDS
         }
         self.work = estimates.workload(self.jobs)
-        self.small = names - self.work.index.keys()
 
     def run(self, pools: Iterable[Slots], policy: Policy) -> SimulatedRun:
-        many = len(self.small) + 1
-        return simulate(
-            self.jobs, self.seconds, [*pools, Slots(SMALL, SMALL, "cpu", many, many)], policy
-        )
+        return simulate(self.jobs, self.seconds, pools, policy)
 
     def policy(self) -> Policy:
         """Return the policy of production."""
@@ -366,14 +356,12 @@ class _Play:
 
         def policy(snapshot: ClusterView) -> Iterable[Decision]:
             nonlocal last
-            starts, large = self._small_starts(snapshot)
-            pools = [pool for pool in snapshot.pools if pool.name != SMALL]
-            if large and any(pool.fillable for pool in pools):
-                later = [name for name in snapshot.later if name in self.work.index]
-                made = decide(self.work, large, later, pools, snapshot.clock_s, last=last)
-                last = made.strategy
-                starts += made.starts
-            return starts
+            ready, pools = snapshot.ready, snapshot.pools
+            if not ready or not any(pool.fillable for pool in pools):
+                return ()
+            made = decide(self.work, ready, snapshot.later, pools, snapshot.clock_s, last=last)
+            last = made.strategy
+            return made.starts
 
         return policy
 
@@ -383,9 +371,9 @@ class _Play:
         dealt = {job.name: next(turns[job.kinds[0]]) for job in self.work.jobs}
 
         def policy(snapshot: ClusterView) -> Iterable[Decision]:
-            starts, large = self._small_starts(snapshot)
+            starts = []
             free = {pool.name: pool.fillable for pool in snapshot.pools}
-            for name in large:
+            for name in snapshot.ready:
                 pool = dealt[name]
                 if free.get(pool):
                     free[pool] -= 1
@@ -396,18 +384,11 @@ class _Play:
 
         return policy
 
-    def _small_starts(self, snapshot: ClusterView) -> tuple[list[Decision], list[str]]:
-        """Return starts of the small jobs that are ready, and the names of the others."""
-        now_s, small = snapshot.clock_s, [name for name in snapshot.ready if name in self.small]
-        starts = [Decision(name, SMALL, now_s, now_s, "small") for name in small]
-        return starts, [name for name in snapshot.ready if name not in self.small]
-
     def bound_s(self, pools: Sequence[Slots]) -> float:
         """Return seconds that no placement beats: work as water, and the longest chain."""
         open_ = {pool.kind for pool in pools}
         reachable = [
-            replace(job, kinds=tuple(k for k in job.kinds if k in open_ or job.name in self.small))
-            for job in self.jobs
+            replace(job, kinds=tuple(k for k in job.kinds if k in open_)) for job in self.jobs
         ]
         chain_s = max(Workload(reachable, self.factors).chain_s, default=0.0)
         if not self.work.jobs:
@@ -433,7 +414,7 @@ class _Play:
     def by_rule(self, run: SimulatedRun, pools: Iterable[Slots]) -> tuple[RuleShare, ...]:
         """Return the rules in the order in which they first end, those that never do last."""
         where = {pool.name: pool for pool in pools}
-        kinds = {SMALL: SMALL, **{pool.name: pool.kind for pool in pools}}
+        kinds = {pool.name: pool.kind for pool in pools}
         accounts: dict[str, Counter[str]] = defaultdict(Counter)
         jobs = Counter(self.rules.values())
         counts: Counter[tuple[str, str]] = Counter()
@@ -446,7 +427,7 @@ class _Play:
                 accounts[rule][where[span.pool].account] += 1
         return tuple(
             RuleShare(
-                rule, jobs[rule], counts[rule, "gpu"], counts[rule, "cpu"], counts[rule, SMALL],
+                rule, jobs[rule], counts[rule, "gpu"], counts[rule, "cpu"],
                 busy_s.get(rule, 0.0), dict(sorted(accounts[rule].items())),
             )
             for rule in dict.fromkeys([*busy_s, *sorted(jobs)])

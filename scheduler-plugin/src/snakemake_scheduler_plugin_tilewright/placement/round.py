@@ -39,7 +39,6 @@ class Placement:
     place: Place
     reason: str
     estimate_s: float
-    small: bool = False
 
 
 class Round:
@@ -60,7 +59,6 @@ class Round:
         self.placements: list[Placement] = []
         self.why: dict[str, str] = {}
         self.most = math.inf
-        self._small: list[Task] = []
         self._short: dict[Hashable, str] = {}
         self._group_of: dict[int, _Group] = {}
 
@@ -71,23 +69,18 @@ class Round:
         last: Strategy | None,
         most: float = math.inf,
     ) -> Strategy | None:
-        """Place the ready tasks, ``most`` at most, of equal priority the small ones last."""
+        """Place the ready tasks, ``most`` at most."""
         self.most = most
         moved = [task for task in ready if task.bound or task.left]
         for task in moved:
             self._place_moved(task)
         ready = [task for task in ready if not (task.bound or task.left)]
-        large = [task for task in ready if task.name in self.work.index]
-        coming = [task for task in later if task.name in self.work.index]
-        small = (task for task in ready if task.name not in self.work.index)
-        self._small = sorted(small, key=lambda task: -task.job.priority)
         groups: dict[_Group, list[Task]] = {}
-        for task in large:
+        for task in ready:
             groups.setdefault(self._group(task), []).append(task)
         for group, left in groups.items():
-            here = [task for task in coming if self._group(task) == group]
-            last = self._place_large(left, here, group, last)
-        self._place_small()
+            coming = [task for task in later if self._group(task) == group]
+            last = self._place_group(left, coming, group, last)
         ready = [*moved, *ready]
         self._queue(task for task in ready if task.name in self.why)
         if self._enough():
@@ -100,7 +93,7 @@ class Round:
                     self.why[task.name] = short
         return last
 
-    def _place_large(
+    def _place_group(
         self, left: list[Task], coming: Sequence[Task], group: _Group, last: Strategy | None
     ) -> Strategy | None:
         for _ in range(_PASSES):
@@ -162,11 +155,18 @@ class Round:
         group: _Group,
         capacity: Capacity,
     ) -> list[Slots]:
-        """Return the pools for the largest of some tasks; CPU slots are beside later GPU jobs."""
+        """Return the pools for the largest of some tasks; CPU slots are beside later GPU jobs.
+
+        Where those leave none, and nothing runs for which to wait, the tasks go first: the later
+        jobs may wait for them.
+        """
         shapes = self.shapes.largest(tasks)
-        if "gpu" not in shapes and (more := self.shapes.largest(coming).get("gpu")):
-            shapes = {"gpu": more, **shapes}
-        pools = self.slots(shapes, capacity)
+        later = None if "gpu" in shapes else self.shapes.largest(coming).get("gpu")
+        pools = self.slots({"gpu": later, **shapes} if later else shapes, capacity)
+        if later:
+            cpus = [pool for pool in pools if pool.kind == "cpu"]
+            if not cpus or not (self.active or any(pool.free for pool in cpus)):
+                pools = self.slots(shapes, capacity)
         return [pool for pool in pools if (pool.account, pool.kind) not in group[1]]
 
     def _group(self, task: Task) -> _Group:
@@ -211,8 +211,7 @@ class Round:
         if best is None:
             self.why[task.name] = "it was moved, and no other place that takes it is free"
             return
-        small = task.name not in self.work.index
-        self._start(task, best[0], best[1], f"it was moved: {task.moved}", small=small)
+        self._start(task, best[0], best[1], f"it was moved: {task.moved}")
 
     def places(self, task: Task) -> list[tuple[str, Kind, Shape]]:
         """Return accounts and device kinds that a task may go to; not back to where it was moved.
@@ -272,7 +271,6 @@ class Round:
             pool = where[start.pool]
             task = by_name[start.job]
             shape = self._shape(task, self._account(pool.account), pool.kind)
-            self._place_small(above=task.job.priority)
             fits = self.capacity.fits(pool.account, pool.kind, shape)
             if fits and not self._enough():
                 self._start(task, pool.account, pool.kind, start.reason)
@@ -328,9 +326,7 @@ class Round:
         open_ = {a for a, one, shape in self.places(task) if one == kind and takes(a, one, shape)}
         return [account for account in self.capacity.accounts if account.name in open_]
 
-    def _start(
-        self, task: Task, account: str, kind: Kind, reason: str, *, small: bool = False
-    ) -> None:
+    def _start(self, task: Task, account: str, kind: Kind, reason: str) -> None:
         """Give a task a place that takes it."""
         here = self._account(account)
         shape = self._shape(task, here, kind)
@@ -343,24 +339,12 @@ class Round:
         )
         self.capacity = self.capacity.take(account, kind, shape)
         estimate_s = self.plan.estimates.seconds(task.job, kind)
-        self.placements.append(Placement(task, place, reason, estimate_s, small))
+        self.placements.append(Placement(task, place, reason, estimate_s))
         self.active.append(replace(task, place=place, sent_s=self.now_s, seen=None))
         self.why.pop(task.name, None)
 
     def _account(self, name: str) -> Account:
         return next(account for account in self.capacity.accounts if account.name == name)
-
-    def _place_small(self, above: float = -math.inf) -> None:
-        """Place small tasks of a higher priority where most CPUs are free; they take no slot."""
-        while self._small and self._small[0].job.priority > above and not self._enough():
-            task = self._small.pop(0)
-            open_ = self._open(task, "cpu", self.capacity.fits)
-            if not open_:
-                self.why[task.name] = "no account has free capacity for it"
-                continue
-            best = max(open_, key=lambda a: (self.capacity.free_cpus(a), a.name))
-            why = "a small job, where most CPUs are free"
-            self._start(task, best.name, "cpu", why, small=True)
 
     def sooner_elsewhere(
         self,
@@ -433,8 +417,8 @@ class Round:
 
     def free_for(self, waiting: Iterable[Task]) -> dict[str, int]:
         """Return the slots of each pool that the largest waiting task could take now."""
-        large = [task for task in waiting if task.name in self.work.index]
-        pools = self.capacity.pools(self.shapes.largest(large)) if large else []
+        waiting = list(waiting)
+        pools = self.capacity.pools(self.shapes.largest(waiting)) if waiting else []
         return {pool.name: pool.free for pool in pools if pool.free}
 
     def _running(self, account: str, kind: Kind) -> list[Running]:

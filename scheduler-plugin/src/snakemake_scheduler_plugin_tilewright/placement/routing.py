@@ -45,10 +45,6 @@ from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import reme
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import command, other_scheduler
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 
-#: A small job takes less: 10 s of work and the 8 s in which a job of Slurm starts.
-_SMALL_S = 18.0
-_SMALL_MB = 2048
-
 
 def set_up(
     workflow: Any,
@@ -214,20 +210,6 @@ class Plan:
         if not able and (partition := self.cluster.partition("cpu")):
             resources["slurm_partition"] = partition
         return resources
-
-    def beside(self, rule: str) -> bool:
-        """Return whether all jobs of ``rule`` run beside the coordinator of a run on a cluster.
-
-        Use it as ``localrule: plan.beside("summary")``. They are those of one CPU, of at most 2 GB
-        and of less than 10 s in the largest sample: a job of Slurm takes as long only to start.
-        The site's ``small_jobs`` says whether there are any.
-        """
-        if self.cluster is None or self.cluster.site.small_jobs == "slurm":
-            return False
-        shape = self.sizes.shape(rule, {}, gpu=False)
-        small = shape.cpus == 1 and shape.mem_mb <= _SMALL_MB
-        short = self.sizes.nominal_s(rule, {}) < _SMALL_S
-        return self.sizes.kinds(rule) == ("cpu",) and small and short
 
     def either(self, gpu: Mapping[str, int], cpu: Mapping[str, int]) -> dict[str, Any]:
         """Return the resources of a rule that may run on a GPU or on CPUs.

@@ -80,10 +80,6 @@ class Site(_Section):
     """How much longer a CPU job takes than a GPU job, until it is learned."""
     slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
     """The same for single rules."""
-    stale: Literal["refuse", "wait", "cancel"] = "refuse"
-    """What a run does about jobs of an earlier, killed run that still write into its folder."""
-    small_jobs: Literal["here", "slurm"] = "here"
-    """Where jobs run that take one CPU for a few seconds: beside the coordinator, or on Slurm."""
     patience_s: float = Field(default=60.0, ge=0)
     """Seconds a job pends in vain before it may be moved, and before its reason is said."""
     calls_per_min: float = Field(default=12.0, ge=1)

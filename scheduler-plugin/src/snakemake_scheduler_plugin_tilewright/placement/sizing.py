@@ -263,16 +263,12 @@ class Estimates:
         runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
         return replace(shape, runtime_min=max(1, runtime_min, shape.stated_min))
 
-    def is_small(self, job: Job) -> bool:
-        """Return whether a job is so small that it needs no slot: CPUs only, and one of them."""
-        return job.kinds == ("cpu",) and self.shape(job.rule, job.wildcards, "cpu").cpus == 1
-
     def workload(self, jobs: Iterable[Job]) -> Workload:
-        """Return the policy's view of all jobs but the small ones, with what is known now."""
-        large = [job for job in jobs if not self.is_small(job)]
-        rules = {job.rule for job in large}
+        """Return the policy's view of all jobs, with what is known now."""
+        jobs = list(jobs)
+        rules = {job.rule for job in jobs}
         return Workload(
-            large,
+            jobs,
             {(rule, kind): self.factor(rule, kind) for rule in rules for kind in KINDS},
             {rule: self.durations.margin(rule) for rule in rules},
         )
@@ -362,11 +358,3 @@ class Shapes:
         if len(less) < len(tasks):
             return less
         return [t for t in tasks if all(s.mem_mb < mem_mb for s in self.of(t).values())]
-
-
-def largest_shapes(
-    tasks: Iterable[Task], estimates: Estimates, capacity: Capacity
-) -> dict[Kind, Shape]:
-    """Return for each device kind a shape that holds all tasks but the small ones."""
-    large = [task for task in tasks if not estimates.is_small(task.job)]
-    return Shapes(estimates, capacity).largest(large)

@@ -1,4 +1,4 @@
-"""Jobs that write into a folder before a run begins there: whose they are, what is done with them.
+"""Jobs that write into a folder before a run begins there: whose they are, and their end.
 
 A coordinator that was killed leaves its jobs to Slurm. Those of one that is active look alike.
 """
@@ -12,23 +12,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
-    is_locked,
-    only_looks,
-    unlocks,
-)
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked, only_looks
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown, drop_options
 
 _POLL_S = 10.0
 _PATIENCE = 30  # looks in vain while waiting
-_COMPLETING_S = 120.0  # KillWait is 30 s unless the site says otherwise
 _ENDED = "of an earlier run"
 
 
@@ -109,7 +105,7 @@ def _state_of_another(folder: Path) -> RunState | None:
 
 
 def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool = False) -> None:
-    """Deal with stale jobs before jobs are sent, unless nothing will run.
+    """Refuse a run while jobs of another one still write into its folder, unless nothing will run.
 
     Options for Slurm's commands leave the environment, the executor's too: it sends all jobs to
     ``SBATCH_QOS``, and of those that ``SQUEUE_ACCOUNT`` hides it sees no end.
@@ -124,28 +120,28 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
     Raises
     ------
     PlacementError
-        As :func:`deal_with_stale`, or the working directory has a line break in its name.
+        There are such jobs, the queue is not known, or the working directory has a line break in
+        its name.
     """
     if cluster is None or only_looks(argv[1:]):
         return
     if options := drop_options():
-        _say(
+        sys.stderr.write(
             f"this run takes {', '.join(options)} out of its environment: they would change what "
-            "Slurm's commands do; what jobs need beyond that is for slurm_extra"
+            "Slurm's commands do; what jobs need beyond that is for slurm_extra\n"
         )
-    if "\n" in str(Path.cwd()):
+    folder = str(Path.cwd())
+    if "\n" in folder:
         raise PlacementError(
-            f"the working directory {str(Path.cwd())!r} has a line break in its name, which squeue "
+            f"the working directory {folder!r} has a line break in its name, which squeue "
             "cannot tell from the end of a job; rename it"
         )
-    locked = not has_lock and is_locked(Path.cwd()) and not unlocks(argv[1:])
-    deal_with_stale(
-        cluster.client, str(Path.cwd()), cluster.site.stale, _say, locked=locked, has_lock=has_lock
-    )
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    found = look_for_stale(cluster.client, folder)
+    # each job that is to be sent waits for the end of its own earlier try
+    if jobs := [job for job in found if job.state != "COMPLETING"]:
+        sender = sender_of(Path(folder), has_lock=has_lock)
+        unlock = "" if sender.active else "; then unlock with --unlock if Snakemake asks for it"
+        raise PlacementError(f"{sender.listed(jobs, folder)}\n{sender.advice}{unlock}")
 
 
 def look_for_stale(client: SlurmClient, workdir: str) -> list[SlurmJob]:
@@ -169,44 +165,31 @@ def look_for_stale(client: SlurmClient, workdir: str) -> list[SlurmJob]:
 def deal_with_stale(
     client: SlurmClient,
     workdir: str,
-    choice: str,
+    choice: Literal["wait", "cancel"],
     say: Callable[[str], None],
-    *,
-    locked: bool = False,
-    has_lock: bool = False,
 ) -> None:
-    """Refuse, wait for or cancel jobs of another run that still write into a folder.
+    """Wait until no job of another run writes into a folder any more, or cancel them.
 
     Parameters
     ----------
     say : callable
         Takes a line for the user.
-    locked : bool
-        Whether Snakemake refuses this run all the same once they are gone.
-    has_lock : bool
-        Whether this process itself has locked the folder.
 
     Raises
     ------
     PlacementError
-        There are such jobs and the choice is to refuse, or to cancel those of a run that is
-        active; the folder is locked; the queue is not known.
+        They are to be cancelled and their run is active, or the queue is not known.
     """
-    stale = _without_completing(client, workdir, say)
+    stale = look_for_stale(client, workdir)
     if not stale:
         return
-    sender = sender_of(Path(workdir), has_lock=has_lock)
+    sender = sender_of(Path(workdir))
     there = sender.listed(stale, workdir)
-    if choice == "refuse":
-        unlock = "" if sender.active else "; then unlock with --unlock if Snakemake asks for it"
-        raise PlacementError(f"{there}\n{sender.advice}{unlock}")
     if choice == "cancel" and sender.active:
         raise PlacementError(
             f"{there}\nthey are not cancelled while that run is active; stop it first: "
             f"{sender.stop}"
         )
-    if locked:
-        raise PlacementError(f"{there}\n{_why_locked(sender)}")
     say(there)
     if choice == "cancel":
         said = client.cancel([job.id for job in stale])
@@ -214,15 +197,6 @@ def deal_with_stale(
             raise PlacementError(f"{there}\nthey could not be cancelled: {said}")
         say("cancelled; waiting until they are gone")
     _wait_until_gone(client, workdir, stale, say, 1.0 if choice == "cancel" else _POLL_S)
-
-
-def _why_locked(sender: Sender) -> str:
-    """Return why no run can begin behind a lock, and what to do."""
-    if sender.active:
-        return "it has locked the folder, so this one cannot begin; start it again after that run"
-    if sender.active is None:
-        return "this run cannot begin after them; where none is active, run it with --unlock first"
-    return "it left the folder locked, so this one cannot begin; run it with --unlock first"
 
 
 def _wait_until_gone(
@@ -245,18 +219,3 @@ def _wait_until_gone(
         if stale:
             say(f"waiting for {len(stale)}: {', '.join(str(job.id) for job in stale[:8])}")
             time.sleep(poll_s)
-
-
-def _without_completing(
-    client: SlurmClient, workdir: str, say: Callable[[str], None]
-) -> list[SlurmJob]:
-    """Return the stale jobs; those that are just being ended, as after Ctrl-C, are waited for."""
-    limit_s = time.monotonic() + _COMPLETING_S
-    while stale := look_for_stale(client, workdir):
-        completing = all(job.state == "COMPLETING" for job in stale)
-        if not completing or time.monotonic() > limit_s:
-            break
-        jobs = "a job that is" if len(stale) == 1 else f"{len(stale)} jobs that are"
-        say(f"waiting for {jobs} being ended")
-        time.sleep(1.0)
-    return stale

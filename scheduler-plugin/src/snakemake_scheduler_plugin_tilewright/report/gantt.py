@@ -16,8 +16,8 @@ from snakemake_scheduler_plugin_tilewright.report.runs import (
     percent,
 )
 
-#: Pixels: the picture, all slots together, the small jobs and the least height of a pool.
-_WIDTH, _SLOTS, _SMALL, _BAND, _GAP = 1100.0, 715.0, 99.0, 40.0, 14.0
+#: Pixels: the picture, all slots together, the jobs above them and the least height of a pool.
+_WIDTH, _SLOTS, _ABOVE, _BAND, _GAP = 1100.0, 715.0, 99.0, 40.0, 14.0
 #: Pixels: the lowest and highest lane, those that touch, and the thinnest bar.
 _LOW, _HIGH, _TOUCH, _THIN = 2.1, 16.5, 5.5, 1.3
 #: Pixels: right of the bars, a character of the labels, a line of the legend.
@@ -39,22 +39,22 @@ _HATCH = (
 class _Band:
     """Lanes of a pool; all heights in pixels.
 
-    ``foot`` is its lower edge, ``lane`` and ``small`` the height of a lane below and above number
-    ``first``.
+    ``foot`` is its lower edge, ``lane`` and ``above`` the height of a lane of its ``slots`` and of
+    one above them.
     """
 
     use: Use
     foot: float
     lane: float
-    small: float
-    first: int
+    above: float
+    slots: int
     lanes: int
     of_bar: dict[JobBar, int]
 
     def at(self, lane: int) -> float:
         """Return the lower edge of a lane."""
         return (
-            self.foot - self.lane * min(lane, self.first) - self.small * max(0, lane - self.first)
+            self.foot - self.lane * min(lane, self.slots) - self.above * max(0, lane - self.slots)
         )
 
 
@@ -113,24 +113,22 @@ def draw_gantt(
 
 
 def _bands(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> list[_Band]:
-    """Return the bands from top to bottom; small jobs lie above the slots, however many."""
+    """Return the bands from top to bottom; jobs beside the slots lie above them, however many."""
     placed: list[tuple[Use, dict[JobBar, int], int, int]] = []
     for use in uses:
         bars = [bar for run in runs for bar in run.bars if bar.pool == use.pool.name]
-        large, small_jobs = ([b for b in bars if b.small == one] for one in (False, True))
-        of_bar = dict(zip(large, lanes(large), strict=True))
-        first = max([use.pool.slots, *(lane + 1 for lane in of_bar.values())])
-        of_bar |= {b: first + k for b, k in zip(small_jobs, lanes(small_jobs), strict=True)}
-        placed.append((use, of_bar, first, max([first, *(k + 1 for k in of_bar.values())])))
-    total = max(1, sum(first for _, _, first, _ in placed))
+        of_bar = dict(zip(bars, lanes(bars), strict=True))
+        slots = max(1, use.pool.slots)
+        placed.append((use, of_bar, slots, max([slots, *(k + 1 for k in of_bar.values())])))
+    total = sum(slots for _, _, slots, _ in placed)
     lane = min(max(_SLOTS / total, _LOW), _HIGH)
     found: list[_Band] = []
     y = _GAP
-    for use, of_bar, first, count in placed:
-        small = min(lane, _SMALL / max(1, count - first))
-        stretch = max(1.0, _BAND / (lane * first + small * (count - first)))
-        height = stretch * (lane * first + small * (count - first))
-        found.append(_Band(use, y + height, lane * stretch, small * stretch, first, count, of_bar))
+    for use, of_bar, slots, count in placed:
+        above = min(lane, _ABOVE / max(1, count - slots))
+        stretch = max(1.0, _BAND / (lane * slots + above * (count - slots)))
+        height = stretch * (lane * slots + above * (count - slots))
+        found.append(_Band(use, y + height, lane * stretch, above * stretch, slots, count, of_bar))
         y += height + _GAP
     return found
 
@@ -209,7 +207,7 @@ def time_step(total_s: float) -> tuple[float, str, float]:
 def _label(use: Use) -> tuple[str, str]:
     kind = use.pool.kind.upper()
     if use.utilisation is None:
-        return f"{use.pool.account} {kind}", "small jobs only" if use.small else "no slots"
+        return f"{use.pool.account} {kind}", "no slots"
     slots = f"{use.pool.slots} slot{'s' * (use.pool.slots != 1)}"
     return f"{use.pool.account} {kind}", f"{slots}, {percent(use.utilisation)} busy"
 

@@ -66,7 +66,7 @@ def _steps(
     events: Sequence[Event], bars: Sequence[JobBar]
 ) -> Iterator[tuple[float, _Change | Event]]:
     """Yield what changes, and when."""
-    spans = [(bar.pool, True, bar.start_s, bar.end_s) for bar in bars if not bar.small]
+    spans = [(bar.pool, True, bar.start_s, bar.end_s) for bar in bars]
     spans += [(pool, False, start_s, end_s) for pool, start_s, end_s in _ways(events, bars)]
     for pool, runs, start_s, end_s in spans:
         yield start_s, _Change(pool, runs, 1)
@@ -92,7 +92,7 @@ def _ways(events: Sequence[Event], bars: Sequence[JobBar]) -> list[tuple[str, fl
 
     for event in events:
         job = str(event.get("job", ""))
-        if event["event"] == "place" and not event.get("small"):
+        if event["event"] == "place":
             placed[job] = event
         elif event["event"] in _ENDS and job in placed:
             close(job, event["time_s"])

@@ -117,7 +117,7 @@ def _bars(event: Event, place: Event) -> list[JobBar]:
         JobBar(
             str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
             max(start_s, end_s), event.get("sent_s", place.get("time_s")),
-            place.get("small") is True, failed, int(event.get("members", 1)),
+            failed, int(event.get("members", 1)),
         )
     ]  # fmt: skip
 

@@ -68,9 +68,7 @@ def _lead(runs: Sequence[ClusterRun], uses: Sequence[Use]) -> str:
     for kind in ("gpu", "cpu"):
         here = [use for use in uses if use.pool.kind == kind]
         total_s = sum(use.busy_s + use.idle_s for use in here)
-        if 0 < sum(use.jobs for use in here) == sum(use.small for use in here):
-            busy.append(f"all {kind.upper()} jobs were small and took no slot")
-        elif total_s:
+        if total_s:
             share = percent(sum(use.busy_s for use in here) / total_s)
             busy.append(f"{kind.upper()} slots were busy {share} of the time")
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(runs[-1].start_s))
@@ -124,7 +122,6 @@ def _row(use: Use) -> dict[str, str | int]:
         "name": f"{use.pool.account} {use.pool.kind.upper()}",
         "slots": use.pool.slots,
         "jobs": use.jobs,
-        "small": use.small,
         "busy": f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}",
         "utilisation": _NONE if use.utilisation is None else percent(use.utilisation),
         "wait": _NONE if use.wait_s is None else span_text(use.wait_s),

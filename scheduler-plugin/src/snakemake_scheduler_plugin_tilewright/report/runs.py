@@ -25,8 +25,6 @@ class JobBar:
     ----------
     sent_s : float or None
         When it was handed to Slurm.
-    small : bool
-        It took no slot.
     failed : bool
         It failed or was cancelled.
     members : int
@@ -39,7 +37,6 @@ class JobBar:
     start_s: float
     end_s: float
     sent_s: float | None = None
-    small: bool = False
     failed: bool = False
     members: int = 1
 
@@ -99,14 +96,14 @@ class ClusterRun:
 
 @dataclass(frozen=True)
 class Use:
-    """What runs made of a pool; small jobs take no slot and count for ``jobs`` and ``wait_s``.
+    """What runs made of a pool.
 
     Attributes
     ----------
     pool : PoolBand
         With the most slots it had.
-    jobs, small : int
-        Tries, and those of them that took no slot.
+    jobs : int
+        Tries.
     busy_s, idle_s : float
         Slot-seconds.
     wait_s : float or None
@@ -115,17 +112,15 @@ class Use:
 
     pool: PoolBand
     jobs: int
-    small: int
     busy_s: float
     idle_s: float
     wait_s: float | None
 
     @property
     def utilisation(self) -> float | None:
-        """Busy slot-seconds over slots × length of the runs; None where no job needed a slot."""
+        """Busy slot-seconds over slots × length of the runs; None without slots."""
         total_s = self.busy_s + self.idle_s
-        all_small = 0 < self.jobs == self.small
-        return self.busy_s / total_s if total_s > 0 and not all_small else None
+        return self.busy_s / total_s if total_s > 0 else None
 
 
 def percent(share: float) -> str:
@@ -179,13 +174,11 @@ def use_of(runs: Sequence[ClusterRun]) -> list[Use]:
         busy, total = 0.0, 0.0
         for run in runs:
             slots = run.pools[pool.name].slots if pool.name in run.pools else 0
-            busy += busy_s((b for b in run.bars if b.pool == pool.name and not b.small), slots)
+            busy += busy_s((b for b in run.bars if b.pool == pool.name), slots)
             total += slots * run.span_s
         if not bars and not total:
             continue
-        found.append(
-            Use(pool, len(bars), sum(b.small for b in bars), busy, total - busy, mean_wait_s(bars))
-        )
+        found.append(Use(pool, len(bars), busy, total - busy, mean_wait_s(bars)))
     return found
 
 

@@ -8,7 +8,6 @@ by its name. ``docs/upstream.md`` proposes a public hook for each.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -59,7 +58,6 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "workflow": (
         "executor_plugin",
         "is_main_process",
-        "output_settings",
         "resource_settings",
         "rules",
         "scheduler",
@@ -396,28 +394,3 @@ def all_done(dag: Any) -> bool:
 def started(dag: Any) -> bool:
     """Return whether Snakemake has made its scheduler by now. Uses ``workflow.scheduler``."""
     return dag.workflow.scheduler is not None
-
-
-#: What Snakemake says at each round, whatever ``--quiet progress`` asks for.
-ROUND = ("Select jobs to execute...", "Execute {} jobs...")
-
-
-def hide_rounds(dag: Any, logger: logging.Logger) -> None:
-    """Where ``--quiet progress`` is given, keep the two lines of each round off the terminal.
-
-    They stay in Snakemake's log file. Uses ``workflow.output_settings`` and the words of `ROUND`.
-    """
-    quiet = {str(getattr(item, "name", item)).lower() for item in dag.workflow.output_settings.quiet
-             or ()}  # fmt: skip
-    if "progress" not in quiet:
-        return
-    select, (first, last) = ROUND[0], ROUND[1].split("{}")
-
-    def shown(record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        return text != select and not (text.startswith(first) and text.endswith(last))
-
-    for handler in logger.handlers:
-        on_terminal = isinstance(handler, logging.StreamHandler)
-        if on_terminal and not isinstance(handler, logging.FileHandler):
-            handler.addFilter(shown)

@@ -146,16 +146,6 @@ def targets(argv: Sequence[str]) -> list[str]:
     return list(getattr(given, "targets", None) or ())
 
 
-def unlocks(argv: Sequence[str]) -> bool:
-    """Return whether a Snakemake command unlocks its folder, or ignores locks.
-
-    >>> unlocks(["snakemake", "--unlock"]), unlocks(["snakemake", "qc"])
-    (True, False)
-    """
-    given = _options(argv)
-    return bool(getattr(given, "unlock", False)) or getattr(given, "lock", True) is False
-
-
 def is_locked(folder: Path) -> bool:
     """Return whether a run has locked a folder and still runs there, or was killed."""
     return any((folder / ".snakemake" / "locks").glob("*"))
