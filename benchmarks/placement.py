@@ -31,8 +31,8 @@ from benchmarks.placement_policies import BASELINES, any_free, ours, preassigned
 from benchmarks.placement_scenarios import make_scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job
 from snakemake_scheduler_plugin_tilewright.placement.policy import decide
-from snakemake_scheduler_plugin_tilewright.placement.preview import Policy, SimulatedRun, simulate
 from snakemake_scheduler_plugin_tilewright.placement.workload import Slots, Workload
+from tests.support.simulated_cluster import Policy, SimulatedRun, simulate
 
 
 @dataclass

@@ -19,8 +19,8 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
-from snakemake_scheduler_plugin_tilewright.placement.preview import Change
 from snakemake_scheduler_plugin_tilewright.placement.workload import Slots
+from tests.support.simulated_cluster import Change
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

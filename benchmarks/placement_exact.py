@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from benchmarks.placement_bound import Bound, Scenario
-from snakemake_scheduler_plugin_tilewright.placement.preview import ClusterView, simulate
 from snakemake_scheduler_plugin_tilewright.placement.workload import Decision
+from tests.support.simulated_cluster import ClusterView, simulate
 
 
 def told(scenario: Scenario) -> Scenario:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from benchmarks.placement_bound import Scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
 from snakemake_scheduler_plugin_tilewright.placement.policy import AIMS, decide
-from snakemake_scheduler_plugin_tilewright.placement.preview import ClusterView, Policy
 from snakemake_scheduler_plugin_tilewright.placement.sizing import margin_of
 from snakemake_scheduler_plugin_tilewright.placement.workload import Decision, Running, Workload
+from tests.support.simulated_cluster import ClusterView, Policy
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
 

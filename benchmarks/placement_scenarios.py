@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from benchmarks.placement_bound import Bound, Scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
-from snakemake_scheduler_plugin_tilewright.placement.preview import Change
 from snakemake_scheduler_plugin_tilewright.placement.workload import Slots
+from tests.support.simulated_cluster import Change
 
 CPUS_PER_JOB, GPU_JOB_GB, CPU_JOB_GB = 8, 16, 48
 #: Rules in the order of the pipeline; the small ones never take a GPU.

@@ -36,7 +36,7 @@ from scipy import ndimage
 
 from benchmarks.whole_cycle import Cost, costs
 from tests.support.runs import Run
-from tilewright.commands.dag import read_experiment
+from tilewright.commands.files import read_experiment
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.sizing import SNAKEMAKE_MB

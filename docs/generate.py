@@ -122,7 +122,6 @@ _VALUES |= {
     "quiet_min": "MINUTES",
     "notify": "COMMAND",
     "user": "NAME",
-    "target": "TARGET",
     "clear": "UUID",
 }
 #: Commands that look at a cluster.
@@ -179,11 +178,12 @@ def overview(name: str, app: typer.Typer) -> str:
 
 def on_a_cluster() -> str:
     """Return the table of the commands that look at a cluster."""
-    known = commands(cli.app)
-    rows = [
-        (f"[`{usage('tilewright', n, known[n])}`](commands.md#tilewright-{n})", known[n].help)
-        for n in _ON_A_CLUSTER
-    ]
+    own, placing = commands(cli.app), commands(placement.app)
+    rows = []
+    for n in _ON_A_CLUSTER:
+        name, known = ("tilewright", own) if n in own else ("tilewright-placement", placing)
+        about = known[n].help.split("\n\n")[0]
+        rows.append((f"[`{usage(name, n, known[n])}`](commands.md#{name}-{n})", about))
     return table(("Command", "What it does"), *rows)
 
 

@@ -39,28 +39,11 @@ for command in (placement.accounts, placement.stale, placement.run_report):
 
 
 @app.command()
-def plan(
-    configfile: Annotated[Path, typer.Option(help="Configuration of the experiment.")],
-    site: Annotated[Path | None, typer.Option(help="Site file of your profile.")] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help="Target, once for each; the default target without.")
-    ] = None,
-    snakefile: Annotated[Path | None, typer.Option(help="Snakefile of the workflow.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show which jobs remain, where they would go now, and when they would be done."""
-    from tilewright.commands.plan import show_plan
-
-    show_plan(configfile, target or (), site=site, snakefile=snakefile, json=json)
-
-
-@app.command()
 def doctor(
     configfile: Annotated[
         Path | None, typer.Option(help="Configuration of the experiment; looked at too if given.")
     ] = None,
     site: Annotated[Path | None, typer.Option(help="Site file of your profile.")] = None,
-    snakefile: Annotated[Path | None, typer.Option(help="Snakefile of the workflow.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Look for everything that would make a run fail; status 1 if something would."""
@@ -68,8 +51,7 @@ def doctor(
     from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
     from tilewright.commands.doctor import examine
 
-    slurm = slurm_wanted(site)
-    show(examine(configfile, site=site, snakefile=snakefile, slurm=slurm), json=json)
+    show(examine(configfile, site=site, slurm=slurm_wanted(site)), json=json)
 
 
 @app.command()

@@ -22,22 +22,24 @@ from snakemake_scheduler_plugin_tilewright.commands.doctor import as_json, on_sl
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Task
 from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from snakemake_scheduler_plugin_tilewright.placement.survey import Note, survey
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
-from tests.commands.planned_runs import TenMinutes, command, tasks_of
+from tests.commands.no_slurm import command
 from tests.support import recorded
 from tests.support.placement_rules import with_use
 from tests.support.recorded import HERE, PARTITIONS, USE, cluster_with, queue_line
 from tests.support.runs import Run, make_run
+from tilewright.cli import app
 from tilewright.commands import check_experiment, check_machine
 from tilewright.commands.check_experiment import DiskNeed
-from tilewright.commands.dag import read_experiment
+from tilewright.commands.files import read_experiment
 from tilewright.config.layout import Layout
+from tilewright.config.rules import DataSize
+from tilewright.config.settings import Settings
+from tilewright.config.sizing import DataSizes
 
 CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"
 
@@ -235,19 +237,25 @@ def test_stale_jobs_a_locked_folder_and_the_run_that_is_active(tmp_path: Path) -
     assert found.text == "a run that was killed left this folder locked"
 
 
-def test_jobs_too_large_for_any_account_or_this_machine(tmp_path: Path) -> None:
-    cluster, large = cluster_of(tmp_path), Plan(TenMinutes(cpus=200)).estimates
-    found = check_slurm.check_fit(cluster, tasks_of(1), large)
-    assert found.state == "problem"
-    assert "it asks for cpu=200 and account clive has 104" in found.text
-    assert found.fix.startswith("Lower the resources of rule stitch")
-    fits = check_slurm.check_fit(cluster, tasks_of(1), Plan(TenMinutes()).estimates)
-    assert fits.state == "ok"
-    of_memory = check_machine.check_memory(
-        [Task(Job("rule_qc_wildcards_a_1", "qc", ("cpu",)))], large
+def rules_of(convention: str, method: str) -> set[str]:
+    raw = {"convention": convention, "reference_channel": "1", "pixel_um": 0.5}
+    config = {"samples": "s.csv", "markers": "m.csv", "acquisition": raw, "edf": {"method": method}}
+    return check_experiment.rules_of(Settings.model_validate(config))
+
+
+def test_the_largest_job_of_the_rules_that_run_fits_into_memory() -> None:
+    size = DataSize(4, 10, 512, 512, 0.1, 2, 4)
+    large = {"deconvolve": {"mem_mb": 1 << 40}}
+    sizes = DataSizes(lambda _: size, {}, overrides=large)
+    direct, deconvolved, stitched = (
+        rules_of(*one) for one in (("codex", "direct"), ("codex", "psf_mean"), ("stitched", "auto"))
     )
-    assert of_memory.state == "ok"
-    assert of_memory.text.startswith("the largest job, qc a_1, asks for 4.0 GB of ")
+    assert check_machine.check_memory(sizes, direct).state == "ok"
+    found = check_machine.check_memory(sizes, deconvolved)
+    assert found.state == "problem"
+    assert found.text.startswith("the largest job, of deconvolve, asks for ")
+    assert "stitched_plane" in stitched - direct
+    assert not {"stitch", "edf_plane", "deconvolve"} & stitched
 
 
 def test_disk_space(tmp_path: Path) -> None:
@@ -274,10 +282,9 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     assert {state for _, state in states(check_experiment.check_config(experiment))} == {"ok"}
     layout, plane = Layout("results"), 2 * 128**2 * 0.85**2
     stacks, planes = 3 * plane * (2 + 4), plane * (2 + 2 * 2 * 4 / 3)
-    tasks = [Task(Job(f"s{k}", "stitch", ("cpu",))) for k in range(4)]
 
     def need() -> DiskNeed:
-        return check_experiment.missing_bytes(read_experiment(phantom.config), layout, tasks)
+        return check_experiment.missing_bytes(read_experiment(phantom.config), layout)
 
     phantom.edit(edf={"method": "psf_mean"})
     assert (need().stays, need().stack) == pytest.approx((4 * planes, stacks))
@@ -304,14 +311,14 @@ def test_raw_files_that_are_missing(phantom: Run, monkeypatch: pytest.MonkeyPatc
 def test_the_command_on_a_machine_without_slurm(
     phantom: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = command(phantom, monkeypatch, "doctor", "--configfile", "config.yaml")
+    done = command(app, phantom, monkeypatch, "doctor", "--configfile", "config.yaml")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "Slurm      not on this machine: all jobs run here" in done.stdout
-    assert "jobs       " in done.stdout
+    assert "memory     " in done.stdout
     assert "nothing would make a run fail; 0 warnings" in done.stdout
-    wrong = command(phantom, monkeypatch, "doctor", "--configfile", "none.yaml", "--json")
+    wrong = command(app, phantom, monkeypatch, "doctor", "--configfile", "none.yaml", "--json")
     assert (wrong.exit_code, json.loads(wrong.stdout)["problems"]) == (1, 1)
-    asked = command(phantom, monkeypatch, "doctor", "--site", "none.yaml")
+    asked = command(app, phantom, monkeypatch, "doctor", "--site", "none.yaml")
     assert asked.exit_code == 1
     assert "no experiment was looked at" in asked.stdout
     assert "sbatch, squeue, scontrol, sacctmgr, scancel not found" in " ".join(asked.stdout.split())

@@ -1,4 +1,4 @@
-"""``tilewright plan``, ``doctor`` and ``stale`` on a real Slurm cluster."""
+"""``plan``, ``doctor`` and ``stale`` on a real Slurm cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.conftest import REPO
 from tests.support.runs import make_run
 from tests.support.slurm_cluster import Cluster, wait_for
 
@@ -19,37 +20,34 @@ from tests.support.slurm_cluster import Cluster, wait_for
 @pytest.mark.workflow
 def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
     run = make_run(tmp_path, cycles=3, channels=2, rows=1, cols=2, planes=3, tile_px=128)
-    # else stacks are made cycle by cycle, which may take longer than jobs dealt out as they come
-    run.edit(output={"keep": "stacks"})
     site = {"allowed": ["clive", "maigan"], "partitions": {"gpu": "hpg-b200"}, "slowdown": 3}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
     own = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
-    def tilewright(*args: str) -> subprocess.CompletedProcess[str]:
+    def tilewright(*args: str, of: str = "tilewright") -> subprocess.CompletedProcess[str]:
         site = ["--site", "site.yaml"] if args[0] != "stale" else []
         return subprocess.run(
-            [sys.executable, "-m", "tilewright.cli", *args, *site],
+            [sys.executable, "-m", f"{of}.cli", *args, *site],
             cwd=run.folder, env={**own, **quiet_slurm.env, **cache}, capture_output=True,
             text=True, check=False,
         )  # fmt: skip
 
-    planned = tilewright("plan", "--configfile", "config.yaml", "--json")
+    command = ("plan", "-s", str(REPO / "workflow/Snakefile"), "--configfile", "config.yaml")
+    planned = tilewright(*command, "--json", of="snakemake_scheduler_plugin_tilewright")
     assert (planned.returncode, planned.stderr) == (0, "")
-    found = json.loads(planned.stdout)
-    forecast = found["forecast"]
-    assert sum(rule["jobs"] for rule in forecast["rules"]) == found["jobs"] > 30
-    assert {p["name"]: p["slots"] for p in forecast["pools"]}["clive_gpu"] == 3
-    assert 0 < forecast["bound_s"] <= forecast["finish_s"] <= forecast["gpu_only_s"]
-    shown = tilewright("plan", "--configfile", "config.yaml")
-    assert "finish in about" in shown.stdout
+    rules = json.loads(planned.stdout)["rules"]
+    assert sum(rule["remain"] for rule in rules.values()) > 30
+    pools = {pool for rule in rules.values() for pool in rule["start"]}
+    assert pools <= {f"{name} {kind}" for name in ("clive", "maigan") for kind in ("CPU", "GPU")}
+    assert sum(sum(rule["start"].values()) for rule in rules.values()) > 0
 
     looked = tilewright("doctor", "--configfile", "config.yaml", "--json")
     checks = {check["about"]: check["state"] for check in json.loads(looked.stdout)["checks"]}
     wrong = [about for about, state in checks.items() if state == "problem"]
     assert wrong == ([] if find_spec("cupy") else ["CuPy"])
     assert looked.returncode == len(wrong)
-    assert checks["slurmctld"] == checks["slurmdbd"] == checks["job sizes"] == "ok"
+    assert checks["slurmctld"] == checks["slurmdbd"] == checks["disk"] == "ok"
 
     assert tilewright("stale").returncode == 0
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()

@@ -12,14 +12,6 @@ from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind
 from snakemake_scheduler_plugin_tilewright.placement.policy import Forecast, Queues, decide
-from snakemake_scheduler_plugin_tilewright.placement.preview import (
-    Change,
-    ClusterView,
-    OversubscribedError,
-    Policy,
-    SimulatedRun,
-    simulate,
-)
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Choice,
     Decision,
@@ -30,6 +22,14 @@ from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Workload,
 )
 from tests.support.placement_rules import BOTH
+from tests.support.simulated_cluster import (
+    Change,
+    ClusterView,
+    OversubscribedError,
+    Policy,
+    SimulatedRun,
+    simulate,
+)
 
 ESTIMATES_S: dict[tuple[str, Kind], float] = {
     ("stitch", "gpu"): 60.0,

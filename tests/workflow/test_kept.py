@@ -35,7 +35,7 @@ def done(tmp_path: Path, tiny_raw: Path) -> Run:
 
 @pytest.fixture
 def two_cpus() -> Iterator[None]:
-    """Let `plan` see at most two CPUs: so many jobs run at once."""
+    """Let `doctor` see at most two CPUs: so many jobs run at once."""
     seen = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(seen)[:2])
     try:
@@ -98,7 +98,7 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("two_cpus")
 def test_a_disk_of_the_stated_peak_is_enough(tmp_path: Path) -> None:
-    """Ten stacks of 9 MB on a disk for what ``plan`` says that two jobs at once need."""
+    """Ten stacks of 9 MB on a disk for what ``doctor`` says that two jobs at once need."""
     design = {**TINY, "cycles": 5, "rows": 1, "planes": 12, "tile_px": 512}
     run = make_run(tmp_path, **design)
     tools = tmp_path / "bin"  # a cluster of other tests may be up
@@ -109,8 +109,8 @@ def test_a_disk_of_the_stated_peak_is_enough(tmp_path: Path) -> None:
         )
         (tools / name).chmod(0o755)
     said = subprocess.run(
-        [sys.executable, "-m", "tilewright.cli", "plan", "--configfile", run.config.name,
-         "--target", "qc", "--target", "registration", "--json"],
+        [sys.executable, "-m", "tilewright.cli", "doctor", "--configfile", run.config.name,
+         "--json"],
         cwd=run.folder, capture_output=True, text=True, check=True,
         env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
     ).stdout  # fmt: skip

@@ -20,7 +20,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.conftest import REPO
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset, truth_of
 from tests.support.runs import LATER, TINY, Run, digests, make_run
-from tilewright.commands.dag import read_experiment
+from tilewright.commands.files import read_experiment
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.sizing import SNAKEMAKE_MB

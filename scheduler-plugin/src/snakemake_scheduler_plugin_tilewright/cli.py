@@ -13,7 +13,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_AS_SNAKEMAKE = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 SiteFile = Annotated[
     Path | None, typer.Option(help="Site file: blocked accounts, partitions, job sizes.")
@@ -38,27 +37,25 @@ def accounts(
     show_accounts(site, user, json=json)
 
 
-@app.command(context_settings=_AS_SNAKEMAKE)
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def plan(context: typer.Context, site: SiteFile = None, json: Json = False) -> None:
-    """Show which jobs remain, where they would go now, and when they would be done.
+    """Show which jobs remain, and where those that are ready would go now.
 
     All other options and targets are those of your snakemake command.
     """
-    from snakemake_scheduler_plugin_tilewright.commands.plan_table import show_plan
+    from snakemake_scheduler_plugin_tilewright.commands.plan import show_plan
+    from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 
-    show_plan(context.args, site=site, json=json)
+    show_plan(context.args, site=site, slurm=slurm_wanted(site), json=json)
 
 
-@app.command(context_settings=_AS_SNAKEMAKE)
-def doctor(context: typer.Context, site: SiteFile = None, json: Json = False) -> None:
-    """Look for everything that would make a run fail; status 1 if something would.
-
-    All other options and targets are those of your snakemake command.
-    """
+@app.command()
+def doctor(site: SiteFile = None, json: Json = False) -> None:
+    """Look for what would make any run fail here; status 1 if something would."""
     from snakemake_scheduler_plugin_tilewright.commands.doctor import examine, show
     from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 
-    show(examine(context.args, site=site, slurm=slurm_wanted(site)), json=json)
+    show(examine(site=site, slurm=slurm_wanted(site)), json=json)
 
 
 @app.command()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import csv
-import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import (
     Check,
@@ -18,16 +16,14 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     said_by,
     warning,
 )
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
-from tilewright.commands.dag import find_snakefile, read_tasks
-from tilewright.config.checks import data_size, data_sizes, looks
+from tilewright.config.checks import data_size, looks
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
-from tilewright.config.sizing import DataSizes
+from tilewright.config.rules import RULES
+from tilewright.config.settings import Settings
 from tilewright.config.tables import Channel
 from tilewright.errors import ConfigError
 from tilewright.io.conventions.stitched import lossy_sentences, read_images
-from tilewright.runtime.machine import device_kinds, usable_gpus
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
@@ -105,43 +101,15 @@ class DiskNeed:
         return self.stays + self.stack * min(self.open, jobs + 2 * self.of_cycle)
 
 
-class Work(NamedTuple):
-    """What remains of an experiment: its jobs, their shapes, and the disk they need in a folder."""
-
-    jobs: list[Task]
-    sizes: DataSizes
-    disk: DiskNeed
-    results: Path
+def rules_of(settings: Settings) -> set[str]:
+    """Return the rules that the default target runs."""
+    of_tiles = {"illumination", "tile_positions", "stitch", "deconvolve", "edf_plane"}
+    absent = of_tiles if settings.stitched else {"stitched_plane"}
+    return RULES.keys() - (absent if settings.plane_of_deconvolved else absent | {"deconvolve"})
 
 
-def remaining(
-    experiment: Experiment,
-    configfile: Path,
-    targets: Sequence[str],
-    snakefile: Path | None,
-    *,
-    slurm: bool,
-) -> Work:
-    """Return what remains of an experiment, read from ``configfile``, for some targets.
-
-    To be called before a cluster is in use: else the Snakefile looks for stale jobs, as before a
-    run. ``slurm`` says whether jobs go there.
-
-    Raises
-    ------
-    DagError
-        The workflow cannot be read, or a target is unknown.
-    """
-    layout = Layout(experiment.settings.results)
-    look = None if slurm else usable_gpus
-    kinds = device_kinds(experiment.settings, look, {} if slurm else os.environ)
-    sizes = data_sizes(experiment, layout, kinds)
-    jobs = read_tasks(find_snakefile(snakefile), configfile, targets, sizes)
-    return Work(jobs, sizes, missing_bytes(experiment, layout, jobs), Path(layout.results))
-
-
-def missing_bytes(experiment: Experiment, layout: Layout, tasks: Iterable[Task]) -> DiskNeed:
-    """Return the size of the images that are not there yet; ``tasks`` are those to be done.
+def missing_bytes(experiment: Experiment, layout: Layout) -> DiskNeed:
+    """Return the size of the images of the default target that are not there yet.
 
     Of every channel: the mosaic z-stack in the raw type, the deconvolved one in 4 bytes, the
     in-focus plane in 2, and its part of the registered image as Zarr and TIFF pyramids of 2
@@ -149,22 +117,21 @@ def missing_bytes(experiment: Experiment, layout: Layout, tasks: Iterable[Task])
     """
     size_of = data_size(experiment, layout)
     settings = experiment.settings
-    tasks = list(tasks)
     keeps = settings.output.keep == "stacks"
-    asked = any(task.job.rule == "deconvolve" for task in tasks)
-    deconvolved = settings.plane_of_deconvolved or asked
     stays = largest = 0.0
+    stitches = 0
     for sample in experiment.samples:
         size = size_of(sample)
         stack, plane = size.mosaic_px * size.planes, size.mosaic_px
         stacks = [
             (layout.stitch, stack * _raw_bytes(experiment, layout, sample)),
-            (layout.deconvolve, 4 * stack * deconvolved),
+            (layout.deconvolve, 4 * stack * settings.plane_of_deconvolved),
         ]
         if settings.stitched:
             stacks = []
         for at in experiment.channels:
             own = _missing(layout.edf, sample, at, 2 * plane)
+            stitches += own > 0 and bool(stacks) and not keeps
             passing = sum(_missing(path, sample, at, needed) for path, needed in stacks)
             stays += own + keeps * passing
             largest = max(largest, passing * (not keeps))
@@ -172,7 +139,6 @@ def missing_bytes(experiment: Experiment, layout: Layout, tasks: Iterable[Task])
             if not Path(template.format(sample=sample)).exists():
                 stays += 2 * _PYRAMID * plane * len(experiment.channels)
     of_cycle = max(len(experiment.channels_of(cycle)) for cycle in experiment.cycles)
-    stitches = 0 if keeps else sum(task.job.rule == "stitch" for task in tasks)
     return DiskNeed(stays, largest, stitches, of_cycle)
 
 

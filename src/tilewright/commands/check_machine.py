@@ -14,9 +14,7 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     said_by,
     version_of,
 )
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
-from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
-from snakemake_scheduler_plugin_tilewright.report.ledger import job_label
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Sizes
 from tilewright.devices.slurm_grant import device_from_environment
 from tilewright.errors import DeviceError
 from tilewright.runtime.machine import usable_gpus
@@ -74,14 +72,13 @@ def check_cupy(gpu_pools: Iterable[str]) -> Iterable[Check]:
     )
 
 
-def check_memory(jobs: Iterable[Task], estimates: Estimates) -> Check:
-    """Check that the largest job fits into this machine's memory."""
-    most_mb, name = max(
-        (estimates.shape(job.rule, job.wildcards, "cpu").mem_mb, job_label(job.name, job.rule))
-        for job in (task.job for task in jobs)
-    )
+def check_memory(sizes: Sizes, rules: Iterable[str]) -> Check:
+    """Check that the largest job of some rules fits into this machine's memory."""
+    most_mb, rule = max((sizes.shape(rule, {}, gpu=False).mem_mb, rule) for rule in rules)
     have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE / 2**20
-    text = f"the largest job, {name}, asks for {most_mb / 1024:.1f} GB of {have_mb / 1024:.1f} GB"
+    text = (
+        f"the largest job, of {rule}, asks for {most_mb / 1024:.1f} GB of {have_mb / 1024:.1f} GB"
+    )
     if most_mb > have_mb:
         return problem("memory", text, "use a larger machine, or smaller deconvolve.tile_px")
     return ok("memory", text)

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import count
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
-from tilewright.commands.dag import read_experiment
+from tilewright.commands.files import read_experiment
 from tilewright.config.checks import check_raw, data_sizes
 from tilewright.config.layout import Layout
 from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.commands.dag import read_experiment
+from tilewright.commands.files import read_experiment
 from tilewright.config.experiment import Channel, Experiment
 from tilewright.config.layout import Layout
 from tilewright.errors import ConfigError, ResultFileError

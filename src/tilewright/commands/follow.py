@@ -12,8 +12,7 @@ from pathlib import Path
 import typer
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import count
-from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
-from tilewright.commands.dag import find_snakefile, read_experiment
+from tilewright.commands.files import find_snakefile, read_experiment
 from tilewright.config.checks import check_results, check_thresholds
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -65,7 +64,7 @@ def show_follow(
                 f"for {quiet_min:g} min are taken for written"
             )
             done = runs.alone(_say) and follower.follow(stop, 60 * quiet_min / _LOOKS)
-        except (ConfigError, DagError) as error:
+        except ConfigError as error:
             typer.echo(f"tilewright follow: {error}", err=True)
             raise typer.Exit(2) from error
     if not done:

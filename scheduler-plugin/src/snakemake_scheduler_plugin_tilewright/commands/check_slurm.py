@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.commands.accounts import left_of
@@ -17,16 +17,13 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     sizes_text,
     warning,
 )
-from snakemake_scheduler_plugin_tilewright.commands.plan import live_capacity
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, PlacementError, Task
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     may_use,
     total_slots,
     unknown_use,
 )
-from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
-from snakemake_scheduler_plugin_tilewright.placement.sizing import Estimates
 from snakemake_scheduler_plugin_tilewright.placement.stale import look_for_stale, sender_of
 from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
 
@@ -166,12 +163,3 @@ def check_stale(cluster: Cluster, folder: str) -> Iterable[Check]:
         yield problem("stale jobs", text, sender.advice)
     else:
         yield ok("stale jobs", "no job of an earlier run writes here")
-
-
-def check_fit(cluster: Cluster, jobs: Sequence[Task], estimates: Estimates) -> Check:
-    """Check that every job fits on some account."""
-    try:
-        check_sizes(jobs, live_capacity(cluster, cluster.queue()), estimates)
-    except PlacementError as error:
-        return said_by("job sizes", error, "see `tilewright-placement accounts`", ". ")
-    return ok("job sizes", "every job fits on some account")

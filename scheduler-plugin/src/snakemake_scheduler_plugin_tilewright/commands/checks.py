@@ -33,19 +33,17 @@ class Check:
     fix: str = ""
 
 
-def sizes_text(
-    shapes: Mapping[Kind, Shape], which: str = " (gpu_job and cpu_job in site.yaml)"
-) -> str:
+def sizes_text(shapes: Mapping[Kind, Shape]) -> str:
     """Say for jobs of which sizes slots are counted.
 
-    >>> sizes_text({"gpu": Shape(8, 184320, 1, 240), "cpu": Shape(1, 700, 0, 60)}, "")
-    'slots for GPU jobs of 8 CPUs and 184320 MB, CPU jobs of 1 CPU and 700 MB'
+    >>> sizes_text({"cpu": Shape(1, 700, 0, 60)})
+    'slots for CPU jobs of 1 CPU and 700 MB (gpu_job and cpu_job in site.yaml)'
     """
     sizes = (
         f"{kind.upper()} jobs of {count(shape.cpus, 'CPU')} and {shape.mem_mb} MB"
         for kind, shape in shapes.items()
     )
-    return f"slots for {', '.join(sizes)}{which}"
+    return f"slots for {', '.join(sizes)} (gpu_job and cpu_job in site.yaml)"
 
 
 def ok(about: str, text: str) -> Check:
@@ -58,17 +56,15 @@ def warning(about: str, text: str, fix: str) -> Check:
     return Check(about, "warning", text, fix)
 
 
-def said_by(about: str, error: Exception | str, fix: str, mark: str = "; ") -> Check:
-    """Return a problem in an error's words, which end with the fix after the last ``mark``.
+def said_by(about: str, error: Exception | str, fix: str) -> Check:
+    """Return a problem in an error's words, which end with the fix after the last semicolon.
 
     Parameters
     ----------
     fix : str
         What to do where the error does not say it.
-    mark : str
-        What stands between cause and fix.
     """
-    text, found, own = str(error).rpartition(mark)
+    text, found, own = str(error).rpartition("; ")
     return problem(about, text if found else own, own if found else fix)
 
 

@@ -6,7 +6,6 @@ import os
 import pwd
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,55 +18,34 @@ from rich.text import Text
 
 from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, count, ok, problem
-from snakemake_scheduler_plugin_tilewright.commands.dag import DagError
-from snakemake_scheduler_plugin_tilewright.commands.plan import members_of, read_workflow
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
 from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
-from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
-def examine(options: Sequence[str], *, site: Path | None, slurm: bool) -> list[Check]:
-    """Return one line for everything that a run of any workflow depends on.
+def examine(*, site: Path | None, slurm: bool) -> list[Check]:
+    """Return one line for everything that runs of any workflow depend on in this folder.
 
     Parameters
     ----------
-    options : sequence of str
-        Those of the ``snakemake`` command that would run it.
     site : Path or None
-        The site file; without one that beside the profile.
+        The site file; without one ``site.yaml`` of this folder.
     slurm : bool
         Whether jobs go to Slurm.
     """
     checks = list(check_environment.check_all(Path.cwd()))
-    of_workflow = partial(_of_workflow, options, site)
     if not slurm:
-        return [*checks, ok("Slurm", "not on this machine: all jobs run here"), *of_workflow(None)]
-    argv = ["snakemake", *options]
-    return [*checks, *on_slurm(lambda: cluster.of_command(argv, site), of_workflow)]
-
-
-def _of_workflow(
-    options: Sequence[str], site: Path | None, found: Cluster | None
-) -> Iterable[Check]:
-    """Check that a workflow can be read, and that its jobs fit."""
-    try:
-        plan, tasks, *_ = read_workflow(options, site=site, slurm=found is not None)
-    except (DagError, PlacementError, SiteError, SurveyError) as error:
-        yield problem("jobs", str(error), "correct the options or the Snakefile")
-        return
-    yield ok("jobs", f"{count_jobs(len(tasks), members_of(tasks))} to place")
-    if found is not None and tasks:
-        yield check_slurm.check_fit(found, tasks, plan.estimates)
+        return [*checks, ok("Slurm", "not on this machine: all jobs run here")]
+    return [*checks, *on_slurm(lambda: cluster.of_command(["snakemake"], site))]
 
 
 def on_slurm(
-    find: Callable[[], Cluster], of_run: Callable[[Cluster | None], Iterable[Check]]
+    find: Callable[[], Cluster],
+    of_run: Callable[[Cluster | None], Iterable[Check]] = lambda found: (),
 ) -> Iterable[Check]:
     """Check a cluster.
 

@@ -96,7 +96,7 @@ class Capacity:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def pools(self, shapes: Mapping[Kind, Shape], *, together: bool = False) -> list[Pool]:
+    def pools(self, shapes: Mapping[Kind, Shape]) -> list[Pool]:
         """Return the pools for jobs of these shapes; one that is closed has nothing free."""
         found = make_pools(
             self.accounts,
@@ -104,7 +104,6 @@ class Capacity:
             utilisation=self.utilisation,
             partitions={kind: self.where(kind, shape) for kind, shape in shapes.items()},
             nodes=self.nodes,
-            together=together,
         )
         shut = {**self.closed, **self.avoided}
         return [replace(p, free=0) if (p.account, p.kind) in shut else p for p in found]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +34,10 @@ class SetUpError(ApiError):  # type: ignore[misc]
     __traceback__ = None
 
 
+class DagError(RuntimeError):
+    """Snakemake cannot say what would run; the message is its own."""
+
+
 def command() -> list[str]:
     """Return the command that started this process, its name first."""
     return list(sys.argv)
@@ -55,14 +60,21 @@ def parsed(options: Sequence[str]) -> Any:
     """Return the options of a Snakemake command with those of its profiles.
 
     Uses ``snakemake.cli.parse_args``, which ends the process with what is wrong.
+
+    Raises
+    ------
+    DagError
+        Snakemake refuses them.
     """
     from snakemake.cli import parse_args
     from snakemake_interface_common.exceptions import WorkflowError
 
-    try:
-        return parse_args(list(options))[1]
-    except WorkflowError as error:
-        raise SystemExit(str(error)) from None
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            return parse_args(list(options))[1]
+        except (SystemExit, WorkflowError) as error:
+            words = said.getvalue().strip().splitlines() or [str(error)]
+    raise DagError(words[-1])
 
 
 @contextlib.contextmanager
@@ -76,12 +88,35 @@ def as_dry_run(argv: Sequence[str]) -> Iterator[None]:
         sys.argv = own
 
 
-def dag_of_command(api: Any, given: Any) -> Any:
+def dag_of_command(given: Any) -> Any:
+    """Return the DAG of a command's options; nothing is run, nothing printed and no lock taken.
+
+    Raises
+    ------
+    DagError
+        The workflow cannot be read, or a target is unknown.
+    """
+    from snakemake.api import SnakemakeApi
+    from snakemake.exceptions import RuleException
+    from snakemake.settings.enums import Quietness
+    from snakemake.settings.types import OutputSettings
+    from snakemake_interface_common.exceptions import WorkflowError
+
+    silent = OutputSettings(
+        quiet={Quietness.ALL}, enable_file_logging=False, log_level_override=logging.CRITICAL + 1
+    )
+    try:
+        with SnakemakeApi(silent) as api, contextlib.redirect_stdout(io.StringIO()):
+            return _dag_of(api, given)
+    except (ApiError, OSError, RuleException, WorkflowError) as error:
+        raise DagError(str(error).partition(" (if you use input functions")[0]) from None
+
+
+def _dag_of(api: Any, given: Any) -> Any:
     """Return the DAG of a command's options, as ``snakemake.cli.args_to_api`` would build it.
 
-    Takes no lock and runs nothing. Uses ``WorkflowApi._workflow``, ``workflow._executor_plugin``,
-    without which all jobs are local, ``workflow.execution_settings``,
-    ``workflow.group_settings`` and ``dag.postprocess``.
+    Uses ``WorkflowApi._workflow``, ``workflow._executor_plugin``, without which all jobs are local,
+    ``workflow.execution_settings``, ``workflow.group_settings`` and ``dag.postprocess``.
     """
     from snakemake.cli import parse_config
     from snakemake.settings import types

@@ -1,0 +1,223 @@
+"""A simulated cluster, on which tests and ``benchmarks.placement`` judge the policy."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind
+from snakemake_scheduler_plugin_tilewright.placement.workload import Decision, Running, Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Slots of a pool from a time on.
+
+    Attributes
+    ----------
+    at_s : float
+        When, in seconds of the clock.
+    pool : str
+        Name of the pool.
+    slots : int
+        Slots that may be filled from then on; jobs in slots that go keep running.
+    kills : bool
+        Whether they are ended instead, the youngest first, to be placed again.
+    """
+
+    at_s: float
+    pool: str
+    slots: int
+    kills: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpan:
+    """One job in one pool from start to end, in seconds; ``done`` is false where it was killed."""
+
+    job: str
+    pool: str
+    start_s: float
+    end_s: float
+    done: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What a policy sees: names of ready and of later jobs, pools, clock, and spans so far."""
+
+    clock_s: float
+    ready: tuple[str, ...]
+    later: frozenset[str]
+    pools: tuple[Slots, ...]
+    spans: Sequence[JobSpan]
+
+
+Policy = Callable[[ClusterView], Iterable[Decision]]
+
+
+@dataclass
+class SimulatedRun:
+    """How a run went.
+
+    Attributes
+    ----------
+    makespan_s : float
+        End of the last job that was done.
+    spans : list of JobSpan
+        The timeline.
+    busy_s : dict
+        Slots to the seconds that its slots were filled, summed over slots.
+    undone : list of str
+        Jobs that no policy placed while anything could still happen.
+    round_s : list of float
+        Wall time of each decision.
+    """
+
+    makespan_s: float = 0.0
+    spans: list[JobSpan] = field(default_factory=list)
+    busy_s: dict[str, float] = field(default_factory=dict)
+    undone: list[str] = field(default_factory=list)
+    round_s: list[float] = field(default_factory=list)
+
+
+class OversubscribedError(ValueError):
+    """A policy placed a job where it cannot be."""
+
+
+def simulate(
+    jobs: Iterable[Job],
+    true_s: Mapping[tuple[str, Kind], float],
+    pools: Iterable[Slots],
+    policy: Policy,
+    changes: Iterable[Change] = (),
+) -> SimulatedRun:
+    """Run jobs on a cluster until nothing can happen any more.
+
+    Parameters
+    ----------
+    jobs : iterable of Job
+        The run, with what each job needs.
+    true_s : mapping
+        (job, kind) to the seconds it really takes.
+    pools : iterable of Slots
+        Pools at the start; all their slots are free.
+    policy : callable
+        ClusterView to decisions; asked whenever something happened and there are both a slot and a
+        job that is ready.
+    changes : iterable of Change
+        Slots that come and go.
+
+    Raises
+    ------
+    OversubscribedError
+        A decision names a job that is not ready, a pool without a free slot, or a wrong kind.
+    """
+    return _SimulatedCluster(jobs, true_s, pools, policy).run(changes)
+
+
+class _SimulatedCluster:
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        true_s: Mapping[tuple[str, Kind], float],
+        pools: Iterable[Slots],
+        policy: Policy,
+    ) -> None:
+        self.jobs = {job.name: job for job in jobs}
+        self.true_s, self.policy = true_s, policy
+        self.pools = {pool.name: pool for pool in pools}
+        self.slots = {pool.name: pool.slots for pool in self.pools.values()}
+        self.running: dict[str, dict[str, Running]] = {name: {} for name in self.pools}
+        self.waits = {job.name: len(set(job.needs)) for job in self.jobs.values()}
+        self.feeds: dict[str, list[str]] = {name: [] for name in self.jobs}
+        for job in self.jobs.values():
+            for need in set(job.needs):
+                self.feeds[need].append(job.name)
+        self.ready = {name: None for name, count in self.waits.items() if not count}
+        self.later = {name for name, count in self.waits.items() if count}
+        self.ends: list[tuple[float, int, str, str]] = []
+        self.placed: dict[str, int] = {}
+        self.count = 0
+        self.clock_s = 0.0
+        self.result = SimulatedRun(busy_s=dict.fromkeys(self.pools, 0.0))
+
+    def run(self, changes: Iterable[Change]) -> SimulatedRun:
+        coming = sorted(changes, key=lambda change: change.at_s)[::-1]
+        while True:
+            while coming and coming[-1].at_s <= self.clock_s:
+                self._change(coming.pop())
+            while self.ends and self.ends[0][0] <= self.clock_s:
+                self._end(*heapq.heappop(self.ends)[1:])
+            if self.ready and any(map(self._free, self.pools)):
+                self._ask()
+            if not self.ready and not self.ends:
+                break
+            next_s = [end for end, *_ in self.ends[:1]] + [change.at_s for change in coming[-1:]]
+            if not next_s:
+                break
+            self.clock_s = min(next_s)
+        self.result.undone = [*self.ready, *sorted(self.later)]
+        return self.result
+
+    def _free(self, pool: str) -> int:
+        return max(0, self.slots[pool] - len(self.running[pool]))
+
+    def _snapshot(self) -> ClusterView:
+        pools = tuple(
+            Slots(name, pool.account, pool.kind, self.slots[name], self._free(name),
+                 tuple(self.running[name].values()))
+            for name, pool in self.pools.items()
+        )  # fmt: skip
+        later = frozenset(self.later)
+        return ClusterView(self.clock_s, tuple(self.ready), later, pools, self.result.spans)
+
+    def _ask(self) -> None:
+        snapshot = self._snapshot()
+        begin = time.perf_counter()
+        decisions = list(self.policy(snapshot))
+        self.result.round_s.append(time.perf_counter() - begin)
+        for decision in decisions:
+            self._start(decision)
+
+    def _start(self, decision: Decision) -> None:
+        job, pool = decision.job, decision.pool
+        if job not in self.ready:
+            raise OversubscribedError(f"{job} is not ready")
+        if not self._free(pool):
+            raise OversubscribedError(f"{pool} has no free slot for {job}")
+        if self.pools[pool].kind not in self.jobs[job].kinds:
+            raise OversubscribedError(f"{job} cannot run in {pool}")
+        del self.ready[job]
+        self.count += 1
+        self.placed[job] = self.count
+        self.running[pool][job] = Running(job, self.clock_s, decision.end_s)
+        end_s = self.clock_s + self.true_s[job, self.pools[pool].kind]
+        heapq.heappush(self.ends, (end_s, self.count, job, pool))
+
+    def _end(self, count: int, job: str, pool: str) -> None:
+        if self.placed.get(job) != count:
+            return  # killed before
+        self._leave(job, pool, done=True)
+        del self.placed[job]
+        self.result.makespan_s = self.clock_s
+        for fed in self.feeds[job]:
+            self.waits[fed] -= 1
+            if not self.waits[fed]:
+                self.later.discard(fed)
+                self.ready[fed] = None
+
+    def _change(self, change: Change) -> None:
+        self.slots[change.pool] = change.slots
+        if change.kills:
+            for job in list(self.running[change.pool])[change.slots :]:
+                self._leave(job, change.pool, done=False)
+                del self.placed[job]
+                self.ready[job] = None
+
+    def _leave(self, job: str, pool: str, *, done: bool) -> None:
+        run = self.running[pool].pop(job)
+        self.result.spans.append(JobSpan(job, pool, run.start_s, self.clock_s, done))
+        self.result.busy_s[pool] += self.clock_s - run.start_s
