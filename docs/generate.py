@@ -117,8 +117,8 @@ def reasons() -> str:
 
 
 #: Values in usages, by the last word of an option; ``FILE`` where none fits.
-_VALUES = {"output": "OUTPUT", "to": "CONSUMER", "cells": "MARKER", "sample": "NAME", "port": "N"}
-_VALUES |= {
+_VALUES = {
+    "output": "OUTPUT",
     "quiet_min": "MINUTES",
     "notify": "COMMAND",
     "user": "NAME",
@@ -212,7 +212,6 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: overview("tilewright-placement", placement.app),
     ),
     "formats": ("docs/raw-data.md", tried.formats),
-    "consumers": ("docs/export.md", tried.consumers),
     "damages": ("docs/quality-tested.md", tried.damages),
     "scenes": ("docs/quality-tested.md", tried.scenes),
     "features": ("docs/placement-for-your-workflow.md", tried.features),

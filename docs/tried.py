@@ -1,4 +1,4 @@
-"""Tables of what was tried, from the lists of the tests: formats, damages, clusters, readers."""
+"""Tables of what was tried, from the lists of the tests: formats, damages, clusters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args
 
 from docs.markdown import table
-from tests.support.consumers import CONSUMERS
 from tests.support.features import FEATURES
 from tests.support.microscope_files import UNTOLD, WRITERS
 from tests.support.quality.damages import DAMAGES, MISSED, WARNS
@@ -73,15 +72,6 @@ def scenes() -> str:
     """Return on what each number must warn."""
     rows = [(f"`{metric}`", WARNS[metric]) for metric in METRICS]
     return table(("Metric", "Must warn on"), *rows)
-
-
-def consumers() -> str:
-    """Return the table of the libraries that have read our images."""
-    rows = [
-        (c.name + ("*" if c.elsewhere else ""), c.version, c.opened, f"`{c.test}`", c.note)
-        for c in CONSUMERS
-    ]
-    return table(("Library", "Version", "Opened", "Test", "To know"), *rows)
 
 
 def features() -> str:

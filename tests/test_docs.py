@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
 import functools
 import json
@@ -18,7 +17,6 @@ from docs import generate, hooks, keys, markdown, reason_pictures, tried, words
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from tests.conftest import REPO
-from tests.support.consumers import CONSUMERS
 from tilewright import cli
 from tilewright.config.settings import Convention
 from tilewright.report.metric_table import METRICS
@@ -81,19 +79,6 @@ def test_what_is_generated_says_what_the_code_says(page: str) -> None:
 def test_every_convention_is_described() -> None:
     assert list(tried.FILES) == sorted(tried.FILES, key=get_args(Convention).index)
     assert set(tried.FILES) == set(get_args(Convention))
-
-
-def test_every_reader_of_our_images_has_its_row() -> None:
-    tree = ast.parse(text_of("tests/io/test_consumers.py"))
-    readers = re.compile(r"\b(said_by|said_elsewhere|said_by_viv)\(")
-    tests = {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef)
-        and readers.search(ast.unparse(node))
-        and "schema" not in node.name
-    }
-    assert tests <= {consumer.test for consumer in CONSUMERS}
 
 
 def test_pictures_belong_to_reasons_and_are_small() -> None:

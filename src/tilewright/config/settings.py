@@ -405,9 +405,9 @@ class Settings(Section):
     markers: PathText
     """Comma-separated table, one line per cycle and channel: `cycle`, `channel`, `marker` (names
     must differ), `emission_nm` (200 to 2000; needed for a computed PSF), `exposure_ms` (used
-    where a background is subtracted, and handed on by `tilewright export`), `background` (the
-    marker whose image is subtracted from this one's, see `subtract`) and `remove` (`TRUE`: left
-    out of the final image, after it has served as a background). Channels that are not listed
+    where a background is subtracted), `background` (the marker whose image is subtracted from
+    this one's, see `subtract`) and `remove` (`TRUE`: left out of the final image, after it has
+    served as a background). Channels that are not listed
     are not read.
     """
     results: Annotated[PathText, AfterValidator(_no_braces)] = "results"
