@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from docs import code, cupy, tried
+from docs import code, tried
 from docs.keys import TOP, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
@@ -215,11 +215,10 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "damages": ("docs/quality-tested.md", tried.damages),
     "scenes": ("docs/quality-tested.md", tried.scenes),
     "features": ("docs/placement-for-your-workflow.md", tried.features),
-    "what was tried": ("docs/placement-tried.md", tried.on_slurm),
+    "tests on Slurm": ("docs/placement-tried.md", code.on_slurm),
     "files of a run": ("docs/own-data.md", code.files),
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
-    "calls of CuPy": ("docs/kernels.md", lambda: table(*cupy.rows())),
     "keys of a site": ("docs/cluster.md", lambda: table(_KEY_HEAD, *rows(Site))),
     "keys": ("config/README.md", lambda: keys("")),
 }
