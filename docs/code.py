@@ -1,4 +1,4 @@
-"""Tables of the code itself: folders of the packages, and what can be measured."""
+"""Tables of the code itself: folders, benchmarks, tests on Slurm, and the files of a run."""
 
 from __future__ import annotations
 
@@ -42,6 +42,13 @@ def benchmarks() -> str:
         if any(isinstance(n, ast.FunctionDef) and n.name == "main" for n in tree.body):
             rows.append((f"`python -m benchmarks.{path.stem}`", _first_line(path)))
     return table(("Command", "Measures"), *rows)
+
+
+def on_slurm() -> str:
+    """Return the table of the tests on a private Slurm."""
+    paths = sorted((REPOSITORY / "tests/on_slurm").glob("test_*.py"))
+    rows = [(f"`{path.relative_to(REPOSITORY)}`", _first_line(path)) for path in paths]
+    return table(("Tests", "What is tried"), *rows)
 
 
 def files() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from docs import code, cupy, tried
+from docs import code, tried
 from docs.keys import TOP, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
@@ -117,8 +117,8 @@ def reasons() -> str:
 
 
 #: Values in usages, by the last word of an option; ``FILE`` where none fits.
-_VALUES = {"output": "OUTPUT", "to": "CONSUMER", "cells": "MARKER", "sample": "NAME", "port": "N"}
-_VALUES |= {
+_VALUES = {
+    "output": "OUTPUT",
     "quiet_min": "MINUTES",
     "notify": "COMMAND",
     "user": "NAME",
@@ -212,15 +212,13 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: overview("tilewright-placement", placement.app),
     ),
     "formats": ("docs/raw-data.md", tried.formats),
-    "consumers": ("docs/export.md", tried.consumers),
     "damages": ("docs/quality-tested.md", tried.damages),
     "scenes": ("docs/quality-tested.md", tried.scenes),
     "features": ("docs/placement-for-your-workflow.md", tried.features),
-    "what was tried": ("docs/placement-tried.md", tried.on_slurm),
+    "tests on Slurm": ("docs/placement-tried.md", code.on_slurm),
     "files of a run": ("docs/own-data.md", code.files),
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
-    "calls of CuPy": ("docs/kernels.md", lambda: table(*cupy.rows())),
     "keys of a site": ("docs/cluster.md", lambda: table(_KEY_HEAD, *rows(Site))),
     "keys": ("config/README.md", lambda: keys("")),
 }

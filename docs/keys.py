@@ -1,35 +1,19 @@
-"""The tables of keys, from ``settings.py`` and ``site.py``: values, defaults, meanings.
+"""The tables of keys: pydantic's JSON schemas of the configuration and of a site, in words.
 
-A key's meaning is the string below it in the source, its unit in brackets at the beginning where
-the name does not end in it. A key without a string shares the row of the next.
+A key's meaning is the docstring below it. A key without one shares the row of the next.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from tilewright.config.settings import Section, Settings, Within
+from tilewright.config.settings import Section, Settings
 
-_UNITS = {"_px": "px", "_um": "µm", "_deg": "°", "_counts": "counts", "_nm": "nm"}
+_UNITS = {"_px": "px", "_um": "µm", "_deg": "°", "_counts": "counts"}
 _ITEMS = {"string": "names"}
-
-
-def meanings(section: type[BaseModel]) -> dict[str, str]:
-    """Return the string below each key of a section, empty where there is none."""
-    tree = ast.parse(inspect.getsource(section)).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    found = {}
-    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            found[node.target.id] = " ".join(str(after.value.value).split()) if told else ""  # type: ignore[union-attr]
-    return found
 
 
 def _range(part: dict[str, Any], unit: str) -> str:
@@ -72,16 +56,6 @@ def _part(part: dict[str, Any], unit: str) -> str:
     }[str(kind)]
 
 
-def values(field: FieldInfo, schema: dict[str, Any], unit: str) -> str:
-    """Return what a key may be, with its unit."""
-    for check in field.metadata:
-        within = getattr(getattr(check, "func", None), "__self__", None)
-        if isinstance(within, Within):
-            return _range({"minimum": within.low, "maximum": within.high}, unit)
-    parts = schema.get("anyOf", [schema])
-    return ", ".join(_part(part, unit) for part in parts)
-
-
 def literal(value: object) -> str:
     """Return a value as one writes it in YAML.
 
@@ -108,25 +82,25 @@ def literal(value: object) -> str:
 def rows(section: type[BaseModel], keep: tuple[str, ...] = ()) -> list[tuple[str, str, str, str]]:
     """Return keys, values, default and meaning; of the keys to keep, all without a choice."""
     schema = section.model_json_schema()["properties"]
-    told, found, waiting = meanings(section), [], []
+    found, waiting = [], []
     for name, field in section.model_fields.items():
         if keep and name not in keep:
             continue
         waiting.append(f"`{name}`")
-        if not told[name]:
+        if not field.description:
             continue
-        unit, text = re.fullmatch(r"(?:\[(.+?)\] )?(.+)", told[name]).groups()  # type: ignore[union-attr]
-        by_name = next((u for end, u in _UNITS.items() if name.endswith(end)), "")
-        may_be = values(field, schema[name], unit or by_name)
-        default = (
-            "needed"
-            if field.is_required()
-            else literal(field.get_default(call_default_factory=True))
-        )
-        found.append((", ".join(waiting), may_be, default, text))
+        unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
+        parts = schema[name].get("anyOf", [schema[name]])
+        default = literal(field.get_default(call_default_factory=True))
+        found.append((
+            ", ".join(waiting),
+            ", ".join(_part(part, unit) for part in parts),
+            "needed" if field.is_required() else default,
+            " ".join(field.description.split()),
+        ))  # fmt: skip
         waiting = []
     if waiting:
-        raise ValueError(f"say what {', '.join(waiting)} means, in a string below it")
+        raise ValueError(f"say what {', '.join(waiting)} means, in a docstring below it")
     return found
 
 

@@ -1,15 +1,10 @@
-"""Tables of what was tried, from the lists of the tests: formats, damages, clusters, readers."""
+"""Tables of what was tried, from the lists of the tests: formats, damages, features."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Iterator
-from pathlib import Path
 from typing import get_args
 
 from docs.markdown import table
-from tests.support.consumers import CONSUMERS
 from tests.support.features import FEATURES
 from tests.support.microscope_files import UNTOLD, WRITERS
 from tests.support.quality.damages import DAMAGES, MISSED, WARNS
@@ -17,7 +12,6 @@ from tilewright.config.settings import Convention
 from tilewright.io.conventions.containers import FORMATS as CONTAINERS
 from tilewright.report.metric_table import METRICS
 
-REPOSITORY = Path(__file__).parent.parent
 #: What the files of each convention look like.
 FILES = {
     "codex": "`Cyc1_reg1/1_00001_Z001_CH1.tif`, any spelling and zeros; in the folder or in its "
@@ -75,34 +69,7 @@ def scenes() -> str:
     return table(("Metric", "Must warn on"), *rows)
 
 
-def consumers() -> str:
-    """Return the table of the libraries that have read our images."""
-    rows = [
-        (c.name + ("*" if c.elsewhere else ""), c.version, c.opened, f"`{c.test}`", c.note)
-        for c in CONSUMERS
-    ]
-    return table(("Library", "Version", "Opened", "Test", "To know"), *rows)
-
-
 def features() -> str:
     """Return the table of what becomes of the features of a workflow."""
     rows = [(f.name, f.what, f"`{f.test}`" if f.test else "") for f in FEATURES]
     return table(("Feature", "What placement does", "Test"), *rows)
-
-
-def _sentences(path: Path) -> Iterator[str]:
-    """Yield the names of the tests of a module, as one reads them."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield node.name.removeprefix("test_").replace("_", " ")
-
-
-def on_slurm() -> str:
-    """Return what was tried on a private Slurm, by test module."""
-    parts = []
-    for path in sorted((REPOSITORY / "tests/on_slurm").glob("test_*.py")):
-        told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        first = inspect.cleandoc(told).split("\n\n")[0].replace("\n", " ")
-        name = path.relative_to(REPOSITORY)
-        parts.append(f"**{first}** (`{name}`)\n\n" + "\n".join(f"- {s}" for s in _sentences(path)))
-    return "\n\n".join(parts)

@@ -110,21 +110,6 @@ def follow(
 
 
 @app.command()
-def export(
-    configfile: Annotated[Path, typer.Option(help="Configuration of the experiment.")],
-    to: Annotated[str, typer.Option(help="mcmicro, hubmap, htan or spatialdata.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
-    cells: Annotated[
-        str | None, typer.Option(help="Marker by which cells may be segmented (hubmap).")
-    ] = None,
-) -> None:
-    """Hand the registered images on: links and tables for other tools, no pixels again."""
-    from tilewright.commands.export import show_export
-
-    show_export(configfile, to, output, cells)
-
-
-@app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Folder to write the raw tiles to.")] = Path("demo"),
 ) -> None:

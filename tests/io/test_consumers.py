@@ -1,8 +1,11 @@
-"""Final images are read by the real libraries of those who take them on."""
+"""Final images are read by real libraries, as ``docs/export.md`` says."""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,13 @@ import numpy as np
 import pytest
 import tifffile
 
+from tests.conftest import REPO
 from tests.support.consumers import said_by, said_by_viv, said_elsewhere
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.ome_zarr import create_image
 from tilewright.io.results.zarr_store import OmeZarrVersion
+from tilewright.stages.register.assemble import write_markers
 
 pytestmark = pytest.mark.long  # which installs the libraries
 
@@ -23,6 +28,8 @@ NAMES = ["DAPI_1", "CD3", "µ-opioid & co", "DAPI_2", "CD20", "Ki-67"]
 PIXEL_UM = [0.5, 0.4]
 SHAPE = (6, 1301, 1100)
 VERSIONS: list[OmeZarrVersion] = ["0.4", "0.5"]
+#: Where the page has the image of a sample.
+HOME = "results/tonsil/registration"
 # What every reader's code ends with: `names`, `um` and `levels` (c, y, x) of an image, as JSON.
 TELL = """
 import json, sys
@@ -36,8 +43,9 @@ def tell(names, um, levels):
 
 @dataclass(frozen=True)
 class Images:
-    """The registered image of one sample in every format."""
+    """The registered image of one sample in every format, in a folder for each of VERSIONS."""
 
+    folder: Path
     tiff: Path
     zarrs: list[Path]
     levels: list[Any]
@@ -53,19 +61,27 @@ class Images:
 def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
     folder = tmp_path_factory.mktemp("results")
     pixels = np.random.default_rng(0).integers(0, 60000, SHAPE, dtype=np.uint16)
-    zarrs = [folder / version / "tonsil.ome.zarr" for version in VERSIONS]
+    zarrs = [folder / version / HOME / "tonsil.ome.zarr" for version in VERSIONS]
     for path, version in zip(zarrs, VERSIONS, strict=True):
-        path.parent.mkdir()
+        path.parent.mkdir(parents=True)
         how: dict[str, Any] = {"name": "tonsil", "ome_zarr_version": version}
         with create_image(path, SHAPE[1:], np.uint16, 256, (0.5, 0.4), NAMES, **how) as writer:
             for channel, plane in enumerate(pixels):
                 writer.write(channel, 0, 0, plane)
-    tiff = folder / "0.4/tonsil.ome.tif"
+    tiff = zarrs[0].with_name("tonsil.ome.tif")
     write_ome_tiff(zarrs[0], tiff)
     with tifffile.TiffFile(tiff) as file:
         levels = [level.asarray() for level in file.series[0].levels]
     np.testing.assert_array_equal(levels[0], pixels)
-    return Images(tiff, zarrs, levels)
+    return Images(folder, tiff, zarrs, levels)
+
+
+def snippet(heading: str) -> str:
+    """Return the last block of code below a heading of the page."""
+    page = (REPO / "docs/export.md").read_text(encoding="utf-8")
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    blocks: list[str] = re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)
+    return blocks[-1]
 
 
 def lines(said: str) -> list[Any]:
@@ -162,9 +178,45 @@ def test_palom(images: Images) -> None:
     assert lines(said_elsewhere("palom", code, str(images.tiff))) == [[[], um[1:], *pixels]]
 
 
-def offsets(tiff: Path) -> list[int]:
-    with tifffile.TiffFile(tiff) as file:
-        return [page.offset for page in file.series[0].levels[0].pages]
+def test_spatialdata(images: Images) -> None:
+    code = TELL + (
+        "import os\n"
+        "os.chdir(sys.argv[1])\n"
+        f"{snippet('SpatialData')}"
+        "from spatialdata.models import get_channel_names\n"
+        "from spatialdata.transformations import get_transformation\n"
+        "image = data['tonsil']\n"
+        "levels = [image[name]['image'].values for name in image]\n"
+        "tell(get_channel_names(image), get_transformation(image, 'micrometer').scale, levels)\n"
+    )
+    for version in VERSIONS:
+        (said,) = lines(said_by("spatialdata", code, str(images.folder / version)))
+        # The coarse levels are SpatialData's own.
+        names, um, shapes, pixels = images.told(levels=1)
+        assert said[:2] == [names, um]
+        assert (said[2][0], said[3][0]) == (shapes[0], pixels[0])
+        assert said[2][1:] == [[6, 650, 550], [6, 325, 275]]
+
+
+def test_the_reader_of_mcmicro_folders(images: Images, tmp_path: Path) -> None:
+    shutil.copytree(images.tiff.parent, tmp_path / HOME)
+    write_markers([(k // 3, name) for k, name in enumerate(NAMES)], tmp_path / HOME / "markers.csv")
+    subprocess.run(["bash", "-ec", snippet("MCMICRO")], cwd=tmp_path, check=True)
+    code = TELL + (
+        "import spatialdata_io\n"
+        "image = spatialdata_io.mcmicro(sys.argv[1]).images['tonsil_image']\n"
+        "tell(image.c.values, [], [image.values])\n"
+    )
+    (said,) = lines(said_by("spatialdata_io", code, str(tmp_path / "mcmicro")))
+    names, _, *pixels = images.told(levels=1)
+    assert said == [names, [], *pixels]
+
+
+def offsets(images: Images) -> Path:
+    """Return the file that the page makes for readers over HTTP."""
+    code = f"import os, sys\nos.chdir(sys.argv[1])\n{snippet('Viv, Avivator, Vitessce')}"
+    said_by("tifffile", code, str(images.tiff.parents[3]))
+    return images.tiff.with_name("tonsil.offsets.json")
 
 
 def test_vitessce(images: Images) -> None:
@@ -180,15 +232,15 @@ def test_vitessce(images: Images) -> None:
         "print(json.dumps([[file['fileType'] for file in files], *offsets]))\n"
     )
     said = lines(said_elsewhere("vitessce", code, str(images.tiff), str(images.zarrs[0])))
-    assert said == [[["image.ome-tiff", "image.ome-zarr"], offsets(images.tiff)]]
+    known = json.loads(offsets(images).read_text())
+    assert said == [[["image.ome-tiff", "image.ome-zarr"], known]]
 
 
-def test_viv(images: Images, tmp_path: Path) -> None:
-    (tmp_path / "offsets.json").write_text(json.dumps(offsets(images.tiff)))
-    folder = images.tiff.parent.parent
+def test_viv(images: Images) -> None:
     script = Path(__file__).parents[1] / "support/read_with_viv.mjs"
-    paths = [str(path.relative_to(folder)) for path in (images.tiff, *images.zarrs)]
-    tiff, *zarrs = lines(said_by_viv(script, f"{folder}/", str(tmp_path / "offsets.json"), *paths))
+    paths = [str(path.relative_to(images.folder)) for path in (images.tiff, *images.zarrs)]
+    known = str(offsets(images))
+    tiff, *zarrs = lines(said_by_viv(script, f"{images.folder}/", known, *paths))
     # Viv halves an odd number of rows downwards: one row of a coarse level is not drawn.
     names, um, shapes, pixels = images.told()
     floored = [[n, SHAPE[1] >> k, SHAPE[2] >> k] for k, (n, _, _) in enumerate(shapes)]

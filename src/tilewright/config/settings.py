@@ -5,9 +5,16 @@ from __future__ import annotations
 import difflib
 import os.path
 from collections.abc import Iterable
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
 
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS
 
@@ -53,6 +60,11 @@ class Within(NamedTuple):
             if self.low <= value * factor <= self.high:
                 return f"{text}; is this {value:g} {unit}? then write {value * factor:g}"
         return text
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Return it as JSON Schema."""
+        return {"type": "number", "minimum": self.low, "maximum": self.high}
 
     def check(self, value: float) -> float:
         """Return a plausible value; what is wrong with another one is a ValueError."""
@@ -120,7 +132,9 @@ LayoutName = Annotated[str, AfterValidator(_known_layout)]
 class Section(BaseModel):
     """A configuration section: unknown keys and NaN are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 Convention = Literal[
@@ -158,14 +172,14 @@ class Acquisition(Section):
     """
     rows: int | None = Field(default=None, ge=1, le=1000)
     cols: int | None = Field(default=None, ge=1, le=1000)
-    """[tiles] The grid. Needed where files carry a tile number; elsewhere `null` means the
+    """The grid, in tiles. Needed where files carry a tile number; elsewhere `null` means the
     places seen, which need not fill a rectangle.
     """
     layout: LayoutName = "snake_right_down"
     """Order in which tile numbers run: `snake` or `raster`, the direction of the first run, the
     direction in which runs advance (`right_down`, `left_up`, `down_right`, …).
     """
-    overlap: Annotated[float, AfterValidator(OVERLAP.check)] = 0.1
+    overlap: Annotated[float, AfterValidator(OVERLAP.check), WithJsonSchema(OVERLAP.schema)] = 0.1
     """Part of a tile that its neighbour sees too."""
     region: TokenText | None = None
     """CODEX region or ImageXpress well to read; `null` means the only one."""
@@ -178,12 +192,14 @@ class Acquisition(Section):
     tiles.
     """
     counts_per_unit: Positive | None = None
-    """[counts] Where raw files hold float32: what a value of 1 is in counts (65535 where they
+    """Where raw files hold float32: what a value of 1 is in counts (65535 where they
     run from 0 to 1). Values are rounded and limited to 0 to 65,535.
     """
-    pixel_um: Annotated[float, AfterValidator(PIXEL_UM.check)]
+    pixel_um: Annotated[float, AfterValidator(PIXEL_UM.check), WithJsonSchema(PIXEL_UM.schema)]
     """Size of a pixel in the specimen."""
-    z_step_um: Annotated[float, AfterValidator(Z_STEP_UM.check)] = 1.0
+    z_step_um: Annotated[
+        float, AfterValidator(Z_STEP_UM.check), WithJsonSchema(Z_STEP_UM.schema)
+    ] = 1.0
     """Distance of z-planes."""
     reference_cycle: int = Field(default=1, ge=0)
     """Cycle onto which the others are registered; one in the middle where tissue is lost with
@@ -203,7 +219,7 @@ class CameraSettings(Section):
     not overlap: the estimate is then an upper bound.
     """
     gain_counts_per_photon: Positive | Auto = "auto"
-    """[counts] Counts per detected photon; `auto` measures the photon-transfer curve of the
+    """Counts per detected photon; `auto` measures the photon-transfer curve of the
     mosaic, whose interpolation lowers it. Sets the background of the deconvolution's model and
     chooses the number of iterations. Give it where images are too dim or too textured.
     """
@@ -405,10 +421,9 @@ class Settings(Section):
     markers: PathText
     """Comma-separated table, one line per cycle and channel: `cycle`, `channel`, `marker` (names
     must differ), `emission_nm` (200 to 2000; needed for a computed PSF), `exposure_ms` (used
-    where a background is subtracted, and handed on by `tilewright export`), `background` (the
-    marker whose image is subtracted from this one's, see `subtract`) and `remove` (`TRUE`: left
-    out of the final image, after it has served as a background). Channels that are not listed
-    are not read.
+    where a background is subtracted), `background` (the marker whose image is subtracted from
+    this one's, see `subtract`) and `remove` (`TRUE`: left out of the final image, after it has
+    served as a background). Channels that are not listed are not read.
     """
     results: Annotated[PathText, AfterValidator(_no_braces)] = "results"
     """Folder for everything that is written; no braces in its name."""

@@ -36,9 +36,13 @@ def _tres(text: str) -> str:
 
 
 class _Section(BaseModel):
-    # YAML reads the account 12345 as a number
+    # YAML reads the account 12345 as a number.
     model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
+        use_attribute_docstrings=True,
     )
 
 
@@ -58,7 +62,7 @@ class Partitions(_Section):
 
 
 class Site(_Section):
-    """A site; the string below a key says what it means (``docs.keys`` reads it)."""
+    """A site."""
 
     burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
     """Regular expression of burst accounts and QOS, which are left out."""
