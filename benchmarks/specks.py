@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.specks --peer-python PATH [--scenes S …] [--seeds N …] [--aperture F]
 [--work FOLDER]`` with the interpreter of an environment with numpy, scipy and psfmodels, which
-makes the stacks (:mod:`benchmarks.speck_scenes`). The stage projects each stack with and without
+makes the stacks (:mod:`benchmarks.scenes.specks`). The stage projects each stack with and without
 its specks, by ``direct`` and by ``soft_focus``; each method is compared with its own plane
 without specks. Rings of 2 px around each place, from where the raw plane in which the speck is
 sharp has less than 20 % more light of it than the local signal: *low* and *high* are the worst
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.speck_scenes import SCENES
+from benchmarks.scenes.specks import SCENES
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.stages.edf.plane import Method, edf_plane
@@ -101,7 +101,7 @@ def _bad(soft: Effect, direct: Effect) -> str:
 def _stack(peer: str, work: Path, scene: str, seed: int) -> dict[str, Any]:
     path = work / f"{scene}_{seed}.npz"
     if not path.is_file():
-        command = [peer, "-m", "benchmarks.speck_scenes", str(path), scene, str(seed)]
+        command = [peer, "-m", "benchmarks.scenes.specks", str(path), scene, str(seed)]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     with np.load(path) as data:
         return {key: data[key] for key in data}

@@ -8,10 +8,6 @@ seconds and peak memory are those of each job's log, bytes Snakemake's own bench
 mosaics tell what a rule costs in any case and what each megavoxel adds; on that line lies the full
 cycle of 63 tiles of 1440 x 1920 x 20 planes. Minutes on 8 cores are CPU-minutes over 8.
 
-A sample of nine such cycles is played by ``tilewright plan``'s simulator on the slots of the worked
-example (two accounts, 5 jobs of 8 CPUs and a GPU, 19 of 8 CPUs), with the costs of
-``config/rules.py``; without the GPUs, since none has been timed.
-
 KINTSUGI's figures are its authors' own, for one cycle of that size: 282 min on 8 cores, 22 min on
 a GPU.
 """
@@ -30,23 +26,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.starting import cpu_times_s, peak_mb
-from snakemake_scheduler_plugin_tilewright.commands.plan import live_capacity
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.preview import preview
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.placement.site import Site
-from snakemake_scheduler_plugin_tilewright.placement.survey import survey
-from tests.support.recorded import LIMITS, NODES, PARTITIONS, Recorded, client
+from tests.support.job_logs import cpu_times_s, peak_mb
 from tests.support.runs import Run, make_run
-from tilewright.commands.dag import find_snakefile, read_tasks
-from tilewright.config.rules import BlockSizes, DataSize
-from tilewright.config.sizing import DataSizes
 
-#: A sample of nine full cycles of four channels.
-FULL = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
-#: Raw voxels of one of its cycles, in millions, and the cores it is reckoned for.
-FULL_MVOX = FULL.tiles * FULL.tile_px * FULL.planes * FULL.channels / FULL.cycles / 1e6
+#: Raw voxels of a full cycle, in millions, and the cores it is reckoned for.
+FULL_MVOX = 63 * 1440 * 1920 * 20 * 4 / 1e6
 CORES = 8
 KINTSUGI_MIN = {"8 cores": 282, "a GPU": 22}
 METHODS = ("direct", "psf_mean")
@@ -144,37 +128,6 @@ def report(method: str, small: Measured, large: Measured) -> None:
           f"most during the run; peak memory of a job {peak_mb:.0f} MB")  # fmt: skip
 
 
-def nine_cycles(folder: Path) -> None:
-    """Print how long nine full cycles of four channels take on the worked example's CPU slots."""
-    run = make_run(folder, cycles=9, channels=4, rows=1, cols=2, planes=2, tile_px=128)
-    free = "\n".join(
-        f"QOS={name}(2) GrpJobs=N(0) GrpTRES=cpu={cpus}(0),mem={gb * 1024}(0),gres/gpu=0(0)"
-        for name, cpus, gb in (("clive", 104, 812), ("maigan", 80, 625))
-    )
-    said = Recorded(
-        {"sacctmgr": LIMITS, "flags=qos": free, "partition": PARTITIONS, "node": NODES,
-         "squeue": ""}
-    )  # fmt: skip
-    site = Site.model_validate({"allowed": ["clive", "maigan"]})
-    asking = client(said, folder)
-    found = Cluster(site, asking, 1001, survey(asking, 1001, site))
-    for method in METHODS:
-        run.edit(edf={"method": method})
-        blocks = BlockSizes(direct_plane=method == "direct")
-        sizes = DataSizes(lambda _: FULL, {}, blocks)
-        with contextlib.chdir(folder):
-            tasks = read_tasks(
-                find_snakefile(None), Path("config.yaml"), ["registration", "qc"], sizes
-            )
-        plan = Plan(sizes, cluster=found)
-        forecast = preview(tasks, plan.estimates, live_capacity(found, []))
-        slots = sum(pool.free for pool in forecast.pools)
-        sent = sum(rule.jobs for rule in forecast.rules)
-        assert forecast.finish_s is not None
-        print(f"9 cycles, {method}: {sent} jobs, {forecast.finish_s / 60:.0f} min "
-              f"on {slots} slots of 8 CPUs")  # fmt: skip
-
-
 def main() -> None:
     """Make the tiles, run both ways and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -210,7 +163,6 @@ def main() -> None:
             shutil.rmtree(made)
         for method, (small, large) in measured.items():
             report(method, small, large)
-        nine_cycles(Path(name) / "nine")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Stacks with specks of debris, beside the same stacks without them.
 
-``python -m benchmarks.speck_scenes OUT.npz DESIGN SEED [WRONG]`` with an interpreter that has
+``python -m benchmarks.scenes.specks OUT.npz DESIGN SEED [WRONG]`` with an interpreter that has
 numpy, scipy and psfmodels; nothing of tilewright makes them. Tissue is that of
-:mod:`benchmarks.edf_scenes`; four places hold one speck or three within 30 px. Photons of tissue
+:mod:`benchmarks.scenes.edf`; four places hold one speck or three within 30 px. Photons of tissue
 and specks are drawn apart, so both stacks have the same noise but for the specks' own. Light
 spreads with a PSF of 193 px. Keys: ``img``, ``clean`` (z, y, x uint16), ``light`` (z, y, x
 float32, of the specks alone), ``bg``, ``places`` (a row each: y, x, place, plane, peak, radius).
@@ -19,7 +19,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
-from benchmarks.edf_scenes import Scene, make, psf_of
+from benchmarks.scenes.edf import Scene, make, psf_of
 
 SCENES = {
     "bright": Scene(size_px=640, veil=0.15),
