@@ -1,6 +1,6 @@
 """Stacks with specks of debris, beside the same stacks without them.
 
-``python -m benchmarks.scenes.specks OUT.npz DESIGN SEED [WRONG]`` with an interpreter that has
+``python -m benchmarks.scenes.specks OUT.npz DESIGN SEED`` with an interpreter that has
 numpy, scipy and psfmodels; nothing of tilewright makes them. Tissue is that of
 :mod:`benchmarks.scenes.edf`; four places hold one speck or three within 30 px. Photons of tissue
 and specks are drawn apart, so both stacks have the same noise but for the specks' own. Light
@@ -11,7 +11,6 @@ float32, of the specks alone), ``bg``, ``places`` (a row each: y, x, place, plan
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +105,4 @@ def _in_focus_peak(kernel: NDArray[np.float32], radius: float) -> float:
 
 if __name__ == "__main__":
     name = sys.argv[2]
-    scene = SCENES[name]
-    wrong = float(sys.argv[4]) if len(sys.argv) > 4 else 1.0
-    scene = replace(scene, aperture=scene.aperture * wrong)
-    np.savez(Path(sys.argv[1]), **with_specks(scene, int(sys.argv[3])))
+    np.savez(Path(sys.argv[1]), **with_specks(SCENES[name], int(sys.argv[3])))
