@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
-from scipy import ndimage
+from skimage.metrics import structural_similarity
 
 from benchmarks.truth_tiles import SHARED
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
@@ -55,25 +55,11 @@ def score(image: NDArray[Any], truth: NDArray[Any]) -> tuple[float, float]:
     fit = (slope * (image - x.mean()) + t.mean()).astype(np.float32)
     peak = float(np.percentile(t, 99.9))
     error = float(np.mean((fit - truth) ** 2, dtype=np.float64))
-    planes = [_ssim(a, b, peak) for a, b in zip(fit, truth, strict=True)]
+    planes = [
+        structural_similarity(a, b, data_range=peak)
+        for a, b in zip(fit.astype(np.float64), truth.astype(np.float64), strict=True)
+    ]
     return 10 * float(np.log10(peak**2 / error)), float(np.mean(planes))
-
-
-def _ssim(a: NDArray[Any], b: NDArray[Any], peak: float) -> float:
-    """Return the mean SSIM of two planes (7 x 7 uniform windows, Wang et al. 2004)."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
-
-    def mean(image: NDArray[Any]) -> NDArray[np.float64]:
-        filtered: NDArray[np.float64] = ndimage.uniform_filter(image, 7)[3:-3, 3:-3]
-        return filtered
-
-    unbiased = 49 / 48
-    ma, mb = mean(a), mean(b)
-    va, vb = unbiased * (mean(a * a) - ma**2), unbiased * (mean(b * b) - mb**2)
-    covariance = unbiased * (mean(a * b) - ma * mb)
-    c1, c2 = (0.01 * peak) ** 2, (0.03 * peak) ** 2
-    index = (2 * ma * mb + c1) * (2 * covariance + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2))
-    return float(index.mean())
 
 
 def load(path: str) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
