@@ -1,4 +1,4 @@
-"""Deconvolution beside scikit-image, on z-stacks with truth and on real triples.
+"""Deconvolution beside scikit-image, on z-stacks with truth.
 
 ``python -m benchmarks.deconvolution --peer-python PATH`` needs ``../shared``; PATH is the
 interpreter of an environment with numpy, scipy, psfmodels and scikit-image, which makes the
@@ -20,29 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.fft
 import tifffile
 from numpy.typing import NDArray
-from scipy import ndimage
+from skimage.metrics import structural_similarity
 
-from benchmarks import __file__ as here
-from tests.kernels.deconvolve.deconvolution import deconvolve
+from benchmarks.truth_tiles import SHARED
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.deconvolve.blur import Blur
-from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni, measured_psf
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
 from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
 from tilewright.stages.deconvolve.stack import deconvolve as deconvolve_mosaic
 
-SHARED = Path(here).resolve().parent.parent.parent / "shared"
-OPTICS = {
-    "codex17": Optics(0.75, 668, 1.0, 1.44),
-    "codex_s": Optics(0.75, 668, 1.0, 1.44),
-    "wf32": Optics(1.4, 600, 1.515, 1.47),
-}
-#: Fixed counts that reach the accuracy bars.
-ITERATIONS = {"codex17": 32, "codex_s": 32, "wf32": 33}
+#: Of each set, the fixed count that reaches the accuracy bars.
+ITERATIONS = {"codex17": 32, "wf32": 33}
 PEER = """
 import sys, time, numpy as np
 from skimage.restoration import richardson_lucy
@@ -64,25 +55,11 @@ def score(image: NDArray[Any], truth: NDArray[Any]) -> tuple[float, float]:
     fit = (slope * (image - x.mean()) + t.mean()).astype(np.float32)
     peak = float(np.percentile(t, 99.9))
     error = float(np.mean((fit - truth) ** 2, dtype=np.float64))
-    planes = [_ssim(a, b, peak) for a, b in zip(fit, truth, strict=True)]
+    planes = [
+        structural_similarity(a, b, data_range=peak)
+        for a, b in zip(fit.astype(np.float64), truth.astype(np.float64), strict=True)
+    ]
     return 10 * float(np.log10(peak**2 / error)), float(np.mean(planes))
-
-
-def _ssim(a: NDArray[Any], b: NDArray[Any], peak: float) -> float:
-    """Return the mean SSIM of two planes (7 x 7 uniform windows, Wang et al. 2004)."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
-
-    def mean(image: NDArray[Any]) -> NDArray[np.float64]:
-        filtered: NDArray[np.float64] = ndimage.uniform_filter(image, 7)[3:-3, 3:-3]
-        return filtered
-
-    unbiased = 49 / 48
-    ma, mb = mean(a), mean(b)
-    va, vb = unbiased * (mean(a * a) - ma**2), unbiased * (mean(b * b) - mb**2)
-    covariance = unbiased * (mean(a * b) - ma * mb)
-    c1, c2 = (0.01 * peak) ** 2, (0.03 * peak) ** 2
-    index = (2 * ma * mb + c1) * (2 * covariance + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2))
-    return float(index.mean())
 
 
 def load(path: str) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
@@ -91,15 +68,10 @@ def load(path: str) -> tuple[NDArray[np.float32], NDArray[np.float32], float, fl
         return data["img"].astype(np.float32), data["psf"], float(data["bg"]), float(data["vox"][0])
 
 
-def ours(path: str, out: str, iterations: str, name: str = "") -> None:
-    """Deconvolve a stack untiled with the stack's PSF (or, given a name, our own)."""
+def ours(path: str, out: str, iterations: str) -> None:
+    """Deconvolve a stack untiled with the stack's PSF."""
     counts, psf, background, step = load(path)
     backend = cpu_backend(2)
-    if name:
-        pixel = {"wf32": 0.1}.get(name, 0.377)
-        psf = gibson_lanni(
-            OPTICS[name], (step, pixel, pixel), psf.shape[0], max_lateral_px=psf.shape[1]
-        )
     margin = scene_margin(len(counts), step)
     start, cpu = time.perf_counter(), time.process_time()
     tile = counts[:, *(slice((n - 512) // 2, (n + 512) // 2) for n in counts.shape[1:])]
@@ -109,21 +81,17 @@ def ours(path: str, out: str, iterations: str, name: str = "") -> None:
     else:
         count = int(iterations)
     counts -= np.float32(camera.zero_counts)
-    result = deconvolve(
-        backend,
-        counts,
-        psf,
-        background=camera.background_counts,
-        iterations=count,
-        margin=margin,
-    )
-    told = _told(start, cpu)
-    print(json.dumps({**told, "iterations": count}))
-    np.save(out, result.image)
+    z, y, x = counts.shape
+    solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin))
+    solver.load(np.maximum(counts, 0), camera.background_counts)
+    for _ in range(count):
+        solver.iterate()
+    report(start, cpu, count)
+    np.save(out, solver.estimate)
 
 
-def tiled(path: str, out: str, tile_px: str) -> None:
-    """Deconvolve a stack through the stage, PSF from a file."""
+def tiled(path: str, out: str) -> None:
+    """Deconvolve a stack through the stage in tiles of 512 px, PSF from a file."""
     counts, psf, background, step = load(path)
     with tempfile.TemporaryDirectory() as folder:
         voxel_um, source = (step, 0.377, 0.377), Path(folder) / "in.zarr"
@@ -142,46 +110,20 @@ def tiled(path: str, out: str, tile_px: str) -> None:
             optics={},
             psf_file=Path(folder) / "psf.tif",
             gain_counts_per_photon=None,
-            iterations=32,
-            tile_px=int(tile_px),
+            iterations=ITERATIONS["codex17"],
+            tile_px=512,
             halo_px=64,
         )
-        print(json.dumps({**_told(start, cpu), "iterations": 32}))
+        report(start, cpu, ITERATIONS["codex17"])
         np.save(out, open_mosaic(Path(folder) / "out.zarr").read())
 
 
-def per_iteration(path: str) -> None:
-    """Time an iteration against four whole FFTs of the same scene."""
-    counts, psf, background, step = load(path)
-    view = (counts.shape[0], counts.shape[1], counts.shape[2])
-    solver = RichardsonLucy(Blur(cpu_backend(2), psf, view, scene_margin(view[0], step)))
-    solver.load(counts, background)
-    scene = np.random.default_rng(0).random(solver.blur.scene, dtype=np.float32)
-    best = [np.inf, np.inf]
-    for _ in range(5):
-        start = time.process_time()
-        solver.iterate()
-        best[0] = min(best[0], time.process_time() - start)
-        start = time.process_time()
-        for _ in range(2):
-            scipy.fft.irfftn(scipy.fft.rfftn(scene, workers=2), scene.shape, workers=2)
-        best[1] = min(best[1], time.process_time() - start)
-    print(json.dumps({"iteration": best[0], "ffts": best[1]}))
-
-
-def peak_mb() -> float:
-    """Return the peak of this process (ru_maxrss would begin at the parent's)."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
-def _told(start: float, cpu: float) -> dict[str, float]:
+def report(start: float, cpu: float, iterations: int) -> None:
+    """Print what this process took, its peak memory with it, as JSON."""
     wall, used = time.perf_counter() - start, time.process_time() - cpu
-    return {
-        "wall": wall,
-        "cpu": used,
-        "mb": peak_mb(),
-    }
+    # ru_maxrss would begin at the parent's
+    peak = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+    print(json.dumps({"wall": wall, "cpu": used, "mb": int(peak) / 1024, "iterations": iterations}))
 
 
 def child(*arguments: str) -> dict[str, float]:
@@ -197,27 +139,6 @@ def peer(python: str, stack: str, out: str) -> dict[str, float]:
     command = [python, "-c", PEER, stack, out]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(zip(("wall", "cpu", "mb"), map(float, done.stdout.split()), strict=True))
-
-
-def triples() -> None:
-    """Print what deconvolution does to the real bars, against their actual shape."""
-    folder = SHARED / "data/zstacks/bars"
-    data, kernel, actual = (
-        tifffile.imread(folder / f"{name}.tif").astype(np.float32)
-        for name in ("data", "kernel", "actual")
-    )
-    backend = cpu_backend(2)
-    psf = measured_psf(kernel, (1, 1, 1), (1, 1, 1), 2 * len(data) - 1)
-    before = score(data, actual)
-    for iterations in (25, 60):
-        image = deconvolve(
-            backend, data, psf, background=1, iterations=iterations, margin=(24, 12, 12)
-        ).image
-        after = score(image, actual)
-        print(
-            f"bars, {iterations:>2} iterations: PSNR {before[0]:.2f} -> {after[0]:.2f} dB, "
-            f"SSIM {before[1]:.3f} -> {after[1]:.3f}"
-        )
 
 
 def line(label: str, told: dict[str, float], image: NDArray[Any], truth: NDArray[Any]) -> None:
@@ -241,35 +162,18 @@ def compare(name: str, work: Path, peer_python: str | None) -> None:
     print(f"\n{name} {raw.shape}{'':<18} its   wall s    CPU-s      MB  PSNR dB   SSIM")
     line("raw", {"wall": 0, "cpu": 0, "mb": 0, "iterations": 0}, raw, truth)
     out = work / "out.npy"
-    runs = {
-        f"tilewright, {ITERATIONS[name]} iterations": ("ours", str(ITERATIONS[name])),
-        "tilewright, thinning": ("ours", "auto"),
-        "tilewright, own Gibson-Lanni": ("ours", str(ITERATIONS[name]), name),
-    }
-    images: list[NDArray[Any]] = []
-    first: dict[str, float] = {}
-    for label, (part, *rest) in runs.items():
-        told = child(part, str(stack), str(out), *rest)
-        first = first or told
-        images.append(np.load(out))
-        line(label, told, images[-1], truth)
+    runs = {}
+    for count in (str(ITERATIONS[name]), "auto"):
+        runs[count] = child("ours", str(stack), str(out), count)
+        line(f"tilewright, {count} iterations", runs[count], np.load(out), truth)
     if name == "codex17":
-        for tile_px in ("1024", "512"):
-            told = child("tiled", str(stack), str(out), tile_px)
-            images.append(np.load(out))
-            line(f"tilewright, stage, {tile_px} px tiles", told, images[-1], truth)
-        error = np.linalg.norm(images[-1] - images[-2]) / np.linalg.norm(images[-2])
-        print(f"tiled against untiled: NRMSE {100 * error:.2f} %")
+        told = child("tiled", str(stack), str(out))
+        line("tilewright, stage, 512 px tiles", told, np.load(out), truth)
     if peer_python:
         told = peer(peer_python, str(stack), str(out))
         line("scikit-image", told, np.load(out), truth)
-        ratios = first["cpu"] / told["cpu"], first["wall"] / told["wall"]
-        print(f"against scikit-image: CPU-s {ratios[0]:.2f}, wall {ratios[1]:.2f} (bar 0.30)")
-    told = child("per_iteration", str(stack))
-    print(
-        f"iteration {told['iteration']:.2f} CPU-s, its four FFTs whole {told['ffts']:.2f}: "
-        f"{told['iteration'] / told['ffts']:.2f} (bar 1.2)"
-    )
+        cpu, wall = (runs[str(ITERATIONS[name])][key] / told[key] for key in ("cpu", "wall"))
+        print(f"against scikit-image: CPU-s {cpu:.2f}, wall {wall:.2f} (bar 0.30)")
 
 
 def main() -> None:
@@ -277,16 +181,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer-python", help="interpreter with psfmodels and scikit-image")
     parser.add_argument("--work", type=Path, help="folder to keep the stacks in")
-    parser.add_argument("--sets", nargs="+", default=["codex17", "wf32"], choices=sorted(OPTICS))
+    parser.add_argument("--sets", nargs="+", default=[*ITERATIONS], choices=[*ITERATIONS])
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         part, *rest = arguments.child
-        parts: dict[str, Callable[..., None]] = {
-            "ours": ours,
-            "tiled": tiled,
-            "per_iteration": per_iteration,
-        }
+        parts: dict[str, Callable[..., None]] = {"ours": ours, "tiled": tiled}
         parts[part](*rest)
         return
     if not SHARED.is_dir():
@@ -295,7 +195,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.sets:
             compare(name, arguments.work or Path(folder), arguments.peer_python)
-    triples()
 
 
 if __name__ == "__main__":

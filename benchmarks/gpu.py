@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_cases import Case, cases
-from benchmarks.gpu_cases_of_rules import cases_of_rules
+from tests.support.gpu_cases import Case, cases
+from tests.support.gpu_cases_of_rules import cases_of_rules
 from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
 
 _ENOUGH_S = 3.0

@@ -13,28 +13,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from benchmarks.truth_tiles import SETS, SHARED, FileTiles, Floats, truth_set
 from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.distortion import Distortion, undistort
 from tilewright.stages.tile_positions.locate import LocatedTiles, locate
 
-Floats = NDArray[np.float64]
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-SETS = {
-    "syn10": ["--n", "10", "--seed", "1"],
-    "low light": ["--n", "8", "--seed", "2", "--peak_e", "60", "--empty", "0.4"],
-    "5 % overlap": ["--n", "8", "--seed", "3", "--overlap", "0.05"],
-}
 BARS = {"syn10": "rmse <= 0.06, edge <= 0.04, <= 1.5 s, >= 5x faster"}
 
 #: Runs in the peer's interpreter: argv = sigma, JSON {files, nominal}; prints JSON.
@@ -59,22 +51,6 @@ aligner.run()
 print(json.dumps({"seconds": time.perf_counter() - start,
                   "positions": aligner.positions.tolist()}))
 """
-
-
-@dataclass(frozen=True)
-class FileTiles:
-    """One TIFF file per tile."""
-
-    files: list[Path]
-    row: NDArray[np.int64]
-    col: NDArray[np.int64]
-    nominal_px: Floats
-    shape: tuple[int, int, int]
-    dtype: np.dtype[Any]
-
-    def read(self, tile: int, z: int) -> NDArray[Any]:
-        """Return the only plane."""
-        return np.asarray(tifffile.imread(self.files[tile]))
 
 
 def timed(tiles: FileTiles, fields: Illumination | None = None) -> tuple[LocatedTiles, float]:
@@ -120,33 +96,6 @@ def edge_ends(located: LocatedTiles, used: bool) -> tuple[NDArray[Any], NDArray[
     first = zip(e.row_a[keep].tolist(), e.col_a[keep].tolist(), strict=True)
     second = zip(e.row_b[keep].tolist(), e.col_b[keep].tolist(), strict=True)
     return np.array([number[p] for p in first]), np.array([number[p] for p in second])
-
-
-def truth_set(folder: Path, name: str, python: str) -> tuple[FileTiles, Floats, Illumination]:
-    """Return tiles, true positions and fields of one of ``SETS``."""
-    return truth_tiles(folder / name.replace(" ", "_").replace("%", "percent"), SETS[name], python)
-
-
-def truth_tiles(
-    target: Path, options: list[str], python: str
-) -> tuple[FileTiles, Floats, Illumination]:
-    """Return tiles, true positions and fields; ``tile-truth`` makes them where absent."""
-    if not (target / "gt.json").exists():
-        tool = SHARED / "tools" / "tile-truth"
-        command = [python, str(tool), str(target), "--cycles", "1", *options]
-        subprocess.run(command, check=True, capture_output=True)
-    truth = json.loads((target / "gt.json").read_text())
-    cycle, n = truth["cycles"][0], truth["n"]
-    tiles = FileTiles(
-        sorted((target / "c0").glob("*.tif")),
-        np.repeat(np.arange(n), n),
-        np.tile(np.arange(n), n),
-        np.array(cycle["nominal"]),
-        (1, truth["size"], truth["size"]),
-        np.dtype(np.uint16),
-    )
-    flat = np.load(target / "flat.npy")
-    return tiles, np.array(cycle["true"]), Illumination(flat, np.full_like(flat, 100.0), 100.0)
 
 
 def brain_tiles() -> FileTiles:

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.registration [--seed 3] [--peer-python PATH]`` makes the pair with
 ``../shared/tools/pair-truth``, which needs opencv-python-headless: run by the interpreter of
-``--peer-python``, in which the peers are looked for as well (opencv, pystackreg, palom).
+``--peer-python``, in which the peers are looked for as well (opencv, palom).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.register.warp import source_region, warp
 from tilewright.stages.register.cycle import register
 
 TOOL = Path(__file__).resolve().parents[2] / "shared" / "tools" / "pair-truth"
@@ -61,10 +59,6 @@ def orb():
     i = np.clip(np.rint(p).astype(int), 0, ref.shape[0] - 1)
     moved = p + flow[i[:, 0], i[:, 1]][:, ::-1]
     report("  + DIS flow (opencv)", affine(moved, swap(m)), time.perf_counter() - start)
-def stackreg():
-    from pystackreg import StackReg
-    start = time.perf_counter(); m = StackReg(StackReg.AFFINE).register(ref, mov)
-    report("pystackreg affine", affine(p, swap(m)), time.perf_counter() - start)
 def palom():
     import palom
     start = time.perf_counter()
@@ -74,7 +68,7 @@ def palom():
     a = readers[0]; a.coarse_register_affine(n_keypoints=4000, plot_match_result=False)
     report("palom coarse affine", affine(p, swap(np.linalg.inv(a.affine_matrix))),
            time.perf_counter() - start)
-for method in (orb, stackreg, palom):
+for method in (orb, palom):
     try: method()
     except Exception as error: print(json.dumps([method.__name__, repr(error)[:90]]), flush=True)
 """
@@ -92,8 +86,8 @@ def truth(pair: dict[str, NDArray[Any]]) -> tuple[NDArray[np.float64], NDArray[n
     return reference[inside], moving[inside]
 
 
-def ours(pair: dict[str, NDArray[Any]], folder: Path) -> list[list[Any]]:
-    """Return lines for registration (with its quality pass) and resampling."""
+def ours(pair: dict[str, NDArray[Any]], folder: Path) -> list[Any]:
+    """Return the line of registration, with its quality pass."""
     backend = cpu_backend(2)
     start, cpu_start = time.perf_counter(), time.process_time()
     transform = register(
@@ -111,27 +105,7 @@ def ours(pair: dict[str, NDArray[Any]], folder: Path) -> list[list[Any]]:
     cpu_s = time.process_time() - cpu_start
     reference, moving = truth(pair)
     error = np.linalg.norm(transform.points(reference) - moving, axis=1)
-    line = [f"tilewright ({cpu_s:.1f} s of CPU)", *np.percentile(error, [50, 95, 100]), seconds]
-    size = pair["mov"].shape
-    start = time.perf_counter()
-    regions = [
-        (slice(y, min(y + 1024, size[0])), slice(x, min(x + 1024, size[1])))
-        for y in range(0, size[0], 1024)
-        for x in range(0, size[1], 1024)
-    ]
-
-    def one(region: tuple[slice, slice]) -> None:
-        source = source_region(transform, region, size)
-        if source is not None:
-            origin = (source[0].start, source[1].start)
-            warp(backend, pair["mov"][source], origin, size, transform, region)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(one, regions))
-    return [
-        line,
-        ["  resampling 3000 x 3000 px (bar 1 s)", None, None, None, time.perf_counter() - start],
-    ]
+    return [f"tilewright ({cpu_s:.1f} s of CPU)", *np.percentile(error, [50, 95, 100]), seconds]
 
 
 def main() -> None:
@@ -155,7 +129,7 @@ def main() -> None:
                 return
         with np.load(path) as data:
             pair = {key: data[key] for key in data.files}
-        lines = ours(pair, folder)
+        lines = [ours(pair, folder)]
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         command = [options.peer_python, "-c", PEER, str(path)]
         peers = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -165,7 +139,7 @@ def main() -> None:
         if isinstance(values[0], str):
             print(f"{label:36s}  {values[0]}")
             continue
-        print(f"{label:36s}" + "".join(f"{'' if v is None else f'{v:.3f}':>12s}" for v in values))
+        print(f"{label:36s}" + "".join(f"{value:12.3f}" for value in values))
     print(f"{BAR}; peak RSS of tilewright {peak_mb:.0f} MiB, the pair of 162 MiB included")
 
 

@@ -10,9 +10,9 @@ largest memory and the longest job, and both as shares of what the job asks for,
 in a Slurm job included; with ``--cores 8`` jobs have all threads that they ask for. Then how far
 the registration is off (TRE, px) at points of the tissue, and on the same images with
 ``--peer-python`` palom (its coarse affine map, its shifts of blocks), with ``--ashlar-python``
-ASHLAR, which moves tiles cut from them: of a point the tile whose middle is nearest. Read the
-lines of a rule from size to size: memory that grows with the side, and a cost per megapixel that
-grows, are defects; ``--picture FILE`` draws them.
+ASHLAR, which moves tiles cut from them: of a point the tile whose middle is nearest. Read the lines
+of a rule from size to size: memory that grows with the side, and a cost per megapixel that grows,
+are defects.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ import math
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,93 +33,19 @@ from scipy import ndimage
 
 from benchmarks.whole_cycle import Cost, costs
 from tests.support.runs import Run
+from tests.support.slide import Motion, Slide, counts
 from tilewright.commands.files import read_experiment
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.sizing import SNAKEMAKE_MB
 from tilewright.io.results.transform import read_transform
-from tilewright.report.figures import new_figure, plain, save_png
-from tilewright.report.rule_colours import PALETTE
 
-PIXEL_UM, PEDESTAL, STAMP = 0.5, 100, 12
+PIXEL_UM = 0.5
 TILE, OVERLAP, DEFOCUS_PX = (1440, 1920), 0.1, (2.0, 0.0, 2.0)
 #: Raw pixels of ``tiles`` lie so far beyond the slide's edge at most.
 JITTER_PX = 6.0
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Motion:
-    """How a cycle lies against the first, positions in px."""
-
-    side: int
-    shift_px: tuple[float, float] = (0.0, 0.0)
-    angle_deg: float = 0.0
-    bend_px: float = 0.0
-
-    @classmethod
-    def of(cls, cycle: int, side: int, shift_px: float) -> Motion:
-        """Return the motion of a cycle, from 0; the first does not move."""
-        if not cycle:
-            return cls(side)
-        turn = 2.4 * cycle
-        shift = shift_px * np.array([np.cos(turn), np.sin(turn)])
-        return cls(side, (float(shift[0]), float(shift[1])), 0.4 * (-1) ** cycle, 5.0)
-
-    def points(self, yx: Floats) -> Floats:
-        """Return where points (n, 2) of the first cycle lie in this one."""
-        angle, centre = np.radians(self.angle_deg), (self.side - 1) / 2
-        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        out: Floats = (yx - centre) @ turn.T + centre + np.array(self.shift_px)
-        out[:, 0] += self.bend_px * np.sin(yx[:, 1] / 1500)
-        out[:, 1] += self.bend_px * np.cos(yx[:, 0] / 1700)
-        return out
-
-
-class Slide:
-    """Nuclei of a square slide, drawn a part at a time."""
-
-    def __init__(self, side: int, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        self.side = side
-        self.yx = rng.random((int(side**2 / 26**2), 2)) * side
-        cells = (self.yx // 1500).astype(int)
-        tissue = ndimage.gaussian_filter(rng.random([side // 1500 + 1] * 2), 1.0, mode="reflect")
-        self.yx = self.yx[tissue[cells[:, 0], cells[:, 1]] > np.percentile(tissue, 25)]
-        self.radius = rng.uniform(5, 9, len(self.yx))
-        self.light = 800 * rng.lognormal(0, 0.35, len(self.yx))
-
-    def moved(self, motion: Motion) -> Slide:
-        """Return the slide as it lies in a cycle."""
-        new, yx = copy(self), motion.points(self.yx)
-        order = np.argsort(yx[:, 0])
-        new.yx, new.radius, new.light = yx[order], self.radius[order], self.light[order]
-        return new
-
-    def draw(self, y0: float, x0: float, shape: tuple[int, int]) -> NDArray[np.float32]:
-        """Return the light of a part whose first pixel lies at (y0, x0); of a moved slide."""
-        first, last = np.searchsorted(self.yx[:, 0], (y0 - STAMP, y0 + shape[0] + STAMP))
-        near = np.arange(first, last)
-        x = self.yx[near, 1]
-        near = near[(x > x0 - STAMP) & (x < x0 + shape[1] + STAMP)]
-        out = np.zeros([n + 4 * STAMP for n in shape], np.float32)
-        grid = np.arange(-STAMP, STAMP + 1)
-        for some in np.array_split(near, len(near) // 10_000 + 1):
-            at = self.yx[some] - (y0, x0) + 2 * STAMP
-            whole = np.floor(at).astype(int)
-            dy, dx = ((grid - (at - whole)[:, k, None]) for k in (0, 1))
-            distance = np.hypot(dy[:, :, None], dx[:, None, :])
-            stamps = self.light[some, None, None] / (
-                1 + np.exp(1.5 * (distance - self.radius[some, None, None]))
-            )
-            rows, columns = (whole[:, k, None] + grid for k in (0, 1))
-            np.add.at(out, (rows[:, :, None], columns[:, None, :]), stamps.astype(np.float32))
-        return out[2 * STAMP : -2 * STAMP, 2 * STAMP : -2 * STAMP]
-
-
-def counts(rng: np.random.Generator, light: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return what a camera counts, half a photon a count."""
-    return np.asarray(rng.poisson(2 * light) / 2 + PEDESTAL, np.uint16)
+TABLES = {"samples": "samples.tsv", "markers": "markers.csv"}
 
 
 def write_images(slide: Slide, motions: list[Motion], channels: int, raw: Path) -> None:
@@ -298,16 +221,7 @@ def print_peer(peer: str, python: str, run: Run, motions: list[Motion], cores: i
                       f"{cpu_s / side**2 * 1e6:.2f} CPU s/Mpx, {peak_mb:.0f} MB")  # fmt: skip
 
 
-TABLES = {"samples": "samples.tsv", "markers": "markers.csv"}
-
-
-#: Rules that only read tables.
-_LIGHT = ("summary", "verdict")
-#: Of each rule CPU seconds of work per megapixel, and the largest memory in MB.
-Taken = dict[str, tuple[float, float]]
-
-
-def report(run: Run, side: int, motions: list[Motion]) -> Taken:
+def report(run: Run, side: int, motions: list[Motion]) -> None:
     """Print what each rule took of what it asked for, and how far the registration is off."""
     experiment = read_experiment(run.config)
     sizes = data_sizes(experiment, Layout(experiment.settings.results), {})
@@ -317,12 +231,10 @@ def report(run: Run, side: int, motions: list[Motion]) -> Taken:
     print(f"\n{side} x {side} px, {len(motions)} cycles, {len(experiment.channels)} channels")
     print(f"{'rule':16}{'jobs':>5}{'CPU s':>8}{'CPU s/Mpx':>11}{'peak MB':>9}{'of asked':>9}"
           f"{'longest s':>10}{'of asked':>9}")  # fmt: skip
-    taken = {}
     for rule, cost in found.items():
         shape = sizes.shape(rule, {"sample": "slide"}, gpu=False)
         by = len(experiment.channels) if rule in ("assemble", "resample", "qc_cycle") else cost.jobs
         work = max(0.0, cost.cpu_s - start_s * cost.jobs) / by / mpx
-        taken[rule] = work, cost.peak_mb
         print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{work:11.4f}{cost.peak_mb:9.0f}"
               f"{(cost.peak_mb + SNAKEMAKE_MB) / shape.mem_mb:9.2f}{cost.longest_s:10.0f}"
               f"{cost.longest_s / 60 / shape.runtime_min:9.2f}")  # fmt: skip
@@ -333,23 +245,6 @@ def report(run: Run, side: int, motions: list[Motion]) -> Taken:
         if not experiment.settings.stitched:  # each mosaic begins where its first tiles lie
             residual -= np.median(residual, axis=0)
         print(f"cycle {cycle}: shift {math.hypot(*motion.shift_px):.0f} px, {tre(residual)}")
-    return taken
-
-
-def draw(taken: Mapping[int, Taken], path: Path) -> None:
-    """Draw a line of each rule, from size to size."""
-    figure = new_figure(10, 4)
-    titles = "CPU seconds per megapixel", "largest memory of a job, MB"
-    for k, (ax, title) in enumerate(zip(figure.subplots(1, 2), titles, strict=True)):
-        plain(ax, title, "side, px")
-        for rule in (rule for rule in next(iter(taken.values())) if rule not in _LIGHT):
-            values = [found[rule][k] for found in taken.values()]
-            ax.plot(list(taken), values, marker="o", color=PALETTE.of(rule), label=rule)
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(list(taken), [f"{side:,}" for side in taken])
-        ax.set_ylim(bottom=0)
-    figure.axes[1].legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=7, frameon=False)
-    save_png(figure, path)
 
 
 def nuclei_of_both(side: int, motion: Motion) -> tuple[Floats, Floats]:
@@ -376,11 +271,9 @@ def main() -> None:
     parser.add_argument("--shift-px", type=float, default=200.0)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to work, and to leave everything")
-    parser.add_argument("--picture", type=Path, help="where to draw the lines of all rules")
     parser.add_argument("--peer-python", help="interpreter with palom; images only")
     parser.add_argument("--ashlar-python", help="interpreter with ashlar and zarr; images only")
     options = parser.parse_args()
-    taken: dict[int, Taken] = {}
     channels = options.channels if options.kind == "images" else 1
     for side in options.sides:
         home = options.folder or Path(tempfile.mkdtemp())
@@ -389,15 +282,13 @@ def main() -> None:
         motions = [Motion.of(cycle, side, options.shift_px) for cycle in range(options.cycles)]
         run = Run(home, home / "config.yaml") if home.is_dir() else prepare(home, side, *how)
         run.snakemake("registration", "qc", "--cores", str(options.cores))
-        taken[side] = report(run, side, motions)
+        report(run, side, motions)
         pythons = {"palom": options.peer_python, "ASHLAR": options.ashlar_python}
         for peer, python in pythons.items():
             if python and options.kind == "images":
                 print_peer(peer, python, run, motions, options.cores)
         if options.folder is None:
             shutil.rmtree(home.parent)
-    if options.picture:
-        draw(taken, options.picture)
 
 
 if __name__ == "__main__":

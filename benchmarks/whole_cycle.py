@@ -4,7 +4,7 @@
 
 Synthetic tissue of one cycle of four channels is processed to the end, once with the in-focus
 plane estimated from the raw stack (``direct``) and once with 3-D deconvolution (``psf_mean``). CPU
-seconds and peak memory are those of each job's log, bytes Snakemake's own benchmark of it. Two
+seconds and peak memory are those of each job's log, its length that of Snakemake's benchmark. Two
 mosaics tell what a rule costs in any case and what each megavoxel adds; on that line lies the full
 cycle of 63 tiles of 1440 x 1920 x 20 planes. Minutes on 8 cores are CPU-minutes over 8.
 
@@ -26,14 +26,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.starting import cpu_times_s, peak_mb
+from tests.support.job_logs import cpu_times_s, peak_mb
 from tests.support.runs import Run, make_run
-from tilewright.config.rules import DataSize
 
-#: A sample of nine full cycles of four channels.
-FULL = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
-#: Raw voxels of one of its cycles, in millions, and the cores it is reckoned for.
-FULL_MVOX = FULL.tiles * FULL.tile_px * FULL.planes * FULL.channels / FULL.cycles / 1e6
+#: Raw voxels of a full cycle, in millions, and the cores it is reckoned for.
+FULL_MVOX = 63 * 1440 * 1920 * 20 * 4 / 1e6
 CORES = 8
 KINTSUGI_MIN = {"8 cores": 282, "a GPU": 22}
 METHODS = ("direct", "psf_mean")
@@ -41,26 +38,19 @@ METHODS = ("direct", "psf_mean")
 
 @dataclass
 class Cost:
-    """What the jobs of one rule took: seconds of CPU and of the longest, MB at most, MB moved."""
+    """What the jobs of one rule took: seconds of CPU and of the longest, and MB at most."""
 
     jobs: int = 0
     cpu_s: float = 0.0
     longest_s: float = 0.0
     peak_mb: float = 0.0
-    read_mb: float = 0.0
-    written_mb: float = 0.0
 
     def add(self, row: dict[str, str], log: Path) -> None:
         """Add one job, by its log and Snakemake's benchmark table, which lacks up to 30 CPU-s."""
-        read, written = (
-            0.0 if row[key] in ("NA", "-") else float(row[key]) for key in ("io_in", "io_out")
-        )
         self.jobs += 1
         self.cpu_s += sum(cpu_times_s(log))
         self.longest_s = max(self.longest_s, float(row["s"]))
         self.peak_mb = max(self.peak_mb, peak_mb(log))
-        self.read_mb += read
-        self.written_mb += written
 
 
 def costs(run: Run) -> dict[str, Cost]:
@@ -112,15 +102,14 @@ class Measured:
 def report(method: str, small: Measured, large: Measured) -> None:
     """Print what the larger of two runs took, and what a full cycle would."""
     print(f"\nedf.method: {method}; {small.mvox:.0f} and {large.mvox:.0f} Mvox raw")
-    print(f"{'rule':16}{'jobs':>5}{'CPU s':>8}{'in any case':>12}{'CPU s/Mvox':>12}{'peak MB':>9}"
-          f"{'read MB':>9}{'written MB':>11}")  # fmt: skip
+    print(f"{'rule':16}{'jobs':>5}{'CPU s':>8}{'in any case':>12}{'CPU s/Mvox':>12}{'peak MB':>9}")
     total_s = 0.0
     for rule, cost in large.rules.items():
         more_s = max(0.0, cost.cpu_s - small.rules[rule].cpu_s) / (large.mvox - small.mvox)
         fixed_s = max(0.0, cost.cpu_s - more_s * large.mvox)
         total_s += fixed_s + more_s * FULL_MVOX
         print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{fixed_s:12.1f}{more_s:12.4f}"
-              f"{cost.peak_mb:9.0f}{cost.read_mb:9.0f}{cost.written_mb:11.0f}")  # fmt: skip
+              f"{cost.peak_mb:9.0f}")  # fmt: skip
     peers = ", ".join(f"{minutes} min on {on}" for on, minutes in KINTSUGI_MIN.items())
     print(
         f"full cycle: {total_s / 60:.0f} CPU-minutes, {total_s / 60 / CORES:.1f} min on "

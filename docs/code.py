@@ -37,11 +37,13 @@ def folders() -> str:
 def benchmarks() -> str:
     """Return the table of the commands that measure."""
     rows = []
-    for path in sorted((REPOSITORY / "benchmarks").glob("*.py")):
+    folder = REPOSITORY / "benchmarks"
+    for path in [*folder.glob("*.py"), *folder.glob("*/__main__.py")]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
+        name = path.parent.name if path.stem == "__main__" else path.stem
         if any(isinstance(n, ast.FunctionDef) and n.name == "main" for n in tree.body):
-            rows.append((f"`python -m benchmarks.{path.stem}`", _first_line(path)))
-    return table(("Command", "Measures"), *rows)
+            rows.append((f"`python -m benchmarks.{name}`", _first_line(path)))
+    return table(("Command", "Measures"), *sorted(rows))
 
 
 def on_slurm() -> str:

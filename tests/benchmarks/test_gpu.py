@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.gpu_cases import cases
-from benchmarks.gpu_cases_of_rules import cases_of_rules
 from tests.conftest import REPO, STANDIN
+from tests.support.gpu_cases import cases
+from tests.support.gpu_cases_of_rules import cases_of_rules
 from tilewright.kernels.backend import Backend
 
 KERNELS = "tilewright.kernels."
@@ -70,4 +70,4 @@ def test_every_kernel_that_a_stage_runs_on_a_device_is_in_it() -> None:
     run = {kernel for kernel in imported(REPO / "src/tilewright/stages", "*.py")
            if on_a_device(*kernel)}  # fmt: skip
     assert len(run) > 30
-    assert not run - imported(REPO / "benchmarks", "gpu_cases*.py")
+    assert not run - imported(REPO / "tests/support", "gpu_cases*.py")

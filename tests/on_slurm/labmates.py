@@ -37,8 +37,3 @@ def fill(slurm: Cluster) -> list[int]:
     ]  # fmt: skip
     running(slurm, *cpus)
     return [*held, *cpus]
-
-
-def hold_the_gpus_of(slurm: Cluster, account: str) -> list[int]:
-    """Have labmates hold both GPUs of an account and all others of the node."""
-    return hold_gpus(slurm, 600, **{account: 2, "brusko": 6})

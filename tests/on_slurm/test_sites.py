@@ -87,7 +87,7 @@ def test_the_jobs_of_the_qos_of_a_partition_are_counted(
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 def test_an_account_with_a_limit_that_takes_no_job_gets_none(limit: Limit, run: ClusterRun) -> None:
-    """What that costs beside a run that is never offered the account: benchmarks/situations.py."""
+    """All of its jobs go to the other account at once, and none of them waits."""
     limit.set(run.slurm)
     try:
         run.prepare(jobs=6, light=True, seconds="9,10", site={"slowdown": 1.1}).run()

@@ -15,9 +15,9 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from benchmarks.starting import peak_mb
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import read_state
 from tests.conftest import REPO
+from tests.support.job_logs import peak_mb
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset, truth_of
 from tests.support.runs import LATER, TINY, Run, digests, make_run
 from tilewright.commands.files import read_experiment

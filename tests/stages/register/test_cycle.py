@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from benchmarks.slides import Motion, Slide, counts
+from tests.support.slide import Motion, Slide, counts
 from tests.support.tissue_pair import Pair, make_pair
 from tilewright.errors import MismatchError, ResultFileError
 from tilewright.io.results.mosaic import create_mosaic

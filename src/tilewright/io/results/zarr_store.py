@@ -148,8 +148,8 @@ def create_level(
 ) -> StoreWriter:
     """Create one level: planes cut into ``chunk_px`` squares, blosc-lz4.
 
-    Of 12 codecs it costs least in CPU time and transfer (``benchmarks/compression.py``); bytes are
-    shuffled but for floats, which hold many zeros and so take 5 to 24 % less without.
+    Of 12 codecs it cost least in CPU time and transfer; bytes are shuffled but for floats, which
+    hold many zeros and so take 5 to 24 % less without.
     """
     v2 = group.metadata.zarr_format == 2
     shuffled = dtype.kind in "ui"

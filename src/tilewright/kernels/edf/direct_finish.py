@@ -44,7 +44,7 @@ _TISSUE_SHARE, _HAZE_SHARE = 0.25, 0.65
 #: How much more the planes are explained with haze than by light alone, from which and up to which
 #: share it is believed. Haze of 1.2 times the light and more showed 0.17 to 2.2; tissue without,
 #: that the planes seem to show alike because its depth is not well known, up to 0.15 (dense, thick,
-#: debris of ``benchmarks.eye``), and 0.085 (veiled fibres of ``benchmarks.specks``). Wide ramps: no
+#: debris), and 0.085 (veiled fibres of ``benchmarks.specks``). Wide ramps: no
 #: more than a part is taken by mistake.
 _EXPLAINED = (0.085, 0.165)
 #: The light of a place is in so many times fewer planes than all, from which and up to which it is

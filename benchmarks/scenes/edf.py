@@ -1,6 +1,6 @@
 """Stacks with their true in-focus projection, for designs that ``edf-truth`` does not make.
 
-``python benchmarks/edf_scenes.py OUT.npz DESIGN [SEED]`` with an interpreter that has numpy, scipy
+``python benchmarks/scenes/edf.py OUT.npz DESIGN [SEED]`` with an interpreter that has numpy, scipy
 and psfmodels; nothing of tilewright makes them. Light from up to 48 px outside the view leaks in,
 and the tissue may reach beyond the stack. Keys of the file: ``img`` (z, y, x uint16), ``gt`` (y, x:
 all light, also from

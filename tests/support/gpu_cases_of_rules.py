@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from benchmarks.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, direct_maps, tissue
+from tests.support.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, direct_maps, tissue
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.psf import gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import scene_margin

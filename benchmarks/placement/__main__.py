@@ -1,11 +1,10 @@
-"""Placement beside three baselines and a lower bound, on random clusters.
+"""Placement beside three baselines and the best known schedule, on random clusters.
 
 ``python -m benchmarks.placement [--scenarios 200] [--seed 3] [--workers 2]``. The policy is the
-one that runs in production. The bound (`benchmarks.placement_bound`) knows the true durations and
-all that will happen to the slots, which no policy can; the best known schedule is the shortest
-of all that were tried, 80 of them by one who knows as much. *Told durations* is the same policy
-with the true duration of every job. Estimates are off by up to 2x (half by rule and device, half by
-job) and learned from finished jobs in the same run.
+one that runs in production. The best known schedule is the shortest of all that were tried, 80 of
+them by one who knows the true durations and all that will happen to the slots, which no policy
+can. *Told durations* is the same policy with the true duration of every job. Estimates are off by
+up to 2x (half by rule and device, half by job) and learned from finished jobs in the same run.
 
 ``--ablate`` plays the policy with other sets of aims instead, and without learning durations: what
 improves neither the mean nor the median makespan by 0.5 %, nor the 95th percentile by 2 %, goes.
@@ -25,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.placement_bound import Bound, Scenario
-from benchmarks.placement_exact import best_of_many_s, told
-from benchmarks.placement_policies import BASELINES, any_free, ours, preassigned
-from benchmarks.placement_scenarios import make_scenario
+from benchmarks.placement.best_known import best_of_many_s, told
+from benchmarks.placement.bound import Bound, Scenario
+from benchmarks.placement.policies import BASELINES, any_free, ours, preassigned
+from benchmarks.placement.scenarios import make_scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job
 from snakemake_scheduler_plugin_tilewright.placement.policy import decide
 from snakemake_scheduler_plugin_tilewright.placement.workload import Slots, Workload
@@ -37,16 +36,13 @@ from tests.support.simulated_cluster import Policy, SimulatedRun, simulate
 
 @dataclass
 class Result:
-    """Makespans of one scenario in seconds, its bound, and times of decisions."""
+    """Makespans of one scenario in seconds, and times of decisions."""
 
     tags: frozenset[str]
-    jobs: int
-    bound_s: float
     best_s: float
     ours_s: float
     told_s: float
     baselines_s: list[float]
-    turned_s: float
     round_s: list[float]
     loss: float | None
 
@@ -90,16 +86,10 @@ def measure(seed: int) -> Result:
     if "durations off" in scenario.tags and len(scenario.jobs) <= 500:
         told_s, _ = play(knowing, ours(knowing, learn=False, exact=True))
     best_s = min(ours_s, told_s, turned_s, *baselines_s)
-    bound = Bound(scenario)
-    if best_s > 1.001 * bound.quick_s():
+    if best_s > 1.001 * Bound(scenario).quick_s():
         best_s = min(best_s, best_of_many_s(knowing, 80))
-    bound_s = bound.tight_s(best_s)
-    loss = None
-    if scenario.lost_s:
-        loss = cost_of_loss(scenario, ours_s, run)
-    jobs = len(scenario.jobs)
-    return Result(scenario.tags, jobs, bound_s, best_s, ours_s, told_s, baselines_s, turned_s,
-                  run.round_s, loss)  # fmt: skip
+    loss = cost_of_loss(scenario, ours_s, run) if scenario.lost_s else None
+    return Result(scenario.tags, best_s, ours_s, told_s, baselines_s, run.round_s, loss)
 
 
 #: Keyword arguments of `ours`.
@@ -122,16 +112,12 @@ def ablate(seed: int) -> list[float]:
 
 
 def report_ablation(makespans_s: list[list[float]]) -> None:
-    """Print each variant's makespans over the policy's, and over the best variant's."""
+    """Print each variant's makespans over the policy's."""
     values = np.array(makespans_s)
-    print(f"{len(values)} scenarios; makespan over that of the policy, and over the best variant's")
-    print("| variant | mean | median | p95 | max | over the best: mean | p95 | max |")
-    print("|---" * 8 + "|")
-    for name, own, best in zip(
-        VARIANTS, (values / values[:, :1]).T, (values / values.min(1, keepdims=True)).T, strict=True
-    ):
+    print(f"{len(values)} scenarios; makespan over that of the policy")
+    print("| variant | mean | median | p95 | max |\n|---|---|---|---|---|")
+    for name, own in zip(VARIANTS, (values / values[:, :1]).T, strict=True):
         cells = [own.mean(), np.median(own), np.quantile(own, 0.95), own.max()]
-        cells += [best.mean(), np.quantile(best, 0.95), best.max()]
         print(f"| {name} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |")
 
 
@@ -159,39 +145,24 @@ def main() -> None:
 def report(results: list[Result]) -> None:
     """Print ratios by kind of scenario as a table, and decision times."""
     print("| scenarios | n | over the best known schedule: median | p95 | max "
-          "| over bound: median | p95 | over best baseline: median | <= 1.02 | max "
+          "| over best baseline: median | <= 1.02 | max "
           "| told durations (up to 500 jobs), over the best known: median | p95 |")  # fmt: skip
-    print("|---" * 12 + "|")
+    print("|---" * 10 + "|")
     tags = sorted({tag for result in results for tag in result.tags})
     groups = {"all": results} | {tag: [r for r in results if tag in r.tags] for tag in tags}
-    groups["durations known, steady"] = [
-        r for r in results if {"durations known", "steady"} <= r.tags
-    ]
     for name, group in groups.items():
-        if not group:
-            continue
-        over, known = (
-            np.array([r.ours_s / least for r, least in zip(group, leasts, strict=True)])
-            for leasts in ([r.bound_s for r in group], [r.best_s for r in group])
-        )
+        known = np.array([r.ours_s / r.best_s for r in group])
         beside = np.array([r.ours_s / min(r.baselines_s) for r in group])
         knowing = [r.told_s / r.best_s for r in group]
         print(f"| {name} | {len(group)} | {_quantiles(known)} | {known.max():.2f} "
-              f"| {_quantiles(over)} "
               f"| {np.median(beside):.3f} | {100 * (beside <= 1.02).mean():.0f} % "
               f"| {beside.max():.2f} | {_quantiles(knowing)} |")  # fmt: skip
     print("\n| ours over | median | p95 | max | <= 1.02 |\n|---|---|---|---|---|")
     columns = {name: [r.ours_s / r.baselines_s[k] for r in results]
                for k, name in enumerate(BASELINES)}  # fmt: skip
-    columns["(any free slot, accounts in reverse, over the same not in reverse)"] = [
-        r.turned_s / r.baselines_s[2] for r in results if r.turned_s < math.inf
-    ]
     for name, values in columns.items():
         share = 100 * (np.array(values) <= 1.02).mean()
         print(f"| {name} | {_quantiles(values)} | {max(values):.2f} | {share:.0f} % |")
-    proven = sum(r.best_s <= 1.001 * r.bound_s for r in results)
-    print(f"\na schedule that meets the bound, so the optimum, is known in {proven} "
-          f"of {len(results)}")  # fmt: skip
     losses = [r.loss for r in results if r.loss is not None]
     if losses:
         print(

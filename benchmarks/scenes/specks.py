@@ -1,8 +1,8 @@
 """Stacks with specks of debris, beside the same stacks without them.
 
-``python -m benchmarks.speck_scenes OUT.npz DESIGN SEED [WRONG]`` with an interpreter that has
+``python -m benchmarks.scenes.specks OUT.npz DESIGN SEED`` with an interpreter that has
 numpy, scipy and psfmodels; nothing of tilewright makes them. Tissue is that of
-:mod:`benchmarks.edf_scenes`; four places hold one speck or three within 30 px. Photons of tissue
+:mod:`benchmarks.scenes.edf`; four places hold one speck or three within 30 px. Photons of tissue
 and specks are drawn apart, so both stacks have the same noise but for the specks' own. Light
 spreads with a PSF of 193 px. Keys: ``img``, ``clean`` (z, y, x uint16), ``light`` (z, y, x
 float32, of the specks alone), ``bg``, ``places`` (a row each: y, x, place, plane, peak, radius).
@@ -11,7 +11,6 @@ float32, of the specks alone), ``bg``, ``places`` (a row each: y, x, place, plan
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
-from benchmarks.edf_scenes import Scene, make, psf_of
+from benchmarks.scenes.edf import Scene, make, psf_of
 
 SCENES = {
     "bright": Scene(size_px=640, veil=0.15),
@@ -106,7 +105,4 @@ def _in_focus_peak(kernel: NDArray[np.float32], radius: float) -> float:
 
 if __name__ == "__main__":
     name = sys.argv[2]
-    scene = SCENES[name]
-    wrong = float(sys.argv[4]) if len(sys.argv) > 4 else 1.0
-    scene = replace(scene, aperture=scene.aperture * wrong)
-    np.savez(Path(sys.argv[1]), **with_specks(scene, int(sys.argv[3])))
+    np.savez(Path(sys.argv[1]), **with_specks(SCENES[name], int(sys.argv[3])))

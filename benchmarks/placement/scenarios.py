@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Iterable
 
-from benchmarks.placement_bound import Bound, Scenario
+from benchmarks.placement.bound import Bound, Scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
 from snakemake_scheduler_plugin_tilewright.placement.workload import Slots
 from tests.support.simulated_cluster import Change

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
-from benchmarks.placement_bound import Bound, Scenario
+from benchmarks.placement.bound import Bound, Scenario
 from snakemake_scheduler_plugin_tilewright.placement.workload import Decision
 from tests.support.simulated_cluster import ClusterView, simulate
 

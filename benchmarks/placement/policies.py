@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from benchmarks.placement_bound import Scenario
+from benchmarks.placement.bound import Scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
 from snakemake_scheduler_plugin_tilewright.placement.policy import AIMS, decide
 from snakemake_scheduler_plugin_tilewright.placement.sizing import margin_of

@@ -1,0 +1,1 @@
+"""Placement beside three baselines and the best known schedule, on random clusters."""

@@ -1,0 +1,1 @@
+"""Scenes with known truth, which no part of tilewright makes."""
