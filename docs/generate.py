@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from docs import code, cupy, tried
+from docs import code, constants, cupy, tried
 from docs.keys import TOP, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
@@ -221,6 +221,10 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
     "calls of CuPy": ("docs/kernels.md", lambda: table(*cupy.rows())),
+    "constants of edf": (
+        "docs/design-multiplane-wiener-constants.md",
+        lambda: constants.constants("edf"),
+    ),
     "keys of a site": ("docs/cluster.md", lambda: table(_KEY_HEAD, *rows(Site))),
     "keys": ("config/README.md", lambda: keys("")),
 }
