@@ -59,9 +59,12 @@ def main() -> None:
         unchanged = _score(options.kind, *chosen[0], 1.0, environment) if chosen else ""
         for module, name in chosen:
             value = getattr(importlib.import_module(module), name)
-            scores = [_score(options.kind, module, name, f, environment) for f in (0.5, 2.0)]
-            row = (f"`{module.rpartition('.')[2]}.{name}`", str(value), unchanged, *scores)
-            print(f"| {' | '.join(row)} |", flush=True)
+            start = f"| `{module.rpartition('.')[2]}.{name}` | {value} | {unchanged}"
+            print(start, end="", flush=True)
+            for factor in (0.5, 2.0):
+                score = _score(options.kind, module, name, factor, environment)
+                print(f" | {score}", end="", flush=True)
+            print(" |")
 
 
 def _score(kind: str, module: str, name: str, factor: float, environment: dict[str, str]) -> str:
