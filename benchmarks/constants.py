@@ -34,7 +34,7 @@ def main() -> None:
     """Print the rows, or in a process of its own one evaluation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=[*KINDS])
-    parser.add_argument("--only", nargs="*", default=[], help="names of constants")
+    parser.add_argument("--only", nargs="*", default=[], help="names of constants, or of their modules")
     parser.add_argument("--scenes", nargs="*", default=[])
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--work", help="folder that keeps scenes")
@@ -46,7 +46,8 @@ def main() -> None:
         print(json.dumps(importlib.import_module(KINDS[options.kind]).evaluate()))
         return
     constants = importlib.import_module(KINDS[options.kind]).CONSTANTS
-    chosen = [c for c in constants if not options.only or c[1] in options.only]
+    wanted = {*options.only}
+    chosen = [c for c in constants if not wanted or wanted & {c[1], c[0].rpartition(".")[2]}]
     with tempfile.TemporaryDirectory() as temporary:
         environment = os.environ | {
             "SCENES": " ".join(options.scenes),

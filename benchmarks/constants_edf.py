@@ -29,9 +29,9 @@ from tilewright.stages.edf.plane import edf_plane
 ROOT = Path(__file__).resolve().parents[1]
 #: Scores, and the scenes of each: designs of made tissue with a seed, and speck scenes.
 SCENES = {
-    "tissue": ("wavy", "thick", "steep", "flat", "dim", "very_dim", "beyond", "na14", "five"),
-    "haze": ("haze", "hazy_thick", "hazy_dim", "dense"),
-    "specks": ("bright", "fibres"),
+    "tissue": ("wavy", "thick", "flat", "dim", "beyond", "five"),
+    "haze": ("hazy_thick", "hazy_dim", "dense"),
+    "specks": ("bright",),
 }
 SEED = 11
 
