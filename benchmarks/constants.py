@@ -34,7 +34,7 @@ def main() -> None:
     """Print the rows, or in a process of its own one evaluation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=[*KINDS])
-    parser.add_argument("--only", nargs="*", default=[], help="names of constants, or of their modules")
+    parser.add_argument("--only", nargs="*", default=[], help="constants or modules")
     parser.add_argument("--scenes", nargs="*", default=[])
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--work", help="folder that keeps scenes")
