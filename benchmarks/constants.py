@@ -57,8 +57,9 @@ def main() -> None:
             "OPENBLAS_NUM_THREADS": "1",
         }
         print("| Constant | Value | Score | Half | Twice |\n|---|---|---|---|---|")
-        unchanged = _score(options.kind, *chosen[0], 1.0, environment) if chosen else ""
+        unchanged = ""
         for module, name in chosen:
+            unchanged = unchanged or _score(options.kind, module, name, 1.0, environment)
             value = getattr(importlib.import_module(module), name)
             start = f"| `{module.rpartition('.')[2]}.{name}` | {value} | {unchanged}"
             print(start, end="", flush=True)
