@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from docs import code, tried
+from docs import code, constants, tried
 from docs.keys import TOP, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
@@ -219,6 +219,10 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "files of a run": ("docs/own-data.md", code.files),
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
+    "constants of edf": (
+        "docs/design-multiplane-wiener-constants.md",
+        lambda: constants.constants("edf"),
+    ),
     "keys of a site": ("docs/cluster.md", lambda: table(_KEY_HEAD, *rows(Site))),
     "keys": ("config/README.md", lambda: keys("")),
 }

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from docs import generate, hooks, keys, markdown, reason_pictures, tried
+from docs import constants, generate, hooks, keys, markdown, reason_pictures, tried
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from tests.conftest import REPO
@@ -66,8 +66,11 @@ def test_pages_are_read_in_minutes() -> None:
     pages = [*PAGES, REPO / "config/README.md", REPO / "scheduler-plugin/README.md"]
     by_hand = (_GENERATED.sub("", page.read_text(encoding="utf-8")) for page in pages)
     words = {page: len(text.split()) for page, text in zip(pages, by_hand, strict=True)}
-    assert not [page for page, count in words.items() if count > 1500]
-    assert sum(words.values()) <= 19_500
+    notes = {page: count for page, count in words.items() if page.name.startswith("design-")}
+    assert not [page for page, count in notes.items() if count > 2400]
+    others = {page: count for page, count in words.items() if page not in notes}
+    assert not [page for page, count in others.items() if count > 1500]
+    assert sum(others.values()) <= 19_500
     assert len(text_of("README.md").split()) <= 1000
 
 
@@ -93,7 +96,9 @@ def test_pictures_belong_to_reasons_and_are_small() -> None:
     assert sum(path.stat().st_size for path in pictures) <= 600_000
 
 
-@pytest.mark.parametrize("module", [hooks, keys, markdown], ids=lambda module: str(module.__name__))
+@pytest.mark.parametrize(
+    "module", [constants, hooks, keys, markdown], ids=lambda module: str(module.__name__)
+)
 def test_examples(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted
