@@ -100,7 +100,7 @@ def _layout(grid: Grid, overlap: float) -> dict[str, float]:
     right = score.pop("raster_right_down")
     shared = measure_overlap(cpu_backend(1), images, grid.tiles.row, grid.tiles.col, 0.15)
     error = float("nan") if shared is None else abs(shared - overlap)
-    return {"wrong order / right": max(score.values()) / right, "overlap, error": error}
+    return {"wrong order / right": max(score.values()) / right, "overlap, error, %": 100 * error}
 
 
 def _rms(parts: list[Floats]) -> float:
@@ -136,9 +136,9 @@ def evaluate() -> dict[str, float]:
         if scene == "dense":
             scores = _layout(grid, _MOSAICS[scene][0])
     return {
-        **{f"{scene}, px": _rms(parts) for scene, parts in errors.items()},
+        **{f"{scene}, 0.001 px": 1000 * _rms(parts) for scene, parts in errors.items()},
         "error / sigma": _rms(ratios),
-        "right ones left": missed / max(right, 1),
+        "right ones left, %": 100 * missed / max(right, 1),
         "false ones used": float(false),
         "least log10 P": least,
         **scores,

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from docs import code, cupy, tried
+from docs import code, constants, cupy, tried
 from docs.keys import TOP, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
@@ -218,6 +218,10 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "features": ("docs/placement-for-your-workflow.md", tried.features),
     "what was tried": ("docs/placement-tried.md", tried.on_slurm),
     "files of a run": ("docs/own-data.md", code.files),
+    "constants of positions": (
+        "docs/design-tile-positions-constants.md",
+        lambda: constants.constants("positions"),
+    ),
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
     "calls of CuPy": ("docs/kernels.md", lambda: table(*cupy.rows())),

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from docs import generate, hooks, keys, markdown, reason_pictures, tried, words
+from docs import constants, generate, hooks, keys, markdown, reason_pictures, tried, words
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from tests.conftest import REPO
@@ -65,8 +65,11 @@ def test_the_front_page_links_to_every_page_of_the_four_parts_of_the_site() -> N
 
 def test_pages_are_read_in_minutes() -> None:
     words_of = words.pages()
-    assert {page: count for page, count in words_of.items() if count > 1500} == {}
-    assert sum(words_of.values()) <= 19_500
+    notes = {page: count for page, count in words_of.items() if page.startswith("docs/design-")}
+    assert {page: count for page, count in notes.items() if count > 2400} == {}
+    pages = {page: count for page, count in words_of.items() if page not in notes}
+    assert {page: count for page, count in pages.items() if count > 1500} == {}
+    assert sum(pages.values()) <= 19_500
     assert len(text_of("README.md").split()) <= 1000
 
 
@@ -106,7 +109,7 @@ def test_pictures_belong_to_reasons_and_are_small() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [hooks, keys, markdown, words], ids=lambda module: str(module.__name__)
+    "module", [constants, hooks, keys, markdown, words], ids=lambda module: str(module.__name__)
 )
 def test_examples(module: ModuleType) -> None:
     result = doctest.testmod(module)
