@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import edf_scenes
-from benchmarks.edf import psnr
+from benchmarks.direct_plane import psnr
+from benchmarks.scenes import edf as edf_scenes
 from benchmarks.scenes.edf import DESIGNS, Scene
 from benchmarks.specks import _effects, _stack
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic

@@ -217,6 +217,10 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "features": ("docs/placement-for-your-workflow.md", tried.features),
     "tests on Slurm": ("docs/placement-tried.md", code.on_slurm),
     "files of a run": ("docs/own-data.md", code.files),
+    "constants of positions": (
+        "docs/design-tile-positions-constants.md",
+        lambda: constants.constants("positions"),
+    ),
     "folders": ("docs/development.md", code.folders),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
     "constants of edf": (

@@ -1,0 +1,149 @@
+"""Scores of tile positions on drawn scenes, at the constants as they are set.
+
+``python -m benchmarks.constants_positions`` prints them; ``benchmarks.constants`` does so at half
+and at twice each of :data:`CONSTANTS`. The environment may name some of :data:`SCENES`
+(``SCENES="dim lens"``) and a folder in which made scenes are kept (``WORK``).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.scenes.positions import NULL_KINDS, WEAK_KINDS, Grid, mosaic, null_grid, weak_grid
+from tests.support.lens_tiles import OFFSET, lens_tiles, scale_of
+from tests.support.lens_tiles import SIZE as LENS_SIZE
+from tilewright.io.results.illumination import Illumination
+from tilewright.kernels.backend import cpu_backend
+from tilewright.kernels.tile_positions.tile_layout import measure_overlap, rank_layouts
+from tilewright.stages.tile_positions.locate import LocatedTiles, locate
+
+Floats = NDArray[np.float64]
+
+_PACKAGE = "tilewright.kernels.tile_positions"
+_NAMES = {
+    "overlap_strips": "MIN_OVERLAP_PX _WIDEST",
+    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _BORDERS_PX3 _PROBES _REPAIR_POWER _RIVAL_FACTOR "
+    "_BEYOND_PX _LEAST_SCORE",
+    "phase_correlation": "_PEAKS _NARROW_PX _NARROW_PASSES _PASSES",
+    "correlation_peak": "MIN_OVERLAP_PX SCORE_DIGITS FLAT _CLIMB_STEPS _NEWTON_STEPS _TAPER_PX",
+    "chance": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _ALIKE _ALIKE_DEVIATIONS _CAUTION "
+    "_ABOVE_ALL LEAST",
+    "position_solve": "_SKEW _OVERCONFIDENCE _BELIEF _STAGE_BELIEF _FLOOR_PX _ROUNDS "
+    "FALSE_ACCEPTS _LEAST_CERTAIN _ASTRAY _OPPORTUNITIES _FINEST_PX _LEAST_FOR_STAGE "
+    "_STAGE_REACH _LEAST_RATE",
+    "distortion": "_STEPS _DEGREE",
+    "distortion_fit": "_BLOCKS _LEAST_BLOCK _SHARED _MOST _LEAST_SCORE _FARTHEST_PX _ROUNDS "
+    "_CAUCHY _BELIEF _MEDIAN_SHARE SURE LEAST_CORNER_PX",
+    "tile_layout": "_EDGES_PER_AXIS _SIGMA_PX _CLEAR _ALIKE",
+}
+#: Module and name of every constant on which positions may depend; not what costs time or memory
+#: only, and not ``STRIDE``, for which the filter is written.
+CONSTANTS = [(f"{_PACKAGE}.{m}", name) for m, names in _NAMES.items() for name in names.split()]
+
+#: Overlap, empty part and electrons of mosaics, as in the table of standard errors.
+_MOSAICS = {"dim": (0.05, 0.6, 60.0), "ordinary": (0.10, 0.3, 400.0), "dense": (0.10, 0.0, 1500.0)}
+#: Sets of each kind of scene; without signal and with little, one of each of their own kinds.
+SCENES = {"dim": 6, "ordinary": 2, "dense": 2, "lens": 2, "none": 10, "little": 7}
+_SIDE, _SIZE, _CORNER_PX, _WRONG_PX = 3, 384, 2.0, 2.0
+
+
+def _make(scene: str, k: int) -> Grid:
+    if scene in _MOSAICS:
+        rng = np.random.default_rng([k, 998])
+        return mosaic(rng, _SIDE, _SIDE, *_MOSAICS[scene], _SIZE)
+    if scene == "lens":
+        tiles, true, _ = lens_tiles(41 + k, _SIDE, _SIDE, _CORNER_PX)
+        flat = np.ones((LENS_SIZE, LENS_SIZE), np.float32)
+        return Grid(tiles, true / scale_of(_CORNER_PX, 0.88), flat, OFFSET * flat)
+    kinds, make = (NULL_KINDS, null_grid) if scene == "none" else (WEAK_KINDS, weak_grid)
+    return make(kinds[k], 5000, _SIDE, _SIDE, 0.08, 256)
+
+
+def _kept(scene: str, k: int) -> Grid:
+    """Return a scene, from the folder ``WORK`` where it is there."""
+    if "WORK" not in os.environ:
+        return _make(scene, k)
+    path = Path(os.environ["WORK"]) / f"positions-{scene}-{k}.pickle"
+    if not path.exists():
+        path.write_bytes(pickle.dumps(_make(scene, k)))
+    grid: Grid = pickle.loads(path.read_bytes())
+    return grid
+
+
+def _grids() -> Iterator[tuple[str, Grid]]:
+    for scene in os.environ.get("SCENES", "").split() or SCENES:
+        for k in range(SCENES[scene]):
+            yield scene, _kept(scene, k)
+
+
+def _edge_errors(grid: Grid, found: LocatedTiles) -> Floats:
+    """Return the error (m,) of every measured displacement, px."""
+    place = {p: i for i, p in enumerate(zip(grid.tiles.row, grid.tiles.col, strict=True))}
+    e = found.edges
+    a = [place[p] for p in zip(e.row_a, e.col_a, strict=True)]
+    b = [place[p] for p in zip(e.row_b, e.col_b, strict=True)]
+    measured = np.stack([e.dy_px, e.dx_px], axis=1)
+    return np.asarray(np.hypot(*(measured - (grid.true_px[b] - grid.true_px[a])).T))
+
+
+def _layout(grid: Grid, overlap: float) -> dict[str, float]:
+    """Return the best wrong order of tiles over the right one, and the error of the overlap."""
+    images = grid.tiles.stack[:, 0].astype(np.float32)
+    ranking = rank_layouts(cpu_backend(1), images, _SIDE, _SIDE, overlap)
+    score = {one.name: one.score for one in ranking}
+    right = score.pop("raster_right_down")
+    shared = measure_overlap(cpu_backend(1), images, grid.tiles.row, grid.tiles.col, 0.15)
+    error = float("nan") if shared is None else abs(shared - overlap)
+    return {"wrong order / right": max(score.values()) / right, "overlap, error, %": 100 * error}
+
+
+def _rms(parts: list[Floats]) -> float:
+    return float(np.sqrt(np.mean(np.concatenate(parts) ** 2))) if parts else float("nan")
+
+
+def evaluate() -> dict[str, float]:
+    """Return scores by name; less is better but of two.
+
+    Errors are those of main components less their mean; over sigma they should be 1. Displacements
+    are right up to 2 px. The least false-match probability where there is no signal should be high.
+    """
+    errors, ratios = dict[str, list[Floats]](), list[Floats]()
+    right = missed = false = 0
+    least, scores = 0.0, dict[str, float]()
+    for scene, grid in _grids():
+        fields = Illumination(grid.flat, grid.dark, float(np.median(grid.dark)))
+        found = locate(grid.tiles, fields, backend=cpu_backend(1))
+        used = found.edges.accepted
+        near = (_edge_errors(grid, found) <= _WRONG_PX) & (scene != "none")
+        right, missed = right + int(near.sum()), missed + int((near & ~used).sum())
+        false += int((used & ~near).sum())
+        if scene == "none":
+            least = min(least, float(found.edges.log10_chance.min()))
+        main = found.positions.island == 0
+        if scene in ("none", "little") or main.sum() < 2:
+            continue
+        error = (found.yx_px - grid.true_px)[main]
+        error = error - error.mean(axis=0)
+        errors.setdefault(scene, []).append(error.ravel())
+        if scene in _MOSAICS:
+            ratios.append((error / found.positions.sigma_px[main, None]).ravel())
+        if scene == "dense":
+            scores = _layout(grid, _MOSAICS[scene][0])
+    return {
+        **{f"{scene}, 0.001 px": 1000 * _rms(parts) for scene, parts in errors.items()},
+        "error / sigma": _rms(ratios),
+        "right ones left, %": 100 * missed / max(right, 1),
+        "false ones used": float(false),
+        "least log10 P": least,
+        **scores,
+    }
+
+
+if __name__ == "__main__":
+    print("\n".join(f"{name:20} {score:9.4f}" for name, score in evaluate().items()))
