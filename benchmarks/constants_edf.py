@@ -77,7 +77,7 @@ def _debris(scenes: list[str], peer: str, work: Path) -> dict[str, float]:
     found = [
         direct
         for scene in scenes
-        for _, (_, direct) in _effects(_stack(peer, work, scene, SEED), work, scene, SEED, 1.0)
+        for _, (_, direct) in _effects(_stack(peer, work, scene, SEED), work, scene, SEED)
     ]
     reach, low = (np.array([getattr(e, key) for e in found]) for key in ("reach", "low"))
     return {"reach": float(reach.mean()), "low": float(np.nanmin(low))}
