@@ -5,9 +5,6 @@ one that runs in production. The best known schedule is the shortest of all that
 them by one who knows the true durations and all that will happen to the slots, which no policy
 can. *Told durations* is the same policy with the true duration of every job. Estimates are off by
 up to 2x (half by rule and device, half by job) and learned from finished jobs in the same run.
-
-``--ablate`` plays the policy with other sets of aims instead, and without learning durations: what
-improves neither the mean nor the median makespan by 0.5 %, nor the 95th percentile by 2 %, goes.
 """
 
 from __future__ import annotations
@@ -16,10 +13,9 @@ import argparse
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +26,7 @@ from benchmarks.placement.policies import BASELINES, any_free, ours, preassigned
 from benchmarks.placement.scenarios import make_scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job
 from snakemake_scheduler_plugin_tilewright.placement.policy import decide
-from snakemake_scheduler_plugin_tilewright.placement.workload import Slots, Workload
+from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots, Slots, Workload
 from tests.support.simulated_cluster import Policy, SimulatedRun, simulate
 
 
@@ -92,49 +88,15 @@ def measure(seed: int) -> Result:
     return Result(scenario.tags, best_s, ours_s, told_s, baselines_s, run.round_s, loss)
 
 
-#: Keyword arguments of `ours`.
-VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "as it is": {},
-    "seven aims": {"aims": (1.0, 1.06, 1.15, 1.3, 1.6, 2.0, math.inf)},
-    "aims 1.0 and 1.3": {"aims": (1.0, 1.3)},
-    "aims 1.0 and infinity": {"aims": (1.0, math.inf)},
-    "aim 1.0": {"aims": (1.0,)},
-    "aim 1.3": {"aims": (1.3,)},
-    "any slot": {"aims": (math.inf,)},
-    "durations not learned": {"learn": False},
-}
-
-
-def ablate(seed: int) -> list[float]:
-    """Return the makespan of one scenario under each variant."""
-    scenario = make_scenario(seed)
-    return [play(scenario, ours(scenario, **variant))[0] for variant in VARIANTS.values()]
-
-
-def report_ablation(makespans_s: list[list[float]]) -> None:
-    """Print each variant's makespans over the policy's."""
-    values = np.array(makespans_s)
-    print(f"{len(values)} scenarios; makespan over that of the policy")
-    print("| variant | mean | median | p95 | max |\n|---|---|---|---|---|")
-    for name, own in zip(VARIANTS, (values / values[:, :1]).T, strict=True):
-        cells = [own.mean(), np.median(own), np.quantile(own, 0.95), own.max()]
-        print(f"| {name} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |")
-
-
 def main() -> None:
     """Run all scenarios and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenarios", type=int, default=200)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--ablate", action="store_true", help="the policy without its parts")
     options = parser.parse_args()
     seeds = range(options.seed * 1_000_000, options.seed * 1_000_000 + options.scenarios)
     begin = time.perf_counter()
-    if options.ablate:
-        with ProcessPoolExecutor(options.workers) as pool:
-            report_ablation(list(pool.map(ablate, seeds, chunksize=1)))
-        return
     with ProcessPoolExecutor(options.workers) as pool:
         results = list(pool.map(measure, seeds, chunksize=1))
     print(f"python -m benchmarks.placement --scenarios {options.scenarios} --seed {options.seed}, ")
@@ -192,7 +154,7 @@ def time_round_ms(count: int) -> float:
     times = []
     for _ in range(15):
         begin = time.perf_counter()
-        decide(work, names, (), pools, 0.0)
+        decide(work, names, pools, 0.0, GpuSlots())
         times.append(time.perf_counter() - begin)
     return 1e3 * min(times)
 

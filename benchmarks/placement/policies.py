@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from benchmarks.placement.bound import Scenario
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
-from snakemake_scheduler_plugin_tilewright.placement.policy import AIMS, decide
+from snakemake_scheduler_plugin_tilewright.placement.policy import decide
 from snakemake_scheduler_plugin_tilewright.placement.sizing import margin_of
-from snakemake_scheduler_plugin_tilewright.placement.workload import Decision, Running, Workload
+from snakemake_scheduler_plugin_tilewright.placement.workload import (
+    Decision,
+    GpuSlots,
+    Running,
+    Workload,
+)
 from tests.support.simulated_cluster import ClusterView, Policy
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
@@ -20,7 +25,6 @@ BASELINES = ("gpu round robin", "static weighted", "any free slot")
 def ours(
     scenario: Scenario,
     learn: bool = True,
-    aims: Sequence[float] = AIMS,
     *,
     exact: bool = False,
 ) -> Policy:
@@ -40,10 +44,10 @@ def ours(
         }
         return Workload(scenario.jobs, estimates, margins)
 
-    work, last, seen = workload(), None, 0
+    work, gpu_slots, seen = workload(), GpuSlots(), 0
 
     def policy(snapshot: ClusterView) -> Iterable[Decision]:
-        nonlocal work, last, seen
+        nonlocal work, gpu_slots, seen
         stale = False
         for span in snapshot.spans[seen:]:
             if span.done:
@@ -67,10 +71,8 @@ def ours(
             replace(p, running=tuple(replace(r, end_s=end_s(r, p.kind)) for r in p.running))
             for p in snapshot.pools
         ]
-        found = decide(
-            work, snapshot.ready, snapshot.later, pools, snapshot.clock_s, last=last, aims=aims
-        )
-        last = found.strategy
+        found = decide(work, snapshot.ready, pools, snapshot.clock_s, gpu_slots)
+        gpu_slots = found.gpu_slots
         return found.starts
 
     return policy

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Fixed, Kind, Place
+from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
 from tests.placement.dispatched import (
     FULL,
     answer,
@@ -205,7 +206,7 @@ def test_no_move_returns_before_nothing_else_takes_the_job(
     assert best[:2] not in left or (anywhere and fresh <= invalid)
     task.place, task.bound, task.left = None, best[:2], left | {here}
     again = run.begin_round(capacity)
-    again.place([task], [], None)
+    again.place([task], [], GpuSlots())
     assert [(one.place.account, one.place.kind) for one in again.placements] == [best[:2]]
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind
-from snakemake_scheduler_plugin_tilewright.placement.policy import Forecast, Queues, decide
+from snakemake_scheduler_plugin_tilewright.placement.policy import decide
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Choice,
     Decision,
     GpuSlots,
     Running,
     Slots,
-    Strategy,
     Workload,
 )
 from tests.support.placement_rules import BOTH
@@ -95,12 +94,11 @@ def ask(
     jobs: list[Job],
     pools: list[Slots],
     clock_s: float = 0.0,
-    last: Strategy | None = None,
+    gpu_slots: GpuSlots | None = None,
     ready: list[str] | None = None,
 ) -> Choice:
     ready = [job.name for job in jobs if not job.needs] if ready is None else ready
-    later = [job.name for job in jobs if job.name not in ready]
-    return decide(Workload(jobs, ESTIMATES_S), ready, later, pools, clock_s, last=last)
+    return decide(Workload(jobs, ESTIMATES_S), ready, pools, clock_s, gpu_slots or GpuSlots())
 
 
 def placed(*args: object) -> dict[str, str]:
@@ -109,10 +107,10 @@ def placed(*args: object) -> dict[str, str]:
 
 
 @settings(max_examples=120)
-@given(questions(), st.sampled_from([None, Strategy(0.0), Strategy(900.0, 950.0)]))
-def test_no_pool_is_exceeded_nor_a_reason_absent(question: Question, last: Strategy | None) -> None:
+@given(questions(), st.sampled_from([GpuSlots(), GpuSlots(0.0, 9)]))
+def test_no_pool_is_exceeded_nor_a_reason_absent(question: Question, gpu_slots: GpuSlots) -> None:
     jobs, ready, pools, clock_s = question
-    found = ask(jobs, pools, clock_s, last)
+    found = ask(jobs, pools, clock_s, gpu_slots)
     by_name, by_pool = {job.name: job for job in jobs}, {p.name: p for p in pools}
     for name, count in Counter(start.pool for start in found.starts).items():
         p = by_pool[name]
@@ -141,15 +139,6 @@ def test_an_idle_cluster_never_waits_and_answers_stay_the_same(question: Questio
     assert bool(ask(jobs, idle, clock_s).starts) == able
 
 
-def test_a_strategy_that_has_become_too_strict_holds_no_job_back() -> None:
-    """Its aim was for shorter jobs; the last job waited 70 s for a GPU beside a free CPU slot."""
-    jobs = [Job(f"j{i}", "work", BOTH, (), 60.0) for i in range(3)]
-    work = Workload(jobs, {("work", "gpu"): 1.15, ("work", "cpu"): 1.17}, {"work": 0.32})
-    gpus = Slots("a_gpu", "a", "gpu", 2, 0, (Running("j0", 72, 141), Running("j1", 72, 141)))
-    made = decide(work, ["j2"], [], [gpus, pool("a", "cpu", 1)], 77.0, last=Strategy(121.0))
-    assert [start.pool for start in made.starts] == ["a_cpu"], made.waiting
-
-
 def test_a_cpu_slot_is_used_only_where_it_finishes_sooner() -> None:
     jobs, cpus = same(4), pool("a", "cpu", 8)
     found = ask(jobs, [pool("a", "gpu", 1, 0, 10.0), cpus])
@@ -168,13 +157,12 @@ def test_what_is_known_of_gpu_slots() -> None:
 
 
 def test_gpus_that_go_are_waited_for_as_long_as_they_have_been_gone() -> None:
-    jobs, last = same(4), Strategy(math.inf, gpu_slots=GpuSlots(0.0, 2))
+    jobs, last = same(4), GpuSlots(0.0, 2)
     gone = [pool("a", "gpu", 0), pool("a", "cpu", 8, 7, 50.0)]
     at_once = ask(jobs, gone, 10.0, last)
     assert not at_once.starts
-    assert at_once.strategy is not None
-    assert not placed(jobs, gone, 100.0, at_once.strategy)  # two more a minute after 190 s end 400
-    assert set(placed(jobs, gone, 1000.0, at_once.strategy).values()) == {"a_cpu"}
+    assert not placed(jobs, gone, 100.0, at_once.gpu_slots)  # two more a minute after 190 s end 400
+    assert set(placed(jobs, gone, 1000.0, at_once.gpu_slots).values()) == {"a_cpu"}
     idle = [gone[0], pool("a", "cpu", 8)]
     assert len(placed(jobs, idle, 10.0, last)) == 4  # nothing else would happen
 
@@ -233,57 +221,24 @@ def test_a_job_with_an_account_takes_what_longer_chains_leave() -> None:
     assert placed(jobs, [pool("a", "gpu", 1, 0, 100.0), pool("a", "cpu", 1)]) == {"own": "a_cpu"}
 
 
-def forecast(jobs: list[Job], *pools: Slots) -> Forecast:
-    ready = [i for i, job in enumerate(jobs) if not job.needs]
-    later = [i for i, job in enumerate(jobs) if job.needs]
-    return Forecast(Workload(jobs, ESTIMATES_S), ready, later, pools, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("aim_s", "end_s"), [(479.0, 180.0), (481.0, 480.0), (0.0, 180.0), (math.inf, 480.0)]
-)
-def test_a_cpu_takes_what_it_and_its_chain_can_end_by_the_aim(aim_s: float, end_s: float) -> None:
-    # 300 s on the CPU with a risk of 120 s and 60 s for what follows; or both on the GPU after 60 s
-    found = forecast(chain(2, "stitch"), pool("a", "gpu", 1, 0, 60.0), pool("a", "cpu", 1))
-    assert found.play(Strategy(aim_s))[0] == end_s
-
-
 LONGEST_STITCH = [*(Job(f"e{i}", "edf", BOTH, nominal_s=2) for i in range(2)), *same(1)]
 
 
 @pytest.mark.parametrize(
-    ("jobs", "pools", "aims_s", "end_s"),
+    ("jobs", "pools", "end_s"),
     [  # three of a chain in one slot, three others in the other; 4 in a row the other way round
-        (same(3, "edf") + chain(3), [pool("a", "gpu", 2)], (0.0, math.inf), 3 * 20.0),
-        (same(3, "qc") + chain(3, "qc"), [pool("a", "cpu", 2)], (0.0, math.inf), 3 * 15.0),
-        # what is too late for a CPU goes to GPUs by chain
-        (same(3, "edf") + chain(3), [pool("a", "gpu", 2, 0, 10.0, 10.0), pool("a", "cpu", 1)],
-         (0.0,), 10 + 3 * 20.0),
-        # CPUs take what loses least there
-        ([*same(1), Job("e", "edf", BOTH)], [pool("a", "gpu", 1, 0, 25.0), pool("a", "cpu", 1)],
-         (math.inf,), 25 + 60.0),
+        (same(3, "edf") + chain(3), [pool("a", "gpu", 2)], 3 * 20.0),
+        (same(3, "qc") + chain(3, "qc"), [pool("a", "cpu", 2)], 3 * 15.0),
+        # the CPU takes what loses least there
+        ([*same(1), Job("e", "edf", BOTH)], [pool("a", "gpu", 1), pool("a", "cpu", 1)], 60.0),
         # 300 s beside 2 x 60 s; the other way round 60 + 300 s
-        (LONGEST_STITCH, [pool("a", "cpu", 2)], (math.inf,), 300.0),
+        (LONGEST_STITCH, [pool("a", "cpu", 2)], 300.0),
     ],
-    ids=["chains on GPUs", "chains on CPUs", "too late", "least loss", "no GPU"],
-)  # fmt: skip
-def test_the_order_that_ends_soonest(
-    jobs: list[Job], pools: list[Slots], aims_s: tuple[float, ...], end_s: float
-) -> None:
-    for aim_s in aims_s:
-        assert forecast(jobs, *pools).play(Strategy(aim_s))[0] == end_s
-
-
-def test_what_fills_free_slots() -> None:
-    jobs = same(3, "edf") + chain(3)
-    found = forecast(jobs, pool("a", "gpu", 2, 0, 10.0, 10.0), pool("a", "cpu", 1))
-    stitch = [*jobs[:3], Job("s", "stitch", BOTH, nominal_s=0.5), *jobs[3:]]
-    late = Queues(forecast(stitch, pool("a", "gpu", 2), pool("a", "cpu", 1)), Strategy(0.0))
-    # 80 s on a GPU, of which 60 for the chain, and 30 for the stitch
-    assert [stitch[i].name for *_, i in late.fill([2, 1], 0.0)] == ["c0", "s"]
-    queues = Queues(found, Strategy(0.0))
-    assert queues.fill([0, 1], 0.0) == []
-    assert [jobs[i].name for *_, i in queues.fill([2, 0], 10.0)] == ["c0", "j0"]
+    ids=["chains on GPUs", "chains on CPUs", "least loss", "no GPU"],
+)
+def test_the_order_that_ends_soonest(jobs: list[Job], pools: list[Slots], end_s: float) -> None:
+    true_s = {(j.name, k): ESTIMATES_S[j.rule, k] * j.nominal_s for j in jobs for k in j.kinds}
+    assert simulate(jobs, true_s, pools, production(jobs, ESTIMATES_S)).makespan_s == end_s
 
 
 def test_jobs_in_a_circle_are_refused() -> None:
@@ -298,7 +253,7 @@ def test_a_job_takes_a_cpu_where_its_margin_lets_it(margin: float, kinds: set[Ki
     jobs = same(4)
     work = Workload(jobs, {("stitch", "gpu"): 100.0, ("stitch", "cpu"): 300.0}, {"stitch": margin})
     slots = [pool("a", "gpu", 1), pool("a", "cpu", 1)]
-    starts = decide(work, [job.name for job in jobs], (), slots, 0.0).starts
+    starts = decide(work, [job.name for job in jobs], slots, 0.0, GpuSlots()).starts
     assert {start.pool.removeprefix("a_") for start in starts} == kinds
 
 
@@ -312,14 +267,13 @@ POOLS = [pool("clive", "gpu", 3), pool("clive", "cpu", 11),
          pool("maigan", "gpu", 2), pool("maigan", "cpu", 8)]  # fmt: skip
 
 
-def production(jobs: list[Job]) -> Policy:
-    work = Workload(jobs, UNIT_S)
-    last: Strategy | None = None
+def production(jobs: list[Job], estimates_s: Mapping[tuple[str, Kind], float] = UNIT_S) -> Policy:
+    work, gpu_slots = Workload(jobs, estimates_s), GpuSlots()
 
     def policy(seen: ClusterView) -> Iterable[Decision]:
-        nonlocal last
-        found = decide(work, seen.ready, seen.later, seen.pools, seen.clock_s, last=last)
-        last = found.strategy
+        nonlocal gpu_slots
+        found = decide(work, seen.ready, seen.pools, seen.clock_s, gpu_slots)
+        gpu_slots = found.gpu_slots
         return found.starts
 
     return policy

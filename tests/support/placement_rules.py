@@ -10,6 +10,7 @@ from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, C
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account, Holder, Limits
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
@@ -137,7 +138,7 @@ def round_on(
     work = plan.estimates.workload(task.job for task in (*ready, *later, *active))
     bad_nodes = bad_nodes or {"gpu": set(), "cpu": set()}
     found = Round(work, plan, capacity, active, bad_nodes, 5000.0)
-    found.place(ready, later, None)
+    found.place(ready, later, GpuSlots())
     return found
 
 

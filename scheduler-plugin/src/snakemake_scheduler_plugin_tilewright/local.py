@@ -15,9 +15,9 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kin
 from snakemake_scheduler_plugin_tilewright.placement.policy import decide
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
+    GpuSlots,
     Running,
     Slots,
-    Strategy,
     Workload,
 )
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
@@ -51,7 +51,7 @@ class LocalRun:
         self._seen: set[Any] = set()
         self._work: Workload | None = None
         self._work_s = 0.0
-        self._strategy: Strategy | None = None
+        self._gpu_slots = GpuSlots()
         self.load(dag.needrun_jobs())
 
     def load(self, jobs: Iterable[Any]) -> None:
@@ -75,8 +75,7 @@ class LocalRun:
         named = {name_of(job): job for job in selectable if not job.is_group()}
         ready = {name: job for name, job in named.items() if name in self.jobs}
         able = set(ready.values())
-        waiting = {name_of(job) for job in remaining if not job.is_group()}
-        placed = self._place(ready, (waiting & self.jobs.keys()) - ready.keys(), available)
+        placed = self._place(ready, available)
         others = [job for job in selectable if job not in able]
         chosen = first_fit([*(ready[name] for name in placed), *others], available)
         if not chosen and selectable and not adapter.anything_runs(self.dag):
@@ -88,17 +87,13 @@ class LocalRun:
                 self.logger.info(f"{name} goes to {'a GPU' if kind == 'gpu' else 'CPUs'}")
         return chosen
 
-    def _place(
-        self, ready: Mapping[str, Any], later: Iterable[str], available: Mapping[str, Any]
-    ) -> dict[str, Kind]:
+    def _place(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> dict[str, Kind]:
         """Choose device kinds; they stand in the plan when Snakemake asks for resources."""
         if not ready:
             return {}
-        made = decide(
-            self._workload(), list(ready), list(later), self._slots(ready, available),
-            time.monotonic(), last=self._strategy,
-        )  # fmt: skip
-        self._strategy = made.strategy
+        slots = self._slots(ready, available)
+        made = decide(self._workload(), ready, slots, time.monotonic(), self._gpu_slots)
+        self._gpu_slots = made.gpu_slots
         placed: dict[str, Kind] = {
             start.job: "gpu" if start.pool == "gpu" else "cpu" for start in made.starts
         }

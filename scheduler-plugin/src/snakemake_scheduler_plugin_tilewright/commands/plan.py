@@ -21,6 +21,7 @@ from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
 from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
 from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
+from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
@@ -140,7 +141,7 @@ def _place(
     work = plan.estimates.workload(task.job for task in tasks)
     one = Round(work, plan, capacity, [], {"gpu": (), "cpu": ()}, time.time())
     names = {task.name for task in ready}
-    one.place(ready, [task for task in tasks if task.name not in names], None, most)
+    one.place(ready, [task for task in tasks if task.name not in names], GpuSlots(), most)
     for start in one.placements:
         pool = f"{start.place.account} {start.place.kind.upper()}".strip()
         found.rules[start.task.job.rule].start[pool] += 1

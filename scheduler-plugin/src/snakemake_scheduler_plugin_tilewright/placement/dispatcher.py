@@ -43,7 +43,7 @@ from snakemake_scheduler_plugin_tilewright.placement.round import Placement, Rou
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Shapes
 from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
-from snakemake_scheduler_plugin_tilewright.placement.workload import Strategy, Workload
+from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots, Workload
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, stale_jobs
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 
@@ -70,8 +70,8 @@ class Dispatcher:
         Seconds since the epoch.
     bad_nodes : dict of str to set of str
         Device kind to nodes that are not used any more in this run.
-    strategy : Strategy or None
-        What the last round followed.
+    gpu_slots : GpuSlots
+        What the last round knew of the number of GPU slots.
     why_waiting : dict of str to str
         Why the jobs that the last round did not start wait.
     kinds : set of str
@@ -90,7 +90,7 @@ class Dispatcher:
     tasks: dict[str, Task] = field(default_factory=dict)
     bad_nodes: dict[Kind, set[str]] = field(default_factory=lambda: {"gpu": set(), "cpu": set()})
     lock: threading.RLock = field(default_factory=threading.RLock)
-    strategy: Strategy | None = None
+    gpu_slots: GpuSlots = field(default_factory=GpuSlots)
     why_waiting: dict[str, str] = field(default_factory=dict)
     kinds: set[Kind] = field(default_factory=set)
     first_id: int = 0
@@ -158,7 +158,7 @@ class Dispatcher:
             self._write_room(capacity, tasks)
             round_ = self.begin_round(capacity)
             coming = [self.tasks[name] for name in later]
-            self.strategy = round_.place(tasks, coming, self.strategy, most)
+            self.gpu_slots = round_.place(tasks, coming, self.gpu_slots, most)
             self.why_waiting = round_.why | dict.fromkeys(
                 doubles, "an earlier try of it is still in the queue and is cancelled"
             )

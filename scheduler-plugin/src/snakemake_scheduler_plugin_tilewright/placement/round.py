@@ -16,9 +16,9 @@ from snakemake_scheduler_plugin_tilewright.placement.policy import decide
 from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Shapes
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
+    GpuSlots,
     Running,
     Slots,
-    Strategy,
     Workload,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
@@ -66,10 +66,10 @@ class Round:
         self,
         ready: Sequence[Task],
         later: Sequence[Task],
-        last: Strategy | None,
+        gpu_slots: GpuSlots,
         most: float = math.inf,
-    ) -> Strategy | None:
-        """Place the ready tasks, ``most`` at most."""
+    ) -> GpuSlots:
+        """Place the ready tasks, ``most`` at most; return what the next round has to know."""
         self.most = most
         moved = [task for task in ready if task.bound or task.left]
         for task in moved:
@@ -80,7 +80,7 @@ class Round:
             groups.setdefault(self._group(task), []).append(task)
         for group, left in groups.items():
             coming = [task for task in later if self._group(task) == group]
-            last = self._place_group(left, coming, group, last)
+            gpu_slots = self._place_group(left, coming, group, gpu_slots)
         ready = [*moved, *ready]
         self._queue(task for task in ready if task.name in self.why)
         if self._enough():
@@ -91,11 +91,11 @@ class Round:
             for task in ready:
                 if task.name in self.why and (short := self._short_of(task)):
                     self.why[task.name] = short
-        return last
+        return gpu_slots
 
     def _place_group(
-        self, left: list[Task], coming: Sequence[Task], group: _Group, last: Strategy | None
-    ) -> Strategy | None:
+        self, left: list[Task], coming: Sequence[Task], group: _Group, gpu_slots: GpuSlots
+    ) -> GpuSlots:
         for _ in range(_PASSES):
             left = [task for task in left if not self._waits_for_nodes(task)]
             fit = self._fitting(left, coming, group, self.capacity)
@@ -103,12 +103,12 @@ class Round:
                 self._say_no_slot(left, coming, group)
             if not fit or self._enough():
                 break
-            placed, last = self._pass(fit, coming, group, last)
+            placed, gpu_slots = self._pass(fit, coming, group, gpu_slots)
             if placed:
                 left = [task for task in left if task.name not in placed]
             else:
                 left = self.shapes.without_largest(fit)
-        return last
+        return gpu_slots
 
     def _fitting(
         self,
@@ -252,17 +252,10 @@ class Round:
         large: Sequence[Task],
         coming: Sequence[Task],
         group: _Group,
-        last: Strategy | None,
-    ) -> tuple[set[str], Strategy | None]:
+        gpu_slots: GpuSlots,
+    ) -> tuple[set[str], GpuSlots]:
         pools = self._slots(large, coming, group, self.capacity)
-        made = decide(
-            self.work,
-            [task.name for task in large],
-            [task.name for task in coming],
-            pools,
-            self.now_s,
-            last=last,
-        )
+        made = decide(self.work, [task.name for task in large], pools, self.now_s, gpu_slots)
         self.why |= made.waiting
         by_name = {task.name: task for task in large}
         where = {pool.name: pool for pool in pools}
@@ -279,7 +272,7 @@ class Round:
                 held = self.capacity.on_nodes(pool.kind, shape, now=True) != 0
                 why = "its slot was filled in the same round" if held else "its nodes are full"
                 self.why[start.job] = why
-        return placed, made.strategy
+        return placed, made.gpu_slots
 
     def _why_none(self, pools: Iterable[Slots]) -> str:
         """Return why no slot is free: what closes all of them, where something does."""

@@ -80,31 +80,12 @@ class GpuSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
-    """How slots are filled: GPUs by the longest chain, CPUs with what can still end by an aim.
-
-    Attributes
-    ----------
-    aim_s : float
-        When everything should be done, in seconds of the clock.
-    end_s : float
-        When the last forecast with it ended.
-    gpu_slots : GpuSlots
-        What the next round has to know of the GPU slots until now.
-    """
-
-    aim_s: float
-    end_s: float = math.inf
-    gpu_slots: GpuSlots = GpuSlots()
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
-    """Who starts, why each other ready job waits, and the strategy that was followed."""
+    """Who starts, why each other ready job waits, and what the next round has to know."""
 
     starts: tuple[Decision, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
-    strategy: Strategy | None = None
+    gpu_slots: GpuSlots = GpuSlots()
 
 
 class Order:
@@ -154,22 +135,11 @@ class Workload:
         for i, needs in enumerate(self.needs):
             for need in needs:
                 self.feeds[need].append(i)
-        self.tail_s = self._tails()
-        self.chain_s = [min(g, c) + t for g, c, t in zip(*self.seconds, self.tail_s, strict=True)]
-        self.on_cpu_s = [c + t for c, t in zip(self.seconds[1], self.tail_s, strict=True)]
-        # from the start on a CPU to the end of all that waits for it, with its margin: late in
-        # comparison with a GPU, so never for a job of CPUs alone
-        self.slow_s = [
-            s + m * c if g < math.inf else -math.inf
-            for (g, c), s, m in zip(
-                zip(*self.seconds, strict=True), self.on_cpu_s, self.margin, strict=True
-            )
-        ]
-        loss = [c / g if g < math.inf else 0.0 for g, c in zip(*self.seconds, strict=True)]
-        gain, chain = [-ratio for ratio in loss], [-chain_s for chain_s in self.chain_s]
-        first = [-job.priority for job in self.jobs]
-        self.by_chain, self.by_loss = Order(first, chain, gain), Order(first, loss, chain)
-        self.by_gain = Order(gain)
+        tail_s = self._tails()
+        self.chain_s = [min(g, c) + t for g, c, t in zip(*self.seconds, tail_s, strict=True)]
+        gain = [-c / g if g < math.inf else 0.0 for g, c in zip(*self.seconds, strict=True)]
+        chain = [-chain_s for chain_s in self.chain_s]
+        self.by_chain = Order([-job.priority for job in self.jobs], chain, gain)
 
     def _tails(self) -> list[float]:
         """Seconds from each job's end to the end of all that needs it, at the faster kind."""
