@@ -19,8 +19,7 @@ from snakemake_scheduler_plugin_tilewright.placement.ledger import (
     read_ledger,
     summary_lines,
 )
-from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
-from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
+from snakemake_scheduler_plugin_tilewright.report.page import run_section, write_run_report
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import (
     RunState,
     read_state,
@@ -28,7 +27,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.run_state import (
 )
 from tilewright.follow.runs import Runs, Stop
 from tilewright.follow.verdicts import Teller
-from tilewright.report.devices.section import device_section
+from tilewright.report.devices import device_section
 
 T0 = 1_795_252_000.0
 JOB = {"job": "rule_a_wildcards_x", "rule": "a", "pool": "lab gpu", "account": "lab", "kind": "gpu"}
@@ -36,7 +35,7 @@ LEDGER: list[dict[str, Any]] = [
     {"event": "run", "run": "1", "user": "me", "kinds": ["gpu"],
      "pools": {"lab gpu": ["lab", "gpu", 2]}, "left_out": {"poor": "no"}, "notes": ["a note"]},
     {"event": "room", "about": "slurm", "closed": {"lab gpu": "job 7 holds it"}},
-    {"event": "wait", "ready": 2, "why": {"no slot": 2}, "free": {"lab gpu": 1}},
+    {"event": "wait", "ready": 2, "why": {"no slot": 2}},
     {"event": "place", **JOB, "reason": "free", "cpus": 2},
     {"event": "hold", "reason": "silent", "ready": 1},
     {"event": "done", **JOB, "start_s": T0 + 3, "end_s": T0 + 9, "sent_s": T0 + 2, "members": 2},
@@ -45,9 +44,6 @@ LEDGER: list[dict[str, Any]] = [
     {"event": "move", "job": JOB["job"], "slurm_id": 7, "reason": "late", "sooner": "x gpu"},
     {"event": "fail", **JOB, "cause": "memory", "words": "full", "node": "n1", "slurm_id": 8,
      "log": "a.log", "next": "is tried again", "start_s": T0 + 10, "end_s": T0 + 30},
-    {"event": "forgive", "nodes": ["n1"]},
-    {"event": "cancel", "slurm_ids": ["8"], "reason": "an earlier try"},
-    {"event": "greedy", "reason": "why"},
 ]  # fmt: skip
 LEDGER = [{"time_s": T0 + 4.0 * k, **event} for k, event in enumerate(LEDGER)]
 EVIDENCE = [
@@ -71,7 +67,7 @@ def of_ledger(path: Path) -> None:
     events = read_ledger(path)
     summary_lines(last_run(events), ["snakemake"])
     last_waiting(path)
-    if run_section(path):
+    if run_section(path, path.with_name("page.html")):
         write_run_report(path, path.with_name("page.html"))
 
 
@@ -187,13 +183,13 @@ def test_damaged_lines_are_counted_where_the_file_is_used(
     said = f"3 damaged lines of {ledger} are ignored"
     show_status(folder.parent)
     assert "".join(capsys.readouterr().out.split("\n")).count(said) == 1
-    section = run_section(ledger)
+    section = run_section(ledger, folder / "page.html")
     assert section
-    assert section["caption"].endswith(said)
+    assert section["note"] == said
     evidence.write_text("".join(f"{json.dumps(line)}\n" for line in EVIDENCE) + "{\n")
     section = device_section(evidence)
     assert section
-    assert section["caption"].endswith(f" 1 damaged line of {evidence} is ignored")
+    assert section["notes"] == [f"1 damaged line of {evidence} is ignored"]
     assert not read_ledger(folder / "none").note
 
 

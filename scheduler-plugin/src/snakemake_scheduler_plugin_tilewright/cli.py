@@ -88,7 +88,9 @@ def run_report(
     ledger: Annotated[Path, typer.Argument(help="ledger.jsonl of a run on a cluster.")] = Path(
         ".snakemake/tilewright/ledger.jsonl"
     ),
-    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file.")] = Path("run.html"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="HTML file; its table lies beside it as CSV.")
+    ] = Path("run.html"),
 ) -> None:
     """Show where the jobs of any workflow ran, from the ledger of their placement."""
     from snakemake_scheduler_plugin_tilewright.report.page import write_run_report

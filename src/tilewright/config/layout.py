@@ -76,6 +76,8 @@ class Layout:
         self.logs = Path(results) / "logs"
         #: Every placement of every run on a cluster; no rule's output.
         self.ledger = Path(results) / "placement" / "ledger.jsonl"
+        #: Jobs and hours by account, device and rule, of the runs on a cluster; no rule's output.
+        self.report_jobs = Path(results) / "report.jobs.csv"
         #: What each job made of the device it held; no rule's output.
         self.device_evidence = self.ledger.with_name("devices.jsonl")
 

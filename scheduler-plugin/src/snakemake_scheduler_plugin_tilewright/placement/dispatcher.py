@@ -163,10 +163,8 @@ class Dispatcher:
                 doubles, "an earlier try of it is still in the queue and is cancelled"
             )
             sent = {found.task.name: self._send(found) for found in round_.placements}
-            left = round_.free_for(task for task in tasks if task.name in round_.why)
-            self.ledger.write_change(
-                "wait", "ready", ready=len(self.why_waiting), why=self.waiting(), free=left
-            )
+            waiting = self.waiting()
+            self.ledger.write_change("wait", "ready", ready=len(self.why_waiting), why=waiting)
             idle = not any(task.active for task in self.tasks.values())
             if ready and idle and any(self.bad_nodes.values()):
                 # nothing else is left: a node may be well again, and retries are bounded

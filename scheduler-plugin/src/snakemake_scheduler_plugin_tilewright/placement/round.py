@@ -408,12 +408,6 @@ class Round:
             for own in [self._running(pool.account, pool.kind)]
         ]
 
-    def free_for(self, waiting: Iterable[Task]) -> dict[str, int]:
-        """Return the slots of each pool that the largest waiting task could take now."""
-        waiting = list(waiting)
-        pools = self.capacity.pools(self.shapes.largest(waiting)) if waiting else []
-        return {pool.name: pool.free for pool in pools if pool.free}
-
     def _running(self, account: str, kind: Kind) -> list[Running]:
         """Return own jobs in the slots of a pool; what pends in a closed one holds none."""
         found = []

@@ -1,1 +1,1 @@
-"""The page of a run on a cluster, from the ledger of its placement."""
+"""The page of the runs on a cluster, from the ledger of their placement."""

@@ -1,43 +1,87 @@
-"""From the lines of a ledger to its runs.
-
-The ledger is written by placement, which knows nothing of the report, nor this of placement.
-"""
+"""What a ledger says of its runs: tries of jobs, moves and failures."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.report.idle import idle_slot_s
-from snakemake_scheduler_plugin_tilewright.report.runs import ClusterRun, JobBar, PoolBand, Remark
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_ledger as read_events
 from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 
 #: Causes of the failure of a job that the workflow itself took back, to place it again.
 _BY_MOVE = ("cancelled", "unknown")
-_CAUSES = {
-    "memory": "ran out of memory",
-    "time": "ran out of time",
-    "node": "its node failed",
-    "cancelled": "was cancelled",
-    "device": "the GPU did not work",
-    "error": "ended with an error",
-    "budget": "the budget of its account could not end it",
-    "preempted": "was preempted",
-    "refused": "was refused",
-    "impossible": "can run nowhere",
-    "unknown": "ended for a reason that is not known",
-}
 _WORDS = 160
 
-__all__ = ["cluster_runs", "job_label", "read_events"]
 Event = Mapping[str, Any]
+#: An account and a device, gpu or cpu.
+Pool = tuple[str, str]
 
 
-def cluster_runs(events: Iterable[Event]) -> list[ClusterRun]:
+@dataclass(frozen=True)
+class Try:
+    """One try of a job as it was sent; times in seconds since the epoch.
+
+    Attributes
+    ----------
+    start_s : float or None
+        None: it never ran.
+    wait_s : float or None
+        Time in the queue, of one that ended well; Slurm cuts its times to whole seconds.
+    cause : str
+        Cause of its failure; empty where it ended well or was moved.
+    members : int
+        Jobs of Snakemake that it is: a group is one try.
+    """
+
+    job: str
+    rule: str
+    pool: Pool
+    start_s: float | None
+    end_s: float
+    wait_s: float | None = None
+    cause: str = ""
+    members: int = 1
+
+    @property
+    def ran_s(self) -> float:
+        """How long it ran, in seconds."""
+        return 0.0 if self.start_s is None else self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the workflow on a cluster; times in seconds since the epoch.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the ledger, from 1.
+    start_s, end_s : float
+        ``end_s`` is the last that the ledger knows of it.
+    slots : dict of Pool to int
+        Slots counted when the run began, of the devices that its jobs may use.
+    tries : tuple of Try
+        In the order in which they ended.
+    remarks : tuple of (float, str)
+        Moves and failures: seconds since the start, and what happened.
+    """
+
+    number: int
+    start_s: float
+    end_s: float
+    slots: Mapping[Pool, int]
+    tries: tuple[Try, ...]
+    remarks: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def span_s(self) -> float:
+        """Length in seconds."""
+        return self.end_s - self.start_s
+
+
+def cluster_runs(events: Iterable[Event]) -> list[Run]:
     """Return the runs of a ledger; each starts with an event ``run``."""
     groups: list[list[Event]] = []
     for event in events:
@@ -47,120 +91,63 @@ def cluster_runs(events: Iterable[Event]) -> list[ClusterRun]:
     return [_run(number, group) for number, group in enumerate(groups, 1)]
 
 
-def job_label(job: str, rule: str) -> str:
-    """Return a job's name for readers.
-
-    >>> job_label("rule_stitch_wildcards_tonsil_2_1", "stitch")
-    'stitch tonsil_2_1'
-    """
-    return re.sub(r"^rule_", "", job).replace("_wildcards_", " ", 1) if job else rule
-
-
-def _run(number: int, events: Sequence[Event]) -> ClusterRun:
-    head = events[0] if events[0]["event"] == "run" else {}
-    pools = {
-        name: PoolBand(name, str(account), str(kind), int(slots))
-        for name, (account, kind, slots) in head.get("pools", {}).items()
-    }
-    placed: dict[str, Event] = {}
+def _run(number: int, events: Sequence[Event]) -> Run:
     moved: set[str] = set()
-    bars: list[JobBar] = []
-    remarks: list[Remark] = []
-    causes: Counter[str] = Counter()
+    tries: list[Try] = []
+    said: list[tuple[float, str]] = []
     for event in events:
-        name, job = event["event"], str(event.get("job", ""))
-        if name == "place":
-            placed[job] = event
-        elif name == "withdraw":
-            placed.pop(job, None)
+        name, job = event["event"], event.get("job", "")
+        if name == "move":
+            moved.add(job)
+            said.append((event["time_s"], _move(event)))
         elif name in ("done", "fail"):
-            pool = event.get("pool")
-            if pool and pool not in pools:
-                pools[pool] = PoolBand(
-                    pool, event.get("account", pool), event.get("kind", "cpu"), 0
-                )
-            bars += _bars(event, placed.pop(job, {}))
             was_moved = job in moved and event.get("cause") in _BY_MOVE
             moved.discard(job)
-            if was_moved:  # the event before said so
-                continue
-            if name == "fail":
-                causes[event.get("cause", "unknown")] += 1
-        elif name == "move":
-            moved.add(job)
-        remarks += _remarks(event)
-    used = {bar.pool for bar in bars}
-    # none where the ledger does not say
+            one = _try(event, failed=name == "fail" and not was_moved)
+            if one.start_s is not None or not was_moved:
+                tries.append(one)
+            if one.cause:
+                said.append((event["time_s"], _failure(event)))
+    pools = events[0].get("pools", {}).values()
+    # empty where the ledger does not say
     kinds = {str(kind) for event in events for kind in event.get("kinds") or ()}
-    pools = {name: p for name, p in pools.items() if name in used or not kinds or p.kind in kinds}
-    bars.sort(key=lambda bar: (bar.start_s, bar.end_s, bar.job))
+    slots = {(account, kind): n for account, kind, n in pools if not kinds or kind in kinds}
     times = [event["time_s"] for event in events]
-    unfinished = (job_label(job, event.get("rule", "")) for job, event in placed.items())
-    return ClusterRun(
-        number, min([times[0], *(bar.start_s for bar in bars)]), max(times), pools, tuple(bars),
-        tuple(remarks), dict(causes), tuple(unfinished), head.get("left_out") or {},
-        idle_slot_s(events, pools, bars),
+    start_s = min([times[0], *(one.start_s for one in tries if one.start_s is not None)])
+    remarks = tuple((max(0.0, time_s - start_s), text) for time_s, text in said)
+    return Run(number, start_s, max(times), slots, tuple(tries), remarks)
+
+
+def _try(event: Event, failed: bool) -> Try:
+    # squeue's end of a job that still ran is its limit
+    start_s, end_s = event.get("start_s"), min(event["time_s"], event.get("end_s", math.inf))
+    if start_s is not None and end_s <= start_s:
+        start_s, end_s = None if event["event"] == "fail" else start_s, start_s
+    sent_s = event.get("sent_s")
+    return Try(
+        event.get("job", ""), event.get("rule", ""),
+        (event.get("account", ""), event.get("kind", "")), start_s, end_s,
+        None if start_s is None or sent_s is None else max(0.0, start_s - sent_s),
+        event.get("cause", "unknown") if failed else "", event.get("members", 1),
     )  # fmt: skip
 
 
-def _bars(event: Event, place: Event) -> list[JobBar]:
-    """Return the bar of a job that ended, none where it never ran."""
-    start_s, end_s = event.get("start_s"), event.get("end_s", math.inf)
-    failed = event["event"] == "fail"
-    if start_s is None or not event.get("pool"):
-        return []
-    # squeue's end of a job that still ran is its limit
-    end_s = min(event["time_s"], end_s)
-    if failed and end_s <= start_s:
-        return []
-    return [
-        JobBar(
-            str(event.get("job", "")), str(event.get("rule", "")), event["pool"], start_s,
-            max(start_s, end_s), event.get("sent_s", place.get("time_s")),
-            failed, int(event.get("members", 1)),
-        )
-    ]  # fmt: skip
+def _label(event: Event) -> str:
+    """Return a job's name for readers, such as stitch tonsil_2_1."""
+    job = re.sub(r"^rule_", "", event.get("job", "")).replace("_wildcards_", " ", 1)
+    return job or str(event.get("rule", ""))
 
 
-def _remarks(event: Event) -> list[Remark]:
-    label = job_label(str(event.get("job", "")), str(event.get("rule", "")))
-    why = str(event.get("reason", ""))
-    what: Literal["move", "fail", "hold"] = "hold"
-    match event["event"]:
-        case "move":
-            what = "move"
-            later = "placed again where there is room" if event.get("later") else "ended"
-            sooner = event.get("sooner")
-            then = f"placed again, sooner on {sooner}" if sooner else later
-            texts = [f"{label}: {then}; it waited, {why}"]
-        case "pend":
-            texts = [f"{label} pends: {event.get('words')} (Slurm: {why})"]
-        case "fail":
-            what = "fail"
-            cause = _CAUSES.get(event.get("cause", ""), str(event.get("cause")))
-            words = printable(event.get("words", ""), _WORDS)
-            where = " on ".join(str(event[key]) for key in ("pool", "node") if event.get(key))
-            said = f" ({words})" if words else ""
-            texts = [f"{label}{', ' * bool(where)}{where}: {cause}{said}; {event.get('next', '')}"]
-        case "hold":
-            texts = [f"nothing was started: {why}"]
-        case "forgive":
-            nodes = ", ".join(map(str, event.get("nodes", [])))
-            texts = [f"nothing else was left, so nodes that failed may be used again: {nodes}"]
-        case "cancel":
-            jobs = ", ".join(map(str, event.get("slurm_ids", [])))
-            texts = [f"jobs of Slurm were cancelled ({why}): {jobs}"]
-        case "greedy":
-            texts = [f"a round was not planned, jobs started in the order they came: {why}"]
-        case "notes":
-            texts = [str(note) for note in event.get("notes", [])]
-        case "room":
-            closed = event.get("closed", {})
-            # a number would make the same reason a new one each time
-            texts = [
-                f"{pool} was closed: {re.sub(r'(your )?job [0-9]+ ', 'a job ', str(reason))}"
-                for pool, reason in closed.items()
-            ]
-        case _:
-            texts = []
-    return [Remark(event["time_s"], what, text) for text in texts]
+def _move(event: Event) -> str:
+    later = "placed again where there is room" if event.get("later") else "ended"
+    sooner = event.get("sooner")
+    then = f"placed again, sooner on {sooner}" if sooner else later
+    return f"{_label(event)}: {then}; it waited, {event.get('reason', '')}"
+
+
+def _failure(event: Event) -> str:
+    where = [event[key] for key in ("pool", "node") if event.get(key)]
+    words = printable(event.get("words", ""), _WORDS)
+    cause = event.get("cause", "unknown") + f" ({words})" * bool(words)
+    who = ", ".join(filter(None, [_label(event), " on ".join(where)]))
+    return f"{who}: failed, cause {cause}; {event.get('next', '')}"

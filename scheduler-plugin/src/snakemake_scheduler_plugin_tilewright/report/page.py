@@ -1,17 +1,30 @@
-"""A page of HTML that needs nothing else."""
+"""The page of where jobs ran, and its table as CSV beside it."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
-from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
+from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
+from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs
+from snakemake_scheduler_plugin_tilewright.report.palette import Palette, palette_of
+from snakemake_scheduler_plugin_tilewright.report.table import as_csv, rows_of
+from snakemake_scheduler_plugin_tilewright.runtime.files import read_ledger, write_text_atomic
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from snakemake_scheduler_plugin_tilewright.runtime.words import count, count_jobs
+
+#: Lines of the list of moves and failures.
+_LINES = 20
 
 
 def environment(*folders: Path) -> jinja2.Environment:
-    """Return the templates of some folders beside those of here; ``style`` is the style of all."""
+    """Return the templates of some folders beside those of here; ``style`` is the style of all.
+
+    The filter ``span`` writes a length of time with its unit.
+    """
     every = [Path(__file__).parent / "templates", *folders]
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(every),
@@ -23,7 +36,47 @@ def environment(*folders: Path) -> jinja2.Environment:
         folder / f"{name}.css" for folder, name in zip(every, ("page", "style"), strict=False)
     )
     found.globals["style"] = "".join(path.read_text(encoding="utf-8") for path in styles)
+    found.filters["span"] = span_text
     return found
+
+
+def run_section(ledger: Path, page: Path, palette: Palette | None = None) -> dict[str, Any] | None:
+    """Write the table beside a page, and return what the page says of the runs on a cluster.
+
+    Returns None and writes nothing where no job ended on one.
+
+    Parameters
+    ----------
+    ledger : Path
+        Need not exist.
+    page : Path
+        Where the page will be.
+    palette : Palette, optional
+        Without one rules have colours in the order in which they began.
+    """
+    events = read_ledger(ledger)
+    runs = [run for run in cluster_runs(events) if run.tries]
+    if not runs:
+        return None
+    tries = [one for run in runs for one in run.tries]
+    palette = palette or palette_of(one.rule for one in tries)
+    rows, table = rows_of(runs, palette), page.with_suffix(".jobs.csv")
+    pools = itertools.groupby(rows, lambda row: (row.account, row.device))
+    write_text_atomic(table, as_csv(rows))
+    jobs = count_jobs(len(tries), sum(one.members for one in tries))
+    took = span_text(sum(run.span_s for run in runs))
+    lead = f"{jobs} in {count(len(runs), 'run')} that took {took}."
+    remarks = [(run.number, *remark) for run in runs for remark in run.remarks]
+    return {
+        "lead": lead,
+        "picture": draw_gantt(runs[-1], palette, lead),
+        "number": runs[-1].number,
+        "note": events.note,
+        "csv": table.name,
+        "pools": [list(own) for _, own in pools],
+        "remarks": remarks[-_LINES:],
+        "all_remarks": len(remarks),
+    }
 
 
 def write_run_report(ledger: Path, output: Path) -> None:
@@ -39,7 +92,7 @@ def write_run_report(ledger: Path, output: Path) -> None:
     ValueError
         The ledger is absent, or no job of it ended.
     """
-    found = run_section(ledger) if ledger.is_file() else None
+    found = run_section(ledger, output)
     if found is None:
         state = "holds no job that ended" if ledger.is_file() else "does not exist"
         raise ValueError(f"{ledger} {state}; name the ledger.jsonl of a run")

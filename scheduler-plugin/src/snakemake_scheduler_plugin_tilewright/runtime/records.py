@@ -56,16 +56,13 @@ def _pool(value: Any) -> bool:
     return one and is_text(value[0]) and is_text(value[1]) and is_count(value[2])
 
 
-#: The values of a ledger's events, as placement writes them and the report reads them.
+#: The values of a ledger's events that are read again.
 EVENT: dict[str, Check] = {
     **dict.fromkeys(("time_s", "start_s", "end_s", "sent_s"), is_time),
     **dict.fromkeys(("event", "job", "rule", "pool", "account", "kind", "node", "cause"), is_text),
     **dict.fromkeys(("words", "reason", "next", "log", "sooner"), is_text),
     **dict.fromkeys(("ready", "members"), is_count),
-    **dict.fromkeys(
-        ("kinds", "nodes", "slurm_ids", "notes"), lambda value: isinstance(value, list)
-    ),
-    **dict.fromkeys(("left_out", "closed"), by_name(is_text)),
-    **dict.fromkeys(("why", "free"), by_name(is_count)),
+    "kinds": lambda value: isinstance(value, list),
+    "why": by_name(is_count),
     "pools": by_name(_pool),
 }

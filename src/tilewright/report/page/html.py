@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from snakemake_scheduler_plugin_tilewright.report.page import environment
-from snakemake_scheduler_plugin_tilewright.report.run_section import run_section
+from snakemake_scheduler_plugin_tilewright.report.page import environment, run_section
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from tilewright.config.rules import STAGES
-from tilewright.report.devices.section import device_section
+from tilewright.report.devices import device_section
 from tilewright.report.figures import Rendering, embed_png, render
 from tilewright.report.judge import Quality, judge_again, read_quality
 from tilewright.report.page.parts import anchor, marker_tables, number_table, problem_part
@@ -188,7 +187,7 @@ def write_report(
     channels : sequence of mappings
         cycle, channel, marker of each channel, in the order of the registered image.
     output : Path
-        The HTML file.
+        The HTML file; beside it the table of jobs, where there is a ledger.
     title : str
         Name of the experiment.
     reference_cycle : int
@@ -248,7 +247,7 @@ def write_report(
         lines=_LINES,
         software=software,
         config=config_text,
-        ran=run_section(ledger, PALETTE),
+        ran=run_section(ledger, output, PALETTE) if ledger else None,
         devices=device_section(devices),
     )
     write_text_atomic(output, page)

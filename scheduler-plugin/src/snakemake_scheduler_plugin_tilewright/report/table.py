@@ -1,0 +1,103 @@
+"""The table of where jobs ran: by account, device and rule."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+
+from snakemake_scheduler_plugin_tilewright.report.ledger import Pool, Run, Try
+from snakemake_scheduler_plugin_tilewright.report.palette import Palette
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tries of a rule's jobs on an account and device, in all runs.
+
+    Attributes
+    ----------
+    slots : int
+        The most that were counted when a run began.
+    utilisation : float or None
+        Busy slot-seconds of all rules over slots × length of the runs; None without slots.
+    rule : str
+        Empty where no job ran on this account and device.
+    jobs, failed : int
+        Tries, and those of them that failed; a group of Snakemake is one.
+    mean_wait_s : float or None
+        Time in the queue of jobs that ended well.
+    causes : str
+        Failed tries by cause.
+    """
+
+    account: str
+    device: str
+    slots: int
+    utilisation: float | None
+    rule: str
+    jobs: int
+    hours: float
+    mean_wait_s: float | None
+    failed: int
+    causes: str
+
+
+def pools_of(runs: Iterable[Run]) -> list[Pool]:
+    """Return accounts and devices, GPUs first, that had slots or tries."""
+    found: dict[Pool, None] = {}
+    for run in runs:
+        found |= dict.fromkeys(pool for pool, slots in run.slots.items() if slots)
+        found |= dict.fromkeys(one.pool for one in run.tries)
+    return sorted(found, key=lambda pool: pool[1] != "gpu")
+
+
+def rows_of(runs: Sequence[Run], palette: Palette) -> list[Row]:
+    """Return the rows of the table, rules in the order of the palette."""
+    rows = []
+    for pool in pools_of(runs):
+        tries = [one for run in runs for one in run.tries if one.pool == pool]
+        slots = max(run.slots.get(pool, 0) for run in runs)
+        used = utilisation(runs, pool)
+        for rule in sorted({one.rule for one in tries}, key=palette.rank) or [""]:
+            own = [one for one in tries if one.rule == rule]
+            waits = [one.wait_s for one in own if one.wait_s is not None]
+            wait_s = round(sum(waits) / len(waits), 1) if waits else None
+            hours = round(sum(one.ran_s for one in own) / 3600, 4)
+            causes = Counter(one.cause for one in own if one.cause)
+            said = ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))
+            rows.append(
+                Row(*pool, slots, used, rule, len(own), hours, wait_s, causes.total(), said)
+            )
+    return rows
+
+
+def utilisation(runs: Iterable[Run], pool: Pool) -> float | None:
+    """Return busy slot-seconds over slots × length of the runs; None where there were no slots."""
+    busy, total = 0.0, 0.0
+    for run in runs:
+        slots = run.slots.get(pool, 0)
+        busy += busy_s((one for one in run.tries if one.pool == pool), slots)
+        total += slots * run.span_s
+    return round(busy / total, 4) if total > 0 else None
+
+
+def busy_s(tries: Iterable[Try], slots: int) -> float:
+    """Return slot-seconds in use: running jobs integrated over time, at most ``slots`` at once."""
+    ran = [(one.start_s, one.end_s) for one in tries if one.start_s is not None]
+    steps = sorted([*((start_s, 1) for start_s, _ in ran), *((end_s, -1) for _, end_s in ran)])
+    total_s, running, last_s = 0.0, 0, 0.0
+    for time_s, change in steps:
+        total_s += min(running, slots) * (time_s - last_s)
+        running, last_s = running + change, time_s
+    return total_s
+
+
+def as_csv(rows: Iterable[Row]) -> str:
+    """Return the table as CSV, with the names of :class:`Row` above."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(column.name for column in fields(Row))
+    table.writerows(astuple(row) for row in rows)
+    return text.getvalue()

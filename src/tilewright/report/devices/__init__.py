@@ -1,1 +1,0 @@
-"""The report's section on devices."""
