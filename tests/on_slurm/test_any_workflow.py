@@ -28,9 +28,11 @@ def test_a_workflow_that_never_heard_of_placement(
     process = run.start("--jobs", "8", "--set-resources", *fixed)
     run.wait_running(2)
     hog = quiet_slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-default", "--mem=500G",
-                             command="sleep 60")  # fmt: skip
+                             command="sleep 3600")  # fmt: skip
     wait_for(lambda: "RUNNING" in quiet_slurm.show_job(hog), 60)
     assert run.finish(process, 600) == 0, run.log[-3000:]
+    quiet_slurm.run(["scancel", str(hog)])
+    quiet_slurm.wait_job(hog, 60)
     called = (tmp_path / "calls/all.vcf").read_text().split()
     assert called == [f"s{i:02d}" for i in range(samples)]
     run.check_limits(quiet_slurm.job(hog))
@@ -38,8 +40,9 @@ def test_a_workflow_that_never_heard_of_placement(
     assert {job.account for job in free} == {"clive", "maigan"}, dump(run.events)
     began = quiet_slurm.job(hog).start or 0
     later = [job for job in free if job.start and job.start > began]
-    if samples > 2:  # those of two fit into either account
-        assert Counter(job.account for job in later)["maigan"] >= samples // 4, dump(run.events)
+    # beside it clive has fewer slots than maigan
+    most = Counter(job.account for job in later)["maigan"]
+    assert most >= max(1, samples // 4), dump(run.events)
     placed = [event for event in run.events if event["event"] == "place"]
     assert {e["account"] for e in placed if e["rule"] == "merge"} == {"maigan"}
     assert {job.account for job in run.jobs() if rule_of(job) == "merge"} == {"maigan"}
