@@ -106,7 +106,7 @@ def _plane(stack: NDArray[np.uint16], scene: Scene, offset: float) -> NDArray[np
             output,
             Path(folder, "height.tif"),
             backend=cpu_backend(1),
-            method="direct",
+            method="multiplane_wiener",
             optics=optics,
         )
         image: NDArray[np.float32] = open_mosaic(output).read(0).astype(np.float32)

@@ -1,12 +1,12 @@
-"""The in-focus plane: ``direct`` beside Richardson-Lucy, ``soft_focus`` and variance argmax.
+"""The in-focus plane: ``multiplane_wiener``, Richardson-Lucy, ``focus_weighted``, variance argmax.
 
 ``python -m benchmarks.direct_plane --peer-python PATH [--sets S …] [--seed N]`` where PATH is the
 interpreter of an environment with numpy, scipy and psfmodels, which makes the stacks: ``edf-truth``
 of ``../shared`` for wavy, thick and dim, and ``benchmarks/scenes/edf.py`` for the others.
-Richardson-Lucy is followed by ``psf_mean``; it lacks light from beyond the stack. The argmax of the
-smoothed local variance is as CLIJ has it. Each run is a process of its own on one thread; CPU
-seconds are of the estimate, in seconds per megavoxel of the stack, ``setup`` those of what is done
-once per channel. PSNR is taken after an affine fit to the truth, with its 99.9th percentile as
+Richardson-Lucy is followed by ``sum_projection``; it lacks light from beyond the stack. The argmax
+of the smoothed local variance is as CLIJ has it. Each run is a process of its own on one thread;
+CPU seconds are of the estimate, in seconds per megavoxel of the stack, ``setup`` those of what is
+done once per channel. PSNR is taken after an affine fit to the truth, with its 99.9th percentile as
 peak.
 """
 
@@ -53,7 +53,7 @@ from tilewright.kernels.edf.direct_finish import (
     trust_in,
 )
 from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
-from tilewright.kernels.edf.focus import blur, soft_focus
+from tilewright.kernels.edf.focus import blur, focus_weighted
 from tilewright.kernels.noise import NoiseModel, photon_transfer
 
 TOOL = SHARED / "tools" / "edf-truth"
@@ -134,7 +134,7 @@ def _one(method: str, name: str, path: str, out: str) -> None:
         image = variance_argmax(stack)
     elif method == "soft":
         noise = photon_transfer(backend, stack[len(stack) // 2], pedestal)
-        image = soft_focus(backend, stack, noise, pedestal, np.ones(len(stack), bool)).image
+        image = focus_weighted(backend, stack, noise, pedestal, np.ones(len(stack), bool)).image
     elif method == "RL":
         image = _richardson_lucy(backend, stack, psf, pedestal, scene)
     else:

@@ -3,12 +3,12 @@
 ``python -m benchmarks.specks --peer-python PATH [--scenes S …] [--seeds N …] [--work FOLDER]`` with
 the interpreter of an environment with numpy, scipy and psfmodels, which
 makes the stacks (:mod:`benchmarks.scenes.specks`). The stage projects each stack with and without
-its specks, by ``direct`` and by ``soft_focus``; each method is compared with its own plane
-without specks. Rings of 2 px around each place, from where the raw plane in which the speck is
-sharp has less than 20 % more light of it than the local signal: *low* and *high* are the worst
-medians over those without specks (rings of 100 counts and more), *zeros* the share of pixels
-within 40 px that are newly 0, *reach* the distance out to which half of the pixels differ by more
-than 5 % (of at least 20 counts).
+its specks, by ``multiplane_wiener`` and by ``focus_weighted``; each method is compared with its own
+plane without specks. Rings of 2 px around each place, from where the raw plane in which the speck
+is sharp has less than 20 % more light of it than the local signal: *low* and *high* are the worst
+medians over those without specks (rings of 100 counts and more), *zeros* the share of pixels within
+40 px that are newly 0, *reach* the distance out to which half of the pixels differ by more than 5 %
+(of at least 20 counts).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilewright.stages.edf.plane import Method, edf_plane
 ROOT = Path(__file__).resolve().parents[1]
 LOW, HIGH, ZEROS = 0.85, 1.25, 0.002
 _RING_PX, _FAR_PX = 2, 90
-_METHODS: tuple[Method, Method] = ("soft_focus", "direct")
+_METHODS: tuple[Method, Method] = ("focus_weighted", "multiplane_wiener")
 Image = NDArray[np.float64]
 
 
@@ -97,12 +97,12 @@ def _stack(peer: str, work: Path, scene: str, seed: int) -> dict[str, Any]:
 def _effects(
     stack: dict[str, Any], work: Path, scene: str, seed: int
 ) -> Iterator[tuple[str, tuple[Effect, Effect]]]:
-    """Yield each place, described, and what ``soft_focus`` and ``direct`` make of it."""
+    """Yield each place, described, and what the two methods make of it."""
     planes: dict[tuple[str, str], Image] = {}
     for kind in ("clean", "img"):
         for method in _METHODS:
             kept = work / f"{scene}_{seed}_{kind}_{method}.npy"
-            if method == "soft_focus" and kept.is_file():
+            if method == "focus_weighted" and kept.is_file():
                 planes[kind, method] = np.load(kept)
             else:
                 planes[kind, method] = _plane(stack[kind], scene, method, stack["bg"])

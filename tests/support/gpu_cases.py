@@ -25,7 +25,7 @@ from tilewright.kernels.edf.direct_filters import (
     transfer_profiles,
 )
 from tilewright.kernels.edf.direct_plane import DirectPlane, FocusMaps
-from tilewright.kernels.edf.focus import soft_focus
+from tilewright.kernels.edf.focus import focus_weighted
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.register.warp import Transform, displacement, sample
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
@@ -81,7 +81,7 @@ def cases(backend: Backend, px: int, planes: int, strips: int) -> Iterator[Case]
     yield _direct(backend, counts)
     kept = np.ones(planes, bool)
     yield Case(
-        "soft focus", lambda: soft_focus(backend, stack, NOISE, PEDESTAL, kept).image,
+        "focus weighted", lambda: focus_weighted(backend, stack, NOISE, PEDESTAL, kept).image,
         4.0 * px * px * (planes + 1),
     )  # fmt: skip
     yield _fuse(backend, counts)

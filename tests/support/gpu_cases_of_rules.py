@@ -21,7 +21,7 @@ from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_ca
 from tilewright.kernels.edf.direct_filters import make_filters, object_power
 from tilewright.kernels.edf.direct_finish import coarser, finish, floor_of, haze_moments
 from tilewright.kernels.edf.direct_plane import HALO_PX, DirectPlane
-from tilewright.kernels.edf.focus import focus_energy, psf_mean
+from tilewright.kernels.edf.focus import focus_energy, sum_projection
 from tilewright.kernels.edf.plane_order import compare_planes
 from tilewright.kernels.edf.planes import sample_planes
 from tilewright.kernels.edf.resolution import plane_resolution_px
@@ -203,7 +203,7 @@ def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
     ), stack)  # fmt: skip
     yield _case("focus energy", lambda: focus_energy(backend, stack[0])[0], stack[0])
     kernel = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1]
-    yield _case("mean blurred by the PSF", lambda: psf_mean(
+    yield _case("mean blurred by the PSF", lambda: sum_projection(
         backend, stack, kernel, 0.2, 1.0
     ).image, stack)  # fmt: skip
 

@@ -13,7 +13,7 @@ from tests.support.direct_scene import ALL, NOISE, PEDESTAL, SIZE, fine_psf, pre
 from tests.support.wavy_stack import psnr
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf import direct_filters, direct_finish, direct_plane
-from tilewright.kernels.edf.focus import soft_focus
+from tilewright.kernels.edf.focus import focus_weighted
 
 #: Of a transfer profile, cycles per pixel.
 RADIUS = np.linspace(0, np.sqrt(0.5), 129)
@@ -38,7 +38,7 @@ def test_filters_weigh_the_noise_as_wieners_does() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_plane_is_near_the_truth_in_raw_counts(cpu: Backend, seed: int) -> None:
     counts, truth, *_ = seen = sample(seed)
-    soft = soft_focus(cpu, counts, NOISE, PEDESTAL, ALL).image
+    soft = focus_weighted(cpu, counts, NOISE, PEDESTAL, ALL).image
     assert seen.psnr > psnr(soft, truth) + 3
     assert np.maximum(seen.plane, 0).mean() == pytest.approx(truth.mean(), rel=0.05)
 
@@ -194,7 +194,7 @@ def test_saturation_leaves_no_moat(monkeypatch: pytest.MonkeyPatch) -> None:
     clipped = np.minimum(counts + blob.astype(np.float32), 4000)
     saturated = (clipped >= 4000).any(axis=0)
     image = prepared.plane(clipped, saturated=saturated)
-    # What gives way to soft focus by itself would hide the moat.
+    # The fallback to ``focus_weighted`` would hide the dark ring.
     monkeypatch.setattr(direct_plane, "_GIVES_WAY", (2.0, 3.0))
     plain = prepared.plane(clipped)
     np.testing.assert_allclose(image[saturated], 4000 - PEDESTAL, rtol=0.06)

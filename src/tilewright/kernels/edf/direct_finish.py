@@ -19,7 +19,7 @@ from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.edf.direct_filters import FINE, Channel, profile_at
 from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, Direct, FocusMaps, finer, halved
 
-#: Beside what was not seen (the mosaic's border, gaps, saturation) the result is the soft-focus
+#: Beside what was not seen (the mosaic's border, gaps, saturation) the result is the focus-weighted
 #: projection, over so many px: at the border the filters lose 2 to 4 dB.
 BORDER_PX = 8.0
 _SATURATED_PX = 8
@@ -94,7 +94,7 @@ def trust_in(
     seen: NDArray[np.bool_] | None = None,
     saturated: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
-    """Return the share (y, x) of the estimate to take, 0 to 1; the rest is soft focus.
+    """Return the share (y, x) of the estimate to take, 0 to 1; the rest is ``focus_weighted``.
 
     Parameters
     ----------

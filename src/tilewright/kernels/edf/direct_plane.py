@@ -36,9 +36,9 @@ _SPREAD = 0.65
 #: told from noise: with 1e-3 dim sets lose 0.4 dB, with 0.06 0.2.
 _LEVEL_PX, _LEAST_LEVEL = 12.0, 0.06
 #: Pixels so many standard deviations of their noise below zero are no noise. Between these shares
-#: of them, over so many px, the soft-focus projection takes the estimate's place. With an aperture
-#: told 30 % too large a tenth of wavy tissue has more than the lower, with one told 10 % too large
-#: nothing has, and there the estimate is 4 dB better than soft focus.
+#: of them, over so many px, the focus-weighted projection takes the estimate's place. With an
+#: aperture told 30 % too large a tenth of wavy tissue has more than the lower, with one told 10 %
+#: too large nothing has, and there the estimate is 4 dB better than ``focus_weighted``.
 _DEEP, _DEEP_PX, _GIVES_WAY = 3.0, 16.0, (0.25, 0.5)
 #: Pixels around a tile that reach into it: a filter, or three sigma of the wide energy and its
 #: band.
@@ -58,7 +58,7 @@ class Direct(NamedTuple):
     the sharpest plane, -1 where none stands out; ``weights`` (kept z, y, x), sum 1;
     ``variance`` of the image by noise, counts²; ``deep``, the share of pixels of the estimate more
     than three standard deviations of their noise, and half a count, below 0; ``gave_way``, the
-    share of the soft-focus projection that was taken for it.
+    share of the focus-weighted projection that was taken for it.
     """
 
     image: Array
@@ -275,7 +275,7 @@ class DirectPlane:
         stack : array, shape (z, y, x)
             Raw counts of all planes, also those that are not kept.
         trust : ndarray of float32, shape (y, x), optional
-            Share of the estimate, the rest is the soft-focus projection; from
+            Share of the estimate, the rest is the focus-weighted projection; from
             :func:`tilewright.kernels.edf.direct_finish.trust_in`. Without it the estimate does not
             give way either.
 

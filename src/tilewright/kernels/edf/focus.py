@@ -45,7 +45,7 @@ class Projection(NamedTuple):
     winner: Array
 
 
-def soft_focus(
+def focus_weighted(
     backend: Backend, stack: Any, noise: NoiseModel, pedestal_counts: float, kept: Bools
 ) -> Projection:
     """Mix the planes of a raw stack (z, y, x) by how much detail each shows at a pixel.
@@ -92,7 +92,7 @@ def soft_focus(
     return Projection(image, height, winner)
 
 
-def psf_mean(
+def sum_projection(
     backend: Backend,
     stack: Any,
     kernel: NDArray[Any],

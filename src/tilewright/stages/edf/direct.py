@@ -132,7 +132,7 @@ class _Found(NamedTuple):
 class _Tile(NamedTuple):
     """What the first pass keeps of a tile in memory.
 
-    ``told``: pixels far below 0, and pixels where soft focus was taken for them.
+    ``told``: pixels far below 0, and pixels that ``focus_weighted`` replaces.
     """
 
     region: Region

@@ -77,7 +77,7 @@ class DirectPlan:
     def record(self) -> dict[str, Any]:
         """What the output says of it."""
         return {
-            "method": "direct",
+            "method": "multiplane_wiener",
             "scale": 1.0,
             "haze_share": self.haze_share,
             "resolution_px": self.resolution_px,

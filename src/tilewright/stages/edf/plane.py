@@ -28,8 +28,8 @@ from tilewright.kernels.edf.focus import (
     HALO_PX,
     Projection,
     focus_energy,
-    psf_mean,
-    soft_focus,
+    focus_weighted,
+    sum_projection,
 )
 from tilewright.kernels.noise import NoiseModel
 from tilewright.runtime.files import atomic_path, scratch_folder
@@ -47,7 +47,7 @@ from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
 _SMALLEST = Smallest("edf_plane", "all planes of its smallest part of a chunk")
 _SAMPLES = Smallest("edf_plane", "the middle of a chunk, by which it judges the planes")
-Method = Literal["direct", "psf_mean", "soft_focus"]
+Method = Literal["multiplane_wiener", "sum_projection", "focus_weighted"]
 
 
 @memory_noted(_SAMPLES)
@@ -64,10 +64,10 @@ def edf_plane(
 ) -> None:
     """Project a mosaic z-stack to one in-focus plane.
 
-    ``psf_mean`` is the sum over z blurred with the in-focus PSF and multiplied with the share
+    ``sum_projection`` is the sum over z blurred with the in-focus PSF and multiplied with the share
     of the PSF's light in its central plane: the counts of a raw plane with everything in
-    focus. ``soft_focus`` mixes raw planes with weights that sum to 1. ``direct`` estimates what
-    ``psf_mean`` wants from the raw stack, with filters over all planes
+    focus. ``focus_weighted`` mixes raw planes with weights that sum to 1. ``multiplane_wiener``
+    estimates what ``sum_projection`` wants from the raw stack, with filters over all planes
     (:mod:`tilewright.kernels.edf.direct_plane`). None scales with the image, so the counts of all
     cycles and samples compare. A stack of one plane passes through.
 
@@ -75,11 +75,11 @@ def edf_plane(
     ``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of
     the decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
     ``excluded_planes`` (a list of ``z`` and ``reason``), for
-    ``soft_focus`` and ``direct`` the camera noise found, ``noise_gain`` and
-    ``read_noise_counts``, and for ``direct`` the ``haze_share`` of the plane's floor that was
-    taken out, its mean in counts (``haze_counts``), ``resolution_px`` (None: fewer than four
-    planes) and the pixels more than three standard deviations below zero (``below_noise``). The
-    height map is a float32 TIFF, in µm above plane 0, of every eighth pixel (the soft argmax of
+    ``focus_weighted`` and ``multiplane_wiener`` the camera noise found, ``noise_gain`` and
+    ``read_noise_counts``, and for ``multiplane_wiener`` the ``haze_share`` of the plane's floor
+    that was taken out, its mean in counts (``haze_counts``), ``resolution_px`` (None: fewer than
+    four planes) and the pixels more than three standard deviations below zero (``below_noise``).
+    The height map is a float32 TIFF, in µm above plane 0, of every eighth pixel (the soft argmax of
     the focus energy; mid-stack where nothing is in focus).
 
     Parameters
@@ -92,13 +92,13 @@ def edf_plane(
         Height map (TIFF).
     backend : Backend
         Where to compute; its ``workers`` threads project chunks.
-    method : {"direct", "psf_mean", "soft_focus"}
-        ``psf_mean`` needs a source that was deconvolved (its attributes have ``iterations``).
-        ``direct`` needs the stitched source; where one plane of several is usable it is
-        ``soft_focus``, which is that plane.
+    method : {"multiplane_wiener", "sum_projection", "focus_weighted"}
+        ``sum_projection`` needs a source that was deconvolved (its attributes have ``iterations``).
+        ``multiplane_wiener`` needs the stitched source; where one plane of several is usable it is
+        ``focus_weighted``, which is that plane.
     psf_file : Path, optional
         The PSF of the deconvolution, see ``stages.deconvolve.mosaic_psf``; only
-        ``psf_mean`` and ``direct`` read it.
+        ``sum_projection`` and ``multiplane_wiener`` read it.
     ome_zarr_version : {"0.4", "0.5"}
         Version of OME-NGFF.
 
@@ -232,7 +232,7 @@ def _stream(
 class ProjectionPlan:
     """How the stacks of all chunks are projected, and what the output records of it.
 
-    Where there is a ``direct`` plan it does all this instead.
+    Where there is a ``multiplane_wiener`` plan it does all this instead.
     """
 
     project: Callable[[Backend, NDArray[Any]], Projection]
@@ -261,31 +261,31 @@ def plan_projection(
     job = ProjectionPlan(_single(pedestal), 0, {"method": "none", "scale": 1.0, **told})
     if mosaic.shape[0] == 1:
         return job
-    if method == "psf_mean" and not deconvolved:
+    if method == "sum_projection" and not deconvolved:
         raise ProcessingError(
-            f"edf: method psf_mean needs a deconvolved stack, but {mosaic.path} has not been "
-            "deconvolved; give direct or soft_focus"
+            f"edf: method sum_projection needs a deconvolved stack, but {mosaic.path} has not been "
+            "deconvolved; give direct or focus_weighted"
         )
-    if method == "direct" and deconvolved:
+    if method == "multiplane_wiener" and deconvolved:
         raise ProcessingError(
             f"edf: method direct needs the stitched stack, but {mosaic.path} has been "
-            "deconvolved; give the stitched one, or psf_mean"
+            "deconvolved; give the stitched one, or sum_projection"
         )
     kept = np.ones(mosaic.shape[0], bool)
     survey = None if deconvolved else survey_stack(backend, mosaic)
     if survey is not None:
         told, kept = survey.record, survey.kept
-    if method == "direct" and survey is not None and kept.sum() > 1:
+    if method == "multiplane_wiener" and survey is not None and kept.sum() > 1:
         size = direct_psf_size(mosaic)
         psf = mosaic_psf(mosaic, optics or {}, psf_file, **size)
         wide = None if psf_file is not None else wide_profiles(mosaic, optics or {}, **size)
         plan = plan_direct(backend, mosaic, kept, survey.noise, psf, wide)
         job = replace(job, record=plan.record, direct=plan)
-    elif method == "soft_focus" or survey is not None:
+    elif method == "focus_weighted" or survey is not None:
         noise = survey.noise if survey else measure_noise(backend, mosaic, kept, pedestal)
-        job = _soft_focus_job(job, noise, kept, pedestal)
+        job = _focus_weighted_job(job, noise, kept, pedestal)
     else:
-        job = _psf_mean_job(job, backend, mosaic, pedestal, optics, psf_file)
+        job = _sum_projection_job(job, backend, mosaic, pedestal, optics, psf_file)
     return replace(job, record={**job.record, **told})
 
 
@@ -299,7 +299,7 @@ def _single(pedestal: float) -> Callable[[Backend, NDArray[Any]], Projection]:
     return run
 
 
-def _psf_mean_job(
+def _sum_projection_job(
     job: ProjectionPlan,
     backend: Backend,
     mosaic: Mosaic,
@@ -315,24 +315,24 @@ def _psf_mean_job(
     floor = _floor_energy(backend, mosaic)
 
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
-        return psf_mean(backend, stack - np.float32(pedestal), kernel, scale, floor)
+        return sum_projection(backend, stack - np.float32(pedestal), kernel, scale, floor)
 
     return replace(
         job,
         project=run,
         halo_px=max(HALO_PX, max(kernel.shape) // 2),
-        record={"method": "psf_mean", "scale": scale},
+        record={"method": "sum_projection", "scale": scale},
     )
 
 
-def _soft_focus_job(
+def _focus_weighted_job(
     job: ProjectionPlan, noise: NoiseModel, kept: NDArray[np.bool_], pedestal: float
 ) -> ProjectionPlan:
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
-        return soft_focus(backend, stack, noise, pedestal, kept)
+        return focus_weighted(backend, stack, noise, pedestal, kept)
 
     record = {
-        "method": "soft_focus",
+        "method": "focus_weighted",
         "scale": 1.0,
         "noise_gain": noise.gain,
         "read_noise_counts": noise.read_noise_counts,

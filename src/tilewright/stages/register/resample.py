@@ -128,7 +128,7 @@ class _Source:
 
     @property
     def haze_counts(self) -> float:
-        """Mean light that was taken out of the plane as haze (``edf.method: direct``)."""
+        """Mean light removed from the plane as haze (``edf.method: multiplane_wiener``)."""
         return float(self.mosaic.attributes.get("haze_counts") or 0)
 
     def read(self, backend: Backend, region: Region) -> NDArray[np.uint16]:
