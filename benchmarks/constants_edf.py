@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.direct_plane import psnr
+from benchmarks.multiplane_wiener import psnr
 from benchmarks.scenes import edf as edf_scenes
 from benchmarks.scenes.edf import DESIGNS, Scene
 from benchmarks.specks import _effects, _stack
@@ -75,9 +75,9 @@ def _tissue(design: str, peer: str, work: Path) -> float:
 def _debris(scenes: list[str], peer: str, work: Path) -> dict[str, float]:
     """Return how far from debris the stage's plane is right, and its darkest ring."""
     found = [
-        direct
+        wiener
         for scene in scenes
-        for _, (_, direct) in _effects(_stack(peer, work, scene, SEED), work, scene, SEED)
+        for _, (_, wiener) in _effects(_stack(peer, work, scene, SEED), work, scene, SEED)
     ]
     reach, low = (np.array([getattr(e, key) for e in found]) for key in ("reach", "low"))
     return {"reach": float(reach.mean()), "low": float(np.nanmin(low))}

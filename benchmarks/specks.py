@@ -58,19 +58,19 @@ def main() -> None:
         work.mkdir(exist_ok=True)
         rows = []
         print(f"{'scene':10}{'place':>6}{'peak':>9}{'radius':>7}{'plane':>6}{'specks':>7}", end="")
-        print(f"{'low':>14}{'high':>14}{'zeros %':>14}{'reach px':>12}   (soft, direct)")
+        print(f"{'low':>14}{'high':>14}{'zeros %':>14}{'reach px':>12}   (soft, wiener)")
         for scene in options.scenes:
             for seed in options.seeds:
                 stack = _stack(options.peer_python, work, scene, seed)
                 for name, effects in _effects(stack, work, scene, seed):
                     rows.append(effects)
-                    soft, direct = effects
+                    soft, wiener = effects
                     cells = "".join(
-                        f"{a:7.2f}{b:7.2f}" for a, b in zip(soft[:2], direct[:2], strict=True)
+                        f"{a:7.2f}{b:7.2f}" for a, b in zip(soft[:2], wiener[:2], strict=True)
                     )
                     print(
-                        f"{name}{cells}{100 * soft.zeros:7.2f}{100 * direct.zeros:7.2f}"
-                        f"{soft.reach:6d}{direct.reach:6d}",
+                        f"{name}{cells}{100 * soft.zeros:7.2f}{100 * wiener.zeros:7.2f}"
+                        f"{soft.reach:6d}{wiener.reach:6d}",
                         flush=True,
                     )
     for which, name in enumerate(_METHODS):

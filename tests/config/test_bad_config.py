@@ -90,7 +90,9 @@ def test_a_plane_of_deconvolved_stacks_needs_them(config: dict[str, Any]) -> Non
     assert re.search(r"edf.method is 'sum_projection'.*set edf.method: auto", said)
 
 
-def test_the_direct_plane_needs_optics_and_no_deconvolution(config: dict[str, Any]) -> None:
+def test_the_multiplane_wiener_plane_needs_optics_and_no_deconvolution(
+    config: dict[str, Any],
+) -> None:
     set_key(config, "edf.method", "multiplane_wiener")
     settings = load_experiment(config).settings
     assert settings.needs_psf

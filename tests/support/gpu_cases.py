@@ -16,7 +16,8 @@ from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
-from tilewright.kernels.edf.direct_filters import (
+from tilewright.kernels.edf.focus import focus_weighted
+from tilewright.kernels.edf.wiener_filters import (
     FINE,
     Channel,
     make_filters,
@@ -24,8 +25,7 @@ from tilewright.kernels.edf.direct_filters import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.edf.direct_plane import DirectPlane, FocusMaps
-from tilewright.kernels.edf.focus import focus_weighted
+from tilewright.kernels.edf.wiener_plane import FocusMaps, WienerPlane
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.register.warp import Transform, displacement, sample
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
@@ -49,8 +49,8 @@ class Case:
     ffts : tuple of (int, tuple of int)
         Number and shape of its real FFTs.
     voxels : float
-        Of the raw data that one call serves in a cycle with the direct plane; 0 where such a
-        cycle does not need it, or not for its voxels.
+        Of the raw data that one call serves in a cycle with the multi-plane Wiener plane; 0 where
+        such a cycle does not need it, or not for its voxels.
     tolerance : float
         Largest difference between devices, relative to the largest value.
     """
@@ -107,7 +107,7 @@ def _richardson_lucy(backend: Backend, counts: Any) -> Case:
     )  # fmt: skip
 
 
-def direct_maps(counts: Any, backend: Backend) -> tuple[Channel, FocusMaps]:
+def wiener_maps(counts: Any, backend: Backend) -> tuple[Channel, FocusMaps]:
     """Return a channel and its maps for windows of the size of the counts (z, y, x)."""
     planes = counts.shape[0]
     fine = (VOXEL_UM[0] / FINE, *VOXEL_UM[1:])
@@ -121,13 +121,13 @@ def direct_maps(counts: Any, backend: Backend) -> tuple[Channel, FocusMaps]:
 
 def _direct(backend: Backend, counts: Any) -> Case:
     planes, px = counts.shape[:2]
-    channel, maps = direct_maps(counts, backend)
-    direct, stack = DirectPlane(maps, make_filters(channel)), backend.asarray(counts)
+    channel, maps = wiener_maps(counts, backend)
+    wiener, stack = WienerPlane(maps, make_filters(channel)), backend.asarray(counts)
     ffts = ((2 * planes, (px, px)),)
     bytes_ = 4.0 * px * px * (2 * planes + 1)
     return Case(
-        "direct plane",
-        lambda: direct.project(stack).image,
+        "multi-plane Wiener plane",
+        lambda: wiener.project(stack).image,
         bytes_,
         ffts,
         voxels=float(counts.size),

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from tests.support.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, direct_maps, tissue
+from tests.support.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, tissue, wiener_maps
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.psf import gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
 from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
-from tilewright.kernels.edf.direct_filters import make_filters, object_power
-from tilewright.kernels.edf.direct_finish import coarser, finish, floor_of, haze_moments
-from tilewright.kernels.edf.direct_plane import HALO_PX, DirectPlane
 from tilewright.kernels.edf.focus import focus_energy, sum_projection
 from tilewright.kernels.edf.plane_order import compare_planes
 from tilewright.kernels.edf.planes import sample_planes
 from tilewright.kernels.edf.resolution import plane_resolution_px
+from tilewright.kernels.edf.wiener_filters import make_filters, object_power
+from tilewright.kernels.edf.wiener_finish import coarser, finish, floor_of, haze_moments
+from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.noise import photon_transfer
@@ -182,7 +182,7 @@ def _thinning(backend: Backend, counts: Any) -> Case:
 
 def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
     stack, kept = backend.asarray(counts), np.ones(len(counts), bool)
-    channel, maps = direct_maps(counts, backend)
+    channel, maps = wiener_maps(counts, backend)
     used = maps.bins_used(counts)
 
     def gain() -> Any:
@@ -212,8 +212,8 @@ def _finishes(backend: Backend, counts: Any) -> Iterator[Case]:
     # haze needs windows of 240 px
     side = max(counts.shape[1], 2 * HALO_PX + 64)
     wide = tissue(side, len(counts))
-    channel, maps = direct_maps(wide, backend)
-    found = DirectPlane(maps, make_filters(channel)).project(wide)
+    channel, maps = wiener_maps(wide, backend)
+    found = WienerPlane(maps, make_filters(channel)).project(wide)
     yield _case("haze", lambda: haze_moments(channel, maps, wide, found), wide)
     floor = floor_of(backend, coarser(found.image))
     yield _case(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
-from tilewright.kernels.edf.direct_filters import WIDE_RADII, transfer_profiles
+from tests.support.wiener_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
 from tilewright.kernels.edf.specks import SpeckModel, speck_level, without_specks
+from tilewright.kernels.edf.wiener_filters import WIDE_RADII, transfer_profiles
 from tilewright.kernels.noise import NoiseModel
 
 NOISE = NoiseModel(1.0, 1.6)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tests.stages.edf import edf_runs
 from tests.stages.edf.edf_runs import CPU, DECONVOLVED, light_of, projected, run, store
-from tests.support.direct_scene import scene
 from tests.support.runs import digests
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
+from tests.support.wiener_scene import scene
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend

@@ -10,9 +10,9 @@ from scipy import ndimage
 
 from tests.stages.edf.edf_runs import store
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.kernels.edf.direct_finish import mirrored
-from tilewright.stages.edf.direct_plan import look
+from tilewright.kernels.edf.wiener_finish import mirrored
 from tilewright.stages.edf.stack_survey import unseen
+from tilewright.stages.edf.wiener_plan import look
 
 PEDESTAL = 400
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.edf.direct_filters import make_filters
-from tilewright.kernels.edf.direct_plane import HALO_PX, DirectPlane, FocusMaps
+from tilewright.kernels.edf.wiener_filters import make_filters
+from tilewright.kernels.edf.wiener_plane import HALO_PX, FocusMaps, WienerPlane
 
 #: Correlation of two halves at the finest detail that both together hold.
 THRESHOLD = 1 / 7
@@ -95,7 +95,7 @@ def plane_resolution_px(
     maps : FocusMaps
         Of windows of the samples' size.
     used : ndarray of float64, shape (2, planes, noise levels)
-        From :meth:`tilewright.kernels.edf.direct_plane.FocusMaps.bins_used`.
+        From :meth:`tilewright.kernels.edf.wiener_plane.FocusMaps.bins_used`.
     samples : sequence of array, shape (z, y, x)
         Raw counts of different places.
     ceiling : float
@@ -115,7 +115,7 @@ def plane_resolution_px(
         here = np.zeros_like(maps.channel.kept)
         here[kept[first::2]] = True
         half = maps.of_planes(here)
-        halves.append(DirectPlane(half, make_filters(half.channel, used)))
+        halves.append(WienerPlane(half, make_filters(half.channel, used)))
     inner = (slice(HALO_PX, -HALO_PX),) * 2
     sums = []
     for sample in samples:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.kernels.backend import cells, fast_len
-from tilewright.kernels.edf.direct_filters import FINE, profile_at
+from tilewright.kernels.edf.wiener_filters import FINE, profile_at
 from tilewright.kernels.noise import NoiseModel
 
 #: Windows are looked at at one pixel of so many.
@@ -75,7 +75,7 @@ class SpeckModel:
     Attributes
     ----------
     profiles : ndarray of float64, shape (z, radii)
-        From :func:`tilewright.kernels.edf.direct_filters.transfer_profiles`, at so many radii that
+        From :func:`tilewright.kernels.edf.wiener_filters.transfer_profiles`, at so many radii that
         light is known 128 px from the axis.
     kept : ndarray of bool, shape (z,)
         Planes that count.

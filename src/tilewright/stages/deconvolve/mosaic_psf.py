@@ -16,7 +16,7 @@ from tilewright.kernels.deconvolve.psf import (
     measured_psf,
     radial_gibson_lanni,
 )
-from tilewright.kernels.edf.direct_filters import ring_profiles
+from tilewright.kernels.edf.wiener_filters import ring_profiles
 
 #: Radius to which the wide PSF is known, and its samples per pixel.
 _WIDE_PX, _PER_PX = 256, 6

@@ -34,14 +34,19 @@ from tilewright.kernels.edf.focus import (
 from tilewright.kernels.noise import NoiseModel
 from tilewright.runtime.files import atomic_path, scratch_folder
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf, wide_profiles
-from tilewright.stages.edf.direct import GPU_THREADS, HEIGHT_STEP_PX, Streamed, stream_direct
-from tilewright.stages.edf.direct_plan import DirectPlan, direct_psf_size, plan_direct
+from tilewright.stages.edf.multiplane_wiener import (
+    GPU_THREADS,
+    HEIGHT_STEP_PX,
+    Streamed,
+    stream_wiener,
+)
 from tilewright.stages.edf.stack_survey import (
     chunk_windows,
     measure_noise,
     sample_cells,
     survey_stack,
 )
+from tilewright.stages.edf.wiener_plan import WienerPlan, plan_wiener, wiener_psf_size
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
@@ -68,7 +73,7 @@ def edf_plane(
     of the PSF's light in its central plane: the counts of a raw plane with everything in
     focus. ``focus_weighted`` mixes raw planes with weights that sum to 1. ``multiplane_wiener``
     estimates what ``sum_projection`` wants from the raw stack, with filters over all planes
-    (:mod:`tilewright.kernels.edf.direct_plane`). None scales with the image, so the counts of all
+    (:mod:`tilewright.kernels.edf.wiener_plane`). None scales with the image, so the counts of all
     cycles and samples compare. A stack of one plane passes through.
 
     The output is uint16 without pedestal and has z = 1; its attributes are ``pedestal_counts`` 0,
@@ -128,11 +133,11 @@ def edf_plane(
             ome_zarr_version=ome_zarr_version,
         ) as writer,
     ):
-        if job.direct is None:
+        if job.wiener is None:
             done = _stream(backend, inner, mosaic, job, writer)
         else:
             with scratch_folder(Path(output)) as folder:
-                done = stream_direct(backend, mosaic, job.direct, writer, folder)
+                done = stream_wiener(backend, mosaic, job.wiener, writer, folder)
         heights, usage, clipped, record = done
         decided = max(int(usage[:-1].sum()), 1)
         writer.attributes.update(
@@ -238,7 +243,7 @@ class ProjectionPlan:
     project: Callable[[Backend, NDArray[Any]], Projection]
     halo_px: int
     record: dict[str, Any]
-    direct: DirectPlan | None = None
+    wiener: WienerPlan | None = None
 
 
 def plan_projection(
@@ -264,11 +269,11 @@ def plan_projection(
     if method == "sum_projection" and not deconvolved:
         raise ProcessingError(
             f"edf: method sum_projection needs a deconvolved stack, but {mosaic.path} has not been "
-            "deconvolved; give direct or focus_weighted"
+            "deconvolved; give multiplane_wiener or focus_weighted"
         )
     if method == "multiplane_wiener" and deconvolved:
         raise ProcessingError(
-            f"edf: method direct needs the stitched stack, but {mosaic.path} has been "
+            f"edf: method multiplane_wiener needs the stitched stack, but {mosaic.path} has been "
             "deconvolved; give the stitched one, or sum_projection"
         )
     kept = np.ones(mosaic.shape[0], bool)
@@ -276,11 +281,11 @@ def plan_projection(
     if survey is not None:
         told, kept = survey.record, survey.kept
     if method == "multiplane_wiener" and survey is not None and kept.sum() > 1:
-        size = direct_psf_size(mosaic)
+        size = wiener_psf_size(mosaic)
         psf = mosaic_psf(mosaic, optics or {}, psf_file, **size)
         wide = None if psf_file is not None else wide_profiles(mosaic, optics or {}, **size)
-        plan = plan_direct(backend, mosaic, kept, survey.noise, psf, wide)
-        job = replace(job, record=plan.record, direct=plan)
+        plan = plan_wiener(backend, mosaic, kept, survey.noise, psf, wide)
+        job = replace(job, record=plan.record, wiener=plan)
     elif method == "focus_weighted" or survey is not None:
         noise = survey.noise if survey else measure_noise(backend, mosaic, kept, pedestal)
         job = _focus_weighted_job(job, noise, kept, pedestal)

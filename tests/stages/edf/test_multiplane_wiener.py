@@ -12,11 +12,11 @@ import tifffile
 from numpy.typing import NDArray
 
 from tests.stages.edf.edf_runs import CPU, DECONVOLVED, OPTICS, projected, run, store
-from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
 from tests.support.wavy_stack import psnr
+from tests.support.wiener_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.stages.edf import direct as direct_edf
+from tilewright.stages.edf import multiplane_wiener
 from tilewright.stages.edf import plane as edf
 
 DIRECT: dict[str, Any] = {"method": "multiplane_wiener"}
@@ -86,7 +86,7 @@ def test_tiles_and_threads_are_invisible(
     monkeypatch.setattr(edf, "plan_projection", lambda *_: plan)
     results = []
     for chunk_px, tile_px, workers in SPLITS:
-        monkeypatch.setattr(direct_edf, "_TILE_PX", tile_px)
+        monkeypatch.setattr(multiplane_wiener, "_TILE_PX", tile_px)
         backend = dataclasses.replace(CPU, workers=workers)
         mosaic, heights = projected(tmp_path, stack, chunk_px, backend=backend, **DIRECT)
         results.append((mosaic.read(0).astype(int), mosaic, heights))
@@ -116,7 +116,7 @@ def test_specks_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
             plan = edf.plan_projection(CPU, open_mosaic(source), "multiplane_wiener", OPTICS, None)
         with monkeypatch.context() as patch:
             patch.setattr(edf, "plan_projection", lambda *_, plan=plan: plan)
-            patch.setattr(direct_edf, "_TILE_PX", tile_px)
+            patch.setattr(multiplane_wiener, "_TILE_PX", tile_px)
             images.append(run(tmp_path, source, **DIRECT)[0].read(0).astype(float))
     clean, whole, tiled = images
     y, x = np.mgrid[:SIZE, :SIZE]
@@ -221,7 +221,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     def full_disk(*args: Any, **kwargs: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(direct_edf, "finish", full_disk)
+    monkeypatch.setattr(multiplane_wiener, "finish", full_disk)
     with pytest.raises(OSError, match="no space"):
         run(tmp_path, source, **DIRECT)
     assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]

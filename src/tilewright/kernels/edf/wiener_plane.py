@@ -1,8 +1,8 @@
 """The in-focus plane of a z-stack, estimated directly: a local mixture of multi-plane filters.
 
 Where an image is in focus, and how far light spreads in depth there, is read off the band-pass
-energy of its planes; it says which of the filters of :mod:`.direct_filters` to
-take at each pixel. :mod:`.direct_finish` has what comes before and after.
+energy of its planes; it says which of the filters of :mod:`.wiener_filters` to
+take at each pixel. :mod:`.wiener_finish` has what comes before and after.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.edf.direct_filters import (
+from tilewright.kernels.edf.focus import BAND_SIGMA_PX
+from tilewright.kernels.edf.wiener_filters import (
     NOISE_LEVELS,
     Channel,
     Filters,
 )
-from tilewright.kernels.edf.focus import BAND_SIGMA_PX
 from tilewright.kernels.noise import NoiseModel
 
 #: Focus energy is kept, and maps are returned, at one pixel of this many.
@@ -50,15 +50,15 @@ _ROWS = 8
 _SHARE_PARTS = 2**20
 
 
-class Direct(NamedTuple):
+class WienerProjection(NamedTuple):
     """A plane out of a stack, on the backend.
 
     ``image`` (y, x) float32 counts over the pedestal, not clipped at 0. The others have one pixel
     of 4 × 4, float32: ``height`` and ``spread`` of the focus weights, in planes; ``winner`` int32,
     the sharpest plane, -1 where none stands out; ``weights`` (kept z, y, x), sum 1;
     ``variance`` of the image by noise, counts²; ``deep``, the share of pixels of the estimate more
-    than three standard deviations of their noise, and half a count, below 0; ``gave_way``, the
-    share of the focus-weighted projection that was taken for it.
+    than three standard deviations of their noise, and half a count, below 0; ``fallback_fraction``,
+    the share of the focus-weighted projection that was taken for it.
     """
 
     image: Array
@@ -68,7 +68,7 @@ class Direct(NamedTuple):
     weights: Array
     variance: Array
     deep: Array
-    gave_way: Array
+    fallback_fraction: Array
 
 
 class _Focus(NamedTuple):
@@ -240,7 +240,7 @@ class FocusMaps:
         return total
 
 
-class DirectPlane:
+class WienerPlane:
     """Filters and buffers for the windows of a mosaic, all of one size.
 
     Parameters
@@ -267,7 +267,7 @@ class DirectPlane:
         self._mixing = maps.backend.asarray(filters.mixing)
         self._noise = maps.backend.asarray(filters.noise)
 
-    def project(self, stack: Any, trust: NDArray[np.float32] | None = None) -> Direct:
+    def project(self, stack: Any, trust: NDArray[np.float32] | None = None) -> WienerProjection:
         """Estimate the plane of a window.
 
         Parameters
@@ -276,7 +276,7 @@ class DirectPlane:
             Raw counts of all planes, also those that are not kept.
         trust : ndarray of float32, shape (y, x), optional
             Share of the estimate, the rest is the focus-weighted projection; from
-            :func:`tilewright.kernels.edf.direct_finish.trust_in`. Without it the estimate does not
+            :func:`tilewright.kernels.edf.wiener_finish.trust_in`. Without it the estimate does not
             give way either.
 
         Raises
@@ -292,14 +292,21 @@ class DirectPlane:
             noise = noise + share * self._noise[spread][z, n]
         noise *= seen.variance
         image = self._mixed(seen.spectra, shares)
-        deep, gave_way = self._overcorrected(image, noise, trust)
+        deep, fallback_fraction = self._overcorrected(image, noise, trust)
         if trust is not None:
-            if bool(gave_way.any()):
-                local = 1 - finer(self.backend.xp, gave_way, POOL_PX)
+            if bool(fallback_fraction.any()):
+                local = 1 - finer(self.backend.xp, fallback_fraction, POOL_PX)
                 trust = np.minimum(trust, self.backend.to_numpy(local))
             self._mix_soft(image, stack, seen.weights, trust)
-        return Direct(
-            image, seen.height, seen.spread, seen.winner, seen.weights, noise, deep, gave_way
+        return WienerProjection(
+            image,
+            seen.height,
+            seen.spread,
+            seen.winner,
+            seen.weights,
+            noise,
+            deep,
+            fallback_fraction,
         )
 
     def _overcorrected(
@@ -318,8 +325,8 @@ class DirectPlane:
         deep = halved(halved(below.astype(xp.float32)))
         around = self.backend.ndimage.gaussian_filter(deep, sigma, mode="wrap", truncate=3.0)
         from_share, to_share = _GIVES_WAY
-        gave_way = (around - np.float32(from_share)) / np.float32(to_share - from_share)
-        return deep, xp.clip(gave_way, 0, 1)
+        fallback_fraction = (around - np.float32(from_share)) / np.float32(to_share - from_share)
+        return deep, xp.clip(fallback_fraction, 0, 1)
 
     def _mixed(self, spectra: list[Array], shares: Array) -> Array:
         """Return the image (y, x): filtered images, each times its share."""

@@ -13,10 +13,10 @@ from scipy import fft, ndimage
 from tests.support.wavy_stack import psnr
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
-from tilewright.kernels.edf import direct_filters
-from tilewright.kernels.edf.direct_filters import FINE, Channel
-from tilewright.kernels.edf.direct_finish import fill, haze_moments, haze_share, mirrored, trust_in
-from tilewright.kernels.edf.direct_plane import HALO_PX, Direct, DirectPlane, FocusMaps
+from tilewright.kernels.edf import wiener_filters
+from tilewright.kernels.edf.wiener_filters import FINE, Channel
+from tilewright.kernels.edf.wiener_finish import fill, haze_moments, haze_share, mirrored, trust_in
+from tilewright.kernels.edf.wiener_plane import HALO_PX, FocusMaps, WienerPlane, WienerProjection
 from tilewright.kernels.noise import NoiseModel
 
 PLANES, SIZE, STEP_UM, PIXEL_UM = 9, 192, 1.5, 0.377
@@ -33,7 +33,7 @@ def fine_psf() -> Image:
     """Return the PSF at half the step."""
     voxel = (STEP_UM / FINE, PIXEL_UM, PIXEL_UM)
     return gibson_lanni(
-        OPTICS, voxel, direct_filters.psf_planes(PLANES, STEP_UM), max_lateral_px=65
+        OPTICS, voxel, wiener_filters.psf_planes(PLANES, STEP_UM), max_lateral_px=65
     )
 
 
@@ -120,18 +120,18 @@ class Prepared:
         window, there = counts[:, y][:, :, x], seen[y][:, x]
         border = np.minimum.outer(*far).astype(np.float32)
         trust = trust_in(border, there, clipped[y][:, x])
-        found = self.direct(sides).project(fill(window, there), trust)
+        found = self.wiener_plane(sides).project(fill(window, there), trust)
         image: Image = self.backend.to_numpy(found.image)
         return image[HALO_PX:, HALO_PX:][: rows.stop - rows.start, : counts.shape[2]]
 
-    def direct(self, sides: list[int]) -> DirectPlane:
+    def wiener_plane(self, sides: list[int]) -> WienerPlane:
         maps = FocusMaps(self.backend, self.channel, NOISE, PEDESTAL, (sides[0], sides[1]))
-        return DirectPlane(maps, self.filters)
+        return WienerPlane(maps, self.filters)
 
-    def whole(self, counts: Image) -> tuple[FocusMaps, Direct]:
+    def whole(self, counts: Image) -> tuple[FocusMaps, WienerProjection]:
         """Return a mosaic taken as one circular window."""
-        direct = self.direct(list(counts.shape[1:]))
-        return direct.maps, direct.project(counts)
+        wiener = self.wiener_plane(list(counts.shape[1:]))
+        return wiener.maps, wiener.project(counts)
 
     def haze_share(self, counts: Image) -> float:
         """Return the share that a window tells which has the mosaic within its halo."""
@@ -142,12 +142,12 @@ class Prepared:
 
 def prepare(backend: Backend, counts: Image, kept: NDArray[np.bool_] = ALL) -> Prepared:
     """Return the filters of a mosaic that is its own sample."""
-    profiles = direct_filters.transfer_profiles(fine_psf())
-    power = direct_filters.object_power(backend, [counts], profiles, kept)
-    variance = direct_filters.mean_variance(NOISE, [counts[kept]], PEDESTAL)
+    profiles = wiener_filters.transfer_profiles(fine_psf())
+    power = wiener_filters.object_power(backend, [counts], profiles, kept)
+    variance = wiener_filters.mean_variance(NOISE, [counts[kept]], PEDESTAL)
     channel = Channel(profiles, kept, power, variance)
     maps = FocusMaps(backend, channel, NOISE, PEDESTAL, (counts.shape[1], counts.shape[2]))
-    return Prepared(backend, channel, direct_filters.make_filters(channel, maps.bins_used(counts)))
+    return Prepared(backend, channel, wiener_filters.make_filters(channel, maps.bins_used(counts)))
 
 
 class Sample(NamedTuple):

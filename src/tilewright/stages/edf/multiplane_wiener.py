@@ -24,8 +24,9 @@ from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import StoreWriter
 from tilewright.kernels.backend import Backend, cells
 from tilewright.kernels.device_memory import Smallest, shrinking
-from tilewright.kernels.edf.direct_filters import window_len
-from tilewright.kernels.edf.direct_finish import (
+from tilewright.kernels.edf.specks import Cleaned
+from tilewright.kernels.edf.wiener_filters import window_len
+from tilewright.kernels.edf.wiener_finish import (
     FINISH_HALO_PX,
     FLOOR_PX,
     coarser,
@@ -34,10 +35,9 @@ from tilewright.kernels.edf.direct_finish import (
     floor_of,
     trust_in,
 )
-from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
-from tilewright.kernels.edf.specks import Cleaned
-from tilewright.stages.edf.direct_plan import DirectPlan, look_clean
+from tilewright.kernels.edf.wiener_plane import HALO_PX, POOL_PX, FocusMaps, WienerPlane
 from tilewright.stages.edf.stack_survey import ceiling_of
+from tilewright.stages.edf.wiener_plan import WienerPlan, look_clean
 from tilewright.stages.tile_planes import abandoning_pool
 from tilewright.stages.tile_windows import Region, regions, spans, with_halo
 
@@ -67,8 +67,8 @@ class Streamed(NamedTuple):
     record: Mapping[str, Any] = MappingProxyType({})
 
 
-def stream_direct(
-    backend: Backend, mosaic: Mosaic, plan: DirectPlan, writer: StoreWriter, folder: Path
+def stream_wiener(
+    backend: Backend, mosaic: Mosaic, plan: WienerPlan, writer: StoreWriter, folder: Path
 ) -> Streamed:
     """Estimate and write the plane of a mosaic.
 
@@ -78,7 +78,7 @@ def stream_direct(
         Its ``workers`` threads take windows.
     mosaic : Mosaic
         Raw counts.
-    plan : DirectPlan
+    plan : WienerPlan
         Made of it.
     writer : StoreWriter
         uint16, (1, y, x).
@@ -126,7 +126,7 @@ class _Found(NamedTuple):
     winner: NDArray[np.int32]
     height: NDArray[np.float32]
     deep: NDArray[np.float32]
-    gave_way: NDArray[np.float32]
+    fallback_fraction: NDArray[np.float32]
 
 
 class _Tile(NamedTuple):
@@ -148,7 +148,7 @@ class _Run:
     """Two passes over the tiles of a mosaic, grown to multiples of 8 px."""
 
     def __init__(
-        self, backend: Backend, mosaic: Mosaic, plan: DirectPlan, folder: Path, tile_px: int
+        self, backend: Backend, mosaic: Mosaic, plan: WienerPlan, folder: Path, tile_px: int
     ) -> None:
         self.backend, self.inner = backend, replace(backend, workers=1)
         self.mosaic, self.plan, self.tile_px = mosaic, plan, tile_px
@@ -192,7 +192,7 @@ class _Run:
         sides = _sides(self.shape, self.tile_px)
         window = window_len(sides[0] + 2 * HALO_PX), window_len(sides[1] + 2 * HALO_PX)
         known = self.plan.channel, self.plan.noise, self.plan.pedestal_counts
-        direct = DirectPlane(FocusMaps(self.inner, *known, window), self.plan.filters)
+        wiener_plane = WienerPlane(FocusMaps(self.inner, *known, window), self.plan.filters)
         rows, columns = (spans(n, side) for n, side in zip(self.whole, sides, strict=True))
         tiles = [(y, x) for y in rows for x in columns]
         small = [n // FLOOR_PX for n in self.whole]
@@ -204,7 +204,7 @@ class _Run:
         with self._stores() as stores:
 
             def one(tile: Region) -> _Tile:
-                return self._project(direct, stores, tile)
+                return self._project(wiener_plane, stores, tile)
 
             for tile in self._each(one, tiles, "edf"):
                 at = _every(tile.region, FLOOR_PX)
@@ -214,14 +214,19 @@ class _Run:
                 told += tile.told
         # As if what was not seen were like what was: the floor shall not fall towards gaps.
         area = float(np.prod(self.shape))
-        record = {"below_noise": round(told[0]), "gave_way": round(float(told[1]) / area, 6)}
+        record = {
+            "below_noise": round(told[0]),
+            "fallback_fraction": round(float(told[1]) / area, 6),
+        }
         return Streamed(heights, usage, clipped, record), fill(coarse[None], seen)[0]
 
-    def _project(self, direct: DirectPlane, stores: dict[str, StoreWriter], tile: Region) -> _Tile:
+    def _project(
+        self, wiener_plane: WienerPlane, stores: dict[str, StoreWriter], tile: Region
+    ) -> _Tile:
         """Estimate a tile and write what is large."""
         start = tuple(part.start - HALO_PX for part in tile)
         y, x = (slice(HALO_PX, HALO_PX + part.stop - part.start) for part in tile)
-        clean, seen = look_clean(self.mosaic, self.plan.specks, start, direct.window)
+        clean, seen = look_clean(self.mosaic, self.plan.specks, start, wiener_plane.window)
         there = seen[y, x]
         if not there.all():
             _write(stores["seen"], tile, 1, there.astype(np.uint8))
@@ -231,7 +236,7 @@ class _Run:
         # As in `in_parts`: what fits does not depend on what another thread holds.
         on_device = self.backend.use.turn if self.backend.device == "gpu" else _FREE
         with on_device:
-            found = self._found(direct, clean, trust, (y, x))
+            found = self._found(wiener_plane, clean, trust, (y, x))
         _write(stores["plane"], tile, 1, found.image)
         _write(stores["variance"], tile, POOL_PX, found.variance)
         return self._kept(tile, there, found)
@@ -249,12 +254,12 @@ class _Run:
         return trust_in(np.minimum.outer(y, x).astype(np.float32), seen, saturated)
 
     def _found(
-        self, direct: DirectPlane, clean: Cleaned, trust: NDArray[np.float32], own: Region
+        self, wiener_plane: WienerPlane, clean: Cleaned, trust: NDArray[np.float32], own: Region
     ) -> _Found:
-        found = direct.project(clean.stack, trust)
+        found = wiener_plane.project(clean.stack, trust)
         image = found.image
         near, image = _every(own, POOL_PX), image[own]
-        maps = (found.variance, found.winner, found.height, found.deep, found.gave_way)
+        maps = (found.variance, found.winner, found.height, found.deep, found.fallback_fraction)
         pooled = [self.backend.to_numpy(values[near]) for values in maps]
         # The floor is that of what is there without specks.
         coarse = self.backend.to_numpy(coarser(image))
@@ -283,7 +288,9 @@ class _Run:
         middle = np.float32(np.flatnonzero(self.plan.channel.kept).mean())
         image = found.image[:rows, :columns]
         below = int(np.count_nonzero(inside & (np.rint(image) < 0)))
-        told = np.stack([found.deep, found.gave_way])[:, : pooled.shape[0], : pooled.shape[1]]
+        told = np.stack([found.deep, found.fallback_fraction])[
+            :, : pooled.shape[0], : pooled.shape[1]
+        ]
         told = (told * pooled).sum(axis=(1, 2), dtype=np.float64) * POOL_PX**2
         seen = np.asarray(cells(there, FLOOR_PX).all(axis=(1, 3)))
         heights = np.where(sampled, heights, middle)

@@ -5,7 +5,7 @@ the in-focus plane would show it. Were the light at every depth independent, of 
 known share p(z) of it at each depth, the best linear estimate would be Wiener's over all planes at
 once: at each frequency ``w = (A p A' + N/S)⁻¹ A p H_0`` with ``A[k, z] = H_(k-z)``. Depth,
 spread in depth and S/N differ from place to place, so there is one set of filters for each bin of
-the three, and :mod:`tilewright.kernels.edf.direct_plane` mixes them. Filters of neighbouring bins
+the three, and :mod:`tilewright.kernels.edf.wiener_plane` mixes them. Filters of neighbouring bins
 are nearly dependent: few of them make up all, and only those are applied.
 
 Optics are taken as real and round: a measured PSF is averaged around its axis.
@@ -334,7 +334,7 @@ def make_filters(channel: Channel, used: Floats | None = None) -> Filters:
     channel : Channel
         What they depend on.
     used : ndarray of float64, shape (2, planes, noise levels), optional
-        How often each bin is used, see ``direct_plane.FocusMaps.bins_used``:
+        How often each bin is used, see ``wiener_plane.FocusMaps.bins_used``:
         where that is often the low rank is more exact. On bright thin tissue 12 kernels then do
         what takes 20 without.
 

@@ -1,4 +1,4 @@
-"""What the direct plane needs before and after its filters: borders, gaps, haze and grain.
+"""Before and after the multi-plane Wiener filters: borders, gaps, haze and grain.
 
 Haze is what a stack holds that no plane focuses. The filters let it through; it is found as the
 smooth floor of the plane, and taken out as far as the planes agree that it is not light in focus
@@ -16,8 +16,15 @@ from numpy.typing import NDArray
 from scipy import ndimage as host_ndimage
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.edf.direct_filters import FINE, Channel, profile_at
-from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, Direct, FocusMaps, finer, halved
+from tilewright.kernels.edf.wiener_filters import FINE, Channel, profile_at
+from tilewright.kernels.edf.wiener_plane import (
+    HALO_PX,
+    POOL_PX,
+    FocusMaps,
+    WienerProjection,
+    finer,
+    halved,
+)
 
 #: Beside what was not seen (the mosaic's border, gaps, saturation) the result is the focus-weighted
 #: projection, over so many px: at the border the filters lose 2 to 4 dB.
@@ -172,7 +179,7 @@ def finish(
     image : array, shape (y, x)
         Not clipped; sides are multiples of 8.
     variance : array, shape (y // 4, x // 4)
-        Of its noise, as :class:`Direct` has it.
+        Of its noise, as :class:`WienerProjection` has it.
     floor : array, shape (y // 8, x // 8), optional
         From :func:`floor_of`.
     share : float
@@ -195,7 +202,7 @@ def haze_moments(
     channel: Channel,
     maps: FocusMaps,
     stack: Any,
-    found: Direct,
+    found: WienerProjection,
     spoilt: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float64]:
     """Return what a window tells of haze; see :func:`haze_share`.
@@ -208,7 +215,7 @@ def haze_moments(
         Of windows of the stack's size, at least twice :data:`HALO_PX` and 64 px.
     stack : array, shape (z, y, x)
         Raw counts.
-    found : Direct
+    found : WienerProjection
         The window's plane.
     spoilt : ndarray of bool, shape (y // 4, x // 4), optional
         Places that do not count.

@@ -1,4 +1,4 @@
-"""What the direct plane of a mosaic is made with, and the windows that it is made from."""
+"""The plan of a mosaic's multi-plane Wiener estimate, and the windows that it is made from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.edf.direct_filters import (
+from tilewright.kernels.edf.resolution import plane_resolution_px
+from tilewright.kernels.edf.specks import (
+    SPECK_REACH_PX,
+    Cleaned,
+    SpeckModel,
+    has_specks,
+    speck_level,
+    without_specks,
+)
+from tilewright.kernels.edf.wiener_filters import (
     FINE,
     WIDE_RADII,
     Channel,
@@ -22,17 +31,8 @@ from tilewright.kernels.edf.direct_filters import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.edf.direct_finish import fill, haze_moments, haze_share, mirrored
-from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
-from tilewright.kernels.edf.resolution import plane_resolution_px
-from tilewright.kernels.edf.specks import (
-    SPECK_REACH_PX,
-    Cleaned,
-    SpeckModel,
-    has_specks,
-    speck_level,
-    without_specks,
-)
+from tilewright.kernels.edf.wiener_finish import fill, haze_moments, haze_share, mirrored
+from tilewright.kernels.edf.wiener_plane import HALO_PX, POOL_PX, FocusMaps, WienerPlane
 from tilewright.kernels.noise import NoiseModel
 from tilewright.stages.edf.stack_survey import ceiling_of, sample_cells, texture, unseen
 
@@ -46,7 +46,7 @@ _INNER = (slice(SPECK_REACH_PX, -SPECK_REACH_PX),) * 2
 
 
 @dataclass(frozen=True)
-class DirectPlan:
+class WienerPlan:
     """What all windows of a mosaic share.
 
     Attributes
@@ -86,19 +86,19 @@ class DirectPlan:
         }
 
 
-def direct_psf_size(mosaic: Mosaic) -> dict[str, int]:
+def wiener_psf_size(mosaic: Mosaic) -> dict[str, int]:
     """Return what ``stages.deconvolve.mosaic_psf`` must know of this PSF."""
     return {"finer": FINE, "planes": psf_planes(mosaic.shape[0], mosaic.voxel_um[0])}
 
 
-def plan_direct(
+def plan_wiener(
     backend: Backend,
     mosaic: Mosaic,
     kept: NDArray[np.bool_],
     noise: NoiseModel,
     psf: NDArray[np.float32],
     wide: NDArray[np.float64] | None = None,
-) -> DirectPlan:
+) -> WienerPlan:
     """Make the filters of a mosaic from a few windows of it.
 
     Parameters
@@ -115,7 +115,7 @@ def plan_direct(
         Its transfer profiles, not cut off, for the light of specks.
     """
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
-    lacking = max(direct_psf_size(mosaic)["planes"] - len(psf), 0) // 2
+    lacking = max(wiener_psf_size(mosaic)["planes"] - len(psf), 0) // 2
     # Every plane of a widefield PSF has the same light, however far from focus: none would be more
     # wrong than the blur of the last.
     beyond = ((lacking, lacking), (0, 0))
@@ -144,13 +144,13 @@ def plan_direct(
     maps = FocusMaps(backend, channel, noise, pedestal, samples[0].shape[1:])
     used = sum(maps.bins_used(sample) for sample in samples)
     filters = make_filters(channel, np.asarray(used))
-    estimate = DirectPlane(maps, filters)
+    estimate = WienerPlane(maps, filters)
     moments = [
         haze_moments(channel, maps, sample, estimate.project(sample), places)
         for sample, places in zip(samples, spoilt, strict=True)
     ]
     resolution = plane_resolution_px(maps, np.asarray(used), samples, ceiling_of(mosaic))
-    return DirectPlan(channel, filters, noise, pedestal, haze_share(moments), resolution, specks)
+    return WienerPlan(channel, filters, noise, pedestal, haze_share(moments), resolution, specks)
 
 
 def _without_specks(
