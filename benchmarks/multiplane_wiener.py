@@ -32,29 +32,34 @@ from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
-from tilewright.kernels.edf.focus import blur, focus_weighted
-from tilewright.kernels.edf.wiener_filters import (
-    FINE,
-    Channel,
-    Filters,
-    make_filters,
+from tilewright.kernels.edf.channel_model import (
+    ChannelModel,
     mean_variance,
     object_power,
+)
+from tilewright.kernels.edf.focus import blur, focus_weighted
+from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
+from tilewright.kernels.edf.transfer import (
+    FINE,
     psf_planes,
     transfer_profiles,
+)
+from tilewright.kernels.edf.wiener_filters import (
+    Filters,
+    make_filters,
     window_len,
 )
 from tilewright.kernels.edf.wiener_finish import (
-    coarser,
+    confidence_weight,
+    estimate_background,
     finish,
-    floor_of,
     haze_moments,
     haze_share,
     mirrored,
-    trust_in,
 )
-from tilewright.kernels.edf.wiener_plane import HALO_PX, POOL_PX, FocusMaps, WienerPlane
+from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.noise import NoiseModel, photon_transfer
+from tilewright.kernels.pooling import downsample_mean
 
 TOOL = SHARED / "tools" / "edf-truth"
 #: PSNR in dB that the multi-plane Wiener plane must reach; on other sets RL's less 0.2.
@@ -175,24 +180,26 @@ def wiener(
     noise = photon_transfer(backend, stack[len(stack) // 2], pedestal)
     side = min(_SAMPLE_PX, *(n // 8 * 8 for n in stack.shape[1:]))
     sample = stack[:, :side, :side]
-    kept = np.ones(len(stack), bool)
+    plane_mask = np.ones(len(stack), bool)
     profiles = transfer_profiles(psf)
-    power = object_power(backend, [sample], profiles, kept)
-    channel = Channel(profiles, kept, power, mean_variance(noise, [sample], pedestal))
+    power = object_power(backend, [sample], profiles, plane_mask)
+    channel = ChannelModel(profiles, plane_mask, power, mean_variance(noise, [sample], pedestal))
     maps = FocusMaps(backend, channel, noise, pedestal, (side, side))
-    filters = make_filters(channel, maps.bins_used(sample))
+    filters = make_filters(channel, maps.bin_usage(sample))
     found = WienerPlane(maps, filters).project(sample)
     share = haze_share([haze_moments(channel, maps, sample, found)])
     setup = time.process_time() - started
     image, variance = _project(backend, stack, channel, filters, noise, pedestal)
-    clear = finish(backend, image, variance, floor_of(backend, coarser(image)), share)
+    clear = finish(
+        backend, image, variance, estimate_background(backend, downsample_mean(image)), share
+    )
     return clear, setup, share
 
 
 def _project(
     backend: Backend,
     stack: NDArray[Any],
-    channel: Channel,
+    channel: ChannelModel,
     filters: Filters,
     noise: NoiseModel,
     pedestal: float,
@@ -203,7 +210,7 @@ def _project(
     y, x = (mirrored(-HALO_PX, w - HALO_PX, n) for w, n in zip(window, shape, strict=True))
     at = [np.arange(w) - HALO_PX for w in window]
     far = [np.minimum(a, n - 1 - a) for a, n in zip(at, shape, strict=True)]
-    trust = trust_in(np.minimum.outer(*far).astype(np.float32))
+    trust = confidence_weight(np.minimum.outer(*far).astype(np.float32))
     maps = FocusMaps(backend, channel, noise, pedestal, window)
     found = WienerPlane(maps, filters).project(stack[:, y][:, :, x], trust)
     inner, pooled = (

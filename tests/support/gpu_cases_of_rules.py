@@ -18,16 +18,22 @@ from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.psf import gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
 from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
+from tilewright.kernels.edf.channel_model import object_power
 from tilewright.kernels.edf.focus import focus_energy, sum_projection
 from tilewright.kernels.edf.plane_order import compare_planes
 from tilewright.kernels.edf.planes import sample_planes
 from tilewright.kernels.edf.resolution import plane_resolution_px
-from tilewright.kernels.edf.wiener_filters import make_filters, object_power
-from tilewright.kernels.edf.wiener_finish import coarser, finish, floor_of, haze_moments
+from tilewright.kernels.edf.wiener_filters import make_filters
+from tilewright.kernels.edf.wiener_finish import (
+    estimate_background,
+    finish,
+    haze_moments,
+)
 from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.noise import photon_transfer
+from tilewright.kernels.pooling import downsample_mean
 from tilewright.kernels.register.alignment import coarse_alignment, grey_levels, texture
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.block_shifts import (
@@ -181,9 +187,9 @@ def _thinning(backend: Backend, counts: Any) -> Case:
 
 
 def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
-    stack, kept = backend.asarray(counts), np.ones(len(counts), bool)
+    stack, plane_mask = backend.asarray(counts), np.ones(len(counts), bool)
     channel, maps = wiener_maps(counts, backend)
-    used = maps.bins_used(counts)
+    used = maps.bin_usage(counts)
 
     def gain() -> Any:
         model = photon_transfer(backend, counts[0], PEDESTAL)
@@ -195,9 +201,9 @@ def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
         backend, stack, NOISE, PEDESTAL
     ).correlation, stack)  # fmt: skip
     yield _case("power of the light", lambda: object_power(
-        backend, [counts], channel.profiles, kept
+        backend, [counts], channel.profiles, plane_mask
     ), stack)  # fmt: skip
-    yield _case("bins of the filters", lambda: maps.bins_used(counts), stack)
+    yield _case("bins of the filters", lambda: maps.bin_usage(counts), stack)
     yield _case("resolution", lambda: np.array(
         [plane_resolution_px(maps, used, [counts]) or 0.0]
     ), stack)  # fmt: skip
@@ -215,7 +221,7 @@ def _finishes(backend: Backend, counts: Any) -> Iterator[Case]:
     channel, maps = wiener_maps(wide, backend)
     found = WienerPlane(maps, make_filters(channel)).project(wide)
     yield _case("haze", lambda: haze_moments(channel, maps, wide, found), wide)
-    floor = floor_of(backend, coarser(found.image))
+    floor = estimate_background(backend, downsample_mean(found.image))
     yield _case(
         "finish a plane", lambda: finish(backend, found.image, found.variance, floor, 0.5),
         found.image,

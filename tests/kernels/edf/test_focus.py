@@ -13,8 +13,8 @@ from scipy import ndimage
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf import focus
-from tilewright.kernels.edf.plane_order import add_pairs, compare_planes, judge_exchanges
-from tilewright.kernels.edf.planes import judge_planes, sample_planes
+from tilewright.kernels.edf.plane_order import add_pairs, compare_planes, exchanged_planes
+from tilewright.kernels.edf.planes import damaged_planes, sample_planes
 from tilewright.kernels.noise import NoiseModel
 
 NOISE = NoiseModel(1.0, 2.0)
@@ -54,9 +54,11 @@ def test_focus_weighted_of_nothing_is_the_quiet_mean_and_of_saturation_itself(cp
 
 def test_planes_left_out_have_no_part(cpu: Backend) -> None:
     stack, _, _ = wavy(4)
-    spoiled, kept = stack.copy(), ALL.copy()
-    spoiled[[0, 5]], kept[[0, 5]] = 60000, False
-    first, second = (focus.focus_weighted(cpu, s, NOISE, PEDESTAL, kept) for s in (stack, spoiled))
+    spoiled, plane_mask = stack.copy(), ALL.copy()
+    spoiled[[0, 5]], plane_mask[[0, 5]] = 60000, False
+    first, second = (
+        focus.focus_weighted(cpu, s, NOISE, PEDESTAL, plane_mask) for s in (stack, spoiled)
+    )
     assert not np.isin([first.winner, second.winner], [0, 5]).any()
     np.testing.assert_array_equal(first.image, second.image)
     with pytest.raises(ValueError, match="no plane"):
@@ -97,7 +99,7 @@ def judged(backend: Backend, stack: Stack) -> dict[int, str]:
     chunks = (stack[:, :half], stack[:, half:])
     samples = [sample_planes(backend, chunk, 65535.0) for chunk in chunks]
     pairs = add_pairs([compare_planes(backend, chunk, NOISE, PEDESTAL) for chunk in chunks])
-    return {v.z: v.reason for v in judge_planes(samples, PEDESTAL, pairs)}
+    return {v.z: v.reason for v in damaged_planes(samples, PEDESTAL, pairs)}
 
 
 def times(share: float) -> Callable[[Any], Any]:
@@ -178,8 +180,8 @@ def test_damaged_planes_do_not_hide_one_another_or_drag_neighbours_along(cpu: Ba
     assert list(judged(cpu, stack)) == [0, 2, 6]
 
 
-def speck(z: float) -> Stack:
-    """Return tissue under a speck far brighter, and alike on either side of its focus."""
+def debris(z: float) -> Stack:
+    """Return tissue under debris far brighter, and alike on either side of its focus."""
     away = np.hypot(*(np.indices((SIZE, SIZE)) - SIZE // 3))
     width_px = np.hypot(2, 3 * (np.arange(5) - z))[:, None, None]
     light = 4e6 / width_px**2 * np.exp(-((away / width_px) ** 2) / 2)
@@ -190,12 +192,20 @@ def speck(z: float) -> Stack:
     "make",
     [
         *(lambda seed=seed: wavy(seed)[0] for seed in (1, 2, 3, 4)),
-        *(lambda z=z: speck(z) for z in (1.5, 2.4, 2.7)),
+        *(lambda z=z: debris(z) for z in (1.5, 2.4, 2.7)),
         lambda: np.rint(random().normal(PEDESTAL, 3, SHAPE)).astype(np.uint16),
         lambda: np.full(SHAPE, 65535, np.uint16),
         lambda: np.stack([np.roll(plane, z, axis=0) for z, plane in enumerate(wavy(8)[0])]),
     ],
-    ids=[*"1234", "speck 1.5", "speck 2.4", "speck 2.7", "nothing", "all saturated", "even drift"],
+    ids=[
+        *"1234",
+        "debris 1.5",
+        "debris 2.4",
+        "debris 2.7",
+        "nothing",
+        "all saturated",
+        "even drift",
+    ],
 )
 def test_no_good_plane_is_damaged(cpu: Backend, make: Callable[[], Stack]) -> None:
     assert judged(cpu, make()) == {}
@@ -205,8 +215,8 @@ def test_one_glaring_sample_does_not_decide_the_order(cpu: Backend) -> None:
     glaring = times(3)(exchange(wavy(5)[0], (2, 4)).astype(np.float64)).astype(np.uint16)
     samples = [*(wavy(seed)[0] for seed in (1, 2, 3, 4)), glaring]
     pairs = [compare_planes(cpu, stack, NOISE, PEDESTAL) for stack in samples]
-    assert judge_exchanges(pairs[-1], set()).keys() == {2, 4}
-    assert judge_exchanges(add_pairs(pairs), set()) == {}
+    assert exchanged_planes(pairs[-1], set()).keys() == {2, 4}
+    assert exchanged_planes(add_pairs(pairs), set()) == {}
 
 
 def test_glass_does_not_hide_what_tissue_tells(cpu: Backend) -> None:

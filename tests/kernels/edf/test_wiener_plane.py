@@ -12,8 +12,16 @@ from scipy import fft, ndimage
 from tests.support.wavy_stack import psnr
 from tests.support.wiener_scene import ALL, NOISE, PEDESTAL, SIZE, fine_psf, prepare, sample, scene
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.edf import wiener_filters, wiener_finish, wiener_plane
+from tilewright.kernels.edf import (
+    channel_model,
+    transfer,
+    wiener_filters,
+    wiener_finish,
+    wiener_plane,
+)
 from tilewright.kernels.edf.focus import focus_weighted
+from tilewright.kernels.edf.focus_maps import FocusMaps
+from tilewright.kernels.pooling import downsample_mean
 
 #: Of a transfer profile, cycles per pixel.
 RADIUS = np.linspace(0, np.sqrt(0.5), 129)
@@ -27,8 +35,8 @@ def test_filters_weigh_the_noise_as_wieners_does() -> None:
     """Where all planes show the light alike, each of k has the filter S / (k S + N)."""
     planes, noise, levels = 3, 400.0, wiener_filters.NOISE_LEVELS
     power = 1e5 * np.exp(-12 * RADIUS)
-    profiles = np.ones((2 * wiener_filters.FINE * (planes - 1) + 1, RADIUS.size))
-    channel = wiener_filters.Channel(profiles, np.ones(planes, bool), power, noise)
+    profiles = np.ones((2 * transfer.FINE * (planes - 1) + 1, RADIUS.size))
+    channel = channel_model.ChannelModel(profiles, np.ones(planes, bool), power, noise)
     ridge = levels[:, None] * noise / power + wiener_filters._MODEL_ERROR
     expected = (planes / (planes + ridge) ** 2) @ (2 * np.pi * RADIUS * RADIUS[1])
     found = wiener_filters.make_filters(channel).noise
@@ -104,9 +112,9 @@ def test_variance_is_that_of_the_noise() -> None:
 @pytest.mark.parametrize("z", [0, 4])
 def test_a_plane_left_out_has_no_part(cpu: Backend, z: int) -> None:
     counts, truth, *_ = whole = sample(2)
-    kept, spoiled = ALL.copy(), counts.copy()
-    kept[z], spoiled[z] = False, 60000
-    images = [prepare(cpu, stack, kept).plane(stack) for stack in (counts, spoiled)]
+    plane_mask, spoiled = ALL.copy(), counts.copy()
+    plane_mask[z], spoiled[z] = False, 60000
+    images = [prepare(cpu, stack, plane_mask).plane(stack) for stack in (counts, spoiled)]
     np.testing.assert_array_equal(images[0], images[1])
     assert psnr(np.maximum(images[0], 0), truth) > whole.psnr - 3
     assert images[0].mean() == pytest.approx(truth.mean(), rel=0.06)
@@ -121,7 +129,7 @@ def test_tiles_agree_with_the_whole(cut: int) -> None:
 
 def test_few_ranks_are_as_good_as_all(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     counts, truth, few, _ = seen = sample(1)
-    monkeypatch.setattr(wiener_filters, "_LOST", 1e-9)
+    monkeypatch.setattr(wiener_filters, "_RANK_LOSS", 1e-9)
     monkeypatch.setattr(wiener_filters, "_MOST_RANK", 60)
     all_of_them = prepare(cpu, counts)
     assert few.filters.rank <= 14 < 20 < all_of_them.filters.rank
@@ -133,14 +141,14 @@ def test_haze_is_taken_out_and_tissue_is_none(cpu: Backend, seed: int, haze: flo
     counts, truth, prepared, image = hazy = sample(seed, haze)
     share = prepared.haze_share(counts)
     assert share > 0.9
-    floor = wiener_finish.floor_of(cpu, wiener_finish.coarser(image))
+    floor = wiener_finish.estimate_background(cpu, downsample_mean(image))
     variance = prepared.whole(counts)[1].variance
     clear = wiener_finish.finish(cpu, image, variance, floor, share)
     assert psnr(clear, truth) > hazy.psnr + 3
     # Nearly all of the haze is gone, and little else.
     assert abs(float(clear.mean() - truth.mean())) < 0.15 * haze * truth.mean()
-    kept = wiener_finish.finish(cpu, image, variance, floor, 0.0)
-    assert kept.mean() == pytest.approx(image.mean(), rel=0.01)
+    plane = wiener_finish.finish(cpu, image, variance, floor, 0.0)
+    assert plane.mean() == pytest.approx(image.mean(), rel=0.01)
     plain = sample(seed)
     assert plain.prepared.haze_share(plain.counts) == 0
 
@@ -195,7 +203,7 @@ def test_saturation_leaves_no_moat(monkeypatch: pytest.MonkeyPatch) -> None:
     saturated = (clipped >= 4000).any(axis=0)
     image = prepared.plane(clipped, saturated=saturated)
     # The fallback to ``focus_weighted`` would hide the dark ring.
-    monkeypatch.setattr(wiener_plane, "_GIVES_WAY", (2.0, 3.0))
+    monkeypatch.setattr(wiener_plane, "_FALLBACK", (2.0, 3.0))
     plain = prepared.plane(clipped)
     np.testing.assert_allclose(image[saturated], 4000 - PEDESTAL, rtol=0.06)
     assert np.abs(plain[saturated] - 3900).max() > 200
@@ -205,18 +213,18 @@ def test_saturation_leaves_no_moat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_trust_falls_towards_what_was_not_seen() -> None:
     border = np.full((40, 40), 50, np.float32)
-    assert wiener_finish.trust_in(border).min() == 1
+    assert wiener_finish.confidence_weight(border).min() == 1
     seen = np.ones((40, 40), bool)
     seen[:, 30:] = False
-    trust = wiener_finish.trust_in(border, seen)
+    trust = wiener_finish.confidence_weight(border, seen)
     assert (trust[:, :22] == 1).all()
     assert (np.diff(trust[0]) <= 0).all()
     assert (trust[:, 30:] == 0).all()
     spot = np.zeros((40, 40), bool)
     spot[20, 20] = True
-    assert wiener_finish.trust_in(border, saturated=spot)[20, 14:27].max() < 0.1
+    assert wiener_finish.confidence_weight(border, saturated=spot)[20, 14:27].max() < 0.1
     border[:] = np.arange(40)
-    assert wiener_finish.trust_in(border)[0, 0] == pytest.approx(0.5 / 8)
+    assert wiener_finish.confidence_weight(border)[0, 0] == pytest.approx(0.5 / 8)
 
 
 def test_kernels_have_the_profiles_of_their_filters(cpu: Backend) -> None:
@@ -233,7 +241,7 @@ def test_transfer_profiles_are_the_transforms_of_the_planes() -> None:
     at = np.arange(-30, 31)
     sigmas = np.array([3.0, 1.5, 1.0, 1.5, 3.0])[:, None, None]
     psf = np.exp(-0.5 * (at[:, None] ** 2 + at**2) / sigmas**2) / sigmas**2
-    profiles = wiener_filters.transfer_profiles(psf)
+    profiles = transfer.transfer_profiles(psf)
     wanted = np.exp(-2 * (np.pi * sigmas[:, 0] * RADIUS) ** 2)
     np.testing.assert_allclose(profiles[:, :80], wanted[:, :80], atol=1e-3)
 
@@ -244,8 +252,8 @@ def test_between_the_wide_radii_far_light_is_not_lost() -> None:
     psf = np.zeros((3, 129, 129))
     psf[1, 64, 64] = 1.0
     psf[0] = psf[2] = np.exp(-0.5 * ((np.hypot(at[:, None], at) - 48) / 3) ** 2)
-    profiles = wiener_filters.transfer_profiles(psf, wiener_filters.WIDE_RADII)
-    shown = fft.irfft2(wiener_filters.profile_at(profiles, 1, frequency(256)), s=(256, 256))
+    profiles = transfer.transfer_profiles(psf, transfer.WIDE_RADII)
+    shown = fft.irfft2(transfer.profile_at(profiles, 1, frequency(256)), s=(256, 256))
     shown = np.roll(shown, (64, 64), (0, 1))[64, 8:24]
     np.testing.assert_allclose(shown, psf[2, 64, 8:24], atol=0.02)
 
@@ -253,8 +261,8 @@ def test_between_the_wide_radii_far_light_is_not_lost() -> None:
 def test_power_is_that_of_the_light_and_not_of_the_noise(cpu: Backend) -> None:
     bright, truth = scene(1, 3000.0)
     dim, _ = scene(1, 100.0)
-    profiles = wiener_filters.transfer_profiles(fine_psf())
-    powers = [wiener_filters.object_power(cpu, [c], profiles, ALL) for c in (bright, dim)]
+    profiles = transfer.transfer_profiles(fine_psf())
+    powers = [channel_model.object_power(cpu, [c], profiles, ALL) for c in (bright, dim)]
     middle = profiles[len(profiles) // 2]
     taper = np.outer(*(np.hanning(SIZE + 2)[1:-1],) * 2)
     spectrum = np.abs(fft.rfft2((truth - truth.mean()) * taper)) ** 2 / (taper**2).sum()
@@ -266,17 +274,17 @@ def test_power_is_that_of_the_light_and_not_of_the_noise(cpu: Backend) -> None:
     assert all((power > 0).all() for power in powers)
 
 
-def test_power_that_neighbours_do_not_tell_falls_on() -> None:
+def test_power_that_neighbours_do_not_share_falls_on() -> None:
     power = 1e6 * (np.arange(129) + 1.0) ** -2
     told = np.arange(129) < 50
     wrong = np.where(told, power, 1e6)
     error, modes = 1e-3 * wrong, np.full(129, 1000.0)
-    found = wiener_filters._with_tail(wrong, error, modes, told)
+    found = channel_model._with_tail(wrong, error, modes, told)
     np.testing.assert_allclose(found[3:50], power[3:50])
     assert (found[50:] < 1.1 * power[50]).all()
     slope = np.polyfit(np.log(RADIUS[50:]), np.log(found[50:]), 1)[0]
     assert slope == pytest.approx(-4, abs=0.3)
-    everywhere = wiener_filters._with_tail(wrong, error, modes, np.ones(129, bool))
+    everywhere = channel_model._with_tail(wrong, error, modes, np.ones(129, bool))
     assert everywhere[60] == pytest.approx(1e6)
 
 
@@ -291,7 +299,7 @@ def test_another_device_agrees(cpu: Backend, other: Backend) -> None:
     finished = []
     for device in (cpu, other):
         image = device.asarray(wanted)
-        floor = wiener_finish.floor_of(device, wiener_finish.coarser(image))
+        floor = wiener_finish.estimate_background(device, downsample_mean(image))
         variance = device.asarray(np.full([n // 4 for n in wanted.shape], 9.0))
         found = wiener_finish.finish(device, image, variance, floor, 0.5)
         finished.append(device.to_numpy(found))
@@ -302,17 +310,17 @@ def test_another_device_agrees(cpu: Backend, other: Backend) -> None:
 def test_refuses_what_it_cannot_use(cpu: Backend) -> None:
     counts, _, prepared, _ = sample(1)
     channel, profiles = prepared.channel, prepared.channel.profiles
-    first_left_out = replace(channel, kept=np.arange(len(ALL)) > 0)
-    maps = wiener_plane.FocusMaps(cpu, first_left_out, NOISE, PEDESTAL, (96, 96))
+    first_left_out = replace(channel, plane_mask=np.arange(len(ALL)) > 0)
+    maps = FocusMaps(cpu, first_left_out, NOISE, PEDESTAL, (96, 96))
     whole, found = prepared.whole(counts)
-    make, power = wiener_filters.make_filters, wiener_filters.object_power
+    make, power = wiener_filters.make_filters, channel_model.object_power
     for said, call, *arguments in (
         ("does not join 9 planes", make, replace(channel, profiles=profiles[16:-16])),
-        ("no plane", make, replace(channel, kept=~ALL)),
+        ("no plane", make, replace(channel, plane_mask=~ALL)),
         ("two planes", power, cpu, [counts], profiles, np.arange(len(ALL)) == 3),
         ("too small", power, cpu, [counts[:, :40]], profiles, ALL),
-        ("odd", wiener_filters.transfer_profiles, np.ones((4, 5, 5))),
-        ("sum", wiener_filters.transfer_profiles, np.zeros((5, 5, 5))),
+        ("odd", transfer.transfer_profiles, np.ones((4, 5, 5))),
+        ("sum", transfer.transfer_profiles, np.zeros((5, 5, 5))),
         ("multiples of 8", prepared.wiener_plane, [100, 96]),
         ("for windows of", prepared.wiener_plane([96, 96]).project, counts),
         ("other planes", wiener_plane.WienerPlane, maps, prepared.filters),

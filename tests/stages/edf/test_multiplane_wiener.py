@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tests.stages.edf.edf_runs import CPU, DECONVOLVED, OPTICS, projected, run, store
 from tests.support.wavy_stack import psnr
-from tests.support.wiener_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
+from tests.support.wiener_scene import PEDESTAL, PLANES, SIZE, debris_light, fine_psf, scene
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.stages.edf import multiplane_wiener
@@ -101,13 +101,13 @@ def test_tiles_and_threads_are_invisible(
         np.testing.assert_array_equal(other_heights, heights)
 
 
-def test_specks_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
+def test_debris_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What continues the mosaic mirrors a speck; a tile's window ends beside another."""
+    """What continues the mosaic mirrors debris; a tile's window ends beside another."""
     places = ((SIZE - 1, 60), (130, 128))
     tissue = counts_of(2)[0] + np.random.default_rng(3).poisson(150, (PLANES, SIZE, SIZE))
-    full = tissue + sum(speck_light(1e5, 3.0, 4, place) for place in places)
+    full = tissue + sum(debris_light(1e5, 3.0, 4, place) for place in places)
     images = []
     for stack, tile_px in ((tissue, 1024), (full, 1024), (full, 128)):
         pixels = np.minimum(stack, 65535).astype(np.uint16)

@@ -300,7 +300,7 @@ def wrong_plane(plane: Array, bench: Bench) -> Array:
 
 
 def ringed(plane: Array, bench: Bench) -> Array:
-    """Draw what the in-focus plane once had around specks: black out to 10 px, then a halo."""
+    """Draw what the in-focus plane once had around debris: black out to 10 px, then a halo."""
     image = plane[0].astype(float)
     rest = image.copy()
     for _ in range(3):

@@ -115,9 +115,9 @@ def choose_iterations(
     camera: CountModel,
     *,
     margin: tuple[int, int, int],
-    kept: Bools | None = None,
+    plane_mask: Bools | None = None,
 ) -> Stopping:
-    """Return the number of iterations that predicts unseen photons best (Poisson thinning).
+    """Return the number of iterations that predicts held-out photons best (Poisson thinning).
 
     Each photon is given to one of two halves by a fair coin, which makes them independent
     Poisson images of the same light (Oliveira, Lei & Tibshirani 2022 for the principle). One
@@ -137,7 +137,7 @@ def choose_iterations(
         From :func:`measure_camera`.
     margin : tuple of int
         See :func:`tilewright.kernels.deconvolve.richardson_lucy.scene_margin`.
-    kept : ndarray of bool, shape (z,), optional
+    plane_mask : ndarray of bool, shape (z,), optional
         Planes that were measured, see :meth:`RichardsonLucy.load`.
     """
     gain = camera.gain_counts_per_photon
@@ -149,7 +149,7 @@ def choose_iterations(
     other = backend.asarray(photons.astype(np.float32) - half)
     z, y, x = stack.shape
     solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin))
-    solver.load(backend.asarray(half), camera.background_counts / gain / 2, kept=kept)
+    solver.load(backend.asarray(half), camera.background_counts / gain / 2, plane_mask=plane_mask)
     held_out: list[float] = []
     best = 0
     while len(held_out) < _MOST_ITERATIONS and len(held_out) - best <= _PATIENCE:

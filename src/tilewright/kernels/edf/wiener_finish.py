@@ -1,14 +1,14 @@
 """Before and after the multi-plane Wiener filters: borders, gaps, haze and grain.
 
-Haze is what a stack holds that no plane focuses. The filters let it through; it is found as the
-smooth floor of the plane, and taken out as far as the planes agree that it is not light in focus
-anywhere in the stack.
+Haze is light of a stack that no plane focuses. The filters let it through; it is part of the
+plane's smooth background, and subtracted as far as the planes agree that the background is not
+light in focus anywhere in the stack.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,42 +16,39 @@ from numpy.typing import NDArray
 from scipy import ndimage as host_ndimage
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.edf.wiener_filters import FINE, Channel, profile_at
-from tilewright.kernels.edf.wiener_plane import (
-    HALO_PX,
-    POOL_PX,
-    FocusMaps,
-    WienerProjection,
-    finer,
-    halved,
-)
+from tilewright.kernels.edf.channel_model import ChannelModel
+from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
+from tilewright.kernels.edf.transfer import FINE, profile_at
+from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerProjection
+from tilewright.kernels.pooling import downsample_mean, mean_2x2, upsample_linear
 
-#: Beside what was not seen (the mosaic's border, gaps, saturation) the result is the focus-weighted
-#: projection, over so many px: at the border the filters lose 2 to 4 dB.
+#: Beside the mosaic's border, gaps and saturation the result is the focus-weighted projection, over
+#: so many px: at the border the filters lose 2 to 4 dB.
 BORDER_PX = 8.0
 _SATURATED_PX = 8
-#: Noise variances taken for grain, smoothing of the power it is compared with, and of what is given
-#: back. In dark places of the dim set 0, 2 and 4 leave 0.97, 0.41 and 0.31 counts of grain (RL
-#: 0.21), and 4 gains 0.4 dB; giving back over 12 px instead of 6 loses 0.2 dB where it is very dim.
+#: Noise variances taken for grain, smoothing of the power it is compared with, and of the light
+#: that is returned. In dark places of the dim set 0, 2 and 4 leave 0.97, 0.41 and 0.31 counts of
+#: grain (RL 0.21), and 4 gains 0.4 dB; returning it over 12 px instead of 6 loses 0.2 dB where it
+#: is very dim.
 _GRAIN, _POWER_PX, _RETURN_PX = 4.0, 2.0, 6.0
 #: Pixels around a part of a plane that reach into it when it is finished.
 FINISH_HALO_PX = 24
-#: The floor of the plane is taken at one pixel of this many.
-FLOOR_PX = 8
-#: Smoothing of the floor, px, from wide to narrow: with 40 and 18 the flux of three haze sets is up
-#: to 12 % too high, with 24 and 16 after 40 within 2.5 %. With 12 px cells of dense tissue are
-#: taken for haze.
-_FLOOR_SIGMAS_PX = (40.0, 24.0, 16.0)
-_FLOOR_ROUNDS = 12
-_FLOOR_LEAST = 1e-3
+#: The background of the plane has one pixel of this many.
+BACKGROUND_PX = 8
+#: Smoothing of the background, px, from wide to narrow: with 40 and 18 the flux of three haze sets
+#: is up to 12 % too high, with 24 and 16 after 40 within 2.5 %. With 12 px cells of dense tissue
+#: are taken for haze.
+_BACKGROUND_SIGMAS_PX = (40.0, 24.0, 16.0)
+_BACKGROUND_ROUNDS = 12
+_BACKGROUND_LEAST = 1e-3
 #: Planes agree on haze between these shares; see :func:`haze_share`. Fifteen sets with haze showed
-#: 0.65 to 1; thirteen without up to 0.28 where the floor is 4 % of the light, 0 in dense tissue,
-#: where it is 17 %, and 0.52 in dim tissue with holes.
+#: 0.65 to 1; thirteen without up to 0.28 where the background is 4 % of the light, 0 in dense
+#: tissue, where it is 17 %, and 0.52 in dim tissue with holes.
 _TISSUE_SHARE, _HAZE_SHARE = 0.25, 0.65
 #: How much more the planes are explained with haze than by light alone, from which and up to which
-#: share it is believed. Haze of 1.2 times the light and more showed 0.17 to 2.2; tissue without,
+#: share it counts as haze. Haze of 1.2 times the light and more showed 0.17 to 2.2; tissue without,
 #: that the planes seem to show alike because its depth is not well known, up to 0.15 (dense, thick,
-#: debris), and 0.085 (veiled fibres of ``benchmarks.specks``). Wide ramps: no
+#: debris), and 0.085 (veiled fibres of ``benchmarks.bright_debris``). Wide ramps: no
 #: more than a part is taken by mistake.
 _EXPLAINED = (0.085, 0.165)
 #: The light of a place is in so many times fewer planes than all, from which and up to which it is
@@ -71,34 +68,35 @@ def mirrored(start: int, stop: int, size: int) -> NDArray[np.int64]:
     return np.minimum(at, 2 * size - 1 - at).astype(np.int64)
 
 
-def fill(stack: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[Any]:
-    """Let the pixels of a stack (z, y, x) that were not seen (y, x) mirror those that were.
+def fill(stack: NDArray[Any], coverage: NDArray[np.bool_]) -> NDArray[Any]:
+    """Fill the gaps of a stack (z, y, x), outside its ``coverage`` (y, x), by mirrored pixels.
 
-    Taken as dark they would be a step of light, and ring. Each is given the pixel as far on the
-    other side of the seen pixel next to it, or that one where the other was not seen either. Done
-    in the stack itself, which is returned.
+    Taken as dark they would be a step of light, and ring. Each gets the pixel as far on the other
+    side of the covered pixel next to it, or that one where the other is in a gap too. Done in the
+    stack itself, which is returned.
     """
-    if seen.all() or not seen.any():
+    if coverage.all() or not coverage.any():
         return stack
     nearest = host_ndimage.distance_transform_edt(
-        ~seen, return_distances=False, return_indices=True
+        ~coverage, return_distances=False, return_indices=True
     )
-    at = np.nonzero(~seen)
-    beside = [n[at] for n in nearest]
+    at = np.nonzero(~coverage)
+    border = [n[at] for n in nearest]
     across = [
-        np.clip(2 * n - i, 0, size - 1) for n, i, size in zip(beside, at, seen.shape, strict=True)
+        np.clip(2 * n - i, 0, size - 1)
+        for n, i, size in zip(border, at, coverage.shape, strict=True)
     ]
-    fits = seen[across[0], across[1]]
-    y, x = (np.where(fits, a, n) for a, n in zip(across, beside, strict=True))
-    # What is copied was seen, and is not written to.
+    fits = coverage[across[0], across[1]]
+    y, x = (np.where(fits, a, n) for a, n in zip(across, border, strict=True))
+    # Only covered pixels are copied, and they are not written to.
     for plane in stack:
         plane[at] = plane[y, x]
     return stack
 
 
-def trust_in(
+def confidence_weight(
     from_border_px: NDArray[np.float32],
-    seen: NDArray[np.bool_] | None = None,
+    coverage: NDArray[np.bool_] | None = None,
     saturated: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
     """Return the share (y, x) of the estimate to take, 0 to 1; the rest is ``focus_weighted``.
@@ -107,72 +105,65 @@ def trust_in(
     ----------
     from_border_px : ndarray of float32, shape (y, x)
         Distance to the border of the mosaic, 0 at its outermost pixel; negative outside, where
-        nothing is kept and nothing needs to be mixed.
-    seen, saturated : ndarray of bool, shape (y, x), optional
-        Pixels that were imaged, and those at the camera's ceiling in any plane: of a clipped
-        blob the filters make a moat.
+        nothing is written and nothing needs to be mixed.
+    coverage, saturated : ndarray of bool, shape (y, x), optional
+        Pixels that were imaged, and those at the camera's ceiling in any plane: the filters draw a
+        dark ring around a clipped blob.
     """
     distance = np.asarray(from_border_px, np.float32)
     outside = distance < 0
-    if seen is not None and not seen.all():
-        distance = np.minimum(distance, host_ndimage.distance_transform_edt(seen) - 1)
+    if coverage is not None and not coverage.all():
+        distance = np.minimum(distance, host_ndimage.distance_transform_edt(coverage) - 1)
     if saturated is not None and saturated.any():
         from_clipped = host_ndimage.distance_transform_edt(~saturated) - 1 - _SATURATED_PX
         distance = np.minimum(distance, from_clipped)
-    trust: NDArray[np.float32] = np.clip((distance + 0.5) / BORDER_PX, 0, 1).astype(np.float32)
-    trust[outside] = 1
-    return trust
+    confidence: NDArray[np.float32] = np.clip((distance + 0.5) / BORDER_PX, 0, 1).astype(np.float32)
+    confidence[outside] = 1
+    return confidence
 
 
-def coarser(image: Array) -> Array:
-    """Return means of 8 × 8 pixels of an image (y, x) of multiples of 8."""
-    for _ in range(3):
-        image = halved(image)
-    return image
+def estimate_background(backend: Backend, coarse: Any) -> Array:
+    """Return the smooth background (y, x) of a plane: what lies between its objects, at least 0.
 
-
-def floor_of(backend: Backend, coarse: Any) -> Array:
-    """Return the smooth floor (y, x) of a plane: what lies between its objects, at least 0.
-
-    Means weighted by how little a pixel exceeds the floor found so far, over 40, 24 and then 16 px.
-    Over a whole mosaic, so that it knows no tiles.
+    Means weighted by how little a pixel exceeds the present background, over 40, 24 and then 16
+    px. Over a whole mosaic, so that it does not depend on tiles.
 
     Parameters
     ----------
     coarse : array, shape (y, x)
-        The plane, not clipped, as means of 8 × 8 pixels (:func:`coarser`).
+        The plane, not clipped, as means of 8 × 8 pixels (:func:`.pooling.downsample_mean`).
     """
     xp = backend.xp
     rest = backend.asarray(coarse)
     total = xp.zeros_like(rest)
-    for sigma_px in _FLOOR_SIGMAS_PX:
+    for sigma_px in _BACKGROUND_SIGMAS_PX:
 
-        def smooth(values: Array, sigma: float = sigma_px / FLOOR_PX) -> Array:
+        def smooth(values: Array, sigma: float = sigma_px / BACKGROUND_PX) -> Array:
             return backend.ndimage.gaussian_filter(values, sigma, mode="reflect", truncate=3.0)
 
-        floor = smooth(rest)
-        for _ in range(_FLOOR_ROUNDS):
-            over = rest - floor
+        background = smooth(rest)
+        for _ in range(_BACKGROUND_ROUNDS):
+            over = rest - background
             below = xp.minimum(over, 0)
             count = max(float((below < 0).mean()), 1e-6)
             spread = (float(xp.square(below).mean()) / count) ** 0.5
-            # From 1 to 0 within a spread about the floor.
+            # From 1 to 0 within a spread about the background.
             steep = xp.clip(over / (0.25 * spread + 1e-6), -30, 30)
-            weight = 1 / (1 + xp.exp(steep)) + np.float32(_FLOOR_LEAST)
-            floor = smooth(weight * rest) / smooth(weight)
-        total += floor
-        rest = rest - floor
+            weight = 1 / (1 + xp.exp(steep)) + np.float32(_BACKGROUND_LEAST)
+            background = smooth(weight * rest) / smooth(weight)
+        total += background
+        rest = rest - background
     return xp.maximum(total, 0)
 
 
 def finish(
-    backend: Backend, image: Any, variance: Any, floor: Any = None, share: float = 0.0
+    backend: Backend, image: Any, variance: Any, background: Any = None, share: float = 0.0
 ) -> Array:
     """Return a plane without haze and grain, not below 0: (y, x) float32 counts.
 
     Grain is light that is no more than noise makes: each pixel is shrunk by the noise's share of
-    the power around it. What that takes, noise below 0 included, goes back smoothed: so dark
-    places are smooth, and light is kept.
+    the power around it. The difference, noise below 0 included, goes back smoothed: so dark
+    places are smooth, and the sum of light stays.
 
     Parameters
     ----------
@@ -180,52 +171,54 @@ def finish(
         Not clipped; sides are multiples of 8.
     variance : array, shape (y // 4, x // 4)
         Of its noise, as :class:`WienerProjection` has it.
-    floor : array, shape (y // 8, x // 8), optional
-        From :func:`floor_of`.
+    background : array, shape (y // 8, x // 8), optional
+        From :func:`estimate_background`.
     share : float
-        Of the floor that is haze. Interpolation repeats rims, so parts of a mosaic need a halo of
-        :data:`FINISH_HALO_PX`.
+        Of the background that is haze. Interpolation repeats rims, so parts of a mosaic need a halo
+        of :data:`FINISH_HALO_PX`.
     """
     xp, gaussian = backend.xp, backend.ndimage.gaussian_filter
     light = backend.asarray(image)
-    if share > 0 and floor is not None:
-        light = light - np.float32(share) * finer(xp, backend.asarray(floor), FLOOR_PX)
+    if share > 0 and background is not None:
+        light = light - np.float32(share) * upsample_linear(
+            xp, backend.asarray(background), BACKGROUND_PX
+        )
     positive = xp.maximum(light, 0)
     power = gaussian(positive * positive, _POWER_PX, mode="reflect", truncate=3.0)
-    noise = np.float32(_GRAIN) * finer(xp, backend.asarray(variance), POOL_PX)
+    noise = np.float32(_GRAIN) * upsample_linear(xp, backend.asarray(variance), POOL_PX)
     positive *= xp.maximum(1 - noise / xp.maximum(power, np.float32(1e-9)), 0)
     positive += gaussian(light - positive, _RETURN_PX, mode="reflect", truncate=3.0)
     return xp.maximum(positive, 0)
 
 
 def haze_moments(
-    channel: Channel,
+    channel: ChannelModel,
     maps: FocusMaps,
     stack: Any,
-    found: WienerProjection,
-    spoilt: NDArray[np.bool_] | None = None,
+    plane: WienerProjection,
+    contaminated: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float64]:
-    """Return what a window tells of haze; see :func:`haze_share`.
+    """Return the moments of a window by which haze is separated from light; see :func:`haze_share`.
 
     Parameters
     ----------
-    channel : Channel
+    channel : ChannelModel
         As of ``maps``.
     maps : FocusMaps
         Of windows of the stack's size, at least twice :data:`HALO_PX` and 64 px.
     stack : array, shape (z, y, x)
         Raw counts.
-    found : WienerProjection
+    plane : WienerProjection
         The window's plane.
-    spoilt : ndarray of bool, shape (y // 4, x // 4), optional
+    contaminated : ndarray of bool, shape (y // 4, x // 4), optional
         Places that do not count.
 
     Returns
     -------
     ndarray of float64, shape (8,)
-        Products of the floor, the floor blurred, and what the planes show beside the rest of the
-        estimate; how many times fewer planes than all of them the light is in, weighted by the
-        floor's energy, and that energy. They add up over windows.
+        Products of the background, the background blurred, and the residual of the planes without
+        it in the rest of the estimate; how many times fewer planes than all of them the light is
+        in, weighted by the background's energy, and that energy. They add up over windows.
 
     Raises
     ------
@@ -235,30 +228,24 @@ def haze_moments(
     if min(maps.window) < 2 * HALO_PX + 64:
         raise ValueError(f"windows of {maps.window} px are too small to tell haze from light")
     backend, xp = maps.backend, maps.backend.xp
-    coarse = coarser(found.image)
-    floor = floor_of(backend, coarse)
-    weights = halved(found.weights)
-    inner = (slice(-(-HALO_PX // FLOOR_PX), -(HALO_PX // FLOOR_PX)),) * 2
-    transfer = _coarse_transfer(channel, coarse.shape)
-    spectra = [backend.fft.rfft2(xp.stack([v * w for w in weights])) for v in (coarse, floor)]
+    coarse = downsample_mean(plane.image)
+    background = estimate_background(backend, coarse)
+    weights = mean_2x2(plane.weights)
+    inner = (slice(-(-HALO_PX // BACKGROUND_PX), -(HALO_PX // BACKGROUND_PX)),) * 2
+    spectra = [backend.fft.rfft2(xp.stack([v * w for w in weights])) for v in (coarse, background)]
     moments = np.zeros(8)
-    counted = xp.ones_like(floor[inner])
-    if spoilt is not None:
-        counted -= halved(backend.asarray(spoilt))[inner] > 0
-    total = max(float(counted.sum()), 1.0)
-    for z in maps.planes:
-        shown = backend.asarray(transfer[z][maps.planes])
-        light, lit = (
-            backend.fft.irfft2((shown * part).sum(axis=0), s=coarse.shape) for part in spectra
-        )
-        plane = coarser(backend.asarray(stack[z]) - np.float32(maps.pedestal))
-        # The floor as haze, the same in all planes; as light, blurred by each; and what is there.
-        same, blurred, there = (
-            counted * (v[inner] - (counted * v[inner]).sum() / total)
-            for v in (floor, lit, plane - light + lit)
+    mask = xp.ones_like(background[inner])
+    if contaminated is not None:
+        mask -= mean_2x2(backend.asarray(contaminated))[inner] > 0
+    total = max(float(mask.sum()), 1.0)
+    for light, blurred_background, counts in _coarse_planes(channel, maps, stack, spectra):
+        # The background as haze, the same in all planes; as light, blurred by each; the residual.
+        same, blurred, residual = (
+            mask * (v[inner] - (mask * v[inner]).sum() / total)
+            for v in (background, blurred_background, counts - light + blurred_background)
         )
         pairs = [(same, same), (same, blurred), (blurred, blurred)]
-        pairs += [(same, there), (blurred, there), (there, there)]
+        pairs += [(same, residual), (blurred, residual), (residual, residual)]
         moments[:6] += [float((u * v).sum(dtype=np.float64)) for u, v in pairs]
     parts = [w[inner] for w in weights]
     single = len(parts) * sum(w * w for w in parts) / xp.maximum(sum(parts) ** 2, 1e-9)
@@ -267,13 +254,30 @@ def haze_moments(
     return moments
 
 
+def _coarse_planes(
+    channel: ChannelModel, maps: FocusMaps, stack: Any, spectra: list[Array]
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield each usable plane of light and of background (both by ``spectra``), and its counts."""
+    backend = maps.backend
+    shape = tuple(n // BACKGROUND_PX for n in maps.window)
+    transfer = _coarse_transfer(channel, (shape[0], shape[1]))
+    for z in maps.planes:
+        of_plane = backend.asarray(transfer[z][maps.planes])
+        light, background = (
+            backend.fft.irfft2((of_plane * part).sum(axis=0), s=shape) for part in spectra
+        )
+        counts = downsample_mean(backend.asarray(stack[z]) - np.float32(maps.pedestal))
+        yield light, background, counts
+
+
 def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
-    """Return the share, 0 to 1 in steps of 0.01, of the floor that is haze.
+    """Return the share, 0 to 1 in steps of 0.01, of the background that is haze.
 
     Light at a depth is blurred in the planes far from it; haze shows alike in all. What the planes
-    show beyond the rest of the estimate is split into the floor as it is and the floor blurred,
-    and the first is believed where it explains what the second leaves, and where it is known how
-    deep light lies: light that is spread over planes at which it is not is blurred too much.
+    show beyond the rest of the estimate is fitted by the background as it is and the background
+    blurred. The first counts as haze where it explains what the second does not, and where the
+    depth of light is known: light that is spread over planes at which it is not is blurred too
+    much.
     """
     total: NDArray[np.float64] = np.sum([np.zeros(8), *moments], axis=0)
     a, b, c, d, e, f, single, energy = total
@@ -281,8 +285,8 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     if determinant <= 1e-9 * a * c:
         return 0.0
     same, blurred = (d * c - e * b) / determinant, (e * a - d * b) / determinant
-    left = max(f - same * d - blurred * e, 1e-9 * f)
-    explained = (f - e * e / c) / left - 1
+    residual = max(f - same * d - blurred * e, 1e-9 * f)
+    explained = (f - e * e / c) / residual - 1
     haze = max(same, 0.0) / max(max(same, 0.0) + max(blurred, 0.0), 1e-9)
     known = single / max(energy, 1e-30)
     ramps = ((explained, _EXPLAINED), (haze, (_TISSUE_SHARE, _HAZE_SHARE)), (known, _KNOWN))
@@ -290,12 +294,11 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     return round(float(math.prod(shares)), 2)
 
 
-def _coarse_transfer(channel: Channel, shape: tuple[int, int]) -> NDArray[np.float32]:
+def _coarse_transfer(channel: ChannelModel, shape: tuple[int, int]) -> NDArray[np.float32]:
     """Return what planes show of light at planes: (plane, depth, y, x // 2 + 1), coarse pixels."""
-    planes = len(channel.kept)
-    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / FLOOR_PX
+    planes = len(channel.plane_mask)
+    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / BACKGROUND_PX
     steps = range(FINE * (1 - planes), FINE * planes, FINE)
-    apart = np.stack([profile_at(channel.profiles, step, radius) for step in steps])
+    transfer = np.stack([profile_at(channel.profiles, step, radius) for step in steps])
     index = planes - 1 + np.arange(planes)[:, None] - np.arange(planes)
-    shown: NDArray[np.float32] = apart.astype(np.float32)[index]
-    return shown
+    return transfer.astype(np.float32)[index]

@@ -33,7 +33,7 @@ from tilewright.kernels.deconvolve.thinning import (
 )
 from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
-from tilewright.stages.edf.stack_survey import StackSurvey, survey_stack, texture, unseen
+from tilewright.stages.edf.stack_survey import StackSurvey, gap_mask, plane_variance, survey_stack
 from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
@@ -71,8 +71,8 @@ def deconvolve(
     number given, or else the fewest that predict held-out photons as well as any number does
     (Poisson thinning) on the calibration tile, the 512² px whose middle plane varies most.
     Patches at exactly the pedestal in all planes were not imaged: they do not count as dark,
-    and are 0 in the output. Damaged planes are found first and have no part in the likelihood;
-    the output shows there what the planes around them tell.
+    and are 0 in the output. Damaged planes are detected first and have no part in the likelihood;
+    the output there follows from the planes around them.
 
     The output's attributes are ``pedestal_counts`` 0, ``iterations``,
     ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
@@ -118,7 +118,7 @@ def deconvolve(
     mosaic = open_mosaic(source)
     psf = mosaic_psf(mosaic, optics, psf_file)
     survey = survey_stack(backend, mosaic)
-    tile = _calibration_tile(mosaic, survey.kept)
+    tile = _calibration_tile(mosaic, survey.plane_mask)
     camera, stopping = _calibrate(
         mosaic, psf, tile, gain_counts_per_photon, iterations, survey, backend=backend
     )
@@ -156,13 +156,13 @@ def deconvolve(
     shrinking(backend, write, tile_px, smaller, _SMALLEST)
 
 
-def _calibration_tile(mosaic: Mosaic, kept: NDArray[np.bool_]) -> Window:
-    """Return the tile whose middle kept plane varies most; the first of equals."""
-    good = np.flatnonzero(kept)
+def _calibration_tile(mosaic: Mosaic, plane_mask: NDArray[np.bool_]) -> Window:
+    """Return the tile whose middle usable plane varies most; the first of equals."""
+    good = np.flatnonzero(plane_mask)
     middle = int(good[good.size // 2])
     tiles = tile_windows(mosaic.shape[1:], _CALIBRATION_PX, 0)
     pedestal = mosaic.attributes["pedestal_counts"]
-    variances = [texture(mosaic.read(middle, tile.y, tile.x), pedestal) for tile in tiles]
+    variances = [plane_variance(mosaic.read(middle, tile.y, tile.x), pedestal) for tile in tiles]
     return tiles[int(np.argmax(variances))]
 
 
@@ -180,12 +180,14 @@ def _calibrate(
     """Measure the camera, and choose the number of iterations unless it is given."""
     stack = mosaic.read(slice(None), tile.y, tile.x).astype(np.float32)
     pedestal = float(mosaic.attributes["pedestal_counts"])
-    camera = measure_camera(backend, stack[survey.kept], pedestal, gain_counts_per_photon)
-    stack[~survey.kept] = 0
+    camera = measure_camera(backend, stack[survey.plane_mask], pedestal, gain_counts_per_photon)
+    stack[~survey.plane_mask] = 0
     if iterations is not None:
         return camera, Stopping(iterations, "fixed: deconvolve.iterations")
     margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0])
-    return camera, choose_iterations(backend, stack, psf, camera, margin=margin, kept=survey.kept)
+    return camera, choose_iterations(
+        backend, stack, psf, camera, margin=margin, plane_mask=survey.plane_mask
+    )
 
 
 def _report(mosaic: Mosaic, camera: CountModel, stopping: Stopping) -> dict[str, Any]:
@@ -242,22 +244,22 @@ class _Run:
     def _solve(self, window: Window, counts: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the light (z, y, x) of a tile."""
         inner = (slice(None), *window.inner)
-        counts[~self.survey.kept] = self.pedestal
+        counts[~self.survey.plane_mask] = self.pedestal
         light_in = counts[inner].sum(axis=(1, 2), dtype=np.float64)
         self.light_in += light_in - self.pedestal * counts[inner][0].size
-        seen = ~unseen(counts, self.pedestal)
-        if not seen.any():
+        coverage = ~gap_mask(counts, self.pedestal)
+        if not coverage.any():
             # All weights would be 0, and so would the estimate.
             return np.zeros_like(counts[inner])
         backend = self.solver.blur.backend
         counts -= np.float32(self.camera.zero_counts)
         np.maximum(counts, 0, out=counts)
-        mask = None if seen.all() else backend.asarray(seen, dtype=None)
+        mask = None if coverage.all() else backend.asarray(coverage, dtype=None)
         image = backend.asarray(counts)
-        self.solver.load(image, self.camera.background_counts, mask, self.survey.kept)
+        self.solver.load(image, self.camera.background_counts, mask, self.survey.plane_mask)
         curve = [self.solver.iterate()[0] for _ in range(self.iterations)]
         light: NDArray[np.float32] = backend.to_numpy(self.solver.estimate[inner]).copy()
-        light *= seen[window.inner]
+        light *= coverage[window.inner]
         self.divergence += np.array(curve) * light.size
         self.voxels += light.size
         self.light_out += light.sum(axis=(1, 2), dtype=np.float64)

@@ -80,7 +80,7 @@ def edf_plane(
     ``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of
     the decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
     ``excluded_planes`` (a list of ``z`` and ``reason``), for
-    ``focus_weighted`` and ``multiplane_wiener`` the camera noise found, ``noise_gain`` and
+    ``focus_weighted`` and ``multiplane_wiener`` the camera noise, ``noise_gain`` and
     ``read_noise_counts``, and for ``multiplane_wiener`` the ``haze_share`` of the plane's floor
     that was taken out, its mean in counts (``haze_counts``), ``resolution_px`` (None: fewer than
     four planes) and the pixels more than three standard deviations below zero (``below_noise``).
@@ -183,17 +183,17 @@ def _halves(part: _Stack, halo_px: int, shape: tuple[int, int]) -> list[_Stack]:
 
 def _project_part(backend: Backend, job: ProjectionPlan, part: _Stack) -> _Projected:
     cell, stack = part
-    found = job.project(backend, stack)
+    plane = job.project(backend, stack)
     inside = cell.inner
-    counts = np.rint(backend.to_numpy(found.image[inside]))
+    counts = np.rint(backend.to_numpy(plane.image[inside]))
     pixels = np.clip(counts, 0, 65535).astype(np.uint16)
     # The last entry counts pixels where no plane stands out.
     kinds = len(stack) + 1
-    votes = np.bincount(backend.to_numpy(found.winner[inside]).ravel() % kinds, minlength=kinds)
+    votes = np.bincount(backend.to_numpy(plane.winner[inside]).ravel() % kinds, minlength=kinds)
     # The grid of heights starts at pixel 0 of the mosaic, not of the chunk.
     step = HEIGHT_STEP_PX
     first = [-span.start % step for span in (cell.y, cell.x)]
-    sampled = backend.to_numpy(found.height[inside])[first[0] :: step, first[1] :: step]
+    sampled = backend.to_numpy(plane.height[inside])[first[0] :: step, first[1] :: step]
     clipped = np.array([(counts < 0).sum(), (counts > 65535).sum()])
     return _Projected(cell, pixels, sampled, votes, clipped)
 
@@ -237,7 +237,7 @@ def _stream(
 class ProjectionPlan:
     """How the stacks of all chunks are projected, and what the output records of it.
 
-    Where there is a ``multiplane_wiener`` plan it does all this instead.
+    With a ``wiener`` plan, :func:`stream_wiener` projects the mosaic instead.
     """
 
     project: Callable[[Backend, NDArray[Any]], Projection]
@@ -261,9 +261,11 @@ def plan_projection(
         See ``edf.edf_plane``.
     """
     deconvolved = "iterations" in mosaic.attributes
-    told = {key: mosaic.attributes.get(key, []) for key in ("excluded_planes", "focus_ends")}
+    survey_record = {
+        key: mosaic.attributes.get(key, []) for key in ("excluded_planes", "focus_ends")
+    }
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
-    job = ProjectionPlan(_single(pedestal), 0, {"method": "none", "scale": 1.0, **told})
+    job = ProjectionPlan(_single(pedestal), 0, {"method": "none", "scale": 1.0, **survey_record})
     if mosaic.shape[0] == 1:
         return job
     if method == "sum_projection" and not deconvolved:
@@ -276,22 +278,22 @@ def plan_projection(
             f"edf: method multiplane_wiener needs the stitched stack, but {mosaic.path} has been "
             "deconvolved; give the stitched one, or sum_projection"
         )
-    kept = np.ones(mosaic.shape[0], bool)
+    plane_mask = np.ones(mosaic.shape[0], bool)
     survey = None if deconvolved else survey_stack(backend, mosaic)
     if survey is not None:
-        told, kept = survey.record, survey.kept
-    if method == "multiplane_wiener" and survey is not None and kept.sum() > 1:
+        survey_record, plane_mask = survey.record, survey.plane_mask
+    if method == "multiplane_wiener" and survey is not None and plane_mask.sum() > 1:
         size = wiener_psf_size(mosaic)
         psf = mosaic_psf(mosaic, optics or {}, psf_file, **size)
         wide = None if psf_file is not None else wide_profiles(mosaic, optics or {}, **size)
-        plan = plan_wiener(backend, mosaic, kept, survey.noise, psf, wide)
+        plan = plan_wiener(backend, mosaic, plane_mask, survey.noise, psf, wide)
         job = replace(job, record=plan.record, wiener=plan)
     elif method == "focus_weighted" or survey is not None:
-        noise = survey.noise if survey else measure_noise(backend, mosaic, kept, pedestal)
-        job = _focus_weighted_job(job, noise, kept, pedestal)
+        noise = survey.noise if survey else measure_noise(backend, mosaic, plane_mask, pedestal)
+        job = _focus_weighted_job(job, noise, plane_mask, pedestal)
     else:
         job = _sum_projection_job(job, backend, mosaic, pedestal, optics, psf_file)
-    return replace(job, record={**job.record, **told})
+    return replace(job, record={**job.record, **survey_record})
 
 
 def _single(pedestal: float) -> Callable[[Backend, NDArray[Any]], Projection]:
@@ -331,10 +333,10 @@ def _sum_projection_job(
 
 
 def _focus_weighted_job(
-    job: ProjectionPlan, noise: NoiseModel, kept: NDArray[np.bool_], pedestal: float
+    job: ProjectionPlan, noise: NoiseModel, plane_mask: NDArray[np.bool_], pedestal: float
 ) -> ProjectionPlan:
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
-        return focus_weighted(backend, stack, noise, pedestal, kept)
+        return focus_weighted(backend, stack, noise, pedestal, plane_mask)
 
     record = {
         "method": "focus_weighted",
