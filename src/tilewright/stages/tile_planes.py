@@ -78,7 +78,7 @@ def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects
 
 
 @contextmanager
-def abandoning_pool(backend: Backend, gpu_threads: int) -> Iterator[ThreadPoolExecutor]:
+def cancelling_thread_pool(backend: Backend, gpu_threads: int) -> Iterator[ThreadPoolExecutor]:
     """Give a pool that drops what waits in it after an error.
 
     It has the backend's threads, or ``gpu_threads`` that read and write around a GPU.

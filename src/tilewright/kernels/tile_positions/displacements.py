@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend, Floats, Ints
-from tilewright.kernels.device_memory import Smallest, in_parts
+from tilewright.kernels.device_memory import OomHint, map_with_oom_split
 from tilewright.kernels.tile_positions.chance import Pattern
 from tilewright.kernels.tile_positions.correlation_peak import strip_ncc
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
@@ -55,7 +55,7 @@ _PROBES = 8
 _REPAIR_POWER = 4
 #: Pairs per batch: a CPU core keeps 8 in its cache, a GPU wants many.
 _CPU_BATCH, _GPU_BATCH = 8, 128
-SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
+OOM_HINT = OomHint("tile_positions", "the strips of one pair of tiles")
 #: A score that its best rival reaches by this factor is ambiguous.
 _RIVAL_FACTOR = 1.15
 #: The climb to the peak may leave the search window by so much.
@@ -252,7 +252,8 @@ def measure_overlaps(
 
     def in_batches(work: Callable[[slice], T], count: int) -> Iterator[list[T]]:
         return pool.map(
-            lambda part: in_parts(single, work, part, halves, SMALLEST), batches(count, size)
+            lambda part: map_with_oom_split(single, work, part, halves, OOM_HINT),
+            batches(count, size),
         )
 
     def filtered(strips: Strips) -> tuple[Strips, NDArray[np.float32]]:

@@ -17,11 +17,11 @@ import numpy as np
 from scipy.special import ndtri, stdtr
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
-from tilewright.kernels.device_memory import in_parts
+from tilewright.kernels.device_memory import map_with_oom_split
 from tilewright.kernels.tile_positions.chance import along
 from tilewright.kernels.tile_positions.correlation_peak import climb, subpixel
 from tilewright.kernels.tile_positions.displacements import (
-    SMALLEST,
+    OOM_HINT,
     Strips,
     batches,
     chosen_strips,
@@ -168,7 +168,7 @@ class _Measure:
 
     def batch(self, part: slice) -> list[Blocks]:
         """Return the blocks of some of the chosen overlaps."""
-        return in_parts(self.backend, self._blocks, part, halves, SMALLEST)
+        return map_with_oom_split(self.backend, self._blocks, part, halves, OOM_HINT)
 
     def _blocks(self, part: slice) -> Blocks:
         backend, sigma_px = self.backend, self.sigma_px

@@ -31,7 +31,7 @@ from tilewright.kernels.deconvolve.thinning import (
     choose_iterations,
     measure_camera,
 )
-from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
+from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom, track_device_memory
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
 from tilewright.stages.edf.stack_survey import StackSurvey, gap_mask, plane_variance, survey_stack
 from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
@@ -42,15 +42,15 @@ _CALIBRATION_PX = 512
 #: reach the other, and tiles agree with the untiled mosaic within 0.01 % (2.9 % with 12 px).
 _MARGIN_PX = 32
 
-_SMALLEST = Smallest(
+_OOM_HINT = OomHint(
     "deconvolve", "its smallest tile with halo and margin", "lower deconvolve.halo_px"
 )
-_CALIBRATION = Smallest(
+_CALIBRATION = OomHint(
     "deconvolve", f"the calibration tile of {_CALIBRATION_PX} px", "set deconvolve.iterations"
 )
 
 
-@memory_noted(_SMALLEST)
+@track_device_memory(_OOM_HINT)
 def deconvolve(
     source: str | Path,
     output: str | Path,
@@ -153,7 +153,7 @@ def deconvolve(
     def smaller(side_px: int) -> int | None:
         return smaller_tile(mosaic.shape[1:], side_px, halo_px)
 
-    shrinking(backend, write, tile_px, smaller, _SMALLEST)
+    retry_smaller_on_oom(backend, write, tile_px, smaller, _OOM_HINT)
 
 
 def _calibration_tile(mosaic: Mosaic, plane_mask: NDArray[np.bool_]) -> Window:
@@ -166,7 +166,7 @@ def _calibration_tile(mosaic: Mosaic, plane_mask: NDArray[np.bool_]) -> Window:
     return tiles[int(np.argmax(variances))]
 
 
-@memory_noted(_CALIBRATION)
+@track_device_memory(_CALIBRATION)
 def _calibrate(
     mosaic: Mosaic,
     psf: NDArray[np.float32],

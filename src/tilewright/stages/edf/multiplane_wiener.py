@@ -23,7 +23,7 @@ from tqdm import tqdm
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import StoreWriter
 from tilewright.kernels.backend import Backend, cells
-from tilewright.kernels.device_memory import Smallest, shrinking
+from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom
 from tilewright.kernels.edf.bright_debris import SourceSubtracted
 from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
 from tilewright.kernels.edf.wiener_filters import window_len
@@ -39,7 +39,7 @@ from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.pooling import downsample_mean
 from tilewright.stages.edf.stack_survey import ceiling_of
 from tilewright.stages.edf.wiener_plan import WienerPlan, read_subtracted
-from tilewright.stages.tile_planes import abandoning_pool
+from tilewright.stages.tile_planes import cancelling_thread_pool
 from tilewright.stages.tile_windows import Region, regions, spans, with_halo
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.
@@ -51,7 +51,7 @@ _TILE_PX = 1024
 #: No tile is made smaller: with its halo it is computed on 5 times its pixels.
 _LEAST_TILE_PX = 128
 _SCRATCH_CHUNK_PX = 256
-_SMALLEST = Smallest("edf_plane", "all planes of its smallest tile with halo")
+_OOM_HINT = OomHint("edf_plane", "all planes of its smallest tile with halo")
 _FREE: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _T = TypeVar("_T")
 
@@ -109,7 +109,7 @@ def stream_wiener(
                 return half
         return None
 
-    return shrinking(backend, work, _TILE_PX, smaller, _SMALLEST)
+    return retry_smaller_on_oom(backend, work, _TILE_PX, smaller, _OOM_HINT)
 
 
 def _sides(shape: tuple[int, ...], tile_px: int) -> tuple[int, int]:
@@ -184,7 +184,7 @@ class _Run:
 
     def _each(self, work: Callable[[Region], _T], parts: list[Region], name: str) -> Iterator[_T]:
         """Do work on parts in the backend's threads; results come in order."""
-        with abandoning_pool(self.backend, GPU_THREADS) as pool:
+        with cancelling_thread_pool(self.backend, GPU_THREADS) as pool:
             done = pool.map(work, parts)
             yield from tqdm(done, desc=name, total=len(parts), unit="tile", mininterval=5)
 
@@ -236,7 +236,7 @@ class _Run:
         if not coverage.any():
             return self._summary(tile, own_coverage, self._empty(own_coverage.shape))
         confidence = self._confidence(window.stack, coverage, start)
-        # As in `in_parts`: what fits does not depend on what another thread holds.
+        # As in `map_with_oom_split`: what fits does not depend on what another thread holds.
         on_device = self.backend.use.turn if self.backend.device == "gpu" else _FREE
         with on_device:
             plane = self._tile_plane(wiener_plane, window, confidence, (y, x))

@@ -23,7 +23,7 @@ from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.blur import crop_psf
-from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
+from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.edf.focus import (
     HALO_PX,
     Projection,
@@ -47,15 +47,15 @@ from tilewright.stages.edf.stack_survey import (
     survey_stack,
 )
 from tilewright.stages.edf.wiener_plan import WienerPlan, plan_wiener, wiener_psf_size
-from tilewright.stages.tile_planes import abandoning_pool
+from tilewright.stages.tile_planes import cancelling_thread_pool
 from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
-_SMALLEST = Smallest("edf_plane", "all planes of its smallest part of a chunk")
-_SAMPLES = Smallest("edf_plane", "the middle of a chunk, by which it judges the planes")
+_OOM_HINT = OomHint("edf_plane", "all planes of its smallest part of a chunk")
+_SAMPLES = OomHint("edf_plane", "the middle of a chunk, by which it judges the planes")
 Method = Literal["multiplane_wiener", "sum_projection", "focus_weighted"]
 
 
-@memory_noted(_SAMPLES)
+@track_device_memory(_SAMPLES)
 def edf_plane(
     source: str | Path,
     output: str | Path,
@@ -208,12 +208,12 @@ def _stream(
     clipped = np.zeros(2, np.int64)
 
     def one(cell: Window) -> list[_Projected]:
-        parts = in_parts(
+        parts = map_with_oom_split(
             inner,
             lambda part: _project_part(inner, job, part),
             _Stack(cell, mosaic.read(slice(None), cell.window_y, cell.window_x)),
             lambda part: _halves(part, job.halo_px, mosaic.shape[1:]),
-            _SMALLEST,
+            _OOM_HINT,
         )
         for part in parts:
             writer.write(0, part.cell.y.start, part.cell.x.start, part.pixels)
@@ -221,7 +221,7 @@ def _stream(
         return [part._replace(pixels=part.pixels[:0, :0].copy()) for part in parts]
 
     cells = chunk_windows(mosaic, job.halo_px)
-    with abandoning_pool(backend, GPU_THREADS) as pool:
+    with cancelling_thread_pool(backend, GPU_THREADS) as pool:
         done = pool.map(one, cells)
         for parts in tqdm(done, desc="edf", total=len(cells), unit="chunk", mininterval=5):
             for part in parts:

@@ -24,7 +24,7 @@ from tilewright.io.results.illumination import (
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.camera import EmptyTiles, empty_tiles
-from tilewright.kernels.device_memory import Smallest, memory_noted
+from tilewright.kernels.device_memory import OomHint, track_device_memory
 from tilewright.kernels.illumination.flat_basis import design_grid, flat_field
 from tilewright.kernels.illumination.flat_posterior import FlatFit, fit_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
@@ -41,7 +41,7 @@ from tilewright.stages.tile_source import TileSource
 
 Method = Literal["auto", "file", "none"]
 # Not done in parts: every fit looks at all binned tiles at once.
-_SMALLEST = Smallest("illumination", "the binned tiles", "lower illumination.planes")
+_OOM_HINT = OomHint("illumination", "the binned tiles", "lower illumination.planes")
 Plane = NDArray[np.float32]
 #: A flat-field below this share of its mean would multiply noise by more than 20.
 MIN_FLAT = 0.05
@@ -132,7 +132,7 @@ def estimate_illumination(
     return found[0]
 
 
-@memory_noted(_SMALLEST)
+@track_device_memory(_OOM_HINT)
 def estimate_channels(
     channels: Sequence[TileSource],
     wanted: Iterable[int],

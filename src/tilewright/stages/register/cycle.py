@@ -18,7 +18,7 @@ from tilewright.errors import MismatchError
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.backend import Backend, Floats
-from tilewright.kernels.device_memory import Smallest, memory_noted
+from tilewright.kernels.device_memory import OomHint, track_device_memory
 from tilewright.kernels.register.alignment import (
     Coarse,
     coarse_alignment,
@@ -31,7 +31,7 @@ from tilewright.stages.register.block_passes import Measured, Pass, measure_bloc
 from tilewright.stages.register.plane_views import PlaneView, Source, open_views
 
 # Not done in parts: the correlation of the overviews is of one piece, and far larger than cells.
-_SMALLEST = Smallest("register", "two overviews and their correlation over all shifts")
+_OOM_HINT = OomHint("register", "two overviews and their correlation over all shifts")
 #: Longest side of the overviews on which rotation and shift are searched.
 _COARSE_PX = 512
 #: Share of the common texture whose blocks agree on one smooth field. Matching cycles reach
@@ -53,7 +53,7 @@ _UNLIKE = (
 )
 
 
-@memory_noted(_SMALLEST)
+@track_device_memory(_OOM_HINT)
 def register(
     reference: Source,
     moving: Source,

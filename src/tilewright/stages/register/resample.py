@@ -23,21 +23,21 @@ from tilewright.io.results.subtraction import Subtraction, write_subtractions
 from tilewright.io.results.transform import read_transform
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
+from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.warp import Transform, source_region, warp
 from tilewright.stages.register.subtract import Background, survey
-from tilewright.stages.tile_planes import abandoning_pool
+from tilewright.stages.tile_planes import cancelling_thread_pool
 from tilewright.stages.tile_windows import Region, halves, regions, within
 
 #: (marker, channel, in-focus plane).
 PlaneOfCycle = tuple[str, str, str | Path]
 #: Threads that read and write around a GPU.
 _GPU_THREADS = 4
-_SMALLEST = Smallest("resample", "the smallest part of a chunk")
+_OOM_HINT = OomHint("resample", "the smallest part of a chunk")
 
 
-@memory_noted(_SMALLEST)
+@track_device_memory(_OOM_HINT)
 def resample(
     cycle: int,
     planes: Sequence[PlaneOfCycle],
@@ -98,7 +98,7 @@ def resample(
             ome_zarr_version=ome_zarr_version,
             workers=backend.workers,
         ) as writer,
-        abandoning_pool(backend, _GPU_THREADS) as pool,
+        cancelling_thread_pool(backend, _GPU_THREADS) as pool,
     ):
         taken = {
             c: _Taken.of(
@@ -110,7 +110,7 @@ def resample(
         done = pool.map(partial(_write_block, inner, writer, sources, taken), jobs)
         for _ in tqdm(done, "resample", len(jobs), unit="chunk", mininterval=5):
             pass
-        backend.give_back()
+        backend.release()
     write_subtractions([one.result for one in taken.values()], *map(Path, subtraction))
 
 
@@ -187,7 +187,7 @@ class _Taken:
             found = subtract(backend, block[at], light[at], self.found.factor)
             left[at] = backend.to_numpy(found)
 
-        in_parts(backend, one, region, halves, _SMALLEST)
+        map_with_oom_split(backend, one, region, halves, _OOM_HINT)
         with self.turn:
             self.bright += int(np.count_nonzero(block))
             self.emptied += int(np.count_nonzero((block > 0) & (left == 0)))
@@ -231,5 +231,5 @@ def resample_region(
             origin = (near[0].start, near[1].start)
             empty[target] = warp(backend, found, origin, size, transform, part)
 
-    in_parts(backend, one, region, halves, _SMALLEST)
+    map_with_oom_split(backend, one, region, halves, _OOM_HINT)
     return empty

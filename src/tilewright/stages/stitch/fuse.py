@@ -21,7 +21,7 @@ from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
+from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.stitch.blending import (
     Correction,
     Span,
@@ -29,7 +29,7 @@ from tilewright.kernels.stitch.blending import (
     make_correction,
     tile_span,
 )
-from tilewright.stages.tile_planes import TilePlanes, abandoning_pool
+from tilewright.stages.tile_planes import TilePlanes, cancelling_thread_pool
 from tilewright.stages.tile_source import TileSource
 from tilewright.stages.tile_windows import Region, halves, spans
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 #: On a GPU the threads only read, move and write: four keep one device busy.
 _GPU_THREADS = 4
-SMALLEST = Smallest("stitch", "the flat-field, the dark-field and the smallest part of a chunk")
+OOM_HINT = OomHint("stitch", "the flat-field, the dark-field and the smallest part of a chunk")
 
 
-@memory_noted(SMALLEST)
+@track_device_memory(OOM_HINT)
 def stitch(
     tiles: TileSource,
     positions: Positions,
@@ -231,7 +231,7 @@ def _stream(
     needs = {y.start: plan.touching((y, slice(0, plan.shape[1]))) for y in rows}
     clipped = np.zeros(2, dtype=np.int64)
     with (
-        abandoning_pool(backend, _GPU_THREADS) as pool,
+        cancelling_thread_pool(backend, _GPU_THREADS) as pool,
         tqdm(total=len(steps) * len(columns), desc="stitch", unit="chunk", mininterval=5) as bar,
     ):
         planes = TilePlanes(tiles, pool, saturation_counts, repair=repair)
@@ -305,7 +305,7 @@ def fuse_chunk(
         )
         return part, backend.to_numpy(pixels), low, high
 
-    parts = in_parts(backend, fuse_part, region, halves, SMALLEST)
+    parts = map_with_oom_split(backend, fuse_part, region, halves, OOM_HINT)
     for (rows, columns), pixels, _, _ in parts:
         mosaic.write(z, rows.start, columns.start, pixels)
     return sum(low for _, _, low, _ in parts), sum(high for *_, high in parts)

@@ -24,7 +24,7 @@ from tilewright.io.results.positions import (
 )
 from tilewright.io.results.zarr_store import stack_on_disk
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.device_memory import Smallest, memory_noted
+from tilewright.kernels.device_memory import OomHint, track_device_memory
 from tilewright.kernels.tile_positions.displacements import (
     Allocate,
     Overlaps,
@@ -49,7 +49,7 @@ from tilewright.stages.tile_source import TileSource
 #: Strips of more bytes are kept on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
 #: slide of 50,000 px squared 5 GB.
 _IN_MEMORY_B = 256 << 20
-_SMALLEST = Smallest("tile_positions", "the strips that its filter and hot pixels come from")
+_OOM_HINT = OomHint("tile_positions", "the strips that its filter and hot pixels come from")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class LocatedTiles:
         return np.stack([self.positions.y_px, self.positions.x_px], axis=1)
 
 
-@memory_noted(_SMALLEST)
+@track_device_memory(_OOM_HINT)
 def locate(
     tiles: TileSource,
     illumination: Illumination | None = None,
