@@ -34,7 +34,7 @@ from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.noise import photon_transfer
 from tilewright.kernels.pooling import downsample_mean
-from tilewright.kernels.register.alignment import coarse_alignment, grey_levels, texture
+from tilewright.kernels.register.alignment import bandpass_sqrt, coarse_alignment, grey_levels
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.block_shifts import (
     overlapping_blocks,
@@ -230,8 +230,8 @@ def _finishes(backend: Backend, counts: Any) -> Iterator[Case]:
 
 def _registration(backend: Backend, plane: Any) -> Iterator[Case]:
     levels, image = grey_levels(plane), backend.asarray(plane)
-    seen = texture(backend, image, levels)
-    yield _case("texture", lambda: texture(backend, image, levels), image)
+    seen = bandpass_sqrt(backend, image, levels)
+    yield _case("band-pass", lambda: bandpass_sqrt(backend, image, levels), image)
     turned = backend.asarray(np.roll(backend.to_numpy(seen), (3, -5), (0, 1)))
 
     def coarse() -> Any:

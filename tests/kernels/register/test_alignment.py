@@ -21,7 +21,7 @@ ANGLES = np.linspace(-5, 5, 11)
 
 def a_texture(backend: Backend, image: NDArray[np.uint16]) -> Array:
     counts = image.astype(np.float32)
-    return alignment.texture(backend, backend.asarray(counts), alignment.grey_levels(counts))
+    return alignment.bandpass_sqrt(backend, backend.asarray(counts), alignment.grey_levels(counts))
 
 
 @pytest.mark.parametrize(("seed", "angle_deg"), [(0, 0.0), (1, 3.0), (2, -4.0)])
