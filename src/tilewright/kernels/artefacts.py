@@ -60,7 +60,7 @@ def seam_score(
     width = plane.shape[1]
     if not 32 <= border_px <= width - 32:
         raise ValueError(f"seam_score needs 32 px on both sides of border {border_px} of {width}")
-    # Positions beside the border must see none of it: 5 windows and 3 gaps on one side.
+    # Positions beside the border must contain none of it: 5 windows and 3 gaps on one side.
     room = min(border_px, width - border_px) - 3 * gap_px
     sizes = [k for k in _WINDOWS_PX if k >= gap_px // 2 and 5 * k <= room]
     if not sizes:
@@ -94,9 +94,9 @@ def _steps(backend: Backend, plane: Array, size: int, gap: int) -> tuple[int, Fl
     return first, (right - left - slope * (size + 2 * gap)) / signal
 
 
-def _coherent(steps: Floats, beside: Bools) -> Floats:
+def _coherent(steps: Floats, off_border: Bools) -> Floats:
     """Return the step common to all segments, per position; outliers count as 3 sigma."""
-    spread = 1.4826 * np.median(np.abs(steps[:, beside]), axis=1)
+    spread = 1.4826 * np.median(np.abs(steps[:, off_border]), axis=1)
     used = spread > 0
     if not used.any():
         return np.full(steps.shape[1], np.nan)
@@ -106,8 +106,8 @@ def _coherent(steps: Floats, beside: Bools) -> Floats:
     return common
 
 
-def moat(backend: Backend, image: Any, reference: Any, *, ring_px: int = 6) -> float:
-    """Return the dark moat that deconvolution drew around bright objects, beyond the raw plane's.
+def ringing_depth(backend: Backend, image: Any, reference: Any, *, ring_px: int = 6) -> float:
+    """Return the depth of the dark ring that deconvolution drew around bright objects.
 
     ``image`` (y, x) has pedestal 0; ``reference`` is the raw plane, which only says where the
     bright objects are (over half way from its median to its 99.5th percentile) and what their
@@ -145,7 +145,7 @@ def _shell_sums(backend: Backend, shell: Array, values: Array | None, ring_px: i
 
 
 def _depth(outside: Floats, inside: Floats) -> float:
-    """Return the moat of mean profiles whose last entry is the far level, and the core's."""
+    """Return the ring's depth from mean profiles; the last entries are far level and core."""
     far, core = float(outside[-1]), float(inside[np.isfinite(inside)][-1])
     contrast = core - far
     if contrast <= 0.05 * abs(core):

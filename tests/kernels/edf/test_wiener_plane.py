@@ -195,7 +195,7 @@ def test_fill_mirrors_what_was_seen() -> None:
     assert wiener_finish.fill(stack, np.ones_like(seen)) is stack
 
 
-def test_saturation_leaves_no_moat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saturation_leaves_no_dark_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, _, prepared, _ = sample(3)
     reach = np.hypot(*(np.mgrid[:SIZE, :SIZE] - 96))
     blob = 40000 * np.exp(-0.5 * (reach / 5) ** 2)

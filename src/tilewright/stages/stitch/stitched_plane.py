@@ -12,7 +12,7 @@ from tqdm import tqdm
 from tilewright.io.inputs.stitched_plane import OpenPlane, StitchedPlane
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.camera import Top, equal_neighbours, saturation_found
+from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours
 from tilewright.stages.tile_windows import regions, spans
 
 _COUNTS = 2**16
@@ -111,5 +111,5 @@ def _ceiling(histogram: NDArray[np.int64], dtype: np.dtype[Any]) -> float:
     tops = [Top(float(counts[-1]), int(histogram[counts[-1]]), 0)]
     if len(counts) > 1:
         tops = [tops[0]._replace(below=int(histogram[counts[-2]]))]
-    found = saturation_found(tops)
+    found = detect_saturation(tops)
     return float(np.iinfo(dtype).max) if found is None else found
