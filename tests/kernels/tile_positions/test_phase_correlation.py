@@ -15,16 +15,16 @@ from tests.support.spots import Floats, Strips, render, spots
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.tile_positions.correlation_peak import MIN_OVERLAP_PX, overlap, subpixel
 from tilewright.kernels.tile_positions.displacements import Overlaps, measure_overlaps
+from tilewright.kernels.tile_positions.edge_acceptance import (
+    FALSE_ACCEPTS,
+    accept_edges,
+    loop_closures,
+)
 from tilewright.kernels.tile_positions.overlap_strips import neighbours, plan_strips
 from tilewright.kernels.tile_positions.phase_correlation import (
     StripShifts,
     correlate_strips,
     filter_strips,
-)
-from tilewright.kernels.tile_positions.position_solve import (
-    FALSE_ACCEPTS,
-    accept_edges,
-    loop_closures,
 )
 
 STRIP, SHAPE = (180, 48), (256, 30)

@@ -238,12 +238,15 @@ def haze_moments(
     if contaminated is not None:
         mask -= mean_2x2(backend.asarray(contaminated))[inner] > 0
     total = max(float(mask.sum()), 1.0)
+
+    def centred(values: Array) -> Array:
+        return mask * (values[inner] - (mask * values[inner]).sum() / total)
+
+    same = centred(background)
     for light, blurred_background, counts in _coarse_planes(channel, maps, stack, spectra):
         # The background as haze, the same in all planes; as light, blurred by each; the residual.
-        same, blurred, residual = (
-            mask * (v[inner] - (mask * v[inner]).sum() / total)
-            for v in (background, blurred_background, counts - light + blurred_background)
-        )
+        blurred = centred(blurred_background)
+        residual = centred(counts - light + blurred_background)
         pairs = [(same, same), (same, blurred), (blurred, blurred)]
         pairs += [(same, residual), (blurred, residual), (residual, residual)]
         moments[:6] += [float((u * v).sum(dtype=np.float64)) for u, v in pairs]

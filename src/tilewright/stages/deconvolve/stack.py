@@ -6,6 +6,24 @@ that changes pixels along seams by the tolerance of the halo (``halo_px``), and 
 within half a PSF of the mosaic's border, where light from outside is guessed. All windows have one
 size, so one transfer function and one set of buffers serve the whole mosaic. The next window is
 read and the last tile written while one is computed.
+
+Accelerated Richardson-Lucy with the widefield PSF of the optics at the mosaic's own
+voxel pitch. It stops after a fixed number of iterations, the same for all tiles: the
+number given, or else the fewest that predict held-out photons as well as any number does
+(Poisson thinning) on the calibration tile, the 512² px whose middle plane varies most.
+Patches at exactly the pedestal in all planes were not imaged: they do not count as dark,
+and are 0 in the output. Damaged planes are detected first and have no part in the likelihood;
+the output there follows from the planes around them.
+
+The output's attributes are ``pedestal_counts`` 0, ``iterations``,
+``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
+``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
+``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
+out over light in), ``plane_flux_ratio`` (end planes are over-estimated by some 30 %:
+light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
+(y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``
+(a list of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
+that is sharpest in the first and last plane), and the source's clipping counts.
 """
 
 from __future__ import annotations
@@ -66,23 +84,7 @@ def deconvolve(
 ) -> None:
     """Deconvolve a stitched mosaic into a mosaic of float32 counts above its pedestal.
 
-    Accelerated Richardson-Lucy with the widefield PSF of the optics at the mosaic's own
-    voxel pitch. It stops after a fixed number of iterations, the same for all tiles: the
-    number given, or else the fewest that predict held-out photons as well as any number does
-    (Poisson thinning) on the calibration tile, the 512² px whose middle plane varies most.
-    Patches at exactly the pedestal in all planes were not imaged: they do not count as dark,
-    and are 0 in the output. Damaged planes are detected first and have no part in the likelihood;
-    the output there follows from the planes around them.
-
-    The output's attributes are ``pedestal_counts`` 0, ``iterations``,
-    ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
-    ``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
-    ``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
-    out over light in), ``plane_flux_ratio`` (end planes are over-estimated by some 30 %:
-    light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
-    (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``
-    (a list of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
-    that is sharpest in the first and last plane), and the source's clipping counts.
+    Method and attributes of the output: see the module.
 
     Parameters
     ----------
@@ -103,15 +105,11 @@ def deconvolve(
     tile_px, halo_px : int
         Largest side of a tile; margin that is computed and thrown away around it (32 px leave
         0.3 % in a band along the seams, 64 px 0.05 %).
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
 
     Raises
     ------
     ProcessingError, RawDataError
-        The optics or the PSF file are unusable.
-    ProcessingError
-        No plane is usable.
+        The optics or the PSF file are unusable, or no plane is usable.
     DeviceMemoryError
         The GPU's memory does not hold the calibration tile, or the smallest tile.
     """
@@ -122,38 +120,62 @@ def deconvolve(
     camera, stopping = _calibrate(
         mosaic, psf, tile, gain_counts_per_photon, iterations, survey, backend=backend
     )
+    job = _Job(mosaic, psf, survey, camera, stopping, tile, halo_px)
 
-    def write(side_px: int) -> None:
-        windows = tile_windows(mosaic.shape[1:], side_px, halo_px)
+    def smaller(side_px: int) -> int | None:
+        return smaller_tile(mosaic.shape[1:], side_px, halo_px)
+
+    retry_smaller_on_oom(
+        backend,
+        lambda side_px: job.write(backend, Path(output), side_px, ome_zarr_version),
+        tile_px,
+        smaller,
+        _OOM_HINT,
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A mosaic and all that its deconvolution depends on but the size of tiles."""
+
+    mosaic: Mosaic
+    psf: NDArray[np.float32]
+    survey: StackSurvey
+    camera: CountModel
+    stopping: Stopping
+    calibration_tile: Window
+    halo_px: int
+
+    def write(
+        self, backend: Backend, output: Path, side_px: int, ome_zarr_version: OmeZarrVersion
+    ) -> None:
+        """Deconvolve in tiles of a side, and write the mosaic."""
+        mosaic = self.mosaic
+        windows = tile_windows(mosaic.shape[1:], side_px, self.halo_px)
         view = (mosaic.shape[0], *windows[0].shape)
         margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
-        solver = RichardsonLucy(Blur(backend, psf, view, margin))
-        run = _Run(mosaic, solver, camera, stopping.iterations, survey)
+        solver = RichardsonLucy(Blur(backend, self.psf, view, margin))
+        run = _Run(mosaic, solver, self.camera, self.stopping.iterations, self.survey)
         with create_mosaic(
             output,
             mosaic.shape,
             np.float32,
             mosaic.chunk_px,
             mosaic.voxel_um,
-            Path(output).stem,
+            output.stem,
             ome_zarr_version=ome_zarr_version,
             attributes={"pedestal_counts": 0},
         ) as writer:
             run.stream(windows, writer)
             writer.attributes.update(
                 **run.report(),
-                **_report(mosaic, camera, stopping),
-                **survey.record,
-                psf_shape=list(psf.shape),
-                calibration_tile=[tile.y.start, tile.x.start],
+                **_report(mosaic, self.camera, self.stopping),
+                **self.survey.record,
+                psf_shape=list(self.psf.shape),
+                calibration_tile=[self.calibration_tile.y.start, self.calibration_tile.x.start],
                 tile_px=side_px,
-                halo_px=halo_px,
+                halo_px=self.halo_px,
             )
-
-    def smaller(side_px: int) -> int | None:
-        return smaller_tile(mosaic.shape[1:], side_px, halo_px)
-
-    retry_smaller_on_oom(backend, write, tile_px, smaller, _OOM_HINT)
 
 
 def _calibration_tile(mosaic: Mosaic, plane_mask: NDArray[np.bool_]) -> Window:

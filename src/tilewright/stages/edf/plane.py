@@ -4,6 +4,25 @@ A first pass over the middles of a fixed sample of chunks decides what holds for
 (damaged planes, camera noise), so that every chunk is projected alike and both devices look at
 the same pixels; the second projects chunk by chunk with a halo. Memory grows with a chunk's stack
 and the threads, not with the mosaic.
+
+``sum_projection`` is the sum over z blurred with the in-focus PSF and multiplied with the share of
+the PSF's light in its central plane: the counts of a raw plane with everything in focus.
+``focus_weighted`` mixes raw planes with weights that sum to 1. ``multiplane_wiener`` estimates the
+same as ``sum_projection`` from the raw stack, with filters over all planes
+(:mod:`tilewright.kernels.edf.wiener_plane`). None scales with the image, so the counts of all
+cycles and samples compare.
+
+The output is uint16 without pedestal and has z = 1; its attributes are ``pedestal_counts`` 0,
+``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of the
+decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
+``excluded_planes`` (a list of ``z`` and ``reason``), for ``focus_weighted`` and
+``multiplane_wiener`` the camera noise, ``noise_gain`` and ``read_noise_counts``, and for
+``multiplane_wiener`` the ``haze_share`` of the plane's background that was subtracted, its mean in
+counts (``haze_counts``), ``resolution_px`` (None: fewer than four planes), the pixels more than
+three standard deviations below zero (``below_noise``) and the share of the plane that
+``focus_weighted`` replaces (``fallback_fraction``). The height map is a float32 TIFF, in µm above
+plane 0, of every eighth pixel (the soft argmax of the focus energy; mid-stack where nothing is in
+focus).
 """
 
 from __future__ import annotations
@@ -51,7 +70,7 @@ from tilewright.stages.tile_planes import cancelling_thread_pool
 from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
 _OOM_HINT = OomHint("edf_plane", "all planes of its smallest part of a chunk")
-_SAMPLES = OomHint("edf_plane", "the middle of a chunk, by which it judges the planes")
+_SAMPLES = OomHint("edf_plane", "the middle of a chunk, from which damaged planes are detected")
 Method = Literal["multiplane_wiener", "sum_projection", "focus_weighted"]
 
 
@@ -69,23 +88,8 @@ def edf_plane(
 ) -> None:
     """Project a mosaic z-stack to one in-focus plane.
 
-    ``sum_projection`` is the sum over z blurred with the in-focus PSF and multiplied with the share
-    of the PSF's light in its central plane: the counts of a raw plane with everything in
-    focus. ``focus_weighted`` mixes raw planes with weights that sum to 1. ``multiplane_wiener``
-    estimates what ``sum_projection`` wants from the raw stack, with filters over all planes
-    (:mod:`tilewright.kernels.edf.wiener_plane`). None scales with the image, so the counts of all
-    cycles and samples compare. A stack of one plane passes through.
-
-    The output is uint16 without pedestal and has z = 1; its attributes are ``pedestal_counts`` 0,
-    ``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of
-    the decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
-    ``excluded_planes`` (a list of ``z`` and ``reason``), for
-    ``focus_weighted`` and ``multiplane_wiener`` the camera noise, ``noise_gain`` and
-    ``read_noise_counts``, and for ``multiplane_wiener`` the ``haze_share`` of the plane's floor
-    that was taken out, its mean in counts (``haze_counts``), ``resolution_px`` (None: fewer than
-    four planes) and the pixels more than three standard deviations below zero (``below_noise``).
-    The height map is a float32 TIFF, in µm above plane 0, of every eighth pixel (the soft argmax of
-    the focus energy; mid-stack where nothing is in focus).
+    Methods and attributes of the output are those of the module. A stack of one plane passes
+    through.
 
     Parameters
     ----------
@@ -104,23 +108,17 @@ def edf_plane(
     psf_file : Path, optional
         The PSF of the deconvolution, see ``stages.deconvolve.mosaic_psf``; only
         ``sum_projection`` and ``multiplane_wiener`` read it.
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
 
     Raises
     ------
-    ProcessingError
-        The method is not possible with this source.
-    ProcessingError
-        No plane is usable.
     ProcessingError, RawDataError
-        The optics or the PSF file are unusable, and the method needs them.
+        The method is not possible with this source, no plane is usable, or the optics or the PSF
+        file that the method needs are unusable.
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.
     """
     mosaic = open_mosaic(source)
-    inner = replace(backend, workers=1)
-    job = plan_projection(inner, mosaic, method, optics, psf_file)
+    job = plan_projection(replace(backend, workers=1), mosaic, method, optics, psf_file)
     with (
         atomic_path(Path(height_output)) as height_partial,
         create_mosaic(
@@ -133,25 +131,31 @@ def edf_plane(
             ome_zarr_version=ome_zarr_version,
         ) as writer,
     ):
-        if job.wiener is None:
-            done = _stream(backend, inner, mosaic, job, writer)
-        else:
-            with scratch_folder(Path(output)) as folder:
-                done = stream_wiener(backend, mosaic, job.wiener, writer, folder)
-        heights, usage, clipped, record = done
-        decided = max(int(usage[:-1].sum()), 1)
-        writer.attributes.update(
-            pedestal_counts=0,
-            clipped_low=int(clipped[0]),
-            clipped_high=int(clipped[1]),
-            plane_usage=[round(float(n) / decided, 6) for n in usage[:-1]],
-            undecided_fraction=round(float(usage[-1]) / max(int(usage.sum()), 1), 6),
-            **job.record,
-            **record,
-        )
-        tifffile.imwrite(
-            height_partial, heights * np.float32(mosaic.voxel_um[0]), metadata=None, software=False
-        )
+        heights = _project(backend, mosaic, job, writer, Path(output))
+        tifffile.imwrite(height_partial, heights, metadata=None, software=False)
+
+
+def _project(
+    backend: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: StoreWriter, output: Path
+) -> NDArray[np.float32]:
+    """Write the plane and its attributes; return the heights, µm."""
+    if job.wiener is None:
+        streamed = _stream(backend, replace(backend, workers=1), mosaic, job, writer)
+    else:
+        with scratch_folder(output) as folder:
+            streamed = stream_wiener(backend, mosaic, job.wiener, writer, folder)
+    heights, usage, clipped, record = streamed
+    decided = max(int(usage[:-1].sum()), 1)
+    writer.attributes.update(
+        pedestal_counts=0,
+        clipped_low=int(clipped[0]),
+        clipped_high=int(clipped[1]),
+        plane_usage=[round(float(n) / decided, 6) for n in usage[:-1]],
+        undecided_fraction=round(float(usage[-1]) / max(int(usage.sum()), 1), 6),
+        **job.record,
+        **record,
+    )
+    return heights * np.float32(mosaic.voxel_um[0])
 
 
 class _Stack(NamedTuple):

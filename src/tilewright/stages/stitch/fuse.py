@@ -3,6 +3,14 @@
 Works through rows of chunks, plane by plane. Each raw tile is decoded once per plane and
 forgotten after the last row of chunks that it touches, so memory grows with one row of
 tiles and not with the mosaic.
+
+Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
+illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
+``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
+``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
+pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
+where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than four
+tiles cannot tell).
 """
 
 from __future__ import annotations
@@ -61,13 +69,7 @@ def stitch(
 ) -> None:
     """Fuse the tiles of one cycle and channel into a mosaic.
 
-    Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
-    illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
-    ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-    ``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
-    pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
-    where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than four
-    tiles cannot tell).
+    Counts and attributes of the mosaic: see the module.
 
     Parameters
     ----------
@@ -104,6 +106,44 @@ def stitch(
         The GPU's memory does not hold the smallest part of a chunk.
     """
     output = Path(output)
+    plan = _plan(backend, tiles, positions, illumination, chunk_px, feather_px, distortion)
+    ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
+    with create_mosaic(
+        output,
+        (tiles.shape[0], *plan.shape),
+        tiles.dtype,
+        chunk_px,
+        voxel_um,
+        output.name.removesuffix(".zarr"),
+        ome_zarr_version=ome_zarr_version,
+        fill=int(illumination.pedestal + 0.5),
+    ) as mosaic:
+        low, high, planes = _stream(backend, tiles, plan, mosaic, ceiling, repair_pixels)
+        mosaic.attributes |= {
+            "pedestal_counts": int(illumination.pedestal + 0.5),
+            "clipped_low": low,
+            "clipped_high": high,
+            "feather_px": plan.feather_px,
+            "saturated_raw_px": planes.saturated,
+            "saturated_from_counts": (
+                _least_saturated(illumination, ceiling) if any(planes.saturated) else None
+            ),
+            "repaired_camera_px": None if planes.defects is None else len(planes.defects),
+        }
+        if distortion is not None:
+            mosaic.attributes["distortion_corner_px"] = round(distortion.corner_px, 4)
+
+
+def _plan(
+    backend: Backend,
+    tiles: TileSource,
+    positions: Positions,
+    illumination: Illumination,
+    chunk_px: int,
+    feather_px: float | None,
+    distortion: Distortion | None,
+) -> StitchPlan:
+    """Check that the inputs fit the tiles; return where each lies and how it is corrected."""
     places = _places(tiles, positions)
     _check(tiles, illumination, distortion)
     if feather_px is None:
@@ -114,33 +154,7 @@ def stitch(
         backend, illumination.flat, illumination.dark, illumination.pedestal
     )
     shape = (max(ys.stop for ys, _ in covered), max(xs.stop for _, xs in covered))
-    plan = StitchPlan(covered, shape, chunk_px, correction, feather_px, distortion)
-    pedestal = int(illumination.pedestal + 0.5)
-    ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
-    with create_mosaic(
-        output,
-        (tiles.shape[0], *shape),
-        tiles.dtype,
-        chunk_px,
-        voxel_um,
-        output.name.removesuffix(".zarr"),
-        ome_zarr_version=ome_zarr_version,
-        fill=pedestal,
-    ) as mosaic:
-        low, high, planes = _stream(backend, tiles, plan, mosaic, ceiling, repair_pixels)
-        mosaic.attributes |= {
-            "pedestal_counts": pedestal,
-            "clipped_low": low,
-            "clipped_high": high,
-            "feather_px": feather_px,
-            "saturated_raw_px": planes.saturated,
-            "saturated_from_counts": (
-                _least_saturated(illumination, ceiling) if any(planes.saturated) else None
-            ),
-            "repaired_camera_px": None if planes.defects is None else len(planes.defects),
-        }
-        if distortion is not None:
-            mosaic.attributes["distortion_corner_px"] = round(distortion.corner_px, 4)
+    return StitchPlan(covered, shape, chunk_px, correction, feather_px, distortion)
 
 
 def _least_saturated(illumination: Illumination, ceiling: float) -> int:
