@@ -123,9 +123,9 @@ def find_defects(rounds: Iterable[Sequence[NDArray[Any]]]) -> CameraDefects:
     if not len(pixel):
         return _with_neighbours(pixel, shape)
     sigma = np.clip(total / np.sqrt(weight), -_MOST_SIGMA, _MOST_SIGMA)
-    shown = np.count_nonzero(np.abs(sigma) > _TILE_SIGMA, axis=0)
+    showing = np.count_nonzero(np.abs(sigma) > _TILE_SIGMA, axis=0)
     sure = np.abs(sigma.sum(axis=0)) / len(sigma) ** 0.5 > _DEFECT_SIGMA
-    defects = pixel[sure & (shown >= max(_MIN_SHARE * len(sigma), MIN_TILES))]
+    defects = pixel[sure & (showing >= max(_MIN_SHARE * len(sigma), MIN_TILES))]
     few = len(defects) <= _MOST * shape[0] * shape[1]
     return _with_neighbours(defects if few else defects[:0], shape)
 
@@ -176,8 +176,8 @@ def _with_neighbours(pixel: Ints, shape: tuple[int, ...]) -> CameraDefects:
     # Good neighbours first, then the same again: a plain median needs eight.
     order = np.argsort(~good, axis=1, kind="stable")
     turn = np.arange(8)[None] % np.maximum(good.sum(axis=1), 1)[:, None]
-    chosen = np.take_along_axis(around, np.take_along_axis(order, turn, axis=1), axis=1)
-    return CameraDefects(pixel[has_good], chosen[has_good])
+    neighbours = np.take_along_axis(around, np.take_along_axis(order, turn, axis=1), axis=1)
+    return CameraDefects(pixel[has_good], neighbours[has_good])
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class EmptyTiles:
         Camera offset and its standard error; the error is infinite where too few tiles are
         empty.
     structure_counts : ndarray of float64, shape (y, x)
-        What is left of empty tiles beside offset and glow: stray light and dark current that
+        Remainder of empty tiles over offset and glow: stray light and dark current that
         do not follow the flat-field. Zero on average.
     glow_counts : float
         Light of empty tiles: what an error of the flat-field is multiplied by.

@@ -24,7 +24,7 @@ Part = TypeVar("Part")
 logger = logging.getLogger(__name__)
 
 _MB = 2**20
-#: cuFFT, cuBLAS and cuSOLVER allocate by themselves, beside CuPy's pool, and so does the driver.
+#: cuFFT, cuBLAS and cuSOLVER allocate by themselves, outside CuPy's pool, and so does the driver.
 _NO_MEMORY = re.compile(r"_ALLOC_FAILED\b|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY")
 _ASKED = re.compile(r"allocating ([\d,]+) bytes")
 
@@ -106,7 +106,9 @@ def map_with_oom_split(
         raise result.error(hint)
     _record_split(backend, hint.rule, result, f"in {len(smaller)} parts")
     return [
-        done for half in smaller for done in map_with_oom_split(backend, work, half, halves, hint)
+        result
+        for half in smaller
+        for result in map_with_oom_split(backend, work, half, halves, hint)
     ]
 
 

@@ -55,9 +55,9 @@ class TilePlanes:
         """Return tiles that :meth:`load` started to read, waiting for them."""
         return [self._reads[z, k].result()[0] for k in members]
 
-    def keep(self, wanted: set[tuple[int, int]]) -> None:
+    def keep(self, tiles: set[tuple[int, int]]) -> None:
         """Forget all tiles but these; their saturated pixels are counted once."""
-        for z, k in set(self._reads) - wanted:
+        for z, k in set(self._reads) - tiles:
             self.saturated[z] += self._reads.pop((z, k)).result()[1]
 
 
@@ -69,12 +69,12 @@ def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects
     count = min(len(tiles.row), SAMPLE_TILES)
     if count < MIN_TILES:
         return None
-    chosen = np.linspace(0, len(tiles.row) - 1, count).round().astype(int).tolist()
+    sample = np.linspace(0, len(tiles.row) - 1, count).round().astype(int).tolist()
     depth = tiles.shape[0]
     number = min(SAMPLE_PLANES, depth)
     # Tissue moves out of focus from plane to plane, defects stay.
     planes = ((np.arange(count) + k * (depth // number)) % depth for k in range(number))
-    return find_defects(list(pool.map(tiles.read, chosen, z.tolist())) for z in planes)
+    return find_defects(list(pool.map(tiles.read, sample, z.tolist())) for z in planes)
 
 
 @contextmanager

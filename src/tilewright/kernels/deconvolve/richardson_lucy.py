@@ -144,8 +144,8 @@ class RichardsonLucy:
         _, y, x = blur.view
         z = int(self._plane_mask.sum())
         voxels = max(z, 1) * x * (len(range(0, y, _ROWS)) if held_out is None else y)
-        fitted, other = (math.fsum(column) / voxels for column in zip(*terms, strict=True))
-        return fitted, other
+        divergence, other = (math.fsum(column) / voxels for column in zip(*terms, strict=True))
+        return divergence, other
 
     def _predict(self, z: slice) -> None:
         """Extrapolate planes of the scene from the last step, which y holds; transform them."""
@@ -166,16 +166,16 @@ class RichardsonLucy:
         if self._mask is not None:
             ratio *= self._mask
         blur.spread(z, ratio)
-        used = slice(None)
+        planes = slice(None)
         if not self._plane_mask[z].all():
-            used = xp.asarray(np.flatnonzero(self._plane_mask[z]))
+            planes = xp.asarray(np.flatnonzero(self._plane_mask[z]))
         if held_out is None:
             rows = slice(None, None, _ROWS)
-            parts = (values[:, rows][used] for values in (counts, model, ratio))
+            parts = (values[:, rows][planes] for values in (counts, model, ratio))
             return _divergence(xp, *parts), 0.0
-        fitted = _divergence(xp, counts[used], model[used], ratio[used])
-        other = held_out[z][used]
-        return fitted, _divergence(xp, other, model[used], other / model[used])
+        divergence = _divergence(xp, counts[planes], model[planes], ratio[planes])
+        other = held_out[z][planes]
+        return divergence, _divergence(xp, other, model[planes], other / model[planes])
 
     def _correct(self, z: slice) -> None:
         """Correct planes of the scene; y then holds the step from the estimate before."""

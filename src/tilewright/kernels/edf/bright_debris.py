@@ -236,10 +236,10 @@ def _subtract(
     contaminated[in_cells] |= ndimage.binary_dilation(outshone, iterations=_CONTAMINATED_REACH)
     for i, z in enumerate(planes):
         pixels = counts[i].astype(np.float32) - np.float32(model.pedestal_counts)
-        tissue, own = upsample(fit.tissue[i]), upsample(fit.debris[i])
-        rest = tissue + upsample(fit.weight[i]) * fit.valid[i] * (pixels - own - tissue)
+        tissue, light_of_debris = upsample(fit.tissue[i]), upsample(fit.debris[i])
+        rest = tissue + upsample(fit.weight[i]) * fit.valid[i] * (pixels - light_of_debris - tissue)
         if i == debris.plane:
-            back = np.square(own)
+            back = np.square(light_of_debris)
             back /= back + np.square(np.float32(_HALF_SIGNAL) * np.maximum(tissue, 1))
             back[~fit.valid[i]] = 1
             back[excluded] = 0

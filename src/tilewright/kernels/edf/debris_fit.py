@@ -2,7 +2,7 @@
 
 Non-negative light on a window of one pixel of 4 × 4, by a few Richardson-Lucy steps (Lucy, Astron.
 J. 79:745, 1974) on the planes and pixels that are not saturated. The fit is as good as the PSF:
-:func:`data_weight` says how much the data count beside it.
+:func:`data_weight` is the weight of the data against it.
 """
 
 from __future__ import annotations
@@ -228,7 +228,8 @@ def _depth_transfer(
     transfer = np.stack([profile_at(profiles, FINE * int(n), radius) for n in steps])
     # Cells are means, and so are the sources: points between them would ring.
     transfer *= np.square(np.outer(np.sinc(y), np.sinc(x)))
-    return transfer.astype(np.float32)[planes[:, None] - depths - steps[0]]
+    joint: NDArray[np.float32] = transfer.astype(np.float32)[planes[:, None] - depths - steps[0]]
+    return joint
 
 
 def _real_einsum(
@@ -256,7 +257,7 @@ def window_taper(support: NDArray[np.bool_]) -> Image:
 def data_weight(
     debris: Image, tissue: Image, unsaturated: NDArray[np.bool_], noise: NoiseModel
 ) -> Image:
-    """Return how much the data count beside the fit (usable z, y, x), 0 to 1."""
+    """Return the weight of the data against the fit (usable z, y, x), 0 to 1."""
     # Next to a sharp edge a light that is fitted on so few pixels is as wrong as on it.
     near = ndimage.maximum_filter(debris, (1, 3, 3))
     error = np.square(np.float32(_PSF_ERROR) * near) + np.float32(noise.gain) * near

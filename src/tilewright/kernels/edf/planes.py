@@ -159,11 +159,11 @@ def _foreign(coarse: Floats, damaged: set[int]) -> dict[int, str]:
             return bad
         unit = centred[good] / norm[good][:, None]
         best = np.full(len(good), -1.0)
-        # Also the second neighbour: an end plane beside a bad one must not go with it.
-        for apart in (1, 2):
-            alike = (unit[:-apart] * unit[apart:]).sum(axis=1)
-            best[:-apart] = np.maximum(best[:-apart], alike)
-            best[apart:] = np.maximum(best[apart:], alike)
+        # Also the second neighbour: an end plane next to a bad one must not go with it.
+        for step in (1, 2):
+            alike = (unit[:-step] * unit[step:]).sum(axis=1)
+            best[:-step] = np.maximum(best[:-step], alike)
+            best[step:] = np.maximum(best[step:], alike)
         usual, worst = float(np.median(best)), int(np.argmin(np.round(best, 6)))
         if usual < 0.5 or best[worst] >= FOREIGN_NCC * usual:
             return bad

@@ -152,10 +152,10 @@ def _bins(channel: ChannelModel, spread: float) -> Floats:
         prior /= prior.sum()
         weighted = transfer * prior
         light = weighted @ np.moveaxis(transfer, 1, 2)
-        wanted = (weighted.sum(axis=2) * in_focus[:, None])[..., None]
+        target = (weighted.sum(axis=2) * in_focus[:, None])[..., None]
         for i, level in enumerate(NOISE_LEVELS):
             ridge = (level * noise + _MODEL_ERROR)[:, None, None] * unit
-            out[z, i] = np.linalg.solve(light + ridge, wanted)[..., 0]
+            out[z, i] = np.linalg.solve(light + ridge, target)[..., 0]
     return out.reshape(-1, RADII.size, transfer.shape[1])
 
 

@@ -226,7 +226,7 @@ def haze_moments(
         The windows are too small.
     """
     if min(maps.window) < 2 * HALO_PX + 64:
-        raise ValueError(f"windows of {maps.window} px are too small to tell haze from light")
+        raise ValueError(f"windows of {maps.window} px are too small to separate haze from light")
     backend, xp = maps.backend, maps.backend.xp
     coarse = downsample_mean(plane.image)
     background = estimate_background(backend, coarse)

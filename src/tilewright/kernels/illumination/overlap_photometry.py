@@ -189,7 +189,7 @@ def _neighbours(cells: OverlapCells) -> Ints:
 
 
 def random_effects(
-    own: tuple[float, float] | None, others: Sequence[tuple[float, float]]
+    measurement: tuple[float, float] | None, others: Sequence[tuple[float, float]]
 ) -> tuple[float, float] | None:
     """Return a value and its standard error from its own measurement and those of its like.
 
@@ -201,15 +201,17 @@ def random_effects(
     >>> random_effects((100.0, 0.2), [(500.0, 0.2)])
     (100.0, 0.2)
     """
-    every = np.array([*([own] if own else []), *others]).reshape(-1, 2)
+    every = np.array([*([measurement] if measurement else []), *others]).reshape(-1, 2)
     if len(every) < 2:
         return (float(every[0, 0]), float(every[0, 1])) if len(every) else None
     value, weight = every[:, 0], 1.0 / every[:, 1] ** 2
     excess = weight @ (value - np.average(value, weights=weight)) ** 2 - (len(value) - 1)
     between = max(0.0, excess / (weight.sum() - (weight**2).sum() / weight.sum()))
     weight = 1.0 / (1.0 / weight + between)
-    if own is None:
+    if measurement is None:
         return float(np.average(value, weights=weight)), float(np.sqrt(1 / weight.sum() + between))
     mean, variance = np.average(value[1:], weights=weight[1:]), 1 / weight[1:].sum() + between
-    precision = 1.0 / own[1] ** 2 + 1.0 / variance
-    return float((own[0] / own[1] ** 2 + mean / variance) / precision), float(precision**-0.5)
+    precision = 1.0 / measurement[1] ** 2 + 1.0 / variance
+    return float((measurement[0] / measurement[1] ** 2 + mean / variance) / precision), float(
+        precision**-0.5
+    )

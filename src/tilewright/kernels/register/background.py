@@ -76,9 +76,9 @@ def fit_factor(marker: Floats, background: Floats) -> float:
         At least 0, with four digits: more is not known, and the last bits depend on the CPU. 0
         where the channels have no light in common.
     """
-    used = above_mean(background) & (marker > 0)
-    step = max(1, int(used.sum()) // _MOST_CELLS)
-    m, b = marker[used][::step], background[used][::step]
+    cells = above_mean(background) & (marker > 0)
+    step = max(1, int(cells.sum()) // _MOST_CELLS)
+    m, b = marker[cells][::step], background[cells][::step]
     if m.size == 0:
         return 0.0
 
@@ -112,10 +112,10 @@ def oversubtracted_share(marker: Floats, background: Floats, factor: float) -> f
     float
         0 to 1; ``nan`` where nothing was subtracted.
     """
-    used = above_mean(background) & (marker > 0)
-    if used.any():
-        used &= marker > 0.1 * np.median(marker[used])
-    subtrahend = factor * background[used]
+    cells = above_mean(background) & (marker > 0)
+    if cells.any():
+        cells &= marker > 0.1 * np.median(marker[cells])
+    subtrahend = factor * background[cells]
     if not subtrahend.sum() > 0:
         return float("nan")
-    return float(np.maximum(subtrahend - marker[used], 0).sum() / subtrahend.sum())
+    return float(np.maximum(subtrahend - marker[cells], 0).sum() / subtrahend.sum())

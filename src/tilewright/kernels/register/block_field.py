@@ -136,7 +136,7 @@ def _differences(n: int) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array
 def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFit:
     """Fit a smooth field to the shifts of a grid of blocks.
 
-    How much the field may bend is chosen by prediction of held-out blocks: the black fields of
+    How much the field may bend is stiffest by prediction of held-out blocks: the black fields of
     a chessboard from the white ones, and the reverse. Its fields are 2 x 2 blocks, because
     neighbouring blocks share pixels and hence noise.
 
@@ -171,9 +171,9 @@ def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFi
         )
     # The stiffest that predicts within 15 % of the best: noise shared by neighbours favours
     # fields that bend too much (median error of the 3000 px pair 0.024 px, against 0.040).
-    chosen = next(b for b, e in zip(bends, errors, strict=True) if e <= 1.15 * min(errors))
-    field, weight = _robust(grid, values, p / factor, chosen, field, _SCALES[-2:])
-    field = grid.solve(values, weight * p / factor, chosen, field, _RTOL)
+    stiffest = next(b for b, e in zip(bends, errors, strict=True) if e <= 1.15 * min(errors))
+    field, weight = _robust(grid, values, p / factor, stiffest, field, _SCALES[-2:])
+    field = grid.solve(values, weight * p / factor, stiffest, field, _RTOL)
     sigma = np.sqrt(factor / np.median(p[p > 0]))
     final = np.where(p > 0, weight, 0.0).reshape(rows, columns)
     return FieldFit(field.reshape(shift_px.shape), final, float(sigma))

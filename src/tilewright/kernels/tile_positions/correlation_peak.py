@@ -63,7 +63,7 @@ def overlap(shape: tuple[int, int], shift: Shift) -> tuple[slice, slice, slice, 
     return a_y, a_x, b_y, b_x
 
 
-def strip_ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shift]]) -> Floats:
+def strip_ncc(backend: Backend, a: Array, b: Array, requests: list[tuple[int, Shift]]) -> Floats:
     """Return the NCC of (pair, shift) items; 0 where the overlap is too small or flat.
 
     The strips (n, y, x) are LoG-filtered, so their mean is 0 and is not subtracted.
@@ -72,7 +72,7 @@ def strip_ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shif
     shape = (a.shape[1], a.shape[2])
     sums = []
     items = []
-    for item, (pair, shift) in enumerate(wanted):
+    for item, (pair, shift) in enumerate(requests):
         where = overlap(shape, shift)
         if where is None:
             continue
@@ -81,7 +81,7 @@ def strip_ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shif
         sums.append(xp.einsum("ij,ij->", part_a, part_b))
         sums.append(xp.einsum("ij,ij->", part_a, part_a))
         sums.append(xp.einsum("ij,ij->", part_b, part_b))
-    out = np.zeros(len(wanted))
+    out = np.zeros(len(requests))
     if sums:
         host = np.asarray(backend.to_numpy(xp.stack(sums)), np.float64).reshape(-1, 3)
         energy = np.sqrt(host[:, 1] * host[:, 2])
@@ -128,15 +128,15 @@ def _score_new(
     requested: list[list[Shift]],
 ) -> bool:
     """Add the NCC of the shifts not known yet; return whether there were any."""
-    wanted = [
+    requests = [
         (pair, shift)
         for pair, shifts in enumerate(requested)
         for shift in dict.fromkeys(shifts)
         if shift not in known[pair]
     ]
-    for (pair, shift), score in zip(wanted, strip_ncc(backend, a, b, wanted), strict=True):
+    for (pair, shift), score in zip(requests, strip_ncc(backend, a, b, requests), strict=True):
         known[pair][shift] = float(score)
-    return bool(wanted)
+    return bool(requests)
 
 
 def _top_two(scores: dict[Shift, float], separation_px: float) -> list[Shift]:

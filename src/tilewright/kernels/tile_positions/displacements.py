@@ -94,9 +94,9 @@ def in_memory(shape: tuple[int, ...]) -> Strips:
     return np.empty(shape, np.float32)
 
 
-def chosen_strips(strips: Strips, chosen: Ints) -> NDArray[np.float32]:
+def select_strips(strips: Strips, selection: Ints) -> NDArray[np.float32]:
     """Return the strips of these numbers."""
-    return np.stack([strips[int(i)] for i in chosen])
+    return np.stack([strips[int(i)] for i in selection])
 
 
 def batches(count: int, size: int = _CPU_BATCH) -> list[slice]:
@@ -126,8 +126,8 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
         return 0
     most = min(int(np.log(count + 0.5) / np.log(3.0)), _REPAIR_POWER)
     power = 3**most if count >= 9 else count
-    chosen = np.linspace(0, count - 1, power).round().astype(np.int64)
-    level = [backend.asarray(strips[int(i)]) for i in chosen]
+    selection = np.linspace(0, count - 1, power).round().astype(np.int64)
+    level = [backend.asarray(strips[int(i)]) for i in selection]
     while count >= 9 and len(level) > 3:
         third = len(level) // 3
         level = [
@@ -196,20 +196,20 @@ def choose_sigma(
     scores: dict[float, list[float]] = {}
     for plan, a, b in zip(plans, firsts, seconds, strict=True):
         spread = np.minimum(*(_spread(strips) for strips in (a, b)))
-        chosen = np.sort(np.argsort(-np.round(spread, 1), kind="stable")[:_PROBES])
-        part = [backend.asarray(chosen_strips(strips, chosen)) for strips in (a, b)]
+        selection = np.sort(np.argsort(-np.round(spread, 1), kind="stable")[:_PROBES])
+        part = [backend.asarray(select_strips(strips, selection)) for strips in (a, b)]
         guess = correlate_strips(
-            backend, part[0], part[1], plan.expected_px[chosen], plan.max_shift_px, 2.2
+            backend, part[0], part[1], plan.expected_px[selection], plan.max_shift_px, 2.2
         )
         matched = np.flatnonzero(guess.score > np.maximum(1.5 * guess.second, _LEAST_SCORE))
         shift = np.rint(guess.shift_px / 2.0).astype(np.int64)
-        wanted = [(int(i), (int(shift[i, 0]), int(shift[i, 1]))) for i in matched]
-        if wanted:
+        requests = [(int(i), (int(shift[i, 0]), int(shift[i, 1]))) for i in matched]
+        if requests:
             with backend.fft_threads():
                 for width in SIGMAS_PX:
                     small = [filter_strips(backend, strips, width) for strips in part]
                     scores.setdefault(width, []).extend(
-                        strip_ncc(backend, small[0], small[1], wanted)
+                        strip_ncc(backend, small[0], small[1], requests)
                     )
     if not scores:
         return SIGMAS_PX[1]

@@ -23,8 +23,8 @@ from tilewright.kernels.tile_positions.displacements import (
     OOM_HINT,
     Strips,
     batches,
-    chosen_strips,
     halves,
+    select_strips,
 )
 from tilewright.kernels.tile_positions.distortion import Distortion, basis
 from tilewright.kernels.tile_positions.false_match import along
@@ -156,25 +156,25 @@ def measure_blocks(
 
 @dataclass(frozen=True)
 class _Measure:
-    """Blocks of the chosen overlaps of one plan."""
+    """Blocks of the selected overlaps of one plan."""
 
     backend: Backend
     plan: StripPlan
     firsts: Strips
     seconds: Strips
-    chosen: Ints
+    selection: Ints
     displacement_px: Floats
     number: int
     sigma_px: float
 
     def batch(self, part: slice) -> list[Blocks]:
-        """Return the blocks of some of the chosen overlaps."""
+        """Return the blocks of some of the selected overlaps."""
         return map_with_oom_split(self.backend, self._blocks, part, halves, OOM_HINT)
 
     def _blocks(self, part: slice) -> Blocks:
         backend, sigma_px = self.backend, self.sigma_px
-        pairs = self.chosen[part]
-        both = (chosen_strips(strips, pairs) for strips in (self.firsts, self.seconds))
+        pairs = self.selection[part]
+        both = (select_strips(strips, pairs) for strips in (self.firsts, self.seconds))
         a, b = (filter_strips(backend, strips, sigma_px) for strips in both)
         shift = (self.displacement_px[part] - self.plan.displacement(np.zeros(2))) / STRIDE
         whole = np.rint(shift).astype(np.int64)

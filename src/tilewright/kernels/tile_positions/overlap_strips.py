@@ -117,8 +117,8 @@ def _plan(
     if max_shift_px is None:
         max_shift_px = max(8.0, min(0.03 * min(tile_shape), 0.5 * float(np.median(shared))))
     # Half the tolerance beyond the overlap: a stage step that fell short shows more of it.
-    wanted = math.ceil(float(shared.max()) + 0.5 * max_shift_px)
-    width = min(wanted, size, max(math.ceil(_WIDEST * size), 4 * MIN_OVERLAP_PX))
+    least_width = math.ceil(float(shared.max()) + 0.5 * max_shift_px)
+    width = min(least_width, size, max(math.ceil(_WIDEST * size), 4 * MIN_OVERLAP_PX))
     inset = max(0, math.floor((float(np.median(shared)) - width) / 2.0))
     shape, first, second = list(tile_shape), [0, 0], [0, 0]
     shape[axis], first[axis], second[axis] = width, size - width - inset, inset

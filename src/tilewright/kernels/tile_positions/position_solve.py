@@ -1,6 +1,6 @@
 """Tile positions from measured displacements: robust sparse least squares with a stage prior.
 
-All in float64 on the host: a grid has hundreds of tiles, and rounding would be seen.
+All in float64 on the host: a grid has hundreds of tiles, and float32 would round visibly.
 """
 
 from __future__ import annotations

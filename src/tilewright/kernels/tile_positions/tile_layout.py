@@ -213,8 +213,10 @@ def _rank(
         if grid.tobytes() not in grids:
             grids.add(grid.tobytes())
             layouts.append((name, row, col, _edges(grid, strength)))
-    wanted = sorted({edge for layout in layouts for edge in layout[3]} - cache.keys())
-    for edge, score in zip(wanted, _correlate(backend, tiles, wanted, overlap)[0], strict=True):
+    new_edges = sorted({edge for layout in layouts for edge in layout[3]} - cache.keys())
+    for edge, score in zip(
+        new_edges, _correlate(backend, tiles, new_edges, overlap)[0], strict=True
+    ):
         cache[edge] = float(score)
     per_axis = {0: (rows - 1) * cols, 1: rows * (cols - 1)}
     scored = []
@@ -256,13 +258,13 @@ def _correlate(
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
     score, step = np.zeros(len(edges)), np.zeros(len(edges))
     for axis in (1, 0):
-        chosen = [i for i, edge in enumerate(edges) if edge[2] == axis]
+        indices = [i for i, edge in enumerate(edges) if edge[2] == axis]
         advance = np.zeros(2)
         advance[axis] = shape[axis] * (1.0 - overlap)
         reach = max(6.0, min(0.04 * min(shape), 0.6 * overlap * shape[axis]))
         plans = plan_strips(np.stack([np.zeros(2), advance]), shape, reach)
-        for start in range(0, len(chosen) if plans else 0, _BATCH):
-            part = chosen[start : start + _BATCH]
+        for start in range(0, len(indices) if plans else 0, _BATCH):
+            part = indices[start : start + _BATCH]
             plan = plans[0]
             a, b = (
                 tiles[backend.asarray([edges[i][side] for i in part], np.int64)][

@@ -185,8 +185,8 @@ class _Run:
     def _each(self, work: Callable[[Region], _T], parts: list[Region], name: str) -> Iterator[_T]:
         """Do work on parts in the backend's threads; results come in order."""
         with cancelling_thread_pool(self.backend, GPU_THREADS) as pool:
-            done = pool.map(work, parts)
-            yield from tqdm(done, desc=name, total=len(parts), unit="tile", mininterval=5)
+            results = pool.map(work, parts)
+            yield from tqdm(results, desc=name, total=len(parts), unit="tile", mininterval=5)
 
     def estimate(self) -> tuple[Streamed, NDArray[np.float32]]:
         """Write the unclipped plane; return its summary, and its means of 8 × 8 px."""

@@ -226,8 +226,8 @@ def _stream(
 
     cells = chunk_windows(mosaic, job.halo_px)
     with cancelling_thread_pool(backend, GPU_THREADS) as pool:
-        done = pool.map(one, cells)
-        for parts in tqdm(done, desc="edf", total=len(cells), unit="chunk", mininterval=5):
+        results = pool.map(one, cells)
+        for parts in tqdm(results, desc="edf", total=len(cells), unit="chunk", mininterval=5):
             for part in parts:
                 top, left = -(-part.cell.y.start // step), -(-part.cell.x.start // step)
                 rows, columns = part.heights.shape

@@ -148,7 +148,7 @@ def _subtract_debris(
 ) -> tuple[DebrisModel, list[NDArray[Any]], list[NDArray[np.bool_]]]:
     """Subtract the debris of samples; return the model with its final level, and places.
 
-    Twice: the brightest debris hides what is debris beside it, and what is not. The places
+    Twice: the brightest debris hides weaker debris next to it. The places
     (y // 4, x // 4) are those that debris contaminated.
     """
     samples, contaminated = _subtracted(windows, model)

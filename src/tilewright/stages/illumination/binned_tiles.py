@@ -79,21 +79,21 @@ def read_binned(
     depth, *size = tiles.shape
     factor = max(1, -(-max(size) // LONG_SIDE))
     planes = min(planes, depth, max(1, _MOST_IMAGES // len(tiles.row)))
-    chosen = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(planes))
-    places = [(k, tile) for k in range(len(chosen)) for tile in range(len(tiles.row))]
-    shape = (len(chosen), len(tiles.row), size[0] // factor, size[1] // factor)
+    z_planes = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(planes))
+    places = [(k, tile) for k in range(len(z_planes)) for tile in range(len(tiles.row))]
+    shape = (len(z_planes), len(tiles.row), size[0] // factor, size[1] // factor)
     images = backend.xp.empty(shape, dtype=np.float32)
     peak = backend.xp.empty(shape, dtype=tiles.dtype)
 
     def read(place: tuple[int, int]) -> tuple[Top, float]:
         k, tile = place
-        raw = tiles.read(tile, chosen[k])
+        raw = tiles.read(tile, z_planes[k])
         images[k, tile], peak[k, tile] = bin_tile(backend, raw, factor)
         return top_of(raw), equal_neighbours(raw)
 
     with ThreadPoolExecutor(backend.workers) as pool:
-        done = pool.map(read, places)
-        statistics = list(tqdm(done, "illumination: tiles", len(places), mininterval=5))
+        results = pool.map(read, places)
+        statistics = list(tqdm(results, "illumination: tiles", len(places), mininterval=5))
     tops, equal = zip(*statistics, strict=True)
     limit, how = _saturation(saturation_counts, tops, tiles.dtype)
     valid = None if limit is None else peak < limit
@@ -103,7 +103,7 @@ def read_binned(
         valid if some_saturated else None,
         factor,
         (size[0], size[1]),
-        chosen,
+        z_planes,
         (limit, how),
         round(float(np.median(equal)), 4),
     )
@@ -267,8 +267,8 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
     )
     if len(all_cells) <= _MAX_CELLS:
         return all_cells
-    chosen = np.random.default_rng(0).choice(len(all_cells), _MAX_CELLS, replace=False)
-    return all_cells.take(np.sort(chosen))
+    sample = np.random.default_rng(0).choice(len(all_cells), _MAX_CELLS, replace=False)
+    return all_cells.take(np.sort(sample))
 
 
 def _cell_side(place: NDArray[np.float64], binned: BinnedTiles) -> int:

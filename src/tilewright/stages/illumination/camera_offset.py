@@ -26,27 +26,30 @@ _LEAST_COUNTS = 0.1
 def camera_offsets(measures: Mapping[int, TileMeasures]) -> dict[int, Offset | None]:
     """Return the camera offset of each channel of a cycle; None where it is unknown.
 
-    Overlaps measure each channel's own. A camera has one, so the others are a prior for it, as far
-    as they agree with one another: a random-effects mean (DerSimonian & Laird, Controlled Clinical
-    Trials 7, 1986). Of a dim marker on glass its own was 2 to 4 counts off, and a grid was left
-    along all tile borders. Channels of two cameras do not agree, and each keeps its own.
+    Overlaps measure each channel's own. A camera has one, so the others are a prior for it,
+    as far as they agree with one another: a random-effects mean (DerSimonian & Laird, Controlled
+    Clinical Trials 7, 1986). Of a dim marker on glass its own was 2 to 4 counts off, and a grid was
+    left along all tile borders. Channels of two cameras do not agree, and each keeps its
+    own.
     """
-    own: dict[int, tuple[float, float]] = {}
+    by_overlaps: dict[int, tuple[float, float]] = {}
     for k, one in measures.items():
         bound = one.darkest_counts
         if len(one.cells) < MIN_CELLS or not one.has_signal(bound, offset_known=False):
             continue
         fit = fit_flat(one.cells, one.blocks[:0], bound / 2, bound / 2, free=True)
         if edges_and_cells(fit)[0] >= MIN_EDGES:
-            own[k] = fit.offset_counts, fit.offset_error_counts
-    caution = _OFFSET_CAUTION if len(own) > 1 else 2 * _OFFSET_CAUTION
-    own = {k: (at, max(caution * error, _LEAST_COUNTS)) for k, (at, error) in own.items()}
+            by_overlaps[k] = fit.offset_counts, fit.offset_error_counts
+    caution = _OFFSET_CAUTION if len(by_overlaps) > 1 else 2 * _OFFSET_CAUTION
+    by_overlaps = {
+        k: (at, max(caution * error, _LEAST_COUNTS)) for k, (at, error) in by_overlaps.items()
+    }
     offsets: dict[int, Offset | None] = {}
     for k, one in measures.items():
-        both = random_effects(own.get(k), [one for j, one in own.items() if j != k])
+        both = random_effects(by_overlaps.get(k), [one for j, one in by_overlaps.items() if j != k])
         # Light is never negative: a channel of another camera has its own offset.
         if both and both[0] - 2 * both[1] > one.darkest_counts + 3 * one.noise_counts:
-            both = own.get(k)
+            both = by_overlaps.get(k)
         offsets[k] = both and (round(both[0], 1), both[1], f"overlaps: to {both[1]:.1f} counts")
     return offsets
 

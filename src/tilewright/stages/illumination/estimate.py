@@ -149,8 +149,8 @@ def estimate_channels(
         _check(tiles, positions)
         if find_offset or k in wanted:
             measures[k] = measure_tiles(backend, tiles, positions, planes, saturation_counts)
-    given = None if offset_counts is None else (float(offset_counts), 0.0, "given")
-    known = camera_offsets(measures) if find_offset else dict.fromkeys(measures, given)
+    preset = None if offset_counts is None else (float(offset_counts), 0.0, "given")
+    known = camera_offsets(measures) if find_offset else dict.fromkeys(measures, preset)
     return [
         _estimate(backend, measures[k], known[k], method, find_offset, *paths)
         for k, paths in zip(wanted, files, strict=True)
@@ -179,9 +179,9 @@ def _estimate(
         candidates["file"] = evidence.candidate(flat)
     elif method == "auto":
         candidates |= _fitted(evidence, reasons, offset_known=offset_known)
-    chosen = _choose(candidates, reasons)
-    flat, clipped = finish(candidates[chosen].flat)
-    numbers = _report(chosen, candidates, reasons, evidence)
+    name = _choose(candidates, reasons)
+    flat, clipped = finish(candidates[name].flat)
+    numbers = _report(name, candidates, reasons, evidence)
     return Illumination.from_fields(flat, dark), numbers | {"flat_clipped_pixels": clipped}
 
 
@@ -235,30 +235,30 @@ def _choose(candidates: dict[str, Candidate], reasons: list[str]) -> str:
     Scores within 5 % are equal.
     """
     best = next((name for name in candidates if name != "none"), "none")
-    fitted, plain = candidates[best].held_out, candidates["none"].held_out
-    if best == "file" or fitted is None or plain is None:
+    fit_score, plain_score = candidates[best].held_out, candidates["none"].held_out
+    if best == "file" or fit_score is None or plain_score is None:
         return best
-    if round(plain, 4) < round(0.95 * fitted, 4):
+    if round(plain_score, 4) < round(0.95 * fit_score, 4):
         reasons.append(f"{best} does not make held-out overlaps agree better")
         return "none"
     return best
 
 
 def _report(
-    chosen: str, candidates: dict[str, Candidate], reasons: list[str], evidence: FlatEvidence
+    name: str, candidates: dict[str, Candidate], reasons: list[str], evidence: FlatEvidence
 ) -> dict[str, Any]:
     scores = {
         "uncorrected" if name == "none" else name: round(candidate.held_out, 6)
         for name, candidate in candidates.items()
         if candidate.held_out is not None
     }
-    flat, error = candidates[chosen].flat, candidates[chosen].error
+    flat, error = candidates[name].flat, candidates[name].error
     measures = evidence.measures
     saturation, known = measures.saturation
     return {
-        "method": chosen,
+        "method": name,
         "reason": "; ".join(reasons),
-        "heldout_log_ratio": scores.get("uncorrected" if chosen == "none" else chosen),
+        "heldout_log_ratio": scores.get("uncorrected" if name == "none" else name),
         "heldout_log_ratio_rms": scores,
         "flat_error": None if error is None else round(error, 5),
         "fits": {name: c.numbers for name, c in candidates.items() if c.numbers},

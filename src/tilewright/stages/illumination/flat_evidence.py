@@ -33,7 +33,7 @@ _MAX_TILES = 400
 #: tissue is in most of them it is over 1 (syn10), where they are empty 0.044 to 0.058 (brain
 #: tiles, by the order that they are read in and whether the lens was corrected).
 _EMPTY_TOLERANCE = 0.1
-#: An offset less sure than this share of its bound is not known: beside a ring the overlaps gave
+#: An offset less sure than this share of its bound is not known: around a ring the overlaps gave
 #: 31 +- 107 counts for 100, below 145. It is then fitted with the flat-field about a part of its
 #: bound; from half of the bound a fit follows the dim places of a ring, and misses it.
 _UNSURE = 0.2
@@ -84,8 +84,8 @@ class FlatEvidence:
             return Candidate(flat, None)
         cells = self.fit.differences.cells
         difference = relative_difference(cells, *cells.sampled(flat), self.offset_counts)
-        fitted = self.fit.flat((flat.shape[0], flat.shape[1]))
-        differs = float(np.mean((flat / fitted - 1.0) ** 2, dtype=np.float64))
+        fit_flat_field = self.fit.flat((flat.shape[0], flat.shape[1]))
+        differs = float(np.mean((flat / fit_flat_field - 1.0) ** 2, dtype=np.float64))
         error = float(np.sqrt(self.fit.error**2 + differs))
         return Candidate(flat, _known(self.fit.differences.rms(difference)), error)
 
@@ -123,8 +123,8 @@ def gather(measures: TileMeasures, known: Offset | None) -> FlatEvidence:
 
 def _some(images: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the tiles, or as many of them, evenly spaced, as are enough."""
-    chosen = np.linspace(0, len(images) - 1, min(len(images), _MAX_TILES))
-    return images[chosen.round().astype(np.int64)]
+    indices = np.linspace(0, len(images) - 1, min(len(images), _MAX_TILES))
+    return images[indices.round().astype(np.int64)]
 
 
 def dark_field(evidence: FlatEvidence) -> EmptyTiles | None:
@@ -144,8 +144,8 @@ def dark_field(evidence: FlatEvidence) -> EmptyTiles | None:
     flat_error = abs(empty.glow_counts) * float(np.sqrt(tilt @ covariance @ tilt))
     tolerance = _EMPTY_TOLERANCE * evidence.measures.darkest_counts
     error = float(np.hypot(empty.error_counts, flat_error))
-    shown = float(empty.structure_counts.std()) > _EMPTY_STRUCTURE * abs(empty.glow_counts)
-    return replace(empty, error_counts=error) if shown and error <= tolerance else None
+    has_structure = float(empty.structure_counts.std()) > _EMPTY_STRUCTURE * abs(empty.glow_counts)
+    return replace(empty, error_counts=error) if has_structure and error <= tolerance else None
 
 
 def fitted_candidate(fit: FlatFit, shape_px: tuple[int, int]) -> Candidate:

@@ -97,10 +97,10 @@ class LostTissueSearch:
 
     def result(self) -> LostTissue:
         """Return the tissue that is lost in all parts."""
-        lost = lost_places(self._energy, self._common)
-        if lost is None:
+        places = lost_places(self._energy, self._common)
+        if places is None:
             return LostTissue(None, None)
-        tissue, gone = lost
+        tissue, gone = places
         beyond = int((self._beyond > _least_of_tissue(self._energy)).sum())
         spread = _PLACE_PX / (self._stride * FACTOR)
         density = ndimage.gaussian_filter(gone.astype(np.float32), spread, mode="constant")

@@ -123,8 +123,8 @@ class _Source:
 
     @classmethod
     def open(cls, path: str | Path, transform: str | Path | None) -> _Source:
-        given = Transform.identity() if transform is None else read_transform(transform)
-        return cls(open_mosaic(path), given)
+        from_reference = Transform.identity() if transform is None else read_transform(transform)
+        return cls(open_mosaic(path), from_reference)
 
     @property
     def haze_counts(self) -> float:

@@ -149,12 +149,12 @@ def _plan(
     if feather_px is None:
         feather_px = overlap_px(tiles.row, tiles.col, places, tiles.shape[1:])
     height, width = tiles.shape[1:]
-    covered = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
+    tile_spans = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
     correction = make_correction(
         backend, illumination.flat, illumination.dark, illumination.pedestal
     )
-    shape = (max(ys.stop for ys, _ in covered), max(xs.stop for _, xs in covered))
-    return StitchPlan(covered, shape, chunk_px, correction, feather_px, distortion)
+    shape = (max(ys.stop for ys, _ in tile_spans), max(xs.stop for _, xs in tile_spans))
+    return StitchPlan(tile_spans, shape, chunk_px, correction, feather_px, distortion)
 
 
 def _least_saturated(illumination: Illumination, ceiling: float) -> int:

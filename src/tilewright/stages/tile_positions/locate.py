@@ -101,7 +101,7 @@ def locate(
     max_shift_px : float, optional
         Stage tolerance; by default 3 % of a tile, at least 8 px.
     sigma_px : float, optional
-        Width of the Laplacian of Gaussian; chosen from the data by default.
+        Width of the Laplacian of Gaussian; z_planes from the data by default.
     planes : int
         Evenly spaced z-planes averaged before correlation.
     distortion : {"auto", "none"}
@@ -263,25 +263,25 @@ def _read_strips(
             cuts.setdefault(a, []).append((first, i, _window(plan.origin_a, plan.shape)))
             cuts.setdefault(b, []).append((second, i, _window(plan.origin_b, plan.shape)))
     depth = tiles.shape[0]
-    chosen = np.unique(np.linspace(0, depth - 1, min(planes, depth)).round().astype(np.int64))
+    z_planes = np.unique(np.linspace(0, depth - 1, min(planes, depth)).round().astype(np.int64))
 
     def cut(tile: int) -> None:
         windows = [window for _, _, window in cuts[tile]]
         parts = [np.zeros([n.stop - n.start for n in window], np.float32) for window in windows]
-        for z in chosen.tolist():
+        for z in z_planes.tolist():
             plane = tiles.read(tile, z)
             for part, window in zip(parts, windows, strict=True):
                 part += plane[window]
         for part, (strips, i, window) in zip(parts, cuts[tile], strict=True):
-            part /= np.float32(len(chosen))
+            part /= np.float32(len(z_planes))
             if illumination is not None:
                 part -= illumination.dark[window]
                 part /= illumination.flat[window]
             strips[i] = part
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        done = pool.map(cut, sorted(cuts))
-        for _ in tqdm(done, "tile_positions: read", len(cuts), mininterval=5):
+        results = pool.map(cut, sorted(cuts))
+        for _ in tqdm(results, "tile_positions: read", len(cuts), mininterval=5):
             pass
     return firsts, seconds
 
