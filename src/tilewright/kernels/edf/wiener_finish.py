@@ -304,4 +304,5 @@ def _coarse_transfer(channel: ChannelModel, shape: tuple[int, int]) -> NDArray[n
     steps = range(FINE * (1 - planes), FINE * planes, FINE)
     transfer = np.stack([profile_at(channel.profiles, step, radius) for step in steps])
     index = planes - 1 + np.arange(planes)[:, None] - np.arange(planes)
-    return transfer.astype(np.float32)[index]
+    joint: NDArray[np.float32] = transfer.astype(np.float32)[index]
+    return joint
