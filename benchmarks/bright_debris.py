@@ -162,8 +162,8 @@ def _effect(ring: NDArray[Any], light: Image, clean: Image, image: Image) -> Eff
         np.array([np.median(v[m]) if m.any() else np.nan for m in at])
         for v in (clean, image, light)
     )
-    spoilt = np.flatnonzero(debris >= 0.2 * np.maximum(before, 1))
-    first = int(spoilt.max()) + 1 if spoilt.size else 0
+    contaminated = np.flatnonzero(debris >= 0.2 * np.maximum(before, 1))
+    first = int(contaminated.max()) + 1 if contaminated.size else 0
     judged = np.arange(count) >= first
     ratio = (after / np.maximum(before, 1))[judged & (before >= 100)]
     near = (ring >= first) & (ring < 40 // _RING_PX)

@@ -196,10 +196,10 @@ def random_effects(
     How far like values differ beyond their errors is estimated by moments (DerSimonian & Laird,
     Controlled Clinical Trials 7, 1986).
 
-    >>> random_effects((116.0, 1.2), [(120.0, 0.3), (119.8, 0.3)])
-    (119.66, 0.26)
-    >>> random_effects((100.0, 0.2), [(500.0, 0.2)])
-    (100.0, 0.2)
+    >>> [round(v, 2) for v in random_effects((116.0, 1.2), [(120.0, 0.3), (119.8, 0.3)])]
+    [118.22, 0.79]
+    >>> [round(v, 2) for v in random_effects((100.0, 0.2), [(500.0, 0.2)])]
+    [100.0, 0.2]
     """
     every = np.array([*([measurement] if measurement else []), *others]).reshape(-1, 2)
     if len(every) < 2:
@@ -212,6 +212,5 @@ def random_effects(
         return float(np.average(value, weights=weight)), float(np.sqrt(1 / weight.sum() + between))
     mean, variance = np.average(value[1:], weights=weight[1:]), 1 / weight[1:].sum() + between
     precision = 1.0 / measurement[1] ** 2 + 1.0 / variance
-    return float((measurement[0] / measurement[1] ** 2 + mean / variance) / precision), float(
-        precision**-0.5
-    )
+    pooled = (measurement[0] / measurement[1] ** 2 + mean / variance) / precision
+    return float(pooled), float(precision**-0.5)

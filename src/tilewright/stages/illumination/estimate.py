@@ -47,7 +47,7 @@ from tilewright.stages.illumination.flat_evidence import (
 from tilewright.stages.tile_source import TileSource
 
 Method = Literal["auto", "file", "none"]
-# Not done in parts: every fit looks at all binned tiles at once.
+# Not done in parts: every fit needs all binned tiles at once.
 _OOM_HINT = OomHint("illumination", "the binned tiles", "lower illumination.planes")
 #: A flat-field below this share of its mean would multiply noise by more than 20.
 MIN_FLAT = 0.05

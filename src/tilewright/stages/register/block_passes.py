@@ -105,7 +105,7 @@ class Observer(Protocol):
     Attributes
     ----------
     cell_px, halo_px : int
-        Side of the parts, and how far around each it looks, in binned pixels.
+        Side of the parts, and the halo that it needs around each, in binned pixels.
     """
 
     cell_px: int

@@ -22,7 +22,7 @@ Read = Callable[[Region], NDArray[np.uint16]]
 _CELL_PX = 8
 #: Most cells on a side: larger images have larger cells, so that memory is bounded.
 _MOST_CELLS = 2048
-#: Longest side of the overviews that quality looks at.
+#: Longest side of the overviews for quality.
 _OVERVIEW_PX = 512
 
 
