@@ -83,12 +83,10 @@ def gibson_lanni(
     coverslip and immersion): the phase is the stage's defocus in the immersion plus the
     sample's share at the depth. The Kirchhoff integral over the pupil is a Gauss-Legendre
     quadrature with more than two nodes per cycle of its phase, on a radial grid 14 times
-    finer than the pixels; each pixel then averages 7 x 7 points.
-
-    Every plane of a widefield PSF carries the same light. Planes are therefore not
-    scaled one by one: the array is scaled to sum 1 as a whole, and the in-focus plane's
-    sum is its share. The width is the smallest odd one that holds 98 % of the light which
-    ``max_lateral_px`` holds.
+    finer than the pixels; each pixel then averages 7 x 7 points. Every plane of a widefield PSF
+    carries the same light. Planes are therefore not scaled one by one: the array is scaled to sum 1
+    as a whole, and the in-focus plane's sum is its share. The width is the smallest odd one that
+    holds 98 % of the light which ``max_lateral_px`` holds.
 
     Parameters
     ----------

@@ -233,25 +233,37 @@ def haze_moments(
     weights = mean_2x2(plane.weights)
     inner = (slice(-(-HALO_PX // BACKGROUND_PX), -(HALO_PX // BACKGROUND_PX)),) * 2
     spectra = [backend.fft.rfft2(xp.stack([v * w for w in weights])) for v in (coarse, background)]
-    moments = np.zeros(8)
     mask = xp.ones_like(background[inner])
     if contaminated is not None:
         mask -= mean_2x2(backend.asarray(contaminated))[inner] > 0
+    planes = _coarse_planes(channel, maps, stack, spectra)
+    return _moments(xp, planes, background, [w[inner] for w in weights], mask, inner)
+
+
+def _moments(
+    xp: Any,
+    planes: Iterator[tuple[Array, Array, Array]],
+    background: Array,
+    weights: list[Array],
+    mask: Array,
+    inner: tuple[slice, ...],
+) -> NDArray[np.float64]:
+    """Return the eight sums of :func:`haze_moments` over the ``mask`` of the inner pixels."""
+    moments = np.zeros(8)
     total = max(float(mask.sum()), 1.0)
 
     def centred(values: Array) -> Array:
         return mask * (values[inner] - (mask * values[inner]).sum() / total)
 
     same = centred(background)
-    for light, blurred_background, counts in _coarse_planes(channel, maps, stack, spectra):
+    for light, blurred_background, counts in planes:
         # The background as haze, the same in all planes; as light, blurred by each; the residual.
         blurred = centred(blurred_background)
         residual = centred(counts - light + blurred_background)
         pairs = [(same, same), (same, blurred), (blurred, blurred)]
         pairs += [(same, residual), (blurred, residual), (residual, residual)]
         moments[:6] += [float((u * v).sum(dtype=np.float64)) for u, v in pairs]
-    parts = [w[inner] for w in weights]
-    single = len(parts) * sum(w * w for w in parts) / xp.maximum(sum(parts) ** 2, 1e-9)
+    single = len(weights) * sum(w * w for w in weights) / xp.maximum(sum(weights) ** 2, 1e-9)
     energy = same * same
     moments[6:] = [float(v.sum(dtype=np.float64)) for v in (energy * single, energy)]
     return moments

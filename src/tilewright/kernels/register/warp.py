@@ -216,9 +216,8 @@ def sample(
     # Two pixels more on each side, so that no tap of a pixel inside leaves the array: the two
     # libraries treat such taps differently.
     coefficients = spline_coefficients(backend, source) if order == 3 else source
-    padded = xp.pad(coefficients, 2, mode="reflect")
     values = backend.ndimage.map_coordinates(
-        padded,
+        xp.pad(coefficients, 2, mode="reflect"),
         positions,
         output=xp.float32,
         order=order,

@@ -140,12 +140,7 @@ def fuse(
         if not members:
             region[target] = int(correction.pedestal + 0.5)
             continue
-        parts = [
-            _tile_part(backend, tiles[k], spans[k], correction, box)
-            if distortion is None
-            else _undistorted_part(backend, tiles[k], spans[k], correction, box, distortion)
-            for k in members
-        ]
+        parts = [_part(backend, tiles[k], spans[k], correction, box, distortion) for k in members]
         value = _blend(xp, parts, [spans[k] for k in members], [ramps[k] for k in members], box)
         low = low + xp.count_nonzero(value < 0)
         high = high + xp.count_nonzero(value >= top + 1)
@@ -174,6 +169,19 @@ def _boxes(
 def _cuts(spans: Sequence[Span], start: int, stop: int) -> list[int]:
     edges = {edge for span in spans for edge in (span.start, span.stop) if start < edge < stop}
     return sorted(edges | {start, stop})
+
+
+def _part(
+    backend: Backend,
+    tile: NDArray[Any],
+    spans: tuple[Span, Span],
+    correction: Correction,
+    box: Box,
+    distortion: Distortion | None,
+) -> Array:
+    if distortion is None:
+        return _tile_part(backend, tile, spans, correction, box)
+    return _undistorted_part(backend, tile, spans, correction, box, distortion)
 
 
 def _tile_part(

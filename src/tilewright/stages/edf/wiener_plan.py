@@ -110,13 +110,7 @@ def plan_wiener(
         Its transfer profiles, not cut off, for the light of bright debris.
     """
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
-    missing = max(wiener_psf_size(mosaic)["planes"] - len(psf), 0) // 2
-    # Every plane of a widefield PSF has the same light, however far from focus: none would be more
-    # wrong than the blur of the last.
-    beyond = ((missing, missing), (0, 0))
-    profiles = np.pad(transfer_profiles(psf), beyond, mode="edge")
-    if wide is None:
-        wide = np.pad(transfer_profiles(psf, radii=WIDE_RADII), beyond, mode="edge")
+    profiles, wide = _profiles(mosaic, psf, wide)
     starts, size = _sample_starts(mosaic, plane_mask, pedestal)
     windows = [read_window(mosaic, plane_mask, pedestal, start, size)[0] for start in starts]
     debris = DebrisModel(
@@ -141,6 +135,20 @@ def plan_wiener(
     ]
     resolution = plane_resolution_px(maps, usage, samples, ceiling_of(mosaic))
     return WienerPlan(channel, filters, noise, pedestal, haze_share(moments), resolution, debris)
+
+
+def _profiles(
+    mosaic: Mosaic, psf: NDArray[np.float32], wide: NDArray[np.float64] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the transfer profiles of a PSF, and the wide ones where none are given."""
+    missing = max(wiener_psf_size(mosaic)["planes"] - len(psf), 0) // 2
+    # Every plane of a widefield PSF has the same light, however far from focus: none would be more
+    # wrong than the blur of the last.
+    beyond = ((missing, missing), (0, 0))
+    profiles = np.pad(transfer_profiles(psf), beyond, mode="edge")
+    if wide is None:
+        wide = np.pad(transfer_profiles(psf, radii=WIDE_RADII), beyond, mode="edge")
+    return profiles, wide
 
 
 def _subtract_debris(
