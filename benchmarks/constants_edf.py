@@ -2,7 +2,7 @@
 
 ``tissue`` and ``haze`` are the mean PSNR (dB, after an affine fit) of the stage's planes of
 :mod:`benchmarks.scenes.edf`, ``reach`` is the mean distance in px from bright debris from which on
-a plane is right, ``low`` the darkest ring, as ``python -m benchmarks.specks`` measures them.
+a plane is right, ``low`` the darkest ring, as ``python -m benchmarks.bright_debris`` measures them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.direct_plane import psnr
+from benchmarks.bright_debris import _effects, _stack
+from benchmarks.multiplane_wiener import psnr
 from benchmarks.scenes import edf as edf_scenes
 from benchmarks.scenes.edf import DESIGNS, Scene
-from benchmarks.specks import _effects, _stack
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.stages.edf.plane import edf_plane
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Scores, and the scenes of each: designs of made tissue with a seed, and speck scenes.
+#: Scores, and the scenes of each: designs of made tissue with a seed, and debris scenes.
 SCENES = {
     "tissue": ("wavy", "thick", "flat", "dim", "beyond", "five"),
     "haze": ("hazy_thick", "hazy_dim", "dense"),
-    "specks": ("bright",),
+    "debris": ("bright",),
 }
 SEED = 11
 
@@ -54,7 +54,7 @@ def evaluate() -> dict[str, float]:
         work = Path(os.environ.get("WORK", temporary))
         for score, scenes in SCENES.items():
             chosen = [scene for scene in scenes if not named or scene in named]
-            if chosen and score == "specks":
+            if chosen and score == "debris":
                 scores |= _debris(chosen, peer, work)
             elif chosen:
                 scores[score] = float(np.mean([_tissue(scene, peer, work) for scene in chosen]))
@@ -75,9 +75,9 @@ def _tissue(design: str, peer: str, work: Path) -> float:
 def _debris(scenes: list[str], peer: str, work: Path) -> dict[str, float]:
     """Return how far from debris the stage's plane is right, and its darkest ring."""
     found = [
-        direct
+        wiener
         for scene in scenes
-        for _, (_, direct) in _effects(_stack(peer, work, scene, SEED), work, scene, SEED)
+        for _, (_, wiener) in _effects(_stack(peer, work, scene, SEED), work, scene, SEED)
     ]
     reach, low = (np.array([getattr(e, key) for e in found]) for key in ("reach", "low"))
     return {"reach": float(reach.mean()), "low": float(np.nanmin(low))}
@@ -106,7 +106,7 @@ def _plane(stack: NDArray[np.uint16], scene: Scene, offset: float) -> NDArray[np
             output,
             Path(folder, "height.tif"),
             backend=cpu_backend(1),
-            method="direct",
+            method="multiplane_wiener",
             optics=optics,
         )
         image: NDArray[np.float32] = open_mosaic(output).read(0).astype(np.float32)

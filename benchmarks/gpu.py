@@ -108,7 +108,7 @@ def main() -> int:
             cycle_s += on_gpu * FULL_VOXELS / one.voxels
         print(f"{one.name:34}{1e3 * on_gpu:9.2f}{1e3 * on_cpu:9.1f}{on_cpu / on_gpu:7.1f}"
               f"{differ:9.1e}{limits.bound_s(one) / on_gpu:10.2f}")  # fmt: skip
-    print(f"kernels of a full cycle with the direct plane: {cycle_s:.0f} s")
+    print(f"kernels of a full cycle with the multi-plane Wiener plane: {cycle_s:.0f} s")
     return int(wrong > 0)
 
 

@@ -37,7 +37,7 @@ FIRST = (
 #: Modules of more than about 10 s of arithmetic, or that start processes; `make check` skips them.
 SLOW = (
     "tests/benchmarks/",
-    "tests/stages/edf/test_direct.py",
+    "tests/stages/edf/test_multiplane_wiener.py",
     "tests/stages/illumination/",
     "tests/stages/register/test_cycle.py",
     "tests/stages/register/test_subtract.py",

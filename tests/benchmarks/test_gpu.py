@@ -31,9 +31,16 @@ def test_all_kernels_agree_on_the_standin() -> None:
         cwd=REPO, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    for kernel in ("Richardson-Lucy", "direct plane", "soft focus", "fuse", "warp", "correlation"):
+    for kernel in (
+        "Richardson-Lucy",
+        "multi-plane Wiener plane",
+        "focus weighted",
+        "fuse",
+        "warp",
+        "correlation",
+    ):
         assert kernel in done.stdout
-    assert "kernels of a full cycle with the direct plane" in done.stdout
+    assert "kernels of a full cycle with the multi-plane Wiener plane" in done.stdout
 
 
 def test_all_kernels_agree_on_the_guarded_device(cpu: Backend, guarded: Backend) -> None:

@@ -248,7 +248,12 @@ def test_the_largest_job_of_the_rules_that_run_fits_into_memory() -> None:
     large = {"deconvolve": {"mem_mb": 1 << 40}}
     sizes = DataSizes(lambda _: size, {}, overrides=large)
     direct, deconvolved, stitched = (
-        rules_of(*one) for one in (("codex", "direct"), ("codex", "psf_mean"), ("stitched", "auto"))
+        rules_of(*one)
+        for one in (
+            ("codex", "multiplane_wiener"),
+            ("codex", "sum_projection"),
+            ("stitched", "auto"),
+        )
     )
     assert check_machine.check_memory(sizes, direct).state == "ok"
     found = check_machine.check_memory(sizes, deconvolved)
@@ -286,7 +291,7 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     def need() -> DiskNeed:
         return check_experiment.missing_bytes(read_experiment(phantom.config), layout)
 
-    phantom.edit(edf={"method": "psf_mean"})
+    phantom.edit(edf={"method": "sum_projection"})
     assert (need().stays, need().stack) == pytest.approx((4 * planes, stacks))
     assert (need().open, need().of_cycle) == (4, 2)
     phantom.edit(output={"keep": "stacks"})

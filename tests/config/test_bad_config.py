@@ -53,6 +53,9 @@ NO_SHELL = "'~' and '$' mean nothing in a config file; write "
         ("results", "a\0b", "name a file or folder"),
         ("samples", "nowhere.tsv", "the table 'nowhere.tsv' named by the key 'samples'"),
         ("markers", "~/m.csv", NO_SHELL),
+        ("edf.method", "direct", "'edf.method' is 'direct': renamed; write multiplane_wiener"),
+        ("edf.method", "psf_mean", "renamed; write sum_projection"),
+        ("edf.method", "soft_focus", "renamed; write focus_weighted"),
         ("deconvolve.psf_file", "$X/psf.tif", NO_SHELL),
         ("deconvolv", {}, "unknown key 'deconvolv'; did you mean 'deconvolve'?"),
         ("qc.thresholds", {"ncc": {"wrn": 1}}, "did you mean 'warn'?"),
@@ -80,15 +83,17 @@ def test_pixels_that_microscopes_have(config: dict[str, Any]) -> None:
 
 
 def test_a_plane_of_deconvolved_stacks_needs_them(config: dict[str, Any]) -> None:
-    set_key(config, "edf.method", "psf_mean")
+    set_key(config, "edf.method", "sum_projection")
     assert load_experiment(config).settings.plane_of_deconvolved
     set_key(config, "deconvolve.method", "none")
     said = str(refused(config))
-    assert re.search(r"edf.method is 'psf_mean'.*set edf.method: auto", said)
+    assert re.search(r"edf.method is 'sum_projection'.*set edf.method: auto", said)
 
 
-def test_the_direct_plane_needs_optics_and_no_deconvolution(config: dict[str, Any]) -> None:
-    set_key(config, "edf.method", "direct")
+def test_the_multiplane_wiener_plane_needs_optics_and_no_deconvolution(
+    config: dict[str, Any],
+) -> None:
+    set_key(config, "edf.method", "multiplane_wiener")
     settings = load_experiment(config).settings
     assert settings.needs_psf
     assert not settings.plane_of_deconvolved
@@ -98,13 +103,13 @@ def test_the_direct_plane_needs_optics_and_no_deconvolution(config: dict[str, An
     assert re.search(r"numerical_aperture.*and edf.method: auto", str(refused(config)))
     set_key(config, "edf.method", "auto")
     settings = load_experiment(config).settings
-    assert settings.plane_method == "soft_focus"
+    assert settings.plane_method == "focus_weighted"
     assert not settings.needs_psf
     assert not settings.plane_of_deconvolved
     set_key(config, "deconvolve.method", "accelerated")
     assert "numerical_aperture" in str(refused(config))
     set_key(config, "optics.numerical_aperture", 0.75)
-    assert load_experiment(config).settings.plane_method == "direct"
+    assert load_experiment(config).settings.plane_method == "multiplane_wiener"
 
 
 HEAD = "cycle,channel,marker,emission_nm\n"

@@ -18,7 +18,7 @@ from tilewright.config.experiment import load_experiment
 from tilewright.config.layout import Layout
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.raw_pixels import grain_trend, structure
-from tilewright.io.inputs.tiles import open_tiles, zero_share
+from tilewright.io.inputs.tiles import open_tiles, truncated_fraction
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS
 from tilewright.phantom.make import Phantom, PhantomDesign
 
@@ -187,15 +187,15 @@ def test_zeros_that_are_no_damage() -> None:
     rng = np.random.default_rng(0)
     plane = rng.poisson(2.0, (64, 64)).astype(np.uint16)  # no offset, dark
     plane[:20] = 0
-    assert zero_share(plane) == 0
-    assert zero_share(plane * 0) == 0
-    assert zero_share(plane + 100) == 0
+    assert truncated_fraction(plane) == 0
+    assert truncated_fraction(plane * 0) == 0
+    assert truncated_fraction(plane + 100) == 0
     masked = np.zeros((64, 64), np.uint16)
     masked[10:50, 10:50] = 300
-    assert zero_share(masked) == 0
+    assert truncated_fraction(masked) == 0
     dead_row = rng.poisson(100, (64, 64)).astype(np.uint16)
     dead_row[-1] = 0
-    assert zero_share(dead_row) == 0
+    assert truncated_fraction(dead_row) == 0
 
 
 @pytest.mark.parametrize("seed", [21, 22])

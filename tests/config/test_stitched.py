@@ -90,7 +90,7 @@ TILES: dict[str, dict[str, Any]] = {
     "tile_positions": {"sigma_px": 2.0},
     "stitch": {"feather_px": 20.0},
     "deconvolve": {"iterations": 9},
-    "edf": {"method": "direct"},
+    "edf": {"method": "multiplane_wiener"},
 }
 
 

@@ -191,7 +191,7 @@ def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
     microscope.run.edit(
         acquisition={"convention": convention, "pixel_um": PIXEL_UM, "overlap": 0.2},
         deconvolve={"method": "none"},
-        edf={"method": "soft_focus"},
+        edf={"method": "focus_weighted"},
     )
     step_px = round(design.step_px)
     write_as(convention, microscope.raw, {(1, 1): tiles[1, 1]}, step_px)

@@ -49,7 +49,7 @@ def numbers(backend: Backend, image: Image, reference: Image) -> dict[str, float
         "gain": noise.gain,
         "read": noise.read_noise_counts,
         "seam": artefacts.seam_score(backend, strip, 64, pedestal_counts=PEDESTAL).score,
-        "moat": artefacts.moat(backend, image - PEDESTAL, reference - PEDESTAL),
+        "dark_ring": artefacts.ringing_depth(backend, image - PEDESTAL, reference - PEDESTAL),
         "ncc": metrics.ncc(backend, image, reference, mask),
     }
 
@@ -60,7 +60,7 @@ def step(image: Image, share: float) -> Image:
     return out
 
 
-def moat(light: Image) -> Image:
+def dark_ring(light: Image) -> Image:
     """Dark rings around bright objects, as an over-iterated deconvolution draws them."""
     rings = light - ndimage.gaussian_filter(light, 4.0)
     return np.asarray(np.maximum(light + 0.8 * rings, 0))
@@ -77,16 +77,20 @@ def lost(light: Image) -> Image:
 #: Fault → what must answer, and what may: a blur or a ring is another image to NCC as well.
 FAULTS: dict[str, tuple[Any, str, str]] = {
     "defocus": (lambda light, seed: camera(blurred(light), seed), "focus", "ncc"),
-    "lost signal": (lambda light, seed: camera(lost(light), seed), "empty", "ncc focus seam moat"),
+    "lost signal": (
+        lambda light, seed: camera(lost(light), seed),
+        "empty",
+        "ncc focus seam dark_ring",
+    ),
     "read noise": (lambda light, seed: camera(light, seed, read=20), "read", "gain"),
     "camera gain": (lambda light, seed: camera(light, seed, gain=3), "gain", "read"),
     "step": (lambda light, seed: step(camera(light, seed), 0.15), "seam", ""),
-    "rings": (lambda light, seed: camera(moat(light), seed), "moat", "focus"),
+    "rings": (lambda light, seed: camera(dark_ring(light), seed), "dark_ring", "focus"),
     "shift": (lambda light, seed: camera(np.roll(light, 5, axis=0), seed), "ncc", ""),
 }
 #: How far a number may move without being said to answer: relative, or absolute near zero.
 RELATIVE = {"focus": 0.2, "gain": 0.35}
-ABSOLUTE = {"empty": 0.06, "read": 9.0, "seam": 1.6, "moat": 0.02, "ncc": 0.06}
+ABSOLUTE = {"empty": 0.06, "read": 9.0, "seam": 1.6, "dark_ring": 0.02, "ncc": 0.06}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -188,7 +192,7 @@ def test_seam_needs_the_reach_it_says(cpu: Backend, gap_px: int) -> None:
 
 def test_without_contrast_there_is_no_number(cpu: Backend) -> None:
     image = camera(tissue(0), 0)
-    assert np.isnan(artefacts.moat(cpu, np.ones((32, 32)), np.ones((32, 32))))
+    assert np.isnan(artefacts.ringing_depth(cpu, np.ones((32, 32)), np.ones((32, 32))))
     assert np.isnan(metrics.ncc(cpu, image, np.full_like(image, 7)))
     assert np.isnan(metrics.ncc(cpu, image, image, np.zeros(image.shape, bool)))
     assert metrics.ncc(cpu, image, 3 * image + 5) == pytest.approx(1)

@@ -34,7 +34,7 @@ from tilewright.devices.health import classify
 from tilewright.errors import DeviceMemoryError
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
-from tilewright.kernels.device_memory import Smallest, in_parts, shrinking
+from tilewright.kernels.device_memory import OomHint, map_with_oom_split, retry_smaller_on_oom
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.edf import stack_survey
 from tilewright.stages.illumination.estimate import estimate_illumination
@@ -42,7 +42,7 @@ from tilewright.stages.register.cycle import register
 from tilewright.stages.register.resample import resample_region
 
 MB = 2**20
-PART = Smallest("stitch", "a part")
+PART = OomHint("stitch", "a part")
 #: Of a deconvolution that is split: what 64 px of halo leave along the seams.
 SEAM_TOLERANCE = 5e-4
 
@@ -149,7 +149,7 @@ def check_the_floor_is_an_error(folder: Path) -> None:
     assert backend.use.splits == 2
     text = str(error)
     assert int(re.findall(r"needs at least (\d+) MB", text)[0]) >= 16
-    assert "there are 16 MB; raise resources.deconvolve.gpu_mem_mb, or" in text
+    assert "16 MB are available; raise resources.deconvolve.gpu_mem_mb, or" in text
     assert classify(f"{type(error).__name__}: {error}") == "memory"
     assert sorted(path.name for path in folder.iterdir()) == ["in.zarr"]
     expected = pytest.raises(DeviceMemoryError, match=r"deconvolve\.iterations")
@@ -236,7 +236,7 @@ def check_what_cannot_be_split_says_so(folder: Path) -> None:
     files = folder / "t.npz", folder / "t.json"
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError) as caught:
         register(pair.reference, pair.moving, *files, backend=backend, **options)
-    assert "there are 0 MB; raise resources.register.gpu_mem_mb" in str(caught.value)
+    assert "0 MB are available; raise resources.register.gpu_mem_mb" in str(caught.value)
     assert not list(folder.iterdir())
     tiles = position_runs.grid(0)[0]
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="lower illumination"):
@@ -256,7 +256,7 @@ def check_threads_take_turns(folder: Path) -> None:
 
     def one(size: int) -> list[int]:
         entered.wait()
-        return [n for _ in range(5) for n in in_parts(backend, work, size, halves, PART)]
+        return [n for _ in range(5) for n in map_with_oom_split(backend, work, size, halves, PART)]
 
     def halves(size: int) -> list[int]:
         return [size // 2, size - size // 2]
@@ -265,11 +265,11 @@ def check_threads_take_turns(folder: Path) -> None:
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(one, [6] * 4)) == [[6] * 5] * 4
         assert backend.use.splits == 0
-        assert in_parts(backend, work, 30, halves, PART) == [7, 8, 7, 8]
+        assert map_with_oom_split(backend, work, 30, halves, PART) == [7, 8, 7, 8]
         assert backend.use.splits == 3
         with pytest.raises(DeviceMemoryError, match="stitch needs at least 30 MB for a part"):
-            in_parts(backend, work, 30, lambda _: [], PART)
-        assert shrinking(backend, work, 30, lambda size: size - 7, PART) == 9
+            map_with_oom_split(backend, work, 30, lambda _: [], PART)
+        assert retry_smaller_on_oom(backend, work, 30, lambda size: size - 7, PART) == 9
 
 
 def check_all_memory_is_freed(folder: Path) -> None:
@@ -287,7 +287,7 @@ def check_all_memory_is_freed(folder: Path) -> None:
         return size
 
     with limited(0) as backend:
-        assert shrinking(backend, work, 4, lambda size: size // 2, PART) == 1
+        assert retry_smaller_on_oom(backend, work, 4, lambda size: size // 2, PART) == 1
     assert held == held[:1] * 3
 
 
@@ -298,12 +298,14 @@ def check_other_errors_pass(folder: Path) -> None:
     with limited(0) as backend:
         for error in (MemoryError("of the host"), RuntimeError("CUFFT_INVALID_SIZE"), OSError()):
             with pytest.raises(type(error)) as caught:
-                in_parts(backend, fail, error, lambda part: [part], PART)
+                map_with_oom_split(backend, fail, error, lambda part: [part], PART)
             assert caught.value is error
         assert backend.use.splits == 0
         for sign in ("CUFFT", "CUBLAS_STATUS", "CUSOLVER_STATUS"):
             with pytest.raises(DeviceMemoryError):
-                in_parts(backend, fail, RuntimeError(f"{sign}_ALLOC_FAILED"), lambda _: [], PART)
+                map_with_oom_split(
+                    backend, fail, RuntimeError(f"{sign}_ALLOC_FAILED"), lambda _: [], PART
+                )
 
 
 CHECKS = [check for name, check in globals().items() if name.startswith("check_")]
@@ -338,7 +340,9 @@ def test_the_cpu_only_calls_the_work() -> None:
         raise RuntimeError(text)
 
     with pytest.raises(RuntimeError, match=r"^CUFFT_ALLOC_FAILED$"):
-        in_parts(backend, fail, "CUFFT_ALLOC_FAILED", lambda part: [part, part], PART)
+        map_with_oom_split(backend, fail, "CUFFT_ALLOC_FAILED", lambda part: [part, part], PART)
     with pytest.raises(RuntimeError, match=r"^CUFFT_ALLOC_FAILED$"):
-        shrinking(backend, lambda _: fail("CUFFT_ALLOC_FAILED"), 8, lambda size: size - 1, PART)
+        retry_smaller_on_oom(
+            backend, lambda _: fail("CUFFT_ALLOC_FAILED"), 8, lambda size: size - 1, PART
+        )
     assert backend.use.splits == 0

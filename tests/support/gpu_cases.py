@@ -16,16 +16,19 @@ from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
-from tilewright.kernels.edf.direct_filters import (
-    FINE,
-    Channel,
-    make_filters,
+from tilewright.kernels.edf.channel_model import (
+    ChannelModel,
     object_power,
+)
+from tilewright.kernels.edf.focus import focus_weighted
+from tilewright.kernels.edf.focus_maps import FocusMaps
+from tilewright.kernels.edf.transfer import (
+    FINE,
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.edf.direct_plane import DirectPlane, FocusMaps
-from tilewright.kernels.edf.focus import soft_focus
+from tilewright.kernels.edf.wiener_filters import make_filters
+from tilewright.kernels.edf.wiener_plane import WienerPlane
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.register.warp import Transform, displacement, sample
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
@@ -49,8 +52,8 @@ class Case:
     ffts : tuple of (int, tuple of int)
         Number and shape of its real FFTs.
     voxels : float
-        Of the raw data that one call serves in a cycle with the direct plane; 0 where such a
-        cycle does not need it, or not for its voxels.
+        Of the raw data that one call serves in a cycle with the multi-plane Wiener plane; 0 where
+        such a cycle does not need it, or not for its voxels.
     tolerance : float
         Largest difference between devices, relative to the largest value.
     """
@@ -79,9 +82,9 @@ def cases(backend: Backend, px: int, planes: int, strips: int) -> Iterator[Case]
     stack = backend.asarray(counts)
     yield _richardson_lucy(backend, counts)
     yield _direct(backend, counts)
-    kept = np.ones(planes, bool)
+    plane_mask = np.ones(planes, bool)
     yield Case(
-        "soft focus", lambda: soft_focus(backend, stack, NOISE, PEDESTAL, kept).image,
+        "focus weighted", lambda: focus_weighted(backend, stack, NOISE, PEDESTAL, plane_mask).image,
         4.0 * px * px * (planes + 1),
     )  # fmt: skip
     yield _fuse(backend, counts)
@@ -107,27 +110,29 @@ def _richardson_lucy(backend: Backend, counts: Any) -> Case:
     )  # fmt: skip
 
 
-def direct_maps(counts: Any, backend: Backend) -> tuple[Channel, FocusMaps]:
+def wiener_maps(counts: Any, backend: Backend) -> tuple[ChannelModel, FocusMaps]:
     """Return a channel and its maps for windows of the size of the counts (z, y, x)."""
     planes = counts.shape[0]
     fine = (VOXEL_UM[0] / FINE, *VOXEL_UM[1:])
     psf = gibson_lanni(OPTICS, fine, psf_planes(planes, VOXEL_UM[0]), max_lateral_px=65)
-    kept, profiles = np.ones(planes, bool), transfer_profiles(psf)
+    plane_mask, profiles = np.ones(planes, bool), transfer_profiles(psf)
     # made on the host for both: what is compared is the kernel
-    power = object_power(cpu_backend(), [counts], profiles, kept)
-    channel = Channel(profiles, kept, power, float(NOISE.variance(counts.mean() - PEDESTAL)))
+    power = object_power(cpu_backend(), [counts], profiles, plane_mask)
+    channel = ChannelModel(
+        profiles, plane_mask, power, float(NOISE.variance(counts.mean() - PEDESTAL))
+    )
     return channel, FocusMaps(backend, channel, NOISE, PEDESTAL, counts.shape[1:])
 
 
 def _direct(backend: Backend, counts: Any) -> Case:
     planes, px = counts.shape[:2]
-    channel, maps = direct_maps(counts, backend)
-    direct, stack = DirectPlane(maps, make_filters(channel)), backend.asarray(counts)
+    channel, maps = wiener_maps(counts, backend)
+    wiener, stack = WienerPlane(maps, make_filters(channel)), backend.asarray(counts)
     ffts = ((2 * planes, (px, px)),)
     bytes_ = 4.0 * px * px * (2 * planes + 1)
     return Case(
-        "direct plane",
-        lambda: direct.project(stack).image,
+        "multi-plane Wiener plane",
+        lambda: wiener.project(stack).image,
         bytes_,
         ffts,
         voxels=float(counts.size),

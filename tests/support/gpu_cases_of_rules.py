@@ -13,22 +13,28 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from tests.support.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, direct_maps, tissue
+from tests.support.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, tissue, wiener_maps
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.psf import gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
 from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
-from tilewright.kernels.edf.direct_filters import make_filters, object_power
-from tilewright.kernels.edf.direct_finish import coarser, finish, floor_of, haze_moments
-from tilewright.kernels.edf.direct_plane import HALO_PX, DirectPlane
-from tilewright.kernels.edf.focus import focus_energy, psf_mean
+from tilewright.kernels.edf.channel_model import object_power
+from tilewright.kernels.edf.focus import focus_energy, sum_projection
 from tilewright.kernels.edf.plane_order import compare_planes
 from tilewright.kernels.edf.planes import sample_planes
 from tilewright.kernels.edf.resolution import plane_resolution_px
+from tilewright.kernels.edf.wiener_filters import make_filters
+from tilewright.kernels.edf.wiener_finish import (
+    estimate_background,
+    finish,
+    haze_moments,
+)
+from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.noise import photon_transfer
-from tilewright.kernels.register.alignment import coarse_alignment, grey_levels, texture
+from tilewright.kernels.pooling import downsample_mean
+from tilewright.kernels.register.alignment import bandpass_sqrt, coarse_alignment, grey_levels
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.block_shifts import (
     overlapping_blocks,
@@ -181,9 +187,9 @@ def _thinning(backend: Backend, counts: Any) -> Case:
 
 
 def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
-    stack, kept = backend.asarray(counts), np.ones(len(counts), bool)
-    channel, maps = direct_maps(counts, backend)
-    used = maps.bins_used(counts)
+    stack, plane_mask = backend.asarray(counts), np.ones(len(counts), bool)
+    channel, maps = wiener_maps(counts, backend)
+    used = maps.bin_usage(counts)
 
     def gain() -> Any:
         model = photon_transfer(backend, counts[0], PEDESTAL)
@@ -195,15 +201,15 @@ def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
         backend, stack, NOISE, PEDESTAL
     ).correlation, stack)  # fmt: skip
     yield _case("power of the light", lambda: object_power(
-        backend, [counts], channel.profiles, kept
+        backend, [counts], channel.profiles, plane_mask
     ), stack)  # fmt: skip
-    yield _case("bins of the filters", lambda: maps.bins_used(counts), stack)
+    yield _case("bins of the filters", lambda: maps.bin_usage(counts), stack)
     yield _case("resolution", lambda: np.array(
         [plane_resolution_px(maps, used, [counts]) or 0.0]
     ), stack)  # fmt: skip
     yield _case("focus energy", lambda: focus_energy(backend, stack[0])[0], stack[0])
     kernel = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1]
-    yield _case("mean blurred by the PSF", lambda: psf_mean(
+    yield _case("mean blurred by the PSF", lambda: sum_projection(
         backend, stack, kernel, 0.2, 1.0
     ).image, stack)  # fmt: skip
 
@@ -212,10 +218,10 @@ def _finishes(backend: Backend, counts: Any) -> Iterator[Case]:
     # haze needs windows of 240 px
     side = max(counts.shape[1], 2 * HALO_PX + 64)
     wide = tissue(side, len(counts))
-    channel, maps = direct_maps(wide, backend)
-    found = DirectPlane(maps, make_filters(channel)).project(wide)
+    channel, maps = wiener_maps(wide, backend)
+    found = WienerPlane(maps, make_filters(channel)).project(wide)
     yield _case("haze", lambda: haze_moments(channel, maps, wide, found), wide)
-    floor = floor_of(backend, coarser(found.image))
+    floor = estimate_background(backend, downsample_mean(found.image))
     yield _case(
         "finish a plane", lambda: finish(backend, found.image, found.variance, floor, 0.5),
         found.image,
@@ -224,8 +230,8 @@ def _finishes(backend: Backend, counts: Any) -> Iterator[Case]:
 
 def _registration(backend: Backend, plane: Any) -> Iterator[Case]:
     levels, image = grey_levels(plane), backend.asarray(plane)
-    seen = texture(backend, image, levels)
-    yield _case("texture", lambda: texture(backend, image, levels), image)
+    seen = bandpass_sqrt(backend, image, levels)
+    yield _case("band-pass", lambda: bandpass_sqrt(backend, image, levels), image)
     turned = backend.asarray(np.roll(backend.to_numpy(seen), (3, -5), (0, 1)))
 
     def coarse() -> Any:

@@ -28,7 +28,7 @@ def done(tmp_path: Path, tiny_raw: Path) -> Run:
     run = make_run(tmp_path, tiny_raw, **TINY)
     table = run.folder / "markers.csv"
     table.write_text("\n".join(table.read_text().splitlines()[:2]) + "\n")
-    run.edit(deconvolve={"iterations": 2}, edf={"method": "psf_mean"})
+    run.edit(deconvolve={"iterations": 2}, edf={"method": "sum_projection"})
     run.snakemake("registration")
     return run
 

@@ -257,7 +257,7 @@ assert (held(), backend.device, held()) == (0, "gpu", 0)
 array = backend.asarray([1.0, 2.0])
 assert (held(), float(backend.to_numpy(array).sum())) == (1, 3.0)
 del array
-backend.give_back()
+backend.release()
 assert held() == 0
 try:
     backend.asarray([1.0])

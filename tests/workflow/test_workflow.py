@@ -104,7 +104,7 @@ def test_the_plane_of_deconvolved_stacks(
 ) -> None:
     """It is asked for, quality passes, and it is no nearer to the truth."""
     other = make_run(tmp_path / "deconvolved", tiny_raw, **TINY)
-    other.edit(edf={"method": "psf_mean"}, output={"keep": "stacks"})
+    other.edit(edf={"method": "sum_projection"}, output={"keep": "stacks"})
     assert not (tiny_run.sample / "deconvolve").exists()
     assert not (tiny_run.sample / "qc/deconvolve_cycle1.json").exists()
     other.snakemake("results/tonsil/qc/edf_cycle1.json")
@@ -113,7 +113,7 @@ def test_the_plane_of_deconvolved_stacks(
         assert content["verdict"] in ("pass", "warn")
     for channel in (1, 2):
         name, left = f"edf/cycle1_channel{channel}.zarr", []
-        for made, method in ((tiny_run, "direct"), (other, "psf_mean")):
+        for made, method in ((tiny_run, "multiplane_wiener"), (other, "sum_projection")):
             assert open_mosaic(made.sample / name).attributes["method"] == method
             plane, expected, at = _in_focus(made, truth, 1, channel)
             left.append(1 - _correlation(plane[at], expected[at]))
@@ -198,7 +198,7 @@ IMAGE = {"resample": 2, "assemble": 1}
     [
         ({"deconvolve": {"iterations": 7}, "camera": {"gain_counts_per_photon": 2.0}}, {}),
         (
-            {"edf": {"method": "psf_mean"}},
+            {"edf": {"method": "sum_projection"}},
             {"deconvolve": 4, "edf_plane": 4, "register": 1, **IMAGE},
         ),
         # Only the registered image has TIFF tiles.

@@ -68,7 +68,7 @@ if (
         f"in-focus planes: method {experiment.settings.plane_method} (edf.method: auto)"
         + (
             "; stacks are deconvolved only for the target 'deconvolution'"
-            if experiment.settings.plane_method == "direct"
+            if experiment.settings.plane_method == "multiplane_wiener"
             else ""
         )
     )

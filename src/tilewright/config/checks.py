@@ -359,7 +359,7 @@ def data_sizes(
             settings.output.chunk_px,
             deconvolve.tile_px,
             deconvolve.halo_px,
-            direct_plane=settings.plane_method == "direct",
+            multiplane_wiener=settings.plane_method == "multiplane_wiener",
         ),
         {rule: own.model_dump() for rule, own in settings.resources.items()},
     )

@@ -413,7 +413,7 @@ def _optics(experiment: Experiment) -> Iterator[str]:
         yield (
             f"the PSF cannot be computed without {', '.join(missing)}; fill it in, or give "
             "deconvolve.psf_file, or set deconvolve.method: none"
-            + ("" if settings.edf.method in ("auto", "soft_focus") else " and edf.method: auto")
+            + ("" if settings.edf.method in ("auto", "focus_weighted") else " and edf.method: auto")
         )
     aperture, index = settings.optics.numerical_aperture, settings.optics.immersion_refractive_index
     if aperture is not None and index is not None and aperture >= index:
@@ -472,10 +472,10 @@ def _keys(settings: Settings) -> Iterator[str]:
             f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
         )
     method = settings.plane_method
-    if method == "psf_mean" and settings.deconvolve.method == "none":
+    if method == "sum_projection" and settings.deconvolve.method == "none":
         yield (
-            "edf.method is 'psf_mean', which needs deconvolved stacks, but deconvolve.method is "
-            "'none'; set edf.method: auto, or deconvolve"
+            "edf.method is 'sum_projection', which needs deconvolved stacks, but "
+            "deconvolve.method is 'none'; set edf.method: auto, or deconvolve"
         )
     for rule in settings.resources:
         if rule not in RULES:

@@ -57,13 +57,13 @@ class DataSize:
 class BlockSizes:
     """Chunk edge of the stores; tile edge and halo of the deconvolution; all in px.
 
-    ``direct_plane``: the in-focus plane is estimated from the raw stack, in tiles of its own.
+    ``multiplane_wiener``: the in-focus plane is estimated from the raw stack, in tiles of its own.
     """
 
     chunk_px: int = 1024
     tile_px: int = 1024
     halo_px: int = 64
-    direct_plane: bool = False
+    multiplane_wiener: bool = False
 
     @property
     def chunk_mb(self) -> float:
@@ -122,7 +122,7 @@ def _deconvolve(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 
 def _edf_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    if not blocks.direct_plane:
+    if not blocks.multiplane_wiener:
         mb = cpus * blocks.chunk_mb * (6 * size.planes + 12) + 100
         return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
     window_mb = (min(1024, _side_px(size)) + 176) ** 2 * 4 / _MB

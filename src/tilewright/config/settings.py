@@ -129,6 +129,26 @@ def _known_layout(name: str) -> str:
 LayoutName = Annotated[str, AfterValidator(_known_layout)]
 
 
+#: Values of ``edf.method`` before they were renamed, and after.
+RENAMED_METHODS = {
+    "direct": "multiplane_wiener",
+    "psf_mean": "sum_projection",
+    "soft_focus": "focus_weighted",
+}
+
+
+def _refuse_renamed(method: Any) -> Any:
+    if isinstance(method, str) and method in RENAMED_METHODS:
+        raise ValueError(f"renamed; write {RENAMED_METHODS[method]}")
+    return method
+
+
+PlaneMethod = Annotated[
+    Literal["auto", "multiplane_wiener", "sum_projection", "focus_weighted"],
+    BeforeValidator(_refuse_renamed),
+]
+
+
 class Section(BaseModel):
     """A configuration section: unknown keys and NaN are refused."""
 
@@ -322,11 +342,11 @@ class DeconvolveSettings(Section):
 class EdfSettings(Section):
     """Projection of the z-stack onto one in-focus plane."""
 
-    method: Literal["auto", "direct", "psf_mean", "soft_focus"] = "auto"
-    """`direct`, or `soft_focus` where `deconvolve.method` is `none`. `direct` estimates the
-    plane from the stitched stack with the optics: nothing is deconvolved for it. `psf_mean`
-    sums the deconvolved stack as the plane in focus would show it. `soft_focus` mixes planes; of
-    deconvolved stacks unless `deconvolve.method` is `none`.
+    method: PlaneMethod = "auto"
+    """`multiplane_wiener`, or `focus_weighted` where `deconvolve.method` is `none`.
+    `multiplane_wiener` estimates the plane from the stitched stack with the optics: nothing is
+    deconvolved for it. `sum_projection` sums the deconvolved stack as the plane in focus would show
+    it. `focus_weighted` mixes planes; of deconvolved stacks unless `deconvolve.method` is `none`.
     """
 
 
@@ -460,12 +480,12 @@ class Settings(Section):
         """How the in-focus plane is made; ``deconvolve.method: none`` says that no PSF is known."""
         if self.edf.method != "auto":
             return self.edf.method
-        return "soft_focus" if self.deconvolve.method == "none" else "direct"
+        return "focus_weighted" if self.deconvolve.method == "none" else "multiplane_wiener"
 
     @property
     def plane_of_deconvolved(self) -> bool:
         """Whether the in-focus plane is made from the deconvolved stack."""
-        return self.deconvolves and self.plane_method != "direct"
+        return self.deconvolves and self.plane_method != "multiplane_wiener"
 
     @property
     def deconvolves(self) -> bool:
@@ -475,5 +495,5 @@ class Settings(Section):
     @property
     def needs_psf(self) -> bool:
         """Whether the in-focus plane, or a deconvolution, is made with a PSF."""
-        made = self.deconvolve.method != "none" or self.plane_method == "direct"
+        made = self.deconvolve.method != "none" or self.plane_method == "multiplane_wiener"
         return made and not self.stitched

@@ -10,7 +10,7 @@ from tilewright.kernels.backend import Array, Backend, Bools, Floats
 
 
 class Seam(NamedTuple):
-    """Step at a tile border over what chance gives beside it, and the step itself."""
+    """Step at a tile border over its scatter next to the border, and the step itself."""
 
     score: float
     step: float
@@ -45,10 +45,10 @@ def seam_score(
     mean just before, with the slope on both sides taken off, as a fraction of the signal over
     the pedestal: a robust mean over segments of 4 lines, each weighted by how steady it is
     beside the border. Of the window widths 1 to 64 px that fit the one with the smallest scatter σ
-    beside the border is used. ``step`` is signed (0.02 = 2 % of the signal); ``score`` is
+    next to the border is taken. ``step`` is signed (0.02 = 2 % of the signal); ``score`` is
     √(1 + (step/σ)²): about 1 (95 % below 2.3) without a seam. σ falls with the root of the
     length (0.8 % on 770 lines of dense nuclei): join the borders of one direction along the
-    other axis to judge a whole mosaic. ``gap_px`` leaves out as many pixels on each side of
+    other axis for a score of the whole mosaic. ``gap_px`` leaves out as many pixels on each side of
     the border: half of a feathered band.
 
     Raises
@@ -60,7 +60,7 @@ def seam_score(
     width = plane.shape[1]
     if not 32 <= border_px <= width - 32:
         raise ValueError(f"seam_score needs 32 px on both sides of border {border_px} of {width}")
-    # Positions beside the border must see none of it: 5 windows and 3 gaps on one side.
+    # Positions beside the border must contain none of it: 5 windows and 3 gaps on one side.
     room = min(border_px, width - border_px) - 3 * gap_px
     sizes = [k for k in _WINDOWS_PX if k >= gap_px // 2 and 5 * k <= room]
     if not sizes:
@@ -94,20 +94,20 @@ def _steps(backend: Backend, plane: Array, size: int, gap: int) -> tuple[int, Fl
     return first, (right - left - slope * (size + 2 * gap)) / signal
 
 
-def _coherent(steps: Floats, beside: Bools) -> Floats:
+def _coherent(steps: Floats, off_border: Bools) -> Floats:
     """Return the step common to all segments, per position; outliers count as 3 sigma."""
-    spread = 1.4826 * np.median(np.abs(steps[:, beside]), axis=1)
-    used = spread > 0
-    if not used.any():
+    spread = 1.4826 * np.median(np.abs(steps[:, off_border]), axis=1)
+    positive = spread > 0
+    if not positive.any():
         return np.full(steps.shape[1], np.nan)
-    spread = np.maximum(spread[used], 0.05 * np.median(spread[used]))[:, None]
-    clipped = np.clip(steps[used] / spread, -3, 3)
+    spread = np.maximum(spread[positive], 0.05 * np.median(spread[positive]))[:, None]
+    clipped = np.clip(steps[positive] / spread, -3, 3)
     common: Floats = (clipped / spread).sum(axis=0) / (1 / spread**2).sum()
     return common
 
 
-def moat(backend: Backend, image: Any, reference: Any, *, ring_px: int = 6) -> float:
-    """Return the dark moat that deconvolution drew around bright objects, beyond the raw plane's.
+def ringing_depth(backend: Backend, image: Any, reference: Any, *, ring_px: int = 6) -> float:
+    """Return the depth of the dark ring that deconvolution drew around bright objects.
 
     ``image`` (y, x) has pedestal 0; ``reference`` is the raw plane, which only says where the
     bright objects are (over half way from its median to its 99.5th percentile) and what their
@@ -145,7 +145,7 @@ def _shell_sums(backend: Backend, shell: Array, values: Array | None, ring_px: i
 
 
 def _depth(outside: Floats, inside: Floats) -> float:
-    """Return the moat of mean profiles whose last entry is the far level, and the core's."""
+    """Return the ring's depth from mean profiles; the last entries are far level and core."""
     far, core = float(outside[-1]), float(inside[np.isfinite(inside)][-1])
     contrast = core - far
     if contrast <= 0.05 * abs(core):

@@ -84,8 +84,8 @@ class Backend:
         """Move an array of this backend to host memory as a NumPy array."""
         return np.asarray(array) if self.device == "cpu" else self.xp.asnumpy(array)
 
-    def give_back(self) -> None:
-        """End the use of a leased GPU, so that others have it while this job writes."""
+    def release(self) -> None:
+        """Release a leased GPU, so that others have it while this job writes."""
         if self.use.release is not None:
             self.use.release()
 

@@ -3,7 +3,7 @@
 Offset and dark-field are found in tiles without tissue.
 
 A hot pixel adds the same counts to every tile. Interpolation and deconvolution would draw a
-spot with a moat around it, at the same place of every tile. Defects are found on the host: one
+spot with a dark ring around it, at the same place of every tile. Defects are found on the host: one
 image of the size of a tile, and lists.
 """
 
@@ -117,17 +117,17 @@ def find_defects(rounds: Iterable[Sequence[NDArray[Any]]]) -> CameraDefects:
             around = _indices(pixel, shape)
             total, weight = np.zeros((2, len(tiles), len(pixel)))
         for k, tile in enumerate(tiles):
-            sigma, share = _apart(tile, pixel, around)
+            sigma, share = _deviations(tile, pixel, around)
             total[k] += sigma * np.sqrt(share)
             weight[k] += share
     if not len(pixel):
         return _with_neighbours(pixel, shape)
     sigma = np.clip(total / np.sqrt(weight), -_MOST_SIGMA, _MOST_SIGMA)
-    shown = np.count_nonzero(np.abs(sigma) > _TILE_SIGMA, axis=0)
+    showing = np.count_nonzero(np.abs(sigma) > _TILE_SIGMA, axis=0)
     sure = np.abs(sigma.sum(axis=0)) / len(sigma) ** 0.5 > _DEFECT_SIGMA
-    found = pixel[sure & (shown >= max(_MIN_SHARE * len(sigma), MIN_TILES))]
-    few = len(found) <= _MOST * shape[0] * shape[1]
-    return _with_neighbours(found if few else found[:0], shape)
+    defects = pixel[sure & (showing >= max(_MIN_SHARE * len(sigma), MIN_TILES))]
+    few = len(defects) <= _MOST * shape[0] * shape[1]
+    return _with_neighbours(defects if few else defects[:0], shape)
 
 
 def _suspects(tiles: Sequence[NDArray[Any]]) -> Ints:
@@ -136,12 +136,12 @@ def _suspects(tiles: Sequence[NDArray[Any]]) -> Ints:
     for tile in tiles:
         mean += tile
     mean /= len(tiles)
-    apart = np.abs(mean - ndimage.uniform_filter(mean, 3, mode="mirror"))
-    scatter = float(np.median(apart[::4, ::4]))
-    return np.nonzero(apart.ravel() > _SIEVE_SCATTER * scatter)[0]
+    deviation = np.abs(mean - ndimage.uniform_filter(mean, 3, mode="mirror"))
+    scatter = float(np.median(deviation[::4, ::4]))
+    return np.nonzero(deviation.ravel() > _SIEVE_SCATTER * scatter)[0]
 
 
-def _apart(tile: NDArray[Any], pixel: Ints, around: Ints) -> tuple[Floats, Floats]:
+def _deviations(tile: NDArray[Any], pixel: Ints, around: Ints) -> tuple[Floats, Floats]:
     """Return how many sigma pixels lie off the median of their neighbours, and 1 / sigma ** 2."""
     counts = np.asarray(tile).reshape(-1)
     near = np.sort(counts[around].astype(np.float64), axis=1)
@@ -167,22 +167,22 @@ def _indices(pixel: Ints, shape: tuple[int, ...]) -> Ints:
 
 
 def _with_neighbours(pixel: Ints, shape: tuple[int, ...]) -> CameraDefects:
-    """Add the good neighbours; a pixel that has none is left as it is."""
+    """Add the good neighbours; a pixel that has none stays as it is."""
     if not len(pixel):
         return CameraDefects(pixel, np.empty((0, 8), np.int64))
     around = _indices(pixel, shape)
     good = ~np.isin(around, pixel)
-    kept = good.any(axis=1)
+    has_good = good.any(axis=1)
     # Good neighbours first, then the same again: a plain median needs eight.
     order = np.argsort(~good, axis=1, kind="stable")
     turn = np.arange(8)[None] % np.maximum(good.sum(axis=1), 1)[:, None]
-    chosen = np.take_along_axis(around, np.take_along_axis(order, turn, axis=1), axis=1)
-    return CameraDefects(pixel[kept], chosen[kept])
+    neighbours = np.take_along_axis(around, np.take_along_axis(order, turn, axis=1), axis=1)
+    return CameraDefects(pixel[has_good], neighbours[has_good])
 
 
 @dataclass(frozen=True)
 class EmptyTiles:
-    """What tiles without tissue show of the camera.
+    """Camera offset and dark-field by tiles without tissue.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class EmptyTiles:
         Camera offset and its standard error; the error is infinite where too few tiles are
         empty.
     structure_counts : ndarray of float64, shape (y, x)
-        What is left of empty tiles beside offset and glow: stray light and dark current that
+        Remainder of empty tiles over offset and glow: stray light and dark current that
         do not follow the flat-field. Zero on average.
     glow_counts : float
         Light of empty tiles: what an error of the flat-field is multiplied by.
@@ -229,12 +229,12 @@ def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:
     low, high = np.percentile(level, [5.0, 95.0])
     order = np.argsort(level, kind="stable")
     empty = images[order[level[order] <= low + _EMPTY_SHARE * (high - low)]]
-    nothing = EmptyTiles(0.0, float("inf"), np.zeros_like(flat))
+    unknown = EmptyTiles(0.0, float("inf"), np.zeros_like(flat))
     if len(empty) < _MIN_EMPTY or float(flat.std()) < 1e-3:
-        return nothing
+        return unknown
     shared = np.median(empty, axis=0)
-    apart = np.abs(empty - shared)
-    bare = apart < _TISSUE * 1.4826 * float(np.median(apart))
+    deviation = np.abs(empty - shared)
+    bare = deviation < _TISSUE * 1.4826 * float(np.median(deviation))
     parts = [
         _line(_mean(empty[k::_GROUPS], bare[k::_GROUPS], shared), flat)[1] for k in range(_GROUPS)
     ]
@@ -246,7 +246,7 @@ def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:
     error = 1.4826 * float(np.median(np.abs(np.array(parts) - offset))) / _GROUPS**0.5
     structure -= float(structure.mean())
     if offset + float(structure.min()) <= 0:
-        return nothing
+        return unknown
     return EmptyTiles(offset, error, structure, glow)
 
 
@@ -293,7 +293,7 @@ def equal_neighbours(raw: NDArray[Any], least: int = 0) -> float:
     return float(equal) / max(1.0, float(np.count_nonzero(counted)))
 
 
-def saturation_found(tops: Iterable[Top]) -> float | None:
+def detect_saturation(tops: Iterable[Top]) -> float | None:
     """Return the value at which the histogram of all images piles up, None if it does not.
 
     Only images with at least 32 pixels at their largest value are looked at, and only those at

@@ -1,4 +1,4 @@
-"""Device memory that runs out: recognised, freed, and the work gone on with in smaller parts.
+"""Out of device memory: recognise it, free what the attempt took, and retry in smaller parts.
 
 Only the memory of the backend's device counts: a ``MemoryError`` of the host passes through, and
 on the CPU nothing here does anything but call the work.
@@ -24,69 +24,71 @@ Part = TypeVar("Part")
 logger = logging.getLogger(__name__)
 
 _MB = 2**20
-#: cuFFT, cuBLAS and cuSOLVER allocate by themselves, beside CuPy's pool, and so does the driver.
+#: cuFFT, cuBLAS and cuSOLVER allocate by themselves, outside CuPy's pool, and so does the driver.
 _NO_MEMORY = re.compile(r"_ALLOC_FAILED\b|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY")
 _ASKED = re.compile(r"allocating ([\d,]+) bytes")
 
 
 @dataclass(frozen=True)
-class Smallest:
-    """What is said when the smallest part does not fit.
+class OomHint:
+    """Message when even the smallest unit of work does not fit.
 
     Attributes
     ----------
     rule : str
         The rule whose memory can be configured.
-    what : str
-        The smallest part.
+    unit : str
+        The smallest unit of work.
     fix : str
-        What helps beside more memory, as the end of a sentence that begins with "or".
+        What helps besides more memory, as the end of a sentence that begins with "or".
     """
 
     rule: str
-    what: str
+    unit: str
     fix: str = ""
 
 
 @dataclass(frozen=True)
 class _Shortage:
-    """Bytes that a failed try needed at least, and that there were."""
+    """Bytes required by a failed attempt at least, and bytes available."""
 
     needed_b: int
     available_b: int
 
-    def error(self, smallest: Smallest) -> DeviceMemoryError:
-        rule, fix = smallest.rule, f", or {smallest.fix}" if smallest.fix else ""
+    def error(self, hint: OomHint) -> DeviceMemoryError:
+        rule, fix = hint.rule, f", or {hint.fix}" if hint.fix else ""
         return DeviceMemoryError(
             f"out of memory on the GPU: {rule} needs at least {-(-self.needed_b // _MB)} MB for "
-            f"{smallest.what}, and there are {self.available_b // _MB} MB; raise "
+            f"{hint.unit}, and {self.available_b // _MB} MB are available; raise "
             f"resources.{rule}.gpu_mem_mb{fix}"
         )
 
 
-def in_parts(
+def map_with_oom_split(
     backend: Backend,
     work: Callable[[Part], T],
     part: Part,
     halves: Callable[[Part], Sequence[Part]],
-    smallest: Smallest,
+    hint: OomHint,
 ) -> list[T]:
-    """Do ``work`` on a part; where the device's memory runs out, on its halves, and so on.
+    """Do ``work`` on a part; if the device runs out of memory, on its halves, and so on.
 
-    On a GPU one thread at a time does so: what fits then does not depend on what others hold, so
-    a job is split alike whenever it runs. Reading and writing belong outside.
+    On a GPU one thread at a time does so: what fits does not depend on other threads then, and a
+    job is split alike whenever it runs. Reading and writing belong outside.
 
     Parameters
     ----------
     work : callable
         Computes a part; done again from its start after a failure.
     halves : callable
-        Returns the halves of a part, in order; empty if it is not to be halved.
+        Returns the halves of a part, in order; empty if it is as small as may be.
+    hint : OomHint
+        Message for a part that cannot be halved and does not fit.
 
     Returns
     -------
     list
-        What ``work`` returned, in the order of the parts.
+        Results of ``work``, in the order of the parts.
 
     Raises
     ------
@@ -96,24 +98,28 @@ def in_parts(
     if backend.device == "cpu":
         return [work(part)]
     with backend.use.turn:
-        result = _tried(backend, work, part)
+        result = _attempt(backend, work, part)
     if not isinstance(result, _Shortage):
         return [result]
     smaller = halves(part)
     if not smaller:
-        raise result.error(smallest)
-    _note_split(backend, smallest.rule, result, f"in {len(smaller)} parts")
-    return [done for half in smaller for done in in_parts(backend, work, half, halves, smallest)]
+        raise result.error(hint)
+    _record_split(backend, hint.rule, result, f"in {len(smaller)} parts")
+    return [
+        result
+        for half in smaller
+        for result in map_with_oom_split(backend, work, half, halves, hint)
+    ]
 
 
-def shrinking(
+def retry_smaller_on_oom(
     backend: Backend,
     work: Callable[[int], T],
     size: int,
     smaller: Callable[[int], int | None],
-    smallest: Smallest,
+    hint: OomHint,
 ) -> T:
-    """Do ``work`` with a size; where the device's memory runs out, again with a smaller one.
+    """Do ``work`` with a size; if the device runs out of memory, again with a smaller one.
 
     Parameters
     ----------
@@ -122,7 +128,9 @@ def shrinking(
     size : int
         The first to try.
     smaller : callable
-        Returns the next smaller size; None at the floor.
+        Returns the next smaller size; None after the smallest.
+    hint : OomHint
+        Message if the smallest size does not fit.
 
     Raises
     ------
@@ -130,51 +138,51 @@ def shrinking(
         The smallest size does not fit.
     """
     while True:
-        result = _tried(backend, work, size)
+        result = _attempt(backend, work, size)
         if not isinstance(result, _Shortage):
             return result
         less = smaller(size)
         if less is None:
-            raise result.error(smallest)
-        _note_split(backend, smallest.rule, result, f"again with {less} instead of {size}")
+            raise result.error(hint)
+        _record_split(backend, hint.rule, result, f"again with {less} instead of {size}")
         size = less
 
 
-def memory_noted(smallest: Smallest) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def track_device_memory(hint: OomHint) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate work with the keyword ``backend`` that is not, or not wholly, done in parts.
 
-    Its use of memory is noted when it ends, and memory that ran out is a
-    :class:`DeviceMemoryError`.
+    Records the peak use of the device's memory when the work ends, and turns out-of-memory errors
+    into :class:`DeviceMemoryError`.
     """
 
     def decorate(work: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(work)
-        def noted(*args: P.args, **kwargs: P.kwargs) -> T:
+        def tracked_work(*args: P.args, **kwargs: P.kwargs) -> T:
             backend = cast(Backend, kwargs["backend"])
             if backend.device == "cpu":
                 return work(*args, **kwargs)
-            result = _tried(backend, work, *args, **kwargs)
+            result = _attempt(backend, work, *args, **kwargs)
             if isinstance(result, _Shortage):
-                raise result.error(smallest)
-            note_peak(backend)
+                raise result.error(hint)
+            record_peak(backend)
             return result
 
-        return noted
+        return tracked_work
 
     return decorate
 
 
-def _tried(
+def _attempt(
     backend: Backend, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T | _Shortage:
-    """Do ``work``; where the device's memory runs out, free all that it took and say how much."""
+    """Do ``work``; if the device runs out of memory, free what it took and return the shortage."""
     try:
         return work(*args, **kwargs)
     except (MemoryError, RuntimeError) as error:
         shortage = _shortage(backend, error)
         if shortage is None:
             raise
-    # The error is gone, and with it the frames that held the arrays of the failed try.
+    # The error is gone, and with it the frames that held the arrays of the failed attempt.
     gc.collect()
     # Plans keep their work areas; the cache is that of this thread.
     backend.xp.fft.config.get_plan_cache().clear()
@@ -184,7 +192,7 @@ def _tried(
 
 
 def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage | None:
-    """Return what was short, or None if the error is not about the device's memory."""
+    """Return the shortage, or None if the error is not about the device's memory."""
     if backend.device == "cpu":
         return None
     xp = backend.xp
@@ -195,7 +203,7 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
         return None
     # As text: a handler that keeps the record would keep the error, its frames and their arrays.
     logger.info("device memory: %s", str(error))
-    note_peak(backend)
+    record_peak(backend)
     pool = xp.get_default_memory_pool()
     free_b, _ = xp.cuda.runtime.memGetInfo()
     available_b = int(free_b + pool.total_bytes())
@@ -207,8 +215,8 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
     return _Shortage(max(int(pool.used_bytes()) + asked_b, available_b), available_b)
 
 
-def note_peak(backend: Backend) -> None:
-    """Note what the pool holds: it gives nothing back by itself before memory runs out."""
+def record_peak(backend: Backend) -> None:
+    """Record the pool's size: it frees nothing by itself before memory runs out."""
     if backend.use.ended:
         return
     pool = backend.xp.get_default_memory_pool()
@@ -216,10 +224,10 @@ def note_peak(backend: Backend) -> None:
     backend.use.limit_b = int(pool.get_limit()) or None
 
 
-def _note_split(backend: Backend, rule: str, shortage: _Shortage, how: str) -> None:
+def _record_split(backend: Backend, rule: str, shortage: _Shortage, how: str) -> None:
     backend.use.splits += 1
     logger.warning(
-        "%s: out of memory on the GPU (at least %d MB needed, %d MB there): %s",
+        "%s: out of memory on the GPU (at least %d MB needed, %d MB available): %s",
         rule,
         -(-shortage.needed_b // _MB),
         shortage.available_b // _MB,

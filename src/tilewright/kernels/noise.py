@@ -1,4 +1,4 @@
-"""The noise of a camera, measured from its images, and what a signal is worth against it."""
+"""The noise of a camera, measured from its images."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def photon_transfer(backend: Backend, image: Any, pedestal_counts: float) -> Noi
     smooth = ndimage.gaussian_filter(plane, 2.0, mode="reflect")
     slope = sum(backend.xp.abs(ndimage.sobel(smooth, axis=axis)) for axis in (0, 1))
     rough = ndimage.convolve(plane, backend.asarray(NOISE_KERNEL), mode="reflect")
-    # Constant patches (outside tiles, saturated) have no noise, nor a mean beside them: the
+    # Constant patches (outside tiles, saturated) have no noise, nor a mean next to them: the
     # smoothing reaches 8 px.
     constant = ndimage.maximum_filter(plane, 5) == ndimage.minimum_filter(plane, 5)
     near = ndimage.maximum_filter(constant.astype(np.float32), 17)
     mean, flat, residual, near = (
         backend.to_numpy(v).ravel().astype(np.float64) for v in (smooth, slope, rough, near)
     )
-    seen = np.flatnonzero(near == 0)
-    if seen.size < 64:
+    valid = np.flatnonzero(near == 0)
+    if valid.size < 64:
         return NoiseModel(0.0, 0.0)
-    order = seen[np.argsort(mean[seen], kind="stable")]
+    order = valid[np.argsort(mean[valid], kind="stable")]
     points = []
     for part in np.array_split(order, 16):
-        keep = part[np.argsort(flat[part], kind="stable")[: max(int(0.3 * part.size), 1)]]
+        flattest = part[np.argsort(flat[part], kind="stable")[: max(int(0.3 * part.size), 1)]]
         # 0.4549 is the median of a squared standard normal deviate.
-        points.append((mean[keep].mean(), np.median(residual[keep] ** 2) / 0.4549))
+        points.append((mean[flattest].mean(), np.median(residual[flattest] ** 2) / 0.4549))
     level, variance = np.array(points).T
     return _noise_line(level - pedestal_counts, variance)
 

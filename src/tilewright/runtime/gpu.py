@@ -22,7 +22,7 @@ from tilewright.devices.lease_queue import lease_root
 from tilewright.devices.slurm_grant import by_slurm
 from tilewright.errors import DeviceError, LeaseError
 from tilewright.kernels.backend import Backend, DeviceUse, gpu_backend
-from tilewright.kernels.device_memory import note_peak
+from tilewright.kernels.device_memory import record_peak
 
 logger = logging.getLogger("tilewright")
 
@@ -45,7 +45,7 @@ def backend_at_first_use(job: str, whole_name: str, gpu_mem_mb: int) -> Iterator
     """Compute on a device that is leased when the first array is made there.
 
     What a job reads before does not keep others from the device, nor what it writes after
-    ``give_back``. See :func:`leased_backend`, whose errors come with the first use.
+    ``release``. See :func:`leased_backend`, whose errors come with the first use.
     """
     with contextlib.ExitStack() as stack:
         opening, use = threading.Lock(), DeviceUse()
@@ -62,7 +62,7 @@ def backend_at_first_use(job: str, whole_name: str, gpu_mem_mb: int) -> Iterator
 
         def release() -> None:
             if leased and not use.ended:
-                note_peak(leased[0])
+                record_peak(leased[0])
                 use.ended = True
                 stack.close()
 

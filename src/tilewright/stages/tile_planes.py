@@ -22,7 +22,7 @@ from tilewright.stages.tile_source import TileSource
 
 
 class TilePlanes:
-    """Decoded tiles of the planes at hand, read ahead by a pool."""
+    """Decoded tiles of the present planes, read ahead by a pool."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class TilePlanes:
         self.defects = camera_defects(tiles, pool) if repair else None
         self._pool = pool
         self._threshold = saturation_counts
-        self._held: dict[tuple[int, int], Future[tuple[NDArray[Any], int]]] = {}
+        self._reads: dict[tuple[int, int], Future[tuple[NDArray[Any], int]]] = {}
         self.saturated = [0] * tiles.shape[0]
 
     def load(self, z: int, members: Iterable[int]) -> None:
-        """Start reading tiles that are not held yet."""
+        """Start reading tiles that are not in memory yet."""
         for k in members:
-            if (z, k) not in self._held:
-                self._held[z, k] = self._pool.submit(self._read, k, z)
+            if (z, k) not in self._reads:
+                self._reads[z, k] = self._pool.submit(self._read, k, z)
 
     def _read(self, tile: int, z: int) -> tuple[NDArray[Any], int]:
         pixels = self._tiles.read(tile, z)
@@ -52,13 +52,13 @@ class TilePlanes:
         return pixels, int(np.count_nonzero(pixels >= self._threshold))
 
     def get(self, z: int, members: list[int]) -> list[NDArray[Any]]:
-        """Return tiles that were asked for, waiting for them."""
-        return [self._held[z, k].result()[0] for k in members]
+        """Return tiles that :meth:`load` started to read, waiting for them."""
+        return [self._reads[z, k].result()[0] for k in members]
 
-    def keep(self, wanted: set[tuple[int, int]]) -> None:
+    def keep(self, tiles: set[tuple[int, int]]) -> None:
         """Forget all tiles but these; their saturated pixels are counted once."""
-        for z, k in set(self._held) - wanted:
-            self.saturated[z] += self._held.pop((z, k)).result()[1]
+        for z, k in set(self._reads) - tiles:
+            self.saturated[z] += self._reads.pop((z, k)).result()[1]
 
 
 def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects | None:
@@ -69,17 +69,17 @@ def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects
     count = min(len(tiles.row), SAMPLE_TILES)
     if count < MIN_TILES:
         return None
-    chosen = np.linspace(0, len(tiles.row) - 1, count).round().astype(int).tolist()
+    sample = np.linspace(0, len(tiles.row) - 1, count).round().astype(int).tolist()
     depth = tiles.shape[0]
     number = min(SAMPLE_PLANES, depth)
     # Tissue moves out of focus from plane to plane, defects stay.
     planes = ((np.arange(count) + k * (depth // number)) % depth for k in range(number))
-    return find_defects(list(pool.map(tiles.read, chosen, z.tolist())) for z in planes)
+    return find_defects(list(pool.map(tiles.read, sample, z.tolist())) for z in planes)
 
 
 @contextmanager
-def abandoning_pool(backend: Backend, gpu_threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Give a pool that drops what waits in it after an error.
+def cancelling_thread_pool(backend: Backend, gpu_threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Open a thread pool that cancels pending work after an error.
 
     It has the backend's threads, or ``gpu_threads`` that read and write around a GPU.
     """

@@ -1,4 +1,4 @@
-"""What a stage needs to know of raw tiles, whatever file format they come from."""
+"""Interface of raw tiles to the stages, whatever their file format."""
 
 from __future__ import annotations
 

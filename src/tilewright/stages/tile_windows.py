@@ -62,8 +62,8 @@ def regions(shape: tuple[int, int], side: int) -> list[Region]:
 def with_halo(region: Region, halo_px: int, shape: tuple[int, int]) -> Window:
     """Return the window of a region: with a halo that is cut at the borders of (y, x)."""
     y, x = (
-        slice(max(own.start - halo_px, 0), min(own.stop + halo_px, size))
-        for own, size in zip(region, shape, strict=True)
+        slice(max(span.start - halo_px, 0), min(span.stop + halo_px, size))
+        for span, size in zip(region, shape, strict=True)
     )
     return Window(*region, y, x)
 

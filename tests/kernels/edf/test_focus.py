@@ -13,8 +13,8 @@ from scipy import ndimage
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf import focus
-from tilewright.kernels.edf.plane_order import add_pairs, compare_planes, judge_exchanges
-from tilewright.kernels.edf.planes import judge_planes, sample_planes
+from tilewright.kernels.edf.plane_order import add_pairs, compare_planes, exchanged_planes
+from tilewright.kernels.edf.planes import damaged_planes, sample_planes
 from tilewright.kernels.noise import NoiseModel
 
 NOISE = NoiseModel(1.0, 2.0)
@@ -24,9 +24,9 @@ Stack = NDArray[np.uint16]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_soft_focus_finds_the_sheet_and_its_height(cpu: Backend, seed: int) -> None:
+def test_focus_weighted_finds_the_sheet_and_its_height(cpu: Backend, seed: int) -> None:
     stack, truth, height = wavy(seed)
-    found = focus.soft_focus(cpu, stack, NOISE, PEDESTAL, ALL)
+    found = focus.focus_weighted(cpu, stack, NOISE, PEDESTAL, ALL)
     best_plane = max(psnr(plane, truth) for plane in stack.astype(np.float32))
     assert psnr(found.image, truth) > max(psnr(stack.max(0), truth), best_plane) + 4
     assert psnr(found.image, truth) > 30
@@ -39,32 +39,34 @@ def test_soft_focus_finds_the_sheet_and_its_height(cpu: Backend, seed: int) -> N
     assert np.median(np.abs(winners - height[tissue])[winners >= 0]) < 0.6
 
 
-def test_soft_focus_of_nothing_is_the_quiet_mean_and_of_saturation_itself(cpu: Backend) -> None:
+def test_focus_weighted_of_nothing_is_the_quiet_mean_and_of_saturation_itself(cpu: Backend) -> None:
     stack = np.random.default_rng(0).normal(PEDESTAL + 50, np.sqrt(54), SHAPE)
-    found = focus.soft_focus(cpu, stack, NOISE, PEDESTAL, ALL)
+    found = focus.focus_weighted(cpu, stack, NOISE, PEDESTAL, ALL)
     assert found.image.mean() == pytest.approx(50, abs=0.2)
     assert found.image.std() < 1.4 * np.sqrt(54 / PLANES)
     assert (found.winner < 0).mean() > 0.9
     assert found.height.mean() == pytest.approx(4, abs=0.2)
     stack = np.zeros((5, 64, 64), np.uint16)
     stack[:, ::2] = 65535
-    found = focus.soft_focus(cpu, stack, NOISE, 0.0, np.ones(5, bool))
+    found = focus.focus_weighted(cpu, stack, NOISE, 0.0, np.ones(5, bool))
     np.testing.assert_allclose(found.image, stack[0].astype(np.float32), rtol=1e-5)
 
 
 def test_planes_left_out_have_no_part(cpu: Backend) -> None:
     stack, _, _ = wavy(4)
-    spoiled, kept = stack.copy(), ALL.copy()
-    spoiled[[0, 5]], kept[[0, 5]] = 60000, False
-    first, second = (focus.soft_focus(cpu, s, NOISE, PEDESTAL, kept) for s in (stack, spoiled))
+    spoiled, plane_mask = stack.copy(), ALL.copy()
+    spoiled[[0, 5]], plane_mask[[0, 5]] = 60000, False
+    first, second = (
+        focus.focus_weighted(cpu, s, NOISE, PEDESTAL, plane_mask) for s in (stack, spoiled)
+    )
     assert not np.isin([first.winner, second.winner], [0, 5]).any()
     np.testing.assert_array_equal(first.image, second.image)
     with pytest.raises(ValueError, match="no plane"):
-        focus.soft_focus(cpu, stack, NOISE, PEDESTAL, ~ALL)
+        focus.focus_weighted(cpu, stack, NOISE, PEDESTAL, ~ALL)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_psf_mean_gives_the_raw_counts_of_a_plane_in_focus(cpu: Backend, seed: int) -> None:
+def test_sum_projection_gives_the_raw_counts_of_a_plane_in_focus(cpu: Backend, seed: int) -> None:
     """A sheet deconvolved perfectly: its light, over the share of the central plane."""
     rounded = np.rint(wavy(seed)[2])
     sheet = np.random.default_rng(seed).gamma(0.5, 200.0, (SIZE, SIZE))
@@ -73,7 +75,7 @@ def test_psf_mean_gives_the_raw_counts_of_a_plane_in_focus(cpu: Backend, seed: i
     np.put_along_axis(light, rounded.astype(int)[None], (sheet / share)[None], axis=0)
     at = np.arange(-4, 5)
     kernel = np.exp(-0.5 * (at[:, None] ** 2 + at**2) / 0.8**2)
-    found = focus.psf_mean(cpu, light, kernel, share, 1.0)
+    found = focus.sum_projection(cpu, light, kernel, share, 1.0)
     expected = ndimage.convolve(sheet, kernel / kernel.sum(), mode="reflect")
     np.testing.assert_allclose(found.image, expected, rtol=1e-4, atol=0.02)
     # Beside a step of a whole plane the smoothed energy mixes both; away from it, it is exact.
@@ -97,7 +99,7 @@ def judged(backend: Backend, stack: Stack) -> dict[int, str]:
     chunks = (stack[:, :half], stack[:, half:])
     samples = [sample_planes(backend, chunk, 65535.0) for chunk in chunks]
     pairs = add_pairs([compare_planes(backend, chunk, NOISE, PEDESTAL) for chunk in chunks])
-    return {v.z: v.reason for v in judge_planes(samples, PEDESTAL, pairs)}
+    return {v.z: v.reason for v in damaged_planes(samples, PEDESTAL, pairs)}
 
 
 def times(share: float) -> Callable[[Any], Any]:
@@ -178,8 +180,8 @@ def test_damaged_planes_do_not_hide_one_another_or_drag_neighbours_along(cpu: Ba
     assert list(judged(cpu, stack)) == [0, 2, 6]
 
 
-def speck(z: float) -> Stack:
-    """Return tissue under a speck far brighter, and alike on either side of its focus."""
+def debris(z: float) -> Stack:
+    """Return tissue under debris far brighter, and alike on either side of its focus."""
     away = np.hypot(*(np.indices((SIZE, SIZE)) - SIZE // 3))
     width_px = np.hypot(2, 3 * (np.arange(5) - z))[:, None, None]
     light = 4e6 / width_px**2 * np.exp(-((away / width_px) ** 2) / 2)
@@ -190,12 +192,20 @@ def speck(z: float) -> Stack:
     "make",
     [
         *(lambda seed=seed: wavy(seed)[0] for seed in (1, 2, 3, 4)),
-        *(lambda z=z: speck(z) for z in (1.5, 2.4, 2.7)),
+        *(lambda z=z: debris(z) for z in (1.5, 2.4, 2.7)),
         lambda: np.rint(random().normal(PEDESTAL, 3, SHAPE)).astype(np.uint16),
         lambda: np.full(SHAPE, 65535, np.uint16),
         lambda: np.stack([np.roll(plane, z, axis=0) for z, plane in enumerate(wavy(8)[0])]),
     ],
-    ids=[*"1234", "speck 1.5", "speck 2.4", "speck 2.7", "nothing", "all saturated", "even drift"],
+    ids=[
+        *"1234",
+        "debris 1.5",
+        "debris 2.4",
+        "debris 2.7",
+        "nothing",
+        "all saturated",
+        "even drift",
+    ],
 )
 def test_no_good_plane_is_damaged(cpu: Backend, make: Callable[[], Stack]) -> None:
     assert judged(cpu, make()) == {}
@@ -205,8 +215,8 @@ def test_one_glaring_sample_does_not_decide_the_order(cpu: Backend) -> None:
     glaring = times(3)(exchange(wavy(5)[0], (2, 4)).astype(np.float64)).astype(np.uint16)
     samples = [*(wavy(seed)[0] for seed in (1, 2, 3, 4)), glaring]
     pairs = [compare_planes(cpu, stack, NOISE, PEDESTAL) for stack in samples]
-    assert judge_exchanges(pairs[-1], set()).keys() == {2, 4}
-    assert judge_exchanges(add_pairs(pairs), set()) == {}
+    assert exchanged_planes(pairs[-1], set()).keys() == {2, 4}
+    assert exchanged_planes(add_pairs(pairs), set()) == {}
 
 
 def test_glass_does_not_hide_what_tissue_tells(cpu: Backend) -> None:
@@ -237,8 +247,8 @@ def test_another_device_gives_the_same(cpu: Backend, other: Backend) -> None:
     kernel = np.outer(*2 * (np.hanning(11),)).astype(np.float32)
 
     def projected(device: Backend) -> tuple[focus.Projection, ...]:
-        soft = focus.soft_focus(device, stack, NOISE, PEDESTAL, ALL)
-        return soft, focus.psf_mean(device, stack, kernel, 0.06, 10.0)
+        soft = focus.focus_weighted(device, stack, NOISE, PEDESTAL, ALL)
+        return soft, focus.sum_projection(device, stack, kernel, 0.06, 10.0)
 
     for here, there in zip(projected(cpu), projected(other), strict=True):
         image, height, winner = map(other.to_numpy, (there.image, there.height, there.winner))

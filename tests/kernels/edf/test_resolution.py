@@ -56,7 +56,7 @@ def test_what_agrees_everywhere_or_nowhere(cpu: Backend) -> None:
         assert resolution_px([ring_sums(cpu, first, second)]) > 50
 
 
-def test_specks_that_both_halves_show_do_not_count(cpu: Backend) -> None:
+def test_debris_that_both_halves_show_do_not_count(cpu: Backend) -> None:
     rng = np.random.default_rng(4)
     scene = light(rng, -4.0)
     halves = scene + rng.normal(0, 3, (2, *scene.shape))

@@ -21,7 +21,7 @@ ANGLES = np.linspace(-5, 5, 11)
 
 def a_texture(backend: Backend, image: NDArray[np.uint16]) -> Array:
     counts = image.astype(np.float32)
-    return alignment.texture(backend, backend.asarray(counts), alignment.grey_levels(counts))
+    return alignment.bandpass_sqrt(backend, backend.asarray(counts), alignment.grey_levels(counts))
 
 
 @pytest.mark.parametrize(("seed", "angle_deg"), [(0, 0.0), (1, 3.0), (2, -4.0)])
@@ -154,7 +154,7 @@ def test_a_field_without_measurements_or_an_end(monkeypatch: pytest.MonkeyPatch)
     assert not fit.weight.any()
     shifts = np.random.default_rng(0).normal(0, 3, (2, 60, 70))
     monkeypatch.setattr(block_field, "_MOST_STEPS", 1)
-    with pytest.raises(RuntimeError, match="60 x 70 blocks was not found in 1 steps"):
+    with pytest.raises(RuntimeError, match="60 x 70 blocks did not converge in 1 steps"):
         fit_field(shifts, np.ones((60, 70)), 48.0)
 
 

@@ -1,4 +1,4 @@
-"""Shifts of overlapping strips, and how likely chance gives as good a match."""
+"""Shifts of overlapping strips, and the probability of a false match."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from tests.support.spots import Floats, Strips, render, spots
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.tile_positions.correlation_peak import MIN_OVERLAP_PX, overlap, subpixel
 from tilewright.kernels.tile_positions.displacements import Overlaps, measure_overlaps
+from tilewright.kernels.tile_positions.edge_acceptance import (
+    FALSE_ACCEPTS,
+    accept_edges,
+    loop_closures,
+)
 from tilewright.kernels.tile_positions.overlap_strips import neighbours, plan_strips
 from tilewright.kernels.tile_positions.phase_correlation import (
     StripShifts,
     correlate_strips,
     filter_strips,
 )
-from tilewright.kernels.tile_positions.position_solve import FALSE_ACCEPTS, believe, loop_closures
 
 STRIP, SHAPE = (180, 48), (256, 30)
 PLACES = [(40, 14), (97, 10), (200, 18)]
@@ -129,7 +133,7 @@ def cell(strips: Strips, places: list[tuple[int, int]]) -> Strips:
 
 
 def chance_of(backend: Backend, a: Strips, b: Strips) -> Floats:
-    return measured(backend, a, b, reach=8.0).chance
+    return measured(backend, a, b, reach=8.0).false_match_probability
 
 
 @pytest.mark.parametrize("width", [0.01, 2.0, 4.0])
@@ -173,9 +177,9 @@ def test_what_the_camera_adds_to_every_tile_is_no_evidence(cpu: Backend) -> None
     )
     found = measure_overlaps(cpu, [plan], [a], [b], 1.5)
     assert found.score.min() > 0.5
-    assert found.chance.min() > 100 * FALSE_ACCEPTS
+    assert found.false_match_probability.min() > 100 * FALSE_ACCEPTS
     alone = correlate_strips(cpu, a, b, plan.expected_px, 8.0, 1.5)
-    assert alone.chance.max() < 0.01, "without the other tiles it would be"
+    assert alone.false_match_probability.max() < 0.01, "without the other tiles it would be"
 
 
 def test_a_shift_outside_the_window_is_not_believed(cpu: Backend) -> None:
@@ -193,16 +197,18 @@ def test_a_shift_outside_the_window_is_not_believed(cpu: Backend) -> None:
         return measure_overlaps(cpu, [plan], a, b, 1.5)
 
     inside = found(6)
-    assert inside.chance[0] < FALSE_ACCEPTS
+    assert inside.false_match_probability[0] < FALSE_ACCEPTS
     np.testing.assert_allclose(inside.displacement_px, [[6.0, 220.0]], atol=0.05)
-    assert found(14).chance[0] > 100 * FALSE_ACCEPTS
+    assert found(14).false_match_probability[0] > 100 * FALSE_ACCEPTS
 
 
 def test_another_device_agrees(cpu: Backend, other: Backend) -> None:
     a, b = texture(1, 6, 2.0), texture(2, 6, 2.0)
     b[:3] += 0.7 * a[:3]
     here, there = (measured(device, a, b, reach=8.0) for device in (cpu, other))
-    np.testing.assert_allclose(np.log10(there.chance), np.log10(here.chance), atol=1e-3)
+    np.testing.assert_allclose(
+        np.log10(there.false_match_probability), np.log10(here.false_match_probability), atol=1e-3
+    )
     np.testing.assert_allclose(there.shift_px, here.shift_px, atol=1e-3)
     np.testing.assert_allclose(there.score, here.score, atol=1e-4)
 
@@ -216,9 +222,13 @@ def on_grid(rows: int, cols: int) -> tuple[NDArray[np.int64], NDArray[np.int64],
     return pairs, axis, model[pairs[:, 1]] - model[pairs[:, 0]]
 
 
-def supported(chance: Floats, offset: Floats, rows: int = 4, cols: int = 5) -> NDArray[np.bool_]:
+def supported(
+    probability: Floats, offset: Floats, rows: int = 4, cols: int = 5
+) -> NDArray[np.bool_]:
     pairs, axis, design = on_grid(rows, cols)
-    return believe(pairs, axis, offset, chance, design, np.array([0.02, 0.02, 8.0]), 8.0)[0]
+    return accept_edges(pairs, axis, offset, probability, design, np.array([0.02, 0.02, 8.0]), 8.0)[
+        0
+    ]
 
 
 def test_loops_confirm_weak_overlaps() -> None:
@@ -246,11 +256,11 @@ def test_chance_seldom_closes_loops() -> None:
 def test_a_match_against_the_stage_needs_more_than_one_along_it() -> None:
     """One row has no loops: only the stage's model can speak for or against."""
     offset = np.random.default_rng(2).normal(0, 0.3, (11, 2))
-    chance = np.full(11, 1e-9)
+    probability = np.full(11, 1e-9)
 
     def doubted(at_5: float, *offset_px: float) -> list[int]:
-        chance[5], offset[5] = at_5, offset_px or offset[5]
-        return np.flatnonzero(~supported(chance, offset, 1, 12)).tolist()
+        probability[5], offset[5] = at_5, offset_px or offset[5]
+        return np.flatnonzero(~supported(probability, offset, 1, 12)).tolist()
 
     assert doubted(3e-5) == []
     assert doubted(3e-5, 7.0, -6.0) == [5]

@@ -68,7 +68,7 @@ def test_light_after_deconvolution_is_compared_plane_by_plane(
 
 
 @pytest.mark.parametrize(("depth", "verdict"), [(0, "pass"), (300, "fail")])
-def test_moats_after_deconvolution_are_told(tmp_path: Path, depth: int, verdict: str) -> None:
+def test_dark_halos_after_deconvolution_are_told(tmp_path: Path, depth: int, verdict: str) -> None:
     y, x = np.indices((320, 320)) % 64 - 32
     cells = 800 / (1 + np.exp((np.hypot(y, x) - 9) * 1.5))
     away = ndimage.distance_transform_edt(cells <= 400)

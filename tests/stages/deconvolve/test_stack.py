@@ -127,7 +127,7 @@ def both(folder: Path, counts: NDArray[Any]) -> tuple[Mosaic, Mosaic]:
     """Return the projections after deconvolution and of the raw stack."""
     run(folder, counts, iterations=None)
     planes = []
-    methods: tuple[tuple[str, Method], ...] = (("out", "psf_mean"), ("in", "soft_focus"))
+    methods: tuple[tuple[str, Method], ...] = (("out", "sum_projection"), ("in", "focus_weighted"))
     for name, method in methods:
         stack, path, heights = (folder / f"{name}{end}" for end in (".zarr", "_edf.zarr", ".tif"))
         edf_plane(stack, path, heights, backend=CPU, method=method, optics=OPTICS)
@@ -168,7 +168,7 @@ def test_the_projection_is_above_that_of_the_raw_stack(
     truth, counts = sheet(3, photons)
     plane, raw = both(tmp_path, counts)
     assert near(plane, truth) > near(raw, truth) + gain_db
-    assert plane.attributes["method"] == "psf_mean"
+    assert plane.attributes["method"] == "sum_projection"
     assert sum(plane.attributes["focus_ends"]) <= 0.06
 
 

@@ -41,8 +41,8 @@ def light_of(seed: int) -> NDArray[np.float32]:
 
 
 def method_for(source: Mosaic) -> Method:
-    """Return ``psf_mean`` for a stack that was deconvolved, else ``soft_focus``."""
-    return "psf_mean" if "iterations" in source.attributes else "soft_focus"
+    """Return ``sum_projection`` for a stack that was deconvolved, else ``focus_weighted``."""
+    return "sum_projection" if "iterations" in source.attributes else "focus_weighted"
 
 
 def run(

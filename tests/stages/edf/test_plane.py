@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tests.stages.edf import edf_runs
 from tests.stages.edf.edf_runs import CPU, DECONVOLVED, light_of, projected, run, store
-from tests.support.direct_scene import scene
 from tests.support.runs import digests
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
+from tests.support.wiener_scene import scene
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
@@ -23,7 +23,7 @@ from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
 from tilewright.stages.edf import plane as edf
 
 
-def test_a_raw_stack_is_projected_by_soft_focus(tmp_path: Path) -> None:
+def test_a_raw_stack_is_projected_by_focus_weighted(tmp_path: Path) -> None:
     stack, truth, height = wavy(1)
     mosaic, heights = projected(tmp_path, stack, chunk_px=64)
     image = mosaic.read(0)
@@ -32,7 +32,7 @@ def test_a_raw_stack_is_projected_by_soft_focus(tmp_path: Path) -> None:
     assert mosaic.voxel_um == pytest.approx(edf_runs.VOXEL_UM)
     assert psnr(image.astype(np.float32), truth) > 30
     found = mosaic.attributes
-    assert (found["method"], found["excluded_planes"]) == ("soft_focus", [])
+    assert (found["method"], found["excluded_planes"]) == ("focus_weighted", [])
     assert found["pedestal_counts"] == found["clipped_high"] == 0
     assert found["clipped_low"] < 0.5 * image.size
     assert found["noise_gain"] == pytest.approx(1, rel=0.4)
@@ -79,7 +79,7 @@ def test_a_deconvolved_stack_keeps_the_scale_of_the_optics(tmp_path: Path) -> No
     for factor in (1, 10):
         brighter = light * np.float32(factor)
         mosaic, _ = projected(tmp_path, brighter, attributes=DECONVOLVED)
-        assert mosaic.attributes["method"] == "psf_mean"
+        assert mosaic.attributes["method"] == "sum_projection"
         share[factor] = mosaic.attributes["scale"]
         mean = light.sum(0).mean() * factor * share[factor]
         assert mosaic.read().mean() == pytest.approx(mean, rel=0.02)
@@ -112,11 +112,13 @@ def test_the_sample_counts_below_the_coverslip_only(tmp_path: Path) -> None:
 
 
 def stack_for(method: str) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
-    counts, truth = scene(1) if method == "direct" else wavy(1)[:2]
+    counts, truth = scene(1) if method == "multiplane_wiener" else wavy(1)[:2]
     return counts.astype(np.uint16), truth
 
 
-@pytest.mark.parametrize(("method", "at_least_db"), [("soft_focus", 28), ("direct", 38)])
+@pytest.mark.parametrize(
+    ("method", "at_least_db"), [("focus_weighted", 28), ("multiplane_wiener", 38)]
+)
 def test_damaged_planes_are_left_out_of_every_chunk_and_named(
     tmp_path: Path, method: str, at_least_db: float
 ) -> None:
@@ -168,7 +170,7 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
 def test_impossible_methods_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
     source = store(tmp_path / "in.zarr", wavy(1)[0], 64)
     with pytest.raises(ProcessingError, match="has not been deconvolved"):
-        run(tmp_path, source, method="psf_mean")
+        run(tmp_path, source, method="sum_projection")
     broken = np.full((3, 64, 64), np.nan, np.float32)
     with pytest.raises(ProcessingError, match="not finite"):
         run(tmp_path, store(tmp_path / "nan.zarr", broken, 64))
@@ -195,7 +197,7 @@ def test_an_interrupted_run_leaves_the_old_output(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["soft_focus", "direct"])
+@pytest.mark.parametrize("method", ["focus_weighted", "multiplane_wiener"])
 def test_the_stage_on_the_gpu(tmp_path: Path, gpu: Backend, method: str) -> None:
     stack, _ = stack_for(method)
     a, b = (projected(tmp_path, stack, method=method, backend=k)[0].read() for k in (CPU, gpu))

@@ -19,7 +19,7 @@ from tilewright.errors import ProcessingError, RawDataError
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.kernels.camera import equal_neighbours, saturation_found, top_of
+from tilewright.kernels.camera import detect_saturation, equal_neighbours, top_of
 from tilewright.kernels.illumination import flat_basis, overlap_cells
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.flat_posterior import fit_flat
@@ -227,14 +227,14 @@ def test_the_top_of_a_histogram_is_saturation_only_where_it_piles_up() -> None:
     rng = np.random.default_rng(3)
     light = rng.poisson(rng.exponential(300, (4, 200, 200))).astype(np.uint16)
     clipped = np.minimum(light, 900)
-    assert saturation_found(top_of(image) for image in clipped) == 900
-    assert saturation_found(top_of(image) for image in light) is None
+    assert detect_saturation(top_of(image) for image in clipped) == 900
+    assert detect_saturation(top_of(image) for image in light) is None
     # Twelve bits shifted into sixteen: levels are 16 apart.
-    assert saturation_found(top_of(image * 16) for image in clipped) == 900 * 16
+    assert detect_saturation(top_of(image * 16) for image in clipped) == 900 * 16
     few = np.minimum(rng.poisson(0.5, (4, 200, 200)), 50).astype(np.uint8)
-    assert saturation_found(top_of(image) for image in few) is None
-    assert saturation_found([top_of(np.full((50, 50), 7))]) is None
-    assert saturation_found([]) is None
+    assert detect_saturation(top_of(image) for image in few) is None
+    assert detect_saturation([top_of(np.full((50, 50), 7))]) is None
+    assert detect_saturation([]) is None
 
 
 def test_tiles_without_grain_are_told_from_tiles_of_a_camera() -> None:
@@ -462,7 +462,9 @@ def test_held_out_overlaps_are_not_those_of_the_fit() -> None:
     fit = fit_flat(cells, measures.blocks, OFFSET_COUNTS, 0.0)
     places_px = cells.place_first, cells.place_second
     at = [np.exp(flat_basis.log_flat(fit.coefficient, place)) for place in places_px]
-    assert fit.held_out > fit.found.rms(relative_difference(cells, at[0], at[1], OFFSET_COUNTS))
+    assert fit.held_out > fit.differences.rms(
+        relative_difference(cells, at[0], at[1], OFFSET_COUNTS)
+    )
 
 
 @pytest.mark.shared

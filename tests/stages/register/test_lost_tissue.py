@@ -26,7 +26,7 @@ def find(pair: Pair, moving: NDArray[np.uint16], affine: Any = None) -> LostTiss
     search = LostTissueSearch(CPU, views[0].size(FACTOR))
     transform = replace(Transform.identity(), affine=affine)
     measure_blocks(CPU, *views, transform, Pass(FACTOR, 24, 0, 12), "test", observer=search)
-    found = search.found()
+    found = search.result()
     assert found.share is not None
     return found
 

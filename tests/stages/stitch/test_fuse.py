@@ -69,7 +69,7 @@ def test_memory_holds_few_rows_of_tiles(tmp_path: Path, monkeypatch: pytest.Monk
 
     def watch(self: TilePlanes, z: int, members: Any) -> None:
         load(self, z, members)
-        held.append(len(self._held))
+        held.append(len(self._reads))
 
     monkeypatch.setattr(TilePlanes, "load", watch)
     run(make_tiles(rows=20, cols=3), tmp_path / "m.zarr", chunk_px=32)

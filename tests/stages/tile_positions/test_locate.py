@@ -19,7 +19,7 @@ from tilewright.io.results.positions import read_edges, read_positions
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.tile_positions.displacements import repair_pixels
 from tilewright.kernels.tile_positions.overlap_strips import neighbours, plan_strips
-from tilewright.kernels.tile_positions.position_solve import islands, solve_positions
+from tilewright.kernels.tile_positions.position_solve import connected_components, solve_positions
 from tilewright.kernels.tile_positions.tile_layout import (
     estimate_overlap,
     is_clear,
@@ -224,8 +224,8 @@ def stage(rows: int, cols: int, rng: np.random.Generator, jitter: float) -> tupl
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 2**31))
 def test_solver_recovers_exact_displacements(rows: int, cols: int, seed: int) -> None:
     row, nominal, true, pairs, exact = stage(rows, cols, np.random.default_rng(seed), 3.0)
-    chance, sigma = np.full(len(pairs), 1e-9), np.full(exact.shape, 0.01)
-    found = solve_positions(nominal, row, pairs, exact, sigma, chance, 20.0)
+    probability, sigma = np.full(len(pairs), 1e-9), np.full(exact.shape, 0.01)
+    found = solve_positions(nominal, row, pairs, exact, sigma, probability, 20.0)
     error = found.position_px - true
     assert np.abs(error - error.mean(axis=0)).max() < 0.01
     assert found.accepted.all()
@@ -236,8 +236,8 @@ def test_solver_gives_up_false_edges() -> None:
     measured = exact + rng.normal(0, 0.02, exact.shape)
     false = [3, 17, 30, 44]
     measured[false] += [[9.0, -4.0], [-7.0, 0.5], [3.0, 12.0], [0.0, 5.0]]
-    chance, sigma = np.full(len(pairs), 1e-9), np.full(exact.shape, 0.004)
-    found = solve_positions(nominal, row, pairs, measured, sigma, chance, 20.0)
+    probability, sigma = np.full(len(pairs), 1e-9), np.full(exact.shape, 0.004)
+    found = solve_positions(nominal, row, pairs, measured, sigma, probability, 20.0)
     assert np.flatnonzero(~found.accepted).tolist() == false
     assert (found.residual_px[false] > 4.0).all()
     error = found.position_px - true
@@ -250,7 +250,7 @@ def test_solver_gives_up_false_edges() -> None:
 def test_islands_are_numbered_by_size(count: int, data: st.DataObject) -> None:
     node = st.integers(0, count - 1)
     pairs = data.draw(st.lists(st.tuples(node, node), max_size=12))
-    label = islands(count, np.array(pairs, np.int64).reshape(-1, 2))
+    label = connected_components(count, np.array(pairs, np.int64).reshape(-1, 2))
     sizes = np.bincount(label)
     assert (sizes > 0).all()
     assert (np.diff(sizes) <= 0).all()

@@ -205,7 +205,7 @@ SCENES = {
     "a background that lost half of its light as haze": Damage(
         f.hazy_background, "background_left oversubtracted"
     ),
-    "moats of half a cell's haze around lone cells": Damage(f.moats, "ringing"),
+    "dark halos of half a cell's haze around lone cells": Damage(f.dark_halos, "ringing"),
     "black rings and halos around the brightest objects": Damage(
         f.in_focus(f.ringed), "dark_rings"
     ),

@@ -269,16 +269,18 @@ def optics(stage: str, numerical_aperture: float) -> Harm:
     return harm
 
 
-def moats(bench: Bench) -> Asked:
-    """Draw lone cells over haze, and moats around them after deconvolution."""
+def dark_halos(bench: Bench) -> Asked:
+    """Draw lone cells over haze, and dark halos around them after deconvolution."""
     size = bench.pixels("stitch", 1, "1").shape
     y, x = np.indices(size[1:]) % 64 - 32
     cells = 800 / (1 + np.exp((np.hypot(y, x) - 9) * 1.5))
     reach = ndimage.distance_transform_edt(cells <= 400)
-    moat = 200.0 * ((reach > 0) & (reach <= 4))
+    dark_ring = 200.0 * ((reach > 0) & (reach <= 4))
     noise = np.random.default_rng(0).normal(0, 20, size)
     bench.edit_mosaic("stitch", 1, "1", lambda _: (cells + 400) * 8 + 100 + noise)
-    return mosaic("deconvolve", lambda _: np.broadcast_to((cells + 400 - moat) * 8, size))(bench)
+    return mosaic("deconvolve", lambda _: np.broadcast_to((cells + 400 - dark_ring) * 8, size))(
+        bench
+    )
 
 
 # In-focus planes and what is made of them
@@ -300,7 +302,7 @@ def wrong_plane(plane: Array, bench: Bench) -> Array:
 
 
 def ringed(plane: Array, bench: Bench) -> Array:
-    """Draw what the in-focus plane once had around specks: black out to 10 px, then a halo."""
+    """Draw what the in-focus plane once had around debris: black out to 10 px, then a halo."""
     image = plane[0].astype(float)
     rest = image.copy()
     for _ in range(3):

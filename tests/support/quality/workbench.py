@@ -180,7 +180,7 @@ class Bench:
             self.path("height", cycle, channel),
             backend=_BACKEND,
             optics={**self.experiment.optics_of(cycle, channel), **optics},
-            method="direct",
+            method="multiplane_wiener",
         )
 
     def register(self, cycle: int = 2) -> None:

@@ -88,7 +88,7 @@ class Tiles:
                 f"{path}, page {page}, is {plane.shape} {plane.dtype}, but was "
                 f"{self.shape[1:]} {self.dtype} when the workflow started; start it again"
             )
-        lost = zero_share(plane)
+        lost = truncated_fraction(plane)
         if lost:
             raise RawDataError(
                 f"{path}, page {page}, breaks off: {lost:.0%} of it, from one side on, are zeros, "
@@ -113,16 +113,16 @@ def read_plane(path: str | Path, page: int) -> NDArray[Any]:
     return plane
 
 
-def zero_share(plane: NDArray[Any]) -> float:
+def truncated_fraction(plane: NDArray[Any]) -> float:
     """Return the share of a plane (y, x) that a broken transfer left at zero, 0 for a whole one.
 
     These are whole rows or columns of zeros from one side on, at least a thirty-second of the
     plane, where fewer than 1 % of the other pixels are 0. Images whose background is 0
     (subtracted, masked) have zeros elsewhere too and are whole.
 
-    >>> zero_share(np.array([[7, 9], [8, 7], [0, 0], [0, 0]]))
+    >>> truncated_fraction(np.array([[7, 9], [8, 7], [0, 0], [0, 0]]))
     0.5
-    >>> zero_share(np.array([[7, 0], [8, 7], [0, 0], [0, 0]]))
+    >>> truncated_fraction(np.array([[7, 0], [8, 7], [0, 0], [0, 0]]))
     0.0
     """
     if plane[0].any() and plane[-1].any() and plane[:, 0].any() and plane[:, -1].any():

@@ -83,12 +83,10 @@ def gibson_lanni(
     coverslip and immersion): the phase is the stage's defocus in the immersion plus the
     sample's share at the depth. The Kirchhoff integral over the pupil is a Gauss-Legendre
     quadrature with more than two nodes per cycle of its phase, on a radial grid 14 times
-    finer than the pixels; each pixel then averages 7 x 7 points.
-
-    Every plane of a widefield PSF carries the same light. It is kept so (planes are not
-    scaled one by one), the array is scaled to sum 1 as a whole, and the in-focus plane's
-    sum is its share. The width is the smallest odd one that holds 98 % of the light which
-    ``max_lateral_px`` holds.
+    finer than the pixels; each pixel then averages 7 x 7 points. Every plane of a widefield PSF
+    carries the same light. Planes are therefore not scaled one by one: the array is scaled to sum 1
+    as a whole, and the in-focus plane's sum is its share. The width is the smallest odd one that
+    holds 98 % of the light which ``max_lateral_px`` holds.
 
     Parameters
     ----------
@@ -119,7 +117,13 @@ def gibson_lanni(
     if not all(math.isfinite(v) and v > 0 for v in voxel_um) or not voxel_um[1] == voxel_um[2]:
         raise ProcessingError(f"voxel_um is {voxel_um}; give positive (z, y, x) with y equal to x")
     z_um = _defoci_um(optics, voxel_um, planes, depth_um)
-    half = max_lateral_px // 2
+    return _narrowed(_pixel_means(optics, voxel_um[1], z_um, depth_um, max_lateral_px // 2))
+
+
+def _pixel_means(
+    optics: Optics, pixel_um: float, z_um: Floats, depth_um: float, half: int
+) -> Floats:
+    """Return the intensity averaged over pixels, (z, 2 half + 1, 2 half + 1)."""
     # Only one octant is computed: rows y >= 0, columns 0 <= x <= y.
     sub = (np.arange(_OVERSAMPLING) + 0.5) / _OVERSAMPLING - 0.5
     rows, cols = np.tril_indices(half + 1)
@@ -127,11 +131,11 @@ def gibson_lanni(
         (rows[:, None, None] + sub[:, None]), (cols[:, None, None] + sub[None, :])
     ).reshape(rows.size, -1)
     grid = np.arange(0, _OVERSAMPLING * 2 * (radius.max() + 1)) / (_OVERSAMPLING * 2)
-    profile = _intensity(optics, grid * voxel_um[1], z_um, depth_um)
-    quadrant = np.empty((planes, half + 1, half + 1))
+    profile = _intensity(optics, grid * pixel_um, z_um, depth_um)
+    quadrant = np.empty((len(z_um), half + 1, half + 1))
     for plane, values in zip(quadrant, profile, strict=True):
         plane[rows, cols] = plane[cols, rows] = np.interp(radius, grid, values).mean(axis=1)
-    return _narrowed(np.pad(quadrant, ((0, 0), (half, 0), (half, 0)), mode="reflect"))
+    return np.pad(quadrant, ((0, 0), (half, 0), (half, 0)), mode="reflect")
 
 
 def radial_gibson_lanni(
@@ -236,6 +240,23 @@ def measured_psf(
     ProcessingError
         The image is not three-dimensional, not finite, or empty.
     """
+    bead, centre = _centred_bead(image)
+    zoom = np.array(voxel_um) / np.array(image_voxel_um)
+    if not (np.isfinite(zoom).all() and (zoom > 0).all()):
+        raise ProcessingError(
+            f"PSF voxel {image_voxel_um} and data voxel {voxel_um} must be positive"
+        )
+    reach = np.minimum(centre, np.array(bead.shape) - 1 - centre) / zoom
+    halves = [
+        min(math.floor(r + 1e-6), cap // 2)
+        for r, cap in zip(reach, (planes, max_lateral_px, max_lateral_px), strict=True)
+    ]
+    halves[1] = halves[2] = min(halves[1:])
+    return _narrowed(_sampled_around(bead, centre, zoom, halves))
+
+
+def _centred_bead(image: NDArray[Any]) -> tuple[Floats, Floats]:
+    """Return the image of a bead over its background, and its centre (z, y, x)."""
     if image.ndim != 3 or image.size == 0:
         raise ProcessingError(
             f"the PSF image has shape {image.shape}; it must be a stack (z, y, x)"
@@ -249,18 +270,7 @@ def measured_psf(
     if bead.max() <= 0:
         raise ProcessingError("the PSF image is empty: nothing in it exceeds its background")
     centre = np.array(ndimage.center_of_mass(np.maximum(bead - bead.max() / 2, 0)))
-    zoom = np.array(voxel_um) / np.array(image_voxel_um)
-    if not (np.isfinite(zoom).all() and (zoom > 0).all()):
-        raise ProcessingError(
-            f"PSF voxel {image_voxel_um} and data voxel {voxel_um} must be positive"
-        )
-    reach = np.minimum(centre, np.array(bead.shape) - 1 - centre) / zoom
-    halves = [
-        min(math.floor(r + 1e-6), cap // 2)
-        for r, cap in zip(reach, (planes, max_lateral_px, max_lateral_px), strict=True)
-    ]
-    halves[1] = halves[2] = min(halves[1:])
-    return _narrowed(_sampled_around(bead, centre, zoom, halves))
+    return bead, centre
 
 
 def _sampled_around(image: Floats, centre: Floats, zoom: Floats, halves: list[int]) -> Floats:

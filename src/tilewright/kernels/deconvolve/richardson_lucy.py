@@ -18,7 +18,7 @@ MARGIN_PX = 12
 #: 31 gain nothing.
 MARGIN_UM = 12.0
 #: Voxels that send less than this share of their light into the view are not estimated.
-_SEEN = 0.01
+_LEAST_SENSITIVITY = 0.01
 #: Without a held-out image the divergence is a report, not a decision: every fourth row will do
 #: (5 % of an iteration).
 _ROWS = 4
@@ -65,11 +65,15 @@ class RichardsonLucy:
         self.blur = blur
         xp = blur.backend.xp
         self._x, self._y = (xp.zeros(blur.scene, dtype=xp.float32) for _ in range(2))
-        self._full_view = self._inverse_of_seen(xp.ones(blur.view, dtype=xp.float32))
+        self._full_view = self._inverse_sensitivity(xp.ones(blur.view, dtype=xp.float32))
         self._mask: Array | None = None
 
     def load(
-        self, image: Array, background: float, mask: Array | None = None, kept: Bools | None = None
+        self,
+        image: Array,
+        background: float,
+        mask: Array | None = None,
+        plane_mask: Bools | None = None,
     ) -> None:
         """Start on an image.
 
@@ -81,38 +85,38 @@ class RichardsonLucy:
             Part of the counts that is not blurred light; ≥ 0.
         mask : ndarray of bool, shape (y, x), optional
             Where the image was measured; elsewhere the model is free and the result 0.
-        kept : ndarray of bool, shape (z,), optional
+        plane_mask : ndarray of bool, shape (z,), optional
             Planes that were measured. The others have no part in the likelihood: their light
-            is what their neighbours tell. Their counts are overwritten with 0.
+            follows from their neighbours. Their counts are overwritten with 0.
         """
         blur, xp = self.blur, self.blur.backend.xp
-        self._kept = np.ones(blur.view[0], bool) if kept is None else kept
-        for z in np.flatnonzero(~self._kept):
+        self._plane_mask = np.ones(blur.view[0], bool) if plane_mask is None else plane_mask
+        for z in np.flatnonzero(~self._plane_mask):
             image[int(z)] = 0
         self._image, self._background = image, background
         self._mask = None if mask is None else mask.astype(xp.float32)
         signal = xp.maximum(image - xp.float32(background), 0)
         self._weights = self._full_view
-        if self._mask is not None or not self._kept.all():
+        if self._mask is not None or not self._plane_mask.all():
             everywhere = xp.ones(blur.view, dtype=xp.float32)
-            everywhere *= xp.asarray(self._kept)[:, None, None]
+            everywhere *= xp.asarray(self._plane_mask)[:, None, None]
             if self._mask is not None:
                 everywhere *= self._mask
             signal *= everywhere
-            self._weights = self._inverse_of_seen(everywhere)
+            self._weights = self._inverse_sensitivity(everywhere)
         floor = _FLOOR * float(signal.sum(axis=-1).sum(dtype=xp.float64)) / signal.size
         blur.adjoint(signal, out=self._x)
         self._x *= self._weights
         xp.maximum(self._x, xp.float32(floor), out=self._x)
         self._iteration = 0
 
-    def _inverse_of_seen(self, view: Array) -> Array:
+    def _inverse_sensitivity(self, view: Array) -> Array:
         xp = self.blur.backend.xp
-        seen = self.blur.adjoint(view)
-        inside = seen > _SEEN
-        xp.maximum(seen, xp.float32(_SEEN), out=seen)
-        xp.divide(inside, seen, out=seen)
-        return seen
+        sensitivity = self.blur.adjoint(view)
+        inside = sensitivity > _LEAST_SENSITIVITY
+        xp.maximum(sensitivity, xp.float32(_LEAST_SENSITIVITY), out=sensitivity)
+        xp.divide(inside, sensitivity, out=sensitivity)
+        return sensitivity
 
     def iterate(self, held_out: Array | None = None) -> tuple[float, float]:
         """Do one iteration.
@@ -138,10 +142,10 @@ class RichardsonLucy:
         each(backend, blur.scene[0], planes, self._correct)
         self._iteration += 1
         _, y, x = blur.view
-        z = int(self._kept.sum())
+        z = int(self._plane_mask.sum())
         voxels = max(z, 1) * x * (len(range(0, y, _ROWS)) if held_out is None else y)
-        fitted, other = (math.fsum(column) / voxels for column in zip(*terms, strict=True))
-        return fitted, other
+        divergence, other = (math.fsum(column) / voxels for column in zip(*terms, strict=True))
+        return divergence, other
 
     def _predict(self, z: slice) -> None:
         """Extrapolate planes of the scene from the last step, which y holds; transform them."""
@@ -162,16 +166,16 @@ class RichardsonLucy:
         if self._mask is not None:
             ratio *= self._mask
         blur.spread(z, ratio)
-        used = slice(None)
-        if not self._kept[z].all():
-            used = xp.asarray(np.flatnonzero(self._kept[z]))
+        planes = slice(None)
+        if not self._plane_mask[z].all():
+            planes = xp.asarray(np.flatnonzero(self._plane_mask[z]))
         if held_out is None:
             rows = slice(None, None, _ROWS)
-            parts = (values[:, rows][used] for values in (counts, model, ratio))
+            parts = (values[:, rows][planes] for values in (counts, model, ratio))
             return _divergence(xp, *parts), 0.0
-        fitted = _divergence(xp, counts[used], model[used], ratio[used])
-        other = held_out[z][used]
-        return fitted, _divergence(xp, other, model[used], other / model[used])
+        divergence = _divergence(xp, counts[planes], model[planes], ratio[planes])
+        other = held_out[z][planes]
+        return divergence, _divergence(xp, other, model[planes], other / model[planes])
 
     def _correct(self, z: slice) -> None:
         """Correct planes of the scene; y then holds the step from the estimate before."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Backend, Bools
+from tilewright.kernels.backend import Array, Backend, Bools
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy
 from tilewright.kernels.noise import photon_transfer
@@ -26,6 +26,10 @@ _PATIENCE = 5
 #: a sum over z.
 _TOLERANCE = 0.001
 _TOLERANCE_OF_FALL = 0.005
+_CRITERION = (
+    "Poisson thinning: fewest iterations within 0.1 % of the smallest I-divergence of the "
+    "held-out half of the photons, and within 0.5 % of its fall"
+)
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,9 @@ def choose_iterations(
     camera: CountModel,
     *,
     margin: tuple[int, int, int],
-    kept: Bools | None = None,
+    plane_mask: Bools | None = None,
 ) -> Stopping:
-    """Return the number of iterations that predicts unseen photons best (Poisson thinning).
+    """Return the number of iterations that predicts held-out photons best (Poisson thinning).
 
     Each photon is given to one of two halves by a fair coin, which makes them independent
     Poisson images of the same light (Oliveira, Lei & Tibshirani 2022 for the principle). One
@@ -137,30 +141,41 @@ def choose_iterations(
         From :func:`measure_camera`.
     margin : tuple of int
         See :func:`tilewright.kernels.deconvolve.richardson_lucy.scene_margin`.
-    kept : ndarray of bool, shape (z,), optional
+    plane_mask : ndarray of bool, shape (z,), optional
         Planes that were measured, see :meth:`RichardsonLucy.load`.
     """
     gain = camera.gain_counts_per_photon
     if gain == 0:
         return Stopping(DEFAULT_ITERATIONS, "default: the stack has no light to calibrate on")
+    z, y, x = stack.shape
+    half, other = _photon_halves(stack, camera)
+    solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin))
+    background = camera.background_counts / gain / 2
+    solver.load(backend.asarray(half), background, plane_mask=plane_mask)
+    held_out = _held_out_divergence(solver, backend.asarray(other))
+    best = int(np.argmin(held_out))
+    fallen = held_out[0] - held_out[best]
+    allowed = min(_TOLERANCE * held_out[best], _TOLERANCE_OF_FALL * fallen)
+    within = np.array(held_out) <= held_out[best] + allowed
+    return Stopping(max(int(np.argmax(within)), 1), _CRITERION, tuple(held_out))
+
+
+def _photon_halves(
+    stack: NDArray[Any], camera: CountModel
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return two halves of a stack's photons, each photon assigned by a fair coin."""
+    gain = camera.gain_counts_per_photon
     photons = np.rint(np.maximum(stack - np.float32(camera.zero_counts), 0) / gain)
     rng = np.random.default_rng(0)
     half = rng.binomial(photons.astype(np.int64), 0.5).astype(np.float32)
-    other = backend.asarray(photons.astype(np.float32) - half)
-    z, y, x = stack.shape
-    solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin))
-    solver.load(backend.asarray(half), camera.background_counts / gain / 2, kept=kept)
+    return half, photons.astype(np.float32) - half
+
+
+def _held_out_divergence(solver: RichardsonLucy, other: Array) -> list[float]:
+    """Iterate until the divergence of the other half has stopped falling; return its course."""
     held_out: list[float] = []
     best = 0
     while len(held_out) < _MOST_ITERATIONS and len(held_out) - best <= _PATIENCE:
         held_out.append(round(solver.iterate(other)[1], 7))
         best = int(np.argmin(held_out))
-    fallen = held_out[0] - held_out[best]
-    allowed = min(_TOLERANCE * held_out[best], _TOLERANCE_OF_FALL * fallen)
-    within = np.array(held_out) <= held_out[best] + allowed
-    return Stopping(
-        max(int(np.argmax(within)), 1),
-        "Poisson thinning: fewest iterations within 0.1 % of the smallest I-divergence of the "
-        "held-out half of the photons, and within 0.5 % of its fall",
-        tuple(held_out),
-    )
+    return held_out

@@ -45,8 +45,8 @@ class Projection(NamedTuple):
     winner: Array
 
 
-def soft_focus(
-    backend: Backend, stack: Any, noise: NoiseModel, pedestal_counts: float, kept: Bools
+def focus_weighted(
+    backend: Backend, stack: Any, noise: NoiseModel, pedestal_counts: float, plane_mask: Bools
 ) -> Projection:
     """Mix the planes of a raw stack (z, y, x) by how much detail each shows at a pixel.
 
@@ -62,7 +62,7 @@ def soft_focus(
         The camera's noise; the same for all chunks of a mosaic.
     pedestal_counts : float
         Counts without light; subtracted from ``image``.
-    kept : ndarray of bool, shape (z,)
+    plane_mask : ndarray of bool, shape (z,)
         Planes to use.
 
     Returns
@@ -73,11 +73,11 @@ def soft_focus(
     Raises
     ------
     ValueError
-        No plane is kept.
+        No plane is usable.
     """
-    planes = [int(z) for z in np.flatnonzero(kept)]
+    planes = [int(z) for z in np.flatnonzero(plane_mask)]
     if not planes:
-        raise ValueError("no plane of the stack is kept: there is nothing to project")
+        raise ValueError("no plane of the stack is usable: there is nothing to project")
     gain = noise_share(BAND_SIGMA_PX, 2 * BAND_SIGMA_PX)
 
     def floor(wide: Array) -> Array:
@@ -92,7 +92,7 @@ def soft_focus(
     return Projection(image, height, winner)
 
 
-def psf_mean(
+def sum_projection(
     backend: Backend,
     stack: Any,
     kernel: NDArray[Any],
@@ -115,7 +115,7 @@ def psf_mean(
     scale : float
         Share of light in the PSF's central plane.
     floor_energy : float
-        Focus energy taken as nothing, for ``height`` and ``winner``.
+        Focus energy of no structure, for ``height`` and ``winner``.
 
     Raises
     ------
@@ -169,9 +169,9 @@ def _weights(
     floor: Callable[[Array], Array],
     softness: float,
 ) -> tuple[Array, Array, Array]:
-    """Return weights (kept z, y, x) that sum to 1, height and winner.
+    """Return weights (usable z, y, x) that sum to 1, height and winner.
 
-    ``floor`` gives the focus energy that means nothing where the blurred plane is ``wide``.
+    ``floor`` gives the focus energy of noise alone where the blurred plane is ``wide``.
     """
     xp = backend.xp
     weights = xp.empty((len(planes), *stack.shape[1:]), dtype=xp.float32)

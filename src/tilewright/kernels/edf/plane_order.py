@@ -1,4 +1,4 @@
-"""What neighbouring planes of a z-stack say about each other: displaced, out of order.
+"""Planes of a z-stack that are displaced or out of order, from pairs of neighbours.
 
 Noise of different planes is independent, so products of two planes show what they share. Light
 that goes out of focus changes from plane to plane, a little between neighbours and more over two
@@ -29,8 +29,8 @@ DISPLACED_PX = 1.5
 _AGREE_PX = 0.75
 #: Side of the blocks in which the sharpest plane is looked for.
 FOCUS_BLOCK_PX = 32
-#: What is so many times as bright as all but 2 % of a sample is a speck, which goes so far.
-_SPECK_TIMES, _SPECK_PERCENTILE, _SPECK_PX = 10.0, 98.0, 24
+#: What is so many times as bright as all but 2 % of a sample is debris, which reaches so far.
+_DEBRIS_TIMES, _DEBRIS_PERCENTILE, _DEBRIS_PX = 10.0, 98.0, 24
 #: So many times the energy of the median sample count of each.
 _MOST_ENERGY = 4.0
 #: Standard errors that count as certain.
@@ -78,7 +78,7 @@ def compare_planes(
     xp, ndimage = backend.xp, backend.ndimage
     count, height, width = stack.shape
     window = backend.asarray(np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1]))
-    window *= _beside_specks(backend, stack, pedestal_counts)
+    window *= _far_from_debris(backend, stack, pedestal_counts)
     share = noise_share(*BAND_PX)
     bands, spectra, energies = [], [], []
     together, grain = np.zeros((count, count)), np.zeros(count)
@@ -115,34 +115,34 @@ def compare_planes(
     return PlanePairs(correlation, together, power, noises, sharpest, independent)
 
 
-def _beside_specks(backend: Backend, stack: Array, pedestal_counts: float) -> Array:
-    """Return where (y, x) no plane of a stack (z, y, x) shows a speck nearby.
+def _far_from_debris(backend: Backend, stack: Array, pedestal_counts: float) -> Array:
+    """Return where (y, x) no plane of a stack (z, y, x) shows bright debris nearby.
 
-    Clipped specks have hundreds of times the energy of tissue, and as much of it on either side
-    of focus: a single one made 32 of 36 good stacks of five planes lose planes, now 2.
+    Clipped debris has hundreds of times the energy of tissue, and as much of it on either side
+    of focus: a single piece made 32 of 36 good stacks of five planes lose planes, now 2.
     """
     xp = backend.xp
     peak, usual = xp.zeros(stack.shape[1:], np.float32), []
     for pixels in stack:
         plane = xp.nan_to_num(backend.asarray(pixels), nan=0, posinf=0, neginf=0)
         peak = xp.maximum(peak, plane)
-        usual.append(float(xp.percentile(plane, _SPECK_PERCENTILE)))
-    # Of the darker quarter of the planes: one that is blank says nothing of tissue.
+        usual.append(float(xp.percentile(plane, _DEBRIS_PERCENTILE)))
+    # Of the darker quarter of the planes: a blank one shows no tissue.
     lower = float(np.percentile(usual, 25))
-    level = pedestal_counts + _SPECK_TIMES * (lower - pedestal_counts)
-    return backend.ndimage.maximum_filter(peak, size=2 * _SPECK_PX + 1) <= level
+    level = pedestal_counts + _DEBRIS_TIMES * (lower - pedestal_counts)
+    return backend.ndimage.maximum_filter(peak, size=2 * _DEBRIS_PX + 1) <= level
 
 
 def add_pairs(pairs: list[PlanePairs]) -> PlanePairs:
     """Return the sum of samples, none with more energy than ``_MOST_ENERGY`` times the usual.
 
-    The halo of a speck at a sample's border has hundreds of times the energy of tissue.
+    The halo of debris at a sample's border has hundreds of times the energy of tissue.
     """
     noise = np.array([pair.noise.sum() for pair in pairs])
     energies = np.array([pair.power.sum() for pair in pairs]) - noise
-    # Glass does not say what is usual for tissue.
-    lit = energies > noise
-    most = _MOST_ENERGY * float(np.median(energies[lit])) if lit.any() else np.inf
+    # Without glass, of which the median is not that of tissue.
+    signal = energies > noise
+    most = _MOST_ENERGY * float(np.median(energies[signal])) if signal.any() else np.inf
     shares = np.minimum(most / np.maximum(energies, 1e-12), 1.0)
     return PlanePairs(
         *(
@@ -173,11 +173,11 @@ def _sharpest(energies: Floats, error: Floats) -> Floats:
     return np.bincount(best[sure], minlength=len(energies)).astype(np.float64)
 
 
-def judge_order(pairs: PlanePairs, found: set[int]) -> dict[int, str]:
-    """Return planes that are displaced, the farthest first, and why; ``found`` are left out."""
+def displaced_planes(pairs: PlanePairs, damaged: set[int]) -> dict[int, str]:
+    """Return planes that are displaced, the farthest first, and why; ``damaged`` are left out."""
     bad: dict[int, str] = {}
     while True:
-        good = [z for z in range(len(pairs.power)) if z not in found and z not in bad]
+        good = [z for z in range(len(pairs.power)) if z not in damaged and z not in bad]
         shifts = {z: _displacement(pairs, good, i) for i, z in enumerate(good)}
         worst = max(good, key=lambda z: (round(shifts[z], 2), -z), default=-1)
         if worst < 0 or shifts[worst] < DISPLACED_PX:
@@ -196,15 +196,15 @@ def _distance(pairs: PlanePairs, a: int, b: int) -> tuple[float, float]:
     return signal, float(error)
 
 
-def judge_exchanges(pairs: PlanePairs, found: set[int]) -> dict[int, str]:
+def exchanged_planes(pairs: PlanePairs, damaged: set[int]) -> dict[int, str]:
     """Return pairs of planes that would lie closer to what is around them the other way round.
 
-    ``found`` are left out. Of all exchanges the one that shortens the way through the stack most
+    ``damaged`` are left out. Of all exchanges the one that shortens the way through the stack most
     is taken first: a pair far apart also makes neighbours of one of the two seem out of order.
     """
     bad: dict[int, str] = {}
     while True:
-        good = [z for z in range(len(pairs.power)) if z not in found and z not in bad]
+        good = [z for z in range(len(pairs.power)) if z not in damaged and z not in bad]
         best = _best_exchange(pairs, good)
         if best is None:
             return bad
@@ -244,17 +244,17 @@ def _gain(pairs: PlanePairs, good: list[int], i: int, j: int) -> float:
     light = pairs.power - pairs.noise
     around = [{n for n in (k - 1, k + 1) if 0 <= n < len(good)} for k in (i, j)]
     total, error = np.zeros(2), 0.0
-    for here, there, beside, end in (
+    for here, there, neighbours, end in (
         (i, j, around[0] - around[1] - {j}, i == 0),
         (j, i, around[1] - around[0] - {i}, j == len(good) - 1),
     ):
-        parts = [[_distance(pairs, good[k], good[n]) for n in beside] for k in (here, there)]
+        parts = [[_distance(pairs, good[k], good[n]) for n in neighbours] for k in (here, there)]
         site = np.array([sum(d for d, _ in part) for part in parts])
         # At an end: a plane in focus between two alike on either side of focus is in order.
         brightest = max(light[good[n]] for n in around[there == j])
-        if (beside and site[1] >= site[0]) or (end and light[good[there]] > brightest):
+        if (neighbours and site[1] >= site[0]) or (end and light[good[there]] > brightest):
             return 0.0
-        if not beside and not _fits_end(pairs, good, here, there):
+        if not neighbours and not _fits_end(pairs, good, here, there):
             return 0.0
         total += site
         error = float(np.hypot.reduce([error, *(e for part in parts for _, e in part)]))
@@ -295,7 +295,7 @@ def _peak(pairs: PlanePairs, a: int, b: int) -> Floats:
 
 
 def _displacement(pairs: PlanePairs, good: list[int], i: int) -> float:
-    """Return how far a plane lies beside the two next to it, px; 0 where they cannot tell.
+    """Return how far a plane is displaced against the two next to it, px; 0 where that is unknown.
 
     Planes that drift by the same step are in place; two planes at an end must agree.
     """

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import ndimage
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, cells
-from tilewright.kernels.edf.plane_order import PlanePairs, judge_exchanges, judge_order
+from tilewright.kernels.edf.plane_order import PlanePairs, displaced_planes, exchanged_planes
 
 #: Side of the blocks whose means stand for a plane: 8 px average noise down to an eighth.
 BLOCK_PX = 8
@@ -19,7 +19,7 @@ SATURATED_SHARE = 0.2
 #: A widefield stack has the same light in every plane: this factor is a lamp or exposure fault.
 #: Lamps waver by some percent; bleaching changes a plane against its neighbours by less.
 LEVEL_FACTOR = 1.2
-#: Of a clipped speck the planes near its focus lack light, and are no dimmer for it: blocks so near
+#: Of clipped debris the planes near its focus lack light, and are no dimmer for it: blocks so near
 #: to saturated pixels do not count, unless so few others are left.
 _CLIPPED_BLOCKS, _LEAST_CLEAR = 8, 0.25
 #: A plane whose best NCC with a neighbour is under this share of the median is another field.
@@ -27,7 +27,7 @@ FOREIGN_NCC = 0.4
 
 
 class PlaneSample(NamedTuple):
-    """What one chunk says about its planes; the first axis of each array is z, but of ``clear``."""
+    """Statistics of the planes of one chunk, z first in each array but ``clear``."""
 
     coarse: Floats
     saturated: Floats
@@ -37,15 +37,15 @@ class PlaneSample(NamedTuple):
     clear: Bools
 
 
-class PlaneVerdict(NamedTuple):
-    """A plane that is not as it should be, and why in words."""
+class DamagedPlane(NamedTuple):
+    """A damaged plane, and why in words."""
 
     z: int
     reason: str
 
 
 def sample_planes(backend: Backend, stack: Any, ceiling_counts: float) -> PlaneSample:
-    """Return statistics of the planes of one chunk (z, y, x); chunks are judged together.
+    """Return statistics of the planes of one chunk (z, y, x); chunks are evaluated together.
 
     ``coarse`` (z, n) are means of blocks of 8 px, 0 in planes with pixels that are not finite;
     ``clear`` (n,) says which lie far from saturated pixels.
@@ -74,49 +74,49 @@ def sample_planes(backend: Backend, stack: Any, ceiling_counts: float) -> PlaneS
     return PlaneSample(*(np.array(values) for values in lists))
 
 
-def judge_planes(
+def damaged_planes(
     samples: list[PlaneSample], pedestal_counts: float, pairs: PlanePairs | None = None
-) -> list[PlaneVerdict]:
-    """Judge the planes of a mosaic from samples of its chunks; one verdict per bad plane.
+) -> list[DamagedPlane]:
+    """Return the damaged planes of a mosaic, from samples of its chunks.
 
     Each rule compares a plane with the rest of its own stack, so that an empty channel or a
-    wholly saturated one loses nothing here: that is for the quality report to say. The order
+    wholly saturated one loses nothing here: that is for the quality report. The order
     of rules is fixed: not finite, blank, saturated, copied, other brightness, with ``pairs`` out
     of order, then foreign, and with ``pairs`` displaced.
     """
     coarse = np.concatenate([s.coarse for s in samples], axis=1)
-    found: dict[int, str] = {}
+    damaged: dict[int, str] = {}
     for rule in (_broken, _saturated, _copied):
         for z, reason in rule(samples, coarse).items():
-            found.setdefault(z, reason)
+            damaged.setdefault(z, reason)
     clear = np.concatenate([s.clear for s in samples])
     if clear.mean() >= _LEAST_CLEAR:
         coarse = coarse[:, clear]
-    found |= _other_level(coarse.mean(axis=1) - pedestal_counts, set(found))
-    foreign = _foreign(coarse, set(found))
+    damaged |= _other_level(coarse.mean(axis=1) - pedestal_counts, set(damaged))
+    foreign = _foreign(coarse, set(damaged))
     if pairs is None:
-        found |= foreign
+        damaged |= foreign
     else:
-        # Of two far apart that changed places one alone may seem foreign; beside a foreign plane
-        # others seem to have changed places.
-        exchanged = judge_exchanges(pairs, set(found))
+        # Of two distant planes that changed places one alone may seem foreign; next to a foreign
+        # plane others seem to have changed places.
+        exchanged = exchanged_planes(pairs, set(damaged))
         if not set(foreign) <= set(exchanged):
-            found |= foreign
-            exchanged = judge_exchanges(pairs, set(found))
-        found |= exchanged
-        found |= judge_order(pairs, set(found))
-    return [PlaneVerdict(z, found[z]) for z in sorted(found)]
+            damaged |= foreign
+            exchanged = exchanged_planes(pairs, set(damaged))
+        damaged |= exchanged
+        damaged |= displaced_planes(pairs, set(damaged))
+    return [DamagedPlane(z, damaged[z]) for z in sorted(damaged)]
 
 
 def _broken(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
     """Return planes that are not finite, or without contrast where the stack has some."""
     finite = np.all([s.finite for s in samples], axis=0)
-    found = {int(z): "has pixels that are not finite" for z in np.flatnonzero(~finite)}
+    damaged = {int(z): "has pixels that are not finite" for z in np.flatnonzero(~finite)}
     contrast = coarse.std(axis=1)
     usual = float(np.median(contrast[finite])) if finite.any() else 0.0
     for z in np.flatnonzero(finite & (contrast < BLANK_CONTRAST * usual)):
-        found[int(z)] = f"blank: {contrast[z] / usual:.1%} of the stack's median contrast"
-    return found
+        damaged[int(z)] = f"blank: {contrast[z] / usual:.1%} of the stack's median contrast"
+    return damaged
 
 
 def _saturated(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
@@ -134,36 +134,36 @@ def _copied(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
     return {int(z): f"a copy of plane {z}" for z in np.flatnonzero(bad)}
 
 
-def _other_level(level: Floats, found: set[int]) -> dict[int, str]:
+def _other_level(level: Floats, damaged: set[int]) -> dict[int, str]:
     """Return planes brighter or dimmer than the median of the four nearest planes."""
-    good = [z for z in range(level.size) if z not in found]
+    good = [z for z in range(level.size) if z not in damaged]
     bad = {}
     for z in good:
         nearest = sorted((n for n in good if n != z), key=lambda n, z=z: (abs(n - z), n))  # type: ignore[misc]
-        beside = [level[n] for n in nearest[:4]]
-        usual = float(np.median(beside)) if len(beside) > 1 else 0.0
-        # Below 5 counts of light a ratio says nothing.
+        levels = [level[n] for n in nearest[:4]]
+        usual = float(np.median(levels)) if len(levels) > 1 else 0.0
+        # Below 5 counts of light a ratio is noise.
         if usual > 5 and not 1 / LEVEL_FACTOR <= level[z] / usual <= LEVEL_FACTOR:
             bad[z] = f"{level[z] / usual:.2f} times as bright as its neighbours"
     return bad
 
 
-def _foreign(coarse: Floats, found: set[int]) -> dict[int, str]:
+def _foreign(coarse: Floats, damaged: set[int]) -> dict[int, str]:
     """Return planes unlike the two on either side; after the least alike all are compared again."""
     bad: dict[int, str] = {}
     centred = coarse - coarse.mean(axis=1, keepdims=True)
     norm = np.maximum(np.sqrt((centred**2).sum(axis=1)), 1e-12)
     while True:
-        good = [z for z in range(len(coarse)) if z not in found and z not in bad]
+        good = [z for z in range(len(coarse)) if z not in damaged and z not in bad]
         if len(good) < 4:
             return bad
         unit = centred[good] / norm[good][:, None]
         best = np.full(len(good), -1.0)
-        # Also the second neighbour: an end plane beside a bad one must not go with it.
-        for apart in (1, 2):
-            alike = (unit[:-apart] * unit[apart:]).sum(axis=1)
-            best[:-apart] = np.maximum(best[:-apart], alike)
-            best[apart:] = np.maximum(best[apart:], alike)
+        # Also the second neighbour: an end plane next to a bad one must not go with it.
+        for step in (1, 2):
+            alike = (unit[:-step] * unit[step:]).sum(axis=1)
+            best[:-step] = np.maximum(best[:-step], alike)
+            best[step:] = np.maximum(best[step:], alike)
         usual, worst = float(np.median(best)), int(np.argmin(np.round(best, 6)))
         if usual < 0.5 or best[worst] >= FOREIGN_NCC * usual:
             return bad

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.edf.direct_filters import make_filters
-from tilewright.kernels.edf.direct_plane import HALO_PX, DirectPlane, FocusMaps
+from tilewright.kernels.edf.focus_maps import FocusMaps
+from tilewright.kernels.edf.wiener_filters import make_filters
+from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 
 #: Correlation of two halves at the finest detail that both together hold.
 THRESHOLD = 1 / 7
@@ -24,7 +25,7 @@ THRESHOLD = 1 / 7
 _RING = 1 / 256
 _SMOOTHED = 3
 #: Pixels so near to saturated ones do not count; further out they do more and more.
-_SPECK_PX = 24
+_DEBRIS_PX = 24
 #: Detail as fine as the pixels hold.
 FINEST_PX = 2.0
 
@@ -69,7 +70,7 @@ def resolution_px(sums: Iterable[NDArray[np.float64]]) -> float:
     whole = np.ones(_SMOOTHED)
     smooth = [np.convolve(part, whole, "same") for part in (cross, first, second)]
     correlation = smooth[0] / np.maximum(np.sqrt(smooth[1] * smooth[2]), 1e-30)
-    below = np.flatnonzero(~(correlation >= THRESHOLD))  # what is no number tells nothing
+    below = np.flatnonzero(~(correlation >= THRESHOLD))  # NaN counts as below
     below = below[below >= _SMOOTHED]
     if not below.size:
         return FINEST_PX
@@ -82,48 +83,48 @@ def resolution_px(sums: Iterable[NDArray[np.float64]]) -> float:
 
 
 def plane_resolution_px(
-    maps: FocusMaps, used: NDArray[np.float64], samples: Sequence[Any], ceiling: float = np.inf
+    maps: FocusMaps, usage: NDArray[np.float64], samples: Sequence[Any], ceiling: float = np.inf
 ) -> float | None:
     """Return the period in px of the finest detail on which odd and even planes agree.
 
     Each half of the planes gives an in-focus plane of its own, whose noise is independent. They
-    differ also where the optics told are not those of the microscope, or a plane is not where it
-    should be.
+    differ also where the configured optics are not those of the microscope, or a plane is not where
+    it should be.
 
     Parameters
     ----------
     maps : FocusMaps
         Of windows of the samples' size.
-    used : ndarray of float64, shape (2, planes, noise levels)
-        From :meth:`tilewright.kernels.edf.direct_plane.FocusMaps.bins_used`.
+    usage : ndarray of float64, shape (2, planes, noise levels)
+        From :meth:`tilewright.kernels.edf.focus_maps.FocusMaps.bin_usage`.
     samples : sequence of array, shape (z, y, x)
         Raw counts of different places.
     ceiling : float
-        Counts from which on pixels may be saturated. Specks are alike in both halves and finer than
-        tissue, so their surroundings do not count.
+        Counts from which on pixels may be saturated. Debris is alike in both halves and finer than
+        tissue, so its surroundings do not count.
 
     Returns
     -------
     float or None
         None with fewer than four planes.
     """
-    kept = np.flatnonzero(maps.channel.kept)
-    if len(kept) < 4:
+    plane_mask = np.flatnonzero(maps.channel.plane_mask)
+    if len(plane_mask) < 4:
         return None
     halves = []
     for first in range(2):
-        here = np.zeros_like(maps.channel.kept)
-        here[kept[first::2]] = True
+        here = np.zeros_like(maps.channel.plane_mask)
+        here[plane_mask[first::2]] = True
         half = maps.of_planes(here)
-        halves.append(DirectPlane(half, make_filters(half.channel, used)))
+        halves.append(WienerPlane(half, make_filters(half.channel, usage)))
     inner = (slice(HALO_PX, -HALO_PX),) * 2
     sums = []
     for sample in samples:
-        specks = np.asarray(np.any(maps.backend.to_numpy(sample)[kept] >= ceiling, axis=0))
+        saturated = np.asarray(np.any(maps.backend.to_numpy(sample)[plane_mask] >= ceiling, axis=0))
         weight = None
-        if specks.any():
-            far = ndimage.distance_transform_edt(~specks)[inner] - _SPECK_PX
-            weight = np.clip(far / _SPECK_PX, 0, 1).astype(np.float32)
+        if saturated.any():
+            far = ndimage.distance_transform_edt(~saturated)[inner] - _DEBRIS_PX
+            weight = np.clip(far / _DEBRIS_PX, 0, 1).astype(np.float32)
         first, second = (half.project(sample).image[inner] for half in halves)
         sums.append(ring_sums(maps.backend, first, second, weight))
     return resolution_px(sums)

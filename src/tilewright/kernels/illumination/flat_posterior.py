@@ -8,7 +8,7 @@ the data leave the interior open the priors disagree, and their spread is in the
 camera offset is one more unknown of the same regression.
 
 Tissue has no preferred place in a tile, so many tiles are even when corrected
-(:mod:`.tile_evenness`). Overlaps see borders; tiles see the interior.
+(:mod:`.tile_uniformity`). Overlaps see borders; tiles see the interior.
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.kernels.illumination.overlap_photometry import (
     FOLDS,
     Differences,
-    Knowledge,
+    InformationForm,
     differences,
-    knowledge_by_fold,
+    information_by_fold,
     relative_difference,
 )
-from tilewright.kernels.illumination.tile_evenness import TileEvidence, left_uneven, tile_evidence
+from tilewright.kernels.illumination.tile_uniformity import (
+    TileEvidence,
+    residual_structure,
+    tile_evidence,
+)
 
 #: Standard deviation of coefficients of degree 1 and 2, which every flat-field has: a loss of
 #: two thirds of the light in the corners is 0.3.
@@ -49,29 +53,29 @@ _SIZES = (0.003, 0.01, 0.03, 0.1)
 _FALLS = (0.3, 0.5, 0.7, 0.9, 1.0)
 #: Relative rms of structure that ends before the overlaps; 0 is none.
 _INTERIORS = (0.0, 0.05, 0.15, 0.5)
-#: Odds of such structure before the tiles are seen, as logarithms. 1 : 10 000 where it is drawn
-#: into the flat-field: with equal odds the chance of 100 tiles of syn10 was (0.76 % instead of
-#: 0.55 %). 10 : 1 where the error is told: on smooth flats the evidence is over 100 000 : 1
+#: Prior odds of such structure, as logarithms. 1 : 10 000 where it enters the
+#: flat-field: with equal odds the chance of 100 tiles of syn10 was (0.76 % instead of
+#: 0.55 %). 10 : 1 where its error is reported: on smooth flats the evidence is over 100 000 : 1
 #: against it.
-_DRAWN_LOG_ODDS = -9.2
-_FEARED_LOG_ODDS = 2.3
-#: Of fewer tiles none is drawn, and it is told where the evidence is beyond what specimen makes:
-#: nuclei in mirrored rows of 12 to 16 tiles had e^8 to e^18 (and 20 % in the middle of each tile
-#: drawn), a ring of 15 % in nine tiles e^51.
-_LEAST_TO_DRAW, _LEAST_TO_FEAR = 25, 9
+_FLAT_LOG_ODDS = -9.2
+_ERROR_LOG_ODDS = 2.3
+#: Of fewer tiles none enters, and the error counts it where the evidence is beyond what specimen
+#: makes: nuclei in mirrored rows of 12 to 16 tiles had e^8 to e^18 (and 20 % in the middle of each
+#: tile drawn), a ring of 15 % in nine tiles e^51.
+_LEAST_FOR_FLAT, _LEAST_FOR_ERROR = 25, 9
 _SPECIMEN_LOG_ODDS = -20.0
 _NEVER = -1e6
 _ITERATIONS = 8
-#: Standard deviation of an offset that is kept.
+#: Standard deviation of an offset that is fixed.
 _GIVEN_COUNTS = 1e-3
-#: Error of a kept offset, as a share of it, whose effect is looked at, and at how many places.
+#: Error of a fixed offset, as a share of it, whose effect is evaluated, and at how many places.
 _TOLERATED, _SHAPE = 0.01, (32, 32)
 #: Priors with a smaller share change nothing.
 _NEGLIGIBLE = 1e-4
 #: Relative rms beyond 14 degrees from which more are taken.
 _COARSE = 0.005
-#: Iterations that take the dark-field for very uneven: about a wrong flat-field dim places say
-#: the wrong thing, and a fit that follows them weights down the overlaps that contradict.
+#: Iterations that take the dark-field for very uneven: about a wrong flat-field dim places mislead,
+#: and a fit that follows them weights down the overlaps that contradict.
 _WARY = 2
 
 
@@ -79,13 +83,13 @@ _WARY = 2
 class Posterior:
     """Mean and covariance of coefficients and offset.
 
-    ``share`` is the weight of each prior in the mean, ``feared`` in the covariance about it.
+    ``share`` is the weight of each prior in the mean, ``error_share`` in the covariance about it.
     """
 
     mean: Floats
     covariance: Floats
     share: Floats
-    feared: Floats
+    error_share: Floats
     priors: list[_Prior]
 
     @property
@@ -96,7 +100,7 @@ class Posterior:
     @property
     def interior(self) -> float:
         """Probability that there is structure which the overlaps do not see."""
-        return float(self.feared @ np.array([prior.has_interior for prior in self.priors]))
+        return float(self.error_share @ np.array([prior.has_interior for prior in self.priors]))
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class FlatFit:
         Coefficients of the log flat-field, then the offset.
     order : int
         Largest total degree allowed.
-    found : Differences
+    differences : Differences
         Overlap cells under this flat-field.
     held_out : float
         Weighted rms relative difference of overlaps held out of the fit; NaN without any.
@@ -120,7 +124,7 @@ class FlatFit:
 
     posterior: Posterior
     order: int
-    found: Differences
+    differences: Differences
     held_out: float
     unmodelled: float
 
@@ -163,14 +167,14 @@ def fit_flat(
     Parameters
     ----------
     cells : OverlapCells
-        Raw counts; without any the tiles alone tell.
+        Raw counts; without any the tiles alone are fitted.
     images : ndarray of float64, shape (n, y, x)
         Tiles without saturated pixels, in blocks, planes averaged; n may be 0.
     offset_counts, offset_error_counts : float
-        What is known of the camera offset, as mean and standard deviation.
+        Prior of the camera offset, as mean and standard deviation.
     free : bool
-        Fit the offset too. Else it is kept, and fitted once more with its error on it where that is
-        more than 1 % of it: what this changes is in the error of the flat-field.
+        Fit the offset too. Else it is fixed, and the rest fitted once more with its error on it
+        where that is more than 1 % of it: what this changes is in the error of the flat-field.
 
     Returns
     -------
@@ -203,10 +207,10 @@ def _fit(
 ) -> FlatFit:
     highest = max(offset[0] + 2.0 * offset[1], 0.0)
     choices: list[tuple[int, int]] = []
-    interiors = _INTERIORS if len(images) >= _LEAST_TO_FEAR else _INTERIORS[:1]
+    interiors = _INTERIORS if len(images) >= _LEAST_FOR_ERROR else _INTERIORS[:1]
     for iteration in range(begin, _ITERATIONS):
-        found = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
-        parts, fold = knowledge_by_fold(found, mean[:-1], mean[-1], order)
+        cell_differences = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
+        parts, fold = information_by_fold(cell_differences, mean[:-1], mean[-1], order)
         tiles = tile_evidence(images, mean, order)
         overlaps = reduce(operator.add, parts)
         priors = _priors(order, *offset, overlaps, interiors)
@@ -220,20 +224,22 @@ def _fit(
             choices = list(product(sorted({tile for tile, _ in choices}), range(len(priors))))
         posterior = _posterior(overlaps, tiles, priors, choices, len(images))
         if iteration in (_WARY, _ITERATIONS - 1):
-            kept = np.maximum(posterior.share, posterior.feared) > _NEGLIGIBLE
-            choices = list(compress(choices, kept))
+            relevant = np.maximum(posterior.share, posterior.error_share) > _NEGLIGIBLE
+            choices = list(compress(choices, relevant))
         mean = posterior.mean.copy()
         mean[-1] = np.clip(mean[-1], 0.0, highest)
     posterior = replace(posterior, mean=mean)
-    found = differences(cells, mean[:-1], mean[-1], robust=True)
-    held_out = found.rms(_held_out(found, parts, fold, tiles, priors, choices, len(images)))
-    return FlatFit(posterior, order, found, held_out, _unmodelled(images, mean, order))
+    cell_differences = differences(cells, mean[:-1], mean[-1], robust=True)
+    held_out = cell_differences.rms(
+        _held_out(cell_differences, parts, fold, tiles, priors, choices, len(images))
+    )
+    return FlatFit(posterior, order, cell_differences, held_out, _unmodelled(images, mean, order))
 
 
 def _unmodelled(images: Floats, mean: Floats, order: int) -> float:
     degree = degrees(order).sum(axis=1)
     tail = float((mean[:-1][degree >= max(order - 1, 5)] ** 2).sum())
-    return float(np.hypot(left_uneven(images, mean, order), np.sqrt(tail)))
+    return float(np.hypot(residual_structure(images, mean, order), np.sqrt(tail)))
 
 
 @dataclass(frozen=True)
@@ -263,11 +269,11 @@ def _priors(
     order: int,
     offset_counts: float,
     offset_error_counts: float,
-    overlaps: Knowledge,
+    overlaps: InformationForm,
     interiors: tuple[float, ...],
 ) -> list[_Prior]:
     degree = degrees(order).sum(axis=1)
-    unseen = [_unseen(overlaps, size) if size else 0.0 for size in interiors]
+    interior_priors = [_interior_prior(overlaps, size) if size else 0.0 for size in interiors]
     return [
         _Prior(
             np.where(degree <= 2, _LOW, size * fall ** (degree - 3.0)) ** 2 + 1e-12,
@@ -279,15 +285,15 @@ def _priors(
         )
         for fall in _FALLS
         for size in _SIZES
-        for interior, covariance in zip(interiors, unseen, strict=True)
+        for interior, covariance in zip(interiors, interior_priors, strict=True)
     ]
 
 
-def _unseen(overlaps: Knowledge, size: float) -> Floats:
+def _interior_prior(overlaps: InformationForm, size: float) -> Floats:
     """Covariance of structure of rms ``size`` of which the overlaps see no more than their noise.
 
-    A g-prior (Zellner 1986): it knows where the overlaps lie and how noisy they are, not what
-    they show.
+    A g-prior (Zellner 1986): it follows from where the overlaps lie and how noisy they are, not
+    from their counts.
     """
     columns = len(overlaps.vector) - 1
     precision = np.eye(columns) * (columns / size**2) + overlaps.matrix[:-1, :-1]
@@ -295,7 +301,7 @@ def _unseen(overlaps: Knowledge, size: float) -> Floats:
 
 
 def _posterior(
-    overlaps: Knowledge,
+    overlaps: InformationForm,
     tiles: list[TileEvidence],
     priors: list[_Prior],
     choices: list[tuple[int, int]],
@@ -304,7 +310,7 @@ def _posterior(
     """Mix posteriors of (evidence, prior), each weighted by its evidence on ``count`` tiles."""
     logs, means, roots = [], [], []
     for tile, number in choices:
-        data, prior = overlaps + tiles[tile].knowledge, priors[number]
+        data, prior = overlaps + tiles[tile].information, priors[number]
         factor = prior.factor()
         centre = np.zeros(len(data.vector))
         centre[-1] = prior.offset_counts
@@ -323,17 +329,17 @@ def _posterior(
         roots.append(np.vstack([root, np.append(offset_error * follow, 0.0)]))
     priors = [priors[number] for _, number in choices]
     interior = np.array([prior.has_interior for prior in priors])
-    drawn = _DRAWN_LOG_ODDS if count >= _LEAST_TO_DRAW else _NEVER
-    share = _shares(np.array(logs) + drawn * interior)
-    told = _FEARED_LOG_ODDS if count >= _LEAST_TO_DRAW else _SPECIMEN_LOG_ODDS
-    feared = _shares(np.array(logs) + told * interior)
+    in_flat = _FLAT_LOG_ODDS if count >= _LEAST_FOR_FLAT else _NEVER
+    share = _shares(np.array(logs) + in_flat * interior)
+    in_error = _ERROR_LOG_ODDS if count >= _LEAST_FOR_FLAT else _SPECIMEN_LOG_ODDS
+    error_share = _shares(np.array(logs) + in_error * interior)
     mean: Floats = share @ np.array(means)
     covariance: Floats = np.zeros_like(data.matrix, dtype=np.float64)
-    for weight, one, root in zip(feared, means, roots, strict=True):
+    for weight, one, root in zip(error_share, means, roots, strict=True):
         if weight > _NEGLIGIBLE:
-            apart = np.outer(one - mean, one - mean)
-            covariance = np.asarray(covariance + weight * (root.T @ root + apart))
-    return Posterior(mean, covariance, share, feared, priors)
+            between = np.outer(one - mean, one - mean)
+            covariance = np.asarray(covariance + weight * (root.T @ root + between))
+    return Posterior(mean, covariance, share, error_share, priors)
 
 
 def _shares(log_weight: Floats) -> Floats:
@@ -343,8 +349,8 @@ def _shares(log_weight: Floats) -> Floats:
 
 
 def _held_out(
-    found: Differences,
-    parts: list[Knowledge],
+    cell_differences: Differences,
+    parts: list[InformationForm],
     fold: Ints,
     tiles: list[TileEvidence],
     priors: list[_Prior],
@@ -359,7 +365,7 @@ def _held_out(
             continue
         rest = [part for j, part in enumerate(parts) if j != k]
         mean = _posterior(reduce(operator.add, rest), tiles, priors, choices, count).mean
-        cells = found.cells.take(inside)
+        cells = cell_differences.cells.take(inside)
         flat = [np.exp(log_flat(mean[:-1], p)) for p in (cells.place_first, cells.place_second)]
         relative[inside] = relative_difference(cells, flat[0], flat[1], mean[-1])
     return relative

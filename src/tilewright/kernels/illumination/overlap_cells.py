@@ -18,7 +18,7 @@ _PAIRS_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class OverlapCells:
-    """Cells seen in two tiles; host arrays of length m.
+    """Cells that two tiles show; host arrays of length m.
 
     Attributes
     ----------
@@ -146,28 +146,40 @@ def measure_cells(
     scale = 2.0 * factor / np.asarray(shape_px, dtype=np.float64)
     parts = []
     for batch in _batches(offset):
-        shares_y, y0, inside_y = _shares(offset[batch, 0], shift[batch, 0], rows, cell, h)
-        shares_x, x0, inside_x = _shares(offset[batch, 1], shift[batch, 1], columns, cell, w)
-        usable = inside_y[:, :, None] & inside_x[:, None, :]
-        seen = []
-        for side in (0, 1):
-            tile = backend.asarray(pairs[batch, side], dtype=np.int64)
-            on_y, on_x = backend.asarray(shares_y[side]), backend.asarray(shares_x[side])
-            seen.append(_both_sides(backend, on_y, images[tile], on_x))
-            if valid is not None:
-                usable &= _both_sides(backend, on_y, valid[tile].astype(np.float32), on_x) > 0.999
+        y = _shares(offset[batch, 0], shift[batch, 0], rows, cell, h)
+        x = _shares(offset[batch, 1], shift[batch, 1], columns, cell, w)
+        usable, means = _cell_means(backend, images, valid, pairs[batch], y, x)
         edge, iy, ix = np.nonzero(usable)
-        centre = (np.stack([iy + y0, ix + x0], axis=1) + 0.5) * cell + shift[batch[edge]]
+        centre = (np.stack([iy + y[1], ix + x[1]], axis=1) + 0.5) * cell + shift[batch[edge]]
         parts.append(
             OverlapCells(
                 batch[edge],
-                seen[0][edge, iy, ix],
-                seen[1][edge, iy, ix],
+                means[0][edge, iy, ix],
+                means[1][edge, iy, ix],
                 centre * scale - 1.0,
                 (centre - offset[batch[edge]]) * scale - 1.0,
             )
         )
     return OverlapCells.join(parts) if parts else OverlapCells.none()
+
+
+#: Shares of pixels in cells of either tile, the index of the first cell, and which pairs fit.
+_Shares = tuple[list[NDArray[np.float32]], int, Bools]
+
+
+def _cell_means(
+    backend: Backend, images: Array, valid: Array | None, pairs: Ints, y: _Shares, x: _Shares
+) -> tuple[Bools, list[Floats]]:
+    """Return which cells of a batch of pairs are usable, and their means in either tile."""
+    usable = y[2][:, :, None] & x[2][:, None, :]
+    means = []
+    for side in (0, 1):
+        tile = backend.asarray(pairs[:, side], dtype=np.int64)
+        on_y, on_x = backend.asarray(y[0][side]), backend.asarray(x[0][side])
+        means.append(_both_sides(backend, on_y, images[tile], on_x))
+        if valid is not None:
+            usable &= _both_sides(backend, on_y, valid[tile].astype(np.float32), on_x) > 0.999
+    return usable, means
 
 
 def _batches(offset: Floats) -> list[Ints]:
@@ -208,8 +220,8 @@ def _shares(
     some = np.nonzero(inside.any(axis=0))[0]
     start, stop = (int(some[0]), int(some[-1]) + 1) if len(some) else (0, 1)
     pixel = np.arange(size)
-    found = []
+    shares = []
     for low in (low[:, start:stop, None] for low in lows):
         shared = np.minimum(low + cell, pixel + 1) - np.maximum(low, pixel)
-        found.append((np.clip(shared, 0.0, None) / cell).astype(np.float32))
-    return found, start, inside[:, start:stop]
+        shares.append((np.clip(shared, 0.0, None) / cell).astype(np.float32))
+    return shares, start, inside[:, start:stop]

@@ -1,4 +1,4 @@
-"""What two tiles that show the same specimen tell about flat-field and camera offset.
+"""Evidence of flat-field and camera offset from two tiles that show the same specimen.
 
 A cell of the specimen's brightness ``s`` reads ``offset + flat * s`` in either tile, so
 ``(first - offset) / flat_first - (second - offset) / flat_second`` is zero whatever the
@@ -20,7 +20,7 @@ from tilewright.kernels.illumination.overlap_cells import OverlapCells
 
 FOLDS = 5
 _SIGNAL_BINS = 16
-#: Cells whose relative difference scatters more than this tell nothing about evenness.
+#: Cells whose relative difference scatters more than this do not count in the rms.
 _MAX_SCATTER = 0.4
 #: Larger relative differences count as this much in the quality number (debris, a wrong position).
 _CLIP = 0.3
@@ -31,7 +31,7 @@ _MEDIAN_CHI2 = 0.4549
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class InformationForm:
     """A Gaussian in the coefficients of the log flat-field, then the offset in counts.
 
     Attributes
@@ -45,9 +45,9 @@ class Knowledge:
     matrix: Floats
     vector: Floats
 
-    def __add__(self, other: Knowledge) -> Knowledge:
-        """Join independent knowledge."""
-        return Knowledge(self.matrix + other.matrix, self.vector + other.vector)
+    def __add__(self, other: InformationForm) -> InformationForm:
+        """Join independent evidence."""
+        return InformationForm(self.matrix + other.matrix, self.vector + other.vector)
 
 
 @dataclass(frozen=True)
@@ -77,24 +77,24 @@ class Differences:
     by_offset: Floats
 
     @property
-    def seen(self) -> Bools:
+    def has_signal(self) -> Bools:
         """Cells whose signal stands out of their scatter."""
         return (self.scatter < _MAX_SCATTER * self.signal) & (self.robust > 0)
 
     def rms(self, relative: Floats) -> float:
-        """Return the rms of relative differences (m,), averaged over neighbouring seen cells.
+        """Return the rms of relative differences (m,) of cells with signal, neighbours averaged.
 
         The mean of the cells of one edge in one square of a quarter of the tile's side: noise of
         single cells is no unevenness. Single means are clipped at 0.3.
-        NaN where no cell is seen.
+        NaN where no cell has signal.
         """
-        seen = self.seen
-        if not seen.any():
+        valid = self.has_signal
+        if not valid.any():
             return float("nan")
-        weight = (self.robust * (self.signal / self.scatter) ** 2)[seen]
-        group = _neighbours(self.cells.take(seen))
+        weight = (self.robust * (self.signal / self.scatter) ** 2)[valid]
+        group = _neighbours(self.cells.take(valid))
         power = np.bincount(group, weight)
-        mean = np.bincount(group, weight * relative[seen]) / power
+        mean = np.bincount(group, weight * relative[valid]) / power
         square = np.minimum(np.abs(mean), _CLIP) ** 2
         return float(np.sqrt(np.average(square, weights=power)))
 
@@ -131,50 +131,52 @@ def differences(
     value = first / flat_first - second / flat_second
     rank = np.argsort(np.argsort(signal, kind="stable"), kind="stable")
     group = rank * _SIGNAL_BINS // max(len(rank), 1)
-    apart = np.abs(value)
+    size = np.abs(value)
     scatter = np.zeros(_SIGNAL_BINS)
     for k in np.unique(group):
-        scatter[k] = float(np.median(apart[group == k])) / 0.6745
+        scatter[k] = float(np.median(size[group == k])) / 0.6745
     spread = np.maximum(np.maximum(scatter[group], 1e-3 * np.abs(signal)), 1e-3)
     weight = 1.0 / (1.0 + (0.5 * value / spread) ** 2) ** 2 if robust else np.ones_like(value)
     return Differences(cells, signal, value, spread, weight, 1.0 / flat_second - 1.0 / flat_first)
 
 
-def knowledge_by_fold(
-    found: Differences, coefficient: Floats, offset_counts: float, order: int
-) -> tuple[list[Knowledge], Ints]:
-    """Return what each fold of edges tells, and the fold of each cell.
+def information_by_fold(
+    cell_differences: Differences, coefficient: Floats, offset_counts: float, order: int
+) -> tuple[list[InformationForm], Ints]:
+    """Return the evidence of each fold of edges, and the fold of each cell.
 
     Cells of an edge share errors (position, bleaching, the same specimen in several planes), so
     variances are raised by how far means of neighbouring cells scatter beyond single cells.
     """
-    names, index = np.unique(found.cells.edge, return_inverse=True)
+    names, index = np.unique(cell_differences.cells.edge, return_inverse=True)
     fold = (np.random.default_rng(0).permutation(len(names)) % FOLDS)[index]
-    factor = _common_error(found)
+    factor = _common_error(cell_differences)
     parts = []
     for k in range(FOLDS):
         inside = np.flatnonzero(fold == k)
-        cells = found.cells.take(inside)
+        cells = cell_differences.cells.take(inside)
         design = legendre_design(cells.place_first, order)
         design -= legendre_design(cells.place_second, order)
-        root = np.sqrt(found.robust[inside]) / found.scatter[inside]
-        design *= (found.signal[inside] * root)[:, None]
-        rows = np.concatenate([design, (-found.by_offset[inside] * root)[:, None]], axis=1)
+        root = np.sqrt(cell_differences.robust[inside]) / cell_differences.scatter[inside]
+        design *= (cell_differences.signal[inside] * root)[:, None]
+        rows = np.concatenate(
+            [design, (-cell_differences.by_offset[inside] * root)[:, None]], axis=1
+        )
         mean = np.append(coefficient, offset_counts)
         matrix = rows.T @ rows
-        vector = rows.T @ (found.value[inside] * root) + matrix @ mean
-        parts.append(Knowledge(matrix / factor, vector / factor))
+        vector = rows.T @ (cell_differences.value[inside] * root) + matrix @ mean
+        parts.append(InformationForm(matrix / factor, vector / factor))
     return parts, fold
 
 
-def _common_error(found: Differences) -> float:
+def _common_error(cell_differences: Differences) -> float:
     """Variance of means of neighbouring cells over what independent cells would have, from 1."""
-    if not len(found.cells):
+    if not len(cell_differences.cells):
         return 1.0
-    group = _neighbours(found.cells)
-    weight = found.robust / found.scatter**2
-    score = np.bincount(group, weight * found.signal * found.value)
-    power = np.bincount(group, weight * found.signal**2)
+    group = _neighbours(cell_differences.cells)
+    weight = cell_differences.robust / cell_differences.scatter**2
+    score = np.bincount(group, weight * cell_differences.signal * cell_differences.value)
+    power = np.bincount(group, weight * cell_differences.signal**2)
     return max(1.0, float(np.median(score**2 / np.maximum(power, 1e-12))) / _MEDIAN_CHI2)
 
 
@@ -187,27 +189,28 @@ def _neighbours(cells: OverlapCells) -> Ints:
 
 
 def random_effects(
-    own: tuple[float, float] | None, others: Sequence[tuple[float, float]]
+    measurement: tuple[float, float] | None, others: Sequence[tuple[float, float]]
 ) -> tuple[float, float] | None:
     """Return a value and its standard error from its own measurement and those of its like.
 
     How far like values differ beyond their errors is estimated by moments (DerSimonian & Laird,
     Controlled Clinical Trials 7, 1986).
 
-    >>> random_effects((116.0, 1.2), [(120.0, 0.3), (119.8, 0.3)])
-    (119.66, 0.26)
-    >>> random_effects((100.0, 0.2), [(500.0, 0.2)])
-    (100.0, 0.2)
+    >>> [round(v, 2) for v in random_effects((116.0, 1.2), [(120.0, 0.3), (119.8, 0.3)])]
+    [118.22, 0.79]
+    >>> [round(v, 2) for v in random_effects((100.0, 0.2), [(500.0, 0.2)])]
+    [100.0, 0.2]
     """
-    every = np.array([*([own] if own else []), *others]).reshape(-1, 2)
+    every = np.array([*([measurement] if measurement else []), *others]).reshape(-1, 2)
     if len(every) < 2:
         return (float(every[0, 0]), float(every[0, 1])) if len(every) else None
     value, weight = every[:, 0], 1.0 / every[:, 1] ** 2
     excess = weight @ (value - np.average(value, weights=weight)) ** 2 - (len(value) - 1)
     between = max(0.0, excess / (weight.sum() - (weight**2).sum() / weight.sum()))
     weight = 1.0 / (1.0 / weight + between)
-    if own is None:
+    if measurement is None:
         return float(np.average(value, weights=weight)), float(np.sqrt(1 / weight.sum() + between))
     mean, variance = np.average(value[1:], weights=weight[1:]), 1 / weight[1:].sum() + between
-    precision = 1.0 / own[1] ** 2 + 1.0 / variance
-    return float((own[0] / own[1] ** 2 + mean / variance) / precision), float(precision**-0.5)
+    precision = 1.0 / measurement[1] ** 2 + 1.0 / variance
+    pooled = (measurement[0] / measurement[1] ** 2 + mean / variance) / precision
+    return float(pooled), float(precision**-0.5)

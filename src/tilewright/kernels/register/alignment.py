@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tilewright.kernels.backend import Array, Backend, Floats, fast_len
 from tilewright.kernels.register.warp import Transform, displacement, sample
 
-#: Pixels around a texture that its filters reach: 3 sigma and twice 5 sigma, at sigma 1.
-TEXTURE_HALO_PX = 13
-#: Peaks this near the best one belong to it and tell nothing about chance.
+#: Pixels around an image that the band-pass reaches: 3 sigma and twice 5 sigma, at sigma 1.
+BANDPASS_HALO_PX = 13
+#: Peaks this near the best one belong to it and are no chance maxima.
 _PEAK_RADIUS = 4
 #: An overlay of less than this share of the texture's energy is not trusted.
 _MIN_OVERLAP = 0.08
@@ -38,7 +38,7 @@ def grey_levels(image: NDArray[np.float32]) -> Levels:
     return Levels(float(background), float(max(bright, background + 1.0)))
 
 
-def texture(backend: Backend, image: Array, levels: Levels) -> Array:
+def bandpass_sqrt(backend: Backend, image: Array, levels: Levels) -> Array:
     """Return the band-passed square root of an image.
 
     Parameters
@@ -56,7 +56,7 @@ def texture(backend: Backend, image: Array, levels: Levels) -> Array:
     xp, ndimage = backend.xp, backend.ndimage
     span = levels.bright - levels.background
     # A tenth of the span bends the root near zero, where it would magnify the camera's noise;
-    # two spans cut saturated spots.
+    # two spans clip saturated spots.
     offset = 0.1 * span
     root = xp.sqrt(xp.clip(image - levels.background, 0.0, 2.0 * span) + offset)
     root = (root - float(np.sqrt(offset))) / float(np.sqrt(span))
@@ -65,7 +65,7 @@ def texture(backend: Backend, image: Array, levels: Levels) -> Array:
 
 
 @dataclass(frozen=True)
-class Coarse:
+class CoarseAlignment:
     """The rotation and shift that best overlay two overviews.
 
     ``score`` is the correlation coefficient on the overlap times the root of the overlap's share
@@ -79,7 +79,7 @@ class Coarse:
 
 
 def rotation_about_centre(shape: tuple[int, int], angle_deg: float) -> Floats:
-    """Return the (2, 3) affine that turns positions about the centre of ``shape``."""
+    """Return the (2, 3) affine that rotates positions about the centre of ``shape``."""
     a = np.deg2rad(angle_deg)
     linear = np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]])
     centre = (np.asarray(shape, np.float64) - 1) / 2
@@ -88,7 +88,7 @@ def rotation_about_centre(shape: tuple[int, int], angle_deg: float) -> Floats:
 
 def coarse_alignment(
     backend: Backend, reference: Array, moving: Array, angles_deg: Floats, max_shift_px: float
-) -> Coarse:
+) -> CoarseAlignment:
     """Find rotation and shift between two textures by correlation over all shifts.
 
     Parameters
@@ -102,45 +102,51 @@ def coarse_alignment(
 
     Returns
     -------
-    Coarse
-        Reference positions turned by the angle about the centre of the reference, then moved
-        by the shift, are moving positions.
+    CoarseAlignment
+        Reference positions rotated by the angle about the centre of the reference, then shifted,
+        are moving positions.
     """
-    xp, fft = backend.xp, backend.fft
+    fft = backend.fft
     sizes = tuple(zip(reference.shape, moving.shape, strict=True))
     shape = (fast_len(sum(sizes[0])), fast_len(sum(sizes[1])))
     with backend.fft_threads():
-        # Energy of either image inside the other's frame, for every shift at once.
-        frames = [
-            fft.rfft2(xp.ones(image.shape, xp.float32), s=shape) for image in (reference, moving)
-        ]
-        powers = [fft.rfft2(image * image, s=shape) for image in (reference, moving)]
-        inside_m = xp.maximum(fft.irfft2(powers[1] * xp.conj(frames[0]), s=shape), 0.0)
-        inside_r = xp.maximum(fft.irfft2(frames[1] * xp.conj(powers[0]), s=shape), 0.0)
-        share = xp.minimum(inside_m / (inside_m.max() + 1e-12), inside_r / (inside_r.max() + 1e-12))
-        allowed = share > _MIN_OVERLAP
-        for axis in range(2):
-            shifts = xp.abs(fft.fftfreq(shape[axis], 1.0 / shape[axis]))
-            allowed &= xp.expand_dims(shifts <= max_shift_px, 1 - axis)
-        # NCC x sqrt(share): chance maxima grow as the overlap shrinks.
-        scale = allowed * xp.sqrt(share / (inside_m * inside_r + 1e-12))
+        scale = _score_scale(backend, reference, moving, shape, max_shift_px)
         spectrum = fft.rfft2(moving, s=shape)
-        found = []
+        peaks = []
         for angle in angles_deg:
-            turned = _turned(backend, reference, float(angle))
-            cross = xp.conj(fft.rfft2(turned, s=shape)) * spectrum
-            found.append(_two_peaks(backend, fft.irfft2(cross, s=shape) * scale))
-    best = max(range(len(found)), key=lambda i: (found[i][0], -abs(float(angles_deg[i]))))
-    score, shift, _ = found[best]
+            rotated = _rotated(backend, reference, float(angle))
+            cross = backend.xp.conj(fft.rfft2(rotated, s=shape)) * spectrum
+            peaks.append(_two_peaks(backend, fft.irfft2(cross, s=shape) * scale))
+    best = max(range(len(peaks)), key=lambda i: (peaks[i][0], -abs(float(angles_deg[i]))))
+    score, shift, _ = peaks[best]
     rivals = [
         second if np.hypot(*np.subtract(place, shift)) <= 2 * _PEAK_RADIUS else top
-        for top, place, second in found
+        for top, place, second in peaks
     ]
-    return Coarse(float(angles_deg[best]), shift, score, max(rivals))
+    return CoarseAlignment(float(angles_deg[best]), shift, score, max(rivals))
 
 
-def _turned(backend: Backend, image: Array, angle_deg: float) -> Array:
-    """Return ``image`` turned by ``angle_deg`` about its centre, in its own frame."""
+def _score_scale(
+    backend: Backend, reference: Array, moving: Array, shape: tuple[int, int], max_shift_px: float
+) -> Array:
+    """Return by what a correlation is multiplied for the score of each shift; 0: not allowed."""
+    xp, fft = backend.xp, backend.fft
+    # Energy of either image inside the other's frame, for every shift at once.
+    frames = [fft.rfft2(xp.ones(image.shape, xp.float32), s=shape) for image in (reference, moving)]
+    powers = [fft.rfft2(image * image, s=shape) for image in (reference, moving)]
+    inside_m = xp.maximum(fft.irfft2(powers[1] * xp.conj(frames[0]), s=shape), 0.0)
+    inside_r = xp.maximum(fft.irfft2(frames[1] * xp.conj(powers[0]), s=shape), 0.0)
+    share = xp.minimum(inside_m / (inside_m.max() + 1e-12), inside_r / (inside_r.max() + 1e-12))
+    allowed = share > _MIN_OVERLAP
+    for axis in range(2):
+        shifts = xp.abs(fft.fftfreq(shape[axis], 1.0 / shape[axis]))
+        allowed &= xp.expand_dims(shifts <= max_shift_px, 1 - axis)
+    # NCC x sqrt(share): chance maxima grow as the overlap shrinks.
+    return allowed * xp.sqrt(share / (inside_m * inside_r + 1e-12))
+
+
+def _rotated(backend: Backend, image: Array, angle_deg: float) -> Array:
+    """Return ``image`` rotated by ``angle_deg`` about its centre, in its own frame."""
     if angle_deg == 0:
         return image
     shape = (int(image.shape[0]), int(image.shape[1]))

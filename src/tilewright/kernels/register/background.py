@@ -38,21 +38,21 @@ def subtract(backend: Backend, marker: Any, background: Any, factor: float) -> A
         rounds by itself.
     """
     xp = backend.xp
-    taken = backend.asarray(background) * np.float32(factor)
-    left = backend.asarray(marker) - taken
-    return xp.clip(xp.rint(left), 0, 65535).astype(np.uint16)
+    subtrahend = backend.asarray(background) * np.float32(factor)
+    difference = backend.asarray(marker) - subtrahend
+    return xp.clip(xp.rint(difference), 0, 65535).astype(np.uint16)
 
 
-def lit(background: Floats) -> Bools:
-    """Return where the background channel shines: above its mean over all that it shows.
+def above_mean(background: Floats) -> Bools:
+    """Return where the background channel is above its mean over all cells with light.
 
     Parameters
     ----------
     background : float64, shape (y, x)
         Means of cells; exactly 0 where the cycle shows nothing.
     """
-    seen = background > 0
-    return seen & (background > (background[seen].mean() if seen.any() else 0))
+    positive = background > 0
+    return positive & (background > (background[positive].mean() if positive.any() else 0))
 
 
 def fit_factor(marker: Floats, background: Floats) -> float:
@@ -76,9 +76,9 @@ def fit_factor(marker: Floats, background: Floats) -> float:
         At least 0, with four digits: more is not known, and the last bits depend on the CPU. 0
         where the channels have no light in common.
     """
-    used = lit(background) & (marker > 0)
-    step = max(1, int(used.sum()) // _MOST_CELLS)
-    m, b = marker[used][::step], background[used][::step]
+    cells = above_mean(background) & (marker > 0)
+    step = max(1, int(cells.sum()) // _MOST_CELLS)
+    m, b = marker[cells][::step], background[cells][::step]
     if m.size == 0:
         return 0.0
 
@@ -99,8 +99,8 @@ def oversubtracted_share(marker: Floats, background: Floats, factor: float) -> f
     """Return the share of the subtracted light that the marker did not hold.
 
     The sum of what lies below zero before the clip, over all that was subtracted, in the cells
-    where the background shines. Means of cells, because noise pushes single pixels below zero.
-    Tissue that the marker's cycle has lost does not count: cells below a tenth of the median.
+    where the background is above its mean. Means of cells, because noise pushes single pixels below
+    zero. Tissue that the marker's cycle has lost does not count: cells below a tenth of the median.
 
     Parameters
     ----------
@@ -112,10 +112,10 @@ def oversubtracted_share(marker: Floats, background: Floats, factor: float) -> f
     float
         0 to 1; ``nan`` where nothing was subtracted.
     """
-    used = lit(background) & (marker > 0)
-    if used.any():
-        used &= marker > 0.1 * np.median(marker[used])
-    taken = factor * background[used]
-    if not taken.sum() > 0:
+    cells = above_mean(background) & (marker > 0)
+    if cells.any():
+        cells &= marker > 0.1 * np.median(marker[cells])
+    subtrahend = factor * background[cells]
+    if not subtrahend.sum() > 0:
         return float("nan")
-    return float(np.maximum(taken - marker[used], 0).sum() / taken.sum())
+    return float(np.maximum(subtrahend - marker[cells], 0).sum() / subtrahend.sum())

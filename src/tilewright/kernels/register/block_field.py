@@ -21,12 +21,12 @@ from tilewright.kernels.backend import Floats
 _SCALES = (30.0, 12.0, 6.0, 4.0, 4.0)
 #: Noise below this factor is taken for the agreement of very few points.
 _LEAST_FACTOR = 1e-9
-#: Side of the square of blocks whose median tells where the field is sought.
+#: Side of the square of blocks whose median starts the field.
 _AROUND = 5
 #: Weight above which a block counts as accepted: residual below 0.64 scales.
 ACCEPTED = 0.5
 #: Second differences of the field that are tried, at nodes 100 px apart: from nearly an affine
-#: map to whatever the blocks say.
+#: map to every block's own shift.
 _BENDS_PX = (0.1, 0.3, 1.0)
 #: The field is drawn to the affine map with this standard deviation, which matters only far
 #: from any measurement.
@@ -35,7 +35,7 @@ _PULL_PX = 20.0
 _COARSEST = 24
 #: Steps of relaxation before and after the correction of a coarser grid.
 _STEPS = 4
-#: Of the forces that may be left: fields differ by less than 0.001 px where there is tissue.
+#: Residual forces that are allowed: fields differ by less than 0.001 px where there is tissue.
 _RTOL = 1e-8
 #: The same while weights and bending are sought: fields differ by 0.0001 px on tissue, 0.0005 px
 #: elsewhere, and take half the time.
@@ -46,21 +46,21 @@ _MOST_STEPS = 300
 
 @dataclass(frozen=True)
 class FieldFit:
-    """A smooth field (2, gy, gx) in px and the weight (gy, gx) that each block kept, 0 to 1."""
+    """A smooth field (2, gy, gx) in px and the final weight (gy, gx) of each block, 0 to 1."""
 
     field: Floats
     weight: Floats
     sigma_px: float
 
 
-def _variance_factor(halved: Floats, weights: Floats) -> float:
+def _variance_factor(half_squares: Floats, weights: Floats) -> float:
     """Return the factor between true and assumed variances, from half the normalised squares.
 
     Blocks are weighted by their precision, so that a crowd of empty ones does not set it. The
     lower quartile, of which half a chi-square with two degrees of freedom has 0.288, is right
     as long as a fourth is; the median would follow the outliers when half of the blocks are.
     """
-    return max(_weighted_quantile(halved, weights, 0.25) / 0.288, _LEAST_FACTOR)
+    return max(_weighted_quantile(half_squares, weights, 0.25) / 0.288, _LEAST_FACTOR)
 
 
 def _down_weight(residual2: Floats, precision: Floats, scale: float, factor: float) -> Floats:
@@ -90,7 +90,7 @@ def fit_affine(points_px: Floats, targets_px: Floats, precision: Floats) -> tupl
     affine : (2, 3) float64
         A shift only where fewer than three blocks, or blocks on one line, are known.
     weight : (n,) float64
-        What each point kept of its weight, 0 to 1.
+        Final weight of each point, 0 to 1.
     """
     known = precision > 0
     centre = points_px[known].mean(axis=0)
@@ -105,8 +105,8 @@ def fit_affine(points_px: Floats, targets_px: Floats, precision: Floats) -> tupl
     for scale in _SCALES:
         residual = targets_px - points_px @ affine[:, :2].T - affine[:, 2]
         residual2 = (residual**2).sum(axis=1)
-        halved = residual2[known] * precision[known] / 2.0
-        factor = _variance_factor(halved, precision[known])
+        half_squares = residual2[known] * precision[known] / 2.0
+        factor = _variance_factor(half_squares, precision[known])
         weight = _down_weight(residual2, precision, scale, factor)
         root = np.sqrt(weight * precision)[:, None]
         solved = np.linalg.lstsq(root * design, root * targets_px, rcond=None)[0].T
@@ -136,7 +136,7 @@ def _differences(n: int) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array
 def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFit:
     """Fit a smooth field to the shifts of a grid of blocks.
 
-    How much the field may bend is chosen by prediction of held-out blocks: the black fields of
+    How much the field may bend is stiffest by prediction of held-out blocks: the black fields of
     a chessboard from the white ones, and the reverse. Its fields are 2 x 2 blocks, because
     neighbouring blocks share pixels and hence noise.
 
@@ -159,30 +159,32 @@ def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFi
     start = _neighbours_medians(shift_px, precision).reshape(2, -1)
     factor = _neighbour_noise(values.reshape(shift_px.shape), precision)
     field, weight = _robust(grid, values, p / factor, bends[-1], start, _SCALES)
-    trust = weight * p / factor
+    inverse_variance = weight * p / factor
     fields = [np.arange(n) // 2 for n in (rows, columns)]
     board = (np.add.outer(*fields) % 2).reshape(-1).astype(bool)
     errors = []
     for bend in bends:
-        held = np.where(board, grid.solve(values, trust * ~board, bend, start), 0.0)
-        held += np.where(board, 0.0, grid.solve(values, trust * board, bend, start))
-        errors.append(round(float((trust * ((held - values) ** 2).sum(axis=0)).sum()), 6))
+        predicted = np.where(board, grid.solve(values, inverse_variance * ~board, bend, start), 0.0)
+        predicted += np.where(board, 0.0, grid.solve(values, inverse_variance * board, bend, start))
+        errors.append(
+            round(float((inverse_variance * ((predicted - values) ** 2).sum(axis=0)).sum()), 6)
+        )
     # The stiffest that predicts within 15 % of the best: noise shared by neighbours favours
     # fields that bend too much (median error of the 3000 px pair 0.024 px, against 0.040).
-    chosen = next(b for b, e in zip(bends, errors, strict=True) if e <= 1.15 * min(errors))
-    field, weight = _robust(grid, values, p / factor, chosen, field, _SCALES[-2:])
-    field = grid.solve(values, weight * p / factor, chosen, field, _RTOL)
+    stiffest = next(b for b, e in zip(bends, errors, strict=True) if e <= 1.15 * min(errors))
+    field, weight = _robust(grid, values, p / factor, stiffest, field, _SCALES[-2:])
+    field = grid.solve(values, weight * p / factor, stiffest, field, _RTOL)
     sigma = np.sqrt(factor / np.median(p[p > 0]))
-    kept = np.where(p > 0, weight, 0.0).reshape(rows, columns)
-    return FieldFit(field.reshape(shift_px.shape), kept, float(sigma))
+    final = np.where(p > 0, weight, 0.0).reshape(rows, columns)
+    return FieldFit(field.reshape(shift_px.shape), final, float(sigma))
 
 
 def _neighbours_medians(shift_px: Floats, precision: Floats) -> Floats:
     """Return the median of the blocks around each, (2, gy, gx), weighted by their precision.
 
     The field is sought from there: wrong blocks differ from their neighbours. From one constant,
-    islands of tissue that lie otherwise than most were taken for wrong, 3 to 15 % of the nuclei
-    of a slide 0.5 to 20 px off, and half of them in a microarray whose cores moved by 12 px.
+    islands of tissue that are displaced otherwise than most counted as outliers, 3 to 15 % of the
+    nuclei of a slide 0.5 to 20 px off, and half of them in a microarray whose cores moved by 12 px.
     """
     reach = _AROUND // 2
     weights = _windows(np.pad(precision, reach))
@@ -205,8 +207,8 @@ def _windows(padded: Floats) -> Floats:
 def _neighbour_noise(shift_px: Floats, precision: Floats) -> float:
     """Return the variance factor from second differences between neighbouring blocks.
 
-    Residuals of the fit would not do: a field that may bend follows every block, and says that
-    there is no noise.
+    Residuals of the fit would not do: a field that may bend follows every block, and leaves no
+    residual.
     """
     triples, weights = [], []
     for axis in range(2):
@@ -261,30 +263,30 @@ class _Grid:
     def solve(
         self,
         values: Floats,
-        trust: Floats,
+        inverse_variance: Floats,
         bend_px: float,
         start: Floats,
         rtol: float = _RTOL_SOUGHT,
     ) -> Floats:
-        """Return the field (2, n) that balances trust in the values and bending.
+        """Return the field (2, n) that balances the precision of the values and bending.
 
         Conjugate gradients, preconditioned by a multigrid V-cycle. A direct factorisation takes
         1 GB on the 417 x 417 nodes of a 20 000 px image. One grid alone is not enough: where glass
-        parts the tissue nothing is trusted, and long waves there would take over 1,000 steps.
+        parts the tissue nothing is measured, and long waves there would take over 1,000 steps.
         """
-        pull = scipy.sparse.diags_array(trust + 1 / _PULL_PX**2)
+        pull = scipy.sparse.diags_array(inverse_variance + 1 / _PULL_PX**2)
         matrix = scipy.sparse.csr_array(self.energy / bend_px**2 + pull)
         level = _Level.of(self, matrix)
         count = self.rows * self.columns
-        operator = scipy.sparse.linalg.LinearOperator((count, count), level.relaxed)
+        operator = scipy.sparse.linalg.LinearOperator((count, count), level.relax)
         fields = []
         for v, s in zip(values, start, strict=True):
             field, unsolved = scipy.sparse.linalg.cg(
-                matrix, trust * v, s, rtol=rtol, maxiter=_MOST_STEPS, M=operator
+                matrix, inverse_variance * v, s, rtol=rtol, maxiter=_MOST_STEPS, M=operator
             )
             if unsolved:
                 raise RuntimeError(
-                    f"the field of {self.rows} x {self.columns} blocks was not found in "
+                    f"the field of {self.rows} x {self.columns} blocks did not converge in "
                     f"{_MOST_STEPS} steps; give a larger registration.block_px"
                 )
             fields.append(field)
@@ -328,13 +330,13 @@ class _Level:
         below = scipy.sparse.linalg.splu(smaller.tocsc()) if direct else cls.of(coarse, smaller)
         return cls(matrix, inverse, largest, spread, below)
 
-    def relaxed(self, force: Floats) -> Floats:
+    def relax(self, force: Floats) -> Floats:
         """Return about the field that a force gives: relax, correct on the coarser grid, relax."""
         field = self._smooth(force)
         rest = self.spread.T @ (force - self.matrix @ field)
         below = self.below
-        found = below.relaxed(rest) if isinstance(below, _Level) else below.solve(rest)
-        field = field + self.spread @ found
+        correction = below.relax(rest) if isinstance(below, _Level) else below.solve(rest)
+        field = field + self.spread @ correction
         return np.asarray(field + self._smooth(force - self.matrix @ field))
 
     def _smooth(self, force: Floats) -> Floats:

@@ -1,9 +1,9 @@
-"""Shifts of blocks: found by correlation, refined to hundredths of a pixel by Gauss-Newton steps.
+"""Shifts of blocks: searched by correlation, refined to hundredths of a pixel by Gauss-Newton.
 
 The search uses half-whitened correlation, ``R / sqrt|R|``; the refinement works on normalised
 blocks (Lucas & Kanade 1981) with the mean gradient of both images (Baker & Matthews 2004,
 https://doi.org/10.1023/B:VISI.0000011205.11775.fd). Blocks are blocks of textures
-(:func:`tilewright.kernels.register.alignment.texture`).
+(:func:`tilewright.kernels.register.alignment.bandpass_sqrt`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Floats
 
-#: Pixels this near the best peak belong to it and tell nothing about chance.
+#: Pixels this near the best peak belong to it and are no chance maxima.
 _PEAK_RADIUS = 4
 #: Blocks worked on at a time: their arrays stay in the cache. Of 64 px a side 324 take 8 ms so,
 #: 11 ms at once.

@@ -1,6 +1,6 @@
 """Transforms from the reference frame to a moving image, and resampling under them.
 
-A pixel ``(y, x)`` of the reference is seen in the moving image at
+A pixel ``(y, x)`` of the reference lies in the moving image at
 ``affine @ (y, x, 1) + field(y, x)``, the field being interpolated by Catmull-Rom splines
 between nodes (Keys 1981, https://doi.org/10.1109/TASSP.1981.1163711). Pixels are resampled
 by the cubic spline through the samples (Unser 1999, https://doi.org/10.1109/79.799930).
@@ -207,25 +207,17 @@ def sample(
         Zero, and False, where the moving image ends (half a pixel beyond its outer centres).
     """
     xp = backend.xp
-    _, ny, nx = shift.shape
-    positions = shift.astype(xp.float64)
-    positions[0] += xp.arange(ny, dtype=xp.float64)[:, None] + float(origin[0])
-    positions[1] += xp.arange(nx, dtype=xp.float64)[None, :] + float(origin[1])
+    positions = _positions(backend, shift, origin)
     inside = (positions[0] >= -0.5) & (positions[0] <= source_shape[0] - 0.5)
     inside &= (positions[1] >= -0.5) & (positions[1] <= source_shape[1] - 0.5)
     for axis in (0, 1):
         positions[axis] -= float(source_origin[axis] - 2)
-        # CuPy takes the floor of a position in float32 and its fraction in float64: just below a
-        # whole pixel they disagree, and the value is that of the next pixel (60 of 1024² on an
-        # H100). 2**-11 is half a step of float32 at 8192 px.
-        whole = xp.rint(positions[axis])
-        positions[axis] = xp.where(xp.abs(positions[axis] - whole) < 2**-11, whole, positions[axis])
+        positions[axis] = _snapped(backend, positions[axis])
     # Two pixels more on each side, so that no tap of a pixel inside leaves the array: the two
     # libraries treat such taps differently.
     coefficients = spline_coefficients(backend, source) if order == 3 else source
-    padded = xp.pad(coefficients, 2, mode="reflect")
     values = backend.ndimage.map_coordinates(
-        padded,
+        xp.pad(coefficients, 2, mode="reflect"),
         positions,
         output=xp.float32,
         order=order,
@@ -235,6 +227,28 @@ def sample(
     )
     values *= inside
     return values, inside
+
+
+def _positions(backend: Backend, shift: Array, origin: tuple[int, int]) -> Array:
+    """Return ``origin + (i, j) + shift[:, i, j]`` as (2, ny, nx) float64."""
+    xp = backend.xp
+    _, ny, nx = shift.shape
+    positions = shift.astype(xp.float64)
+    positions[0] += xp.arange(ny, dtype=xp.float64)[:, None] + float(origin[0])
+    positions[1] += xp.arange(nx, dtype=xp.float64)[None, :] + float(origin[1])
+    return positions
+
+
+def _snapped(backend: Backend, positions: Array) -> Array:
+    """Return positions, those near a whole pixel moved onto it.
+
+    CuPy takes the floor of a position in float32 and its fraction in float64: just below a whole
+    pixel they disagree, and the value is that of the next pixel (60 of 1024² on an H100). 2**-11 is
+    half a step of float32 at 8192 px.
+    """
+    xp = backend.xp
+    whole = xp.rint(positions)
+    return xp.where(xp.abs(positions - whole) < 2**-11, whole, positions)
 
 
 def warp(

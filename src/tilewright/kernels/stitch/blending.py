@@ -140,12 +140,7 @@ def fuse(
         if not members:
             region[target] = int(correction.pedestal + 0.5)
             continue
-        parts = [
-            _tile_part(backend, tiles[k], spans[k], correction, box)
-            if distortion is None
-            else _undistorted_part(backend, tiles[k], spans[k], correction, box, distortion)
-            for k in members
-        ]
+        parts = [_part(backend, tiles[k], spans[k], correction, box, distortion) for k in members]
         value = _blend(xp, parts, [spans[k] for k in members], [ramps[k] for k in members], box)
         low = low + xp.count_nonzero(value < 0)
         high = high + xp.count_nonzero(value >= top + 1)
@@ -176,6 +171,19 @@ def _cuts(spans: Sequence[Span], start: int, stop: int) -> list[int]:
     return sorted(edges | {start, stop})
 
 
+def _part(
+    backend: Backend,
+    tile: NDArray[Any],
+    spans: tuple[Span, Span],
+    correction: Correction,
+    box: Box,
+    distortion: Distortion | None,
+) -> Array:
+    if distortion is None:
+        return _tile_part(backend, tile, spans, correction, box)
+    return _undistorted_part(backend, tile, spans, correction, box, distortion)
+
+
 def _tile_part(
     backend: Backend,
     tile: NDArray[Any],
@@ -186,14 +194,14 @@ def _tile_part(
     """Return the corrected and resampled pixels of one tile in ``box``."""
     xp = backend.xp
     taps = [_taps(span.fraction) for span in spans]
-    wanted, pads = [], []
+    windows, pads = [], []
     for axis, span in enumerate(spans):
         before = (len(taps[axis]) - 1) // 2
         first = box[2 * axis] - span.start - before
         last = box[2 * axis + 1] - span.start - before + len(taps[axis]) - 1
-        wanted.append(slice(max(first, 0), min(last, span.size)))
+        windows.append(slice(max(first, 0), min(last, span.size)))
         pads.append((max(-first, 0), max(last - span.size, 0)))
-    ys, xs = wanted
+    ys, xs = windows
     pixels = backend.asarray(tile[ys, xs], dtype=None).astype(xp.float32)
     pixels *= correction.gain[ys, xs]
     pixels += correction.bias[ys, xs]
@@ -212,18 +220,18 @@ def _undistorted_part(
     """Return what :func:`_tile_part` does, of the tile as a lens without distortion shows it."""
     xp = backend.xp
     beyond = distortion.reach_px + 2
-    inside, wanted = [], []
+    inside, windows = [], []
     for axis, span in enumerate(spans):
         first, last = (box[2 * axis + end] - span.start for end in (0, 1))
         inside.append(np.arange(first, last, dtype=np.float64) + span.fraction)
-        wanted.append(slice(max(first - beyond, 0), min(last + beyond, span.size)))
-    ys, xs = wanted
+        windows.append(slice(max(first - beyond, 0), min(last + beyond, span.size)))
+    ys, xs = windows
     pixels = backend.asarray(tile[ys, xs], dtype=None).astype(xp.float32)
     pixels *= correction.gain[ys, xs]
     pixels += correction.bias[ys, xs]
     offsets = distortion.offsets(backend, *inside)
     moved = [offset + np.float32(s.fraction) for offset, s in zip(offsets, spans, strict=True)]
-    start = [box[2 * axis] - spans[axis].start - wanted[axis].start for axis in (0, 1)]
+    start = [box[2 * axis] - spans[axis].start - windows[axis].start for axis in (0, 1)]
     return _sample(backend, pixels, (start[0], start[1]), (moved[0], moved[1]))
 
 

@@ -1,4 +1,4 @@
-"""Whether two tiles show the same where they overlap: the same place, and as bright.
+"""Whether two tiles agree where they overlap, in place and in brightness.
 
 Measured on the tiles themselves, at the positions at which they are fused, and without anything
 that placed or flattened them: textures are compared by normalised cross-correlation, brightness
@@ -21,7 +21,7 @@ _FINE_PX, _COARSE_PX = 1.2, 6.0
 REACH_PX = 8
 #: Side of the cells whose brightness is compared.
 CELL_PX = 16
-#: A strip of fewer pixels on its shorter side says nothing.
+#: A strip of fewer pixels on its shorter side is not compared.
 LEAST_PX = 12
 
 
@@ -123,6 +123,6 @@ def _log_ratio(first: NDArray[np.float32], second: NDArray[np.float32]) -> tuple
         cells = cells.reshape(rows, side[0], columns, side[1])
         means.append(cells.mean(axis=(1, 3), dtype=np.float64).ravel())
     first_mean, second_mean = means
-    lit = np.minimum(first_mean, second_mean) > 0
-    ratio = np.log(first_mean[lit] / second_mean[lit])
-    return ratio, (first_mean[lit] + second_mean[lit]) / 2
+    positive = np.minimum(first_mean, second_mean) > 0
+    ratio = np.log(first_mean[positive] / second_mean[positive])
+    return ratio, (first_mean[positive] + second_mean[positive]) / 2

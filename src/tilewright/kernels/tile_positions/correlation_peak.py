@@ -11,8 +11,9 @@ from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints, fast
 
 Shift = tuple[int, int]
 
-#: Pixels that two strips must share along each axis; what their NCC means is judged by its
-#: chance. With 5 the true shift of a 6 % overlap of 256 px tiles was often not searched.
+#: Pixels that two strips must share along each axis; what their NCC means follows from its
+#: false-match probability. With 5 the true shift of a 6 % overlap of 256 px tiles was often not
+#: searched.
 MIN_OVERLAP_PX = 3
 #: Scores are compared after rounding to so many digits, so that both devices choose alike.
 SCORE_DIGITS = 4
@@ -25,7 +26,7 @@ _CROSS = ((-1, 0), (0, -1), (0, 1), (1, 0))
 
 
 @dataclass(frozen=True)
-class Climbed:
+class ClimbResult:
     """Best whole-pixel shift of n pairs: (n, 2) shift, and score, rival's score and pixels (n,)."""
 
     shift: Ints
@@ -62,7 +63,7 @@ def overlap(shape: tuple[int, int], shift: Shift) -> tuple[slice, slice, slice, 
     return a_y, a_x, b_y, b_x
 
 
-def strip_ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shift]]) -> Floats:
+def strip_ncc(backend: Backend, a: Array, b: Array, requests: list[tuple[int, Shift]]) -> Floats:
     """Return the NCC of (pair, shift) items; 0 where the overlap is too small or flat.
 
     The strips (n, y, x) are LoG-filtered, so their mean is 0 and is not subtracted.
@@ -70,26 +71,26 @@ def strip_ncc(backend: Backend, a: Array, b: Array, wanted: list[tuple[int, Shif
     xp = backend.xp
     shape = (a.shape[1], a.shape[2])
     sums = []
-    kept = []
-    for item, (pair, shift) in enumerate(wanted):
+    items = []
+    for item, (pair, shift) in enumerate(requests):
         where = overlap(shape, shift)
         if where is None:
             continue
         part_a, part_b = a[pair, where[0], where[1]], b[pair, where[2], where[3]]
-        kept.append(item)
+        items.append(item)
         sums.append(xp.einsum("ij,ij->", part_a, part_b))
         sums.append(xp.einsum("ij,ij->", part_a, part_a))
         sums.append(xp.einsum("ij,ij->", part_b, part_b))
-    out = np.zeros(len(wanted))
+    out = np.zeros(len(requests))
     if sums:
         host = np.asarray(backend.to_numpy(xp.stack(sums)), np.float64).reshape(-1, 3)
         energy = np.sqrt(host[:, 1] * host[:, 2])
         flat = energy <= FLAT * a.shape[1] * a.shape[2]
-        out[kept] = np.where(flat, 0.0, host[:, 0] / np.where(flat, 1.0, energy))
+        out[items] = np.where(flat, 0.0, host[:, 0] / np.where(flat, 1.0, energy))
     return np.round(out, SCORE_DIGITS)
 
 
-def climb(backend: Backend, a: Array, b: Array, starts: Ints, apart_px: float) -> Climbed:
+def climb(backend: Backend, a: Array, b: Array, starts: Ints, separation_px: float) -> ClimbResult:
     """Score candidate shifts, climb from the best and from its best rival, keep the better.
 
     Parameters
@@ -98,46 +99,52 @@ def climb(backend: Backend, a: Array, b: Array, starts: Ints, apart_px: float) -
         LoG-filtered strips.
     starts : ndarray of int64, shape (n, k, 2)
         Candidate shifts.
-    apart_px : float
+    separation_px : float
         Candidates nearer than this to the best are the same peak, not a rival.
     """
     count = len(starts)
     known: list[dict[Shift, float]] = [{} for _ in range(count)]
     _score_new(backend, a, b, known, [[(int(y), int(x)) for y, x in row] for row in starts])
-    tops = [_top_two(scores, apart_px) for scores in known]
+    tops = [_top_two(scores, separation_px) for scores in known]
     for _ in range(_CLIMB_STEPS):
-        asked = [[(y + dy, x + dx) for y, x in top for dy, dx in _CROSS] for top in tops]
-        if not _score_new(backend, a, b, known, asked):
+        requested = [[(y + dy, x + dx) for y, x in top for dy, dx in _CROSS] for top in tops]
+        if not _score_new(backend, a, b, known, requested):
             break
-        tops = [_top_two(scores, apart_px) for scores in known]
+        tops = [_top_two(scores, separation_px) for scores in known]
     shift = np.array([top[0] for top in tops], np.int64).reshape(count, 2)
     best = np.array([known[i][top[0]] for i, top in enumerate(tops)])
     second = np.array([known[i][top[1]] if len(top) > 1 else 0.0 for i, top in enumerate(tops)])
     size = np.maximum(np.array(a.shape[1:]) - np.abs(shift), 0).prod(axis=1)
-    return Climbed(shift, np.maximum(best, 0.0), np.maximum(second, 0.0), size.astype(np.float64))
+    return ClimbResult(
+        shift, np.maximum(best, 0.0), np.maximum(second, 0.0), size.astype(np.float64)
+    )
 
 
 def _score_new(
-    backend: Backend, a: Array, b: Array, known: list[dict[Shift, float]], asked: list[list[Shift]]
+    backend: Backend,
+    a: Array,
+    b: Array,
+    known: list[dict[Shift, float]],
+    requested: list[list[Shift]],
 ) -> bool:
     """Add the NCC of the shifts not known yet; return whether there were any."""
-    wanted = [
+    requests = [
         (pair, shift)
-        for pair, shifts in enumerate(asked)
+        for pair, shifts in enumerate(requested)
         for shift in dict.fromkeys(shifts)
         if shift not in known[pair]
     ]
-    for (pair, shift), score in zip(wanted, strip_ncc(backend, a, b, wanted), strict=True):
+    for (pair, shift), score in zip(requests, strip_ncc(backend, a, b, requests), strict=True):
         known[pair][shift] = float(score)
-    return bool(wanted)
+    return bool(requests)
 
 
-def _top_two(scores: dict[Shift, float], apart_px: float) -> list[Shift]:
+def _top_two(scores: dict[Shift, float], separation_px: float) -> list[Shift]:
     """Return the best shift and the best one far from it; ties to the smaller (y, x)."""
     ranked = sorted(scores, key=lambda shift: (-scores[shift], shift))
     best = ranked[0]
     for other in ranked[1:]:
-        if max(abs(other[0] - best[0]), abs(other[1] - best[1])) > apart_px:
+        if max(abs(other[0] - best[0]), abs(other[1] - best[1])) > separation_px:
             return [best, other]
     return [best]
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend, Floats, Ints
-from tilewright.kernels.device_memory import Smallest, in_parts
-from tilewright.kernels.tile_positions.chance import Pattern
+from tilewright.kernels.device_memory import OomHint, map_with_oom_split
 from tilewright.kernels.tile_positions.correlation_peak import strip_ncc
+from tilewright.kernels.tile_positions.false_match import Pattern
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
 from tilewright.kernels.tile_positions.phase_correlation import (
     StripShifts,
@@ -55,7 +55,7 @@ _PROBES = 8
 _REPAIR_POWER = 4
 #: Pairs per batch: a CPU core keeps 8 in its cache, a GPU wants many.
 _CPU_BATCH, _GPU_BATCH = 8, 128
-SMALLEST = Smallest("tile_positions", "the strips of one pair of tiles")
+OOM_HINT = OomHint("tile_positions", "the strips of one pair of tiles")
 #: A score that its best rival reaches by this factor is ambiguous.
 _RIVAL_FACTOR = 1.15
 #: The climb to the peak may leave the search window by so much.
@@ -77,7 +77,7 @@ class Overlaps:
         Standard error that correlation claims; right up to a common factor.
     score : ndarray of float64, shape (m,)
         NCC of the filtered strips.
-    chance : ndarray of float64, shape (m,)
+    false_match_probability : ndarray of float64, shape (m,)
         Probability that strips without a common signal show such a score, 1 where the peak
         has a rival of its own height or lies outside the search window.
     """
@@ -86,7 +86,7 @@ class Overlaps:
     displacement_px: Floats
     sigma_px: Floats
     score: Floats
-    chance: Floats
+    false_match_probability: Floats
 
 
 def in_memory(shape: tuple[int, ...]) -> Strips:
@@ -94,9 +94,9 @@ def in_memory(shape: tuple[int, ...]) -> Strips:
     return np.empty(shape, np.float32)
 
 
-def chosen_strips(strips: Strips, chosen: Ints) -> NDArray[np.float32]:
+def select_strips(strips: Strips, selection: Ints) -> NDArray[np.float32]:
     """Return the strips of these numbers."""
-    return np.stack([strips[int(i)] for i in chosen])
+    return np.stack([strips[int(i)] for i in selection])
 
 
 def batches(count: int, size: int = _CPU_BATCH) -> list[slice]:
@@ -126,8 +126,8 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
         return 0
     most = min(int(np.log(count + 0.5) / np.log(3.0)), _REPAIR_POWER)
     power = 3**most if count >= 9 else count
-    chosen = np.linspace(0, count - 1, power).round().astype(np.int64)
-    level = [backend.asarray(strips[int(i)]) for i in chosen]
+    selection = np.linspace(0, count - 1, power).round().astype(np.int64)
+    level = [backend.asarray(strips[int(i)]) for i in selection]
     while count >= 9 and len(level) > 3:
         third = len(level) // 3
         level = [
@@ -195,21 +195,21 @@ def choose_sigma(
     """
     scores: dict[float, list[float]] = {}
     for plan, a, b in zip(plans, firsts, seconds, strict=True):
-        texture = np.minimum(*(_texture(strips) for strips in (a, b)))
-        chosen = np.sort(np.argsort(-np.round(texture, 1), kind="stable")[:_PROBES])
-        part = [backend.asarray(chosen_strips(strips, chosen)) for strips in (a, b)]
+        spread = np.minimum(*(_spread(strips) for strips in (a, b)))
+        selection = np.sort(np.argsort(-np.round(spread, 1), kind="stable")[:_PROBES])
+        part = [backend.asarray(select_strips(strips, selection)) for strips in (a, b)]
         guess = correlate_strips(
-            backend, part[0], part[1], plan.expected_px[chosen], plan.max_shift_px, 2.2
+            backend, part[0], part[1], plan.expected_px[selection], plan.max_shift_px, 2.2
         )
-        found = np.flatnonzero(guess.score > np.maximum(1.5 * guess.second, _LEAST_SCORE))
+        matched = np.flatnonzero(guess.score > np.maximum(1.5 * guess.second, _LEAST_SCORE))
         shift = np.rint(guess.shift_px / 2.0).astype(np.int64)
-        wanted = [(int(i), (int(shift[i, 0]), int(shift[i, 1]))) for i in found]
-        if wanted:
+        requests = [(int(i), (int(shift[i, 0]), int(shift[i, 1]))) for i in matched]
+        if requests:
             with backend.fft_threads():
                 for width in SIGMAS_PX:
                     small = [filter_strips(backend, strips, width) for strips in part]
                     scores.setdefault(width, []).extend(
-                        strip_ncc(backend, small[0], small[1], wanted)
+                        strip_ncc(backend, small[0], small[1], requests)
                     )
     if not scores:
         return SIGMAS_PX[1]
@@ -220,7 +220,8 @@ def choose_sigma(
     return SIGMAS_PX[min(best, int(widest))]
 
 
-def _texture(strips: Strips) -> Floats:
+def _spread(strips: Strips) -> Floats:
+    """Return the standard deviation (n,) of strips."""
     parts = [strips[part][:, ::4, ::4].std(axis=(1, 2)) for part in batches(strips.shape[0])]
     return np.concatenate(parts)
 
@@ -234,7 +235,7 @@ def measure_overlaps(
     progress: Callable[[int], object] = int,
     allocate: Allocate = in_memory,
 ) -> Overlaps:
-    """Correlate all strips in batches and say how probable chance is.
+    """Correlate all strips in batches, with the probability of a false match.
 
     Parameters
     ----------
@@ -243,55 +244,70 @@ def measure_overlaps(
     firsts, seconds : sequence of Strips, each (m, y, x)
         Strips of tiles a and b of every plan, hot pixels repaired.
     progress : callable
-        Told the number of edges done after each batch.
+        Called with the number of edges of each batch that is done.
     allocate : callable
         Makes the place of filtered strips, a fourth of the others.
     """
-    size = _CPU_BATCH if backend.device == "cpu" else _GPU_BATCH
-    single = replace(backend, workers=1)
+    results: list[StripShifts] = []
+    with ThreadPoolExecutor(max(1, backend.workers)) as pool:
+        correlator = _Correlator(backend, pool, sigma_px, allocate)
+        jobs = []
+        for plan, first, second in zip(plans, firsts, seconds, strict=True):
+            (a, sum_a), (b, sum_b) = correlator.filter(first), correlator.filter(second)
+            pattern = Pattern(backend.asarray(sum_a), backend.asarray(sum_b), a.shape[0])
+            jobs.append(correlator.correlate(plan, a, b, pattern))
+        for parts in chain.from_iterable(jobs):
+            results.extend(parts)
+            progress(sum(len(part.score) for part in parts))
+    return _overlaps(plans, results, sigma_px)
 
-    def in_batches(work: Callable[[slice], T], count: int) -> Iterator[list[T]]:
-        return pool.map(
-            lambda part: in_parts(single, work, part, halves, SMALLEST), batches(count, size)
+
+class _Correlator:
+    """Filters and correlates strips batch by batch in the threads of a pool."""
+
+    def __init__(
+        self, backend: Backend, pool: ThreadPoolExecutor, sigma_px: float, allocate: Allocate
+    ) -> None:
+        self._backend, self._pool = replace(backend, workers=1), pool
+        self._sigma_px, self._allocate = sigma_px, allocate
+        self._size = _CPU_BATCH if backend.device == "cpu" else _GPU_BATCH
+
+    def _in_batches(self, work: Callable[[slice], T], count: int) -> Iterator[list[T]]:
+        return self._pool.map(
+            lambda part: map_with_oom_split(self._backend, work, part, halves, OOM_HINT),
+            batches(count, self._size),
         )
 
-    def filtered(strips: Strips) -> tuple[Strips, NDArray[np.float32]]:
+    def filter(self, strips: Strips) -> tuple[Strips, NDArray[np.float32]]:
         """Return filtered strips, and the sum of all, each divided by its norm."""
         count, *whole = strips.shape
-        small = allocate((count, *filtered_shape((whole[0], whole[1]), sigma_px)))
+        small = self._allocate((count, *filtered_shape((whole[0], whole[1]), self._sigma_px)))
 
         def work(part: slice) -> NDArray[np.float32]:
-            some = backend.to_numpy(filter_strips(single, strips[part], sigma_px))
+            pixels = filter_strips(self._backend, strips[part], self._sigma_px)
+            some = self._backend.to_numpy(pixels)
             small[part] = some
             return _unit_sum(np.asarray(some, np.float32))
 
         total = np.zeros(small.shape[1:], np.float32)
-        for sums in in_batches(work, count):
+        for sums in self._in_batches(work, count):
             for one in sums:
                 total += one
         return small, total
 
-    def correlated(
-        plan: StripPlan, a: Strips, b: Strips, pattern: Pattern
+    def correlate(
+        self, plan: StripPlan, a: Strips, b: Strips, pattern: Pattern
     ) -> Iterator[list[StripShifts]]:
+        """Start to correlate filtered strips; yields the shifts of each batch."""
+
         def work(part: slice) -> StripShifts:
-            expected, reach = plan.expected_px[part], plan.max_shift_px
-            found = correlate_filtered(single, a[part], b[part], expected, reach, sigma_px, pattern)
-            return found._replace(shift_px=plan.displacement(found.shift_px))
+            expected, reach, sigma_px = plan.expected_px[part], plan.max_shift_px, self._sigma_px
+            shifts = correlate_filtered(
+                self._backend, a[part], b[part], expected, reach, sigma_px, pattern
+            )
+            return shifts._replace(shift_px=plan.displacement(shifts.shift_px))
 
-        return in_batches(work, a.shape[0])
-
-    found = []
-    with ThreadPoolExecutor(max(1, backend.workers)) as pool:
-        jobs = []
-        for plan, first, second in zip(plans, firsts, seconds, strict=True):
-            (a, sum_a), (b, sum_b) = filtered(first), filtered(second)
-            pattern = Pattern(backend.asarray(sum_a), backend.asarray(sum_b), a.shape[0])
-            jobs.append(correlated(plan, a, b, pattern))
-        for results in chain.from_iterable(jobs):
-            found.extend(results)
-            progress(sum(len(result.score) for result in results))
-    return _overlaps(plans, found, sigma_px)
+        return self._in_batches(work, a.shape[0])
 
 
 def _unit_sum(strips: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -307,20 +323,20 @@ def halves(part: slice) -> list[slice]:
     return [slice(part.start, cut), slice(cut, part.stop)] if cut > part.start else []
 
 
-def _overlaps(plans: list[StripPlan], found: list[StripShifts], filter_px: float) -> Overlaps:
-    """Join the batches; a shift outside the window, or with a rival, is chance's."""
+def _overlaps(plans: list[StripPlan], results: list[StripShifts], filter_px: float) -> Overlaps:
+    """Join the batches; a shift outside the window, or with a rival, is a false match."""
     pairs = np.concatenate([np.zeros((0, 2), np.int64), *(plan.pairs for plan in plans)])
-    if not found:
+    if not results:
         return Overlaps(pairs, np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), np.zeros(0))
-    displacement, score, rival, curvature, pixels, chance = (
-        np.concatenate(parts) for parts in zip(*found, strict=True)
+    displacement, score, rival, curvature, pixels, probability = (
+        np.concatenate(parts) for parts in zip(*results, strict=True)
     )
     nominal = np.concatenate([plan.displacement(plan.expected_px) for plan in plans])
     reach = np.concatenate([np.full(len(plan.pairs), plan.max_shift_px) for plan in plans])
     inside = np.abs(displacement - nominal).max(axis=1) <= reach + _BEYOND_PX
     clear = np.round(score, 3) > np.round(_RIVAL_FACTOR * rival, 3)
     usable = inside & clear & (curvature > 0).all(axis=1)
-    # Across a narrow strip its taper bends the correlation too, and tells of no specimen.
+    # Across a narrow strip its taper bends the correlation too, and shows no specimen.
     across = np.concatenate([np.full(len(p.pairs), p.shape[1] < p.shape[0], int) for p in plans])
     bend, each = curvature.copy(), np.arange(len(across))
     bend[each, across] = curvature.min(axis=1)
@@ -336,5 +352,5 @@ def _overlaps(plans: list[StripPlan], found: list[StripShifts], filter_px: float
         displacement,
         np.sqrt(variance),
         score,
-        np.where(usable, chance, 1.0),
+        np.where(usable, probability, 1.0),
     )

@@ -2,7 +2,7 @@
 
 Brown's model (Photogrammetric Engineering 37, 1971) with one radial and two decentring terms.
 With ``q`` the place in a tile less its middle, over half its diagonal (so that ``|q|`` is 1 at the
-corners) the specimen seen there lies off by
+corners) the specimen there lies off by
 
     radial * |q|^2 q + |q|^2 p + 2 (p . q) q
 
@@ -84,8 +84,8 @@ class Distortion:
             offset = -self(middle + half * place + offset)
         powers = [np.vander(axis, _DEGREE + 1, increasing=True) for axis in place.T]
         design = np.einsum("ni,nj->nij", *powers).reshape(len(place), -1)
-        fitted = np.linalg.lstsq(design, offset, rcond=None)[0]
-        return np.asarray(fitted.T.reshape(2, _DEGREE + 1, _DEGREE + 1))
+        coefficients = np.linalg.lstsq(design, offset, rcond=None)[0]
+        return np.asarray(coefficients.T.reshape(2, _DEGREE + 1, _DEGREE + 1))
 
     @cached_property
     def reach_px(self) -> int:

@@ -2,7 +2,7 @@
 
 A place of the specimen that tile a shows at ``u_a`` and tile b at ``u_b`` says
 ``u_a - u_b = position(b) - position(a) + d(u_b) - d(u_a)`` for a field ``d`` that all tiles share.
-Each overlap is cut into blocks along its length; its own translation is left free, so the tiles'
+Each overlap is cut into blocks along its length; its own translation is free, so the tiles'
 positions have no part in the fit. All of it is float64 on the host.
 """
 
@@ -17,17 +17,17 @@ import numpy as np
 from scipy.special import ndtri, stdtr
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
-from tilewright.kernels.device_memory import in_parts
-from tilewright.kernels.tile_positions.chance import along
+from tilewright.kernels.device_memory import map_with_oom_split
 from tilewright.kernels.tile_positions.correlation_peak import climb, subpixel
 from tilewright.kernels.tile_positions.displacements import (
-    SMALLEST,
+    OOM_HINT,
     Strips,
     batches,
-    chosen_strips,
     halves,
+    select_strips,
 )
 from tilewright.kernels.tile_positions.distortion import Distortion, basis
+from tilewright.kernels.tile_positions.false_match import along
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
 from tilewright.kernels.tile_positions.phase_correlation import STRIDE, filter_strips
 
@@ -35,24 +35,24 @@ from tilewright.kernels.tile_positions.phase_correlation import STRIDE, filter_s
 _BLOCKS, _LEAST_BLOCK = 8, 14
 #: Part of a strip's length that the other strip shares at the usual tolerance of a stage.
 _SHARED = 0.94
-#: Overlaps of one direction that are looked at; more make the field no surer than it need be.
+#: Overlaps of one direction that are measured; more make the field no surer than it need be.
 _MOST = 96
 #: Pairs of strips per batch.
 _BATCH = 8
-#: NCC below which a block's displacement is left.
+#: NCC below which a block does not count.
 _LEAST_SCORE = 0.3
 #: Blocks farther than this from their overlap's displacement show something else, px.
 _FARTHEST_PX = 8.0
 _ROUNDS = 10
 #: Residuals beyond so many robust standard deviations count less and less (Cauchy).
 _CAUCHY = 2.5
-#: Spread of the terms known beforehand, as a share of half the diagonal: microscopes have less.
-_BELIEF = 0.02
+#: Prior spread of the terms, as a share of half the diagonal: microscopes have less.
+_PRIOR_SHARE = 0.02
 #: A spread by the median knows as much as the root mean square of this part of the values.
 _MEDIAN_SHARE = 0.37
 #: Both halves' overlaps must say so by this many standard errors: chance does in 3e-5 of sets.
 SURE = 4.0
-#: A smaller displacement of the corners is left, px: it is the error of a good position.
+#: A smaller displacement of the corners is not corrected, px: it is the error of a good position.
 LEAST_CORNER_PX = 0.2
 
 
@@ -80,7 +80,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class DistortionFit:
-    """A field, and what held-out overlaps say of it.
+    """A field, and its test on held-out overlaps.
 
     Attributes
     ----------
@@ -107,10 +107,11 @@ class DistortionFit:
     blocks: int
     used: bool
 
-    def refined(self, left: DistortionFit) -> DistortionFit:
+    def refined(self, residual: DistortionFit) -> DistortionFit:
         """Return this fit with the field added that strips show after its correction."""
-        field = self.distortion.with_terms(self.distortion.terms_px + left.distortion.terms_px)
-        return replace(self, distortion=field, terms_sigma_px=left.terms_sigma_px)
+        terms = self.distortion.terms_px + residual.distortion.terms_px
+        field = self.distortion.with_terms(terms)
+        return replace(self, distortion=field, terms_sigma_px=residual.terms_sigma_px)
 
 
 def measure_blocks(
@@ -133,7 +134,7 @@ def measure_blocks(
     sigma_px : float
         Width of the Laplacian of Gaussian.
     """
-    found: list[Blocks] = []
+    results: list[Blocks] = []
     start = 0
     single = replace(backend, workers=1)
     with ThreadPoolExecutor(max(1, backend.workers)) as pool:
@@ -141,39 +142,39 @@ def measure_blocks(
             here = np.flatnonzero(accepted[start : start + len(plan.pairs)])
             if len(here) > _MOST:
                 here = here[np.linspace(0, len(here) - 1, _MOST).round().astype(np.int64)]
-            moved = displacement_px[start + here]
-            measure = _Measure(single, plan, a, b, here, moved, start, sigma_px)
+            moves = displacement_px[start + here]
+            measure = _Measure(single, plan, a, b, here, moves, start, sigma_px)
             for parts in pool.map(measure.batch, batches(len(here), _BATCH)):
-                found.extend(parts)
+                results.extend(parts)
             start += len(plan.pairs)
-    if not found:
+    if not results:
         return Blocks(np.zeros(0, np.int64), *(np.zeros((0, 2)) for _ in range(3)))
-    columns = zip(*((f.overlap, f.place_px, f.displacement_px, f.precision) for f in found),
+    columns = zip(*((f.overlap, f.place_px, f.displacement_px, f.precision) for f in results),
                   strict=True)  # fmt: skip
     return Blocks(*(np.concatenate(column) for column in columns))
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """Blocks of the chosen overlaps of one plan."""
+    """Blocks of the selected overlaps of one plan."""
 
     backend: Backend
     plan: StripPlan
     firsts: Strips
     seconds: Strips
-    chosen: Ints
+    selection: Ints
     displacement_px: Floats
     number: int
     sigma_px: float
 
     def batch(self, part: slice) -> list[Blocks]:
-        """Return the blocks of some of the chosen overlaps."""
-        return in_parts(self.backend, self._blocks, part, halves, SMALLEST)
+        """Return the blocks of some of the selected overlaps."""
+        return map_with_oom_split(self.backend, self._blocks, part, halves, OOM_HINT)
 
     def _blocks(self, part: slice) -> Blocks:
         backend, sigma_px = self.backend, self.sigma_px
-        pairs = self.chosen[part]
-        both = (chosen_strips(strips, pairs) for strips in (self.firsts, self.seconds))
+        pairs = self.selection[part]
+        both = (select_strips(strips, pairs) for strips in (self.firsts, self.seconds))
         a, b = (filter_strips(backend, strips, sigma_px) for strips in both)
         shift = (self.displacement_px[part] - self.plan.displacement(np.zeros(2))) / STRIDE
         whole = np.rint(shift).astype(np.int64)
@@ -215,7 +216,7 @@ class _Measure:
         )
 
     def _middles(self, blocks: Array, across: Ints) -> Floats:
-        """Return the middle (n, 2) of the structure in blocks, of what tile a sees too."""
+        """Return the middle (n, 2) of the structure in blocks, of what tile a shows too."""
         width = blocks.shape[2]
         column = np.arange(width)[None, :] + across[:, None]
         inside = self.backend.asarray((column >= 0) & (column < width))
@@ -243,13 +244,13 @@ def meeting_lines(plans: Sequence[StripPlan], shape: tuple[int, int]) -> tuple[f
 
     The lines of a direction without overlaps are those of the other one.
     """
-    found: dict[int, float] = {}
+    lines: dict[int, float] = {}
     for plan in plans:
         steps = np.abs(np.median(plan.displacement(plan.expected_px), axis=0)) / shape
         axis = int(np.argmax(steps))
-        found[axis] = min(float(steps[axis]), 1.0)
-    either = next(iter(found.values()), 1.0)
-    return found.get(0, either), found.get(1, either)
+        lines[axis] = min(float(steps[axis]), 1.0)
+    either = next(iter(lines.values()), 1.0)
+    return lines.get(0, either), lines.get(1, either)
 
 
 def fit_distortion(
@@ -281,39 +282,47 @@ def fit_distortion(
     half = np.empty(len(numbers), np.int64)
     half[np.argsort(count < 2, kind="stable")] = np.arange(len(numbers)) % 2
     half = half[which].repeat(2)
-    belief = _BELIEF * float(np.hypot(*shape)) / 2.0
-    terms, covariance, scale, keep = rows.fit(np.ones(len(half), bool), belief)
-    rows = replace(rows, precision=rows.precision * keep / scale**2)
+    prior = _PRIOR_SHARE * float(np.hypot(*shape)) / 2.0
+    terms, covariance, scale, robust = rows.fit(np.ones(len(half), bool), prior)
+    rows = replace(rows, precision=rows.precision * robust / scale**2)
     # Overlaps whose blocks err together make the test and the errors less sure.
     together = rows.overdispersion(terms)
     freedom = _MEDIAN_SHARE * max(len(half) - 2 * len(numbers) - 3, 1)
-    z, before, after = [], 0.0, 0.0
-    for number in (0, 1):
-        other, *_ = rows.fit(half != number, belief)
-        test, squares = rows.held_out(half == number, other)
-        z.append(_normal(test / math.sqrt(together), freedom))
-        before, after = before + squares[0], after + squares[1]
-    per_px = float(rows.precision.sum())
+    z, before, after = _held_out_test(rows, half, prior, together, freedom)
     field = Distortion(0.0, 0.0, 0.0, shape, meeting).with_terms(terms)
     return DistortionFit(
         field,
         np.sqrt(np.diag(covariance) * together),
-        (z[0], z[1]),
-        (math.sqrt(before / per_px), math.sqrt(after / per_px)),
+        z,
+        (before, after),
         len(numbers),
         len(which),
         min(z) > SURE and after < before and field.corner_px >= LEAST_CORNER_PX,
     )
 
 
+def _held_out_test(
+    rows: _Rows, half: Ints, prior_px: float, together: float, freedom: float
+) -> tuple[tuple[float, float], float, float]:
+    """Return both halves' scores, and the rms of held-out blocks without and with the field."""
+    z, before, after = [], 0.0, 0.0
+    for number in (0, 1):
+        other, *_ = rows.fit(half != number, prior_px)
+        test, squares = rows.held_out(half == number, other)
+        z.append(_normal(test / math.sqrt(together), freedom))
+        before, after = before + squares[0], after + squares[1]
+    per_px = float(rows.precision.sum())
+    return (z[0], z[1]), math.sqrt(before / per_px), math.sqrt(after / per_px)
+
+
 def _normal(t: float, freedom: float) -> float:
-    """Return the standard errors of a normal distribution that chance exceeds as often as ``t``.
+    """Return the standard errors of a normal distribution that are exceeded as often as ``t``.
 
     >>> round(_normal(6.2, 11.0), 2), round(_normal(-1.0, 1e6), 2)
     (3.99, -1.0)
     """
-    chance = float(stdtr(freedom, -t))
-    return -float(ndtri(min(max(chance, 1e-300), 1.0 - 1e-16)))
+    tail = float(stdtr(freedom, -t))
+    return -float(ndtri(min(max(tail, 1e-300), 1.0 - 1e-16)))
 
 
 @dataclass(frozen=True)
@@ -330,10 +339,10 @@ class _Rows:
         cls, blocks: Blocks, which: Ints, shape: tuple[int, int], meeting: tuple[float, float]
     ) -> _Rows:
         places = (blocks.place_px, blocks.place_px + blocks.displacement_px)
-        seen = [basis(place, shape, meeting) for place in places]
+        terms = [basis(place, shape, meeting) for place in places]
         group = (2 * which[:, None] + np.arange(2)).ravel()
         value = blocks.displacement_px.ravel()
-        return cls(value, (seen[0] - seen[1]).reshape(-1, 3), blocks.precision.ravel(), group)
+        return cls(value, (terms[0] - terms[1]).reshape(-1, 3), blocks.precision.ravel(), group)
 
     def centred(self, weight: Floats) -> tuple[Floats, Floats]:
         """Return residuals and terms less their group's weighted mean."""
@@ -344,25 +353,25 @@ class _Rows:
             columns.append(column - mean[self.group])
         return columns[0], np.stack(columns[1:], axis=1)
 
-    def fit(self, rows: Bools, belief_px: float) -> tuple[Floats, Floats, float, Floats]:
+    def fit(self, rows: Bools, prior_px: float) -> tuple[Floats, Floats, float, Floats]:
         """Return terms (3,), their covariance, the scale of the errors and the weights (n,)."""
-        keep = rows.astype(np.float64)
+        robust = rows.astype(np.float64)
         terms, scale = np.zeros(3), 0.0
         count = int(np.count_nonzero(rows))
         freedom = max(count - len(np.unique(self.group[rows])), 1)
         for _ in range(_ROUNDS):
-            weight = self.precision * keep
+            weight = self.precision * robust
             value, design = self.centred(weight)
-            left = (value - design @ terms) * np.sqrt(self.precision)
-            seen = 1.4826 * float(np.median(np.abs(left[rows])))
-            scale = max(seen * math.sqrt(count / freedom), 1e-9)
-            keep = rows * 1.0 / (1.0 + (left / (_CAUCHY * scale)) ** 2)
-            weight = self.precision * keep / scale**2
+            residual = (value - design @ terms) * np.sqrt(self.precision)
+            spread = 1.4826 * float(np.median(np.abs(residual[rows])))
+            scale = max(spread * math.sqrt(count / freedom), 1e-9)
+            robust = rows * 1.0 / (1.0 + (residual / (_CAUCHY * scale)) ** 2)
+            weight = self.precision * robust / scale**2
             value, design = self.centred(weight)
-            normal = (design * weight[:, None]).T @ design + np.eye(3) / belief_px**2
+            normal = (design * weight[:, None]).T @ design + np.eye(3) / prior_px**2
             covariance = np.asarray(np.linalg.inv(normal), np.float64)
             terms = np.asarray(covariance @ (design.T @ (weight * value)), np.float64)
-        return terms, covariance, scale, keep
+        return terms, covariance, scale, robust
 
     def held_out(self, rows: Bools, terms: Floats) -> tuple[float, tuple[float, float]]:
         """Return the score in standard errors, and squared residuals without and with the field."""

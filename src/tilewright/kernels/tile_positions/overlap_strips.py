@@ -51,26 +51,26 @@ def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Ints, I
 
     Tile b lies below (axis 0) or to the right (axis 1) of tile a, moved sideways by less than
     half a tile. Only nearest neighbours: with overlaps above one half the next but one
-    overlaps too, and tells nothing new. Pairs are sorted by (axis, a, b).
+    overlaps too, and adds nothing. Pairs are sorted by (axis, a, b).
     """
     nominal = np.asarray(nominal_px, np.float64).reshape(-1, 2)
     size = np.asarray(tile_shape, np.float64)
-    found = cKDTree(nominal / size).query_pairs(1.0, p=np.inf, output_type="ndarray")
-    pairs = np.asarray(found, np.int64).reshape(-1, 2)
+    near = cKDTree(nominal / size).query_pairs(1.0, p=np.inf, output_type="ndarray")
+    pairs = np.asarray(near, np.int64).reshape(-1, 2)
     step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
     axis = (np.abs(step[:, 1] / size[1]) > np.abs(step[:, 0] / size[0])).astype(np.int64)
     each = np.arange(len(pairs))
     along, across = step[each, axis], step[each, 1 - axis]
     pairs[along < 0] = pairs[along < 0][:, ::-1]
     length = np.abs(along)
-    keep = (size[axis] - length >= MIN_OVERLAP_PX) & (length >= 0.05 * size[axis])
+    valid = (size[axis] - length >= MIN_OVERLAP_PX) & (length >= 0.05 * size[axis])
     # Diagonal neighbours move as far across as along; a brick-like stage half as far.
-    keep &= np.abs(across) < np.minimum(0.5 * size[1 - axis], 0.75 * length)
+    valid &= np.abs(across) < np.minimum(0.5 * size[1 - axis], 0.75 * length)
     for number in (0, 1):
-        here = keep & (axis == number)
+        here = valid & (axis == number)
         if here.any():
-            keep &= ~here | (length <= 1.4 * np.quantile(length[here], 0.25))
-    pairs, axis = pairs[keep], axis[keep]
+            valid &= ~here | (length <= 1.4 * np.quantile(length[here], 0.25))
+    pairs, axis = pairs[valid], axis[valid]
     order = np.lexsort((pairs[:, 1], pairs[:, 0], axis))
     return pairs[order], axis[order]
 
@@ -117,8 +117,8 @@ def _plan(
     if max_shift_px is None:
         max_shift_px = max(8.0, min(0.03 * min(tile_shape), 0.5 * float(np.median(shared))))
     # Half the tolerance beyond the overlap: a stage step that fell short shows more of it.
-    wanted = math.ceil(float(shared.max()) + 0.5 * max_shift_px)
-    width = min(wanted, size, max(math.ceil(_WIDEST * size), 4 * MIN_OVERLAP_PX))
+    least_width = math.ceil(float(shared.max()) + 0.5 * max_shift_px)
+    width = min(least_width, size, max(math.ceil(_WIDEST * size), 4 * MIN_OVERLAP_PX))
     inset = max(0, math.floor((float(np.median(shared)) - width) / 2.0))
     shape, first, second = list(tile_shape), [0, 0], [0, 0]
     shape[axis], first[axis], second[axis] = width, size - width - inset, inset

@@ -15,8 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Floats, Ints, fast_len
-from tilewright.kernels.tile_positions.chance import Pattern, along, chance, rolled_null, witnesses
 from tilewright.kernels.tile_positions.correlation_peak import MIN_OVERLAP_PX, climb, subpixel
+from tilewright.kernels.tile_positions.false_match import (
+    Pattern,
+    along,
+    false_match_probability,
+    match_evidence,
+    null_sample,
+)
 
 #: Correlation works on every second pixel of the filtered strips.
 STRIDE = 2
@@ -29,23 +35,23 @@ _NARROW_PX, _NARROW_PASSES, _PASSES = 24, 6, 2
 
 
 class StripShifts(NamedTuple):
-    """What correlation says about n pairs of strips.
+    """Shifts of n pairs of strips by correlation.
 
     Attributes
     ----------
     shift_px : ndarray of float64, shape (n, 2)
         (y, x) such that ``a[p + shift] == b[p]``.
     score : ndarray of float64, shape (n,)
-        NCC of the filtered strips at the best shift; 0 where nothing can be said.
+        NCC of the filtered strips at the best shift; 0 where it is unknown.
     second : ndarray of float64, shape (n,)
         NCC of the best rival peak.
     curvature : ndarray of float64, shape (n, 2)
         Minus the second derivative (y, x) of the normalised correlation at its peak, px⁻².
     pixels : ndarray of float64, shape (n,)
         Number of pixels that overlap at the shift.
-    chance : ndarray of float64, shape (n,)
+    false_match_probability : ndarray of float64, shape (n,)
         Probability that strips without a common signal reach the score anywhere in the search
-        window; see :mod:`tilewright.kernels.tile_positions.chance`.
+        window; see :mod:`tilewright.kernels.tile_positions.false_match`.
     """
 
     shift_px: Floats
@@ -53,7 +59,7 @@ class StripShifts(NamedTuple):
     second: Floats
     curvature: Floats
     pixels: Floats
-    chance: Floats
+    false_match_probability: Floats
 
 
 def correlate_strips(
@@ -103,15 +109,15 @@ def correlate_filtered(
         fine = subpixel(backend, a, b, best.shift, passes)
     score = np.maximum(best.score, fine.score)
     sigma = sigma_px / STRIDE
-    null = rolled_null(backend, plain, a, b, expected, reach, sigma)
-    witness = witnesses(backend, a, b, best.shift, sigma, pattern)
+    null = null_sample(backend, plain, a, b, expected, reach, sigma)
+    evidence = match_evidence(backend, a, b, best.shift, sigma, pattern)
     return StripShifts(
         STRIDE * (best.shift + fine.delta_px),
         score,
         best.second,
         fine.curvature / STRIDE**2,
         best.pixels * STRIDE**2,
-        chance(best.score, null, witness),
+        false_match_probability(best.score, null, evidence),
     )
 
 
@@ -215,7 +221,7 @@ def _highest_peaks(
     out = np.repeat(centre[:, None, :], _PEAKS, axis=1)
     order = np.argsort(-ranked, axis=1, kind="stable")[:, :_PEAKS]
     for k in range(order.shape[1]):
-        found = np.take_along_axis(ranked, order[:, k, None], 1)[:, 0] > 0
+        is_found = np.take_along_axis(ranked, order[:, k, None], 1)[:, 0] > 0
         place = centre - reach + np.stack(np.divmod(order[:, k], wide), axis=1)
-        out[found, k] = place[found]
+        out[is_found, k] = place[is_found]
     return out

@@ -1,74 +1,51 @@
 """Tile positions from measured displacements: robust sparse least squares with a stage prior.
 
-All in float64 on the host: a grid has hundreds of tiles, and rounding would be seen.
-
-Displacements are believed at a stated rate of false accepts. One that chance gave lies anywhere
-in the search window, so agreement with what is known besides is evidence: a loop of four overlaps
-that closes, or the stage's own model. The probability of chance times that of such an agreement
-is compared with the rate.
+All in float64 on the host: a grid has hundreds of tiles, and float32 would round visibly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse import csgraph
 from scipy.sparse.linalg import SuperLU, splu
 
 from tilewright.kernels.backend import Bools, Floats, Ints
+from tilewright.kernels.tile_positions.edge_acceptance import accept_edges, stage_fits
 
 #: Spread that stages show in skew and scale, px per px: 1 degree is 0.017.
 _SKEW = 0.02
 #: Correlation's own error estimate is too small by this much (1.5 to 2.1 on truth sets of 60 to
-#: 1500 electrons and 5 to 10 % overlap); twenty residuals' worth of belief in it, so that the few
-#: loops of a sparse set do not claim more.
+#: 1500 electrons and 5 to 10 % overlap); a prior of twenty residuals, so that the few loops of a
+#: sparse set do not claim more.
 _OVERCONFIDENCE = 1.7
-_BELIEF = 20.0
-#: Residuals' worth of belief in a stage that uses its whole tolerance.
-_STAGE_BELIEF = 2.0
+_PRIOR_RESIDUALS = 20.0
+#: Prior of a stage that uses its whole tolerance, in residuals.
+_STAGE_PRIOR = 2.0
 #: Smallest error of an edge: interpolation and residual distortion, px.
 _FLOOR_PX = 0.002
 _ROUNDS = 12
-#: Probability per overlap of accepting a displacement that chance gave.
-FALSE_ACCEPTS = 1e-4
-#: Overlaps less certain than this close no loop and are never believed.
-_LEAST_CERTAIN = 0.2
-#: Part of the overlaps in a loop that closes which hold no common signal, known beforehand.
-_ASTRAY = 0.1
-#: Loops and the stage are two opportunities to agree by chance.
-_OPPORTUNITIES = 2.0
-#: Agreement is not counted finer than this, px: half a pixel of the filtered strips is 1 px.
-_FINEST_PX = 0.1
-#: Believed overlaps that make a stage model.
-_LEAST_FOR_STAGE = 4
-#: Farther from the stage's model, in its spreads, nothing is confirmed by it.
-_STAGE_REACH = 3.0
-#: Without a loop, the rate falls with the distance from the stage's model as a normal density
-#: would, down to this part.
-_LEAST_RATE = 1e-3
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Positions of n tiles and what m edges say about them.
+    """Positions of n tiles and the m edges behind them.
 
     Attributes
     ----------
     position_px : ndarray of float64, shape (n, 2)
         (y, x), with the smallest y and the smallest x at 0.
     sigma_px : ndarray of float64, shape (n,)
-        Standard error per axis relative to the mean of island 0 (of the whole grid where no
+        Standard error per axis relative to the mean of component 0 (of the whole grid where no
         two tiles are tied).
-    island : ndarray of int64, shape (n,)
+    component : ndarray of int64, shape (n,)
         Connected component by accepted edges, 0 the largest, ties to the lowest tile.
     accepted : ndarray of bool, shape (m,)
         Edges that were used.
-    chance : ndarray of float64, shape (m,)
+    false_match_probability : ndarray of float64, shape (m,)
         Probability that the displacement is false.
     residual_px : ndarray of float64, shape (m,)
         Length of displacement minus difference of positions.
@@ -76,21 +53,21 @@ class Solution:
 
     position_px: Floats
     sigma_px: Floats
-    island: Ints
+    component: Ints
     accepted: Bools
-    chance: Floats
+    false_match_probability: Floats
     residual_px: Floats
 
 
-def islands(count: int, pairs: Ints) -> Ints:
+def connected_components(count: int, pairs: Ints) -> Ints:
     """Return each tile's connected component, numbered by size, ties to the lowest member.
 
-    >>> islands(5, np.array([[3, 4], [1, 3]]))
+    >>> connected_components(5, np.array([[3, 4], [1, 3]]))
     array([1, 0, 2, 0, 0])
     """
     ones = np.ones(len(pairs))
     graph = sparse.coo_matrix((ones, (pairs[:, 0], pairs[:, 1])), shape=(count, count))
-    _, label = connected_components(graph, directed=False)
+    _, label = csgraph.connected_components(graph, directed=False)
     names, first, size = np.unique(label, return_index=True, return_counts=True)
     rank = np.empty(len(names), np.int64)
     rank[np.lexsort((first, -size))] = np.arange(len(names))
@@ -103,15 +80,15 @@ def solve_positions(
     pairs: Ints,
     displacement_px: Floats,
     edge_sigma_px: Floats,
-    chance: Floats,
+    false_match_probability: Floats,
     max_shift_px: float,
 ) -> Solution:
-    """Place tiles so that believed displacements hold, and the stage's affine model elsewhere.
+    """Place tiles so that accepted displacements hold, and the stage's affine model elsewhere.
 
     The stage model has skew and scale per axis and a backlash between odd and even rows (a
     snake scan arrives from both sides). Iteratively reweighted least squares starts from least
     absolute residuals and ends with Cauchy weights; edges further off than 6 standard errors
-    and 1 px are given up.
+    and 1 px are rejected.
 
     Parameters
     ----------
@@ -123,64 +100,79 @@ def solve_positions(
         Tiles a and b of each edge.
     displacement_px, edge_sigma_px : ndarray, shape (m, 2)
         ``position(b) - position(a)`` and its relative standard error, (y, x).
-    chance : ndarray, shape (m,)
+    false_match_probability : ndarray, shape (m,)
         Probability that strips without a common signal correlate as these do.
     max_shift_px : float
-        Stage tolerance, the prior where fewer than three edges tell more.
+        Stage tolerance, the prior where there are fewer than three edges.
     """
-    count = len(nominal_px)
     nominal = np.asarray(nominal_px, np.float64)
     offset = displacement_px - (nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
     model = np.column_stack([nominal, row % 2]).astype(np.float64)
     model -= model.mean(axis=0)
-    belief = np.array([_SKEW, _SKEW, max_shift_px])
+    prior = np.array([_SKEW, _SKEW, max_shift_px])
     design = model[pairs[:, 1]] - model[pairs[:, 0]]
     step = np.abs(nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
     axis = (step[:, 1] > step[:, 0]).astype(np.int64)
-    use, false_chance = believe(pairs, axis, offset, chance, design, belief, max_shift_px)
-    stage = _stage_spread(design[use], belief, offset[use], max_shift_px)
+    accepted, probability = accept_edges(
+        pairs, axis, offset, false_match_probability, design, prior, max_shift_px
+    )
+    stage = _stage_spread(design[accepted], prior, offset[accepted], max_shift_px)
     # What is false after all lies anywhere in the window.
-    risk = false_chance[:, None] * max_shift_px**2 / 3.0
+    risk = probability[:, None] * max_shift_px**2 / 3.0
     edge_sigma_px = np.sqrt(edge_sigma_px**2 + risk / _OVERCONFIDENCE**2)
+    return _solve(nominal, model, prior, stage, pairs, offset, edge_sigma_px, accepted, probability)
+
+
+def _solve(
+    nominal: Floats,
+    model: Floats,
+    prior: Floats,
+    stage: float,
+    pairs: Ints,
+    offset: Floats,
+    edge_sigma_px: Floats,
+    accepted: Bools,
+    probability: Floats,
+) -> Solution:
+    """Solve for the positions; edges that contradict the others are rejected, three times."""
+    count = len(nominal)
     for last in (False, False, False, True):
-        problem = _Problem(count, model, belief, stage, pairs[use])
-        correction, weight, scale = problem.robust(offset[use], edge_sigma_px[use])
+        problem = _Problem(count, model, prior, stage, pairs[accepted])
+        correction, weight, scale = problem.robust(offset[accepted], edge_sigma_px[accepted])
         residual = offset - (correction[pairs[:, 1]] - correction[pairs[:, 0]])
         limit = np.maximum(1.0, 6.0 * scale * edge_sigma_px)
-        wrong = use & (np.abs(residual) > limit).any(axis=1)
+        wrong = accepted & (np.abs(residual) > limit).any(axis=1)
         if last or not wrong.any():
             break
-        use &= ~wrong
-    island = islands(count, pairs[use])
+        accepted = accepted & ~wrong
+    component = connected_components(count, pairs[accepted])
     position = nominal + correction
     return Solution(
         position - position.min(axis=0),
-        problem.standard_error(weight, island),
-        island,
-        use,
-        false_chance,
+        problem.standard_error(weight, component),
+        component,
+        accepted,
+        probability,
         np.hypot(residual[:, 0], residual[:, 1]),
     )
 
 
-def _stage_spread(design: Floats, belief: Floats, offset: Floats, max_shift_px: float) -> float:
+def _stage_spread(design: Floats, prior: Floats, offset: Floats, max_shift_px: float) -> float:
     """Return the stage's spread per axis about an affine model fitted to the edges."""
-    known = max_shift_px / math.sqrt(3.0)  # uniform within the tolerance
-    freedom = 2 * (len(design) - len(belief))
+    widest = max_shift_px / math.sqrt(3.0)  # uniform within the tolerance
+    freedom = 2 * (len(design) - len(prior))
     if freedom <= 0:
-        return known
+        return widest
     # Two tiles' errors make one edge's.
-    seen = math.hypot(*(fit.spread for fit in _stage_fits(design, belief, offset))) / 2.0
-    square = (_STAGE_BELIEF * known**2 + freedom * seen**2) / (_STAGE_BELIEF + freedom)
+    spread = math.hypot(*(fit.spread for fit in stage_fits(design, prior, offset))) / 2.0
+    square = (_STAGE_PRIOR * widest**2 + freedom * spread**2) / (_STAGE_PRIOR + freedom)
     return max(0.5, math.sqrt(square))
 
 
 class _Problem:
     """Unknowns per axis: corrections of n tiles, then the stage model's coefficients."""
 
-    def __init__(
-        self, count: int, model: Floats, belief: Floats, stage: float, pairs: Ints
-    ) -> None:
+    def __init__(self, count: int, model: Floats, prior: Floats, stage: float, pairs: Ints) -> None:
         self.count = count
         edges = len(pairs)
         index = np.arange(edges)
@@ -191,13 +183,13 @@ class _Problem:
             ),
             shape=(edges, count + model.shape[1]),
         )
-        prior = sparse.csr_matrix(
+        stage_rows = sparse.csr_matrix(
             sparse.hstack([sparse.identity(count), sparse.csr_matrix(-model)]) * (1.0 / stage)
         )
-        ridge = sparse.hstack([sparse.csr_matrix((len(belief), count)), sparse.diags(1.0 / belief)])
-        fixed = sparse.csr_matrix(sparse.vstack([prior, ridge]))
+        ridge = sparse.hstack([sparse.csr_matrix((len(prior), count)), sparse.diags(1.0 / prior)])
+        fixed = sparse.csr_matrix(sparse.vstack([stage_rows, ridge]))
         self.prior = (fixed.T @ fixed).tocsc()
-        parts = len(np.unique(islands(count, pairs))) if edges else count
+        parts = len(np.unique(connected_components(count, pairs))) if edges else count
         self.loops = edges - (count - parts)
 
     def factor(self, weight: Floats) -> SuperLU:
@@ -205,7 +197,7 @@ class _Problem:
         return splu(normal.tocsc())
 
     def fit(self, weight: Floats, offset: Floats) -> Floats:
-        """Return corrections (n, 2) and keep the coefficients out of sight."""
+        """Return corrections (n, 2), without the coefficients."""
         columns = [
             self.factor(weight[:, axis]).solve(self.edges.T @ (weight[:, axis] * offset[:, axis]))
             for axis in (0, 1)
@@ -232,15 +224,17 @@ class _Problem:
     def _scale(self, residual: Floats) -> float:
         """Return by how much sigma must grow to explain the residuals that loops leave."""
         share = max(self.loops, 0) / len(residual)
-        seen = 1.4826 * float(np.median(np.abs(residual))) / np.sqrt(max(share, 0.1))
+        spread = 1.4826 * float(np.median(np.abs(residual))) / np.sqrt(max(share, 0.1))
         freedom = 2.0 * max(self.loops, 0)
-        square = freedom * seen**2 + _BELIEF * _OVERCONFIDENCE**2
-        return float(np.sqrt(square / (freedom + _BELIEF)))
+        square = freedom * spread**2 + _PRIOR_RESIDUALS * _OVERCONFIDENCE**2
+        return float(np.sqrt(square / (freedom + _PRIOR_RESIDUALS)))
 
-    def standard_error(self, weight: Floats, island: Ints) -> Floats:
-        """Return the standard error (n,) relative to island 0, the two axes' root mean square."""
+    def standard_error(self, weight: Floats, component: Ints) -> Floats:
+        """Return the standard error (n,) relative to component 0, the axes' root mean square."""
         reference = np.zeros(self.prior.shape[0])
-        among = island == 0 if np.count_nonzero(island == 0) > 1 else np.ones(self.count, bool)
+        among = (
+            component == 0 if np.count_nonzero(component == 0) > 1 else np.ones(self.count, bool)
+        )
         reference[: self.count][among] = 1.0 / np.count_nonzero(among)
         variance = np.zeros(self.count)
         for axis in (0, 1):
@@ -254,140 +248,3 @@ class _Problem:
                 inverse = factor.solve(unit)
                 variance[start:stop] += inverse[np.arange(start, stop), np.arange(stop - start)]
         return np.sqrt(np.maximum(variance / 2.0, 0.0))
-
-
-def believe(
-    pairs: Ints,
-    axis: Ints,
-    offset_px: Floats,
-    chance: Floats,
-    design: Floats,
-    belief: Floats,
-    max_shift_px: float,
-) -> tuple[Bools, Floats]:
-    """Accept overlaps whose probability of being false is below ``FALSE_ACCEPTS``.
-
-    Parameters
-    ----------
-    pairs : ndarray of int, shape (m, 2)
-        Tiles a and b.
-    axis : ndarray of int, shape (m,)
-        1 where b lies to the right of a, 0 where it lies below.
-    offset_px : ndarray, shape (m, 2)
-        Measured displacement less the stage's.
-    chance : ndarray, shape (m,)
-        Probability that strips without a common signal correlate so.
-    design : ndarray, shape (m, k)
-        Differences of the stage model's terms between b and a.
-    belief : ndarray, shape (k,)
-        Spread of the model's coefficients, known beforehand.
-    max_shift_px : float
-        Half the side of the search window.
-
-    Returns
-    -------
-    accepted : ndarray of bool, shape (m,)
-    false_chance : ndarray of float64, shape (m,)
-        Probability that the displacement is chance's, given its agreement with others.
-    """
-    closure = loop_closures(pairs, axis, offset_px, chance <= _LEAST_CERTAIN)
-    looped = _ASTRAY * chance * _agreement(closure, max_shift_px)
-    looped[~np.isfinite(closure)] = 1.0
-    false = np.minimum(chance, looped)
-    accepted = _rounded(false) <= FALSE_ACCEPTS
-    in_loop = _rounded(looped) <= FALSE_ACCEPTS
-    for _ in range(3):
-        if np.count_nonzero(accepted) < _LEAST_FOR_STAGE:
-            break
-        distance, spread = _from_stage(design, belief, offset_px, accepted)
-        staged = np.where(
-            distance <= _STAGE_REACH * spread, chance * _agreement(distance, max_shift_px), 1.0
-        )
-        rate = FALSE_ACCEPTS * np.maximum(np.exp(-0.5 * (distance / spread) ** 2), _LEAST_RATE)
-        alone = (_rounded(chance) <= _rounded(rate)) | (_rounded(staged) <= FALSE_ACCEPTS)
-        false = np.where(in_loop, looped, np.minimum(chance, staged))
-        now = in_loop | alone
-        if (now == accepted).all():
-            break
-        accepted = now
-    return accepted, np.where(accepted, np.minimum(false, 1.0), chance)
-
-
-def loop_closures(pairs: Ints, axis: Ints, offset_px: Floats, usable: Bools) -> Floats:
-    """Return by how much the best loop of four usable overlaps fails to close (m,), px.
-
-    The larger of the two axes; infinite where an overlap is in no such loop.
-    """
-    right: dict[int, int] = {}
-    below: dict[int, int] = {}
-    for edge in np.flatnonzero(usable).tolist():
-        (right if axis[edge] == 1 else below)[int(pairs[edge, 0])] = edge
-    closure = np.full(len(pairs), np.inf)
-    for tile, across in right.items():
-        down = below.get(tile)
-        if down is None:
-            continue
-        other_down = below.get(int(pairs[across, 1]))
-        other_across = right.get(int(pairs[down, 1]))
-        if other_down is None or other_across is None:
-            continue
-        if pairs[other_down, 1] != pairs[other_across, 1]:
-            continue
-        left = offset_px[across] + offset_px[other_down] - offset_px[down] - offset_px[other_across]
-        error = float(np.abs(left).max())
-        for edge in (across, down, other_down, other_across):
-            closure[edge] = min(closure[edge], error)
-    return closure
-
-
-def _agreement(distance_px: Floats, max_shift_px: float) -> Floats:
-    """Return the probability that a place drawn from the window comes so near."""
-    near = np.maximum(distance_px, _FINEST_PX) / max_shift_px
-    return np.minimum(_OPPORTUNITIES * near**2, 1.0)
-
-
-def _rounded(probability: Floats) -> Floats:
-    """Round to 2 significant digits, far above the noise of float32."""
-    exponent = np.round(np.log10(np.maximum(probability, 1e-30)), 2)
-    return np.asarray(10.0**exponent)
-
-
-class _StageFit(NamedTuple):
-    """Coefficients (k,), spread of the residuals by their median, share (m,) in its own fit."""
-
-    coefficients: Floats
-    spread: float
-    leverage: Floats
-
-
-def _stage_fits(design: Floats, belief: Floats, offset: Floats) -> Iterator[_StageFit]:
-    """Fit the stage model (m, k) to offsets (m, 2) by least absolute residuals, axis by axis.
-
-    Ten rounds of reweighting; ``belief`` (k,) says how large each coefficient may be.
-    """
-    for values in offset.T:
-        weight = np.ones(len(values))
-        for _ in range(10):
-            normal = (design * weight[:, None]).T @ design + np.diag(1.0 / belief**2)
-            inverse = np.linalg.inv(normal)
-            fitted = inverse @ design.T @ (weight * values)
-            left = values - design @ fitted
-            weight = 1.0 / np.maximum(np.abs(left), 0.1)
-        leverage = weight * np.einsum("ij,jk,ik->i", design, inverse, design)
-        yield _StageFit(fitted, 1.4826 * float(np.median(np.abs(left))), leverage)
-
-
-def _from_stage(
-    design: Floats, belief: Floats, offset_px: Floats, accepted: Bools
-) -> tuple[Floats, float]:
-    """Return each overlap's distance from the stage model without it, and the model's spread.
-
-    An accepted overlap's own pull is taken out by its leverage.
-    """
-    distance = np.zeros(len(offset_px))
-    fits = list(_stage_fits(design[accepted], belief, offset_px[accepted]))
-    for column, fit in enumerate(fits):
-        away = offset_px[:, column] - design @ fit.coefficients
-        away[accepted] /= np.maximum(1.0 - fit.leverage, 0.1)
-        distance = np.maximum(distance, np.abs(away))
-    return distance, max(0.5, *(fit.spread for fit in fits))

@@ -17,7 +17,7 @@ Edge = tuple[int, int, int]
 _EDGES_PER_AXIS = 12
 _SIGMA_PX = 1.5
 _BATCH = 32
-#: Least score above chance of a border that tells an overlap, and how far borders differ.
+#: Least score above chance of a border that shows an overlap, and how far borders differ.
 _CLEAR, _ALIKE = 0.2, 0.03
 
 
@@ -76,7 +76,7 @@ def rank_layouts(
         The grid does not hold n tiles, or the overlap is out of range.
     """
     tiles = backend.asarray(tiles)
-    return _rank(backend, tiles, rows, cols, overlap, _texture(backend, tiles), {})
+    return _rank(backend, tiles, rows, cols, overlap, _edge_strength(backend, tiles), {})
 
 
 def is_clear(ranking: list[LayoutScore]) -> bool:
@@ -109,20 +109,20 @@ def rank_grids(backend: Backend, tiles: Array, overlap: float) -> list[GridScore
     count = device_tiles.shape[0]
     if count == 0:
         raise ValueError("no tile was given; a layout needs at least one")
-    texture = _texture(backend, device_tiles)
+    strength = _edge_strength(backend, device_tiles)
     cache: dict[Edge, float] = {}
-    found = []
+    grids = []
     for rows in (r for r in range(1, count + 1) if count % r == 0):
         cols = count // rows
-        best = _rank(backend, device_tiles, rows, cols, overlap, texture, cache)[0]
-        found.append(GridScore(rows, cols, best))
+        best = _rank(backend, device_tiles, rows, cols, overlap, strength, cache)[0]
+        grids.append(GridScore(rows, cols, best))
 
     # The true grid explains the most overlaps, not the highest part of its own: one row of all
-    # tiles is right about all but the ends of runs, and silent on the other direction.
+    # tiles is right about all but the ends of runs, and has no other direction.
     def explained(grid: GridScore) -> float:
         return float(grid.layout.score * (2 * count - grid.rows - grid.cols))
 
-    return sorted(found, key=lambda grid: (-round(explained(grid), 2), grid.rows))
+    return sorted(grids, key=lambda grid: (-round(explained(grid), 2), grid.rows))
 
 
 def estimate_overlap(backend: Backend, tiles: Array) -> float:
@@ -135,9 +135,9 @@ def estimate_overlap(backend: Backend, tiles: Array) -> float:
     count, height, width = device_tiles.shape
     if count < 2:
         return 0.1
-    texture = _texture(backend, device_tiles)
+    strength = _edge_strength(backend, device_tiles)
     first = np.arange(count - 1)
-    first = first[_most_textured(texture, first, first + 1)]
+    first = first[_sharpest_pairs(strength, first, first + 1)]
     best = (0.0, 0.1)
     for candidate in (0.05, 0.1, 0.15, 0.2, 0.3, 0.4):
         for axis in (1, 0):
@@ -173,7 +173,7 @@ def measure_overlap(
     tiles = backend.asarray(tiles)
     grid = np.empty((int(row.max()) + 1, int(col.max()) + 1), np.int64)
     grid[row, col] = np.arange(len(row))
-    edges = _edges(grid, _texture(backend, tiles))
+    edges = _edges(grid, _edge_strength(backend, tiles))
     sides = np.array([tiles.shape[1 + axis] for *_, axis in edges])
     best, shared = np.full(len(edges), _CLEAR), np.full(len(edges), np.nan)
     for candidate in (expected, *np.arange(0.05, 0.5, 0.06)):
@@ -196,7 +196,7 @@ def _rank(
     rows: int,
     cols: int,
     overlap: float,
-    texture: Floats,
+    strength: Floats,
     cache: dict[Edge, float],
 ) -> list[LayoutScore]:
     count = tiles.shape[0]
@@ -205,16 +205,18 @@ def _rank(
     if not 0.01 <= overlap <= 0.9:
         raise ValueError(f"overlap is {overlap}; give the shared part of a side, 0.01 to 0.9")
     layouts: list[tuple[str, Ints, Ints, list[Edge]]] = []
-    seen: set[bytes] = set()
+    grids: set[bytes] = set()
     for name in LAYOUTS:
         row, col = np.array(tile_places(name, rows, cols), np.int64).T
         grid = np.empty((rows, cols), np.int64)
         grid[row, col] = np.arange(count)
-        if grid.tobytes() not in seen:
-            seen.add(grid.tobytes())
-            layouts.append((name, row, col, _edges(grid, texture)))
-    wanted = sorted({edge for layout in layouts for edge in layout[3]} - cache.keys())
-    for edge, score in zip(wanted, _correlate(backend, tiles, wanted, overlap)[0], strict=True):
+        if grid.tobytes() not in grids:
+            grids.add(grid.tobytes())
+            layouts.append((name, row, col, _edges(grid, strength)))
+    new_edges = sorted({edge for layout in layouts for edge in layout[3]} - cache.keys())
+    for edge, score in zip(
+        new_edges, _correlate(backend, tiles, new_edges, overlap)[0], strict=True
+    ):
         cache[edge] = float(score)
     per_axis = {0: (rows - 1) * cols, 1: rows * (cols - 1)}
     scored = []
@@ -228,21 +230,21 @@ def _rank(
     return sorted(scored, key=lambda layout: -round(layout.score, 4))
 
 
-def _edges(grid: Ints, texture: Floats) -> list[Edge]:
+def _edges(grid: Ints, strength: Floats) -> list[Edge]:
     """Return the most textured (a, b, axis) of a grid of tile numbers, a few per axis."""
     out: list[Edge] = []
     for axis, first, second in ((1, grid[:, :-1], grid[:, 1:]), (0, grid[:-1], grid[1:])):
         a, b = first.ravel(), second.ravel()
-        out += [(int(a[i]), int(b[i]), axis) for i in _most_textured(texture, a, b)]
+        out += [(int(a[i]), int(b[i]), axis) for i in _sharpest_pairs(strength, a, b)]
     return out
 
 
-def _most_textured(texture: Floats, a: Ints, b: Ints) -> Ints:
-    order = np.argsort(-np.minimum(texture[a], texture[b]), kind="stable")
+def _sharpest_pairs(strength: Floats, a: Ints, b: Ints) -> Ints:
+    order = np.argsort(-np.minimum(strength[a], strength[b]), kind="stable")
     return order[:_EDGES_PER_AXIS]
 
 
-def _texture(backend: Backend, tiles: Array) -> Floats:
+def _edge_strength(backend: Backend, tiles: Array) -> Floats:
     """Return the spread (n,) of differences between neighbouring pixels, a mark of structure."""
     difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
     spread = np.asarray(backend.to_numpy(backend.xp.std(difference, axis=(1, 2))), np.float64)
@@ -256,13 +258,13 @@ def _correlate(
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
     score, step = np.zeros(len(edges)), np.zeros(len(edges))
     for axis in (1, 0):
-        chosen = [i for i, edge in enumerate(edges) if edge[2] == axis]
+        indices = [i for i, edge in enumerate(edges) if edge[2] == axis]
         advance = np.zeros(2)
         advance[axis] = shape[axis] * (1.0 - overlap)
         reach = max(6.0, min(0.04 * min(shape), 0.6 * overlap * shape[axis]))
         plans = plan_strips(np.stack([np.zeros(2), advance]), shape, reach)
-        for start in range(0, len(chosen) if plans else 0, _BATCH):
-            part = chosen[start : start + _BATCH]
+        for start in range(0, len(indices) if plans else 0, _BATCH):
+            part = indices[start : start + _BATCH]
             plan = plans[0]
             a, b = (
                 tiles[backend.asarray([edges[i][side] for i in part], np.int64)][
@@ -271,7 +273,7 @@ def _correlate(
                 for side, (y, x) in enumerate((plan.origin_a, plan.origin_b))
             )
             expected = np.repeat(plan.expected_px, len(part), axis=0)
-            found = correlate_strips(backend, a, b, expected, reach, _SIGMA_PX)
-            score[part] = found.score - found.second
-            step[part] = plan.displacement(found.shift_px)[:, axis]
+            shifts = correlate_strips(backend, a, b, expected, reach, _SIGMA_PX)
+            score[part] = shifts.score - shifts.second
+            step[part] = plan.displacement(shifts.shift_px)[:, axis]
     return score, step

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
-from tilewright.kernels.artefacts import moat
+from tilewright.kernels.artefacts import ringing_depth
 from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.places import CPU, FocusScan, scan_focus
@@ -35,7 +35,7 @@ def findings(subject: Subject, files: Files) -> Findings:
     before, after = open_mosaic(files["mosaic"]), open_mosaic(files["deconvolved"])
     scan = scan_focus(before, side=_CROP_PX, count=_BLOCKS)
     light = measure_light(before, after, scan)
-    ring = moat_depth(before, after, scan, scan.best_plane)
+    ring = ring_depth(before, after, scan, scan.best_plane)
     total, kept = light.sum(axis=1).tolist()
     ratio = kept / total if total > 0 and kept > 0 else float("nan")
     # How far the brighter end plane lies over the mean plane.
@@ -71,7 +71,7 @@ def measure_light(before: Mosaic, after: Mosaic, scan: FocusScan) -> Light:
     return totals
 
 
-def moat_depth(before: Mosaic, after: Mosaic, scan: FocusScan, z: int) -> float | None:
+def ring_depth(before: Mosaic, after: Mosaic, scan: FocusScan, z: int) -> float | None:
     """Return the undershoot of plane ``z`` of ``after``, median of blocks with bright objects.
 
     Over that of the sharpest plane ``before``. Bright rims are not counted: sharpened membranes
@@ -82,7 +82,7 @@ def moat_depth(before: Mosaic, after: Mosaic, scan: FocusScan, z: int) -> float 
         plane = block_light(after, z, at, scan.side)
         raw = block_light(before, scan.best_plane, at, scan.side)
         with np.errstate(invalid="ignore"):  # a shell without pixels has no mean
-            depth = moat(CPU, plane, raw)
+            depth = ringing_depth(CPU, plane, raw)
         if np.isfinite(depth):
             depths.append(depth)
     return float(np.median(depths)) if depths else None

@@ -16,7 +16,7 @@ from tilewright.kernels.edf.resolution import FINEST_PX
 from tilewright.kernels.metrics import focus_score
 from tilewright.report.figures import THUMBNAIL_PX, new_figure, plain, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.deconvolve import block_light, moat_depth
+from tilewright.report.quality.deconvolve import block_light, ring_depth
 from tilewright.report.quality.places import CPU, FocusScan, judge_detail, scan_focus
 from tilewright.report.quality.rings import judge_rings
 from tilewright.report.verdict import Item, Subject
@@ -78,7 +78,7 @@ def _compared(subject: Subject, plane: Mosaic, stack: Mosaic) -> list[Item]:
     """Judge what became of the raw stack's light, and what the stage says of its filters."""
     told = plane.attributes
     scan = scan_focus(stack, side=_BLOCK_PX, count=_BLOCKS)
-    moat = moat_depth(stack, plane, scan, 0)
+    depth = ring_depth(stack, plane, scan, 0)
     kept = np.ones(stack.shape[0], bool)
     kept[[int(entry["z"]) for entry in told.get("excluded_planes", [])]] = False
     before, after = (
@@ -90,7 +90,7 @@ def _compared(subject: Subject, plane: Mosaic, stack: Mosaic) -> list[Item]:
     ratio = after / before if before > 0 and after > 0 else float("nan")
     which = "" if abs(ratio - 1) < 0.01 else "more" if ratio > 1 else "less"
     items = [
-        subject.judge("ringing", moat, "nothing is bright" if moat is None else ""),
+        subject.judge("ringing", depth, "nothing is bright" if depth is None else ""),
         subject.judge("flux_factor", max(ratio, 1 / ratio), which),
         _detail(subject, plane, scan),
     ]

@@ -65,7 +65,7 @@ def findings(subject: Subject, files: Files) -> Findings:
     local, off = _local(subject, views, transform, search)
     items = [*_judge(subject, found, transform), local]
     if search:
-        lost, gone = _lost(subject, search.found())
+        lost, gone = _lost(subject, search.result())
         items, off = [*items, *lost], [*off, *gone]
     linear = transform.affine
     numbers = {

@@ -100,7 +100,7 @@ def local_errors(
     around = np.ones((3, 3))
 
     def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        grid = values.reshape(found.grid)
+        grid = values.reshape(found.shape)
         return np.asarray(ndimage.convolve(grid, around, mode="constant")).reshape(-1)
 
     total = smooth(precision)

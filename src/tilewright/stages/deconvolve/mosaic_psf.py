@@ -16,7 +16,7 @@ from tilewright.kernels.deconvolve.psf import (
     measured_psf,
     radial_gibson_lanni,
 )
-from tilewright.kernels.edf.direct_filters import ring_profiles
+from tilewright.kernels.edf.transfer import ring_profiles
 
 #: Radius to which the wide PSF is known, and its samples per pixel.
 _WIDE_PX, _PER_PX = 256, 6
@@ -27,7 +27,7 @@ def mosaic_psf(
     optics: Mapping[str, float | None],
     psf_file: str | Path | None,
     *,
-    finer: int = 1,
+    oversampling: int = 1,
     planes: int | None = None,
 ) -> NDArray[np.float32]:
     """Return the PSF that joins all planes of a mosaic, at its voxel pitch.
@@ -42,7 +42,7 @@ def mosaic_psf(
     psf_file : Path or None
         TIFF stack (z, y, x) of one bead instead, at the voxel size of its OME metadata if it
         has any, else at the mosaic's.
-    finer : int
+    oversampling : int
         Planes of the PSF per plane of the mosaic.
     planes : int, optional
         Odd; else what joins all planes. A file may have fewer.
@@ -57,9 +57,9 @@ def mosaic_psf(
     ProcessingError, RawDataError
         The optics or the file are unusable.
     """
-    planes = planes or 2 * finer * (mosaic.shape[0] - 1) + 1
+    planes = planes or 2 * oversampling * (mosaic.shape[0] - 1) + 1
     z_um, y_um, x_um = mosaic.voxel_um
-    pitch_um = (z_um / finer, y_um, x_um)
+    pitch_um = (z_um / oversampling, y_um, x_um)
     if psf_file is not None:
         image, voxel_um = read_psf(psf_file)
         return measured_psf(image, voxel_um or mosaic.voxel_um, pitch_um, planes)
@@ -68,18 +68,18 @@ def mosaic_psf(
 
 
 def wide_profiles(
-    mosaic: Mosaic, optics: Mapping[str, float | None], *, finer: int, planes: int
+    mosaic: Mosaic, optics: Mapping[str, float | None], *, oversampling: int, planes: int
 ) -> NDArray[np.float64]:
     """Return transfer profiles (planes, 1025) of the PSF of :func:`mosaic_psf`, not cut off.
 
-    What a cut PSF lacks is little, but not of a speck that is thousands of times as bright as its
+    A cut PSF lacks little, but not for debris that is thousands of times as bright as its
     surroundings.
     """
     z_um, y_um, x_um = mosaic.voxel_um
     lens, depth_um = _lens(optics)
     radius = np.arange(0, _WIDE_PX, 1 / _PER_PX)
     intensity = radial_gibson_lanni(
-        lens, (z_um / finer, y_um, x_um), planes, radius, depth_um=depth_um
+        lens, (z_um / oversampling, y_um, x_um), planes, radius, depth_um=depth_um
     )
     return ring_profiles(radius, intensity)
 

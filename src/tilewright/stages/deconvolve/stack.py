@@ -6,6 +6,24 @@ that changes pixels along seams by the tolerance of the halo (``halo_px``), and 
 within half a PSF of the mosaic's border, where light from outside is guessed. All windows have one
 size, so one transfer function and one set of buffers serve the whole mosaic. The next window is
 read and the last tile written while one is computed.
+
+Accelerated Richardson-Lucy with the widefield PSF of the optics at the mosaic's own
+voxel pitch. It stops after a fixed number of iterations, the same for all tiles: the
+number given, or else the fewest that predict held-out photons as well as any number does
+(Poisson thinning) on the calibration tile, the 512² px whose middle plane varies most.
+Patches at exactly the pedestal in all planes were not imaged: they do not count as dark,
+and are 0 in the output. Damaged planes are detected first and have no part in the likelihood;
+the output there follows from the planes around them.
+
+The output's attributes are ``pedestal_counts`` 0, ``iterations``,
+``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
+``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
+``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
+out over light in), ``plane_flux_ratio`` (end planes are over-estimated by some 30 %:
+light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
+(y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``
+(a list of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
+that is sharpest in the first and last plane), and the source's clipping counts.
 """
 
 from __future__ import annotations
@@ -31,9 +49,9 @@ from tilewright.kernels.deconvolve.thinning import (
     choose_iterations,
     measure_camera,
 )
-from tilewright.kernels.device_memory import Smallest, memory_noted, shrinking
+from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom, track_device_memory
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
-from tilewright.stages.edf.stack_survey import StackSurvey, survey_stack, texture, unseen
+from tilewright.stages.edf.stack_survey import StackSurvey, gap_mask, plane_variance, survey_stack
 from tilewright.stages.tile_windows import Window, smaller_tile, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
@@ -42,15 +60,15 @@ _CALIBRATION_PX = 512
 #: reach the other, and tiles agree with the untiled mosaic within 0.01 % (2.9 % with 12 px).
 _MARGIN_PX = 32
 
-_SMALLEST = Smallest(
+_OOM_HINT = OomHint(
     "deconvolve", "its smallest tile with halo and margin", "lower deconvolve.halo_px"
 )
-_CALIBRATION = Smallest(
+_CALIBRATION = OomHint(
     "deconvolve", f"the calibration tile of {_CALIBRATION_PX} px", "set deconvolve.iterations"
 )
 
 
-@memory_noted(_SMALLEST)
+@track_device_memory(_OOM_HINT)
 def deconvolve(
     source: str | Path,
     output: str | Path,
@@ -66,23 +84,7 @@ def deconvolve(
 ) -> None:
     """Deconvolve a stitched mosaic into a mosaic of float32 counts above its pedestal.
 
-    Accelerated Richardson-Lucy with the widefield PSF of the optics at the mosaic's own
-    voxel pitch. It stops after a fixed number of iterations, the same for all tiles: the
-    number given, or else the fewest that predict held-out photons as well as any number does
-    (Poisson thinning) on the calibration tile, the 512² px whose middle plane varies most.
-    Patches at exactly the pedestal in all planes were not imaged: they do not count as dark,
-    and are 0 in the output. Damaged planes are found first and have no part in the likelihood;
-    the output shows there what the planes around them tell.
-
-    The output's attributes are ``pedestal_counts`` 0, ``iterations``,
-    ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
-    ``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
-    ``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
-    out over light in), ``plane_flux_ratio`` (end planes are over-estimated by some 30 %:
-    light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
-    (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``
-    (a list of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
-    that is sharpest in the first and last plane), and the source's clipping counts.
+    Method and attributes of the output: see the module.
 
     Parameters
     ----------
@@ -103,70 +105,90 @@ def deconvolve(
     tile_px, halo_px : int
         Largest side of a tile; margin that is computed and thrown away around it (32 px leave
         0.3 % in a band along the seams, 64 px 0.05 %).
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
 
     Raises
     ------
     ProcessingError, RawDataError
-        The optics or the PSF file are unusable.
-    ProcessingError
-        No plane is usable.
+        The optics or the PSF file are unusable, or no plane is usable.
     DeviceMemoryError
         The GPU's memory does not hold the calibration tile, or the smallest tile.
     """
     mosaic = open_mosaic(source)
     psf = mosaic_psf(mosaic, optics, psf_file)
     survey = survey_stack(backend, mosaic)
-    tile = _calibration_tile(mosaic, survey.kept)
+    tile = _calibration_tile(mosaic, survey.plane_mask)
     camera, stopping = _calibrate(
         mosaic, psf, tile, gain_counts_per_photon, iterations, survey, backend=backend
     )
+    job = _Job(mosaic, psf, survey, camera, stopping, tile, halo_px)
 
-    def write(side_px: int) -> None:
-        windows = tile_windows(mosaic.shape[1:], side_px, halo_px)
+    def smaller(side_px: int) -> int | None:
+        return smaller_tile(mosaic.shape[1:], side_px, halo_px)
+
+    retry_smaller_on_oom(
+        backend,
+        lambda side_px: job.write(backend, Path(output), side_px, ome_zarr_version),
+        tile_px,
+        smaller,
+        _OOM_HINT,
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A mosaic and all that its deconvolution depends on but the size of tiles."""
+
+    mosaic: Mosaic
+    psf: NDArray[np.float32]
+    survey: StackSurvey
+    camera: CountModel
+    stopping: Stopping
+    calibration_tile: Window
+    halo_px: int
+
+    def write(
+        self, backend: Backend, output: Path, side_px: int, ome_zarr_version: OmeZarrVersion
+    ) -> None:
+        """Deconvolve in tiles of a side, and write the mosaic."""
+        mosaic = self.mosaic
+        windows = tile_windows(mosaic.shape[1:], side_px, self.halo_px)
         view = (mosaic.shape[0], *windows[0].shape)
         margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
-        solver = RichardsonLucy(Blur(backend, psf, view, margin))
-        run = _Run(mosaic, solver, camera, stopping.iterations, survey)
+        solver = RichardsonLucy(Blur(backend, self.psf, view, margin))
+        run = _Run(mosaic, solver, self.camera, self.stopping.iterations, self.survey)
         with create_mosaic(
             output,
             mosaic.shape,
             np.float32,
             mosaic.chunk_px,
             mosaic.voxel_um,
-            Path(output).stem,
+            output.stem,
             ome_zarr_version=ome_zarr_version,
             attributes={"pedestal_counts": 0},
         ) as writer:
             run.stream(windows, writer)
             writer.attributes.update(
                 **run.report(),
-                **_report(mosaic, camera, stopping),
-                **survey.record,
-                psf_shape=list(psf.shape),
-                calibration_tile=[tile.y.start, tile.x.start],
+                **_report(mosaic, self.camera, self.stopping),
+                **self.survey.record,
+                psf_shape=list(self.psf.shape),
+                calibration_tile=[self.calibration_tile.y.start, self.calibration_tile.x.start],
                 tile_px=side_px,
-                halo_px=halo_px,
+                halo_px=self.halo_px,
             )
 
-    def smaller(side_px: int) -> int | None:
-        return smaller_tile(mosaic.shape[1:], side_px, halo_px)
 
-    shrinking(backend, write, tile_px, smaller, _SMALLEST)
-
-
-def _calibration_tile(mosaic: Mosaic, kept: NDArray[np.bool_]) -> Window:
-    """Return the tile whose middle kept plane varies most; the first of equals."""
-    good = np.flatnonzero(kept)
+def _calibration_tile(mosaic: Mosaic, plane_mask: NDArray[np.bool_]) -> Window:
+    """Return the tile whose middle usable plane varies most; the first of equals."""
+    good = np.flatnonzero(plane_mask)
     middle = int(good[good.size // 2])
     tiles = tile_windows(mosaic.shape[1:], _CALIBRATION_PX, 0)
     pedestal = mosaic.attributes["pedestal_counts"]
-    variances = [texture(mosaic.read(middle, tile.y, tile.x), pedestal) for tile in tiles]
+    variances = [plane_variance(mosaic.read(middle, tile.y, tile.x), pedestal) for tile in tiles]
     return tiles[int(np.argmax(variances))]
 
 
-@memory_noted(_CALIBRATION)
+@track_device_memory(_CALIBRATION)
 def _calibrate(
     mosaic: Mosaic,
     psf: NDArray[np.float32],
@@ -180,12 +202,14 @@ def _calibrate(
     """Measure the camera, and choose the number of iterations unless it is given."""
     stack = mosaic.read(slice(None), tile.y, tile.x).astype(np.float32)
     pedestal = float(mosaic.attributes["pedestal_counts"])
-    camera = measure_camera(backend, stack[survey.kept], pedestal, gain_counts_per_photon)
-    stack[~survey.kept] = 0
+    camera = measure_camera(backend, stack[survey.plane_mask], pedestal, gain_counts_per_photon)
+    stack[~survey.plane_mask] = 0
     if iterations is not None:
         return camera, Stopping(iterations, "fixed: deconvolve.iterations")
     margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0])
-    return camera, choose_iterations(backend, stack, psf, camera, margin=margin, kept=survey.kept)
+    return camera, choose_iterations(
+        backend, stack, psf, camera, margin=margin, plane_mask=survey.plane_mask
+    )
 
 
 def _report(mosaic: Mosaic, camera: CountModel, stopping: Stopping) -> dict[str, Any]:
@@ -242,22 +266,22 @@ class _Run:
     def _solve(self, window: Window, counts: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the light (z, y, x) of a tile."""
         inner = (slice(None), *window.inner)
-        counts[~self.survey.kept] = self.pedestal
+        counts[~self.survey.plane_mask] = self.pedestal
         light_in = counts[inner].sum(axis=(1, 2), dtype=np.float64)
         self.light_in += light_in - self.pedestal * counts[inner][0].size
-        seen = ~unseen(counts, self.pedestal)
-        if not seen.any():
+        coverage = ~gap_mask(counts, self.pedestal)
+        if not coverage.any():
             # All weights would be 0, and so would the estimate.
             return np.zeros_like(counts[inner])
         backend = self.solver.blur.backend
         counts -= np.float32(self.camera.zero_counts)
         np.maximum(counts, 0, out=counts)
-        mask = None if seen.all() else backend.asarray(seen, dtype=None)
+        mask = None if coverage.all() else backend.asarray(coverage, dtype=None)
         image = backend.asarray(counts)
-        self.solver.load(image, self.camera.background_counts, mask, self.survey.kept)
+        self.solver.load(image, self.camera.background_counts, mask, self.survey.plane_mask)
         curve = [self.solver.iterate()[0] for _ in range(self.iterations)]
         light: NDArray[np.float32] = backend.to_numpy(self.solver.estimate[inner]).copy()
-        light *= seen[window.inner]
+        light *= coverage[window.inner]
         self.divergence += np.array(curve) * light.size
         self.voxels += light.size
         self.light_out += light.sum(axis=(1, 2), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What holds for a whole mosaic stack, found in a fixed sample of it before it is processed.
+"""Survey of a whole mosaic stack, from a fixed sample of it, before it is processed.
 
 Damaged planes, the camera's noise, and whether the tissue's focus lies in the stack. The sample
 is the same on every device: the middles of chunks spread evenly over the mosaic.
@@ -19,7 +19,7 @@ from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf.plane_order import PlanePairs, add_pairs, compare_planes
-from tilewright.kernels.edf.planes import PlaneVerdict, judge_planes, sample_planes
+from tilewright.kernels.edf.planes import DamagedPlane, damaged_planes, sample_planes
 from tilewright.kernels.noise import NoiseModel, photon_transfer
 from tilewright.stages.tile_windows import Window, regions, with_halo
 
@@ -27,29 +27,29 @@ from tilewright.stages.tile_windows import Window, regions, with_halo
 _SAMPLES, _SAMPLE_PX = 32, 512
 #: Of these, so many are transformed to compare planes: 0.3 CPU-s each for 17 planes.
 _COMPARED = 8
-#: A patch of this size at exactly the pedestal in every plane was not imaged: camera noise
-#: does not do that.
-_UNSEEN_PX = 5
+#: A patch of this size at exactly the pedestal in every plane is a gap: camera noise does not do
+#: that.
+_GAP_PX = 5
 
 
 @dataclass(frozen=True)
 class StackSurvey:
-    """What was found.
+    """Damaged planes, noise and focus of a stack.
 
     Attributes
     ----------
-    verdicts : list of PlaneVerdict
-        Planes that are not as they should be.
-    kept : ndarray of bool, shape (z,)
+    damaged : list of DamagedPlane
+        Damaged planes, and why.
+    plane_mask : ndarray of bool, shape (z,)
         Planes to use.
     noise : NoiseModel
-        Of the planes kept.
+        Of the usable planes.
     focus_ends : tuple of float
         Share of what is in focus anywhere that is sharpest in the first and in the last plane.
     """
 
-    verdicts: list[PlaneVerdict]
-    kept: NDArray[np.bool_]
+    damaged: list[DamagedPlane]
+    plane_mask: NDArray[np.bool_]
     noise: NoiseModel
     focus_ends: tuple[float, float]
 
@@ -57,13 +57,13 @@ class StackSurvey:
     def record(self) -> dict[str, Any]:
         """The attributes ``excluded_planes`` and ``focus_ends``."""
         return {
-            "excluded_planes": [verdict._asdict() for verdict in self.verdicts],
+            "excluded_planes": [plane._asdict() for plane in self.damaged],
             "focus_ends": list(self.focus_ends),
         }
 
 
 def survey_stack(backend: Backend, mosaic: Mosaic) -> StackSurvey:
-    """Return what a sample of a raw mosaic tells.
+    """Survey a sample of a raw mosaic.
 
     Raises
     ------
@@ -77,33 +77,33 @@ def survey_stack(backend: Backend, mosaic: Mosaic) -> StackSurvey:
         sample_planes(backend, mosaic.read(slice(None), cell.y, cell.x), ceiling)
         for cell in tqdm(cells, desc="planes", unit="chunk", mininterval=5)
     ]
-    verdicts = judge_planes(samples, pedestal)
-    before = kept_planes(mosaic, verdicts)
+    damaged = damaged_planes(samples, pedestal)
+    before = usable_planes(mosaic, damaged)
     noise = measure_noise(backend, mosaic, before, pedestal)
     pairs = _compare(backend, mosaic, cells, noise, pedestal)
     if pairs is not None:
-        verdicts = judge_planes(samples, pedestal, pairs)
-    kept = kept_planes(mosaic, verdicts)
-    if not kept.any():
-        raise ProcessingError(f"no plane of {mosaic.path} is usable: {verdicts[0].reason}")
-    if not np.array_equal(kept, before):
-        noise = measure_noise(backend, mosaic, kept, pedestal)
-    return StackSurvey(verdicts, kept, noise, pairs.ends if pairs is not None else (0.0, 0.0))
+        damaged = damaged_planes(samples, pedestal, pairs)
+    plane_mask = usable_planes(mosaic, damaged)
+    if not plane_mask.any():
+        raise ProcessingError(f"no plane of {mosaic.path} is usable: {damaged[0].reason}")
+    if not np.array_equal(plane_mask, before):
+        noise = measure_noise(backend, mosaic, plane_mask, pedestal)
+    return StackSurvey(damaged, plane_mask, noise, pairs.ends if pairs is not None else (0.0, 0.0))
 
 
 def ceiling_of(mosaic: Mosaic) -> float:
     """Return from which counts on a pixel of a stitched mosaic may be saturated."""
     integer = np.issubdtype(mosaic.dtype, np.integer)
     largest = float(np.iinfo(mosaic.dtype).max) if integer else np.inf
-    said = mosaic.attributes.get("saturated_from_counts")
-    return largest if said is None else min(float(said), largest)
+    saturated = mosaic.attributes.get("saturated_from_counts")
+    return largest if saturated is None else min(float(saturated), largest)
 
 
-def kept_planes(mosaic: Mosaic, verdicts: list[PlaneVerdict]) -> NDArray[np.bool_]:
-    """Return which planes of a mosaic (z,) are not left out."""
-    kept = np.ones(mosaic.shape[0], bool)
-    kept[[verdict.z for verdict in verdicts]] = False
-    return kept
+def usable_planes(mosaic: Mosaic, damaged: list[DamagedPlane]) -> NDArray[np.bool_]:
+    """Return the mask (z,) of a mosaic's planes that are not damaged."""
+    plane_mask = np.ones(mosaic.shape[0], bool)
+    plane_mask[[plane.z for plane in damaged]] = False
+    return plane_mask
 
 
 def _compare(
@@ -117,10 +117,10 @@ def _compare(
 
 
 def measure_noise(
-    backend: Backend, mosaic: Mosaic, kept: NDArray[np.bool_], pedestal: float
+    backend: Backend, mosaic: Mosaic, plane_mask: NDArray[np.bool_], pedestal: float
 ) -> NoiseModel:
-    """Return the noise of a mosaic by photon transfer on one kept plane of each sample."""
-    good = np.flatnonzero(kept)
+    """Return the noise of a mosaic by photon transfer on one usable plane of each sample."""
+    good = np.flatnonzero(plane_mask)
     if not good.size:
         return NoiseModel(0.0, 0.0)
     planes = [
@@ -154,29 +154,30 @@ def chunk_windows(mosaic: Mosaic, halo_px: int) -> list[Window]:
     return [with_halo(region, halo_px, shape) for region in regions(shape, mosaic.chunk_px)]
 
 
-def texture(plane: NDArray[Any], pedestal: float) -> float:
-    """Return how much a plane (y, x) of counts varies.
+def plane_variance(plane: NDArray[Any], pedestal: float) -> float:
+    """Return the variance of a plane (y, x) of counts, after a square root.
 
-    Of the square root: a bright speck of dust shall not outweigh tissue.
+    The root keeps bright dust from outweighing tissue.
     """
     light = np.sqrt(np.maximum(plane - np.float32(pedestal), 0))
     return round(float(light.var(dtype=np.float64)), 6)
 
 
-def unseen(counts: Iterable[NDArray[Any]], pedestal: float) -> NDArray[np.bool_]:
-    """Return where planes (y, x) were not imaged; nowhere if zero light is 0 counts."""
+def gap_mask(counts: Iterable[NDArray[Any]], pedestal: float) -> NDArray[np.bool_]:
+    """Return the gaps of planes (y, x), which were not imaged; none if zero light is 0 counts."""
     planes = iter(counts)
     first = next(planes)
     if pedestal == 0:
         dark = not first.any() and not any(plane.any() for plane in planes)
         return np.full(first.shape, dark, np.bool_)
     flat: NDArray[np.bool_] = first == np.float32(pedestal)
-    # Where there is no gap noise leaves none after a few planes: 3 ms of 20 x 1400 x 1400, not 49.
+    # Without a gap noise leaves no equal pixel after a few planes: 3 ms of 20 x 1400 x 1400, not
+    # 49.
     for plane in planes:
         if not flat.any():
             return flat
         flat &= plane == np.float32(pedestal)
     # Grey filters of bytes: with gaps 23 ms, with ndimage's binary ones 54.
-    core = ndimage.minimum_filter(flat.view(np.uint8), _UNSEEN_PX, mode="constant", cval=1)
-    found = ndimage.maximum_filter(core, _UNSEEN_PX, mode="constant", cval=0)
-    return np.asarray(found).view(np.bool_)
+    core = ndimage.minimum_filter(flat.view(np.uint8), _GAP_PX, mode="constant", cval=1)
+    gaps = ndimage.maximum_filter(core, _GAP_PX, mode="constant", cval=0)
+    return np.asarray(gaps).view(np.bool_)

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from tilewright.io.results.illumination import CLIPPED_BELOW
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Array, Backend, cells
-from tilewright.kernels.camera import Top, equal_neighbours, saturation_found, top_of
+from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours, top_of
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import (
     OverlapCells,
@@ -79,22 +79,22 @@ def read_binned(
     depth, *size = tiles.shape
     factor = max(1, -(-max(size) // LONG_SIDE))
     planes = min(planes, depth, max(1, _MOST_IMAGES // len(tiles.row)))
-    chosen = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(planes))
-    places = [(k, tile) for k in range(len(chosen)) for tile in range(len(tiles.row))]
-    shape = (len(chosen), len(tiles.row), size[0] // factor, size[1] // factor)
+    z_planes = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(planes))
+    places = [(k, tile) for k in range(len(z_planes)) for tile in range(len(tiles.row))]
+    shape = (len(z_planes), len(tiles.row), size[0] // factor, size[1] // factor)
     images = backend.xp.empty(shape, dtype=np.float32)
     peak = backend.xp.empty(shape, dtype=tiles.dtype)
 
     def read(place: tuple[int, int]) -> tuple[Top, float]:
         k, tile = place
-        raw = tiles.read(tile, chosen[k])
+        raw = tiles.read(tile, z_planes[k])
         images[k, tile], peak[k, tile] = bin_tile(backend, raw, factor)
         return top_of(raw), equal_neighbours(raw)
 
     with ThreadPoolExecutor(backend.workers) as pool:
-        done = pool.map(read, places)
-        seen = list(tqdm(done, "illumination: tiles", len(places), mininterval=5))
-    tops, equal = zip(*seen, strict=True)
+        results = pool.map(read, places)
+        statistics = list(tqdm(results, "illumination: tiles", len(places), mininterval=5))
+    tops, equal = zip(*statistics, strict=True)
     limit, how = _saturation(saturation_counts, tops, tiles.dtype)
     valid = None if limit is None else peak < limit
     some_saturated = valid is not None and not bool(valid.all())
@@ -103,21 +103,21 @@ def read_binned(
         valid if some_saturated else None,
         factor,
         (size[0], size[1]),
-        chosen,
+        z_planes,
         (limit, how),
         round(float(np.median(equal)), 4),
     )
 
 
 def _saturation(
-    given: float | None, tops: Sequence[Top], dtype: np.dtype[Any]
+    configured: float | None, tops: Sequence[Top], dtype: np.dtype[Any]
 ) -> tuple[float | None, str]:
-    if given is not None:
-        return float(given), "given"
+    if configured is not None:
+        return float(configured), "given"
     largest = float(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else None
-    found = saturation_found(tops)
-    if found is not None and found != largest:
-        return found, CLIPPED_BELOW
+    limit = detect_saturation(tops)
+    if limit is not None and limit != largest:
+        return limit, CLIPPED_BELOW
     return largest, "unknown" if largest is None else "largest value of the pixel type"
 
 
@@ -192,9 +192,9 @@ def measure_tiles(
     planes: int,
     saturation_counts: float | None,
 ) -> TileMeasures:
-    """Read a channel's tiles (:func:`read_binned`) and keep what its flat-field is estimated from.
+    """Read a channel's tiles (:func:`read_binned`); return what its flat-field is estimated from.
 
-    ``positions`` of None leave no overlaps.
+    Without ``positions`` there are no overlaps.
     """
     binned = read_binned(backend, tiles, planes, saturation_counts)
     side = 4 if min(binned.images.shape[2:]) >= 16 else 1
@@ -239,18 +239,18 @@ def _pixel_noise(backend: Backend, binned: BinnedTiles) -> float:
 def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -> OverlapCells:
     """Measure cells in all overlaps whose positions are known well enough.
 
-    Both tiles must be of one island and of a sigma of at most a quarter of a cell.
+    Both tiles must be of one component and of a sigma of at most a quarter of a cell.
     """
     place = np.stack([positions.y_px, positions.x_px], axis=1).astype(np.float64)
     cell = _cell_side(place, binned)
     pairs = overlapping_pairs(place, binned.shape_px, cell * binned.factor)
     sure = np.asarray(positions.sigma_px) <= cell * binned.factor / 4
-    island = np.asarray(positions.island)
-    known = sure[pairs].all(axis=1) & (island[pairs[:, 0]] == island[pairs[:, 1]])
-    # Nothing matched, as in overlaps of 2 %: where the stage says, two tiles show places so near
+    component = np.asarray(positions.island)
+    known = sure[pairs].all(axis=1) & (component[pairs[:, 0]] == component[pairs[:, 1]])
+    # Nothing matched, as in overlaps of 2 %: at stage positions two tiles show places so near
     # that their typical difference is the flat-field's, only with more scatter.
     pairs = pairs[known] if known.sum() >= _FEW_PAIRS else pairs
-    found = OverlapCells.join(
+    all_cells = OverlapCells.join(
         [
             measure_cells(
                 backend,
@@ -265,10 +265,10 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
             for k, images in enumerate(binned.images)
         ]
     )
-    if len(found) <= _MAX_CELLS:
-        return found
-    chosen = np.random.default_rng(0).choice(len(found), _MAX_CELLS, replace=False)
-    return found.take(np.sort(chosen))
+    if len(all_cells) <= _MAX_CELLS:
+        return all_cells
+    sample = np.random.default_rng(0).choice(len(all_cells), _MAX_CELLS, replace=False)
+    return all_cells.take(np.sort(sample))
 
 
 def _cell_side(place: NDArray[np.float64], binned: BinnedTiles) -> int:

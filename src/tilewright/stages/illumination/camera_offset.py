@@ -16,43 +16,45 @@ Offset = tuple[float, float, str]
 #: what three are worth.
 MIN_EDGES = 3
 MIN_CELLS = 300
-#: Errors of offsets that overlaps tell are raised by this, twice where no other channel bears them
-#: out: of 150 sets the true ones were 2 times those of the fit, and of dim markers up to 4.
+#: Errors of offsets by overlaps are raised by this, twice where no other channel confirms them: of
+#: 150 sets the true ones were 2 times those of the fit, and of dim markers up to 4.
 _OFFSET_CAUTION = 2.0
 #: Errors below this are arithmetic: of tiles that were filled with zeros the fit's is none.
 _LEAST_COUNTS = 0.1
 
 
 def camera_offsets(measures: Mapping[int, TileMeasures]) -> dict[int, Offset | None]:
-    """Return the camera offset as each channel of a cycle has it; None where nothing tells it.
+    """Return the camera offset of each channel of a cycle; None where it is unknown.
 
-    Overlaps tell each channel's own. A camera has one, so a channel takes what the others say for
-    what its own should be, as far as these agree with one another: a random-effects mean
-    (DerSimonian & Laird, Controlled Clinical Trials 7, 1986). Of a dim marker on glass the own was
-    2 to 4 counts off, and a grid was left along all tile borders. Channels of two cameras do not
-    agree, and each keeps its own.
+    Overlaps measure each channel's own. A camera has one, so the others are a prior for it,
+    as far as they agree with one another: a random-effects mean (DerSimonian & Laird, Controlled
+    Clinical Trials 7, 1986). Of a dim marker on glass its own was 2 to 4 counts off, and a grid was
+    left along all tile borders. Channels of two cameras do not agree, and each keeps its
+    own.
     """
-    own: dict[int, tuple[float, float]] = {}
+    by_overlaps: dict[int, tuple[float, float]] = {}
     for k, one in measures.items():
         bound = one.darkest_counts
         if len(one.cells) < MIN_CELLS or not one.has_signal(bound, offset_known=False):
             continue
         fit = fit_flat(one.cells, one.blocks[:0], bound / 2, bound / 2, free=True)
         if edges_and_cells(fit)[0] >= MIN_EDGES:
-            own[k] = fit.offset_counts, fit.offset_error_counts
-    caution = _OFFSET_CAUTION if len(own) > 1 else 2 * _OFFSET_CAUTION
-    own = {k: (at, max(caution * error, _LEAST_COUNTS)) for k, (at, error) in own.items()}
-    found: dict[int, Offset | None] = {}
+            by_overlaps[k] = fit.offset_counts, fit.offset_error_counts
+    caution = _OFFSET_CAUTION if len(by_overlaps) > 1 else 2 * _OFFSET_CAUTION
+    by_overlaps = {
+        k: (at, max(caution * error, _LEAST_COUNTS)) for k, (at, error) in by_overlaps.items()
+    }
+    offsets: dict[int, Offset | None] = {}
     for k, one in measures.items():
-        both = random_effects(own.get(k), [one for j, one in own.items() if j != k])
-        # No light is below nothing: a channel of another camera has what it says itself.
+        both = random_effects(by_overlaps.get(k), [one for j, one in by_overlaps.items() if j != k])
+        # Light is never negative: a channel of another camera has its own offset.
         if both and both[0] - 2 * both[1] > one.darkest_counts + 3 * one.noise_counts:
-            both = own.get(k)
-        found[k] = both and (round(both[0], 1), both[1], f"overlaps: to {both[1]:.1f} counts")
-    return found
+            both = by_overlaps.get(k)
+        offsets[k] = both and (round(both[0], 1), both[1], f"overlaps: to {both[1]:.1f} counts")
+    return offsets
 
 
 def edges_and_cells(fit: FlatFit) -> tuple[int, int]:
     """Return how many overlaps show signal, and how many cells in them."""
-    seen = fit.found.seen
-    return len(np.unique(fit.found.cells.edge[seen])), int(seen.sum())
+    valid = fit.differences.has_signal
+    return len(np.unique(fit.differences.cells.edge[valid])), int(valid.sum())

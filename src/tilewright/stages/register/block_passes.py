@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.register.alignment import TEXTURE_HALO_PX, texture
+from tilewright.kernels.register.alignment import BANDPASS_HALO_PX, bandpass_sqrt
 from tilewright.kernels.register.block_shifts import (
     BlockShifts,
     overlapping_blocks,
@@ -38,7 +38,7 @@ _TISSUE_ENERGY = 0.1
 class Pass:
     """One pass: blocks of ``2 step`` binned pixels, every ``step``, starting at ``offset``.
 
-    ``search`` is the largest shift looked for by correlation; 0 takes a Gauss-Newton step.
+    ``search`` is the largest shift searched by correlation; 0 takes a Gauss-Newton step.
     """
 
     factor: int
@@ -53,13 +53,13 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Measured:
+class BlockGrid:
     """Shifts of a grid of blocks, in full-resolution px; fields as in :class:`BlockShifts`.
 
-    ``centres_px`` is (gy gx, 2); ``origin_px`` and ``spacing_px`` say the same as a grid.
+    ``centres_px`` is (gy gx, 2); ``origin_px`` and ``spacing_px`` define the same grid.
     """
 
-    grid: tuple[int, int]
+    shape: tuple[int, int]
     origin_px: float
     spacing_px: float
     blocks: BlockShifts
@@ -67,7 +67,7 @@ class Measured:
     @property
     def centres_px(self) -> NDArray[np.float64]:
         """Return the blocks' centres in the reference, (gy gx, 2)."""
-        axes = [self.origin_px + self.spacing_px * np.arange(n) for n in self.grid]
+        axes = [self.origin_px + self.spacing_px * np.arange(n) for n in self.shape]
         return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
 
     @property
@@ -100,19 +100,19 @@ class Overlay:
 
 
 class Observer(Protocol):
-    """Sees the parts of a pass, so that what else is asked of them needs no second pass.
+    """Receives the parts of a pass, so that other measurements need no second pass.
 
     Attributes
     ----------
     cell_px, halo_px : int
-        Side of the parts, and how far around each it looks, in binned pixels.
+        Side of the parts, and the halo that it needs around each, in binned pixels.
     """
 
     cell_px: int
     halo_px: int
 
-    def see(self, own: Region, overlay: Overlay) -> None:
-        """Look at a part, ``own`` being its pixels without the halo; each pixel comes once."""
+    def observe(self, region: Region, overlay: Overlay) -> None:
+        """Measure a part, ``region`` being its pixels without the halo; each pixel comes once."""
 
 
 def measure_blocks(
@@ -124,10 +124,10 @@ def measure_blocks(
     name: str,
     *,
     observer: Observer | None = None,
-) -> Measured:
+) -> BlockGrid:
     """Measure how far the moving image is from where ``transform`` puts it, block by block.
 
-    The ``observer`` sees all that is measured.
+    The ``observer`` receives all parts.
     """
     grid = job.grid(reference.shape)
     side = observer.cell_px if observer else _CELL_PX
@@ -138,8 +138,8 @@ def measure_blocks(
         return _measure_cell(inner, reference, moving, transform, job, cell, observer)
 
     fields: dict[str, NDArray[np.float64]] = {}
-    done = tqdm(_in_order(one, cells, backend.workers), name, len(cells), False, mininterval=5)
-    for cell, blocks in zip(cells, done, strict=True):
+    results = tqdm(_in_order(one, cells, backend.workers), name, len(cells), False, mininterval=5)
+    for cell, blocks in zip(cells, results, strict=True):
         for key in ("shift_px", "score", "chance", "variance_px2", "energy"):
             values = getattr(blocks, key)
             whole = fields.setdefault(key, np.full((*grid, *values.shape[1:]), np.nan))
@@ -148,7 +148,7 @@ def measure_blocks(
     flat = {key: whole.reshape(-1, *whole.shape[2:]) for key, whole in fields.items()}
     flat["shift_px"] = flat["shift_px"] * job.factor
     flat["variance_px2"] = flat["variance_px2"] * job.factor**2
-    return Measured(
+    return BlockGrid(
         grid, job.factor * job.offset - 0.5, float(job.factor * job.step), BlockShifts(**flat)
     )
 
@@ -181,8 +181,8 @@ def _measure_cell(
     # The last row of blocks reaches into the next cell by a step.
     y, x = (
         slice(
-            max(low - max(TEXTURE_HALO_PX, halo), 0),
-            min(high + max(TEXTURE_HALO_PX, halo - job.step), n),
+            max(low - max(BANDPASS_HALO_PX, halo), 0),
+            min(high + max(BANDPASS_HALO_PX, halo - job.step), n),
         )
         for (low, high), n in zip(spans, size, strict=True)
     )
@@ -192,7 +192,7 @@ def _measure_cell(
             slice(max(low, 0), min(high - job.step, n))
             for (low, high), n in zip(spans, size, strict=True)
         )
-        observer.see((rows, columns), overlay)
+        observer.observe((rows, columns), overlay)
     pad, crop = [], []
     for (low, high), part, n in zip(spans, (y, x), size, strict=True):
         crop.append(slice(max(low, 0) - part.start, min(high, n) - part.start))
@@ -219,7 +219,7 @@ def _overlay(
     order = 1 if job.search else 3  # a search finds a tenth of a pixel or so in any case
     *counts, inside = aligned(backend, reference, moving, transform, job.factor, region, order)
     first, second = (
-        texture(backend, image, view.levels)
+        bandpass_sqrt(backend, image, view.levels)
         for image, view in zip(counts, (reference, moving), strict=True)
     )
     return Overlay(region, (counts[0], counts[1]), (first, second), inside)
@@ -265,8 +265,8 @@ def aligned(
         stop = min(int(np.ceil(part.stop + high[axis])) + HALO_PX, shape[axis])
         source.append(slice(start, stop))
     if any(part.start >= part.stop for part in source):
-        nothing = xp.zeros(first.shape, xp.float32)
-        return first, nothing, nothing
+        empty = xp.zeros(first.shape, xp.float32)
+        return first, empty, empty
     pixels = backend.asarray(moving.read(factor, source[0], source[1]))
     starts = (source[0].start, source[1].start)
     warped, inside = sample(backend, pixels, starts, shape, shift, (y.start, x.start), order)

@@ -18,20 +18,20 @@ from tilewright.errors import MismatchError
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.backend import Backend, Floats
-from tilewright.kernels.device_memory import Smallest, memory_noted
+from tilewright.kernels.device_memory import OomHint, track_device_memory
 from tilewright.kernels.register.alignment import (
-    Coarse,
+    CoarseAlignment,
+    bandpass_sqrt,
     coarse_alignment,
     rotation_about_centre,
-    texture,
 )
 from tilewright.kernels.register.block_field import ACCEPTED, fit_affine, fit_field
 from tilewright.kernels.register.warp import Transform
-from tilewright.stages.register.block_passes import Measured, Pass, measure_blocks
+from tilewright.stages.register.block_passes import BlockGrid, Pass, measure_blocks
 from tilewright.stages.register.plane_views import PlaneView, Source, open_views
 
 # Not done in parts: the correlation of the overviews is of one piece, and far larger than cells.
-_SMALLEST = Smallest("register", "two overviews and their correlation over all shifts")
+_OOM_HINT = OomHint("register", "two overviews and their correlation over all shifts")
 #: Longest side of the overviews on which rotation and shift are searched.
 _COARSE_PX = 512
 #: Share of the common texture whose blocks agree on one smooth field. Matching cycles reach
@@ -53,7 +53,7 @@ _UNLIKE = (
 )
 
 
-@memory_noted(_SMALLEST)
+@track_device_memory(_OOM_HINT)
 def register(
     reference: Source,
     moving: Source,
@@ -102,15 +102,7 @@ def register(
             raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
     reach = float(max(*views[0].shape, *views[1].shape))
     reach = reach if max_shift_px is None else max_shift_px
-    transform, evidence = estimate_transform(
-        backend, *views, block_px=block_px, max_shift_px=reach, max_rotation_deg=max_rotation_deg
-    )
-    numbers = _numbers(evidence)
-    failure = "" if evidence.matches else evidence.sentence()
-    if evidence.matches:
-        quality = numbers | {"registered": True} | assess(backend, *views, transform, block_px)
-        transform = dataclasses.replace(transform, quality=quality)
-        failure = _disagreement(quality)
+    transform, failure = _estimate(backend, views, block_px, reach, max_rotation_deg)
     if failure and not allow_unregistered:
         negative, _ = _overlay(backend, *views, reach, max_rotation_deg, -1.0)
         advice = _NEGATIVE if negative.score > _CLEAR_OVERLAY * negative.chance else _UNLIKE
@@ -118,11 +110,38 @@ def register(
             f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
             f"{advice}, or set allow_unregistered for this cycle"
         )
+    write_transform(transform, npz_path, json_path)
+    return transform
+
+
+def _estimate(
+    backend: Backend,
+    views: tuple[PlaneView, PlaneView],
+    block_px: int,
+    max_shift_px: float,
+    max_rotation_deg: float,
+) -> tuple[Transform, str]:
+    """Return the transform with its quality, and why the images do not match.
+
+    The identity if they do not; the reason is empty if they do.
+    """
+    transform, evidence = estimate_transform(
+        backend,
+        *views,
+        block_px=block_px,
+        max_shift_px=max_shift_px,
+        max_rotation_deg=max_rotation_deg,
+    )
+    numbers = _numbers(evidence)
+    failure = "" if evidence.matches else evidence.sentence()
+    if evidence.matches:
+        quality = numbers | {"registered": True} | assess(backend, *views, transform, block_px)
+        transform = dataclasses.replace(transform, quality=quality)
+        failure = _disagreement(quality)
     if failure:
         reason = f"the cycles do not match: {failure}"
         transform = Transform.identity(numbers | {"registered": False, "reason": reason})
-    write_transform(transform, npz_path, json_path)
-    return transform
+    return transform, failure
 
 
 def _name(source: Source) -> str:
@@ -141,7 +160,7 @@ def _numbers(evidence: MatchEvidence) -> dict[str, object]:
 
 
 def _disagreement(quality: Mapping[str, Any]) -> str:
-    """Say by how much blocks disagree although a transform was found; empty if they agree.
+    """Return by how much blocks disagree although there is a transform; empty if they agree.
 
     A cycle out of focus by 12 µm has a transform from its coarse structure, 1 to 7 px wrong.
     """
@@ -186,12 +205,12 @@ def assess(
 
 @dataclass(frozen=True)
 class MatchEvidence:
-    """What speaks for a match: the coarse overlay, and blocks that agree on one smooth field.
+    """Evidence for a match: the coarse alignment, and blocks that agree on one smooth field.
 
     ``agreeing_share`` is their share of the texture that both images have.
     """
 
-    coarse: Coarse
+    coarse: CoarseAlignment
     blocks: int
     agreeing_blocks: int
     agreeing_share: float
@@ -203,12 +222,12 @@ class MatchEvidence:
 
     @property
     def needed_share(self) -> float:
-        """Return the share of agreeing texture that is asked for."""
+        """Return the least share of agreeing texture."""
         clear = self.coarse.score > _CLEAR_OVERLAY * self.coarse.chance
         return _LEAST_SHARE_WHEN_CLEAR if clear else _LEAST_SHARE
 
     def sentence(self) -> str:
-        """Say by how much the images match."""
+        """Return by how much the images match."""
         return (
             f"correlation of the overviews {self.coarse.score:.3f}, of contradicting overlays up "
             f"to {self.coarse.chance:.3f}; {self.agreeing_blocks} of {self.blocks} blocks with "
@@ -234,37 +253,39 @@ def estimate_transform(
     :func:`tilewright.stages.register.cycle.register`; the transform means nothing unless the
     evidence matches.
     """
-    transform, coarse, factor = _coarse(backend, reference, moving, max_shift_px, max_rotation_deg)
+    transform, coarse, factor = _coarse_transform(
+        backend, reference, moving, max_shift_px, max_rotation_deg
+    )
     passes = [Pass(factor, 32, 12)]
     while factor // 4 > 2 and factor // 4 >= reference.factor:
         factor //= 4
         passes.append(Pass(factor, 32, 8))
     passes.append(Pass(2, block_px // 2, block_px // 6))
     for job in passes:
-        found = measure_blocks(backend, reference, moving, transform, job, f"search 1/{job.factor}")
-        precision = _significant(found)
-        targets = transform.points(found.centres_px) + found.blocks.shift_px
-        kept = np.zeros(len(precision), bool)
+        grid = measure_blocks(backend, reference, moving, transform, job, f"search 1/{job.factor}")
+        precision = _significant(grid)
+        targets = transform.points(grid.centres_px) + grid.blocks.shift_px
+        accepted = np.zeros(len(precision), bool)
         if precision.any():
-            affine, _ = fit_affine(found.centres_px, targets, precision)
-            transform, kept = _with_field(affine, found, targets, precision)
-    evidence = _evidence(coarse, found, kept)
+            affine, _ = fit_affine(grid.centres_px, targets, precision)
+            transform, accepted = _with_field(affine, grid, targets, precision)
+    evidence = _evidence(coarse, grid, accepted)
     for step in (block_px // 3, block_px // 4):
-        found = measure_blocks(backend, reference, moving, transform, Pass(2, step), "field")
-        targets = transform.points(found.centres_px) + found.blocks.shift_px
-        precision = 1 / found.blocks.variance_px2
-        transform, _ = _with_field(transform.affine, found, targets, precision)
+        grid = measure_blocks(backend, reference, moving, transform, Pass(2, step), "field")
+        targets = transform.points(grid.centres_px) + grid.blocks.shift_px
+        precision = 1 / grid.blocks.variance_px2
+        transform, _ = _with_field(transform.affine, grid, targets, precision)
     return transform, evidence
 
 
-def _coarse(
+def _coarse_transform(
     backend: Backend,
     reference: PlaneView,
     moving: PlaneView,
     max_shift_px: float,
     max_rotation_deg: float,
-) -> tuple[Transform, Coarse, int]:
-    """Return the first guess, what it rests on, and the binning at which it was found."""
+) -> tuple[Transform, CoarseAlignment, int]:
+    """Return the first transform, the alignment behind it, and its binning."""
     coarse, factor = _overlay(backend, reference, moving, max_shift_px, max_rotation_deg, 1.0)
     affine = rotation_about_centre(reference.size(factor), coarse.angle_deg)
     affine[:, 2] += coarse.shift_px
@@ -280,8 +301,8 @@ def _overlay(
     max_shift_px: float,
     max_rotation_deg: float,
     sign: float,
-) -> tuple[Coarse, int]:
-    """Return the best overlay of the overviews, the reference times ``sign``, and the binning."""
+) -> tuple[CoarseAlignment, int]:
+    """Return the best alignment of the overviews, the reference times ``sign``, and the binning."""
     factor = reference.factor
     while max(*reference.size(factor), *moving.size(factor)) > _COARSE_PX:
         factor *= 2
@@ -289,7 +310,7 @@ def _overlay(
     for view in (reference, moving):
         whole = (slice(0, size) for size in view.size(factor))
         image = backend.asarray(view.read(factor, *whole))
-        textures.append(texture(backend, image, view.levels))
+        textures.append(bandpass_sqrt(backend, image, view.levels))
     # A step turns the ends of the longer side by 3 px, about the size of the texture's blobs.
     step = np.degrees(6.0 / max(reference.size(factor)))
     steps = int(np.ceil(max_rotation_deg / step))
@@ -298,34 +319,36 @@ def _overlay(
     return coarse_alignment(backend, sign * textures[0], textures[1], angles, reach), factor
 
 
-def _significant(found: Measured) -> Floats:
+def _significant(grid: BlockGrid) -> Floats:
     """Return precisions, zero where the peak does not stand out from second-best peaks."""
-    blocks = found.blocks
+    blocks = grid.blocks
     threshold = 1.15 * np.percentile(blocks.chance, 98.0)
     return np.where(blocks.score > threshold, 1 / blocks.variance_px2, 0.0)
 
 
 def _with_field(
-    affine: Floats, found: Measured, targets: Floats, precision: Floats
+    affine: Floats, grid: BlockGrid, targets: Floats, precision: Floats
 ) -> tuple[Transform, NDArray[np.bool_]]:
     """Return the transform with a field through the targets, and which blocks it accepted."""
-    residual = targets - found.centres_px @ affine[:, :2].T - affine[:, 2]
+    residual = targets - grid.centres_px @ affine[:, :2].T - affine[:, 2]
     fit = fit_field(
-        residual.T.reshape(2, *found.grid), precision.reshape(found.grid), found.spacing_px
+        residual.T.reshape(2, *grid.shape), precision.reshape(grid.shape), grid.spacing_px
     )
     transform = Transform(
         affine,
         fit.field.astype(np.float32),
-        np.full(2, found.origin_px),
-        found.spacing_px,
+        np.full(2, grid.origin_px),
+        grid.spacing_px,
         fit.weight.astype(np.float32),
     )
     return transform, fit.weight.reshape(-1) > ACCEPTED
 
 
-def _evidence(coarse: Coarse, found: Measured, kept: NDArray[np.bool_]) -> MatchEvidence:
-    # Blocks count by the texture that both images have there: lost tissue and empty glass
-    # weigh nothing.
-    common = np.sqrt(found.blocks.energy.prod(axis=1))
-    share = round(float(common[kept].sum() / max(common.sum(), 1e-12)), 4)
-    return MatchEvidence(coarse, len(kept), int(kept.sum()), share)
+def _evidence(
+    coarse: CoarseAlignment, grid: BlockGrid, accepted: NDArray[np.bool_]
+) -> MatchEvidence:
+    # Blocks are weighted by the texture that both images have: lost tissue and empty glass
+    # have none.
+    common = np.sqrt(grid.blocks.energy.prod(axis=1))
+    share = round(float(common[accepted].sum() / max(common.sum(), 1e-12)), 4)
+    return MatchEvidence(coarse, len(accepted), int(accepted.sum()), share)

@@ -1,7 +1,7 @@
 """Where a registered cycle has lost, or did not image, tissue that the reference shows.
 
 For each place the slope of the moving texture on the reference's is fitted, each pixel weighted by
-the reference's bright texture: 1 where the same nuclei are seen, 0 where they are gone, whatever
+the reference's bright texture: 1 where the same nuclei are present, 0 where they are gone, whatever
 noise or haze took their place, since noise does not follow the reference. It is a share of light
 in windows of one nucleus, so that a hole's border is where it is.
 """
@@ -25,26 +25,26 @@ _CELL_PX = 672
 #: Standard deviation of the windows, in binned px. In nine cycles of phantoms that lost 1 to 7 %
 #: this finds 0.68 to 0.89 of it. Of lost places 2.5 px found 0.80 to 0.91, 4 px 0.61 to 0.86.
 _WINDOW_PX = 2.5
-#: The texture's two Gaussians and the windows; ``_UNSEEN_PX`` and the rim around it.
+#: The texture's two Gaussians and the windows; ``_GAP_PX`` and the rim around it.
 _HALO_PX = 40
 #: Standard deviation in px of the window whose middle is named.
 _PLACE_PX = 24.0
 #: Dark over a square of this side is no glass, which has noise: no tile covers it. The splines that
 #: warp a tile's end are above half a count for two px beyond it.
-_UNSEEN_PX, _DARK, _SPLINE_PX = 17, 0.5, 2
+_GAP_PX, _DARK, _SPLINE_PX = 17, 0.5, 2
 #: What :func:`aligned` takes from a cycle's end, and the rim there that is not compared.
 _MASKED_PX, _RIM_PX = 4, 8
 #: A place shows tissue where its texture has a tenth of the bright places' energy.
 _TISSUE = 0.1
 #: Tissue is lost where the cycle has less than this share of the usual slope.
 _LOST = 0.3
-#: Places are kept at most so many along a side, or memory would grow with the image.
+#: Maps have at most so many places along a side, or memory would grow with the image.
 _MAP_PX = 2048
 
 
 @dataclass(frozen=True)
 class LostTissue:
-    """What a cycle has lost.
+    """Tissue that a cycle has lost.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class LostTissue:
 
 
 class LostTissueSearch:
-    """Compares a registered cycle with the reference, from the parts that a pass sees.
+    """Compares a registered cycle with the reference, from the parts of a pass.
 
     Memory holds three maps of at most 2048 places a side.
 
@@ -82,69 +82,69 @@ class LostTissueSearch:
         places = tuple(-(-n // self._stride) for n in shape)
         self._energy, self._common, self._beyond = (np.zeros(places, np.float32) for _ in "abc")
 
-    def see(self, own: Region, overlay: Overlay) -> None:
-        """Note the places of a part."""
-        here, picked = [], []
-        for part, whole in zip(own, overlay.region, strict=True):
+    def observe(self, region: Region, overlay: Overlay) -> None:
+        """Add the places of a part."""
+        here, sampling = [], []
+        for part, whole in zip(region, overlay.region, strict=True):
             first, last = (-(-n // self._stride) for n in (part.start, part.stop))
             here.append(slice(first, last))
             start = first * self._stride - whole.start
-            picked.append(slice(start, part.stop - whole.start, self._stride))
-        found = _slopes(self._backend, overlay, picked)
+            sampling.append(slice(start, part.stop - whole.start, self._stride))
+        sums = _slopes(self._backend, overlay, sampling)
         maps = self._energy, self._common, self._beyond
-        for places, values in zip(maps, found, strict=True):
+        for places, values in zip(maps, sums, strict=True):
             places[here[0], here[1]] = self._backend.to_numpy(values)
 
-    def found(self) -> LostTissue:
-        """Return what is lost, of all that was seen."""
-        lost = lost_places(self._energy, self._common)
-        if lost is None:
+    def result(self) -> LostTissue:
+        """Return the tissue that is lost in all parts."""
+        places = lost_places(self._energy, self._common)
+        if places is None:
             return LostTissue(None, None)
-        tissue, gone = lost
+        tissue, gone = places
         beyond = int((self._beyond > _least_of_tissue(self._energy)).sum())
         spread = _PLACE_PX / (self._stride * FACTOR)
         density = ndimage.gaussian_filter(gone.astype(np.float32), spread, mode="constant")
         at = np.unravel_index(int(density.argmax()), density.shape)
         y, x = (float(v) * self._stride * FACTOR for v in at)
-        seen = int(tissue.sum())
-        return LostTissue(float(gone.sum() / seen), beyond / (beyond + seen), y, x)
+        inside = int(tissue.sum())
+        return LostTissue(float(gone.sum() / inside), beyond / (beyond + inside), y, x)
 
 
-def _slopes(backend: Backend, overlay: Overlay, picked: Sequence[slice]) -> list[Array]:
+def _slopes(backend: Backend, overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
     """Return the energy of the reference's bright texture and what the moving one shares of it.
 
     The third map is that energy where the moving one has no pixels, the others are 0 there. All
-    are at the ``picked`` rows and columns of the part: windows are only summed there.
+    are at the ``sampling`` rows and columns of the part: windows are only summed there.
     """
     filters = backend.ndimage
     first, second = overlay.textures
     inside = overlay.inside
     dark = (abs(overlay.counts[1]) < _DARK) * inside
-    no_tile = filters.minimum_filter(dark, _UNSEEN_PX, mode="nearest")
-    no_tile = filters.maximum_filter(no_tile, _UNSEEN_PX + 2 * _SPLINE_PX, mode="nearest")
+    no_tile = filters.minimum_filter(dark, _GAP_PX, mode="nearest")
+    no_tile = filters.maximum_filter(no_tile, _GAP_PX + 2 * _SPLINE_PX, mode="nearest")
     ended = filters.minimum_filter(1 - inside, 1 + 2 * _MASKED_PX, mode="nearest")
     outside = no_tile.clip(ended, None)
-    seen = inside * (1 - filters.maximum_filter(outside, 1 + 2 * _RIM_PX, mode="nearest"))
-    one = first * seen
+    coverage = inside * (1 - filters.maximum_filter(outside, 1 + 2 * _RIM_PX, mode="nearest"))
+    one = first * coverage
     weight = one.clip(0, None)
 
     def summed(sums: Array, where: Array) -> Array:
-        for axis, kept in enumerate((np.s_[picked[0]], np.s_[:, picked[1]])):
+        for axis, lines in enumerate((np.s_[sampling[0]], np.s_[:, sampling[1]])):
             sums = filters.gaussian_filter1d(
                 sums, _WINDOW_PX, axis=axis, mode="nearest", truncate=3.0
-            )[kept]
-        return sums * (where[picked[0], picked[1]] > 0)
+            )[lines]
+        return sums * (where[sampling[0], sampling[1]] > 0)
 
     beyond = first * first.clip(0, None) if bool(outside.any()) else outside
     return [
-        summed(weight * one, seen), summed(weight * second, seen), summed(beyond, outside)
+        summed(weight * one, coverage), summed(weight * second, coverage), summed(beyond, outside)
     ]  # fmt: skip
 
 
 def lost_places(
     energy: NDArray[np.float32], common: NDArray[np.float32]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
-    """Tell which places show tissue, and which of them the moving image has lost.
+    """Return which places show tissue, and which of them the moving image has lost.
 
     Parameters
     ----------

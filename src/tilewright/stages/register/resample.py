@@ -23,21 +23,21 @@ from tilewright.io.results.subtraction import Subtraction, write_subtractions
 from tilewright.io.results.transform import read_transform
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
+from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.warp import Transform, source_region, warp
 from tilewright.stages.register.subtract import Background, survey
-from tilewright.stages.tile_planes import abandoning_pool
+from tilewright.stages.tile_planes import cancelling_thread_pool
 from tilewright.stages.tile_windows import Region, halves, regions, within
 
 #: (marker, channel, in-focus plane).
 PlaneOfCycle = tuple[str, str, str | Path]
 #: Threads that read and write around a GPU.
 _GPU_THREADS = 4
-_SMALLEST = Smallest("resample", "the smallest part of a chunk")
+_OOM_HINT = OomHint("resample", "the smallest part of a chunk")
 
 
-@memory_noted(_SMALLEST)
+@track_device_memory(_OOM_HINT)
 def resample(
     cycle: int,
     planes: Sequence[PlaneOfCycle],
@@ -82,14 +82,10 @@ def resample(
     """
     sources = [_Source.open(path, transform) for *_, path in planes]
     reference = open_mosaic(frame)
-    shape = reference.shape[1:]
-    parts = regions(shape, chunk_px)
-    jobs = [(c, region) for c in range(len(planes)) for region in parts]
-    inner = dataclasses.replace(backend, workers=1)
     with (
         create_image(
             output,
-            shape,
+            reference.shape[1:],
             np.uint16,
             chunk_px,
             reference.voxel_um[1:],
@@ -98,20 +94,24 @@ def resample(
             ome_zarr_version=ome_zarr_version,
             workers=backend.workers,
         ) as writer,
-        abandoning_pool(backend, _GPU_THREADS) as pool,
+        cancelling_thread_pool(backend, _GPU_THREADS) as pool,
     ):
-        taken = {
-            c: _Taken.of(
-                inner, (marker, cycle, channel), sources[c], backgrounds[marker], shape, parts, pool
+        parts = regions(reference.shape[1:], chunk_px)
+        inner = dataclasses.replace(backend, workers=1)
+        subtractions = {
+            c: _BackgroundSubtraction.of(
+                inner, (marker, cycle, channel), sources[c], backgrounds[marker],
+                reference.shape[1:], parts, pool,
             )
             for c, (marker, channel, _) in enumerate(planes)
             if marker in backgrounds
-        }
-        done = pool.map(partial(_write_block, inner, writer, sources, taken), jobs)
-        for _ in tqdm(done, "resample", len(jobs), unit="chunk", mininterval=5):
+        }  # fmt: skip
+        jobs = [(c, region) for c in range(len(planes)) for region in parts]
+        blocks = pool.map(partial(_write_block, inner, writer, sources, subtractions), jobs)
+        for _ in tqdm(blocks, "resample", len(jobs), unit="chunk", mininterval=5):
             pass
-        backend.give_back()
-    write_subtractions([one.result for one in taken.values()], *map(Path, subtraction))
+        backend.release()
+    write_subtractions([one.result for one in subtractions.values()], *map(Path, subtraction))
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class _Source:
 
     @classmethod
     def open(cls, path: str | Path, transform: str | Path | None) -> _Source:
-        known = Transform.identity() if transform is None else read_transform(transform)
-        return cls(open_mosaic(path), known)
+        from_reference = Transform.identity() if transform is None else read_transform(transform)
+        return cls(open_mosaic(path), from_reference)
 
     @property
     def haze_counts(self) -> float:
-        """Mean light that was taken out of the plane as haze (``edf.method: direct``)."""
+        """Mean light removed from the plane as haze (``edf.method: multiplane_wiener``)."""
         return float(self.mosaic.attributes.get("haze_counts") or 0)
 
     def read(self, backend: Backend, region: Region) -> NDArray[np.uint16]:
@@ -139,23 +139,23 @@ def _write_block(
     backend: Backend,
     writer: StoreWriter,
     sources: Sequence[_Source],
-    taken: Mapping[int, _Taken],
+    subtractions: Mapping[int, _BackgroundSubtraction],
     job: tuple[int, Region],
 ) -> None:
-    """Resample one region of one channel, and take its background out."""
+    """Resample one region of one channel, and subtract its background."""
     channel, region = job
     block = sources[channel].read(backend, region)
-    if channel in taken:
-        block = taken[channel].from_block(backend, block, region)
+    if channel in subtractions:
+        block = subtractions[channel].subtract_from(backend, block, region)
     writer.write(channel, region[0].start, region[1].start, block)
 
 
 @dataclass
-class _Taken:
+class _BackgroundSubtraction:
     """A background that is subtracted from a channel, block by block."""
 
     source: _Source
-    found: Subtraction
+    plan: Subtraction
     bright: int = 0
     emptied: int = 0
     turn: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -170,32 +170,32 @@ class _Taken:
         shape: tuple[int, int],
         parts: Sequence[Region],
         pool: Executor,
-    ) -> _Taken:
+    ) -> _BackgroundSubtraction:
         source = _Source.open(background.plane, background.transform)
         reads = (partial(plane.read, backend), partial(source.read, backend))
         haze = (plane.haze_counts, source.haze_counts)
         return cls(source, survey(channel, background, reads, haze, shape, parts, pool))
 
-    def from_block(
+    def subtract_from(
         self, backend: Backend, block: NDArray[np.uint16], region: Region
     ) -> NDArray[np.uint16]:
         light = self.source.read(backend, region)
-        left = np.empty_like(block)
+        difference = np.empty_like(block)
 
         def one(part: Region) -> None:
             at = within(part, region)
-            found = subtract(backend, block[at], light[at], self.found.factor)
-            left[at] = backend.to_numpy(found)
+            values = subtract(backend, block[at], light[at], self.plan.factor)
+            difference[at] = backend.to_numpy(values)
 
-        in_parts(backend, one, region, halves, _SMALLEST)
+        map_with_oom_split(backend, one, region, halves, _OOM_HINT)
         with self.turn:
             self.bright += int(np.count_nonzero(block))
-            self.emptied += int(np.count_nonzero((block > 0) & (left == 0)))
-        return left
+            self.emptied += int(np.count_nonzero((block > 0) & (difference == 0)))
+        return difference
 
     @property
     def result(self) -> Subtraction:
-        return dataclasses.replace(self.found, emptied=self.emptied / max(self.bright, 1))
+        return dataclasses.replace(self.plan, emptied=self.emptied / max(self.bright, 1))
 
 
 def resample_region(
@@ -213,23 +213,23 @@ def resample_region(
         Rows and columns of the reference frame.
     """
     size = (mosaic.shape[1], mosaic.shape[2])
-    empty = np.zeros([part.stop - part.start for part in region], np.uint16)
+    out = np.zeros([part.stop - part.start for part in region], np.uint16)
     if transform.is_identity:
         pixels = mosaic.read(0, *region)
-        empty[: pixels.shape[0], : pixels.shape[1]] = pixels
-        return empty
+        out[: pixels.shape[0], : pixels.shape[1]] = pixels
+        return out
     source = source_region(transform, region, size)
     if source is None:
-        return empty
+        return out
     pixels = mosaic.read(0, *source)
 
     def one(part: Region) -> None:
         near = source_region(transform, part, size)
         if near is not None:
             target = within(part, region)
-            found = pixels[within(near, source)]
             origin = (near[0].start, near[1].start)
-            empty[target] = warp(backend, found, origin, size, transform, part)
+            source_pixels = pixels[within(near, source)]
+            out[target] = warp(backend, source_pixels, origin, size, transform, part)
 
-    in_parts(backend, one, region, halves, _SMALLEST)
-    return empty
+    map_with_oom_split(backend, one, region, halves, _OOM_HINT)
+    return out

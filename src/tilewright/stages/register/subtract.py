@@ -22,13 +22,13 @@ Read = Callable[[Region], NDArray[np.uint16]]
 _CELL_PX = 8
 #: Most cells on a side: larger images have larger cells, so that memory is bounded.
 _MOST_CELLS = 2048
-#: Longest side of the overviews that quality looks at.
+#: Longest side of the overviews for quality.
 _OVERVIEW_PX = 512
 
 
 @dataclass(frozen=True)
 class Background:
-    """What is to be subtracted from a channel of the image.
+    """A background that is subtracted from a channel of the image.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Background:
 
 
 class CellSums:
-    """Sums of the whole square cells of an image (y, x) that is seen region by region.
+    """Sums of the whole square cells of an image (y, x) that comes region by region.
 
     Whole numbers, so that neither threads nor the regions' order change a bit.
     """
@@ -87,7 +87,7 @@ def survey(
     regions: Sequence[Region],
     pool: Executor,
 ) -> Subtraction:
-    """Look at a channel and its background, both registered, and say what is to be subtracted.
+    """Measure how much of a background is to be subtracted from a channel; both are registered.
 
     Parameters
     ----------
@@ -105,24 +105,15 @@ def survey(
     Returns
     -------
     Subtraction
-        With ``emptied`` 0: it is known when all is subtracted.
+        With ``emptied`` 0, which is counted while it is subtracted.
     """
     cell = max(_CELL_PX, -(-max(shape) // _MOST_CELLS))
     side = max(1, -(-max(shape) // _OVERVIEW_PX))
     sums = [[CellSums(shape, n) for n in (cell, side)] for _ in reads]
-
-    def one(region: Region) -> None:
-        for read, of_read in zip(reads, sums, strict=True):
-            pixels = read(region)
-            for total in of_read:
-                total.add(region, pixels)
-
-    for _ in pool.map(one, regions):
-        pass
+    _sum_cells(sums, reads, regions, pool)
     (marker, light), overviews = (
         [total.means for total in pair] for pair in zip(*sums, strict=True)
     )
-    fitted = background.factor is None
     factor = fit_factor(marker, light) if background.factor is None else background.factor
     before, coarse = (means.astype(np.float32) for means in overviews)
     return Subtraction(
@@ -130,7 +121,7 @@ def survey(
         channel=channel[2],
         marker=channel[0],
         background=background.marker,
-        method="regression" if fitted else "exposure",
+        method="regression" if background.factor is None else "exposure",
         factor=factor,
         oversubtracted=oversubtracted_share(marker, light, factor),
         left_as_haze=_left_as_haze(light, factor, haze_counts),
@@ -141,15 +132,34 @@ def survey(
     )
 
 
+def _sum_cells(
+    sums: Sequence[Sequence[CellSums]],
+    reads: tuple[Read, Read],
+    regions: Sequence[Region],
+    pool: Executor,
+) -> None:
+    """Add all regions of the channel and of its background to their sums."""
+
+    def one(region: Region) -> None:
+        for read, of_read in zip(reads, sums, strict=True):
+            pixels = read(region)
+            for total in of_read:
+                total.add(region, pixels)
+
+    for _ in pool.map(one, regions):
+        pass
+
+
 def _left_as_haze(
     background: NDArray[np.float64], factor: float, haze_counts: tuple[float, float]
 ) -> float:
-    """Return what of a background stays in a channel because only its own plane lost it.
+    """Return the share of a background that stays in a channel because only its own plane lost it.
 
-    A channel that lost more than its background did lost haze of its stain, or what is seen as
+    A channel that lost more than its background did lost haze of its stain, or what counts as
     subtracted too much.
     """
-    own, lost = haze_counts[0], factor * haze_counts[1]
-    seen = background > 0
-    whole = lost + factor * (float(background[seen].mean()) if seen.any() else 0.0)
-    return max(lost - own, 0.0) / whole if whole > 0 else 0.0
+    of_channel, of_background = haze_counts[0], factor * haze_counts[1]
+    positive = background > 0
+    mean = float(background[positive].mean()) if positive.any() else 0.0
+    whole = of_background + factor * mean
+    return max(of_background - of_channel, 0.0) / whole if whole > 0 else 0.0

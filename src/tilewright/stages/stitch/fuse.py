@@ -3,6 +3,14 @@
 Works through rows of chunks, plane by plane. Each raw tile is decoded once per plane and
 forgotten after the last row of chunks that it touches, so memory grows with one row of
 tiles and not with the mosaic.
+
+Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
+illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
+``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
+``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
+pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
+where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than four
+tiles cannot tell).
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.device_memory import Smallest, in_parts, memory_noted
+from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.stitch.blending import (
     Correction,
     Span,
@@ -29,7 +37,7 @@ from tilewright.kernels.stitch.blending import (
     make_correction,
     tile_span,
 )
-from tilewright.stages.tile_planes import TilePlanes, abandoning_pool
+from tilewright.stages.tile_planes import TilePlanes, cancelling_thread_pool
 from tilewright.stages.tile_source import TileSource
 from tilewright.stages.tile_windows import Region, halves, spans
 
@@ -40,10 +48,10 @@ if TYPE_CHECKING:
 
 #: On a GPU the threads only read, move and write: four keep one device busy.
 _GPU_THREADS = 4
-SMALLEST = Smallest("stitch", "the flat-field, the dark-field and the smallest part of a chunk")
+OOM_HINT = OomHint("stitch", "the flat-field, the dark-field and the smallest part of a chunk")
 
 
-@memory_noted(SMALLEST)
+@track_device_memory(OOM_HINT)
 def stitch(
     tiles: TileSource,
     positions: Positions,
@@ -61,13 +69,7 @@ def stitch(
 ) -> None:
     """Fuse the tiles of one cycle and channel into a mosaic.
 
-    Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
-    illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
-    ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-    ``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
-    pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
-    where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than four
-    tiles cannot tell).
+    Counts and attributes of the mosaic: see the module.
 
     Parameters
     ----------
@@ -104,35 +106,24 @@ def stitch(
         The GPU's memory does not hold the smallest part of a chunk.
     """
     output = Path(output)
-    places = _places(tiles, positions)
-    _check(tiles, illumination, distortion)
-    if feather_px is None:
-        feather_px = overlap_px(tiles.row, tiles.col, places, tiles.shape[1:])
-    height, width = tiles.shape[1:]
-    covered = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
-    correction = make_correction(
-        backend, illumination.flat, illumination.dark, illumination.pedestal
-    )
-    shape = (max(ys.stop for ys, _ in covered), max(xs.stop for _, xs in covered))
-    plan = StitchPlan(covered, shape, chunk_px, correction, feather_px, distortion)
-    pedestal = int(illumination.pedestal + 0.5)
+    plan = _plan(backend, tiles, positions, illumination, chunk_px, feather_px, distortion)
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
         output,
-        (tiles.shape[0], *shape),
+        (tiles.shape[0], *plan.shape),
         tiles.dtype,
         chunk_px,
         voxel_um,
         output.name.removesuffix(".zarr"),
         ome_zarr_version=ome_zarr_version,
-        fill=pedestal,
+        fill=int(illumination.pedestal + 0.5),
     ) as mosaic:
         low, high, planes = _stream(backend, tiles, plan, mosaic, ceiling, repair_pixels)
         mosaic.attributes |= {
-            "pedestal_counts": pedestal,
+            "pedestal_counts": int(illumination.pedestal + 0.5),
             "clipped_low": low,
             "clipped_high": high,
-            "feather_px": feather_px,
+            "feather_px": plan.feather_px,
             "saturated_raw_px": planes.saturated,
             "saturated_from_counts": (
                 _least_saturated(illumination, ceiling) if any(planes.saturated) else None
@@ -141,6 +132,29 @@ def stitch(
         }
         if distortion is not None:
             mosaic.attributes["distortion_corner_px"] = round(distortion.corner_px, 4)
+
+
+def _plan(
+    backend: Backend,
+    tiles: TileSource,
+    positions: Positions,
+    illumination: Illumination,
+    chunk_px: int,
+    feather_px: float | None,
+    distortion: Distortion | None,
+) -> StitchPlan:
+    """Check that the inputs fit the tiles; return where each lies and how it is corrected."""
+    places = _places(tiles, positions)
+    _check(tiles, illumination, distortion)
+    if feather_px is None:
+        feather_px = overlap_px(tiles.row, tiles.col, places, tiles.shape[1:])
+    height, width = tiles.shape[1:]
+    tile_spans = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
+    correction = make_correction(
+        backend, illumination.flat, illumination.dark, illumination.pedestal
+    )
+    shape = (max(ys.stop for ys, _ in tile_spans), max(xs.stop for _, xs in tile_spans))
+    return StitchPlan(tile_spans, shape, chunk_px, correction, feather_px, distortion)
 
 
 def _least_saturated(illumination: Illumination, ceiling: float) -> int:
@@ -231,7 +245,7 @@ def _stream(
     needs = {y.start: plan.touching((y, slice(0, plan.shape[1]))) for y in rows}
     clipped = np.zeros(2, dtype=np.int64)
     with (
-        abandoning_pool(backend, _GPU_THREADS) as pool,
+        cancelling_thread_pool(backend, _GPU_THREADS) as pool,
         tqdm(total=len(steps) * len(columns), desc="stitch", unit="chunk", mininterval=5) as bar,
     ):
         planes = TilePlanes(tiles, pool, saturation_counts, repair=repair)
@@ -305,7 +319,7 @@ def fuse_chunk(
         )
         return part, backend.to_numpy(pixels), low, high
 
-    parts = in_parts(backend, fuse_part, region, halves, SMALLEST)
+    parts = map_with_oom_split(backend, fuse_part, region, halves, OOM_HINT)
     for (rows, columns), pixels, _, _ in parts:
         mosaic.write(z, rows.start, columns.start, pixels)
     return sum(low for _, _, low, _ in parts), sum(high for *_, high in parts)

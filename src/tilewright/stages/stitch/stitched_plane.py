@@ -1,4 +1,11 @@
-"""One channel of a stitched image as the plane that registration and assembly read."""
+"""One channel of a stitched image as the plane that registration and assembly read.
+
+Memory holds the pieces that the file decodes at once, not the plane. A pixel of 0 is a
+gap, as outside the tiles of a mosaic. The output is uint16 and has z = 1; its attributes are
+``pedestal_counts`` 0, ``method`` "stitched", ``unseen_px``, ``saturation_counts``,
+``saturated_px`` and ``equal_neighbours`` (the share of neighbours of exactly the same counts,
+median of the covered chunks; None where too little is covered).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +19,12 @@ from tqdm import tqdm
 from tilewright.io.inputs.stitched_plane import OpenPlane, StitchedPlane
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.camera import Top, equal_neighbours, saturation_found
+from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours
 from tilewright.stages.tile_windows import regions, spans
 
 _COUNTS = 2**16
-#: Share of a chunk that must have been seen for its grain to count.
-_SEEN = 0.1
+#: Share of a chunk that must be covered for its grain to count.
+_COVERED = 0.1
 
 
 def stitched_plane(
@@ -30,12 +37,6 @@ def stitched_plane(
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
     """Store a plane as the in-focus plane of its cycle and channel, its counts as they are.
-
-    Memory holds the pieces that the file decodes at once, not the plane. A pixel of 0 was not
-    seen, as outside the tiles of a mosaic. The output is uint16 and has z = 1; its attributes are
-    ``pedestal_counts`` 0, ``method`` "stitched", ``unseen_px``, ``saturation_counts``,
-    ``saturated_px`` and ``equal_neighbours`` (the share of neighbours of exactly the same counts,
-    median of the chunks seen; None where too little was).
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ def _copy(
             corner = y.start + part[0].start, x.start + part[1].start
             writer.write(0, *corner, chunk.astype(np.uint16))
             histogram += np.bincount(chunk.ravel(), minlength=_COUNTS)
-            if np.count_nonzero(chunk) > _SEEN * chunk.size:
+            if np.count_nonzero(chunk) > _COVERED * chunk.size:
                 equal.append(equal_neighbours(chunk, 1))
     return histogram, equal
 
@@ -111,5 +112,5 @@ def _ceiling(histogram: NDArray[np.int64], dtype: np.dtype[Any]) -> float:
     tops = [Top(float(counts[-1]), int(histogram[counts[-1]]), 0)]
     if len(counts) > 1:
         tops = [tops[0]._replace(below=int(histogram[counts[-2]]))]
-    found = saturation_found(tops)
-    return float(np.iinfo(dtype).max) if found is None else found
+    limit = detect_saturation(tops)
+    return float(np.iinfo(dtype).max) if limit is None else limit

@@ -54,11 +54,10 @@ def layout_problem(
 ) -> str:
     """Return how the borders of the tiles contradict their places, nothing where they do not.
 
-    Every order and direction of the grid is compared (:func:`rank_layouts`). Said is only what
-    is clear: there are four tiles, and another layout scores at least 0.2 and four thirds of any
-    other's. Grids with places that hold no tile are passed over. Of a grid of more than 100
-    tiles the middle 10 x 10 are read, which show axes that are turned round but no wrong
-    order of numbers.
+    Every order and direction of the grid is compared (:func:`rank_layouts`). A contradiction must
+    be clear: four tiles, and another layout that scores at least 0.2 and four thirds of any
+    other's. Grids with empty places are skipped. Of more than 100 tiles the middle 10 x 10 are
+    read, which show reversed axes but no wrong order of numbers.
 
     Parameters
     ----------
@@ -79,39 +78,43 @@ def layout_problem(
         return ""
     whole = rows * cols <= _SIDE**2
     index = np.flatnonzero(whole | (_middle(tiles.row, rows) & _middle(tiles.col, cols)))
-    # By number, as the microscope took them; in part of a grid numbers tell no layout.
+    # By number, as the microscope took them; in part of a grid numbers define no layout.
     index = index[np.argsort(tiles.number[index], kind="stable")] if whole else index
     row, col = (place[index] - place[index].min() for place in (tiles.row, tiles.col))
     shape = int(row.max()) + 1, int(col.max()) + 1
     images = np.stack([reduce_tile(tiles.read(int(t), tiles.shape[0] // 2)) for t in index])
-    given, overlap = overlap, min(max(overlap, 0.01), 0.9)
-    ranking = rank_layouts(backend, images, *shape, overlap)
+    clipped = min(max(overlap, 0.01), 0.9)
+    ranking = rank_layouts(backend, images, *shape, clipped)
     mine = next((one for one in ranking if (one.row == row).all() and (one.col == col).all()), None)
     if mine is None:
         return ""
-    if mine is ranking[0] or not is_clear(ranking):
-        other = _other_grid(backend, images, shape, overlap, mine) if numbered and whole else ""
-        shared = measure_overlap(backend, images, row, col, overlap) if numbered or spaced else None
-        if other or shared is None or abs(shared - given) <= searched:
-            return other
-        return (
-            f"the borders of the tiles show an overlap of {shared:.3f}, not of {given:.3f}; set "
-            f"acquisition.overlap: {shared:.3f} (or the column overlap of the samples table)"
-        )
-    best = ranking[0]
+    if mine is not ranking[0] and is_clear(ranking):
+        return _other_layout(ranking[0], mine, numbered=numbered, whole=whole)
+    other = _other_grid(backend, images, shape, clipped, mine) if numbered and whole else ""
+    shared = measure_overlap(backend, images, row, col, clipped) if numbered or spaced else None
+    if other or shared is None or abs(shared - overlap) <= searched:
+        return other
+    return (
+        f"the borders of the tiles show an overlap of {shared:.3f}, not of {overlap:.3f}; set "
+        f"acquisition.overlap: {shared:.3f} (or the column overlap of the samples table)"
+    )
+
+
+def _other_layout(best: LayoutScore, mine: LayoutScore, *, numbered: bool, whole: bool) -> str:
+    """Return that another layout fits, and what to set; nothing where its score is low."""
     if best.score < _SURE:
         return ""
-    said = (
+    sentence = (
         f"the borders of the tiles fit {{}} (score {best.score:.2f}), not {{}} ({mine.score:.2f})"
     )
     if numbered and whole:
-        return said.format(best.name, mine.name) + f"; set acquisition.layout: {best.name}"
+        return sentence.format(best.name, mine.name) + f"; set acquisition.layout: {best.name}"
     if best.name in FLIPS:
         axes = [axis for axis, on in zip("yx", FLIPS[best.name], strict=True) if on]
         keys = " and ".join(f"acquisition.flip_{axis}" for axis in axes)
-        text = said.format(f"with {' and '.join(axes)} turned round", "where they are placed")
+        text = sentence.format(f"with {' and '.join(axes)} turned round", "where they are placed")
         return f"{text}; change {'acquisition.layout' if numbered else keys}"
-    return said.format(f"the order {best.name}", "where they are placed") + (
+    return sentence.format(f"the order {best.name}", "where they are placed") + (
         "; check the positions in the files, or rows and columns in acquisition.pattern"
     )
 

@@ -24,7 +24,7 @@ from tilewright.io.results.positions import (
 )
 from tilewright.io.results.zarr_store import stack_on_disk
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.device_memory import Smallest, memory_noted
+from tilewright.kernels.device_memory import OomHint, track_device_memory
 from tilewright.kernels.tile_positions.displacements import (
     Allocate,
     Overlaps,
@@ -49,19 +49,19 @@ from tilewright.stages.tile_source import TileSource
 #: Strips of more bytes are kept on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
 #: slide of 50,000 px squared 5 GB.
 _IN_MEMORY_B = 256 << 20
-_SMALLEST = Smallest("tile_positions", "the strips that its filter and hot pixels come from")
+_OOM_HINT = OomHint("tile_positions", "the strips that its filter and hot pixels come from")
 
 
 @dataclass(frozen=True)
 class LocatedTiles:
-    """Positions, edges, and how they were found.
+    """Positions, edges, and the filter and distortion behind them.
 
     Attributes
     ----------
     sigma_px : float
         Width of the LoG used.
     distortion : DistortionFit or None
-        What overlaps say of lens distortion; None where they say nothing or were not asked.
+        Lens distortion by the overlaps; None where they do not show it, or it is not estimated.
     """
 
     positions: Positions
@@ -75,7 +75,7 @@ class LocatedTiles:
         return np.stack([self.positions.y_px, self.positions.x_px], axis=1)
 
 
-@memory_noted(_SMALLEST)
+@track_device_memory(_OOM_HINT)
 def locate(
     tiles: TileSource,
     illumination: Illumination | None = None,
@@ -101,7 +101,7 @@ def locate(
     max_shift_px : float, optional
         Stage tolerance; by default 3 % of a tile, at least 8 px.
     sigma_px : float, optional
-        Width of the Laplacian of Gaussian; chosen from the data by default.
+        Width of the Laplacian of Gaussian; z_planes from the data by default.
     planes : int
         Evenly spaced z-planes averaged before correlation.
     distortion : {"auto", "none"}
@@ -117,86 +117,86 @@ def locate(
         The GPU's memory does not hold the strips of a pair, or those that show hot pixels.
     """
     _check(tiles, illumination)
-    shape = tiles.shape[1], tiles.shape[2]
-    plans = plan_strips(tiles.nominal_px, shape, max_shift_px)
-    allocate = _room(plans, scratch)
+    plans = plan_strips(tiles.nominal_px, tiles.shape[1:], max_shift_px)
+    allocate = _allocator(plans, scratch)
     firsts, seconds = _read_strips(tiles, illumination, plans, planes, backend.workers, allocate)
     for strips in (*firsts, *seconds):
         if illumination is None:
             flatten(backend, strips)
         repair_pixels(backend, strips)
     sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
-
-    def place() -> tuple[Overlaps, Solution]:
-        return _place(backend, tiles, plans, firsts, seconds, sigma, max_shift_px, allocate)
-
-    def seen() -> DistortionFit | None:
-        believed = overlaps.displacement_px, solution.accepted
-        blocks = measure_blocks(backend, plans, firsts, seconds, *believed, sigma)
-        return fit_distortion(blocks, shape, meeting_lines(plans, shape))
-
-    overlaps, solution = place()
-    fit = seen() if distortion == "auto" else None
+    solver = _Solver(backend, tiles, plans, firsts, seconds, sigma, max_shift_px, allocate)
+    overlaps, solution = solver.place()
+    fit = solver.distortion(overlaps, solution) if distortion == "auto" else None
     if fit is not None and fit.used:
-        _undistort_strips(backend, fit.distortion, plans, firsts, seconds)
-        overlaps, solution = place()
-        # Blocks that distortion bends tell 2 % too little: what is left of it is 0.1 %.
-        left = seen()
-        if left is not None:
-            _undistort_strips(backend, left.distortion, plans, firsts, seconds)
-            overlaps, solution = place()
-            fit = fit.refined(left)
+        solver.undistort(fit.distortion)
+        overlaps, solution = solver.place()
+        # Blocks that distortion bends show 2 % too little of it: the second field leaves 0.1 %.
+        residual = solver.distortion(overlaps, solution)
+        if residual is not None:
+            solver.undistort(residual.distortion)
+            overlaps, solution = solver.place()
+            fit = fit.refined(residual)
     return _located(tiles, overlaps, solution, sigma, fit)
 
 
-def _room(plans: Sequence[StripPlan], scratch: Path | None) -> Allocate:
-    """Return what makes the place of strips: in memory if all fit there, or on the disk."""
+def _allocator(plans: Sequence[StripPlan], scratch: Path | None) -> Allocate:
+    """Return what allocates strips: in memory if all fit there, or on the disk."""
     all_b = sum(2 * 4 * len(plan.pairs) * math.prod(plan.shape) for plan in plans)
     if scratch is None or all_b <= _IN_MEMORY_B:
         return in_memory
     return partial(stack_on_disk, scratch)
 
 
-def _place(
-    backend: Backend,
-    tiles: TileSource,
-    plans: list[StripPlan],
-    firsts: list[Strips],
-    seconds: list[Strips],
-    sigma_px: float,
-    max_shift_px: float | None,
-    allocate: Allocate,
-) -> tuple[Overlaps, Solution]:
-    """Measure all overlaps and solve for the positions."""
-    total = sum(len(plan.pairs) for plan in plans)
-    with tqdm(desc="tile_positions: correlate", total=total, mininterval=5) as bar:
-        overlaps = measure_overlaps(backend, plans, firsts, seconds, sigma_px, bar.update, allocate)
-    tolerance = max((plan.max_shift_px for plan in plans), default=0.0)
-    solution = solve_positions(
-        tiles.nominal_px,
-        tiles.row,
-        overlaps.pairs,
-        overlaps.displacement_px,
-        overlaps.sigma_px,
-        overlaps.chance,
-        tolerance or max_shift_px or 0.03 * min(tiles.shape[1:]),
-    )
-    return overlaps, solution
+@dataclass(frozen=True)
+class _Solver:
+    """Strips of all overlaps, and what is solved from them."""
 
+    backend: Backend
+    tiles: TileSource
+    plans: list[StripPlan]
+    firsts: list[Strips]
+    seconds: list[Strips]
+    sigma_px: float
+    max_shift_px: float | None
+    allocate: Allocate
 
-def _undistort_strips(
-    backend: Backend,
-    distortion: Distortion,
-    plans: list[StripPlan],
-    firsts: list[Strips],
-    seconds: list[Strips],
-) -> None:
-    """Resample all strips in place as a lens without distortion shows them."""
-    for plan, *both in zip(plans, firsts, seconds, strict=True):
-        for strips, origin in zip(both, (plan.origin_a, plan.origin_b), strict=True):
-            for i in range(strips.shape[0]):
-                straight = undistort(backend, distortion, strips[i], origin)
-                strips[i] = backend.to_numpy(straight)
+    def place(self) -> tuple[Overlaps, Solution]:
+        """Measure all overlaps and solve for the positions."""
+        tiles, plans = self.tiles, self.plans
+        total = sum(len(plan.pairs) for plan in plans)
+        with tqdm(desc="tile_positions: correlate", total=total, mininterval=5) as bar:
+            overlaps = measure_overlaps(
+                self.backend, plans, self.firsts, self.seconds, self.sigma_px, bar.update,
+                self.allocate,
+            )  # fmt: skip
+        tolerance = max((plan.max_shift_px for plan in plans), default=0.0)
+        solution = solve_positions(
+            tiles.nominal_px,
+            tiles.row,
+            overlaps.pairs,
+            overlaps.displacement_px,
+            overlaps.sigma_px,
+            overlaps.false_match_probability,
+            tolerance or self.max_shift_px or 0.03 * min(tiles.shape[1:]),
+        )
+        return overlaps, solution
+
+    def distortion(self, overlaps: Overlaps, solution: Solution) -> DistortionFit | None:
+        """Fit the lens distortion that accepted overlaps show."""
+        strips = self.plans, self.firsts, self.seconds
+        accepted = overlaps.displacement_px, solution.accepted
+        blocks = measure_blocks(self.backend, *strips, *accepted, self.sigma_px)
+        shape = self.tiles.shape[1], self.tiles.shape[2]
+        return fit_distortion(blocks, shape, meeting_lines(self.plans, shape))
+
+    def undistort(self, distortion: Distortion) -> None:
+        """Resample all strips in place as a lens without distortion shows them."""
+        for plan, *both in zip(self.plans, self.firsts, self.seconds, strict=True):
+            for strips, origin in zip(both, (plan.origin_a, plan.origin_b), strict=True):
+                for i in range(strips.shape[0]):
+                    straight = undistort(self.backend, distortion, strips[i], origin)
+                    strips[i] = self.backend.to_numpy(straight)
 
 
 def _check(tiles: TileSource, illumination: Illumination | None) -> None:
@@ -221,11 +221,11 @@ def _located(
     a, b = overlaps.pairs.T
     dy, dx = overlaps.displacement_px.T
     return LocatedTiles(
-        Positions(tiles.row, tiles.col, y, x, solution.sigma_px, solution.island),
+        Positions(tiles.row, tiles.col, y, x, solution.sigma_px, solution.component),
         Edges(
             *(tiles.row[a], tiles.col[a], tiles.row[b], tiles.col[b], dy, dx),
             *(overlaps.score, solution.accepted, solution.residual_px),
-            np.asarray(np.round(np.log10(solution.chance), 2), np.float64),
+            np.asarray(np.round(np.log10(solution.false_match_probability), 2), np.float64),
         ),
         sigma_px,
         distortion,
@@ -263,25 +263,25 @@ def _read_strips(
             cuts.setdefault(a, []).append((first, i, _window(plan.origin_a, plan.shape)))
             cuts.setdefault(b, []).append((second, i, _window(plan.origin_b, plan.shape)))
     depth = tiles.shape[0]
-    chosen = np.unique(np.linspace(0, depth - 1, min(planes, depth)).round().astype(np.int64))
+    z_planes = np.unique(np.linspace(0, depth - 1, min(planes, depth)).round().astype(np.int64))
 
     def cut(tile: int) -> None:
         windows = [window for _, _, window in cuts[tile]]
         parts = [np.zeros([n.stop - n.start for n in window], np.float32) for window in windows]
-        for z in chosen.tolist():
+        for z in z_planes.tolist():
             plane = tiles.read(tile, z)
             for part, window in zip(parts, windows, strict=True):
                 part += plane[window]
         for part, (strips, i, window) in zip(parts, cuts[tile], strict=True):
-            part /= np.float32(len(chosen))
+            part /= np.float32(len(z_planes))
             if illumination is not None:
                 part -= illumination.dark[window]
                 part /= illumination.flat[window]
             strips[i] = part
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        done = pool.map(cut, sorted(cuts))
-        for _ in tqdm(done, "tile_positions: read", len(cuts), mininterval=5):
+        results = pool.map(cut, sorted(cuts))
+        for _ in tqdm(results, "tile_positions: read", len(cuts), mininterval=5):
             pass
     return firsts, seconds
 

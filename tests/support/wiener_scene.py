@@ -13,10 +13,18 @@ from scipy import fft, ndimage
 from tests.support.wavy_stack import psnr
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
-from tilewright.kernels.edf import direct_filters
-from tilewright.kernels.edf.direct_filters import FINE, Channel
-from tilewright.kernels.edf.direct_finish import fill, haze_moments, haze_share, mirrored, trust_in
-from tilewright.kernels.edf.direct_plane import HALO_PX, Direct, DirectPlane, FocusMaps
+from tilewright.kernels.edf import channel_model, transfer, wiener_filters
+from tilewright.kernels.edf.channel_model import ChannelModel
+from tilewright.kernels.edf.focus_maps import FocusMaps
+from tilewright.kernels.edf.transfer import FINE
+from tilewright.kernels.edf.wiener_finish import (
+    confidence_weight,
+    fill,
+    haze_moments,
+    haze_share,
+    mirrored,
+)
+from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane, WienerProjection
 from tilewright.kernels.noise import NoiseModel
 
 PLANES, SIZE, STEP_UM, PIXEL_UM = 9, 192, 1.5, 0.377
@@ -32,9 +40,7 @@ Truth = NDArray[np.float64]
 def fine_psf() -> Image:
     """Return the PSF at half the step."""
     voxel = (STEP_UM / FINE, PIXEL_UM, PIXEL_UM)
-    return gibson_lanni(
-        OPTICS, voxel, direct_filters.psf_planes(PLANES, STEP_UM), max_lateral_px=65
-    )
+    return gibson_lanni(OPTICS, voxel, transfer.psf_planes(PLANES, STEP_UM), max_lateral_px=65)
 
 
 def _transfer(plane: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
@@ -95,7 +101,7 @@ class Prepared:
     """What a mosaic's windows share, and the plane of a mosaic that is one window, or more."""
 
     backend: Backend
-    channel: Channel
+    channel: ChannelModel
     filters: Any
 
     def plane(
@@ -119,19 +125,19 @@ class Prepared:
         y, x = places
         window, there = counts[:, y][:, :, x], seen[y][:, x]
         border = np.minimum.outer(*far).astype(np.float32)
-        trust = trust_in(border, there, clipped[y][:, x])
-        found = self.direct(sides).project(fill(window, there), trust)
+        trust = confidence_weight(border, there, clipped[y][:, x])
+        found = self.wiener_plane(sides).project(fill(window, there), trust)
         image: Image = self.backend.to_numpy(found.image)
         return image[HALO_PX:, HALO_PX:][: rows.stop - rows.start, : counts.shape[2]]
 
-    def direct(self, sides: list[int]) -> DirectPlane:
+    def wiener_plane(self, sides: list[int]) -> WienerPlane:
         maps = FocusMaps(self.backend, self.channel, NOISE, PEDESTAL, (sides[0], sides[1]))
-        return DirectPlane(maps, self.filters)
+        return WienerPlane(maps, self.filters)
 
-    def whole(self, counts: Image) -> tuple[FocusMaps, Direct]:
+    def whole(self, counts: Image) -> tuple[FocusMaps, WienerProjection]:
         """Return a mosaic taken as one circular window."""
-        direct = self.direct(list(counts.shape[1:]))
-        return direct.maps, direct.project(counts)
+        wiener = self.wiener_plane(list(counts.shape[1:]))
+        return wiener.maps, wiener.project(counts)
 
     def haze_share(self, counts: Image) -> float:
         """Return the share that a window tells which has the mosaic within its halo."""
@@ -140,14 +146,14 @@ class Prepared:
         return haze_share([haze_moments(self.channel, maps, window, found)])
 
 
-def prepare(backend: Backend, counts: Image, kept: NDArray[np.bool_] = ALL) -> Prepared:
+def prepare(backend: Backend, counts: Image, plane_mask: NDArray[np.bool_] = ALL) -> Prepared:
     """Return the filters of a mosaic that is its own sample."""
-    profiles = direct_filters.transfer_profiles(fine_psf())
-    power = direct_filters.object_power(backend, [counts], profiles, kept)
-    variance = direct_filters.mean_variance(NOISE, [counts[kept]], PEDESTAL)
-    channel = Channel(profiles, kept, power, variance)
+    profiles = transfer.transfer_profiles(fine_psf())
+    power = channel_model.object_power(backend, [counts], profiles, plane_mask)
+    variance = channel_model.mean_variance(NOISE, [counts[plane_mask]], PEDESTAL)
+    channel = ChannelModel(profiles, plane_mask, power, variance)
     maps = FocusMaps(backend, channel, NOISE, PEDESTAL, (counts.shape[1], counts.shape[2]))
-    return Prepared(backend, channel, direct_filters.make_filters(channel, maps.bins_used(counts)))
+    return Prepared(backend, channel, wiener_filters.make_filters(channel, maps.bin_usage(counts)))
 
 
 class Sample(NamedTuple):
@@ -173,7 +179,7 @@ def sample(seed: int, haze: float = 0.0) -> Sample:
     return Sample(counts, truth, prepared, plane)
 
 
-def speck_light(
+def debris_light(
     peak: float, radius: float, plane: int, at: tuple[int, int] = (SIZE // 2, SIZE // 2)
 ) -> NDArray[np.float64]:
     """Return a disc's light in every plane, through the scene's own PSF."""

@@ -1,12 +1,12 @@
-"""What tiles of a specimen that has no preferred place in them tell about the flat-field.
+"""Evidence of the flat-field from tiles of a specimen that has no preferred place in them.
 
 Their mean is even but for chance, and so is the typical difference of two places: one is as
 often brighter as the other (Weiss, "Deriving intrinsic images from image sequences", ICCV 2001).
 Robust differences leave out the edges of tissue, which rule the mean: of 36 tiles of which tissue
 fills two thirds the mean strays by 2 to 4 % in each degree, differences by 0.3 to 0.5 %. They owe
 it to dim places, where an uneven dark-field looks like a flat-field. So they are taken as evidence
-three times, as if the dark-field were even, a little and very uneven; what overlaps and the mean
-say weights the three. The scatter among tiles says how large chance is. All on the host.
+three times, as if the dark-field were even, a little and very uneven, weighted by what overlaps and
+the mean predict. The scatter among tiles is the size of chance. All on the host.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from scipy import special
 
 from tilewright.kernels.backend import Floats, Ints
 from tilewright.kernels.illumination.flat_basis import degrees, design_grid, flat_field
-from tilewright.kernels.illumination.overlap_photometry import Knowledge
+from tilewright.kernels.illumination.overlap_photometry import InformationForm
 
-#: Places compared are this part of the tile's side apart: nearer ones differ by grain, and half
+#: Places compared are this part of the tile's side distance: nearer ones differ by grain, and half
 #: the wavelength of the highest degree may not be exceeded.
 _APART = 20
 _SIGNAL_BINS = 16
@@ -34,12 +34,12 @@ _CAUTION = 2.0
 _DARK_SIZES = (0.0, 0.05, 0.5)
 _DARK_FALL = 0.7
 _DIM = 0.1
-#: Largest change of the offset believed at once, over the light of dim places: the flat-field
+#: Largest change of the offset in one step, over the light of dim places: the flat-field
 #: that belongs to it changes in proportion.
 _OFFSET_STEP = 0.5
 #: Share of even tiles of which one degree strays beyond chance.
 _FALSE_ALARM = 1e-3
-#: Degrees beyond those fitted that are looked at.
+#: Degrees beyond those fitted that are examined.
 _BEYOND = 6
 #: Places that err together, and by how many errors structure finer than that must stand out.
 _TOGETHER = 32
@@ -48,25 +48,25 @@ _SIGNIFICANT = 3.0
 
 @dataclass(frozen=True)
 class TileEvidence:
-    """What tiles tell if the dark-field is as uneven as assumed.
+    """Evidence of tiles if the dark-field is as uneven as assumed.
 
     Attributes
     ----------
-    knowledge : Knowledge
+    information : InformationForm
         Flat-field and offset, as if one did not depend on the other.
     log_evidence : float
-        Logarithm of the evidence, less what regression on ``knowledge`` adds and less a constant.
+        Logarithm of the evidence, less what regression on ``information`` adds and less a constant.
     by_offset : ndarray of float64, shape (k,)
-        Change of ``knowledge.vector`` if the offset were one count higher.
+        Change of ``information.vector`` if the offset were one count higher.
     """
 
-    knowledge: Knowledge
+    information: InformationForm
     log_evidence: float
     by_offset: Floats
 
 
 def tile_evidence(images: Floats, mean: Floats, order: int) -> list[TileEvidence]:
-    """Return what tiles tell, the dark-field even, a little and very uneven.
+    """Return the evidence of tiles, the dark-field even, a little and very uneven.
 
     Parameters
     ----------
@@ -80,21 +80,21 @@ def tile_evidence(images: Floats, mean: Floats, order: int) -> list[TileEvidence
     Returns
     -------
     list of TileEvidence
-        Three; one that tells nothing of fewer than two tiles, or tiles without light.
+        Three; one without information of fewer than two tiles, or tiles without light.
     """
     columns = len(mean) - 1
     average = _from_mean(images, mean, order)
     compared = None if average is None else _compare(images, mean)
     if average is None or compared is None:
-        nothing = Knowledge(np.zeros((columns + 1, columns + 1)), np.zeros(columns + 1))
-        return [TileEvidence(nothing, 0.0, np.zeros(columns))]
+        none = InformationForm(np.zeros((columns + 1, columns + 1)), np.zeros(columns + 1))
+        return [TileEvidence(none, 0.0, np.zeros(columns))]
     pairs = compared.regress(design_grid(compared.shape, order), degrees(order).sum(axis=1))
     degree = degrees(order).sum(axis=1)
     # As a share of the flat-field: where pairs are weighted, dim light is this part of the light.
     dark = compared.dim * compared.per_count * _DARK_FALL ** (degree - 1.0)
-    # What the mean knows that differences do not; it is that of bright places.
-    known = 1.0 / (pairs.variance + (_DARK_SIZES[-1] * dark) ** 2)
-    rest = np.maximum(1.0 / average.variance - known, 0.0)
+    # What the mean adds to differences; it is that of bright places.
+    by_pairs = 1.0 / (pairs.variance + (_DARK_SIZES[-1] * dark) ** 2)
+    rest = np.maximum(1.0 / average.variance - by_pairs, 0.0)
     step = _OFFSET_STEP * compared.dim
     pairs = replace(pairs, offset_counts=float(np.clip(pairs.offset_counts, -step, step)))
     return [
@@ -103,7 +103,7 @@ def tile_evidence(images: Floats, mean: Floats, order: int) -> list[TileEvidence
     ]
 
 
-def left_uneven(images: Floats, mean: Floats, order: int) -> float:
+def residual_structure(images: Floats, mean: Floats, order: int) -> float:
     """Return the relative rms of structure that a flat-field cannot hold; 0 if it is chance.
 
     In the six degrees beyond ``order``, or finer: what differences of places show alike in odd
@@ -125,7 +125,7 @@ def left_uneven(images: Floats, mean: Floats, order: int) -> float:
 
 
 @dataclass(frozen=True)
-class _Uneven:
+class _NonUniformity:
     """Departure of tiles from even: coefficients, their variance, what an offset would do.
 
     The variance is the scatter among tiles, pooled over the coefficients of one total degree,
@@ -141,29 +141,29 @@ class _Uneven:
 
 def _evidence(
     mean: Floats,
-    average: _Uneven,
-    pairs: _Uneven,
+    average: _NonUniformity,
+    pairs: _NonUniformity,
     rest: Floats,
     dark: Floats,
     dark_offset: float,
 ) -> TileEvidence:
-    """Join differences of places, less sure by an uneven dark-field, with the mean."""
+    """Join differences of places, their variance raised by an uneven dark-field, with the mean."""
     precision = 1.0 / (pairs.variance + dark)
-    found = mean[:-1] + pairs.uneven
+    coefficients = mean[:-1] + pairs.uneven
     sure = 1.0 / (pairs.offset_variance + dark_offset + 0.01)
     offset = mean[-1] + pairs.offset_counts
     matrix = np.diag(np.append(precision + rest, sure))
-    vector = precision * found + rest * (mean[:-1] + average.uneven)
-    log = float((np.log(precision) - precision * found**2).sum())
+    vector = precision * coefficients + rest * (mean[:-1] + average.uneven)
+    log = float((np.log(precision) - precision * coefficients**2).sum())
     log += float(np.log(max(sure, 1e-12)) - sure * offset**2)
     return TileEvidence(
-        Knowledge(matrix, np.append(vector, sure * offset)),
+        InformationForm(matrix, np.append(vector, sure * offset)),
         0.5 * log,
         precision * pairs.by_offset + rest * average.by_offset,
     )
 
 
-def _from_mean(images: Floats, mean: Floats, order: int) -> _Uneven | None:
+def _from_mean(images: Floats, mean: Floats, order: int) -> _NonUniformity | None:
     """Compare the mean of all tiles with an even one."""
     n = len(images)
     if n < 2:
@@ -183,27 +183,29 @@ def _from_mean(images: Floats, mean: Floats, order: int) -> _Uneven | None:
     average = weight @ even / total
     design = design_grid(shape, order)
     design = (design - design.mean(axis=0)) / design.shape[0]
-    apart = weight[:, None] * (even - level[:, None] * average) @ design / total
+    deviation = weight[:, None] * (even - level[:, None] * average) @ design / total
     by_offset = (1.0 / flat) @ design * (float(weight.sum()) / total)
-    return _Uneven(average @ design, _pooled(apart, degrees(order).sum(axis=1)), by_offset)
+    return _NonUniformity(
+        average @ design, _pooled(deviation, degrees(order).sum(axis=1)), by_offset
+    )
 
 
 @dataclass(frozen=True)
-class _Compared:
+class _PixelPairs:
     """Pairs of places in each tile under a flat-field and offset, arrays (n, pairs).
 
-    ``weight`` is one over the squared scatter, less where a pair is an outlier; ``moved`` by how
-    much a robust mean follows a change of the flat-field, ``bent`` (pairs,) the change of
+    ``weight`` is one over the squared scatter, less where a pair is an outlier; ``response`` by how
+    much a robust mean follows a change of the flat-field, ``offset_slope`` (pairs,) the change of
     ``value`` if the true offset were one count higher.
     """
 
     shape: tuple[int, int]
-    apart: int
+    distance: int
     signal: Floats
     value: Floats
     weight: Floats
-    bent: Floats
-    moved: float
+    offset_slope: Floats
+    response: float
 
     @property
     def dim(self) -> float:
@@ -216,37 +218,37 @@ class _Compared:
         weighted = self.weight * self.signal
         return float(weighted.sum() / (weighted * self.signal).sum())
 
-    def regress(self, grid: Floats, degree: Ints) -> _Uneven:
+    def regress(self, grid: Floats, degree: Ints) -> _NonUniformity:
         """Regress on columns (blocks, k) of these total degrees, and on the offset."""
-        one, other = _pairs(grid.T.reshape(-1, *self.shape), self.apart)
+        one, other = _pairs(grid.T.reshape(-1, *self.shape), self.distance)
         design, weighted = (one - other).T, self.weight * self.signal
         power = (weighted * self.signal).sum(axis=0)
         matrix = design.T @ (power[:, None] * design)
         matrix += 1e-9 * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
         inverse = np.linalg.inv(matrix)
-        share = (weighted * self.value) @ design @ inverse / self.moved
-        cross = (weighted.sum(axis=0) * self.bent) @ design
+        share = (weighted * self.value) @ design @ inverse / self.response
+        cross = (weighted.sum(axis=0) * self.offset_slope) @ design
         by_offset = cross @ inverse
         # Dim and bright places agree on the flat-field if the offset is right.
-        left = float(self.weight.sum(axis=0) @ self.bent**2 - by_offset @ cross)
-        own = (self.weight * self.value) @ self.bent / self.moved - share @ cross
-        known = left > 1e-9
-        own = own / left if known else np.zeros_like(own)
-        n = len(own)
-        chance = float(((own - own.mean()) ** 2).sum()) * n / (n - 1)
-        return _Uneven(
+        residual = float(self.weight.sum(axis=0) @ self.offset_slope**2 - by_offset @ cross)
+        offsets = (self.weight * self.value) @ self.offset_slope / self.response - share @ cross
+        is_known = residual > 1e-9
+        offsets = offsets / residual if is_known else np.zeros_like(offsets)
+        n = len(offsets)
+        scatter = float(((offsets - offsets.mean()) ** 2).sum()) * n / (n - 1)
+        return _NonUniformity(
             share.sum(axis=0),
             _pooled(share - share.mean(axis=0), degree),
             by_offset,
-            float(own.sum()),
-            _CAUTION * chance if known else np.inf,
+            float(offsets.sum()),
+            _CAUTION * scatter if is_known else np.inf,
         )
 
     def shared_power(self) -> float:
         """Return the mean square of relative structure that odd and even tiles share."""
         push, power = self.weight * self.signal * self.value, self.weight * self.signal**2
         halves = [
-            push[k::2].sum(axis=0) / np.maximum(power[k::2].sum(axis=0), 1e-12) / self.moved
+            push[k::2].sum(axis=0) / np.maximum(power[k::2].sum(axis=0), 1e-12) / self.response
             for k in (0, 1)
         ]
         weight = power.sum(axis=0) / power.sum()
@@ -256,14 +258,14 @@ class _Compared:
         return shared / 2.0 if shared > _SIGNIFICANT * np.sqrt(chance) else 0.0
 
 
-def _compare(images: Floats, mean: Floats) -> _Compared | None:
+def _compare(images: Floats, mean: Floats) -> _PixelPairs | None:
     """Compare places of each tile; None of fewer than two tiles, or without light."""
     shape = (images.shape[1], images.shape[2])
-    apart = max(round(min(shape) / _APART), 1)
-    if len(images) < 2 or min(shape) <= apart:
+    distance = max(round(min(shape) / _APART), 1)
+    if len(images) < 2 or min(shape) <= distance:
         return None
     flat = np.maximum(flat_field(mean[:-1], shape).astype(np.float64), 1e-6)
-    first, second = _pairs((images - float(mean[-1])) / flat, apart)
+    first, second = _pairs((images - float(mean[-1])) / flat, distance)
     signal, value = (first + second) / 2.0, first - second
     scatter = _scatter(signal, np.abs(value))
     # Geman-McClure, as for overlaps; its derivative is what a change of the flat-field moves.
@@ -273,16 +275,16 @@ def _compare(images: Floats, mean: Floats) -> _Compared | None:
     total = float(power.sum())
     if float(signal.mean()) <= 0 or total <= 0:
         return None
-    moved = max(float((power * (1.0 - 3.0 * off) / (1.0 + off)).sum()) / total, 0.2)
-    one, other = _pairs(1.0 / flat[None], apart)
-    return _Compared(shape, apart, signal, value, weight, (one - other)[0], moved)
+    response = max(float((power * (1.0 - 3.0 * off) / (1.0 + off)).sum()) / total, 0.2)
+    one, other = _pairs(1.0 / flat[None], distance)
+    return _PixelPairs(shape, distance, signal, value, weight, (one - other)[0], response)
 
 
-def _pairs(images: Floats, apart: int) -> tuple[Floats, Floats]:
-    """Return all places and those ``apart`` below, then to the right, as (n, pairs) each."""
+def _pairs(images: Floats, distance: int) -> tuple[Floats, Floats]:
+    """Return all places and those ``distance`` below, then to the right, as (n, pairs) each."""
     n = len(images)
-    below = images[:, :-apart].reshape(n, -1), images[:, apart:].reshape(n, -1)
-    right = images[:, :, :-apart].reshape(n, -1), images[:, :, apart:].reshape(n, -1)
+    below = images[:, :-distance].reshape(n, -1), images[:, distance:].reshape(n, -1)
+    right = images[:, :, :-distance].reshape(n, -1), images[:, :, distance:].reshape(n, -1)
     first, second = (np.concatenate(p, axis=1) for p in zip(below, right, strict=True))
     return first, second
 
@@ -290,14 +292,14 @@ def _pairs(images: Floats, apart: int) -> tuple[Floats, Floats]:
 def _scatter(signal: Floats, size: Floats) -> Floats:
     """Return the robust standard deviation of differences among pairs of like signal."""
     step = max(signal.size // _SAMPLE, 1)
-    seen, some = signal.ravel()[::step], size.ravel()[::step]
-    limit = np.quantile(seen, np.arange(1, _SIGNAL_BINS) / _SIGNAL_BINS)
-    group = np.searchsorted(limit, seen)
+    signals, sizes = signal.ravel()[::step], size.ravel()[::step]
+    limit = np.quantile(signals, np.arange(1, _SIGNAL_BINS) / _SIGNAL_BINS)
+    group = np.searchsorted(limit, signals)
     spread = np.zeros(_SIGNAL_BINS)
     for k in np.unique(group):
-        spread[k] = float(np.median(some[group == k])) / 0.6745
-    found = spread[np.searchsorted(limit, signal)]
-    return np.asarray(np.maximum(np.maximum(found, 1e-3 * np.abs(signal)), 1e-3))
+        spread[k] = float(np.median(sizes[group == k])) / 0.6745
+    scatter = spread[np.searchsorted(limit, signal)]
+    return np.asarray(np.maximum(np.maximum(scatter, 1e-3 * np.abs(signal)), 1e-3))
 
 
 def _pooled(share: Floats, degree: Ints) -> Floats:

@@ -1,4 +1,4 @@
-"""The stage with ``direct``: a stitched mosaic in, its in-focus plane out."""
+"""The stage with ``multiplane_wiener``: a stitched mosaic in, its in-focus plane out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import tifffile
 from numpy.typing import NDArray
 
 from tests.stages.edf.edf_runs import CPU, DECONVOLVED, OPTICS, projected, run, store
-from tests.support.direct_scene import PEDESTAL, PLANES, SIZE, fine_psf, scene, speck_light
 from tests.support.wavy_stack import psnr
+from tests.support.wiener_scene import PEDESTAL, PLANES, SIZE, debris_light, fine_psf, scene
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.stages.edf import direct as direct_edf
+from tilewright.stages.edf import multiplane_wiener
 from tilewright.stages.edf import plane as edf
 
-DIRECT: dict[str, Any] = {"method": "direct"}
+DIRECT: dict[str, Any] = {"method": "multiplane_wiener"}
 
 
 def counts_of(seed: int, **options: Any) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
@@ -27,10 +27,10 @@ def counts_of(seed: int, **options: Any) -> tuple[NDArray[np.uint16], NDArray[np
     return counts.astype(np.uint16), truth
 
 
-def test_the_plane_is_nearer_the_truth_than_soft_focus(tmp_path: Path) -> None:
+def test_the_plane_is_nearer_the_truth_than_focus_weighted(tmp_path: Path) -> None:
     stack, truth = counts_of(2)
     source = store(tmp_path / "in.zarr", stack, 96)
-    soft, _ = run(tmp_path, source, "soft", method="soft_focus")
+    soft, _ = run(tmp_path, source, "soft", method="focus_weighted")
     mosaic, heights = run(tmp_path, source, **DIRECT)
     image = mosaic.read(0).astype(float)
     assert psnr(image, truth) > psnr(soft.read(0), truth) + 3
@@ -38,7 +38,7 @@ def test_the_plane_is_nearer_the_truth_than_soft_focus(tmp_path: Path) -> None:
     assert mosaic.shape == (1, SIZE, SIZE)
     assert mosaic.dtype == np.uint16
     found = mosaic.attributes
-    assert (found["method"], found["excluded_planes"]) == ("direct", [])
+    assert (found["method"], found["excluded_planes"]) == ("multiplane_wiener", [])
     assert found["pedestal_counts"] == found["clipped_high"] == 0
     assert 0 < found["clipped_low"] < 0.3 * image.size
     assert found["noise_gain"] == pytest.approx(1, rel=0.4)
@@ -82,11 +82,11 @@ def test_tiles_and_threads_are_invisible(
     """The plan is fixed: other chunks are other samples, and the filters would differ."""
     stack = make()
     source = store(tmp_path / "first.zarr", stack, 96)
-    plan = edf.plan_projection(CPU, open_mosaic(source), "direct", OPTICS, None)
+    plan = edf.plan_projection(CPU, open_mosaic(source), "multiplane_wiener", OPTICS, None)
     monkeypatch.setattr(edf, "plan_projection", lambda *_: plan)
     results = []
     for chunk_px, tile_px, workers in SPLITS:
-        monkeypatch.setattr(direct_edf, "_TILE_PX", tile_px)
+        monkeypatch.setattr(multiplane_wiener, "_TILE_PX", tile_px)
         backend = dataclasses.replace(CPU, workers=workers)
         mosaic, heights = projected(tmp_path, stack, chunk_px, backend=backend, **DIRECT)
         results.append((mosaic.read(0).astype(int), mosaic, heights))
@@ -101,22 +101,22 @@ def test_tiles_and_threads_are_invisible(
         np.testing.assert_array_equal(other_heights, heights)
 
 
-def test_specks_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
+def test_debris_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What continues the mosaic mirrors a speck; a tile's window ends beside another."""
+    """What continues the mosaic mirrors debris; a tile's window ends beside another."""
     places = ((SIZE - 1, 60), (130, 128))
     tissue = counts_of(2)[0] + np.random.default_rng(3).poisson(150, (PLANES, SIZE, SIZE))
-    full = tissue + sum(speck_light(1e5, 3.0, 4, place) for place in places)
+    full = tissue + sum(debris_light(1e5, 3.0, 4, place) for place in places)
     images = []
     for stack, tile_px in ((tissue, 1024), (full, 1024), (full, 128)):
         pixels = np.minimum(stack, 65535).astype(np.uint16)
         source = store(tmp_path / "in.zarr", pixels, 96)
         if tile_px == 1024:
-            plan = edf.plan_projection(CPU, open_mosaic(source), "direct", OPTICS, None)
+            plan = edf.plan_projection(CPU, open_mosaic(source), "multiplane_wiener", OPTICS, None)
         with monkeypatch.context() as patch:
             patch.setattr(edf, "plan_projection", lambda *_, plan=plan: plan)
-            patch.setattr(direct_edf, "_TILE_PX", tile_px)
+            patch.setattr(multiplane_wiener, "_TILE_PX", tile_px)
             images.append(run(tmp_path, source, **DIRECT)[0].read(0).astype(float))
     clean, whole, tiled = images
     y, x = np.mgrid[:SIZE, :SIZE]
@@ -170,14 +170,14 @@ def test_one_plane_passes_through_and_two_are_enough(tmp_path: Path) -> None:
     assert [item["z"] for item in other.attributes["excluded_planes"]] == [1]
     np.testing.assert_array_equal(other.read(0), light)
     mosaic, _ = projected(tmp_path, stack[3:5], **DIRECT)
-    assert mosaic.attributes["method"] == "direct"
+    assert mosaic.attributes["method"] == "multiplane_wiener"
     assert mosaic.read(0).mean() == pytest.approx(stack[3:5].mean() - PEDESTAL, rel=0.1)
 
 
 def test_a_mosaic_smaller_than_a_block_and_an_empty_one(tmp_path: Path) -> None:
     stack = counts_of(1)[0]
     small, heights = projected(tmp_path, stack[:, 90:101, 80:121], chunk_px=64, **DIRECT)
-    assert small.attributes["method"] == "direct"
+    assert small.attributes["method"] == "multiplane_wiener"
     assert small.read(0).std() > 10
     assert heights.shape == (2, 6)
     empty = np.full((PLANES, 96, 96), int(PEDESTAL), np.uint16)
@@ -221,7 +221,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     def full_disk(*args: Any, **kwargs: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(direct_edf, "finish", full_disk)
+    monkeypatch.setattr(multiplane_wiener, "finish", full_disk)
     with pytest.raises(OSError, match="no space"):
         run(tmp_path, source, **DIRECT)
     assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]

@@ -1,11 +1,11 @@
-"""Stacks with specks of debris, beside the same stacks without them.
+"""Stacks with bright debris, beside the same stacks without them.
 
-``python -m benchmarks.scenes.specks OUT.npz DESIGN SEED`` with an interpreter that has
+``python -m benchmarks.scenes.bright_debris OUT.npz DESIGN SEED`` with an interpreter that has
 numpy, scipy and psfmodels; nothing of tilewright makes them. Tissue is that of
-:mod:`benchmarks.scenes.edf`; four places hold one speck or three within 30 px. Photons of tissue
-and specks are drawn apart, so both stacks have the same noise but for the specks' own. Light
+:mod:`benchmarks.scenes.edf`; four places hold one piece or three within 30 px. Photons of tissue
+and debris are drawn apart, so both stacks have the same noise but for the debris' own. Light
 spreads with a PSF of 193 px. Keys: ``img``, ``clean`` (z, y, x uint16), ``light`` (z, y, x
-float32, of the specks alone), ``bg``, ``places`` (a row each: y, x, place, plane, peak, radius).
+float32, of the debris alone), ``bg``, ``places`` (a row each: y, x, place, plane, peak, radius).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FINE = 3
 _CEILING = 65535
 
 
-def with_specks(scene: Scene, seed: int) -> dict[str, Any]:
+def with_debris(scene: Scene, seed: int) -> dict[str, Any]:
     """Return the arrays of a scene."""
     made = make(scene, seed)
     rng = np.random.default_rng([seed, 1])
@@ -67,7 +67,7 @@ def _places(scene: Scene, rng: np.random.Generator) -> NDArray[np.float64]:
 
 
 def _light(scene: Scene, places: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the specks' light (z, y, x): discs of 1 µm depth through the PSF."""
+    """Return the debris' light (z, y, x): discs of 1 µm depth through the PSF."""
     pad = _PSF_PX // 2
     size = scene.size_px + 2 * pad
     shape = (scipy.fft.next_fast_len(size, real=True),) * 2
@@ -105,4 +105,4 @@ def _in_focus_peak(kernel: NDArray[np.float32], radius: float) -> float:
 
 if __name__ == "__main__":
     name = sys.argv[2]
-    np.savez(Path(sys.argv[1]), **with_specks(SCENES[name], int(sys.argv[3])))
+    np.savez(Path(sys.argv[1]), **with_debris(SCENES[name], int(sys.argv[3])))

@@ -1,14 +1,14 @@
-"""What specks of debris do to their surroundings in the in-focus plane.
+"""What bright debris does to their surroundings in the in-focus plane.
 
-``python -m benchmarks.specks --peer-python PATH [--scenes S …] [--seeds N …] [--work FOLDER]`` with
-the interpreter of an environment with numpy, scipy and psfmodels, which
-makes the stacks (:mod:`benchmarks.scenes.specks`). The stage projects each stack with and without
-its specks, by ``direct`` and by ``soft_focus``; each method is compared with its own plane
-without specks. Rings of 2 px around each place, from where the raw plane in which the speck is
-sharp has less than 20 % more light of it than the local signal: *low* and *high* are the worst
-medians over those without specks (rings of 100 counts and more), *zeros* the share of pixels
-within 40 px that are newly 0, *reach* the distance out to which half of the pixels differ by more
-than 5 % (of at least 20 counts).
+``python -m benchmarks.bright_debris --peer-python PATH [--scenes S …] [--seeds N …] [--work
+FOLDER]`` with the interpreter of an environment with numpy, scipy and psfmodels, which makes the
+stacks (:mod:`benchmarks.scenes.bright_debris`). The stage projects each stack with and without its
+debris, by ``multiplane_wiener`` and by ``focus_weighted``; each method is compared with its own
+plane without debris. Rings of 2 px around each place, from where the raw plane in which the debris
+is sharp has less than 20 % more light of it than the local signal: *low* and *high* are the worst
+medians over those without debris (rings of 100 counts and more), *zeros* the share of pixels within
+40 px that are newly 0, *reach* the distance out to which half of the pixels differ by more than 5 %
+(of at least 20 counts).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.scenes.specks import SCENES
+from benchmarks.scenes.bright_debris import SCENES
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.stages.edf.plane import Method, edf_plane
@@ -32,12 +32,12 @@ from tilewright.stages.edf.plane import Method, edf_plane
 ROOT = Path(__file__).resolve().parents[1]
 LOW, HIGH, ZEROS = 0.85, 1.25, 0.002
 _RING_PX, _FAR_PX = 2, 90
-_METHODS: tuple[Method, Method] = ("soft_focus", "direct")
+_METHODS: tuple[Method, Method] = ("focus_weighted", "multiplane_wiener")
 Image = NDArray[np.float64]
 
 
 class Effect(NamedTuple):
-    """What a place's specks do to a plane."""
+    """What a place's debris does to a plane."""
 
     low: float
     high: float
@@ -57,20 +57,20 @@ def main() -> None:
         work = options.work or Path(temporary)
         work.mkdir(exist_ok=True)
         rows = []
-        print(f"{'scene':10}{'place':>6}{'peak':>9}{'radius':>7}{'plane':>6}{'specks':>7}", end="")
-        print(f"{'low':>14}{'high':>14}{'zeros %':>14}{'reach px':>12}   (soft, direct)")
+        print(f"{'scene':10}{'place':>6}{'peak':>9}{'radius':>7}{'plane':>6}{'debris':>7}", end="")
+        print(f"{'low':>14}{'high':>14}{'zeros %':>14}{'reach px':>12}   (soft, wiener)")
         for scene in options.scenes:
             for seed in options.seeds:
                 stack = _stack(options.peer_python, work, scene, seed)
                 for name, effects in _effects(stack, work, scene, seed):
                     rows.append(effects)
-                    soft, direct = effects
+                    soft, wiener = effects
                     cells = "".join(
-                        f"{a:7.2f}{b:7.2f}" for a, b in zip(soft[:2], direct[:2], strict=True)
+                        f"{a:7.2f}{b:7.2f}" for a, b in zip(soft[:2], wiener[:2], strict=True)
                     )
                     print(
-                        f"{name}{cells}{100 * soft.zeros:7.2f}{100 * direct.zeros:7.2f}"
-                        f"{soft.reach:6d}{direct.reach:6d}",
+                        f"{name}{cells}{100 * soft.zeros:7.2f}{100 * wiener.zeros:7.2f}"
+                        f"{soft.reach:6d}{wiener.reach:6d}",
                         flush=True,
                     )
     for which, name in enumerate(_METHODS):
@@ -88,7 +88,7 @@ def main() -> None:
 def _stack(peer: str, work: Path, scene: str, seed: int) -> dict[str, Any]:
     path = work / f"{scene}_{seed}.npz"
     if not path.is_file():
-        command = [peer, "-m", "benchmarks.scenes.specks", str(path), scene, str(seed)]
+        command = [peer, "-m", "benchmarks.scenes.bright_debris", str(path), scene, str(seed)]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     with np.load(path) as data:
         return {key: data[key] for key in data}
@@ -97,12 +97,12 @@ def _stack(peer: str, work: Path, scene: str, seed: int) -> dict[str, Any]:
 def _effects(
     stack: dict[str, Any], work: Path, scene: str, seed: int
 ) -> Iterator[tuple[str, tuple[Effect, Effect]]]:
-    """Yield each place, described, and what ``soft_focus`` and ``direct`` make of it."""
+    """Yield each place, described, and what the two methods make of it."""
     planes: dict[tuple[str, str], Image] = {}
     for kind in ("clean", "img"):
         for method in _METHODS:
             kept = work / f"{scene}_{seed}_{kind}_{method}.npy"
-            if method == "soft_focus" and kept.is_file():
+            if method == "focus_weighted" and kept.is_file():
                 planes[kind, method] = np.load(kept)
             else:
                 planes[kind, method] = _plane(stack[kind], scene, method, stack["bg"])
@@ -138,7 +138,7 @@ def _plane(stack: NDArray[np.uint16], scene: str, method: Method, pedestal: Any)
         attributes = {"pedestal_counts": int(pedestal)}
         shape = (stack.shape[0], stack.shape[1], stack.shape[2])
         with create_mosaic(
-            source, shape, stack.dtype, shape[1], voxel, "specks", attributes=attributes
+            source, shape, stack.dtype, shape[1], voxel, "debris", attributes=attributes
         ) as writer:
             for z, plane in enumerate(stack):
                 writer.write(z, 0, 0, plane)
@@ -155,15 +155,15 @@ def _plane(stack: NDArray[np.uint16], scene: str, method: Method, pedestal: Any)
 
 
 def _effect(ring: NDArray[Any], light: Image, clean: Image, image: Image) -> Effect:
-    """Compare pixels of rings with those of the plane without specks."""
+    """Compare pixels of rings with those of the plane without debris."""
     count = int(ring.max()) + 1
     at = [ring == r for r in range(count)]
-    before, after, speck = (
+    before, after, debris = (
         np.array([np.median(v[m]) if m.any() else np.nan for m in at])
         for v in (clean, image, light)
     )
-    spoilt = np.flatnonzero(speck >= 0.2 * np.maximum(before, 1))
-    first = int(spoilt.max()) + 1 if spoilt.size else 0
+    contaminated = np.flatnonzero(debris >= 0.2 * np.maximum(before, 1))
+    first = int(contaminated.max()) + 1 if contaminated.size else 0
     judged = np.arange(count) >= first
     ratio = (after / np.maximum(before, 1))[judged & (before >= 100)]
     near = (ring >= first) & (ring < 40 // _RING_PX)

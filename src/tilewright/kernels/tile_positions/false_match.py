@@ -1,10 +1,10 @@
-"""How probable it is that strips without a common signal correlate as well as two strips do.
+"""Probability that strips without a common signal correlate as well as two strips do.
 
-The strips themselves tell: rolled along each other by more than the search window they show
-different specimen of the same texture, noise and size, so the peaks of those correlations are
-what chance gives. The tail of their heights is extrapolated to the probability of a false
-accept. What a camera adds to every tile (patterns, dirt) and single objects that lie at like
-places by accident are no chance of that kind; both are judged apart.
+The null sample comes from the strips: rolled along each other by more than the search window they
+show different specimen of the same texture, noise and size. The tail of the heights of its peaks is
+extrapolated to the probability of a false match. What a camera adds to every tile (patterns, dirt)
+and single objects that lie at like places by accident are not in the null sample; both are handled
+separately.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ALIKE, _ALIKE_DEVIATIONS = 0.5, 4.5
 _CAUTION = 2.0
 #: A score must exceed all that rolled strips show by this factor.
 _ABOVE_ALL = 1.1
-#: Smallest probability reported; smaller ones are not decided by what is modelled.
+#: Smallest probability reported; smaller ones are beyond the model.
 LEAST = 1e-12
 
 
@@ -46,10 +46,10 @@ class Pattern:
     count: int
 
 
-class RolledNull(NamedTuple):
+class NullSample(NamedTuple):
     """Correlation of n pairs at shifts far from the search window; each float64 (n,).
 
-    ``variance``: mean squared NCC, 0 where nothing can be said. ``peaks``: number of peaks in the
+    ``variance``: mean squared NCC, 0 where it is unknown. ``peaks``: number of peaks in the
     tail; ``excess``: sum of their squared heights above the tail's limit. ``highest``: highest
     NCC. ``share``: size of the search window over that of the area of these shifts, infinite
     where there is no such area.
@@ -62,7 +62,7 @@ class RolledNull(NamedTuple):
     share: Floats
 
 
-class Witnesses(NamedTuple):
+class MatchEvidence(NamedTuple):
     """Where the correlation of n pairs at their best shift comes from; each float64 (n,).
 
     ``objects``: number of places along the strip that carry it. ``part``: part of the strip's
@@ -80,7 +80,7 @@ def along(shape: tuple[int, ...]) -> int:
     return 0 if shape[0] >= shape[1] else 1
 
 
-def rolled_null(
+def null_sample(
     backend: Backend,
     surface: Array,
     a: Array,
@@ -88,8 +88,8 @@ def rolled_null(
     expected: Floats,
     reach: float,
     sigma: float,
-) -> RolledNull:
-    """Measure what strips that are rolled along each other give.
+) -> NullSample:
+    """Return the null sample: correlation of strips that are rolled along each other.
 
     Parameters
     ----------
@@ -125,19 +125,30 @@ def rolled_null(
     away = np.abs((np.arange(length) - expected[:, :1] + length / 2) % length - length / 2)
     far = away > reach + 4.0 * sigma
     null = backend.asarray(usable[:, :, None] & far[:, None, :], bool)
-    cells = (usable.sum(axis=1) * far.sum(axis=1)).astype(np.float64)
+    count_null = (usable.sum(axis=1) * far.sum(axis=1)).astype(np.float64)
+    window = usable.sum(axis=1) * (away <= reach).sum(axis=1)
+    return _peak_statistics(backend, ncc, null, count_null, window)
+
+
+def _peak_statistics(
+    backend: Backend, ncc: Array, null: Array, count: Floats, window: Ints
+) -> NullSample:
+    """Return the statistics of ``ncc`` (n, across, along) at the shifts of ``null``, a mask.
+
+    ``count`` and ``window`` (n,) are the numbers of shifts in the mask and in the search window.
+    """
+    xp = backend.xp
     variance = np.asarray(backend.to_numpy(xp.where(null, ncc * ncc, 0).sum(axis=(1, 2))), float)
-    variance = variance / np.maximum(cells, 1.0)
+    variance = variance / np.maximum(count, 1.0)
     limit = backend.asarray(_TAIL * np.sqrt(variance))[:, None, None]
     high = null & (ncc >= _highest_around(backend, ncc)) & (ncc > limit)
     excess = xp.where(high, ncc * ncc - limit * limit, 0).sum(axis=(1, 2))
-    window = usable.sum(axis=1) * (away <= reach).sum(axis=1)
-    return RolledNull(
+    return NullSample(
         variance,
         np.asarray(backend.to_numpy(high.sum(axis=(1, 2))), np.float64),
         np.asarray(backend.to_numpy(excess), np.float64),
         np.asarray(backend.to_numpy(xp.where(null, ncc, 0).max(axis=(1, 2))), np.float64),
-        np.where(cells > 0, window / np.maximum(cells, 1.0), np.inf),
+        np.where(count > 0, window / np.maximum(count, 1.0), np.inf),
     )
 
 
@@ -166,9 +177,9 @@ def _highest_around(backend: Backend, ncc: Array) -> Array:
     return out
 
 
-def witnesses(
+def match_evidence(
     backend: Backend, a: Array, b: Array, shift: Ints, sigma: float, pattern: Pattern | None
-) -> Witnesses:
+) -> MatchEvidence:
     """Find where along filtered strips (n, y, x) their correlation at ``shift`` comes from.
 
     Parameters
@@ -205,8 +216,8 @@ def witnesses(
     alike = np.maximum(_ALIKE, _ALIKE_DEVIATIONS * noise)
     objects = np.array([_objects(rows, limit) for rows, limit in zip(profile, alike, strict=True)])
     if pattern is None or pattern.count < 2:
-        return Witnesses(objects, part, np.zeros(count))
-    return Witnesses(objects, part, _shared(host, profile.sum(axis=2), pattern.count))
+        return MatchEvidence(objects, part, np.zeros(count))
+    return MatchEvidence(objects, part, _shared(host, profile.sum(axis=2), pattern.count))
 
 
 def _shared(host: Floats, parts: Floats, count: int) -> Floats:
@@ -217,9 +228,9 @@ def _shared(host: Floats, parts: Floats, count: int) -> Floats:
     and energies.
     """
     norm_a, norm_b = np.sqrt(host[:, 0]) + 1e-12, np.sqrt(host[:, 1]) + 1e-12
-    own, energy_a, energy_b = parts.T
+    product, energy_a, energy_b = parts.T
     scale = np.sqrt(energy_a * energy_b) / (norm_a * norm_b) + 1e-12
-    unit = own / (norm_a * norm_b)
+    unit = product / (norm_a * norm_b)
     mean = np.stack([host[:, 2] / norm_a - unit, host[:, 3] / norm_b - unit]) / (count - 1)
     return np.asarray((mean / scale).max(axis=0))
 
@@ -251,11 +262,11 @@ def _pieces(profile: Floats, start: int) -> Floats:
     return np.asarray(padded.reshape(-1, _OBJECT_PX).sum(axis=1))
 
 
-def chance(score: Floats, null: RolledNull, witness: Witnesses) -> Floats:
-    """Return the probability (n,) that chance reaches a score anywhere in the search window.
+def false_match_probability(score: Floats, null: NullSample, evidence: MatchEvidence) -> Floats:
+    """Return the probability (n,) that a false match reaches a score in the search window.
 
     The tail of squared heights of peaks is exponential for a Gaussian field and nearly so for
-    sparse specimen. Its mean excess is estimated from the peaks seen and a prior, and the
+    sparse specimen. Its mean excess is estimated from the peaks and a prior, and the
     predictive tail (a Pareto law) allows for their number. Two single
     objects of different specimen lie within the window of each other with the probability of
     its share of all shifts. Rolled strips do not show that, and a large object looks like two
@@ -265,13 +276,13 @@ def chance(score: Floats, null: RolledNull, witness: Witnesses) -> Floats:
     limit = _TAIL**2 * null.variance
     weight = _PRIOR_PEAKS + null.peaks
     mean = (_PRIOR_PEAKS * 2.0 * null.variance + null.excess) / weight
-    net = np.maximum(score - np.maximum(witness.shared, 0.0), 0.0) ** 2 * witness.part
+    net = np.maximum(score - np.maximum(evidence.shared, 0.0), 0.0) ** 2 * evidence.part
     above = np.maximum(net - limit, 0.0) / np.maximum(mean, 1e-30)
     expected = _CAUTION * null.share * (null.peaks + 1.0) * (1.0 + above / weight) ** -weight
-    found = -np.expm1(-np.minimum(expected, 50.0))
-    # Specimen that repeats itself shows the same height wherever it is rolled to.
+    probability = -np.expm1(-np.minimum(expected, 50.0))
+    # Repetitive specimen has the same height wherever it is rolled to.
     repeated = net <= (_ABOVE_ALL * null.highest) ** 2
     unknown = (null.variance <= 0) | ~np.isfinite(null.share) | (net <= limit) | repeated
-    alike = np.maximum(witness.objects, witness.objects**2 - _LARGE_OBJECT)
+    alike = np.maximum(evidence.objects, evidence.objects**2 - _LARGE_OBJECT)
     accident = np.minimum(null.share, 1.0) ** alike
-    return np.where(unknown, 1.0, np.clip(np.maximum(found, accident), LEAST, 1.0))
+    return np.where(unknown, 1.0, np.clip(np.maximum(probability, accident), LEAST, 1.0))

@@ -1,13 +1,13 @@
-"""The in-focus plane: ``direct`` beside Richardson-Lucy, ``soft_focus`` and variance argmax.
+"""The in-focus plane: ``multiplane_wiener``, Richardson-Lucy, ``focus_weighted``, variance argmax.
 
-``python -m benchmarks.direct_plane --peer-python PATH [--sets S …] [--seed N]`` where PATH is the
-interpreter of an environment with numpy, scipy and psfmodels, which makes the stacks: ``edf-truth``
-of ``../shared`` for wavy, thick and dim, and ``benchmarks/scenes/edf.py`` for the others.
-Richardson-Lucy is followed by ``psf_mean``; it lacks light from beyond the stack. The argmax of the
-smoothed local variance is as CLIJ has it. Each run is a process of its own on one thread; CPU
-seconds are of the estimate, in seconds per megavoxel of the stack, ``setup`` those of what is done
-once per channel. PSNR is taken after an affine fit to the truth, with its 99.9th percentile as
-peak.
+``python -m benchmarks.multiplane_wiener --peer-python PATH [--sets S …] [--seed N]`` where PATH is
+the interpreter of an environment with numpy, scipy and psfmodels, which makes the stacks:
+``edf-truth`` of ``../shared`` for wavy, thick and dim, and ``benchmarks/scenes/edf.py`` for the
+others. Richardson-Lucy is followed by ``sum_projection``; it lacks light from beyond the stack. The
+argmax of the smoothed local variance is as CLIJ has it. Each run is a process of its own on one
+thread; CPU seconds are of the estimate, in seconds per megavoxel of the stack, ``setup`` those of
+what is done once per channel. PSNR is taken after an affine fit to the truth, with its 99.9th
+percentile as peak.
 """
 
 from __future__ import annotations
@@ -32,32 +32,37 @@ from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
-from tilewright.kernels.edf.direct_filters import (
-    FINE,
-    Channel,
-    Filters,
-    make_filters,
+from tilewright.kernels.edf.channel_model import (
+    ChannelModel,
     mean_variance,
     object_power,
+)
+from tilewright.kernels.edf.focus import blur, focus_weighted
+from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
+from tilewright.kernels.edf.transfer import (
+    FINE,
     psf_planes,
     transfer_profiles,
+)
+from tilewright.kernels.edf.wiener_filters import (
+    Filters,
+    make_filters,
     window_len,
 )
-from tilewright.kernels.edf.direct_finish import (
-    coarser,
+from tilewright.kernels.edf.wiener_finish import (
+    confidence_weight,
+    estimate_background,
     finish,
-    floor_of,
     haze_moments,
     haze_share,
     mirrored,
-    trust_in,
 )
-from tilewright.kernels.edf.direct_plane import HALO_PX, POOL_PX, DirectPlane, FocusMaps
-from tilewright.kernels.edf.focus import blur, soft_focus
+from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.noise import NoiseModel, photon_transfer
+from tilewright.kernels.pooling import downsample_mean
 
 TOOL = SHARED / "tools" / "edf-truth"
-#: PSNR in dB that the direct plane must reach; on other sets RL's less 0.2.
+#: PSNR in dB that the multi-plane Wiener plane must reach; on other sets RL's less 0.2.
 BARS = {"edf-wavy": 38.5, "edf-thick": 34.6, "edf-dim": 30.0, "haze": 26.7}
 ITERATIONS = 35
 _SAMPLE_PX = 512
@@ -75,8 +80,8 @@ def main() -> None:
     if options.one:
         _one(*options.one)
         return
-    print(f"{'set':12}{'argmax':>8}{'soft':>7}{'RL':>7}{'direct':>8}{'bar':>7}", end="")
-    print(f"{'flux':>7}{'haze':>6}{'CPU-s/Mvox RL/direct':>22}{'setup':>7}")
+    print(f"{'set':12}{'argmax':>8}{'soft':>7}{'RL':>7}{'wiener':>8}{'bar':>7}", end="")
+    print(f"{'flux':>7}{'haze':>6}{'CPU-s/Mvox RL/wiener':>22}{'setup':>7}")
     gains = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.sets:
@@ -100,9 +105,9 @@ def _measure(name: str, seed: int, peer: str, folder: Path) -> float | None:
     with np.load(path) as data:
         truth = data["gt"]
     images, told = {}, {}
-    for method in ("argmax", "soft", "RL", "direct"):
+    for method in ("argmax", "soft", "RL", "wiener"):
         out = folder / f"{method}.npy"
-        run = [sys.executable, "-m", "benchmarks.direct_plane", "--one", method, name]
+        run = [sys.executable, "-m", "benchmarks.multiplane_wiener", "--one", method, name]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         answer = subprocess.run(
             [*run, str(path), str(out)], check=True, capture_output=True, text=True, env=environment
@@ -112,14 +117,14 @@ def _measure(name: str, seed: int, peer: str, folder: Path) -> float | None:
     path.unlink()
     scores = {method: psnr(image, truth)[0] for method, image in images.items()}
     bar = BARS.get(name, scores["RL"] - 0.2)
-    flux = float(images["direct"].mean() / truth.mean())
+    flux = float(images["wiener"].mean() / truth.mean())
     print(
         f"{name:12}{scores['argmax']:8.2f}{scores['soft']:7.2f}{scores['RL']:7.2f}"
-        f"{scores['direct']:8.2f}{bar:7.2f}{flux:7.3f}{told['direct']['haze']:6.2f}"
-        f"{told['RL']['cpu']:14.2f} /{told['direct']['cpu']:6.3f}{told['direct']['setup']:7.2f}",
+        f"{scores['wiener']:8.2f}{bar:7.2f}{flux:7.3f}{told['wiener']['haze']:6.2f}"
+        f"{told['RL']['cpu']:14.2f} /{told['wiener']['cpu']:6.3f}{told['wiener']['setup']:7.2f}",
         flush=True,
     )
-    return scores["direct"] - scores["RL"]
+    return scores["wiener"] - scores["RL"]
 
 
 def _one(method: str, name: str, path: str, out: str) -> None:
@@ -134,11 +139,11 @@ def _one(method: str, name: str, path: str, out: str) -> None:
         image = variance_argmax(stack)
     elif method == "soft":
         noise = photon_transfer(backend, stack[len(stack) // 2], pedestal)
-        image = soft_focus(backend, stack, noise, pedestal, np.ones(len(stack), bool)).image
+        image = focus_weighted(backend, stack, noise, pedestal, np.ones(len(stack), bool)).image
     elif method == "RL":
         image = _richardson_lucy(backend, stack, psf, pedestal, scene)
     else:
-        image, setup, haze = direct(backend, stack, pedestal, scene, name == "index")
+        image, setup, haze = wiener(backend, stack, pedestal, scene, name == "index")
     seconds = (time.process_time() - started - setup) / (stack.size / 1e6)
     np.save(out, image)
     print(json.dumps({"cpu": seconds, "setup": setup, "haze": haze}))
@@ -158,7 +163,7 @@ def _richardson_lucy(
     return image
 
 
-def direct(
+def wiener(
     backend: Backend, stack: NDArray[Any], pedestal: float, scene: Scene, wrong_index: bool
 ) -> tuple[Image, float, float]:
     """Return the plane, the CPU seconds of what is done once per channel, and the haze's share."""
@@ -175,24 +180,26 @@ def direct(
     noise = photon_transfer(backend, stack[len(stack) // 2], pedestal)
     side = min(_SAMPLE_PX, *(n // 8 * 8 for n in stack.shape[1:]))
     sample = stack[:, :side, :side]
-    kept = np.ones(len(stack), bool)
+    plane_mask = np.ones(len(stack), bool)
     profiles = transfer_profiles(psf)
-    power = object_power(backend, [sample], profiles, kept)
-    channel = Channel(profiles, kept, power, mean_variance(noise, [sample], pedestal))
+    power = object_power(backend, [sample], profiles, plane_mask)
+    channel = ChannelModel(profiles, plane_mask, power, mean_variance(noise, [sample], pedestal))
     maps = FocusMaps(backend, channel, noise, pedestal, (side, side))
-    filters = make_filters(channel, maps.bins_used(sample))
-    found = DirectPlane(maps, filters).project(sample)
+    filters = make_filters(channel, maps.bin_usage(sample))
+    found = WienerPlane(maps, filters).project(sample)
     share = haze_share([haze_moments(channel, maps, sample, found)])
     setup = time.process_time() - started
     image, variance = _project(backend, stack, channel, filters, noise, pedestal)
-    clear = finish(backend, image, variance, floor_of(backend, coarser(image)), share)
+    clear = finish(
+        backend, image, variance, estimate_background(backend, downsample_mean(image)), share
+    )
     return clear, setup, share
 
 
 def _project(
     backend: Backend,
     stack: NDArray[Any],
-    channel: Channel,
+    channel: ChannelModel,
     filters: Filters,
     noise: NoiseModel,
     pedestal: float,
@@ -203,9 +210,9 @@ def _project(
     y, x = (mirrored(-HALO_PX, w - HALO_PX, n) for w, n in zip(window, shape, strict=True))
     at = [np.arange(w) - HALO_PX for w in window]
     far = [np.minimum(a, n - 1 - a) for a, n in zip(at, shape, strict=True)]
-    trust = trust_in(np.minimum.outer(*far).astype(np.float32))
+    trust = confidence_weight(np.minimum.outer(*far).astype(np.float32))
     maps = FocusMaps(backend, channel, noise, pedestal, window)
-    found = DirectPlane(maps, filters).project(stack[:, y][:, :, x], trust)
+    found = WienerPlane(maps, filters).project(stack[:, y][:, :, x], trust)
     inner, pooled = (
         tuple(slice(HALO_PX // by, (HALO_PX + n) // by) for n in shape) for by in (1, POOL_PX)
     )
