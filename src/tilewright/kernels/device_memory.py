@@ -209,8 +209,6 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
 
 def note_peak(backend: Backend) -> None:
     """Note what the pool holds: it gives nothing back by itself before memory runs out."""
-    if backend.use.ended:
-        return
     pool = backend.xp.get_default_memory_pool()
     backend.use.peak_b = max(backend.use.peak_b or 0, int(pool.total_bytes()))
     backend.use.limit_b = int(pool.get_limit()) or None

@@ -110,7 +110,6 @@ def resample(
         done = pool.map(partial(_write_block, inner, writer, sources, taken), jobs)
         for _ in tqdm(done, "resample", len(jobs), unit="chunk", mininterval=5):
             pass
-        backend.give_back()
     write_subtractions([one.result for one in taken.values()], *map(Path, subtraction))
 
 
