@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.devices.leases.conftest import gpus
-from tests.devices.leases.lease_jobs import GIB, Jobs, code, evidence, holders, kill, said, until
+from tests.devices.leases.lease_jobs import GIB, Jobs, code, evidence, holders, kill, until
 from tests.support.fake_nvml import FakeDevice, FakeMachine, using
 from tilewright.devices.device_lease import CONTEXT_B, Request
 from tilewright.devices.health import note_failure
@@ -197,7 +197,7 @@ def test_the_use_of_others_is_waited_for(machine: FakeMachine, jobs: Jobs, tmp_p
     with using("GPU-a", 10 * GIB, whole=False):
         late = jobs.waiter(14, "large")
         jobs.holder(4, "small")
-        assert said(tmp_path, "holds") == ["early", "small"]
+        assert holders() == ["early", "small"]
     kill(jobs.started[-1])
     assert code(late) == 0
 
