@@ -61,14 +61,11 @@ def devices(
     clear: Annotated[
         str | None, typer.Option(help="End the quarantine of the device with this UUID.")
     ] = None,
-    configfile: Annotated[
-        Path | None, typer.Option(help="Also say how many jobs of each rule fit.")
-    ] = None,
 ) -> None:
     """Show this machine's GPUs: memory, who holds them, and which get no jobs."""
     from tilewright.commands.devices import show_devices
 
-    show_devices(json=json, watch=watch, clear=clear, configfile=configfile)
+    show_devices(json=json, watch=watch, clear=clear)
 
 
 @app.command()

@@ -10,8 +10,7 @@ import pytest
 from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tests.support.report_pages import Page, report
 from tilewright.config.layout import Layout
-from tilewright.devices.budget import Request
-from tilewright.devices.evidence import Held
+from tilewright.devices.device_lease import DeviceLease, Request
 from tilewright.report.devices import ENOUGH, device_section, suggested_mib
 
 MIB, GIB = 2**20, 2**30
@@ -121,9 +120,12 @@ def test_the_report_shows_the_table_and_no_markup_of_a_line(tmp_path: Path) -> N
 
 
 def test_what_a_lease_writes_is_what_is_read(tmp_path: Path) -> None:
-    held = Held("GPU-1", 3 * GIB, 1.5, "1", busy_s=0.0, peak_b=GIB, splits=1, reason="split")
+    held = DeviceLease(
+        Request(2 * GIB, "edf/s_cycle1"), "GPU-1", 3 * GIB, 1.5, "1",
+        busy_s=0.0, peak_b=GIB, splits=1, reason="split",
+    )  # fmt: skip
     path = Path(Layout(str(tmp_path)).device_evidence)
-    append_json(path, held.evidence(Request(2 * GIB, "edf/s_cycle1"), "done"))
+    append_json(path, held.evidence("done"))
     assert path == tmp_path / "placement/devices.jsonl"
     section = device_section(path)
     assert section is not None

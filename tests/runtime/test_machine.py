@@ -113,13 +113,13 @@ def test_a_gpu_that_others_filled_is_not_counted_for_jobs_that_it_cannot_hold(
 ) -> None:
     first, second = machine.devices
     first.total_b = second.total_b = 24 * GB
-    first.compute = [(999_999, 20 * GB)]
+    first.used_b = 20 * GB
     machine.write()
     assert [healthy_gpus(need_mb) for need_mb in (0, 2000, 10_000, 90_000)] == [2, 2, 1, 1]
     assert pools()["gpu"] == 2  # it may leave
 
 
-@pytest.mark.parametrize("text", ["many", "0", ""])
+@pytest.mark.parametrize("text", ["many", "0", "9", ""])
 def test_a_wrong_number_of_jobs_per_gpu_is_named(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
@@ -144,7 +144,7 @@ def test_of_a_divided_gpu_the_instances_count(machine: FakeMachine) -> None:
     assert [device.uuid for device in usable_gpus().devices] == [uuid(1), uuid(3, "MIG")]
     machine.devices, divided.instances = [divided], []
     machine.write()
-    assert (pools(), usable_gpus().reason) == ({}, "MIG is on, and there is no instance")
+    assert (pools(), usable_gpus().reason) == ({}, "GPU 0: MIG is on, and there is no instance")
 
 
 def test_where_the_folder_of_leases_cannot_be_used_gpus_are_an_error_and_no_pools(

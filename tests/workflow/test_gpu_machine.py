@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.runs import TINY, Run, make_run
 from tilewright.devices.inventory import snapshot
-from tilewright.devices.lease import leases
+from tilewright.devices.leases import leases
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.runtime.machine import usable_gpus
 
@@ -84,15 +84,14 @@ def test_four_jobs_share_one_device_by_bytes_and_a_killed_one_frees_its_own(
     jobs = [begin(tmp_path, f"job{k}", mib, 300.0) for k in range(4)]
     try:
         wait_for(lambda: len(list(tmp_path.glob("job?.limited"))) == 4)
-        assert sum(bool(claim.uuid) for claim in leases(tmp_path / "leases")) == 4
+        assert len(leases(tmp_path / "leases")) == 4
         used_b = snapshot().devices[0].used_b
         assert used_b <= device.total_b
         late = begin(tmp_path, "late", mib, 0.0)
         jobs.append(late)
-        wait_for(lambda: len(leases(tmp_path / "leases")) == 5)
-        time.sleep(1.0)
+        time.sleep(20.0)  # it imports CuPy first
         assert not (tmp_path / "late").exists()
-        assert sum(bool(claim.uuid) for claim in leases(tmp_path / "leases")) == 4
+        assert len(leases(tmp_path / "leases")) == 4
         jobs[0].kill()
         assert late.wait(60) == 0
     finally:

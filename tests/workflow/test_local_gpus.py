@@ -17,34 +17,32 @@ import pytest
 from tests.conftest import STANDIN
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.support.runs import TINY, Run, digests, make_run
-from tilewright.devices.budget import RESERVE_B
-from tilewright.devices.evidence import CONTEXT_B
+from tilewright.devices.device_lease import CONTEXT_B
 from tilewright.devices.health import note_failure, quarantined
-from tilewright.devices.lease import leases
+from tilewright.devices.leases import RESERVE_B, leases
 
 TARGET = "stitching"
 MIB = 2**20
 #: A job of the workflow: what comes before it, its log, MB that it asks for, and what it does.
 JOB = """
-import os, sys, threading, time
+import os, sys, threading
 from pathlib import Path
-from tilewright.devices.evidence import Held
-from tilewright.devices.lease import leases
-from tilewright.devices.lease_queue import lease_root
+from tilewright.devices.device_lease import DeviceLease
+from tilewright.devices.lease_folder import lease_root
+from tilewright.errors import DeviceError
 from tilewright.runtime.job import running
 before, log, mb, does = sys.argv[1:]
 exec(before)
 with running([log], 1, {"gpu": 1, "gpu_mem_mb": int(mb)}) as backend:
     exec(does)
 """
-USES = "backend.xp.zeros(1)\n"
 pytestmark = pytest.mark.workflow
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> FakeMachine:
     devices = [FakeDevice(uuid(1), total_b=24 * GB), FakeDevice(uuid(2), total_b=8 * GB)]
-    made = FakeMachine(tmp_path / "nvml.json", devices, real_pids=True)
+    made = FakeMachine(tmp_path / "nvml.json", devices)
     made.write()
     return made
 
@@ -124,7 +122,7 @@ def test_a_demanded_gpu_that_is_not_there_ends_the_run_before_any_work(
 
 
 def ended(
-    folder: Path, environment: dict[str, str], does: str = USES, *,
+    folder: Path, environment: dict[str, str], does: str = "", *,
     name: str = "a", before: str = "", mb: int = 1000,
 ) -> tuple[int, str, dict[str, Any]]:  # fmt: skip
     """Run a job; return its exit code, what it said there and in its log, its evidence."""
@@ -147,7 +145,7 @@ def note(held, name, value):
     object.__setattr__(held, name, value)
     if name == "utilisation" and value is not None:
         looked.set()
-Held.__setattr__ = note
+DeviceLease.__setattr__ = note
 """
 
 
@@ -185,20 +183,10 @@ def test_another_try_goes_to_another_device_and_no_job_to_a_quarantined_one(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     sticky = "raise backend.xp.cuda.runtime.CUDARuntimeError('cudaErrorIllegalAddress: broken')"
-    tried = [ended(tmp_path, environment, does) for does in (sticky, USES)]
+    tried = [ended(tmp_path, environment, does) for does in (sticky, "")]
     assert [(code, line["uuid"]) for code, _, line in tried] == [(1, uuid(1)), (0, uuid(2))]
     note_failure(tmp_path / "leases", uuid(2), "another", "hardware", "it fell off the bus")
     assert ended(tmp_path, environment, name="b")[2]["uuid"] == uuid(1)
-
-
-def test_a_job_takes_the_whole_of_what_the_healthy_devices_have(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
-    (tmp_path / "leases").mkdir(mode=0o700)
-    note_failure(tmp_path / "leases", uuid(1), "other", "hardware", "ECC")
-    code, said, line = ended(tmp_path, environment, mb=10_000)
-    assert (code, line["uuid"]) == (0, uuid(2))
-    assert "work is halved where it does not fit" in said
 
 
 BREAKS = "(lease_root() / 'health.json').write_text('[broken')\n"
@@ -222,7 +210,7 @@ def test_a_job_that_fails_says_why_and_blames_its_device_alone_where_it_is_to_bl
     tmp_path: Path, environment: dict[str, str],
     before: str, does: str, words: str, noted: bool | None,
 ) -> None:  # fmt: skip
-    code, said, line = ended(tmp_path, environment, USES + does, before=before)
+    code, said, line = ended(tmp_path, environment, does, before=before)
     assert (code, line["outcome"]) == (1, "failed")
     assert words in said
     if noted is None:
@@ -245,28 +233,3 @@ def test_under_slurm_no_folder_is_needed_and_each_node_writes_its_own_evidence(
     code, said, line = ended(tmp_path, {**environment, **granted})
     assert (code, line["uuid"]) == (0, uuid(2)), said
     assert (tmp_path / f"devices-{socket.gethostname()}.jsonl").exists()
-
-
-def test_a_job_reads_before_its_lease_and_writes_after_it(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
-    does = """
-def held():
-    return len(leases(lease_root()))
-assert (held(), backend.device, held()) == (0, "gpu", 0)
-array = backend.asarray([1.0, 2.0])
-assert (held(), float(backend.to_numpy(array).sum())) == (1, 3.0)
-del array
-backend.release()
-assert held() == 0
-try:
-    backend.asarray([1.0])
-except RuntimeError as error:
-    Path(log).with_suffix(".said").write_text(str(error))
-"""
-    code, said, line = ended(tmp_path, environment, does)
-    assert code == 0, said
-    refused = (tmp_path / "logs/edf/a.said").read_text()
-    assert refused == "the device was given back before its last use"
-    assert line["outcome"] == "done"
-    assert line["peak_b"] is not None

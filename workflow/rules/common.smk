@@ -3,7 +3,7 @@ from pathlib import Path
 
 from snakemake.logging import logger
 
-from tilewright.devices.slurm_grant import use_granted_device
+from tilewright.devices.slurm_allocation import use_granted_device
 from tilewright.config.experiment import load_experiment, read_config
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES

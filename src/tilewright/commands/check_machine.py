@@ -15,7 +15,7 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     version_of,
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Sizes
-from tilewright.devices.slurm_grant import device_from_environment
+from tilewright.devices.slurm_allocation import device_from_environment
 from tilewright.errors import DeviceError
 from tilewright.runtime.machine import usable_gpus
 

@@ -5,16 +5,16 @@ Failures are noted in one file of a folder on this node; what they mean is recko
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tilewright.devices.lease_folder import locked
 from tilewright.errors import LeaseError
 from tilewright.runtime.files import write_text_atomic
 
@@ -50,7 +50,6 @@ _EXPECTED = 2251005875580922
 #: How long a failure counts against a device.
 TTL_S = 24 * 3600.0
 _FILE = "health.json"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Failures that the file keeps, the newest ones.
 _KEPT = 1000
 
@@ -73,7 +72,7 @@ def classify(text: str) -> FaultClass:
     return "hardware" if re.search(r"\bECC\b", text) else "other"
 
 
-def preflight(xp: Any) -> str:
+def self_test(xp: Any) -> str:
     """Compute a known number with an array library; return what went wrong, or nothing.
 
     The caller waits for nothing else: the number is fetched from the device. What is returned
@@ -104,37 +103,13 @@ def _checksum(xp: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A job that failed on a device.
-
-    Attributes
-    ----------
-    fault : str
-        Class of the fault, see `tilewright.devices.health`.
-    words : str
-        What was said of it.
-    at_s : float
-        Seconds since this machine's boot.
-    ttl_s : float
-        How long it counts against the device.
-    boot : str
-        Identity of that boot.
-    cleared : bool
-        Somebody has cleared the device since: it does not count against it.
-    """
+    """A job that failed on a device; in seconds since the epoch."""
 
     uuid: str
     job: str
     fault: FaultClass
-    words: str
+    message: str
     at_s: float
-    ttl_s: float
-    boot: str
-    cleared: bool = False
-
-    @property
-    def until_s(self) -> float:
-        """When it ends to count, in seconds since boot."""
-        return self.at_s + self.ttl_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,122 +131,86 @@ def quarantines(failures: Iterable[Failure], now_s: float) -> dict[str, Quaranti
 
     One hardware fault is enough. So are sticky errors of two different jobs, but those of a job
     that had them on two devices count nowhere: the job is to blame. Others never count.
-
-    Parameters
-    ----------
-    failures : iterable of Failure
-        All of this boot.
-    now_s : float
-        Seconds since boot.
     """
-    known = list(failures)
-    places: dict[str, set[str]] = {}
-    for failure in known:
-        if failure.fault == "sticky":
-            places.setdefault(failure.job, set()).add(failure.uuid)
-    hardware: dict[str, Failure] = {}
-    sticky: dict[str, dict[str, Failure]] = {}
-    for failure in sorted(known, key=lambda failure: failure.until_s):
-        if failure.cleared or failure.until_s <= now_s:
-            continue
-        if failure.fault == "hardware":
-            hardware[failure.uuid] = failure
-        elif failure.fault == "sticky" and len(places[failure.job]) == 1:
-            sticky.setdefault(failure.uuid, {})[failure.job] = failure
+    known = sorted(failures, key=lambda failure: failure.at_s)
+    blamed = Counter(job for job, _ in {(f.job, f.uuid) for f in known if f.fault == "sticky"})
     found = {}
-    for uuid, of_jobs in sticky.items():
-        if len(of_jobs) > 1:
+    for uuid in {failure.uuid for failure in known}:
+        own = [failure for failure in known if failure.uuid == uuid]
+        hardware = [failure for failure in own if failure.fault == "hardware"]
+        by_job = {f.job: f for f in own if f.fault == "sticky" and blamed[f.job] == 1}
+        if hardware:
+            last = end = hardware[-1]
+            reason = f"hardware fault in {last.job}: {last.message}"
+        elif len(by_job) > 1:
             # with the last but one, only one job is left
-            last, end = sorted(of_jobs.values(), key=lambda failure: -failure.until_s)[:2]
-            words = f"{len(of_jobs)} jobs failed on it, last {last.job}: {last.words}"
-            found[uuid] = Quarantine(words, end.until_s - now_s)
-    for uuid, fault in hardware.items():
-        left_s = fault.until_s - now_s
-        if uuid not in found or left_s >= found[uuid].left_s:
-            found[uuid] = Quarantine(f"hardware fault in {fault.job}: {fault.words}", left_s)
+            *_, end, last = sorted(by_job.values(), key=lambda failure: failure.at_s)
+            reason = f"{len(by_job)} jobs failed on it, last {last.job}: {last.message}"
+        else:
+            continue
+        found[uuid] = Quarantine(reason, end.at_s + TTL_S - now_s)
     return found
 
 
-def note_failure(
-    root: Path, uuid: str, job: str, fault: FaultClass, words: str, *, ttl_s: float = TTL_S
-) -> None:
+def note_failure(root: Path, uuid: str, job: str, fault: FaultClass, message: str) -> None:
     """Note that a job failed on a device.
 
     Parameters
     ----------
     root : Path
-        Folder on this node; made if it is not there.
+        The lease folder.
     uuid, job : str
         A job is one of all experiments: a rerun of it has the same name, no other has.
     fault : str
         Class of the fault.
-    words : str
+    message : str
         What was said of it.
-    ttl_s : float
-        How long it counts against the device.
+
+    Raises
+    ------
+    LeaseError
+        The file cannot be read or written.
     """
-    with _locked(root):
-        noted = Failure(uuid, job, fault, words, _now_s(), ttl_s, _boot())
-        _write(root, [*_failures(root), noted])
+    with locked(root):
+        _write(root, [*_failures(root), Failure(uuid, job, fault, message, time.time())])
 
 
 def quarantined(root: Path) -> dict[str, Quarantine]:
     """Return the devices that get no jobs now, by UUID."""
-    return quarantines(_failures(root), _now_s())
+    return quarantines(_failures(root), time.time())
 
 
 def failed_on(root: Path, job: str) -> set[str]:
     """Return the devices that a job failed on: its next try goes elsewhere where there is one."""
-    now_s = _now_s()
-    return {f.uuid for f in _failures(root) if f.job == job and f.until_s > now_s and not f.cleared}
+    return {failure.uuid for failure in _failures(root) if failure.job == job}
 
 
 def clear(root: Path, uuid: str) -> int:
-    """Let nothing that was noted count against a device; return how many failures that were.
-
-    They still tell whether a job is to blame, so clearing one device condemns no other.
-    """
-    with _locked(root):
+    """Forget what was noted of a device; return how many failures that were."""
+    with locked(root):
         known = _failures(root)
-        counted = [failure for failure in known if failure.uuid == uuid and not failure.cleared]
-        if counted:
-            _write(root, [replace(f, cleared=f.cleared or f.uuid == uuid) for f in known])
-    return len(counted)
+        kept = [failure for failure in known if failure.uuid != uuid]
+        if len(kept) < len(known):
+            _write(root, kept)
+    return len(known) - len(kept)
 
 
 def _failures(root: Path) -> list[Failure]:
-    """Return what was noted in this boot: a restart resets GPUs."""
+    """Return what was noted in the last day, and since the machine's start: it resets GPUs."""
     path = root / _FILE
     try:
         noted = [Failure(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+        from_s = time.time() - min(TTL_S, time.clock_gettime(time.CLOCK_BOOTTIME))
+        return [failure for failure in noted if from_s < failure.at_s]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
         raise LeaseError(f"{path} cannot be read ({error}); delete it") from None
-    boot = _boot()
-    return [failure for failure in noted if failure.boot == boot]
 
 
 def _write(root: Path, failures: list[Failure]) -> None:
     """Replace the file in one step; only one process does so at a time."""
-    write_text_atomic(root / _FILE, json.dumps([asdict(f) for f in failures[-_KEPT:]]))
-
-
-@contextmanager
-def _locked(root: Path) -> Iterator[None]:
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (root / _FILE).with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        write_text_atomic(root / _FILE, json.dumps([asdict(f) for f in failures[-_KEPT:]]))
     except OSError as error:
         raise LeaseError(f"failures cannot be noted in {root} ({error}); fix the folder") from None
-
-
-def _boot() -> str:
-    return _BOOT_ID.read_text(encoding="ascii").strip()
-
-
-def _now_s() -> float:
-    """Return the seconds since boot, which no change of the clock moves."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

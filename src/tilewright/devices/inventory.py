@@ -6,9 +6,7 @@ No CUDA context is made, and no array library is imported.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +27,8 @@ class Device:
         Memory, and what is in use by everybody.
     utilisation : float or None
         Share of the last second in which it computed, 0 to 1; None where NVML does not say.
-    used_by_pid : tuple of (int, int)
-        Processes that hold memory, as far as NVML shows them, with their bytes.
     parent : str or None
         UUID of the GPU that a MIG instance is cut from.
-    divided : bool
-        MIG mode is on: the GPU itself is never leased, its instances are.
     """
 
     uuid: str
@@ -43,9 +37,7 @@ class Device:
     total_b: int
     used_b: int
     utilisation: float | None = None
-    used_by_pid: tuple[tuple[int, int], ...] = ()
     parent: str | None = None
-    divided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +47,7 @@ class Snapshot:
     Attributes
     ----------
     devices : tuple of Device
-        Those that this process may use, MIG parents too.
+        Those that this process may use; of a GPU with MIG on its instances.
     reason : str
         Why there are none, or why some are left out; may be empty.
     driver : str
@@ -83,14 +75,14 @@ def visible(
     Parameters
     ----------
     all_devices : sequence of Device
-        All of the machine, instances and the GPUs they are cut from.
+        All of the machine.
     cuda_visible_devices : str or None
         None where the variable is unset.
 
     Returns
     -------
     kept : tuple of Device
-        In the order of the text; a MIG instance follows its GPU.
+        In the order of the text.
     hidden : tuple of str
         UUIDs of the others.
     reason : str
@@ -99,14 +91,13 @@ def visible(
     if cuda_visible_devices is None:
         return tuple(all_devices), (), ""
     names, reason = _named(all_devices, cuda_visible_devices)
-    kept = [device for name in names for device in _meant(all_devices, name)]
+    kept = [d for name in names for d in all_devices if name in (d.uuid, d.parent)]
     instance = next((device for device in kept if device.parent), None)
     if instance is not None:
         if names != [instance.uuid]:
             one = f"{_NAME}: CUDA gives a process one MIG instance and nothing else"
             reason = "; ".join(filter(None, [one, reason]))
-        kept = [d for d in kept if d.uuid in (instance.parent, instance.uuid)]
-    kept = list(dict.fromkeys(kept))
+        kept = [instance]
     hidden = tuple(device.uuid for device in all_devices if device not in kept)
     return tuple(kept), hidden, reason
 
@@ -146,14 +137,6 @@ def _gpu(device: Device) -> str:
     return device.parent or device.uuid
 
 
-def _meant(devices: Sequence[Device], name: str) -> list[Device]:
-    """Return a GPU or instance of a UUID: with its GPU, or with its instances."""
-    own = [device for device in devices if device.uuid == name]
-    if own and own[0].parent:
-        return [device for device in devices if device.uuid in (name, own[0].parent)]
-    return own + [device for device in devices if device.parent == name]
-
-
 def snapshot(environ: Mapping[str, str] = os.environ) -> Snapshot:
     """Return the GPUs that this process may use, and what they do now.
 
@@ -164,156 +147,87 @@ def snapshot(environ: Mapping[str, str] = os.environ) -> Snapshot:
         import pynvml
     except ImportError:
         return Snapshot((), "nvidia-ml-py is not installed: pip install nvidia-ml-py")
+    problems: list[str] = []
     try:
         pynvml.nvmlInit()
+        try:
+            driver = _ask(pynvml, pynvml.nvmlSystemGetDriverVersion) or ""
+            found = tuple(_devices(pynvml, problems))
+        finally:
+            _ask(pynvml, pynvml.nvmlShutdown)  # what was read stays true where this fails
     except pynvml.NVMLError as error:
         return Snapshot((), f"NVML does not start ({error}): is there an NVIDIA driver?")
-    try:
-        look = _Look(pynvml)
-        found = tuple(look.devices())
-        driver = look.ask("the driver's version", pynvml.nvmlSystemGetDriverVersion) or ""
-    finally:
-        # what was read stays true where the library fails to close
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
     if not found:
-        return Snapshot((), "; ".join(look.problems) or "NVML lists no GPU", driver)
-    kept, hidden, reason = visible(found, environ.get("CUDA_VISIBLE_DEVICES"))
-    reasons = [*look.problems, *filter(None, [reason])]
-    return Snapshot(kept, "; ".join(reasons), driver, hidden)
+        return Snapshot((), "; ".join(problems) or "NVML lists no GPU", driver)
+    kept, hidden, reason = visible(found, environ.get(_NAME))
+    return Snapshot(kept, "; ".join(filter(None, [*problems, reason])), driver, hidden)
 
 
-class _Look:
-    """One look at all devices; ``problems`` holds what NVML did not tell."""
+def _ask(nvml: Any, call: Callable[..., Any], *args: Any) -> Any:
+    """Return NVML's answer to what need not be known, or None."""
+    try:
+        return call(*args)
+    except nvml.NVMLError:
+        return None
 
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
-        self.problems: list[str] = []
 
-    def ask(
-        self, about: str, call: Callable[..., Any], *args: Any, quiet: Collection[int] = ()
-    ) -> Any:
-        """Return NVML's answer, or None: the problem is noted but for error codes in ``quiet``."""
+def _devices(nvml: Any, problems: list[str]) -> Iterator[Device]:
+    """Yield every GPU, or its MIG instances, by PCI bus; note those that are left out."""
+    handles: list[tuple[str, Any]] = []
+    for place in range(nvml.nvmlDeviceGetCount()):
         try:
-            return call(*args)
-        except self._nvml.NVMLError as error:
-            if error.value not in quiet:
-                self.problems.append(f"{about} is not known ({error})")
-            return None
-
-    def devices(self) -> Iterator[Device]:
-        """Yield every GPU by PCI bus, each before its MIG instances."""
-        for index, handle in enumerate(self._handles()):
-            if handle is not None:
-                yield from self._gpu(f"GPU {index}", index, handle)
-
-    def _handles(self) -> list[Any]:
-        """Return handles by PCI bus; None keeps the number of a GPU that does not answer."""
-        nvml = self._nvml
-        found: list[tuple[str, Any]] = []
-        for place in range(self.ask("the number of GPUs", nvml.nvmlDeviceGetCount) or 0):
+            handle = nvml.nvmlDeviceGetHandleByIndex(place)
+            handles.append((nvml.nvmlDeviceGetPciInfo(handle).busId, handle))
+        except nvml.NVMLError as error:
+            problems.append(f"GPU {place} is left out ({error})")
+            # one that is lost keeps its number; CUDA does not count those that a cgroup hides
+            if error.value != nvml.NVML_ERROR_NO_PERMISSION:
+                handles.append(("", None))
+    if all(bus for bus, _ in handles):
+        handles.sort(key=lambda pair: pair[0])
+    for index, (_, handle) in enumerate(handles):
+        if handle is not None:
             try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(place)
+                yield from _gpu_or_instances(nvml, handle, index, problems)
             except nvml.NVMLError as error:
-                self.problems.append(f"GPU {place} is left out ({error})")
-                # CUDA does not count GPUs that a cgroup keeps from this process
-                if error.value != nvml.NVML_ERROR_NO_PERMISSION:
-                    found.append(("", None))
-                continue
-            pci = self.ask(f"GPU {place}: its PCI bus", nvml.nvmlDeviceGetPciInfo, handle)
-            found.append((pci.busId if pci else "", handle))
-        if all(bus for bus, _ in found):
-            found.sort(key=lambda pair: pair[0])
-        return [handle for _, handle in found]
+                problems.append(f"GPU {index} is left out ({error})")
 
-    def _gpu(self, label: str, index: int, handle: Any) -> Iterator[Device]:
-        nvml = self._nvml
-        # an old driver without the call, and a GPU without the mode, have no instances
-        undivided = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-        known = len(self.problems)
-        uuid = self.ask(f"{label} is left out: its UUID", nvml.nvmlDeviceGetUUID, handle)
-        mode = self.ask(
-            f"{label} is left out: its MIG mode", nvml.nvmlDeviceGetMigMode, handle, quiet=undivided
-        )
-        if len(self.problems) > known:
-            return
-        divided = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
-        # the driver tells the memory of all instances together to administrators only
-        quiet = (nvml.NVML_ERROR_NO_PERMISSION,) if divided else ()
-        device = self._device(label, handle, uuid, index, divided=divided, quiet=quiet)
-        if device is not None:
-            yield device
-        if divided:
-            yield from self._instances(label, index, handle, uuid)
 
-    def _instances(self, label: str, index: int, gpu: Any, parent: str) -> Iterator[Device]:
-        nvml = self._nvml
-        count = self.ask(
-            f"{label}: the number of its instances", nvml.nvmlDeviceGetMaxMigDeviceCount, gpu
-        )
-        for place in range(count or 0):
-            about = f"instance {place} of {label}"
-            handle = self.ask(
-                f"{about} is left out: it",
-                nvml.nvmlDeviceGetMigDeviceHandleByIndex,
-                gpu,
-                place,
-                quiet=(nvml.NVML_ERROR_NOT_FOUND,),
-            )
-            if handle is None:
-                continue
-            uuid = self.ask(f"{about} is left out: its UUID", nvml.nvmlDeviceGetUUID, handle)
-            device = uuid and self._device(about, handle, uuid, index, parent=parent)
-            if device:
-                yield device
+def _gpu_or_instances(nvml: Any, gpu: Any, index: int, problems: list[str]) -> Iterator[Device]:
+    """Yield a GPU, or its instances."""
+    try:
+        divided = nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    except nvml.NVMLError as error:
+        # a GPU without the mode, or an old driver without the call, has no instances
+        if error.value not in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+            raise
+        divided = False
+    if not divided:
+        yield _device(nvml, gpu, index)
+        return
+    uuid, seen = nvml.nvmlDeviceGetUUID(gpu), len(problems)
+    found = []
+    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        try:
+            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+            found.append(_device(nvml, instance, index, parent=uuid))
+        except nvml.NVMLError as error:
+            if error.value != nvml.NVML_ERROR_NOT_FOUND:  # an empty place between two
+                problems.append(f"instance {place} of GPU {index} is left out ({error})")
+    if not found and len(problems) == seen:
+        problems.append(f"GPU {index}: MIG is on, and there is no instance")
+    yield from found
 
-    def _device(
-        self,
-        label: str,
-        handle: Any,
-        uuid: str,
-        index: int,
-        *,
-        parent: str | None = None,
-        divided: bool = False,
-        quiet: Collection[int] = (),
-    ) -> Device | None:
-        nvml = self._nvml
-        memory = self.ask(
-            f"{label} is left out: its memory", nvml.nvmlDeviceGetMemoryInfo, handle, quiet=quiet
-        )
-        if memory is None:
-            return None
-        rates = self.ask(
-            f"{label}: its utilisation",
-            nvml.nvmlDeviceGetUtilizationRates,
-            handle,
-            quiet=(nvml.NVML_ERROR_NOT_SUPPORTED,),
-        )
-        return Device(
-            uuid=uuid,
-            index=index,
-            name=self.ask(f"{label}: its name", nvml.nvmlDeviceGetName, handle) or "",
-            total_b=memory.total,
-            used_b=memory.used,
-            utilisation=rates and rates.gpu / 100,
-            used_by_pid=self._used_by_pid(label, handle),
-            parent=parent,
-            divided=divided,
-        )
 
-    def _used_by_pid(self, label: str, handle: Any) -> tuple[tuple[int, int], ...]:
-        """Return bytes by process; one that both computes and draws is listed twice by NVML."""
-        most: Counter[int] = Counter()
-        for kind, call in (
-            ("compute", self._nvml.nvmlDeviceGetComputeRunningProcesses_v3),
-            ("graphics", self._nvml.nvmlDeviceGetGraphicsRunningProcesses_v3),
-        ):
-            held: Counter[int] = Counter()
-            for process in self.ask(f"{label}: who uses its memory ({kind})", call, handle) or ():
-                if process.usedGpuMemory is None:
-                    self.problems.append(f"{label}: memory of process {process.pid} is not known")
-                else:
-                    held[process.pid] += process.usedGpuMemory
-            most |= held
-        return tuple(sorted(most.items()))
+def _device(nvml: Any, handle: Any, index: int, parent: str | None = None) -> Device:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    rates = _ask(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    return Device(
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        index=index,
+        name=_ask(nvml, nvml.nvmlDeviceGetName, handle) or "",
+        total_b=memory.total,
+        used_b=memory.used,
+        utilisation=rates and rates.gpu / 100,
+        parent=parent,
+    )

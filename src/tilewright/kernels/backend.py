@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -38,18 +38,12 @@ class DeviceUse:
         Most bytes that the memory pool held, and its limit; None: not noted, no limit.
     turn : lock
         Held by the thread whose part of the work is on the device.
-    release : callable or None
-        Gives the device back; None where it is not leased.
-    ended : bool
-        It was given back.
     """
 
     splits: int = 0
     peak_b: int | None = None
     limit_b: int | None = None
     turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    release: Callable[[], None] | None = field(default=None, repr=False)
-    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,11 +77,6 @@ class Backend:
     def to_numpy(self, array: Array) -> Any:
         """Move an array of this backend to host memory as a NumPy array."""
         return np.asarray(array) if self.device == "cpu" else self.xp.asnumpy(array)
-
-    def release(self) -> None:
-        """Release a leased GPU, so that others have it while this job writes."""
-        if self.use.release is not None:
-            self.use.release()
 
     @contextlib.contextmanager
     def fft_threads(self) -> Iterator[None]:

@@ -217,8 +217,6 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
 
 def record_peak(backend: Backend) -> None:
     """Record the pool's size: it frees nothing by itself before memory runs out."""
-    if backend.use.ended:
-        return
     pool = backend.xp.get_default_memory_pool()
     backend.use.peak_b = max(backend.use.peak_b or 0, int(pool.total_bytes()))
     backend.use.limit_b = int(pool.get_limit()) or None

@@ -19,7 +19,7 @@ ENOUGH, _MARGIN_PERCENT, _STEP_MIB = 5, 20, 64
 _MIB = 2**20
 
 Line = Mapping[str, Any]
-#: The values of a line of ``Held.evidence``; what a job does not know is null.
+#: The values of a line of ``DeviceLease.evidence``; what a job does not know is null.
 _LINE: dict[str, Check] = {
     "job": lambda value: is_text(value) and value != "",
     **dict.fromkeys(("outcome", "reason"), lambda value: value is None or is_text(value)),

@@ -15,7 +15,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
-from tilewright.devices.lease import WAIT_EXIT_CODE
+from tilewright.devices.leases import WAIT_EXIT_CODE
 from tilewright.errors import DeviceError, LeaseTimeoutError
 from tilewright.kernels.backend import Backend, cpu_backend
 
@@ -113,8 +113,8 @@ def _device(log: Path, threads: int, resources: Mapping[str, Any]) -> Iterator[B
     if not resources.get("gpu"):
         yield cpu_backend(threads)
         return
-    from tilewright.runtime.gpu import backend_at_first_use
+    from tilewright.runtime.gpu import leased_backend
 
     job = f"{log.parent.name}/{log.stem}"
-    with backend_at_first_use(job, str(log.resolve()), resources["gpu_mem_mb"]) as own:
+    with leased_backend(job, str(log.resolve()), resources["gpu_mem_mb"]) as own:
         yield own

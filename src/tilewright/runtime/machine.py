@@ -10,13 +10,12 @@ from pathlib import Path
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings
-from tilewright.devices.budget import MIB, leasable, leased_b, room_b, whole_above_b
-from tilewright.devices.evidence import CONTEXT_B
+from tilewright.devices.device_lease import CONTEXT_B
 from tilewright.devices.health import quarantined
 from tilewright.devices.inventory import Snapshot, snapshot
-from tilewright.devices.lease import leases
-from tilewright.devices.lease_queue import lease_root
-from tilewright.devices.slurm_grant import DeviceChoice, device_from_environment
+from tilewright.devices.lease_folder import lease_root
+from tilewright.devices.leases import MIB, SLOTS, leased_b, leases, room_b, whole_above_b
+from tilewright.devices.slurm_allocation import DeviceChoice, device_from_environment
 from tilewright.errors import ConfigError, LeaseError
 
 NO_CUPY = "not installed: install tilewright[cuda12] or [cuda13]"
@@ -38,10 +37,10 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
     if find_spec("cupy") is None:
         return Snapshot((), f"CuPy is {NO_CUPY}")
     bad = quarantined(lease_root(environ))
-    found = tuple(leasable(seen.devices, bad))
+    found = tuple(device for device in seen.devices if device.uuid not in bad)
     if not found:
         why = "; ".join(f"{uuid} is quarantined: {q.reason}" for uuid, q in bad.items())
-        return Snapshot((), why or "MIG is on, and there is no instance")
+        return Snapshot((), why)
     return Snapshot(found, seen.reason)
 
 
@@ -134,7 +133,7 @@ def pools() -> dict[str, int]:
 
 
 def _jobs_per_gpu(text: str) -> int:
-    if not text.isdigit() or not int(text):
+    if not text.isdigit() or not 0 < int(text) <= SLOTS:
         # within a profile Snakemake says all else of an error but its reason
-        raise SystemExit(f"TILEWRIGHT_JOBS_PER_GPU is '{text}'; set it to 1 or more")
+        raise SystemExit(f"TILEWRIGHT_JOBS_PER_GPU is '{text}'; set it to 1 to {SLOTS}")
     return int(text)

@@ -1,42 +1,41 @@
-"""A pretended machine with one GPU, a folder of leases, and jobs that are gone in the end."""
+"""A pretended machine with GPUs, a folder of leases, and jobs that are gone in the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.lease_jobs import Jobs, Machine, kill
-from tilewright.devices.evidence import Held
-from tilewright.devices.lease import lease
-
-#: A lease of this process, given a request.
-Own = Callable[..., AbstractContextManager[Held]]
+from tests.devices.leases.lease_jobs import GIB, Jobs, kill
+from tests.support.fake_nvml import FakeDevice, FakeMachine
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "root"
     path.mkdir(mode=0o700)
+    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(path))
     return path
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "machine", {"GPU-a": 25})
+def machine(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    """One GPU, or what a test makes of it."""
+    made = FakeMachine(tmp_path / "nvml.json", gpus(25))
+    made.install(monkeypatch)
+    return made
+
+
+def gpus(*totals_gib: int) -> list[FakeDevice]:
+    """Return GPU-a, GPU-b and so on."""
+    return [FakeDevice(f"GPU-{'abcd'[k]}", total_b=n * GIB) for k, n in enumerate(totals_gib)]
 
 
 @pytest.fixture
-def own(machine: Machine, root: Path) -> Own:
-    return partial(lease, snapshot=machine.snapshot, root=root)
-
-
-@pytest.fixture
-def jobs(machine: Machine, root: Path) -> Iterator[Jobs]:
-    jobs = Jobs(machine, root)
+def jobs(machine: FakeMachine, tmp_path: Path) -> Iterator[Jobs]:
+    jobs = Jobs(tmp_path)
     yield jobs
     for process in jobs.started:
         kill(process)
+    assert not (tmp_path / "broken").exists(), (tmp_path / "broken").read_text()

@@ -1,8 +1,7 @@
-"""Killed holders, waiters and coordinators, folders that go: real processes, real locks."""
+"""Killed holders and waiters, folders that go, and turns: real processes, real locks."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -15,91 +14,74 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.conftest import Own
+from tests.devices.leases.conftest import gpus
 from tests.devices.leases.lease_jobs import (
     GIB,
     Job,
     Jobs,
-    Machine,
     code,
+    evidence,
     holders,
     kill,
+    said,
     until,
-    waiters,
 )
+from tests.support.fake_nvml import FakeMachine, pretend_here
 from tests.support.forked import fork
-from tilewright.devices.budget import Request
-from tilewright.devices.lease import lease, leases
-from tilewright.errors import LeaseTimeoutError
+from tilewright.devices.device_lease import Request
+from tilewright.devices.leases import PATIENCE_S, RETRY_S, lease, leases
 
 
-def test_a_killed_holder_and_a_killed_waiter_block_nobody_and_are_noted(
-    machine: Machine, root: Path, jobs: Jobs
+@pytest.mark.parametrize("number", [45, pytest.param(201, marks=pytest.mark.long)])
+def test_of_many_jobs_a_third_is_killed(
+    machine: FakeMachine, root: Path, tmp_path: Path, jobs: Jobs, number: int
 ) -> None:
-    began_s = time.time()
-    holder, first = jobs.holder(20, "holder"), jobs.waiter(20, "first")
-    jobs.waiter(20, "second", hold_s=600)
-    kill(first)
-    kill(holder)
-    # by the log: to ask for the leases would remove those of the dead
-    until(lambda: "second" in machine.said("holds"))
-    assert (holders(root), waiters(root)) == (["second"], [])
-    found = {line["job"]: line for line in machine.lines()}
-    assert {name: (line["outcome"], line["uuid"]) for name, line in found.items()} == {
-        "holder": ("failed", "GPU-a"),
-        "first": ("not granted", ""),
-    }
-    killed = found["holder"]
-    assert (killed["reason"], killed["held_s"]) == ("its process was killed", None)
-    assert (killed["requested_b"], killed["granted_b"]) == (20 * GIB, 20 * GIB)
-    assert began_s <= killed["time_s"] <= time.time()
-
-
-def test_a_folder_that_goes_while_a_job_computes_fails_nothing(
-    machine: Machine, root: Path, own: Own, caplog: pytest.LogCaptureFixture
-) -> None:
-    with own(Request(GIB, "edf"), evidence=machine.evidence):
-        shutil.rmtree(root)
-    assert machine.lines()[0]["outcome"] == "done"
-    assert "was not handed on" in caplog.text
-
-
-def test_claims_of_another_version_are_understood(root: Path, own: Own) -> None:
-    with own(Request(20 * GIB, "later")):
-        (path,) = (root / "holding").iterdir()
-        told = json.loads(path.read_text())
-        told["colour"] = told["request"]["shape"] = "new"
-        path.write_text(json.dumps(told).ljust(4096))
-        assert holders(root) == ["later"]
-        with pytest.raises(LeaseTimeoutError), own(Request(20 * GIB, "edf", wait_limit_s=0.2)):
-            pass
-
-
-def test_only_the_lock_tells_whether_a_claim_lives(root: Path, own: Own) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    with own(Request(GIB, "edf")):
-        (path,) = (root / "holding").iterdir()
-        record = path.read_text()
-        old = {**json.loads(record), "pid": dead.pid, "since_s": 0.0}
-        path.write_text(json.dumps(old).ljust(len(record)))
-        assert holders(root) == ["edf"]
-    path.write_text(record)
+    """15 at a time; those killed wait then, hold, or are on the way."""
+    machine.devices, rng = gpus(25, 25, 13, 25), random.Random(1)
+    machine.devices[3].used_b = 3 * GIB
+    machine.write()
+    begun: list[BaseProcess] = []
+    for k in range(number):
+        until(lambda: sum(process.is_alive() for process in begun) < 15)
+        hold_s = 5.0 if k % 6 == 0 else rng.uniform(0.02, 0.25)
+        die_s = 0.0 if k % 3 else rng.uniform(0.001, 0.8)
+        more = {"whole": rng.random() < 0.08, "hold_s": hold_s, "die_s": die_s}
+        begun.append(jobs.start(rng.choice((2, 4, 6, 10, 14, 20)), f"{k}", **more))
+    codes = [code(process, 400) for process in begun]
+    assert [found for k, found in enumerate(codes) if k % 3] == [0] * (number * 2 // 3)
+    assert set(codes[::3]) <= {0, -signal.SIGKILL}
+    assert {*codes[::6]} == {-signal.SIGKILL}
+    assert {str(k) for k in range(number) if k % 3} <= {*said(tmp_path, "ends")}
     assert leases(root) == []
-    assert not path.exists()
+    lines = Counter(line["job"] for line in evidence(tmp_path))
+    assert {lines[str(k)] for k in range(number) if k % 3} == {1}
+    # no device is lost: all can be had at once
+    for device in machine.devices:
+        jobs.holder(1, device.uuid, whole=True)
+    assert {holder.uuid for holder in leases(root)} == {d.uuid for d in machine.devices}
 
 
-def test_a_granter_that_is_killed_before_the_move_has_granted_nothing(
-    root: Path, jobs: Jobs
-) -> None:
-    holder = jobs.holder(20, "holder")
-    jobs.waiter(20, "late", hold_s=600)
-    (path,) = (root / "waiting").iterdir()
-    record = path.read_text()
-    path.write_text(json.dumps({**json.loads(record), "uuid": "GPU-a"}).ljust(len(record)))
-    assert (holders(root), waiters(root)) == (["holder"], ["late"])
+def hold_beside_a_program(folder: Path) -> None:
+    """Hold, and start a program that gets all descriptors."""
+    pretend_here()
+    with lease(Request(20 * GIB, "edf")):
+        program = subprocess.Popen(["sleep", "600"], close_fds=False)
+        (folder / "program").write_text(str(program.pid))
+        signal.pause()
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_program_that_a_killed_holder_started_does_not_keep_the_lease(tmp_path: Path) -> None:
+    holder = fork(hold_beside_a_program, tmp_path)
+    until(lambda: (tmp_path / "program").exists() and (tmp_path / "program").read_text())
+    assert holders() == ["edf"]
     kill(holder)
-    until(lambda: holders(root) == ["late"])
+    program = int((tmp_path / "program").read_text())
+    try:
+        with lease(Request(20 * GIB, "next", wait_limit_s=300)):
+            os.kill(program, 0)  # it lives
+    finally:
+        os.kill(program, signal.SIGKILL)
 
 
 def coordinate(job: Job) -> None:
@@ -110,91 +92,53 @@ def coordinate(job: Job) -> None:
     signal.pause()
 
 
-def test_a_lease_outlives_its_coordinator(machine: Machine, root: Path, jobs: Jobs) -> None:
-    go = root / "go"
-    coordinator = fork(coordinate, Job(machine, root, Request(20 * GIB, "orphan"), until=go))
-    until(lambda: holders(root) == ["orphan"])
+def test_a_lease_outlives_its_coordinator(jobs: Jobs, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    coordinator = fork(coordinate, Job(tmp_path, Request(20 * GIB, "orphan"), until=go))
+    until(lambda: holders() == ["orphan"])
     kill(coordinator)
-    jobs.waiter(20, "rerun")
-    assert code(jobs.start(2, "small")) == 0  # so all claims were looked at
-    assert (holders(root), waiters(root)) == (["orphan"], ["rerun"])
+    rerun = jobs.waiter(20, "rerun")
+    assert holders() == ["orphan"]
     go.touch()
-    until(lambda: leases(root) == [])
-    assert machine.said("ends") == ["small", "orphan", "rerun"]
+    assert code(rerun) == 0
+    assert said(tmp_path, "ends") == ["orphan", "rerun"]
 
 
-def hold_beside_a_program(machine: Machine, root: Path) -> None:
-    """Hold, and start a program that gets all descriptors."""
-    with lease(Request(20 * GIB, "edf"), snapshot=machine.snapshot, root=root):
-        machine.say("started", str(subprocess.Popen(["sleep", "600"], close_fds=False).pid))
-        signal.pause()
-
-
-def test_a_program_that_a_killed_holder_started_does_not_keep_the_lease(
-    machine: Machine, root: Path, own: Own
+def test_a_folder_that_goes_fails_those_who_wait_and_nobody_who_computes(
+    root: Path, jobs: Jobs, tmp_path: Path
 ) -> None:
-    holder = fork(hold_beside_a_program, machine, root)
-    until(lambda: machine.said("started"))
-    assert holders(root) == ["edf"]
-    kill(holder)
-    program = int(machine.said("started")[0])
-    try:
-        with own(Request(20 * GIB, "next", wait_limit_s=300)):
-            os.kill(program, 0)  # it lives
-    finally:
-        os.kill(program, signal.SIGKILL)
+    with lease(Request(20 * GIB, "edf"), tmp_path / "evidence.jsonl"):
+        late = jobs.waiter(20, "late")
+        shutil.rmtree(root)
+        assert code(late) == 1
+    assert evidence(tmp_path)[-1]["outcome"] == "done"
+    root.mkdir(mode=0o700)
 
 
-@pytest.mark.parametrize("goes", ["the folder", "the claim"])
-def test_what_goes_while_a_job_waits_is_its_error(root: Path, jobs: Jobs, goes: str) -> None:
-    jobs.holder(20, "holder")
-    late = jobs.waiter(20, "late")
-    if goes == "the folder":
-        root.rename(root.with_name("gone"))
-    else:
-        next((root / "waiting").iterdir()).unlink()
-    assert code(late) == 1
+def test_of_twelve_that_wait_each_has_its_turn_within_a_bound(jobs: Jobs, tmp_path: Path) -> None:
+    """No order is kept, and nobody waits for more than the others' turns and a try for each."""
+    go = tmp_path / "go"
+    jobs.holder(4, "first", hold_s=0.0, until=go)
+    began_s = time.monotonic()
+    assert code(jobs.start(20, "alone", hold_s=0.2)) == 0
+    alone_s = time.monotonic() - began_s  # as fast as this machine is now
+    jobs.holder(20, "second", hold_s=0.0, until=go)
+    waiting = [jobs.start(20, f"{k}", hold_s=0.2) for k in range(12)]
+    until(lambda: len(said(tmp_path, "asks")) == 15)
+    go.touch()
+    began_s = time.monotonic()
+    assert [code(process) for process in waiting] == [0] * 12
+    assert time.monotonic() - began_s < 12 * (alone_s + 1.5 * RETRY_S) + PATIENCE_S
 
 
-@pytest.mark.parametrize(
-    ("number", "shows_pids"),
-    [(60, True), (60, False), pytest.param(201, True, marks=pytest.mark.long)],
-)
-def test_of_many_jobs_a_third_is_killed(
-    tmp_path: Path, root: Path, number: int, shows_pids: bool
+@pytest.mark.parametrize(("gib", "whole"), [(1, True), (20, False)])
+def test_a_stream_of_small_jobs_does_not_starve_a_large_one(
+    machine: FakeMachine, jobs: Jobs, tmp_path: Path, gib: int, whole: bool
 ) -> None:
-    """18 at a time; those killed wait then, hold, or are on the way."""
-    totals = {"GPU-a": 25, "GPU-b": 25, "GPU-c": 13, "GPU-d": 25}
-    machine, rng = Machine(tmp_path / "machine", totals, shows_pids=shows_pids), random.Random(1)
-    machine.set(foreign_gib={"GPU-d": 3})
-    (root / "holding").mkdir(mode=0o700)
-    over, most = tmp_path / "over", tmp_path / "most"
-    sampler, begun = fork(machine.sample, root, over, most), list[BaseProcess]()
-    for k in range(number):
-        until(lambda: sum(process.is_alive() for process in begun) < 18)
-        job = Job(
-            machine,
-            root,
-            Request(rng.choice((2, 4, 6, 10, 14, 20)) * GIB, f"{k}", rng.random() < 0.08),
-            hold_s=5.0 if k % 6 == 0 else rng.uniform(0.02, 0.25),
-            import_s=rng.uniform(0, 0.1),
-            die_s=0.0 if k % 3 else rng.uniform(0.001, 0.8),
-        )
-        begun.append(fork(job))
-    codes = [code(process, 400) for process in begun]
-    over.touch()
-    assert code(sampler) == 0
-    assert [found for k, found in enumerate(codes) if k % 3] == [0] * (number * 2 // 3)
-    assert set(codes[::3]) <= {0, -signal.SIGALRM}
-    assert {*codes[::6]} == {-signal.SIGALRM}
-    assert not machine.broken.exists(), machine.broken.read_text()
-    assert int(most.read_text()) > 3
-    assert {str(k) for k in range(number) if k % 3} <= {*machine.said("ends")}
-    assert leases(root) == []
-    assert not [p for name in ("waiting", "holding", "pipes") for p in (root / name).iterdir()]
-    # one that is killed as it gets its device has a line and never said that it held
-    held = {*machine.said("holds")}
-    noted = Counter(line["job"] for line in machine.lines() if line["outcome"] != "not granted")
-    assert {noted[str(k)] for k in range(number) if k % 3} == {1}
-    assert max(noted[str(k)] for k in range(0, number, 6)) <= 1
-    assert held <= {*noted} <= held | {str(k) for k in range(0, number, 3)}
+    stop = tmp_path / "stop"
+    small = [jobs.start(4, f"{k}", hold_s=0.4, until=stop, repeated=True) for k in range(7)]
+    until(lambda: len(said(tmp_path, "holds")) > 7)
+    large = jobs.start(gib, "large", whole=whole, wait_limit_s=60, patience_s=1.0)
+    assert code(large) == 0
+    stop.touch()
+    assert [code(process) for process in small] == [0] * 7

@@ -6,9 +6,11 @@ same machine: their environment is ``machine.environ()``.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -33,14 +35,11 @@ class FakeDevice:
     uuid: str
     name: str = "NVIDIA Fake"
     total_b: int = 24 * GB
-    #: In use beside what ``compute`` and ``graphics`` hold: that of a container, the driver.
+    #: In use beside what processes use by :func:`using`.
     used_b: int = 0
     #: 0 to 1; None is not supported.
     utilisation: float | None = 0.0
     pci: str = ""
-    #: Processes and their bytes, None where not available; one in both lists holds them once.
-    compute: list[tuple[int, int | None]] = field(default_factory=list)
-    graphics: list[tuple[int, int | None]] = field(default_factory=list)
     #: MIG mode; None is not supported.
     mig: bool | None = None
     #: None is an empty place.
@@ -64,8 +63,6 @@ class FakeMachine:
     missing: list[str] = field(default_factory=list)
     #: Whether there is ``libnvidia-ml.so.1``.
     library: bool = True
-    #: Whether the driver takes the memory of dead processes back, as a real one does.
-    real_pids: bool = False
 
     def write(self) -> None:
         """Let every process see the machine as it is here, all at once."""
@@ -91,3 +88,21 @@ class FakeMachine:
         monkeypatch.setattr(pynvml, "nvmlLib", None)
         monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+
+
+def pretend_here() -> None:
+    """Give the machine of its environment to a process that was forked."""
+    pynvml.CDLL = Library
+
+
+@contextlib.contextmanager
+def using(uuid: str, bytes_: int, **more: object) -> Iterator[None]:
+    """Use memory of a device, for as long as this process lives at most."""
+    path = Path(os.environ[STATE]).with_suffix(".uses") / f"{os.getpid()}"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        json.dump({"uuid": uuid, "bytes": bytes_, "pid": os.getpid(), **more}, stream)
+        stream.flush()
+        yield
+        path.unlink()

@@ -110,7 +110,6 @@ def resample(
         blocks = pool.map(partial(_write_block, inner, writer, sources, subtractions), jobs)
         for _ in tqdm(blocks, "resample", len(jobs), unit="chunk", mininterval=5):
             pass
-        backend.release()
     write_subtractions([one.result for one in subtractions.values()], *map(Path, subtraction))
 
 

@@ -5,10 +5,11 @@ Imports nothing of this project, so that any process can load it (see ``sitecust
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,6 @@ NAME = "libnvidia-ml.so.1"
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
 NOT_FOUND, INSUFFICIENT_SIZE = 6, 7
-#: What NVML gives for a number that it cannot tell.
-NOT_AVAILABLE = 2**64 - 1
 
 #: A handle is one number: the GPU's place, and that of the instance, or 0 for the GPU itself.
 _PER_GPU = 1000
@@ -118,45 +117,29 @@ def _of_device(symbol: str, answer: Callable[..., int]) -> Callable[..., int]:
         device = state["devices"][place]
         device = device["instances"][instance - 1] if instance else device
         error = _error(device, symbol)
-        more = {"place": place, "real_pids": state["real_pids"]}
+        more = {"place": place, "uses": Path(os.environ[STATE]).with_suffix(".uses")}
         return answer(device | more, *args) if error is None else error
 
     return call
 
 
-def _processes(device: dict[str, Any], kind: str) -> list[tuple[int, int | None]]:
-    """Return the processes of a kind; with ``real_pids`` the driver forgets the dead."""
-    return [(pid, used_b) for pid, used_b in device[kind] if not device["real_pids"] or _lives(pid)]
-
-
-def _lives(pid: int) -> bool:
-    """Return whether a process runs; one that nobody has waited for yet does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def _memory(device: dict[str, Any], memory: Any) -> int:
-    held: Counter[int] = Counter()
-    for kind in ("compute", "graphics"):
-        held |= Counter({pid: used_b or 0 for pid, used_b in _processes(device, kind)})
-    total_b, used_b = device["total_b"], device["used_b"] + held.total()
+    total_b, used_b = device["total_b"], device["used_b"]
+    used_b += sum(use["bytes"] for use in living(device["uses"]) if use["uuid"] == device["uuid"])
     return _give(memory, total=total_b, used=used_b, free=total_b - used_b)
 
 
-def _running(kind: str) -> Callable[..., int]:
-    def answer(device: dict[str, Any], count: Any, array: Any) -> int:
-        found = _processes(device, kind)
-        room, count._obj.value = count._obj.value, len(found)
-        if room < len(found):
-            return INSUFFICIENT_SIZE
-        for place, (pid, used_b) in enumerate(found):
-            array[place].pid = pid
-            array[place].usedGpuMemory = NOT_AVAILABLE if used_b is None else used_b
-        return SUCCESS
-
-    return answer
+def living(folder: str | Path) -> list[dict[str, Any]]:
+    """Return what living processes use: each holds the lock of its file in a folder."""
+    found = []
+    for path in Path(folder).glob("*"):
+        with contextlib.suppress(FileNotFoundError), path.open() as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if text := stream.read():
+                    found.append(json.loads(text))
+    return found
 
 
 def _utilisation(device: dict[str, Any], rates: Any) -> int:
@@ -178,8 +161,6 @@ _OF_A_DEVICE: dict[str, Callable[..., int]] = {
     "nvmlDeviceGetMigMode": _mig_mode,
     "nvmlDeviceGetMaxMigDeviceCount": lambda device, to: _give(to, value=7 if device["mig"] else 0),
     "nvmlDeviceGetMigDeviceHandleByIndex": _instance_by_index,
-    "nvmlDeviceGetComputeRunningProcesses_v3": _running("compute"),
-    "nvmlDeviceGetGraphicsRunningProcesses_v3": _running("graphics"),
 }
 _CALLS: dict[str, Callable[..., int]] = {
     "nvmlInitWithFlags": lambda *_: SUCCESS,

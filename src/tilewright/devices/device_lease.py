@@ -1,0 +1,100 @@
+"""What a job asks for, the device that it holds, and the line of evidence that it leaves."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+#: CUDA's context and the kernels and plans that libraries load, which no pool's limit counts.
+CONTEXT_B = 512 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a job asks for.
+
+    Attributes
+    ----------
+    bytes_ : int
+        Device memory; the least that will do for a whole device.
+    job : str
+        Its name, for people.
+    whole : bool
+        Nobody else's lease beside it; all that is free is granted.
+    wait_limit_s : float or None
+        Seconds after which waiting ends in an error.
+    whole_name : str
+        What tells it from jobs of all experiments: another try avoids a device that failed it.
+    """
+
+    bytes_: int
+    job: str
+    whole: bool = False
+    wait_limit_s: float | None = None
+    whole_name: str = ""
+
+
+@dataclass
+class DeviceLease:
+    """A device that this job holds.
+
+    Attributes
+    ----------
+    uuid : str
+        The device; empty where the job got none.
+    bytes_ : int
+        Device memory that it may use; 0 where it is not known.
+    visible : str or None
+        ``CUDA_VISIBLE_DEVICES`` as Slurm set it; it stays.
+    busy_s, utilisation : float or None
+        Seconds in which the device computed, and the mean share of time, by NVML.
+    peak_b, splits, reason : int, int, str
+        What the job says of itself for the evidence: peak use, tiles that were halved, and why it
+        went as it did.
+    """
+
+    request: Request
+    uuid: str = ""
+    bytes_: int = 0
+    waited_s: float = 0.0
+    driver: str = ""
+    visible: str | None = None
+    busy_s: float | None = None
+    utilisation: float | None = None
+    peak_b: int | None = None
+    splits: int = 0
+    reason: str = ""
+    _since_s: float = field(default_factory=time.monotonic)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make the device that of this process."""
+        arrays_b = self.bytes_ - CONTEXT_B
+        limit = {"CUPY_GPU_MEMORY_LIMIT": str(max(arrays_b, 2**26))} if self.bytes_ else {}
+        return {
+            "CUDA_VISIBLE_DEVICES": self.visible or self.uuid,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "TILEWRIGHT_DEVICE": "gpu",
+            **limit,
+        }
+
+    def evidence(self, outcome: str) -> dict[str, object]:
+        """Return the line of evidence at the end of the lease."""
+        held_s = time.monotonic() - self._since_s
+        idle = None if self.busy_s is None else round(max(0.0, 1 - self.busy_s / held_s), 3)
+        return {
+            "time_s": round(time.time() - held_s, 3),
+            "job": self.request.job,
+            "uuid": self.uuid,
+            "driver": self.driver,
+            "requested_b": self.request.bytes_,
+            "whole": self.request.whole,
+            "granted_b": self.bytes_,
+            "waited_s": round(self.waited_s, 3),
+            "held_s": round(held_s, 3),
+            "idle_fraction": idle,
+            "utilisation": None if self.utilisation is None else round(self.utilisation, 3),
+            "peak_b": self.peak_b,
+            "splits": self.splits,
+            "outcome": outcome,
+            "reason": self.reason,
+        }
