@@ -17,6 +17,7 @@ from tilewright.devices.leases import MIB, lease, whole_above_b
 from tilewright.devices.slurm_allocation import by_slurm
 from tilewright.errors import DeviceError, LeaseError
 from tilewright.kernels.backend import Backend, gpu_backend
+from tilewright.kernels.device_memory import record_peak
 
 logger = logging.getLogger("tilewright")
 
