@@ -9,7 +9,7 @@ from tests.support.features import FEATURES
 from tests.support.microscope_files import UNTOLD, WRITERS
 from tests.support.quality.damages import DAMAGES, MISSED, WARNS
 from tilewright.config.settings import Convention
-from tilewright.io.conventions.containers import FORMATS as CONTAINERS
+from tilewright.io.formats.containers import FORMATS as CONTAINERS
 from tilewright.report.metric_table import METRICS
 
 #: What the files of each convention look like.

@@ -1,10 +1,10 @@
 """Write the final image of a sample from its registered cycles."""
 
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.stages.register.assemble import assemble
 
 output = snakemake.params.output
-with running(snakemake.log, snakemake.threads):
+with job_context(snakemake.log, snakemake.threads):
     assemble(
         list(zip(snakemake.params.cycles, snakemake.input, strict=True)),
         snakemake.output.tiff,

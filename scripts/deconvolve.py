@@ -1,11 +1,11 @@
 """Deconvolve one mosaic z-stack."""
 
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.stages.deconvolve.stack import deconvolve
 
 options = {**snakemake.params.options, "psf_file": snakemake.input.get("psf_file")}
 
-with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
+with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     deconvolve(
         snakemake.input.mosaic,
         snakemake.output.mosaic,

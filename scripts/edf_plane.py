@@ -1,9 +1,9 @@
 """Project one mosaic z-stack onto its in-focus plane."""
 
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.stages.edf.plane import edf_plane
 
-with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
+with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     edf_plane(
         snakemake.input.mosaic,
         snakemake.output.plane,

@@ -5,7 +5,7 @@ from pathlib import Path
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import write_illumination
 from tilewright.runtime.files import scratch_folder
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.stages.illumination.estimate import estimate_channels
 from tilewright.stages.tile_positions.locate import locate
 
@@ -16,7 +16,7 @@ own = snakemake.wildcards.get("channel")
 wanted = [params.channels.index(own)] if own else range(len(params.channels))
 given = [snakemake.input.get(key) for key in ("flat_file", "dark_file")]
 
-with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
+with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     with scratch_folder(Path(snakemake.output.numbers[0])) as scratch:
         located = locate(
             open_tiles(manifest, params.reference_channel),

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from tilewright.report.judge import judge_stage
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 
 params, output = snakemake.params, snakemake.output
 
-with running(snakemake.log, snakemake.threads):
+with job_context(snakemake.log, snakemake.threads):
     for stage in params.stages:
         view = output.get(f"{stage}_npz")
         judge_stage(

@@ -1,9 +1,9 @@
 """Register one cycle to the reference cycle."""
 
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.stages.register.cycle import register
 
-with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
+with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     register(
         snakemake.input.reference,
         snakemake.input.moving,

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from tilewright.report.page.html import write_report
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.runtime.versions import software_versions
 
 params = snakemake.params
 # In the order of the rule's input.
 shown = [(name, c["cycle"], c["channel"]) for name in params.samples for c in params.channels]
 
-with running(snakemake.log, snakemake.threads):
+with job_context(snakemake.log, snakemake.threads):
     write_report(
         [Path(path) for path in snakemake.input.numbers],
         [Path(path) for path in snakemake.input.pictures],

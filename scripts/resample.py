@@ -1,6 +1,6 @@
 """Resample the channels of a cycle into the reference cycle."""
 
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.stages.register.resample import resample
 from tilewright.stages.register.subtract import Background
 
@@ -13,7 +13,7 @@ for channel, plane in zip(with_background, snakemake.input.backgrounds, strict=T
     b = channel["background"]
     moved = None if b["cycle"] == snakemake.params.reference_cycle else next(transforms)
     backgrounds[channel["marker"]] = Background(b["marker"], plane, moved, b["factor"])
-with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
+with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     resample(
         int(snakemake.wildcards.cycle),
         [(c["marker"], c["channel"], plane) for c, plane in planes],

@@ -7,10 +7,10 @@ from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.positions import read_positions
 from tilewright.io.results.reading import read_json
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.stages.stitch.fuse import stitch
 
-with running(snakemake.log, snakemake.threads, snakemake.resources) as backend:
+with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     stitch(
         open_tiles(snakemake.input.manifest, snakemake.wildcards.channel),
         read_positions(Path(snakemake.input.positions)),

@@ -1,10 +1,10 @@
 """Store one channel of a stitched image as the plane that is registered."""
 
 from tilewright.io.inputs.stitched_plane import open_stitched
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.stages.stitch.stitched_plane import stitched_plane
 
-with running(snakemake.log, snakemake.threads):
+with job_context(snakemake.log, snakemake.threads):
     stitched_plane(
         open_stitched(snakemake.input.manifest, snakemake.wildcards.channel),
         snakemake.output[0],

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from tilewright.report.page.summary import write_summary
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 
-with running(snakemake.log, snakemake.threads):
+with job_context(snakemake.log, snakemake.threads):
     write_summary(
         map(Path, snakemake.input),
         Path(snakemake.output.json),

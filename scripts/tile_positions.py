@@ -5,13 +5,13 @@ from pathlib import Path
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import read_illumination
 from tilewright.runtime.files import scratch_folder
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 from tilewright.stages.tile_positions.locate import locate, write_located
 
 folder = Path(snakemake.output.positions).parent
 
 with (
-    running(snakemake.log, snakemake.threads, snakemake.resources) as backend,
+    job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend,
     scratch_folder(folder) as scratch,
 ):
     located = locate(

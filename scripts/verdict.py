@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from tilewright.report.page.summary import stop_on_failure, write_trusted_markers
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 
-with running(snakemake.log, snakemake.threads):
+with job_context(snakemake.log, snakemake.threads):
     items = write_trusted_markers(
         Path(snakemake.input.quality), snakemake.params.channels, Path(snakemake.output[0])
     )

@@ -361,8 +361,8 @@ def test_results(raw: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for name, message in [
-        (tmp_path / "file", "which is no folder; name another"),
-        (tmp_path / "dangling", "which is a link to nothing"),
+        (tmp_path / "file", "which is not a folder; name another"),
+        (tmp_path / "dangling", "which is a dangling link"),
         (tmp_path / "file/below", "cannot be written to (Not a directory)"),
         (tmp_path / ("x" * 300), "cannot be written to (File name too long)"),
         (Path("/proc/results"), "cannot be written to"),

@@ -179,7 +179,9 @@ def test_half_a_plane_of_zeros(tmp_path: Path, made: Made) -> None:
         plane = whole.copy()
         plane[part] = 0
         tifffile.imwrite(path, plane)
-        with pytest.raises(RawDataError, match=r"_00003_Z001_CH2.tif, page 0, breaks off: \d+% of"):
+        with pytest.raises(
+            RawDataError, match=r"_00003_Z001_CH2.tif, page 0, is truncated: \d+% of"
+        ):
             tiles.read(int(tile), 0)
 
 
@@ -296,7 +298,7 @@ def test_pages_that_are_channels(tmp_path: Path, made: Made) -> None:
             path = raw / f"cycle{cycle}/t_r{row}_c{col}.tif"
             tifffile.imwrite(path, planes, ome=True, metadata={"axes": "CYX"})
     said = raw_refused(config)
-    assert "t_r0_c0.tif: its metadata say that its pages are 2 channels" in said
+    assert "t_r0_c0.tif: by its metadata its pages are 2 channels" in said
     for path in raw.glob("cycle*/t_*.tif"):
         tifffile.imwrite(path, tifffile.imread(path), ome=True, metadata={"axes": "ZYX"})
     check(config)

@@ -139,7 +139,7 @@ def test_a_small_cycle_and_a_channel_that_no_file_has_are_named(
     assert "the mosaic is 90 x 240 px, smaller than a block of the registration" in said(config)
     with Path(config["markers"]).open("a") as stream:
         stream.write("2,4,d\n")
-    assert "cycle 2, channel 4: no file of it is there" in said(config)
+    assert "cycle 2, channel 4: no files" in said(config)
 
 
 def test_the_doctor_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> None:

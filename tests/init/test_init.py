@@ -348,7 +348,7 @@ def test_a_folder_of_no_convention_says_what_was_looked_for(raw: Path) -> None:
 def test_broken_metadata_are_named(raw: Path) -> None:
     write_codex(raw)
     (raw / "experiment.json").write_text("{")
-    with pytest.raises(RawDataError, match=r"experiment.json is no JSON"):
+    with pytest.raises(RawDataError, match=r"experiment.json is not JSON"):
         initiated(raw)
 
 

@@ -24,7 +24,7 @@ from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import Recognised
 from tilewright.init.tile_layout import TileLayout
 from tilewright.init.write import config_text, readme_text
-from tilewright.io.conventions.common import RawPlane, ScanOptions
+from tilewright.io.formats.common import RawPlane, ScanOptions
 
 KEYS = {"samples", "markers", "results", "acquisition", "camera", "optics", "deconvolve"}
 LIVE = "\nillumination:\n  flat_file: /tmp/x.npy\n#"

@@ -18,10 +18,10 @@ from tests.support.microscope_files import UNTOLD, WRITERS, Specimen
 from tilewright.commands.files import read_experiment
 from tilewright.errors import RawDataError
 from tilewright.init.folder import create_experiment
-from tilewright.io.conventions import described_images, scan
-from tilewright.io.conventions.common import RawPlane
-from tilewright.io.conventions.macsima import parse_name
-from tilewright.io.conventions.ndtiff import read_index
+from tilewright.io.formats import read_images, scan
+from tilewright.io.formats.common import RawPlane
+from tilewright.io.formats.macsima import parse_name
+from tilewright.io.formats.ndtiff import read_index
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
 
@@ -70,7 +70,7 @@ def test_what_was_written_is_read(tmp_path: Path, specimen: Specimen, convention
     assert {header[2:5] for header in headers.values()} == {(48, 56, "uint16")}
     assert {header.problem for header in headers.values()} == {""}
     untold = UNTOLD.get(convention, set())
-    located = described_images(convention, tmp_path / "raw")
+    located = read_images(convention, tmp_path / "raw")
     assert located
     for _, _, image in located:
         assert [channel.name for channel in image.channels] == list(specimen.names)
@@ -123,7 +123,9 @@ def test_cycles_are_told_by_names_or_by_their_order(tmp_path: Path, specimen: Sp
     (tmp_path / "cycle0.nd2").write_bytes(data)
     assert {plane.cycle for plane in scan("nd2", tmp_path)} == {0, 1}
     (tmp_path / "blank.nd2").write_bytes(data)
-    with pytest.raises(RawDataError, match=r"blank\.nd2 tells no cycle in its name, but others do"):
+    with pytest.raises(
+        RawDataError, match=r"blank\.nd2 has no cycle in its name, but other files do"
+    ):
         scan("nd2", tmp_path)
     for path in tmp_path.iterdir():
         path.unlink()
@@ -188,7 +190,7 @@ def test_sites_without_positions(tmp_path: Path, specimen: Specimen) -> None:
     WRITERS["imagexpress"](tmp_path / "raw", 1, specimen)
     path = next(tmp_path.rglob("raw/**/ZStep_1/plate_B02_s3_w1*.tif"))
     tifffile.imwrite(path, np.zeros((48, 56), np.uint16))
-    with pytest.raises(RawDataError, match=r"_s3_w1.* tells no stage position .* copy it again"):
+    with pytest.raises(RawDataError, match=r"_s3_w1.* has no stage position .* copy it again"):
         scan("imagexpress", tmp_path / "raw")
 
 
@@ -314,7 +316,7 @@ def test_a_missing_library_is_one_sentence(
 ) -> None:
     WRITERS["nd2"](tmp_path, 1, specimen)
     monkeypatch.setitem(sys.modules, "nd2", None)
-    monkeypatch.delitem(sys.modules, "tilewright.io.conventions.containers.nd2", raising=False)
+    monkeypatch.delitem(sys.modules, "tilewright.io.formats.containers.nd2", raising=False)
     with pytest.raises(RawDataError, match=r"needs nd2.*pip install 'tilewright\[nd2\]'"):
         scan("nd2", tmp_path)
 

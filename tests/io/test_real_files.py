@@ -10,7 +10,7 @@ import pytest
 from tests.init.raw_folders import config
 from tilewright.errors import RawDataError
 from tilewright.init.folder import InitResult, create_experiment
-from tilewright.io.conventions import scan
+from tilewright.io.formats import scan
 from tilewright.io.inputs.raw_headers import read_headers
 
 pytestmark = pytest.mark.shared

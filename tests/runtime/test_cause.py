@@ -15,7 +15,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
 from tests.support.recorded import cluster_with, details
 from tilewright.errors import DeviceError
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 
 CAUSES: tuple[LogCause, ...] = get_args(LogCause)
 MARK = "tilewright-cause "
@@ -57,7 +57,7 @@ def test_a_cause_of_a_later_version_is_an_error() -> None:
 )
 def test_a_job_writes_its_cause_last(tmp_path: Path, error: Exception, cause: str) -> None:
     log = tmp_path / "job.log"
-    with pytest.raises(type(error)), running([str(log)], 1):
+    with pytest.raises(type(error)), job_context([str(log)], 1):
         raise error
     last = log.read_text().splitlines()[-1]
     assert read_cause(last) == (cause, f"{type(error).__name__}: no\nGPU")

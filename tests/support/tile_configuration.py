@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.fiji import parse_tile_configuration
+from tilewright.io.formats.fiji import parse_tile_configuration
 
 
 def read_tile_configuration(path: Path) -> tuple[list[str], NDArray[np.float64]]:

@@ -93,8 +93,8 @@ CYCLE = "{sample}_cycle{cycle}"
 # One job for all channels of a cycle where cycles have the same ones: they share the places of the
 # tiles, and of 9 cycles of 4 channels 36 jobs become 9. A cycle added later may change which of
 # both it is: parameters and inputs are the same either way, so that nothing is made again.
-LIT_TOGETHER = experiment.channels_of_every_cycle
-LIT = CYCLE if LIT_TOGETHER else PLANE
+SHARED_CHANNELS = experiment.channels_of_every_cycle
+ILLUMINATION_WILDCARDS = CYCLE if SHARED_CHANNELS else PLANE
 
 
 wildcard_constraints:
@@ -113,10 +113,10 @@ def planes(template, cycles=experiment.cycles, sample=None):
     ]
 
 
-def lit(template):
+def illumination_outputs(template):
     """Return the outputs of one job: of all channels, or of the one that the wildcard tells."""
     return [
-        template.replace("{channel}", name) for name in LIT_TOGETHER or ["{channel}"]
+        template.replace("{channel}", name) for name in SHARED_CHANNELS or ["{channel}"]
     ]
 
 
@@ -124,7 +124,7 @@ def channels_of_cycle(wildcards):
     return [channel.channel for channel in experiment.channels_of(int(wildcards.cycle))]
 
 
-def light_files(wildcards):
+def illumination_files(wildcards):
     """Return the flat-fields and dark-fields that the configuration names, one per channel."""
     found = [
         experiment.files("illumination", {**dict(wildcards.items()), "channel": name})

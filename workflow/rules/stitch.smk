@@ -1,15 +1,15 @@
 rule illumination:
     input:
-        unpack(light_files),
+        unpack(illumination_files),
         manifest=layout.manifest,
     output:
-        flat=lit(layout.flat),
-        dark=lit(layout.dark),
-        numbers=lit(layout.illumination_json),
+        flat=illumination_outputs(layout.flat),
+        dark=illumination_outputs(layout.dark),
+        numbers=illumination_outputs(layout.illumination_json),
     log:
-        layout.log("illumination", LIT),
+        layout.log("illumination", ILLUMINATION_WILDCARDS),
     benchmark:
-        layout.benchmark("illumination", LIT)
+        layout.benchmark("illumination", ILLUMINATION_WILDCARDS)
     conda:
         "../envs/tilewright.yaml"
     threads: threads("illumination")

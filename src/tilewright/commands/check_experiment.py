@@ -16,14 +16,14 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     said_by,
     warning,
 )
-from tilewright.config.checks import data_size, looks
+from tilewright.config.checks import data_size, preflight_checks
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings
 from tilewright.config.tables import Channel
 from tilewright.errors import ConfigError
-from tilewright.io.conventions.stitched import lossy_sentences, read_images
+from tilewright.io.formats.stitched import lossy_warnings, read_images
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
@@ -34,7 +34,7 @@ _GB = 1e9
 def check_config(experiment: Experiment) -> Iterable[Check]:
     """Check what the Snakefile checks, one line for each problem."""
     well = True
-    for about, look in looks(experiment).items():
+    for about, look in preflight_checks(experiment).items():
         try:
             look()
         except ConfigError as error:
@@ -44,7 +44,7 @@ def check_config(experiment: Experiment) -> Iterable[Check]:
     if well and experiment.settings.stitched:
         for sample in experiment.samples.values():
             located = read_images(str(sample.raw_dir.resolve()))
-            for sentence in lossy_sentences(located):
+            for sentence in lossy_warnings(located):
                 yield warning("raw files", sentence, "export the images without JPEG")
     if well:
         samples = count(len(experiment.samples), "sample")

@@ -1,4 +1,4 @@
-"""What the main process does before the DAG: check raw files, size the jobs."""
+"""Checks of the main process before the DAG is built: raw files, results folder, named files."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tilewright.config.experiment import (
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes
-from tilewright.config.tables import every
+from tilewright.config.tables import collect_errors
 from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableError
-from tilewright.io.conventions import DESCRIBED, numbers_tiles
+from tilewright.io.formats import SELF_DESCRIBING, numbers_tiles
 from tilewright.io.inputs.manifest import build_manifest
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64
-#: A mosaic of more areas of a tile than this, for each tile, is a mistake of units.
+#: Mosaic area per tile, in areas of a tile, from which units must be wrong.
 _SPREAD = 100
-#: Bytes that must find room in the folder of results before anything starts.
+#: Size of the test file in the results folder.
 _PROBE_B = 1 << 20
 
 
 def checked_experiment(config: Mapping[str, Any], targets: Iterable[str]) -> Experiment:
-    """Read an experiment and look at all that it names, before any work starts.
+    """Read an experiment and check all that it names, before any work starts.
 
     Raises
     ------
@@ -45,22 +45,23 @@ def checked_experiment(config: Mapping[str, Any], targets: Iterable[str]) -> Exp
         With everything that is wrong, as far as the configuration can be read.
     """
     experiment = parse_experiment(config)
-    every(lambda: check_targets(experiment, targets), *looks(experiment).values())
+    checks = preflight_checks(experiment)
+    collect_errors(lambda: check_targets(experiment, targets), *checks.values())
     return experiment
 
 
-def looks(experiment: Experiment) -> dict[str, Callable[[], None]]:
-    """Return what is looked at before a run, by what it is about, in the order that it needs."""
+def preflight_checks(experiment: Experiment) -> dict[str, Callable[[], None]]:
+    """Return the checks before a run, by subject and in their order."""
     layout = Layout(experiment.settings.results)
-    found: dict[str, Callable[[], None]] = {
+    checks: dict[str, Callable[[], None]] = {
         "config": lambda: check_experiment(experiment),
         "limits": lambda: check_thresholds(experiment),
         "results": lambda: check_results(experiment),
     }
     if experiment.channels:
-        found["raw files"] = lambda: check_raw(experiment, layout)
-        found["files"] = lambda: check_files(experiment, layout)
-    return found
+        checks["raw files"] = lambda: check_raw(experiment, layout)
+        checks["files"] = lambda: check_files(experiment, layout)
+    return checks
 
 
 def check_results(experiment: Experiment) -> None:
@@ -73,11 +74,11 @@ def check_results(experiment: Experiment) -> None:
     """
     folder = Path(experiment.settings.results)
     try:
-        # os.path's questions do not raise for names that are too long.
+        # os.path does not raise for names that are too long.
         if os.path.lexists(folder) and not os.path.isdir(folder):  # noqa: PTH112
             raise ConfigError(
                 f"results is {folder}, which is "
-                f"{'a link to nothing' if folder.is_symlink() else 'no folder'}; name another"
+                f"{'a dangling link' if folder.is_symlink() else 'not a folder'}; name another"
             )
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
@@ -92,9 +93,9 @@ def check_results(experiment: Experiment) -> None:
 def check_raw(experiment: Experiment, layout: Layout) -> None:
     """Check every raw file of every sample and write the manifests of planes.
 
-    A manifest is written only where it changes, so its time stamp says when the raw data
-    last changed; files that the last manifest knows unchanged are not opened again, and pixels
-    are looked at only where a manifest is new.
+    A manifest is written only where it changes, so its time stamp is that of the last change of
+    the raw data; files that did not change since the last manifest are not opened again, and
+    pixels are read only where a manifest is new.
 
     Raises
     ------
@@ -103,15 +104,15 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
     UnusableError
         None of that, but their pixels cannot be used.
     """
-    wanted: dict[int, list[str]] = {}
+    channels: dict[int, list[str]] = {}
     for channel in experiment.channels:
-        wanted.setdefault(channel.cycle, []).append(channel.channel)
-    samples = experiment.samples.values()
-    every(*(partial(_check_sample, experiment, layout, sample, wanted) for sample in samples))
+        channels.setdefault(channel.cycle, []).append(channel.channel)
+    check = partial(_check_sample, experiment, layout, channels)
+    collect_errors(*(partial(check, sample) for sample in experiment.samples.values()))
 
 
 def _check_sample(
-    experiment: Experiment, layout: Layout, sample: Sample, wanted: Mapping[int, Sequence[str]]
+    experiment: Experiment, layout: Layout, channels: Mapping[int, Sequence[str]], sample: Sample
 ) -> None:
     manifests = {
         cycle: Path(layout.manifest.format(sample=sample.name, cycle=cycle))
@@ -121,10 +122,10 @@ def _check_sample(
         build_manifest(
             sample.raw_dir,
             sample.acquisition.model_dump(),
-            wanted,
+            channels,
             manifests,
-            look=partial(_look, experiment, sample, wanted),
-            look_for=f"{experiment.settings.camera} {sample.acquisition}",
+            check_pixels=partial(_check_pixels, experiment, sample, channels),
+            cache_key=f"{experiment.settings.camera} {sample.acquisition}",
         )
         # Tiles of all cycles lie on one grid; stitched images have a size each.
         for cycle in experiment.cycles if experiment.settings.stitched else ():
@@ -140,17 +141,14 @@ def _check_sample(
         ) from None
 
 
-def _look(
+def _check_pixels(
     experiment: Experiment,
     sample: Sample,
     channels: Mapping[int, Sequence[str]],
     tables: Mapping[int, str],
 ) -> list[str]:
-    """Return what is wrong with the pixels of a sample; heavy imports wait until they are new."""
+    """Return what is wrong with the pixels of a sample; heavy imports only where they are new."""
     from tilewright.io.inputs.raw_pixels import pixel_problems
-    from tilewright.io.inputs.tiles import tiles_of_table
-    from tilewright.kernels.backend import cpu_backend
-    from tilewright.stages.tile_positions.layout_check import SEARCHED, layout_problem
 
     size = _extent(tables[experiment.first_cycle])
     spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
@@ -164,44 +162,47 @@ def _look(
             f"tiles are {size.tile_px[0]} x {size.tile_px[1]} px; the overlaps of tiles of less "
             f"than {MIN_TILE_PX} px cannot be compared"
         ]
-    raw_dir = str(sample.raw_dir.resolve())
-    camera = experiment.options("camera", "offset_counts", "saturation_counts")
-    reference = experiment.reference_channel
-    stitched = experiment.settings.stitched
     problems = pixel_problems(
         tables,
         channels,
-        raw_dir,
-        reference_channel=reference,
-        pages_are_planes=sample.acquisition.convention not in DESCRIBED,
-        stitched=stitched,
-        **camera,
+        str(sample.raw_dir.resolve()),
+        reference_channel=experiment.reference_channel,
+        pages_are_planes=sample.acquisition.convention not in SELF_DESCRIBING,
+        stitched=experiment.settings.stitched,
+        **experiment.options("camera", "offset_counts", "saturation_counts"),
     )
-    if stitched:
+    if problems or experiment.settings.stitched:
         return problems
-    tiles = tiles_of_table(tables[experiment.first_cycle], reference, raw_dir)
-    if problems or tiles is None:
-        return problems
-    own = sample.acquisition
-    numbered = numbers_tiles(own.convention, raw_dir, own.pattern)
+    problem = _layout_problem(experiment, sample, tables[experiment.first_cycle])
+    return [problem] if problem else []
+
+
+def _layout_problem(experiment: Experiment, sample: Sample, table: str) -> str | None:
+    """Return how the layout contradicts the overlaps of the tiles, None where it does not."""
+    from tilewright.io.inputs.tiles import tiles_of_table
+    from tilewright.kernels.backend import cpu_backend
+    from tilewright.stages.tile_positions.layout_check import SEARCHED, layout_problem
+
+    raw_dir, acquisition = str(sample.raw_dir.resolve()), sample.acquisition
+    tiles = tiles_of_table(table, experiment.reference_channel, raw_dir)
+    if tiles is None:
+        return None
     shift_px = experiment.settings.tile_positions.max_shift_px
-    searched = SEARCHED if shift_px == "auto" else shift_px / min(tiles.shape[1:])
     try:
-        said = layout_problem(
+        return layout_problem(
             tiles,
-            own.overlap,
-            numbered=numbered,
+            acquisition.overlap,
+            numbered=numbers_tiles(acquisition.convention, raw_dir, acquisition.pattern),
             backend=cpu_backend(1),
-            spaced="{row" in (own.pattern or ""),
-            searched=searched,
+            spaced="{row" in (acquisition.pattern or ""),
+            searched=SEARCHED if shift_px == "auto" else shift_px / min(tiles.shape[1:]),
         )
     except RawDataError as error:
-        said = str(error)
-    return [said] if said else []
+        return str(error)
 
 
 def _check_mosaic(experiment: Experiment, manifest: Path) -> None:
-    """Refuse a mosaic that is smaller than what is registered at once."""
+    """Refuse a mosaic that is smaller than a block of the registration."""
     mosaic_px = _extent(manifest.read_text("utf-8")).mosaic_px
     block_px = experiment.settings.registration.block_px
     if experiment.moving_cycles and min(mosaic_px) < block_px:
@@ -223,7 +224,7 @@ def _extent(manifest: str) -> _Extent:
     y_px, x_px, z, places = 0.0, 0.0, 0, set()
     for row in csv.DictReader(io.StringIO(manifest)):
         if not row["channel"]:
-            break  # tiles left out follow the others
+            break  # excluded tiles are listed last
         tile_px = int(row["height_px"]), int(row["width_px"])
         y_px, x_px = max(y_px, float(row["y_px"])), max(x_px, float(row["x_px"]))
         z = max(z, int(row["z"]))
@@ -234,8 +235,7 @@ def _extent(manifest: str) -> _Extent:
 def check_files(experiment: Experiment, layout: Layout) -> None:
     """Check the flat-fields, dark-fields and PSFs which the configuration names.
 
-    What they hold is compared with the raw data where the manifests are there
-    (:func:`check_raw`).
+    Their content is compared with the raw data where the manifests exist (:func:`check_raw`).
 
     Raises
     ------
@@ -243,32 +243,32 @@ def check_files(experiment: Experiment, layout: Layout) -> None:
         A file is absent or unusable, or its template has an unknown field.
     """
     extent_of = cache(lambda path: _extent(path.read_text("utf-8")))
-    found: dict[Any, Callable[[], None]] = {}  # each file is read once
+    checks: dict[Any, Callable[[], None]] = {}  # each file is read once
     for section in ("illumination", "deconvolve"):
         for sample, channel in product(experiment.samples, experiment.channels):
             fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
             try:
                 files = experiment.files(section, fields)
             except (KeyError, ValueError, IndexError) as error:
-                found[section] = partial(
+                checks[section] = partial(
                     _refuse,
-                    f"a file of section '{section}' has the field {error}; known are "
+                    f"a file of section '{section}' has the unknown field {error}; fields: "
                     "{sample}, {cycle} and {channel}",
                 )
                 break
-            absent = {  # Path's question raises for names that are too long
+            absent = {  # Path.is_file raises for names that are too long
                 path: partial(_refuse, f"{section}.{key} is {path[:200]}, which does not exist")
                 for key, path in files.items()
                 if not os.path.isfile(path)  # noqa: PTH113
             }
-            found |= absent
+            checks |= absent
             manifest = Path(layout.manifest.format(**fields))
             if not absent and files.keys() & {"flat_file", "psf_file"} and manifest.is_file():
                 size = extent_of(manifest)
-                found[section, *sorted(files.items()), size] = partial(
+                checks[section, *sorted(files.items()), size] = partial(
                     _check_content, section, files, size, experiment.voxel_um
                 )
-    every(*found.values())
+    collect_errors(*checks.values())
 
 
 def _refuse(sentence: str) -> None:
@@ -278,8 +278,8 @@ def _refuse(sentence: str) -> None:
 def _check_content(
     section: str, files: dict[str, str], size: _Extent, voxel_um: tuple[float, float, float]
 ) -> None:
-    """Read the files as the job will."""
-    from tilewright.io.conventions.common import DAMAGED
+    """Read the files as the job does."""
+    from tilewright.io.formats.common import DAMAGE_ERRORS
     from tilewright.io.inputs.psf_file import read_psf
     from tilewright.kernels.deconvolve.psf import measured_psf
     from tilewright.stages.illumination.estimate import read_files
@@ -290,7 +290,7 @@ def _check_content(
         else:
             image, pitch_um = read_psf(files["psf_file"])
             measured_psf(image, pitch_um or voxel_um, voxel_um, 2 * size.planes - 1)
-    except DAMAGED as error:
+    except DAMAGE_ERRORS as error:
         names = " and ".join(f"{section}.{key} ({path})" for key, path in files.items())
         raise ConfigError(f"{names} cannot be used: {error}") from None
 
@@ -303,7 +303,7 @@ def check_thresholds(experiment: Experiment) -> None:
     ConfigError
         A metric is unknown, or its limits contradict each other.
     """
-    from tilewright.report.verdict import resolve_thresholds  # its table, which jobs do not ask
+    from tilewright.report.verdict import resolve_thresholds  # not imported by jobs
 
     try:
         resolve_thresholds(experiment.thresholds())
@@ -314,7 +314,7 @@ def check_thresholds(experiment: Experiment) -> None:
 def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], DataSize]:
     """Return a function from sample name to the size of its data.
 
-    ``None`` asks for the largest sample: what a job over all samples must be ready for.
+    ``None`` stands for the largest sample, for jobs over all samples.
     """
 
     @cache
@@ -361,5 +361,5 @@ def data_sizes(
             deconvolve.halo_px,
             multiplane_wiener=settings.plane_method == "multiplane_wiener",
         ),
-        {rule: own.model_dump() for rule, own in settings.resources.items()},
+        {rule: limits.model_dump() for rule, limits in settings.resources.items()},
     )

@@ -16,14 +16,14 @@ from typing import Any, NoReturn
 import yaml
 from pydantic import ValidationError
 
-from tilewright.config.reading import read_config
+from tilewright.config.config_file import read_config
 from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings, suggestion
 from tilewright.config.tables import (
     Channel,
     Sample,
+    collect_errors,
     cycles_text,
-    every,
     key_of,
     problem_sentence,
     read_markers,
@@ -242,7 +242,7 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
     except ValidationError as error:
         _refuse_keys(config, error)
     try:
-        channels, samples = every(
+        channels, samples = collect_errors(
             lambda: read_markers(Path(settings.markers)),
             lambda: read_samples(Path(settings.samples), settings.acquisition),
         )
@@ -274,7 +274,7 @@ def _refuse_keys(config: Mapping[str, Any], error: ValidationError) -> NoReturn:
             Settings.model_validate(filled)
             check_experiment(parse_experiment(filled))
 
-    every(wrong, others)
+    collect_errors(wrong, others)
     raise AssertionError  # every raised what is wrong
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from tilewright.config.settings import EMISSION_NM, Acquisition, Settings, suggestion
 from tilewright.errors import ConfigError
 from tilewright.installed import shipped
-from tilewright.io.conventions.common import positive
+from tilewright.io.numbers import positive
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SAMPLE_COLUMNS = ("sample", "raw_dir", "region", "rows", "cols", "layout", "overlap")
@@ -27,7 +27,7 @@ _MARKER_COLUMNS = (
 )  # fmt: skip
 
 
-def every(*looks: Callable[[], Any]) -> list[Any]:
+def collect_errors(*looks: Callable[[], Any]) -> list[Any]:
     """Return what all looks return; what they find wrong is raised as one error."""
     found, errors = [], list[ConfigError]()
     for look in looks:
@@ -207,7 +207,7 @@ def _each(path: Path, rows: list[Any], read: Callable[[Any], None]) -> None:
         except ValueError as error:
             raise ConfigError(f"{path}, line {number}: {error}") from None
 
-    every(*(partial(line, *row) for row in rows))
+    collect_errors(*(partial(line, *row) for row in rows))
 
 
 def _number(row: dict[str, str], column: str) -> float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.config.tables import Sample
-from tilewright.io.conventions import names_tell, scan
+from tilewright.io.formats import reads_names_only, scan
 from tilewright.io.inputs.manifest import scan_options
 
 #: Path to size in bytes and time of change in ns.
@@ -93,7 +93,7 @@ def parts_of(sample: Sample) -> dict[Part, Files]:
         The folder cannot be read.
     """
     own = sample.acquisition
-    if not names_tell(own.convention, own.pattern):
+    if not reads_names_only(own.convention, own.pattern):
         return {Part(sample.name, None): dict(_walk(str(sample.raw_dir.resolve()), _DEPTH))}
     found: dict[Part, Files] = {}
     for cycle, files in by_cycle(sample).items():

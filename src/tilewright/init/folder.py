@@ -16,7 +16,7 @@ from tilewright.init.recognise import Recognised, recognise, tables
 from tilewright.init.tile_layout import TileLayout, find_layout
 from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_text, samples_text
 from tilewright.installed import shipped
-from tilewright.io.conventions.common import RawPlane, clean_token
+from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.runtime.files import write_text_atomic
 

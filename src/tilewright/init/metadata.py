@@ -12,11 +12,10 @@ from typing import Any
 from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.recognise import Recognised
-from tilewright.io.conventions import described_images
-from tilewright.io.conventions.common import RawPlane
-from tilewright.io.conventions.described import LocatedImage
-from tilewright.io.conventions.ome_xml import OmeChannel
-from tilewright.io.conventions.stitched import lossy_sentences
+from tilewright.io.formats import read_images
+from tilewright.io.formats.common import RawPlane
+from tilewright.io.formats.located_images import LocatedImage
+from tilewright.io.formats.stitched import lossy_warnings
 from tilewright.io.inputs.codex_metadata import (
     CodexExperiment,
     emission_peaks_nm,
@@ -26,6 +25,7 @@ from tilewright.io.inputs.codex_metadata import (
     unique_names,
 )
 from tilewright.io.tiff.metadata import MICROMETRES, imagej_unit, of_tiff, pixel_um
+from tilewright.io.tiff.ome_xml import OmeChannel
 
 _EXCITATION = (
     "the metadata give excitation wavelengths; emission_nm in the markers table is "
@@ -57,11 +57,11 @@ class Metadata:
 def read_metadata(raw_dir: Path, recognised: Recognised) -> Metadata:
     """Read what files beside and inside the images tell."""
     channels = _channels(recognised.planes)
-    located = described_images(recognised.convention, raw_dir)
+    located = read_images(recognised.convention, raw_dir)
     if located:
         metadata = _of_files(located, channels)
         if recognised.convention == "stitched":
-            metadata.warnings += lossy_sentences(located)
+            metadata.warnings += lossy_warnings(located)
         return metadata
     if recognised.convention == "codex":
         return _of_codex(raw_dir, channels)

@@ -14,23 +14,23 @@ from typing import Any
 import yaml
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions import codex, containers, scan
-from tilewright.io.conventions.common import (
+from tilewright.io.formats import codex, containers, scan
+from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
     cycle_folders,
     list_folder,
     walk_images,
 )
-from tilewright.io.conventions.cv8000 import find_measurements
-from tilewright.io.conventions.fiji import find_configurations
-from tilewright.io.conventions.macsima import parse_name
-from tilewright.io.conventions.ndtiff import find_datasets
-from tilewright.io.conventions.ome_tiff import COMPANION
-from tilewright.io.conventions.phenix import find_indices
-from tilewright.io.conventions.stitched import OTHER_SUFFIXES, looks_stitched
+from tilewright.io.formats.cv8000 import find_measurements
+from tilewright.io.formats.fiji import find_configurations
+from tilewright.io.formats.macsima import parse_name
+from tilewright.io.formats.ndtiff import find_datasets
+from tilewright.io.formats.ome_tiff import COMPANION
+from tilewright.io.formats.phenix import find_indices
+from tilewright.io.formats.stitched import OTHER_SUFFIXES, looks_stitched
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.inputs.raw_pixels import channels_told
+from tilewright.io.inputs.raw_pixels import declared_channels
 from tilewright.io.tiff.metadata import of_tiff
 
 
@@ -157,7 +157,7 @@ def _refuse_finished(planes: list[RawPlane]) -> None:
         )
     plane = planes[0]
     if plane.page is None and plane.z is None and headers[first[plane.cycle].path].pages > 1:
-        channels = channels_told(first[plane.cycle].path)
+        channels = declared_channels(first[plane.cycle].path)
         if channels > 1:
             raise RawDataError(
                 f"{first[plane.cycle].path}: its pages are {channels} channels, but no positions "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.conventions.common import DAMAGED, RawPlane, ScanOptions
+from tilewright.io.formats.common import DAMAGE_ERRORS, RawPlane, ScanOptions
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_grid import TileGrid, arrange, tile_key
 from tilewright.io.inputs.tiles import read_plane
@@ -248,7 +248,7 @@ def _images(planes: list[RawPlane], result: TileLayout) -> NDArray[np.float32] |
             image = read_plane(middle.path, page)
             if image.ndim != 2 or shape not in (None, image.shape):
                 raise ValueError(image.shape)
-        except DAMAGED:
+        except DAMAGE_ERRORS:
             result.warnings.append(
                 f"{middle.path} is missing, cannot be read, or is of another size than the "
                 "tiles before it, so the pixels do not tell how the tiles lie"

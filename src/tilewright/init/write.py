@@ -44,10 +44,10 @@ deconvolve:
 SNAKEFILE = """\
 # The installed tilewright's rules on config.yaml. Rules of your own may stand below; the files
 # that they read from these lie in config["results"].
-from tilewright.config.reading import readable
+from tilewright.config.config_file import check_config_file
 from tilewright.installed import snakefile
 
-configfile: readable("config.yaml")
+configfile: check_config_file("config.yaml")
 
 module tilewright:
     snakefile: snakefile()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tilewright.config.rules import STAGES
 from tilewright.io.results.npz import write_npz
-from tilewright.io.results.reading import checked_rows, read_json, reading
+from tilewright.io.results.reading import checked_rows, read_json, result_file_errors
 from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
 from tilewright.runtime.files import write_text_atomic
 
@@ -206,7 +206,7 @@ def read_quality(path: Path) -> Quality:
     ResultFileError
         The file is not a quality file.
     """
-    with reading(path, "quality file"):
+    with result_file_errors(path, "quality file"):
         content = read_json(path)
         wanted = [each.name for each in fields(Item) if each.default is MISSING]
         items = tuple(Item(**row) for row in checked_rows(content["items"], "items", wanted))

@@ -23,7 +23,7 @@ logger = logging.getLogger("tilewright")
 
 
 @contextlib.contextmanager
-def running(
+def job_context(
     log: Sequence[str],
     threads: int,
     resources: Mapping[str, Any] | None = None,

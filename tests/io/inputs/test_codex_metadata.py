@@ -52,8 +52,8 @@ def test_unique_names_are_unique_and_keep_their_stem(names: list[str]) -> None:
         "init.recognise",
         "io.inputs.codex_metadata",
         "kernels.tile_positions.tile_order",
-        "io.conventions.common",
-        "io.conventions.fiji",
+        "io.numbers",
+        "io.formats.fiji",
     ],
 )
 def test_examples_in_docstrings(module: str) -> None:

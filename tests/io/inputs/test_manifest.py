@@ -17,7 +17,7 @@ from tests.support.convention_raw import CODEX
 from tilewright.errors import RawDataError
 from tilewright.io.inputs import raw_headers
 from tilewright.io.inputs.manifest import build_manifest
-from tilewright.io.inputs.tiles import left_out_tiles, open_tiles
+from tilewright.io.inputs.tiles import excluded_tiles, open_tiles
 from tilewright.io.tiff.raw_header import RawHeader
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
@@ -148,7 +148,7 @@ POSSIBLE = ["tiles, but the files number 6 (1 to 6)", "2 x 3, 3 x 2, 1 x 6, 6 x 
 NOT_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 #: Numbers without a gap: a smaller grid as well as a missing tile.
 SMALLER = "2 x 3 = 6 tiles, but the files number 5"
-NO_FILE = "cycle 2, channel 2: no file of it is there"
+NO_FILE = "cycle 2, channel 2: no files"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ NO_FILE = "cycle 2, channel 2: no file of it is there"
         (
             removed("Cyc2_reg1/1_00005_Z002_CH1.tif"), {},
             ["1 problem with the raw data", "cycle 2, channel 1, tile 5 (row 1, col 1): z-plane 2 "
-             "of 2 missing beside", "1_00005_Z001_CH1.tif"],
+             "of 2 missing next to", "1_00005_Z001_CH1.tif"],
         ),
         (removed("*/1_00001_*"), {}, [SMALLER]),
         (removed("*/1_00006_*"), {}, [SMALLER]),
@@ -166,7 +166,7 @@ NO_FILE = "cycle 2, channel 2: no file of it is there"
         (removed("Cyc2_reg1/*CH2.tif"), {"missing": "fill"}, [NO_FILE]),
         (
             twice, {},
-            ["tile 2 (row 0, col 1), z 0 is there twice",
+            ["tile 2 (row 0, col 1), duplicate z 0",
              "/raw/cyc001_reg001_again/1_00002_Z001_CH1.tif",
              "/raw/Cyc1_reg1/1_00002_Z001_CH1.tif"],
         ),
@@ -253,7 +253,7 @@ def test_incomplete_tiles_are_left_out_of_their_cycle(raw: Path) -> None:
         for channel in ("1", "2"):
             tiles = open_tiles(path, channel)
             assert set(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True)) == seen
-        assert left_out_tiles(path) == [places[2 if cycle == 1 else 6]]
+        assert excluded_tiles(path) == [places[2 if cycle == 1 else 6]]
     before = path.stat().st_mtime_ns
     assert build(raw, missing="fill") == lines
     assert path.stat().st_mtime_ns == before

@@ -19,9 +19,9 @@ from tests.support.stitched_files import (
     write_qptiff,
 )
 from tilewright.errors import RawDataError
-from tilewright.io.conventions import scan
-from tilewright.io.conventions.common import ScanOptions
-from tilewright.io.conventions.stitched import lossy_sentences, read_image, read_images
+from tilewright.io.formats import scan
+from tilewright.io.formats.common import ScanOptions
+from tilewright.io.formats.stitched import lossy_warnings, read_image, read_images
 from tilewright.io.inputs.stitched_plane import StitchedPlane, windows_of_table
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.stages.stitch.stitched_plane import stitched_plane
@@ -139,7 +139,7 @@ def test_files_that_hold_two_images_end_early_or_come_in_one_piece(
     assert "is truncated" in problem(path)
     path.write_bytes(b"II*\0 no TIFF")
     assert "is truncated" in problem(path)
-    monkeypatch.setattr("tilewright.io.conventions.stitched._LARGEST_PIECE_MB", 0.1)
+    monkeypatch.setattr("tilewright.io.formats.stitched._LARGEST_PIECE_MB", 0.1)
     write(path, counts(), compression="deflate", rowsperstrip=200)
     assert "is compressed in pieces of 0 MB" in problem(path)
     write(path, counts(), rowsperstrip=200)
@@ -149,7 +149,7 @@ def test_files_that_hold_two_images_end_early_or_come_in_one_piece(
 def test_grey_jpeg_is_read_and_named(tmp_path: Path) -> None:
     smooth = np.add.outer(np.arange(256), np.arange(256)).astype(np.uint8) // 4 + 50
     write(tmp_path / "a.tif", smooth, **JPEG)
-    (sentence,) = lossy_sentences(read_images(str(tmp_path)))
+    (sentence,) = lossy_warnings(read_images(str(tmp_path)))
     assert "a.tif: pixels are compressed as JPEG" in sentence
     with of(str(tmp_path / "a.tif"), 0, smooth).opened() as plane:
         found = plane.read(slice(0, 256), slice(100, 256))
@@ -163,7 +163,7 @@ def test_cycles_are_told_by_names_or_counted(tmp_path: Path) -> None:
     assert read_images(str(tmp_path))[0].path.endswith("a.qptiff")
     for name in ("x_cycle2.tif", "cycle_2.tif"):
         write(tmp_path / name, counts())
-    with pytest.raises(RawDataError, match="are both of cycle 2, but a stitched image is one file"):
+    with pytest.raises(RawDataError, match=r"duplicate cycle 2 .*; a stitched image is one file"):
         scan("stitched", tmp_path, ScanOptions())
 
 

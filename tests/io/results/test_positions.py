@@ -51,11 +51,11 @@ def test_positions_are_ordered_by_row_and_col(tmp_path: Path) -> None:
     [
         ("row,col,y_px\n0,0,1\n", "no column 'x_px'"),
         ("", "no column 'row'"),
-        (HEADER + "0,0,nan,0,0,0\n", "line 2: y_px is 'nan', which is no finite number"),
-        (HEADER + "0,0,1,0,0,0\n0,1,one,0,0,0\n", "line 3: y_px is 'one', which is no finite"),
+        (HEADER + "0,0,nan,0,0,0\n", "line 2: y_px is 'nan', which is not a finite number"),
+        (HEADER + "0,0,1,0,0,0\n0,1,one,0,0,0\n", "line 3: y_px is 'one', which is not a finite"),
         (HEADER + "0,0\n", "line 2: y_px is None"),
-        (HEADER + "0.5,0,1,0,0,0\n", "line 2: row is '0.5', which is no whole number"),
-        (HEADER + "0,0,1,0,0,0\n0,0,2,0,0,0\n", "a tile is listed twice"),
+        (HEADER + "0.5,0,1,0,0,0\n", "line 2: row is '0.5', which is not an integer"),
+        (HEADER + "0,0,1,0,0,0\n0,0,2,0,0,0\n", "duplicate tile"),
     ],
 )
 def test_bad_positions_are_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -1,1 +1,1 @@
-"""What the user gives: raw tiles, their metadata and manifests, stitched images, measured PSFs."""
+"""Input files: raw tiles, their metadata and manifests, stitched images, measured PSFs."""

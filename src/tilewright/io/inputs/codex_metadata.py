@@ -15,15 +15,15 @@ from typing import Any
 import yaml
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import finite
+from tilewright.io.numbers import finite
 
 
 @dataclass(frozen=True)
 class CodexExperiment:
-    """What ``experiment.json`` tells; None where it does not.
+    """Content of ``experiment.json``; None where a value is absent.
 
     ``overlap`` is a fraction of the tile or, from 1 on, a number of pixels. ``wavelengths_nm``
-    are one per channel of a cycle, 0 where it is no number, and emission peaks if
+    are one per channel of a cycle, 0 where there is no number, and emission peaks if
     ``wavelengths_are_emission``.
     """
 
@@ -46,21 +46,21 @@ class CodexExperiment:
 
 
 def parse_experiment(text: str, source: str = "experiment.json") -> CodexExperiment:
-    """Return what an ``experiment.json`` tells, whatever its nesting and spelling.
+    """Return the content of an ``experiment.json``, whatever its nesting and spelling.
 
     Lengths of 20 and more are nm, smaller ones µm: no pixel is as large as 20 µm.
 
     Raises
     ------
     RawDataError
-        The text is no JSON object.
+        The text is not a JSON object.
     """
     try:
         content = json.loads(text.lstrip("\ufeff"))
     except json.JSONDecodeError as error:
-        raise RawDataError(f"{source} is no JSON ({error}); correct it or move it away") from error
+        raise RawDataError(f"{source} is not JSON ({error}); correct it or move it away") from error
     if not isinstance(content, dict):
-        raise RawDataError(f"{source} is no JSON object; correct it or move it away")
+        raise RawDataError(f"{source} is not a JSON object; correct it or move it away")
     values = _flatten(content)
     numbers = {
         name: next((n for alias in aliases if (n := _number(values.get(alias))) is not None), None)
@@ -71,22 +71,22 @@ def parse_experiment(text: str, source: str = "experiment.json") -> CodexExperim
     immersion = next((indices.get(kind.lower()) for kind in kinds if isinstance(kind, str)), None)
     emission = _numbers(values.get("emissionwavelengths"))
     return CodexExperiment(
-        cycles=_whole(numbers["cycles"]),
-        channels=_whole(numbers["channels"]),
-        rows=_whole(numbers["rows"]),
-        cols=_whole(numbers["cols"]),
+        cycles=_integer(numbers["cycles"]),
+        channels=_integer(numbers["channels"]),
+        rows=_integer(numbers["rows"]),
+        cols=_integer(numbers["cols"]),
         layout=_tables()["layouts"].get(str(values.get("tilingmode", "")).lower()),
         overlap=numbers["overlap"] or None,
         pixel_um=_length_um(numbers["pixel"]),
         z_step_um=_length_um(numbers["z_step"]),
         numerical_aperture=numbers["aperture"] or None,
         immersion_refractive_index=immersion,
-        reference_cycle=_whole(numbers["reference_cycle"]),
-        reference_channel=_whole(numbers["reference_channel"]),
+        reference_cycle=_integer(numbers["reference_cycle"]),
+        reference_channel=_integer(numbers["reference_channel"]),
         wavelengths_nm=emission or _numbers(values.get("wavelengths")),
         wavelengths_are_emission=bool(emission),
         markers=_names(values.get("channelnamesarray"), values.get("channelnames")),
-        exposures_ms=_exposures(values.get("exposuretimesarray"), _whole(numbers["channels"])),
+        exposures_ms=_exposures(values.get("exposuretimesarray"), _integer(numbers["channels"])),
     )
 
 
@@ -103,10 +103,10 @@ def parse_channel_names(text: str) -> tuple[str, ...]:
 def parse_exposure_times(
     text: str, per_cycle: int | None = None
 ) -> dict[tuple[int, int], float | None]:
-    r"""Return ms by the numbers of cycle and channel that ``exposure_times.txt`` states.
+    r"""Return ms by (cycle, channel) of ``exposure_times.txt``.
 
-    None is not known: no time, two of them, or a line that is not as long as the heading. Columns
-    without a number are those of channels in order, if they are ``per_cycle``.
+    None is unknown: no time, contradictory times, or a line that is not as long as the heading.
+    Columns without a number are those of channels in order, if they are ``per_cycle``.
 
     >>> parse_exposure_times("Cycle,CH1,CH3\n1,10,500\n2,10\n")
     {(1, 1): 10.0, (1, 3): 500.0, (2, 1): None, (2, 3): None}
@@ -116,19 +116,19 @@ def parse_exposure_times(
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """Return the names, numbered where they stand more than once, as MCMICRO does.
+    """Return the names with a number appended to duplicates, as MCMICRO does.
 
     >>> unique_names(["DAPI", "CD8", "DAPI", "DAPI_1"])
     ['DAPI_2', 'CD8', 'DAPI_3', 'DAPI_1']
     """
     names = list(names)
-    taken = {name for name in names if names.count(name) == 1}
+    used = {name for name in names if names.count(name) == 1}
     numbers: dict[str, int] = {}
     unique = []
     for name in names:
-        if name not in taken:
+        if name not in used:
             number = numbers.get(name, 0) + 1
-            while f"{name}_{number}" in taken:
+            while f"{name}_{number}" in used:
                 number += 1
             numbers[name] = number
             name = f"{name}_{number}"
@@ -183,7 +183,7 @@ def _number(value: Any) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def _whole(number: float | None) -> int | None:
+def _integer(number: float | None) -> int | None:
     return int(number) if number and number == int(number) else None
 
 
@@ -204,7 +204,7 @@ def _names(*values: Any) -> tuple[str, ...]:
 
 
 def _exposures(lines: Any, per_cycle: int | None) -> dict[tuple[int, int], float | None]:
-    found: dict[tuple[int, int], float | None] = {}
+    exposures: dict[tuple[int, int], float | None] = {}
     channels: list[int] | None = None
     for line in lines if isinstance(lines, list) else []:
         cells = [str(cell).strip() for cell in line] if isinstance(line, list) else []
@@ -214,17 +214,19 @@ def _exposures(lines: Any, per_cycle: int | None) -> dict[tuple[int, int], float
             channels = _column_numbers(cells[1 : max(filled, default=0) + 1], per_cycle)
         if cycle is None or not channels or cycle != int(cycle):
             continue
-        whole = len(cells) > len(channels) and not any(cells[len(channels) + 1 :])
+        complete = len(cells) > len(channels) and not any(cells[len(channels) + 1 :])
         for column, channel in enumerate(channels, start=1):
-            key, exposure = (int(cycle), channel), (_number(cells[column]) if whole else None)
-            found[key] = (exposure or None) if found.get(key, exposure) == exposure else None
-    return found
+            key, exposure = (int(cycle), channel), (_number(cells[column]) if complete else None)
+            exposures[key] = (
+                (exposure or None) if exposures.get(key, exposure) == exposure else None
+            )
+    return exposures
 
 
 def _column_numbers(cells: Sequence[str], per_cycle: int | None) -> list[int]:
-    """Return the channel of each column, nothing where that is not told."""
-    told = (re.fullmatch(r"(?i)ch(?:annel)?[ _-]*0*(\d{1,4})", cell) for cell in cells)
-    numbers = [int(match[1]) for match in told if match]
+    """Return the channel of each column, nothing where that is unknown."""
+    matches = (re.fullmatch(r"(?i)ch(?:annel)?[ _-]*0*(\d{1,4})", cell) for cell in cells)
+    numbers = [int(match[1]) for match in matches if match]
     if len(set(numbers)) == len(cells):
         return numbers
     return list(range(1, len(cells) + 1)) if per_cycle in (None, len(cells)) else []

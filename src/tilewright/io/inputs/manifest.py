@@ -1,8 +1,8 @@
-"""Manifests: every raw plane of a sample, found, checked and written before the DAG.
+"""Manifests: every raw plane of a sample, checked and listed before the DAG.
 
 One table per cycle. A table is rewritten only when its content changes, so its time of
 change tells Snakemake whether raw data changed; and it is its own cache: files whose
-size and time of change it knows are not opened again.
+size and time of change are as in it are not opened again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import PixelsError, RawDataError
-from tilewright.io.conventions import scan, stitched
-from tilewright.io.conventions.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
+from tilewright.io.formats import scan, stitched
+from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.inputs.tile_grid import TileGrid, arrange, completeness, leave_out, tile_key
+from tilewright.io.inputs.tile_grid import (
+    TileGrid,
+    arrange,
+    completeness,
+    exclude_incomplete,
+    tile_key,
+)
 from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
 from tilewright.runtime.files import write_text_atomic
 
@@ -30,8 +36,8 @@ COLUMNS = (
     *("channel", "row", "col", "tile", "z", "path", "page", "y_px", "x_px"),
     *("height_px", "width_px", "dtype", "size_bytes", "mtime_ns"),
 )
-#: Beside the manifests: the digest of what was last looked at and found well.
-_LOOKED = "looked_at.txt"
+#: Next to the manifests: the digest of the tables whose pixels were last checked.
+_PIXELS_DIGEST = "looked_at.txt"
 #: Problems listed in full; the rest are counted.
 _LISTED = 10
 
@@ -42,8 +48,8 @@ def build_manifest(
     channels: Mapping[int, Sequence[str]],
     manifests: Mapping[int, Path],
     *,
-    look: Callable[[Mapping[int, str]], list[str]] | None = None,
-    look_for: str = "",
+    check_pixels: Callable[[Mapping[int, str]], list[str]] | None = None,
+    cache_key: str = "",
 ) -> None:
     """Find and check the raw data of one sample and write its tables.
 
@@ -53,25 +59,47 @@ def build_manifest(
         Folder of the raw data.
     acquisition : mapping
         The section of the configuration: ``convention`` and the fields of
-        :class:`~tilewright.io.conventions.common.ScanOptions`; other keys are passed over.
+        :class:`~tilewright.io.formats.common.ScanOptions`; other keys are ignored.
     channels : mapping of int to sequence of str
-        Channels of every cycle as the markers table lists them; files of others are
-        passed over.
+        Channels of every cycle as the markers table lists them; files of others are ignored.
     manifests : mapping of int to Path
         The table to write for each cycle; its folder is made if need be.
-    look : callable, optional
+    check_pixels : callable, optional
         Called with the text of every cycle's table; returns what is wrong with the pixels. It is
-        not called again for the same tables and the same ``look_for``.
-    look_for : str
-        All that ``look`` depends on beside the tables.
+        not called again for the same tables and the same ``cache_key``.
+    cache_key : str
+        All that ``check_pixels`` depends on besides the tables.
 
     Raises
     ------
     RawDataError
-        With all that is missing, twice there, truncated or unlike the rest.
+        With all that is missing, duplicate, truncated or unlike the rest.
     PixelsError
-        Nothing of that, but ``look`` found something.
+        Nothing of that, but ``check_pixels`` found something.
     """
+    folder = str(Path(raw_dir).resolve())
+    tables = _checked_tables(raw_dir, acquisition, channels, manifests)
+    sibling = next(iter(manifests.values())).with_name
+    digest = sha256("\n".join([cache_key, *tables.values()]).encode()).hexdigest()
+    if check_pixels and not _holds(sibling(_PIXELS_DIGEST), digest):
+        problems = check_pixels(tables)
+        if problems:
+            raise PixelsError(_message(raw_dir, problems))
+    for cycle, table in tables.items():
+        _write_if_changed(manifests[cycle], table)
+    # Not in the tables: the place of the raw data changes no result.
+    _write_if_changed(sibling(RAW_DIR_FILE), f"{folder}\n")
+    if check_pixels:
+        _write_if_changed(sibling(_PIXELS_DIGEST), digest)
+
+
+def _checked_tables(
+    raw_dir: str | os.PathLike[str],
+    acquisition: Mapping[str, Any],
+    channels: Mapping[int, Sequence[str]],
+    manifests: Mapping[int, Path],
+) -> dict[int, str]:
+    """Return the table of each cycle as text; RawDataError with all that is wrong."""
     folder = str(Path(raw_dir).resolve())
     convention, options = acquisition["convention"], scan_options(acquisition)
     planes = _find(raw_dir, convention, options, channels)
@@ -80,36 +108,27 @@ def build_manifest(
     else:
         known = _read_known(manifests.values(), folder)
         headers = read_headers(_pages_needed(planes), known)
-    planes, paged = _expand_pages(planes, headers)
+    planes, page_problems = _expand_pages(planes, headers)
     scale = acquisition.get("counts_per_unit")
     shape_px, problems = _common_shape(headers, scale, alike=convention != "stitched")
-    problems += paged
+    problems += page_problems
     grid, absent = None, list[str]()
     if shape_px:
         grid = arrange(planes, options, shape_px)
-        left_out: dict[int, list[tuple[int, int]]] = {}
+        excluded: dict[int, list[tuple[int, int]]] = {}
         if acquisition.get("missing") == "fill" and not grid.problems:
-            planes, left_out = leave_out(grid, planes, channels)
-        absent = [] if grid.problems else completeness(grid, planes, channels, left_out)
+            planes, excluded = exclude_incomplete(grid, planes, channels)
+        absent = [] if grid.problems else completeness(grid, planes, channels, excluded)
         problems += grid.problems or absent
     if problems or grid is None:
         raise RawDataError(_message(raw_dir, problems, incomplete=bool(absent)))
     tables = {}
     for cycle in manifests:
-        own = [plane for plane in planes if plane.cycle == cycle]
-        gaps = [(*place, grid.expected[place]) for place in left_out.get(cycle, ())]
-        tables[cycle] = _table(own, gaps, grid, headers, channels[cycle], len(folder) + 1, scale)
-    beside = next(iter(manifests.values())).with_name
-    digest = sha256("\n".join([look_for, *tables.values()]).encode()).hexdigest()
-    problems = look(tables) if look and not _holds(beside(_LOOKED), digest) else []
-    if problems:
-        raise PixelsError(_message(raw_dir, problems))
-    for cycle, table in tables.items():
-        _write_if_changed(manifests[cycle], table)
-    # Apart from the tables: where the raw data lie changes no result.
-    _write_if_changed(beside(RAW_DIR_FILE), f"{folder}\n")
-    if look:
-        _write_if_changed(beside(_LOOKED), digest)
+        of_cycle = [plane for plane in planes if plane.cycle == cycle]
+        gaps = [(*place, grid.expected[place]) for place in excluded.get(cycle, ())]
+        prefix = len(folder) + 1
+        tables[cycle] = _table(of_cycle, gaps, grid, headers, channels[cycle], prefix, scale)
+    return tables
 
 
 def _find(
@@ -134,7 +153,7 @@ def _find(
 
 
 def scan_options(acquisition: Mapping[str, Any]) -> ScanOptions:
-    """Return the part of the section ``acquisition`` that says how files are named."""
+    """Return how files are named, from the section ``acquisition``."""
     names = (field.name for field in fields(ScanOptions))
     values = {name: acquisition[name] for name in names if acquisition.get(name) is not None}
     if "region" in values:
@@ -150,10 +169,10 @@ def _pages_needed(planes: Sequence[RawPlane]) -> dict[str, int]:
 
 
 def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
-    """Return the headers that earlier tables hold; one that cannot be read holds none."""
+    """Return the headers in earlier tables; none of a table that cannot be read."""
     known: dict[str, RawHeader] = {}
     for table in tables:
-        # Where it is cut off or edited its files are opened again, and it is written again.
+        # Of a truncated or edited table the files are opened again.
         with contextlib.suppress(FileNotFoundError, ValueError, csv.Error):
             known.update(_parse_known(table.read_text("utf-8"), folder))
     return known
@@ -186,14 +205,12 @@ def _expand_pages(
         if plane.page is not None:
             expanded.append(plane)
         elif plane.z is None:
-            # A file that cannot be read is named as such, and not again as missing planes.
+            # A file that cannot be read is reported as such, and not again as missing planes.
             expanded += [plane._replace(z=page, page=page) for page in range(pages or deepest)]
         else:
             expanded.append(plane._replace(page=0))
             if pages > 1:
-                problems.append(
-                    f"{plane.path} has {pages} pages, but its name tells one z-plane of it"
-                )
+                problems.append(f"{plane.path} has {pages} pages, but its name says one z-plane")
     return expanded, problems
 
 
@@ -212,7 +229,7 @@ def _common_shape(
     )
     if not kinds:
         return None, problems
-    # The smaller one wins a tie, so that the message is the same every time.
+    # The smaller one of a tie, so that the message is the same every time.
     (height, width, dtype), _ = min(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
     if dtype == SCALED_TYPE and scale is None:
         problems.append(
@@ -256,7 +273,7 @@ def _table(
     """Return the table of one cycle as text, ordered by channel, row, col and z.
 
     ``prefix`` characters of every path are the raw folder, which the table leaves out. ``gaps``
-    are the tiles left out, which follow as lines without a channel. ``scale`` is the counts of a
+    are the excluded tiles, which follow as lines without a channel. ``scale`` is the counts of a
     unit of float pixels, which the table gives behind their type.
     """
     lines: list[tuple[Any, ...]] = []
@@ -282,6 +299,6 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _write_if_changed(path: Path, text: str) -> None:
-    """Write whole or not at all, and leave an equal file as it is."""
+    """Write atomically; an equal file is left as it is."""
     if not _holds(path, text):
         write_text_atomic(path, text)

@@ -10,8 +10,8 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import readable
-from tilewright.io.conventions.ome_xml import describe_image
+from tilewright.io.formats.common import raw_file_errors
+from tilewright.io.tiff.ome_xml import describe_image
 
 
 def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float] | None]:
@@ -27,19 +27,19 @@ def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float]
     image : ndarray, shape (z, y, x)
         As stored.
     voxel_um : tuple of float, optional
-        Pitch (z, y, x) that OME metadata state in µm; None if there is none.
+        Pitch (z, y, x) in OME metadata, in µm; None without them.
 
     Raises
     ------
     RawDataError
         The file is missing, no TIFF, or no stack, or its OME metadata are broken.
     """
-    with readable(str(path)), tifffile.TiffFile(path) as file:
+    with raw_file_errors(str(path)), tifffile.TiffFile(path) as file:
         image = np.squeeze(file.asarray())
         xml = file.ome_metadata
     if image.ndim != 3:
         raise RawDataError(f"{path} has shape {image.shape}; give a stack (z, y, x) of a bead")
-    told = describe_image(xml, str(path), 0) if xml else None
-    if not told or not (told.z_step_um and told.pixel_y_um and told.pixel_um):
+    ome = describe_image(xml, str(path), 0) if xml else None
+    if not ome or not (ome.z_step_um and ome.pixel_y_um and ome.pixel_um):
         return image, None
-    return image, (told.z_step_um, told.pixel_y_um, told.pixel_um)
+    return image, (ome.z_step_um, ome.pixel_y_um, ome.pixel_um)

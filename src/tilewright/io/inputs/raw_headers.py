@@ -1,4 +1,4 @@
-"""What the raw files of a sample hold, and whether they are whole."""
+"""Headers of the raw files of a sample, and whether they are complete."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from tilewright.errors import BrokenTiffError, RawDataError
-from tilewright.io.conventions import containers
-from tilewright.io.conventions.common import DAMAGED
+from tilewright.io.formats import containers
+from tilewright.io.formats.common import DAMAGE_ERRORS
 from tilewright.io.tiff.page_headers import read_page_headers
 from tilewright.io.tiff.raw_header import PIXEL_TYPES, SCALED_TYPE, RawHeader, pixel_problem
 
-#: File systems of clusters answer one question slowly, but many at once.
+#: File systems of clusters have a high latency, but answer in parallel.
 _WORKERS = 16
 
 
@@ -26,7 +26,7 @@ def read_headers(
     pages_needed : mapping of path to int
         How many pages each file must have at least.
     known : mapping of path to RawHeader, optional
-        Headers read earlier; they stand as long as size and time of change do.
+        Headers read earlier; valid while size and time of change are the same.
     """
     paths = list(pages_needed)
     # A future per file would cost more than the stat it makes.
@@ -85,18 +85,18 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
 
 def _read_container(path: str, blank: RawHeader) -> RawHeader:
     try:
-        found = containers.contents(path)
-        pages = sum(len(image.planes) for image in found.images)
-        # Nothing else notices data that break off.
+        contents = containers.contents(path)
+        pages = sum(len(image.planes) for image in contents.images)
+        # The only check for truncated data.
         containers.read_page(path, pages - 1)
     except RawDataError as error:
         return blank._replace(problem=str(error).removeprefix(path).strip(" :"))
-    except DAMAGED as error:
+    except DAMAGE_ERRORS as error:
         return blank._replace(problem=f"cannot be read ({error})")
     return blank._replace(
-        height_px=found.height_px,
-        width_px=found.width_px,
-        dtype=found.dtype,
+        height_px=contents.height_px,
+        width_px=contents.width_px,
+        dtype=contents.dtype,
         pages=pages,
-        problem=pixel_problem(1, 1, 1, found.dtype, PIXEL_TYPES),
+        problem=pixel_problem(1, 1, 1, contents.dtype, PIXEL_TYPES),
     )

@@ -1,7 +1,6 @@
-"""What can be said of raw pixels before any work starts, from a few planes.
+"""Checks of raw pixels before any work starts, on a few planes.
 
-One good plane of a channel is enough, so that usually one is read; only a channel that shows
-nothing is read on, tile after tile.
+One good plane of a channel is enough; more tiles are read only of a channel without signal.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.ome_xml import parse_ome_xml
 from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of_table
 from tilewright.io.inputs.tiles import Tiles, tiles_of_table
 from tilewright.io.tiff.metadata import of_tiff
+from tilewright.io.tiff.ome_xml import parse_ome_xml
 
-#: Share of clipped pixels from which a plane says nothing.
+#: Share of clipped pixels from which a plane counts as saturated.
 _SATURATED = 0.5
 #: Least correlation of neighbours in tissue (see :func:`structure`; camera noise gives -0.03 to
 #: 0, tissue 0.3 to 0.8), but not less than 2.5 standard errors of chance.
@@ -31,7 +30,7 @@ _BIN = 4
 _WITNESSES, _INVERTED = 5, -0.1
 
 
-#: Parts of a channel that are read one by one.
+#: A channel in parts that are read one by one.
 RawParts = Tiles | PlaneWindows
 
 
@@ -49,23 +48,23 @@ def pixel_problems(
     """Return one sentence for every channel whose pixels cannot be used.
 
     A channel is refused where all its tiles are constant or saturated, the reference channel
-    also where none shows structure (registration has nothing to hold on to) or where its planes
-    are inverted; both where a given camera offset or saturation contradicts the counts.
+    also where none has structure (registration needs it) or where its planes are inverted;
+    both where the configured camera offset or saturation contradicts the counts.
 
     Parameters
     ----------
     tables : mapping of int to str
         Texts of the manifests by cycle.
     channels : mapping of int to sequence of str
-        Channels to look at, by cycle.
+        Channels to check, by cycle.
     raw_dir : path
         Folder below which the tables' paths lie.
     pages_are_planes : bool
-        Whether the convention takes pages for z-planes without asking the file.
+        Whether pages are read as z-planes whatever the metadata of the file.
     stitched : bool
-        Whether the planes are stitched images, which are looked at in windows.
+        Whether the planes are stitched images, which are checked in windows.
     offset_counts, saturation_counts : float, optional
-        As configured; None where they are found from the data.
+        As configured; None where they are estimated.
     """
     problems = []
     for cycle, table in sorted(tables.items()):
@@ -73,29 +72,27 @@ def pixel_problems(
             tiles = (windows_of_table if stitched else tiles_of_table)(table, channel, raw_dir)
             if tiles is None:
                 continue
-            where = f"cycle {cycle}, channel {channel}"
-            wanted = channel == reference_channel
+            reference = channel == reference_channel
             try:
                 _check_pages(tiles, pages_are_planes)
-                sentence = _channel(tiles, wanted, offset_counts, saturation_counts)
+                problem = _channel_problem(tiles, reference, offset_counts, saturation_counts)
             except RawDataError as error:
                 problems.append(str(error))
                 continue
-            if sentence:
-                problems.append(
-                    f"{where}{' (the reference channel)' if wanted else ''}: {sentence}"
-                )
+            if problem:
+                role = " (the reference channel)" * reference
+                problems.append(f"cycle {cycle}, channel {channel}{role}: {problem}")
     return problems
 
 
-def _channel(
+def _channel_problem(
     tiles: RawParts,
     reference: bool,
     offset_counts: float | None,
     saturation_counts: float | None,
 ) -> str:
-    """Return what is wrong with one channel, nothing for a good one."""
-    said: list[tuple[str, str, Path]] = []
+    """Return what is wrong with one channel, "" if nothing is."""
+    blanks: list[tuple[str, str, Path]] = []
     trends: list[float] = []
     for tile, z in _places(tiles):
         plane = tiles.read(tile, z)
@@ -115,7 +112,7 @@ def _channel(
         if not blank and not reference:
             return ""
         if blank:
-            said.append((*blank, path))
+            blanks.append((*blank, path))
             continue
         trend = grain_trend(plane)
         if trend is None or trend >= 0:
@@ -130,10 +127,10 @@ def _channel(
             f"the images look inverted ({tiles.path(0, 0).parent}): what is bright is smooth and "
             "what is dark is grainy, as in a negative; save them as the camera counted"
         )
-    why = "; registration finds no tissue in it" if reference else ""
+    why = "; registration has no tissue to align" if reference else ""
     fix = "choose another reference_channel" if reference else "take it out of the markers table"
-    kinds = " or ".join(sorted({kind for kind, _, _ in said}))
-    _, detail, path = said[0]
+    kinds = " or ".join(sorted({kind for kind, _, _ in blanks}))
+    _, detail, path = blanks[0]
     part = "tile" if isinstance(tiles, Tiles) else "part of it"
     return (
         f"every {part} is {kinds}, such as {path} ({detail}){why}; copy the files again, or {fix}"
@@ -146,16 +143,16 @@ def _check_pages(tiles: RawParts, pages_are_planes: bool) -> None:
         return
     if tiles.page(0, 1) - tiles.page(0, 0) > 1:
         return  # a hyperstack, whose channels lie between
-    channels = channels_told(str(path))
+    channels = declared_channels(str(path))
     if channels > 1:
         raise RawDataError(
-            f"{path}: its metadata say that its pages are {channels} channels, which would be "
-            "taken for z-planes; use the convention ome_tiff, or save one file per channel"
+            f"{path}: by its metadata its pages are {channels} channels, which would be read as "
+            "z-planes; use acquisition.convention 'ome_tiff', or save one file per channel"
         )
 
 
-def channels_told(path: str) -> int:
-    """Return how many channels the OME-XML or ImageJ metadata of a TIFF tell, 1 without any."""
+def declared_channels(path: str) -> int:
+    """Return the number of channels in the OME-XML or ImageJ metadata of a TIFF, 1 without any."""
     none = None, None
     xml, imagej = of_tiff(path, lambda tiff: (tiff.ome_metadata, tiff.imagej_metadata), none)
     if xml:
@@ -166,14 +163,14 @@ def channels_told(path: str) -> int:
 def _places(tiles: RawParts) -> Iterator[tuple[int, int]]:
     """Yield (tile, z): all tiles at mid-stack, spread over the grid; then other planes."""
     count, planes = len(tiles.row), tiles.shape[0]
-    # Steps of the golden section leave no region for the end.
+    # Steps of the golden section spread over the grid from the start.
     order = sorted(range(count), key=lambda tile: (tile * 0.6180339887 + 0.5) % 1.0)
     for z in dict.fromkeys((planes // 2, planes // 4, 3 * planes // 4)):
         yield from ((tile, z) for tile in order)
 
 
 def _blank(plane: NDArray[Any], reference: bool) -> tuple[str, str] | None:
-    """Return why a plane shows nothing, in a word and in figures; None if it shows something."""
+    """Return why a plane has no signal, in a word and in numbers; None if it has."""
     low, high = int(plane.min()), int(plane.max())
     if low == high:
         return "constant", f"{low} everywhere"

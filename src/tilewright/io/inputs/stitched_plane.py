@@ -16,10 +16,10 @@ import zarr
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import readable
+from tilewright.io.formats.common import raw_file_errors
 from tilewright.io.inputs.tiles import of_manifest
 
-#: Side of the windows that are looked at before any work starts.
+#: Side of the windows that are checked before any work starts.
 _WINDOW_PX = 1024
 
 
@@ -53,22 +53,22 @@ class StitchedPlane:
             The file has changed since the workflow started, or is damaged.
         """
         name = f"{self.path}, page {self.page},"
-        with readable(name):
+        with raw_file_errors(name):
             tiff = tifffile.TiffFile(self.path)
         with tiff:
-            with readable(name):
-                found = self.path.stat().st_size
+            with raw_file_errors(name):
+                size = self.path.stat().st_size
                 page = tiff.pages[self.page]
                 piece, array = _array(page)
-            if found != self.size_bytes or array.shape != self.shape or page.dtype != self.dtype:
+            if size != self.size_bytes or array.shape != self.shape or page.dtype != self.dtype:
                 raise RawDataError(
                     f"{name} has changed since the workflow started "
-                    f"({found} bytes, {array.shape} {page.dtype}); copy it again and start the "
+                    f"({size} bytes, {array.shape} {page.dtype}); copy it again and start the "
                     "workflow again"
                 )
 
             def read(y: slice, x: slice) -> NDArray[Any]:
-                with readable(name):
+                with raw_file_errors(name):
                     return np.ascontiguousarray(array[y, x], dtype=self.dtype)
 
             yield OpenPlane(piece, read)
@@ -100,7 +100,7 @@ def _array(page: Any) -> tuple[tuple[int, int], Any]:
 
 @dataclass(frozen=True)
 class PlaneWindows:
-    """Windows that cover a plane, to be looked at one by one as if they were tiles.
+    """Windows that cover a plane, with the interface of tiles.
 
     Attributes
     ----------

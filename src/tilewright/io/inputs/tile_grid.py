@@ -1,4 +1,4 @@
-"""Places the tiles of a sample on their grid, and finds what is missing or twice there."""
+"""The grid of a sample's tiles, and planes that are missing or duplicate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tilewright.io.conventions.common import RawPlane, ScanOptions
+from tilewright.io.formats.common import RawPlane, ScanOptions
 from tilewright.kernels.tile_positions.tile_order import (
     LAYOUTS,
     factor_pairs,
@@ -26,17 +26,17 @@ class GridPlace(NamedTuple):
     x_px: float
 
 
-#: What tells one tile of a cycle from another: its number, row, col, y and x, some of them None.
+#: Identifies a tile of a cycle: its number, row, col, y and x, some of them None.
 TileKey = tuple[Any, ...]
-#: (row, col) of every tile seen, per cycle.
-_Placed = dict[int, dict[TileKey, tuple[int, int]]]
+#: (row, col) of every tile, per cycle.
+_Places = dict[int, dict[TileKey, tuple[int, int]]]
 
 
 @dataclass
 class TileGrid:
     """The grid of one sample.
 
-    ``places`` holds the place of every tile seen, per cycle; ``expected`` the tiles that
+    ``places`` holds the place of every tile, per cycle; ``expected`` the tiles that
     every cycle and channel must have, ordered by (row, col), with their numbers.
     """
 
@@ -52,29 +52,29 @@ class TileGrid:
 
 
 def tile_key(plane: RawPlane) -> TileKey:
-    """Return what the plane says of its tile."""
+    """Return what identifies the tile of a plane."""
     return plane.tile, plane.row, plane.col, plane.y_px, plane.x_px
 
 
 def arrange(
     planes: Iterable[RawPlane], options: ScanOptions, tile_shape_px: tuple[int, int]
 ) -> TileGrid:
-    """Place every tile that ``planes`` speak of.
+    """Return the grid with the place of every tile of ``planes``.
 
-    Tiles with stage positions or with row and col place themselves; numbered ones are
+    Tiles with stage positions or with row and col have their place; numbered ones are
     placed by ``options.rows``, ``cols`` and ``layout``. Where rows and cols are given
     every place of the grid is expected, else those that any plane fills.
     """
     keys: dict[int, set[TileKey]] = defaultdict(set)
     for plane in planes:
         keys[plane.cycle].add(tile_key(plane))
-    some = next(iter(next(iter(keys.values()))))
-    if some[3] is not None:
+    example = next(iter(next(iter(keys.values()))))
+    if example[3] is not None:
         placed = {cycle: _by_position(found, tile_shape_px) for cycle, found in keys.items()}
-        grid = _grid_of_seen(placed, options)
-    elif some[1] is not None:
+        grid = _grid_of_places(placed, options)
+    elif example[1] is not None:
         placed = _by_row_and_col(keys)
-        grid = _grid_of_seen(placed, options)
+        grid = _grid_of_places(placed, options)
     else:
         grid, placed = _by_number(keys, options)
     (height, width), step = tile_shape_px, 1.0 - options.overlap
@@ -89,7 +89,7 @@ def arrange(
     return grid
 
 
-def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[TileGrid, _Placed]:
+def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[TileGrid, _Places]:
     numbers = sorted({key[0] for found in keys.values() for key in found})
     rows, cols, layout = options.rows, options.cols, options.layout
     pairs = ", ".join(f"{r} x {c}" for r, c in factor_pairs(len(numbers)))
@@ -103,7 +103,7 @@ def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[
     count = rows * cols
     first = 0 if numbers[0] == 0 else 1 if numbers[-1] <= count else numbers[0]
     within = range(first, first + count)
-    # Numbers without a gap speak for another grid; gaps speak for missing tiles.
+    # Numbers without a gap mean another grid; gaps mean missing tiles.
     if numbers[-1] not in within or (
         len(numbers) < count and numbers[-1] - numbers[0] + 1 == len(numbers)
     ):
@@ -117,11 +117,11 @@ def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[
     return _grid(rows, cols, {place: number for number, place in places.items()}), placed
 
 
-def _no_grid(problem: str) -> tuple[TileGrid, _Placed]:
+def _no_grid(problem: str) -> tuple[TileGrid, _Places]:
     return TileGrid(0, 0, {}, {}, [problem]), {}
 
 
-def _by_row_and_col(keys: Mapping[int, set[TileKey]]) -> _Placed:
+def _by_row_and_col(keys: Mapping[int, set[TileKey]]) -> _Places:
     row0, col0 = (min(key[n] for found in keys.values() for key in found) for n in (1, 2))
     return {
         cycle: {key: (key[1] - row0, key[2] - col0) for key in found}
@@ -138,19 +138,19 @@ def _grid(rows: int, cols: int, expected: dict[tuple[int, int], int]) -> TileGri
     return TileGrid(rows, cols, dict(sorted(expected.items())), {})
 
 
-def _grid_of_seen(placed: _Placed, options: ScanOptions) -> TileGrid:
-    """Return the grid of tiles that bring their own row and col."""
-    seen = {place for tiles in placed.values() for place in tiles.values()}
-    rows = 1 + max(row for row, _ in seen)
-    cols = 1 + max(col for _, col in seen)
+def _grid_of_places(placed: _Places, options: ScanOptions) -> TileGrid:
+    """Return the grid of tiles with row and col."""
+    occupied = {place for tiles in placed.values() for place in tiles.values()}
+    rows = 1 + max(row for row, _ in occupied)
+    cols = 1 + max(col for _, col in occupied)
     if not options.rows or not options.cols:
-        return _grid(rows, cols, {place: number for number, place in enumerate(sorted(seen))})
-    whole = [(row, col) for row in range(options.rows) for col in range(options.cols)]
-    grid = _grid(options.rows, options.cols, {place: n for n, place in enumerate(whole)})
+        return _grid(rows, cols, {place: number for number, place in enumerate(sorted(occupied))})
+    all_places = [(row, col) for row in range(options.rows) for col in range(options.cols)]
+    grid = _grid(options.rows, options.cols, {place: n for n, place in enumerate(all_places)})
     if rows > options.rows or cols > options.cols:
         grid.problems.append(
             f"the grid is {options.rows} x {options.cols}, but the files hold {rows} rows and "
-            f"{cols} columns ({len(seen)} tiles); correct acquisition.rows and cols"
+            f"{cols} columns ({len(occupied)} tiles); correct acquisition.rows and cols"
         )
     return grid
 
@@ -159,71 +159,71 @@ def completeness(
     grid: TileGrid,
     planes: Sequence[RawPlane],
     expected_channels: Mapping[int, Sequence[str]],
-    left_out: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+    excluded: Mapping[int, Sequence[tuple[int, int]]] | None = None,
 ) -> list[str]:
-    """Return one line per tile that lacks planes or has one twice.
+    """Return one line per tile with a missing or duplicate plane.
 
     Every tile of a cycle and channel must have as many z-planes as the fullest one of
-    its cycle; tiles in ``left_out`` are not asked for.
+    its cycle; those in ``excluded`` are ignored.
     """
-    found: dict[tuple[int, str, int, int], dict[int, str]] = defaultdict(dict)
+    stacks: dict[tuple[int, str, int, int], dict[int, str]] = defaultdict(dict)
     depth: dict[int, int] = defaultdict(int)
     problems: list[str] = []
     for plane in planes:
         place = grid.places[plane.cycle][tile_key(plane)]
-        stack = found[plane.cycle, plane.channel, place.row, place.col]
+        stack = stacks[plane.cycle, plane.channel, place.row, place.col]
         z = plane.z or 0
         if z in stack and len(problems) < 1000:
             problems.append(
                 f"cycle {plane.cycle}, channel {plane.channel}, tile {place.tile} "
-                f"(row {place.row}, col {place.col}), z {z} is there twice: "
+                f"(row {place.row}, col {place.col}), duplicate z {z}: "
                 f"{stack[z]} and {plane.path}"
             )
         stack[z] = plane.path
         depth[plane.cycle] = max(depth[plane.cycle], z + 1)
     for cycle, channels in sorted(expected_channels.items()):
         for channel in channels:
-            asked = [
-                place for place in grid.expected if place not in (left_out or {}).get(cycle, ())
+            required = [
+                place for place in grid.expected if place not in (excluded or {}).get(cycle, ())
             ]
-            problems += _missing(grid, asked, found, cycle, channel, depth[cycle])
+            problems += _missing(grid, required, stacks, cycle, channel, depth[cycle])
     return problems
 
 
-def leave_out(
+def exclude_incomplete(
     grid: TileGrid, planes: Sequence[RawPlane], expected_channels: Mapping[int, Sequence[str]]
 ) -> tuple[list[RawPlane], dict[int, list[tuple[int, int]]]]:
-    """Return the planes of whole tiles, and per cycle the (row, col) of the tiles left out.
+    """Return the planes of complete tiles, and per cycle the (row, col) of the others.
 
-    A tile is whole in a cycle where all its channels have all z-planes of the fullest tile. One
-    that is not is left out of all channels of that cycle, so that a cycle has one set of tiles.
-    A channel without any plane leaves no tile out: it is a mistake, which ``completeness`` names.
+    A tile is complete in a cycle where all its channels have all z-planes of the fullest tile. An
+    incomplete one is excluded from all channels of that cycle, so that a cycle has one set of
+    tiles. A channel without any plane excludes no tile: ``completeness`` reports it.
     """
-    found: dict[tuple[int, ...], set[tuple[str, int]]] = defaultdict(set)
+    planes_of_tile: dict[tuple[int, ...], set[tuple[str, int]]] = defaultdict(set)
     # Of the fullest tile: every (channel, z) that any tile of the cycle has.
-    whole: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    complete: dict[int, set[tuple[str, int]]] = defaultdict(set)
     for plane in planes:
-        for known in (found[plane.cycle, *grid.at(plane)], whole[plane.cycle]):
-            known.add((plane.channel, plane.z or 0))
-    out = {
-        cycle: [at for at in grid.expected if found[cycle, *at] != whole[cycle]]
+        for planes_of in (planes_of_tile[plane.cycle, *grid.at(plane)], complete[plane.cycle]):
+            planes_of.add((plane.channel, plane.z or 0))
+    excluded = {
+        cycle: [at for at in grid.expected if planes_of_tile[cycle, *at] != complete[cycle]]
         for cycle in expected_channels
     }
-    return [plane for plane in planes if grid.at(plane) not in out[plane.cycle]], out
+    return [plane for plane in planes if grid.at(plane) not in excluded[plane.cycle]], excluded
 
 
 def _missing(
     grid: TileGrid,
-    asked: Sequence[tuple[int, int]],
-    found: Mapping[tuple[int, str, int, int], dict[int, str]],
+    required: Sequence[tuple[int, int]],
+    stacks_of: Mapping[tuple[int, str, int, int], dict[int, str]],
     cycle: int,
     channel: str,
     depth: int,
 ) -> list[str]:
-    stacks = {place: found.get((cycle, channel, *place), {}) for place in asked}
+    stacks = {place: stacks_of.get((cycle, channel, *place), {}) for place in required}
     where = f"cycle {cycle}, channel {channel}"
     if not any(stacks.values()):
-        return [f"{where}: no file of it is there, but the markers table lists it"]
+        return [f"{where}: no files, but the markers table lists it"]
     example = next(path for stack in stacks.values() for path in stack.values())
     problems: list[str] = []
     for (row, col), stack in stacks.items():
@@ -233,6 +233,6 @@ def _missing(
             planes = f"z-plane {counted} of {depth}" if stack else "all planes"
             problems.append(
                 f"{where}, tile {grid.expected[row, col]} (row {row}, col {col}): "
-                f"{planes} missing beside {next(iter(stack.values()), example)}"
+                f"{planes} missing next to {next(iter(stack.values()), example)}"
             )
     return problems

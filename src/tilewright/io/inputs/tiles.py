@@ -14,8 +14,8 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions import containers
-from tilewright.io.conventions.common import RAW_DIR_FILE, readable
+from tilewright.io.formats import containers
+from tilewright.io.formats.common import RAW_DIR_FILE, raw_file_errors
 
 _T = TypeVar("_T")
 
@@ -70,15 +70,15 @@ class Tiles:
         ------
         RawDataError
             The file has changed since the workflow started, or is damaged: its data cannot be
-            decoded, or break off into zeros.
+            decoded, or are truncated.
         """
         path, page, size_bytes = self._pages[tile][z]
-        with readable(f"{path}, page {page},"):
-            found = path.stat().st_size
-            plane = read_plane(path, page) if found == size_bytes else None
+        with raw_file_errors(f"{path}, page {page},"):
+            now_bytes = path.stat().st_size
+            plane = read_plane(path, page) if now_bytes == size_bytes else None
         if plane is None:
             raise RawDataError(
-                f"{path} has {found} bytes, but had {size_bytes} when the workflow started; "
+                f"{path} has {now_bytes} bytes, but had {size_bytes} when the workflow started; "
                 "copy it again and start the workflow again"
             )
         if self.counts_per_unit is not None:
@@ -88,11 +88,11 @@ class Tiles:
                 f"{path}, page {page}, is {plane.shape} {plane.dtype}, but was "
                 f"{self.shape[1:]} {self.dtype} when the workflow started; start it again"
             )
-        lost = truncated_fraction(plane)
-        if lost:
+        truncated = truncated_fraction(plane)
+        if truncated:
             raise RawDataError(
-                f"{path}, page {page}, breaks off: {lost:.0%} of it, from one side on, are zeros, "
-                "where a camera never reads 0 elsewhere in it; copy the file again"
+                f"{path}, page {page}, is truncated: {truncated:.0%} of it, from one side on, are "
+                "zeros, and the camera reads 0 nowhere else in it; copy the file again"
             )
         return np.asarray(plane)
 
@@ -114,11 +114,11 @@ def read_plane(path: str | Path, page: int) -> NDArray[Any]:
 
 
 def truncated_fraction(plane: NDArray[Any]) -> float:
-    """Return the share of a plane (y, x) that a broken transfer left at zero, 0 for a whole one.
+    """Return the share of a plane (y, x) that a broken transfer set to zero, 0 if complete.
 
     These are whole rows or columns of zeros from one side on, at least a thirty-second of the
     plane, where fewer than 1 % of the other pixels are 0. Images whose background is 0
-    (subtracted, masked) have zeros elsewhere too and are whole.
+    (subtracted, masked) have zeros elsewhere too and are complete.
 
     >>> truncated_fraction(np.array([[7, 9], [8, 7], [0, 0], [0, 0]]))
     0.5
@@ -128,12 +128,12 @@ def truncated_fraction(plane: NDArray[Any]) -> float:
     if plane[0].any() and plane[-1].any() and plane[:, 0].any() and plane[:, -1].any():
         return 0.0
     for lines in (plane, plane.T):
-        kept: NDArray[np.bool_] = np.asarray(lines.any(axis=1))
-        count = len(kept) - int(kept.sum())
-        alone = np.count_nonzero(kept[1:] != kept[:-1]) == 1
-        zeros = np.count_nonzero(lines[kept] == 0)
-        if alone and count >= len(kept) / 32 and zeros < 0.01 * lines[kept].size:
-            return count / len(kept)
+        nonzero: NDArray[np.bool_] = np.asarray(lines.any(axis=1))
+        count = len(nonzero) - int(nonzero.sum())
+        one_edge = np.count_nonzero(nonzero[1:] != nonzero[:-1]) == 1
+        zeros = np.count_nonzero(lines[nonzero] == 0)
+        if one_edge and count >= len(nonzero) / 32 and zeros < 0.01 * lines[nonzero].size:
+            return count / len(nonzero)
     return 0.0
 
 
@@ -158,7 +158,7 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
 def of_manifest(
     manifest: str | Path, channel: str, of_table: Callable[[str, str, str], _T | None]
 ) -> _T:
-    """Return what ``of_table`` makes of a manifest's text, a channel and the raw folder.
+    """Return ``of_table`` of a manifest's text, a channel and the raw folder.
 
     Raises
     ------
@@ -167,14 +167,14 @@ def of_manifest(
     """
     table = Path(manifest)
     raw_dir = table.with_name(RAW_DIR_FILE).read_text("utf-8").rstrip("\n")
-    found = of_table(table.read_text("utf-8"), channel, raw_dir)
-    if found is None:
+    result = of_table(table.read_text("utf-8"), channel, raw_dir)
+    if result is None:
         raise RawDataError(f"{manifest} has no channel {channel!r}; correct the markers table")
-    return found
+    return result
 
 
-def left_out_tiles(manifest: str | Path) -> list[tuple[int, int]]:
-    """Return the (row, col) of tiles that a manifest leaves out (``acquisition.missing: fill``)."""
+def excluded_tiles(manifest: str | Path) -> list[tuple[int, int]]:
+    """Return the (row, col) of tiles that a manifest excludes (``acquisition.missing: fill``)."""
     with Path(manifest).open(newline="", encoding="utf-8") as stream:
         return [
             (int(line["row"]), int(line["col"]))

@@ -1,1 +1,1 @@
-"""What the workflow writes: mosaics, images, positions, transforms."""
+"""Files of results: mosaics, images, positions, transforms."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilewright.io.results.reading import read_json, reading
+from tilewright.io.results.reading import read_json, result_file_errors
 from tilewright.kernels.tile_positions.distortion import Distortion
 from tilewright.runtime.files import write_text_atomic
 
@@ -18,10 +18,9 @@ _TERMS = ("radial_px", "decentring_y_px", "decentring_x_px")
 
 
 def write_distortion(path: Path, fit: DistortionFit | None) -> None:
-    """Write a field, its errors and what held-out overlaps say; px with 4 digits.
+    """Write a field, its errors and its test on held-out overlaps; px with 4 digits.
 
-    ``used`` says whether positions were made with it and tiles are to be fused with it. Without a
-    fit that is all there is.
+    ``used`` is whether positions and mosaics are corrected by it; without a fit it is the only key.
     """
     content: dict[str, object] = {"used": False}
     if fit is not None:
@@ -47,14 +46,14 @@ def _rounded(values: tuple[float, ...] | list[float]) -> list[float]:
 
 
 def read_distortion(path: str | Path) -> Distortion | None:
-    """Return the field by which positions were made, None where there was none.
+    """Return the field by which positions were corrected, None where there is none.
 
     Raises
     ------
     ResultFileError
         The file is not what :func:`write_distortion` wrote.
     """
-    with reading(path, "lens distortion"):
+    with result_file_errors(path, "lens distortion"):
         content = read_json(path)
         if not content["used"]:
             return None

@@ -13,11 +13,11 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.results.reading import reading
+from tilewright.io.results.reading import result_file_errors
 from tilewright.runtime.files import atomic_path, write_text_atomic
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
-#: clips below the largest value of its files: the report tells both.
+#: clips below the largest value of its files: both are in the report.
 OFFSET_BOUND = "5th percentile over images of their 1st percentile: an upper bound"
 CLIPPED_BELOW = "the histogram piles up there"
 
@@ -94,9 +94,9 @@ def read_illumination(flat_path: str | Path, dark_path: str | Path) -> Illuminat
     ResultFileError
         A file is damaged, or the two do not fit each other.
     """
-    with reading(flat_path, "flat-field"):
+    with result_file_errors(flat_path, "flat-field"):
         flat = read_plane(flat_path)
-    with reading(dark_path, "dark-field of that flat-field"):
+    with result_file_errors(dark_path, "dark-field of that flat-field"):
         return Illumination.from_fields(flat, read_plane(dark_path))
 
 
@@ -105,7 +105,7 @@ def write_illumination(
 ) -> tuple[Path, Path, Path]:
     """Write ``{stem}-ffp.tif``, ``{stem}-dfp.tif`` and ``{stem}.json``.
 
-    Each file is written beside its place and renamed: whole or not at all.
+    Each file is written atomically.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ def write_ome_tiff(
         Image of :func:`tilewright.io.results.ome_zarr.create_image`; its pyramid, channel names,
         colours and pixel size are taken over.
     tiff_path : Path
-        File to write; appears when it is whole.
+        File to write, atomically.
     compression : {"deflate", "zstd"}
         Level 1 with a horizontal predictor. Every reader knows deflate; zstd is faster.
     tile_px : int
@@ -70,7 +70,7 @@ def write_ome_tiff(
         "maxworkers": workers,
         "buffersize": _BATCH_BYTES,
     }
-    own: dict[str, Any] = {
+    per_level: dict[str, Any] = {
         "subifds": len(image.levels) - 1,
         "metadata": _metadata(image, Path(tiff_path).name),
     }
@@ -85,10 +85,10 @@ def write_ome_tiff(
                 shape=array.shape,
                 dtype=array.dtype,
                 resolution=(1e4 / x_um, 1e4 / y_um),
-                **own,
+                **per_level,
                 **options,
             )
-            own = {"subfiletype": 1, "metadata": None}
+            per_level = {"subfiletype": 1, "metadata": None}
 
 
 def _metadata(image: Image, name: str) -> dict[str, Any]:

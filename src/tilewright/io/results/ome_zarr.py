@@ -87,7 +87,7 @@ def create_image(
 ) -> Iterator[StoreWriter]:
     """Write a multi-channel image; its pyramid is made when the block succeeds.
 
-    The image has a temporary name until it is whole.
+    The image has a temporary name until it is complete.
 
     Parameters
     ----------
@@ -117,23 +117,23 @@ def create_image(
     """
     path = Path(path)
     with create_store(path, ome_zarr_version) as group:
-        whole = (len(channel_names), *shape)
-        writer = create_level(group, 0, "cyx", whole, np.dtype(dtype), chunk_px)
+        full = (len(channel_names), *shape)
+        writer = create_level(group, 0, "cyx", full, np.dtype(dtype), chunk_px)
         yield writer
         levels = _build_pyramid(group, writer, workers)
         _describe(group, levels, pixel_um, channel_names, name, path)
 
 
 def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str, ...]]:
-    """Write one image of the channels of several, all levels of which stay as they are.
+    """Write one image with the channels of several, sharing the files of all their levels.
 
     Parameters
     ----------
     parts : sequence of Path
         Images of :func:`create_image` of one size.
     path : Path
-        Folder of the OME-Zarr image; it appears when it is whole. Its chunks are hard links, which
-        take no space, or copies where the file system knows none.
+        Folder of the OME-Zarr image, written atomically. Its chunks are hard links, which take no
+        space, or copies where the file system has none.
 
     Returns
     -------
@@ -150,7 +150,9 @@ def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str
              for image in images]  # fmt: skip
     for image, form in zip(images, forms, strict=True):
         if form != forms[0]:
-            raise ResultFileError(f"{image.path} is not like {images[0].path}; make both again")
+            raise ResultFileError(
+                f"{image.path} differs from {images[0].path} in size or type; make both again"
+            )
     names = [name for image in images for name in image.channel_names]
     version: OmeZarrVersion = "0.4" if forms[0][0][-1] == 2 else "0.5"
     with create_store(path, version) as group:
@@ -159,8 +161,8 @@ def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str
             shape = (len(names), *first.shape[1:])
             levels.append(create_level(group, k, "cyx", shape, first.dtype, first.chunks[-1]))
             channels = [(image.levels[k], c) for image in images for c in range(len(image.colours))]
-            for c, (source, own) in enumerate(channels):
-                link_chunks((source, own), (levels[k].array, c))
+            for c, (source, channel) in enumerate(channels):
+                link_chunks((source, channel), (levels[k].array, c))
         name = path.name.removesuffix(".zarr").removesuffix(".ome")
         _describe(group, levels, images[0].pixel_um, names, name, path)
     return [image.channel_names for image in images]

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.results.reading import reading
+from tilewright.io.results.reading import result_file_errors
 from tilewright.runtime.files import write_text_atomic
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-#: Columns that hold whole numbers; the others hold fractions.
-_WHOLE = {"row", "col", "island", "row_a", "col_a", "row_b", "col_b", "accepted"}
+#: Columns of integers; the others are floats.
+_INTEGERS = {"row", "col", "island", "row_a", "col_a", "row_b", "col_b", "accepted"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Positions:
     sigma_px : ndarray of float64, shape (n,)
         Standard error per axis relative to island 0.
     island : ndarray of int64, shape (n,)
-        Group of tiles that overlaps tie together, 0 the largest.
+        Group of tiles connected by overlaps, 0 the largest.
     """
 
     row: Indices
@@ -102,11 +102,11 @@ def read_positions(path: Path) -> Positions:
     ResultFileError
         A column is missing, a value is no finite number, or a tile is listed twice.
     """
-    with reading(path, "table of positions"):
+    with result_file_errors(path, "table of positions"):
         table = _read_csv(path, Positions)
         row, col = table["row"], table["col"]
         if len(set(zip(row.tolist(), col.tolist(), strict=True))) != len(row):
-            raise ValueError("a tile is listed twice")
+            raise ValueError("duplicate tile")
     order = np.lexsort((col, row))
     return Positions(**{name: values[order] for name, values in table.items()})
 
@@ -119,7 +119,7 @@ def read_edges(path: Path) -> Edges:
     ResultFileError
         A column is missing or a value is no finite number.
     """
-    with reading(path, "table of overlaps"):
+    with result_file_errors(path, "table of overlaps"):
         table = _read_csv(path, Edges)
     return Edges(**table | {"accepted": table["accepted"].astype(np.bool_)})
 
@@ -141,15 +141,15 @@ def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[An
     for name in (field.name for field in fields(kind)):
         if name not in columns:
             raise ValueError(f"no column {name!r}")
-        whole = name in _WHOLE
+        integer = name in _INTEGERS
         values = list[float]()
         for line, text in enumerate((row[name] for row in rows), 2):
             try:
-                values.append(int(text) if whole else float(text))
+                values.append(int(text) if integer else float(text))
             except (TypeError, ValueError):
                 values.append(math.nan)
             if not math.isfinite(values[-1]):
-                wanted = "whole" if whole else "finite"
-                raise ValueError(f"line {line}: {name} is {text!r}, which is no {wanted} number")
-        table[name] = np.array(values, np.int64 if whole else np.float64)
+                wanted = "an integer" if integer else "a finite number"
+                raise ValueError(f"line {line}: {name} is {text!r}, which is not {wanted}")
+        table[name] = np.array(values, np.int64 if integer else np.float64)
     return table

@@ -1,4 +1,4 @@
-"""Files of results that are read again: JSON, and one error for those that are damaged."""
+"""Reading files of results: JSON, and one error for damaged files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import ResultFileError
-from tilewright.io.conventions.common import DAMAGED
+from tilewright.io.formats.common import DAMAGE_ERRORS
 
 
 @contextlib.contextmanager
-def reading(path: str | Path, what: str) -> Iterator[None]:
-    """Name the file in what its content raises; ``what`` it should be follows "is no".
+def result_file_errors(path: str | Path, what: str) -> Iterator[None]:
+    """Raise what unexpected content causes as ResultFileError that names the file.
+
+    ``what`` the file should be follows "is no".
 
     Raises
     ------
@@ -26,16 +28,16 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError:
-        raise  # absent, or not to be opened: its content is not known
-    except (*DAMAGED, zipfile.BadZipFile, zlib.error) as error:
-        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise  # absent or not readable: its content is unknown
+    except (*DAMAGE_ERRORS, zipfile.BadZipFile, zlib.error) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
         raise ResultFileError(
-            f"{path} is no {what} ({why}); delete it to have it made again"
+            f"{path} is no {what} ({reason}); delete it to have it made again"
         ) from error
 
 
 def checked_rows(rows: Iterable[Any], of: str, keys: Sequence[str]) -> list[Any]:
-    """Return the rows of a file, which all have some keys; ``of`` says what they are rows of.
+    """Return the rows of a file, which must all have ``keys``; ``of`` names what they belong to.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What was subtracted from channels of the image: an ``.npz`` to judge by, a ``.json`` to read."""
+"""Subtraction of backgrounds on disk: an ``.npz`` for quality control, a ``.json`` to read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.npz import read_npz, write_npz
-from tilewright.io.results.reading import reading
+from tilewright.io.results.reading import result_file_errors
 from tilewright.runtime.files import write_text_atomic
 
 
 @dataclass(frozen=True)
 class Subtraction:
-    """What was subtracted from one channel of the image.
+    """Subtraction of a background from one channel of the image.
 
     Attributes
     ----------
@@ -27,9 +27,9 @@ class Subtraction:
     background : str
         Marker whose image was subtracted.
     method : {"exposure", "regression"}
-        What said the factor.
+        Source of the factor.
     factor : float
-        By what the background was multiplied.
+        Factor by which the background was multiplied.
     oversubtracted : float
         Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted.
     left_as_haze : float
@@ -55,21 +55,23 @@ class Subtraction:
 
     @property
     def expected(self) -> NDArray[np.float32]:
-        """What the subtraction leaves, by the overviews."""
+        """The overview after subtraction."""
         return np.maximum(self.before - np.float32(self.factor) * self.light, 0)
 
 
-def write_subtractions(found: Sequence[Subtraction], npz_path: Path, json_path: Path) -> None:
-    """Write both files, each whole or not at all; the same input gives the same bytes."""
+def write_subtractions(
+    subtractions: Sequence[Subtraction], npz_path: Path, json_path: Path
+) -> None:
+    """Write both files atomically; the same input gives the same bytes."""
     # All but the overviews, which are the last three.
     names = [field.name for field in fields(Subtraction)][:-3]
-    rows = [{name: getattr(one, name) for name in names} for one in found]
+    rows = [{name: getattr(one, name) for name in names} for one in subtractions]
     for row in rows:
         numbers = {k: float(f"{v:.6g}") for k, v in row.items() if isinstance(v, float)}
         row.update({k: None if np.isnan(v) else v for k, v in numbers.items()})
     write_text_atomic(json_path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
     arrays: dict[str, NDArray[Any]] = {}
-    for one, row in zip(found, rows, strict=True):
+    for one, row in zip(subtractions, rows, strict=True):
         at = f"{one.cycle}/{one.channel}"
         arrays[f"{at}/before"], arrays[f"{at}/light"] = one.before, one.light
         text = json.dumps({**row, "factor": one.factor, "side": one.side}, allow_nan=False)
@@ -78,7 +80,7 @@ def write_subtractions(found: Sequence[Subtraction], npz_path: Path, json_path: 
 
 
 def read_subtraction(npz_path: Path, cycle: int, channel: str) -> Subtraction | None:
-    """Return what was subtracted from a channel; None: nothing.
+    """Return the subtraction from a channel, None where nothing was subtracted.
 
     Raises
     ------
@@ -86,7 +88,7 @@ def read_subtraction(npz_path: Path, cycle: int, channel: str) -> Subtraction | 
         The file is not of :func:`write_subtractions`.
     """
     at = f"{cycle}/{channel}"
-    with reading(npz_path, "record of what was subtracted"):
+    with result_file_errors(npz_path, "record of what was subtracted"):
         data = read_npz(npz_path)
         if f"{at}/numbers" not in data:
             return None

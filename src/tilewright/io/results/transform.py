@@ -1,4 +1,4 @@
-"""Transforms on disk: an ``.npz`` with the numbers that move pixels, a ``.json`` for people."""
+"""Transforms on disk: an ``.npz`` with the arrays, a ``.json`` with quality numbers to read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.io.results.npz import read_npz, write_npz
-from tilewright.io.results.reading import reading
+from tilewright.io.results.reading import result_file_errors
 from tilewright.kernels.register.warp import Transform
 from tilewright.runtime.files import write_text_atomic
 
@@ -30,8 +30,8 @@ def write_transform(transform: Transform, npz_path: str | Path, json_path: str |
     text = json.dumps(dict(transform.quality), sort_keys=True, allow_nan=False)
     arrays = {name: np.asarray(getattr(transform, name)) for name in _ARRAYS}
     arrays["quality"] = np.frombuffer(text.encode(), np.uint8)
-    readable = dict(transform.quality) | {"affine": transform.affine.tolist()}
-    lines = json.dumps(readable, indent=2, sort_keys=True, allow_nan=False)
+    summary = dict(transform.quality) | {"affine": transform.affine.tolist()}
+    lines = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
     write_text_atomic(Path(json_path), lines + "\n")
     write_npz(Path(npz_path), arrays)
 
@@ -44,7 +44,7 @@ def read_transform(npz_path: str | Path) -> Transform:
     ResultFileError
         The file is not a transform.
     """
-    with reading(npz_path, "transform"):
+    with result_file_errors(npz_path, "transform"):
         data = read_npz(npz_path)
         values: dict[str, Any] = {name: data[name] for name in _ARRAYS}
         quality = json.loads(data["quality"].tobytes())

@@ -1,4 +1,4 @@
-"""What all OME-Zarr images here share: metadata, chunked levels, writing whole or not at all.
+"""What all OME-Zarr images share: metadata, chunked levels, atomic writing.
 
 Metadata follow OME-NGFF 0.4 (Zarr v2, read by today's viewers) or 0.5 (Zarr v3).
 """
@@ -31,7 +31,7 @@ ATTRIBUTES_KEY = "tilewright"
 
 
 def _end_writes() -> None:
-    """Wait for what Zarr still writes: after the error of one write it leaves the others alone."""
+    """Wait for pending writes: Zarr does not cancel them after the error of one."""
 
     async def end() -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -62,7 +62,7 @@ def multiscales(
     omero : dict, optional
         Channel names and display windows.
     """
-    described = [
+    axis_items = [
         {"name": axis, "type": "channel"}
         if axis == "c"
         else {"name": axis, "type": "space", "unit": "micrometer"}
@@ -76,7 +76,7 @@ def multiscales(
             shift = [(s - s0) / 2 for s, s0 in zip(scale, scales[0], strict=True)]
             transforms.append({"type": "translation", "translation": shift})
         datasets.append({"path": str(level), "coordinateTransformations": transforms})
-    image = {"name": name, "axes": described, "datasets": datasets}
+    image = {"name": name, "axes": axis_items, "datasets": datasets}
     ome: dict[str, Any] = {"multiscales": [image]}
     if omero is not None:
         ome["omero"] = omero
@@ -86,8 +86,8 @@ def multiscales(
     return ome
 
 
-class Stored(NamedTuple):
-    """An OME-Zarr image: OME-NGFF's attributes, levels, pixel size along the axes, own numbers."""
+class OmeZarrImage(NamedTuple):
+    """OME-NGFF's attributes, levels, pixel size along the axes, and tilewright's attributes."""
 
     ome: dict[str, Any]
     levels: tuple[Any, ...]
@@ -95,7 +95,7 @@ class Stored(NamedTuple):
     attributes: dict[str, Any]
 
 
-def open_store(path: Path, axes: str) -> Stored:
+def open_store(path: Path, axes: str) -> OmeZarrImage:
     """Open an existing OME-Zarr image for reading.
 
     Raises
@@ -112,20 +112,20 @@ def open_store(path: Path, axes: str) -> Stored:
     if not isinstance(ome, dict) or "multiscales" not in ome:
         raise ResultFileError(f"{group.store_path} is not an OME-Zarr image: it has no multiscales")
     image = ome["multiscales"][0]
-    found = "".join(axis["name"] for axis in image["axes"])
-    if found != axes:
-        raise ResultFileError(f"{path} has axes {found}, where {axes} are read")
+    stored_axes = "".join(axis["name"] for axis in image["axes"])
+    if stored_axes != axes:
+        raise ResultFileError(f"{path} has axes {stored_axes}, expected {axes}")
     try:
         levels = tuple(group[dataset["path"]] for dataset in image["datasets"])
     except KeyError as error:
         raise ResultFileError(f"{path} lacks a part ({error}); make the image again") from error
     scale_um = image["datasets"][0]["coordinateTransformations"][0]["scale"]
-    return Stored(ome, levels, scale_um, attributes.get(ATTRIBUTES_KEY, {}))
+    return OmeZarrImage(ome, levels, scale_um, attributes.get(ATTRIBUTES_KEY, {}))
 
 
 @contextlib.contextmanager
 def create_store(path: Path, version: OmeZarrVersion) -> Iterator[zarr.Group]:
-    """Give an empty Zarr group of the format that ``version`` of OME-NGFF asks for.
+    """Yield an empty Zarr group of the format of ``version`` of OME-NGFF.
 
     It has a temporary name until the block succeeds, as with ``atomic_path``.
     """
@@ -148,8 +148,8 @@ def create_level(
 ) -> StoreWriter:
     """Create one level: planes cut into ``chunk_px`` squares, blosc-lz4.
 
-    Of 12 codecs it cost least in CPU time and transfer; bytes are shuffled but for floats, which
-    hold many zeros and so take 5 to 24 % less without.
+    Of 12 codecs it cost least in CPU time and transfer; bytes are shuffled except floats, which
+    hold many zeros and take 5 to 24 % less without.
     """
     v2 = group.metadata.zarr_format == 2
     shuffled = dtype.kind in "ui"
@@ -179,15 +179,13 @@ def create_level(
 class StoreWriter:
     """One array of planes that many threads may write at once.
 
-    Blocks that cover whole chunks are written in parallel. Blocks that share a chunk with
-    other blocks are correct too, but wait for one another: such a chunk is read, changed
-    and written back.
+    Blocks that cover whole chunks are written in parallel. Blocks that share a chunk take a
+    lock: such a chunk is read, changed and written back.
 
     Attributes
     ----------
     attributes : dict
-        Of the full resolution: stored with the image when it is closed; numbers, strings, lists
-        of them.
+        Numbers, strings and lists of them, stored with the full resolution when it is closed.
     """
 
     def __init__(self, array: Any) -> None:
@@ -248,7 +246,7 @@ def describe(
     Raises
     ------
     ResultFileError
-        A number is not finite, or a value has no form in JSON; ``path`` names the image.
+        A number is not finite, or a value cannot be JSON; ``path`` names the image.
     """
     try:
         text = json.dumps(attributes, allow_nan=False, default=lambda value: value.tolist())
@@ -260,15 +258,15 @@ def describe(
 
 
 def link_chunks(source: tuple[Any, int], target: tuple[Any, int]) -> None:
-    """Give the chunks of a plane of an array to a plane of another of the same form.
+    """Link the chunks of a plane of an array into a plane of another of the same shape.
 
-    They are hard links, which take no space; copies where the file system knows none.
+    They are hard links, which take no space; copies where the file system has none.
     """
     shutil.copytree(_folder(*source), _folder(*target), copy_function=_link_or_copy)
 
 
 def _folder(array: Any, plane: int) -> Path:
-    """Return where the chunks of a plane of an array (plane, y, x) lie."""
+    """Return the folder of the chunks of a plane of an array (plane, y, x)."""
     key = array.metadata.encode_chunk_key((plane, 0, 0))
     return Path(array.store.root, array.path, key).parent.parent
 

@@ -1,1 +1,1 @@
-"""TIFF files as such: headers of pages, metadata, and whether pixels can be counts."""
+"""TIFF files: headers of pages, OME-XML and other metadata, and accepted pixel types."""

@@ -1,4 +1,4 @@
-"""What TIFFs tell of themselves beside their pixels."""
+"""Metadata of TIFF files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _U = TypeVar("_U")
 
 
 def of_tiff(path: str, read: Callable[[Any], _T], unknown: _U) -> _T | _U:
-    """Return what ``read`` finds in the open file, ``unknown`` where it is no readable TIFF.
+    """Return what ``read`` returns for the open file, ``unknown`` where it is no readable TIFF.
 
-    The check of headers names such a file.
+    The check of headers reports such a file.
     """
     import tifffile
 
@@ -32,9 +32,9 @@ def imagej_unit(imagej: Mapping[str, Any] | None) -> str:
 
 
 def pixel_um(page: Any, unit: str) -> tuple[float | None, float | None]:
-    """Return the size (y, x) that the resolution tags tell, None where it is no microscope's.
+    """Return the pixel size (y, x) in the resolution tags, None where it is no microscope's.
 
-    ``unit`` is ImageJ's, which counts more than that of the tags.
+    ``unit`` is ImageJ's, which takes precedence over that of the tags.
     """
     unit_um = {2: 25_400.0, 3: 1e4}.get(page.tags.valueof("ResolutionUnit", 2))
     if unit in MICROMETRES:
@@ -42,7 +42,7 @@ def pixel_um(page: Any, unit: str) -> tuple[float | None, float | None]:
 
     def size_um(tag: str) -> float | None:
         dots, per = page.tags.valueof(tag, (0, 1))
-        found = unit_um * per / dots if unit_um and dots else 0.0
-        return round(found, 6) if 0 < found < _LARGEST_PIXEL_UM else None
+        value = unit_um * per / dots if unit_um and dots else 0.0
+        return round(value, 6) if 0 < value < _LARGEST_PIXEL_UM else None
 
     return size_um("YResolution"), size_um("XResolution")

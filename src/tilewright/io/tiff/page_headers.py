@@ -2,7 +2,7 @@
 
 Written for checking tens of thousands of files before a workflow starts: a fifth of the
 time of a full TIFF reader, no import, and a file whose chain of pages breaks off is an
-error here, where readers log it and go on with fewer pages.
+error here, where readers log it and continue with fewer pages.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def read_page_headers(stream: BinaryIO, size_bytes: int) -> list[PageHeader]:
     try:
         form, offset = _read_start(stream.read(16))
         pages = []
-        seen = set()
+        offsets = set()
         while offset:
-            if offset in seen:
-                raise BrokenTiffError("is damaged (its pages run in a circle)")
-            seen.add(offset)
+            if offset in offsets:
+                raise BrokenTiffError("is damaged (its chain of pages is a loop)")
+            offsets.add(offset)
             tags, offset = _read_directory(stream, form, offset)
             pages.append(_page(tags))
     except (struct.error, OverflowError) as error:
@@ -74,7 +74,7 @@ def read_page_headers(stream: BinaryIO, size_bytes: int) -> list[PageHeader]:
         ) from error
     end = max(page.end for page in pages)
     if end > size_bytes:
-        raise BrokenTiffError(f"is truncated ({size_bytes} bytes, its header promises {end})")
+        raise BrokenTiffError(f"is truncated ({size_bytes} bytes, its header declares {end})")
     return pages
 
 

@@ -1,4 +1,4 @@
-"""What one raw file holds, and whether its pixels can be a camera's counts."""
+"""Header of one raw file, and whether its pixels can be a camera's counts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 #: Pixel types that are raw camera counts, and one that is with a scale.
 PIXEL_TYPES, SCALED_TYPE = ("uint8", "uint16"), "float32"
-#: None, LZW, deflate (two numbers) and PackBits; others are asked of the codecs installed.
+#: None, LZW, deflate (two numbers) and PackBits; others depend on the codecs installed.
 _USUAL_COMPRESSION = (1, 5, 8, 32773, 32946)
 _PHOTOMETRIC = {0: "a negative, with white as 0", 3: "numbers of a palette's colours"}
 
 
 class RawHeader(NamedTuple):
-    """What one raw file holds; ``problem`` says why it cannot be used."""
+    """Header of one raw file; ``problem`` is why it cannot be used, "" if it can."""
 
     size_bytes: int
     mtime_ns: int
@@ -33,7 +33,7 @@ def pixel_problem(
     samples, photometric, compression : int
         Values of the TIFF tags 277, 262 and 259.
     types : tuple of str
-        Those that may be.
+        Accepted pixel types.
     """
     if samples != 1:
         return (

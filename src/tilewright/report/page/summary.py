@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.errors import QualityError
-from tilewright.io.results.reading import checked_rows, read_json, reading
+from tilewright.io.results.reading import checked_rows, read_json, result_file_errors
 from tilewright.report.judge import judge_again, read_quality
 from tilewright.report.verdict import Item, worst
 from tilewright.runtime.files import csv_text, write_text_atomic
@@ -103,7 +103,7 @@ def write_trusted_markers(
     ResultFileError
         The summary is not what was written.
     """
-    with reading(qc_json, "summary of quality"):
+    with result_file_errors(qc_json, "summary of quality"):
         rows = checked_rows(read_json(qc_json)["items"], "items", [f.name for f in fields(Item)])
         items = [Item(**row) for row in rows]
     write_text_atomic(output, csv_text(_COLUMNS, trusted_markers(items, channels)))

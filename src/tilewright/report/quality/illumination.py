@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_plane
-from tilewright.io.results.reading import read_json, reading
+from tilewright.io.results.reading import read_json, result_file_errors
 from tilewright.report.figures import new_figure, save_png, show
 from tilewright.report.judge import Files, Findings
 from tilewright.report.verdict import Subject
@@ -24,9 +24,9 @@ CAPTION = (
 
 def findings(subject: Subject, files: Files) -> Findings:
     """Judge the flat-field of one channel by ``flat`` and ``numbers`` of ``illumination``."""
-    with reading(files["flat"], "flat-field"):
+    with result_file_errors(files["flat"], "flat-field"):
         flat = read_plane(files["flat"])
-    with reading(files["numbers"], "record of a flat-field"):
+    with result_file_errors(files["numbers"], "record of a flat-field"):
         found = read_json(files["numbers"])
     ratio, error = found.get("heldout_log_ratio"), found.get("flat_error")
     held_out = f"method {_how(found)}" if ratio is not None else "too few overlaps with tissue"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.npz import read_npz
-from tilewright.io.results.reading import reading
+from tilewright.io.results.reading import result_file_errors
 from tilewright.report.figures import thumbnail
 from tilewright.report.quality.places import FocusScan
 from tilewright.report.quality.rings import REACH_PX, RING_PX, around, bright_objects, raw
@@ -93,6 +93,6 @@ def read_view(path: Path, token: str) -> StitchedView:
     ResultFileError
         The file does not hold it.
     """
-    with reading(path, f"view of channel {token}"):
+    with result_file_errors(path, f"view of channel {token}"):
         found = read_npz(path)
         return StitchedView(**{f.name: found[f"{token}/{f.name}"] for f in fields(StitchedView)})

@@ -13,7 +13,7 @@ from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright.report.palette import BLUE, GREY, RED
-from tilewright.io.inputs.tiles import left_out_tiles
+from tilewright.io.inputs.tiles import excluded_tiles
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
 from tilewright.io.results.reading import read_json
 from tilewright.report.figures import new_figure, plain, save_png
@@ -65,7 +65,7 @@ def findings(subject: Subject, files: Files) -> Findings:
         _precise(positions, main, subject),
         subject.judge("doubtful_tiles", float(doubt.mean()), _named(positions, doubt)),
         _contradicting(edges, residual, subject),
-        _left_out(left_out_tiles(files["manifest"]), len(positions.row), subject),
+        _left_out(excluded_tiles(files["manifest"]), len(positions.row), subject),
     ]
     lens = read_json(files["distortion"])
     numbers = {

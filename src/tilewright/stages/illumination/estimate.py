@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.errors import ProcessingError, RawDataError
-from tilewright.io.conventions.common import readable
+from tilewright.io.formats.common import raw_file_errors
 from tilewright.io.results.illumination import (
     Illumination,
     read_plane,
@@ -292,7 +292,7 @@ def read_files(
     """Return the given flat-field and dark-field, the offset where there is no dark-field."""
     fields: list[Plane | float] = []
     for path in (flat_file, dark_file):
-        with readable(str(path)):
+        with raw_file_errors(str(path)):
             plane = None if path is None else read_plane(path)
         if plane is not None and plane.shape != shape_px:
             raise RawDataError(

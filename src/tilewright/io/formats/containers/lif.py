@@ -1,8 +1,8 @@
 """Leica LIF: tile scans with z, by the library liffile.
 
 An image with a mosaic axis (M) is a region, its tiles are placed by ``TileScanInfo``. Images
-without tiles (overviews, merged scans) are passed over where tile scans are there, and so are
-sections along z (xz) and time series.
+without tiles (overviews, merged scans) are ignored where there are tile scans, as are sections
+along z (xz) and time series.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from liffile import LifFile, LifImage
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import clean_token, positive
-from tilewright.io.conventions.containers import Contents
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.formats.common import clean_token
+from tilewright.io.formats.containers import Contents
+from tilewright.io.numbers import positive
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
 
 _AXES = {"M", "Z", "C", "Y", "X"}
 _M_TO_UM = 1e6
@@ -83,7 +84,7 @@ def _frames(sizes: dict[str, int]) -> list[dict[str, int]]:
 
 
 def _image(scan: Any, tile: int, planes: list[OmePlane], region: str) -> OmeImage:
-    """Return one tile of a scan in the terms of OME."""
+    """Return one tile of a scan in OME's terms."""
     y_um, x_um = _position_um(scan, tile)
     return OmeImage(
         _channels(scan),
@@ -118,11 +119,11 @@ def _step_um(scan: Any, axis: str) -> float | None:
 
 
 def _channels(scan: Any) -> list[OmeChannel]:
-    """Return what the camera's channel list tells, or the names of the colour tables."""
+    """Return the camera's list of channels, or the names of the colour tables."""
     count = scan.sizes.get("C", 1)
-    told = list(scan.xml_element.iter("WideFieldChannelInfo"))
-    if len(told) == count:
-        return [_camera_channel(item) for item in told]
+    elements = list(scan.xml_element.iter("WideFieldChannelInfo"))
+    if len(elements) == count:
+        return [_camera_channel(item) for item in elements]
     names = [item.get("LUTName") or None for item in scan.xml_element.iter("ChannelDescription")]
     return [OmeChannel(name) for name in (names + [None] * count)[:count]]
 
@@ -138,6 +139,6 @@ def _camera_channel(element: ElementTree.Element) -> OmeChannel:
 
 
 def _objective(scan: Any, name: str) -> float | None:
-    """Return a number of the hardware settings, None where no element tells it."""
-    found = (positive(element.get(name)) for element in scan.xml_element.iter())
-    return next((value for value in found if value), None)
+    """Return a number of the hardware settings, None where no element has it."""
+    values = (positive(element.get(name)) for element in scan.xml_element.iter())
+    return next((value for value in values if value), None)

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import clean_token, walk_images
-from tilewright.io.conventions.described import LocatedImage
-from tilewright.io.conventions.ome_tiff import ome_xml
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, parse_ome_xml
+from tilewright.io.formats.common import clean_token, walk_images
+from tilewright.io.formats.located_images import LocatedImage
+from tilewright.io.formats.ome_tiff import ome_xml
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, parse_ome_xml
 
 _NAMES = (
     re.compile(
@@ -36,7 +36,7 @@ _NUCLEAR = "DAPI"
 
 
 class _File(NamedTuple):
-    """What the name of a file tells; ``scan`` is (cycle, source), such as a stain or a bleach."""
+    """The fields of a file name; ``scan`` is (cycle, source), such as a stain or a bleach."""
 
     scan: tuple[int, str]
     region: str
@@ -48,21 +48,21 @@ class _File(NamedTuple):
 
 
 def parse_name(path: str) -> _File | None:
-    """Return what a path tells, None where its name is another's."""
+    """Return the fields of a file name, None where it is not MACSima's."""
     name = path.rsplit("/", 1)[-1]
-    match = next((found for form in _NAMES if (found := form.match(name))), None)
+    match = next((match for form in _NAMES if (match := form.match(name))), None)
     if match is None:
         return None
-    told = match.groupdict()
-    colour = clean_token(told["filter"])
-    marker = _NUCLEAR if colour == _NUCLEAR else told["marker"]
+    fields = match.groupdict()
+    filter_name = clean_token(fields["filter"])
+    marker = _NUCLEAR if filter_name == _NUCLEAR else fields["marker"]
     return _File(
-        (int(told["cycle"]), told["source"]),
-        f"R{int(told['rack'])}-{clean_token(told['well'])}-ROI{int(told['roi'])}",
-        int(told["field"]),
-        colour,
+        (int(fields["cycle"]), fields["source"]),
+        f"R{int(fields['rack'])}-{clean_token(fields['well'])}-ROI{int(fields['roi'])}",
+        int(fields["field"]),
+        filter_name,
         marker,
-        float(told["exposure"] or 0),
+        float(fields["exposure"] or 0),
         path,
     )
 
@@ -71,27 +71,27 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     """Return the fields of every scan as tiles; racks, wells and ROIs are regions.
 
     Each scan (a stain, or a bleach before it) is a cycle, in the order of cycle and source. Of
-    several exposures of a filter the longest counts.
+    several exposures of a filter the longest is read.
 
     Raises
     ------
     RawDataError
         A field has no stage position.
     """
-    files = [found for path in walk_images(raw_dir) if (found := parse_name(path))]
+    files = [file for path in walk_images(raw_dir) if (file := parse_name(path))]
     scans = sorted({file.scan for file in files})
     tiles: dict[tuple[tuple[int, str], str, int], list[_File]] = defaultdict(list)
     for file in files:
         tiles[file.scan, file.region, file.field].append(file)
-    kept = {scan: _channels(file for file in files if file.scan == scan) for scan in scans}
-    described = {scan: [_described(file) for file in kept[scan].values()] for scan in scans}
+    files_of = {scan: _channels(file for file in files if file.scan == scan) for scan in scans}
+    channels = {scan: [_channel(file) for file in files_of[scan].values()] for scan in scans}
     located = []
     for (scan, region, _), members in sorted(tiles.items()):
         path = min(file.path for file in members)
         image = replace(
-            _place(path),
-            channels=described[scan],
-            planes=_planes(members, kept[scan]),
+            _field_image(path),
+            channels=channels[scan],
+            planes=_planes(members, files_of[scan]),
             region=region,
         )
         located.append(LocatedImage(scans.index(scan) + 1, path, image))
@@ -100,24 +100,24 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
 
 def _channels(files: Iterable[_File]) -> dict[str, _File]:
     """Return a file of the longest exposure of every filter, the nuclear one first."""
-    found: dict[str, _File] = {}
+    longest: dict[str, _File] = {}
     for file in sorted(files, key=lambda file: (file.filter != _NUCLEAR, file.filter)):
-        best = found.get(file.filter)
+        best = longest.get(file.filter)
         if best is None or file.exposure_ms > best.exposure_ms:
-            found[file.filter] = file
-    return found
+            longest[file.filter] = file
+    return longest
 
 
-def _place(path: str) -> OmeImage:
-    """Return what a file tells of its field: where it lies and how large its pixels are."""
+def _field_image(path: str) -> OmeImage:
+    """Return stage position and pixel size of a field."""
     xml = ome_xml(path)
-    told = parse_ome_xml(xml, path)[0] if xml else None
-    if told is None or told.y is None:
+    image = parse_ome_xml(xml, path)[0] if xml else None
+    if image is None or image.y is None:
         raise RawDataError(
-            f"{path}: its OME-XML has no StageLabel, which tells where the field lies; export "
-            "the raw tiles again, or use the convention pattern"
+            f"{path}: its OME-XML has no StageLabel with the position of the field; export the "
+            "raw tiles again, or use acquisition.convention 'pattern'"
         )
-    return told
+    return image
 
 
 def _planes(members: list[_File], channels: dict[str, _File]) -> list[OmePlane]:
@@ -129,7 +129,7 @@ def _planes(members: list[_File], channels: dict[str, _File]) -> list[OmePlane]:
     ]
 
 
-def _described(file: _File) -> OmeChannel:
+def _channel(file: _File) -> OmeChannel:
     xml = ome_xml(file.path)
-    told = parse_ome_xml(xml, file.path)[0].channels[0] if xml else None
-    return OmeChannel(file.marker, told and told.emission_nm, file.exposure_ms or None)
+    channel = parse_ome_xml(xml, file.path)[0].channels[0] if xml else None
+    return OmeChannel(file.marker, channel and channel.emission_nm, file.exposure_ms or None)

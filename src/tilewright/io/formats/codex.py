@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from tilewright.io.conventions.common import RawPlane, ScanOptions, list_folder, rebase_z
+from tilewright.io.formats.common import RawPlane, ScanOptions, list_folder, rebase_z
 
 _FOLDER = re.compile(r"(?i)^cyc0*(\d+)(?:_reg0*(\d+).*)?$")
 _FILE = re.compile(r"(?i)^(?:(.*)_)?0*(\d+)_Z0*(\d+)_CH0*(\d+)\.tiff?$")
-#: Where the cycle folders may be, seen from the folder that the user names.
+#: Where the cycle folders may be, relative to the raw folder.
 _ROOTS = ((), ("data", "raw"), ("raw",), ("data",))
 
 

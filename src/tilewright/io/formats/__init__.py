@@ -1,4 +1,4 @@
-"""Naming conventions of microscopes: a raw folder in, :class:`RawPlane` out."""
+"""Raw formats, by names of files or by their metadata: a folder in, :class:`RawPlane` out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions import (
+from tilewright.io.formats import (
     codex,
     containers,
     cv8000,
@@ -21,18 +21,18 @@ from tilewright.io.conventions import (
     phenix,
     stitched,
 )
-from tilewright.io.conventions.common import RawPlane, ScanOptions
-from tilewright.io.conventions.described import LocatedImage, place
+from tilewright.io.formats.common import RawPlane, ScanOptions
+from tilewright.io.formats.located_images import LocatedImage, raw_planes
 
-#: Conventions of names.
+#: Values of ``acquisition.convention`` by which file names describe planes.
 _SCANNERS = {
     "codex": codex.scan,
     "pattern": pattern.scan,
     "imagexpress": imagexpress.scan,
     "fiji": fiji.scan,
 }
-#: Conventions whose files tell planes, positions, sizes and channels.
-DESCRIBED: dict[str, Callable[[str], list[LocatedImage]]] = {
+#: Those whose metadata hold planes, positions, sizes and channels.
+SELF_DESCRIBING: dict[str, Callable[[str], list[LocatedImage]]] = {
     "ome_tiff": ome_tiff.read_images,
     "macsima": macsima.read_images,
     "phenix": phenix.read_images,
@@ -46,39 +46,40 @@ DESCRIBED: dict[str, Callable[[str], list[LocatedImage]]] = {
 def scan(
     convention: str, raw_dir: str | os.PathLike[str], options: ScanOptions | None = None
 ) -> list[RawPlane]:
-    """Return every plane that ``convention`` finds below ``raw_dir``, of all regions.
+    """Return every plane below ``raw_dir``, of all regions.
 
     Only names are read, except with ``fiji`` (``TileConfiguration.txt``), ``imagexpress`` (the
     metadata of a file per site), ``pattern`` without ``{channel}`` (one file) and the conventions
-    in :data:`DESCRIBED`. Files that do not fit the convention are passed over.
+    in :data:`SELF_DESCRIBING`. Files of other names are ignored.
 
     Raises
     ------
     RawDataError
-        The folder is absent or cannot be read, or the convention's own files are wrong.
+        The folder is absent or cannot be read, or its metadata are invalid.
     """
     folder = str(Path(raw_dir).resolve())
     if not Path(folder).is_dir():
         raise RawDataError(f"{raw_dir} is not a folder; correct raw_dir in the samples table")
     options = options or ScanOptions()
-    if convention in DESCRIBED:
-        return place(DESCRIBED[convention](folder), options)
+    if convention in SELF_DESCRIBING:
+        return raw_planes(SELF_DESCRIBING[convention](folder), options)
     return _SCANNERS[convention](folder, options)
 
 
-def names_tell(convention: str, pattern: str | None) -> bool:
-    """Return whether :func:`scan` reads names alone, and opens no file."""
+def reads_names_only(convention: str, pattern: str | None) -> bool:
+    """Return whether :func:`scan` reads file names only."""
     return convention == "codex" or (convention == "pattern" and "{channel" in (pattern or ""))
 
 
 def numbers_tiles(convention: str, raw_dir: str | os.PathLike[str], pattern: str | None) -> bool:
-    """Return whether tiles are known by their number, so that ``layout`` places them."""
+    """Return whether tiles have numbers only, so that ``layout`` gives their places."""
     if convention == "imagexpress":
-        return not imagexpress.tells_positions(str(Path(raw_dir).resolve()))
+        return not imagexpress.has_stage_positions(str(Path(raw_dir).resolve()))
     return convention == "codex" or "{tile" in (pattern or "")
 
 
-def described_images(convention: str, raw_dir: str | os.PathLike[str]) -> list[LocatedImage] | None:
-    """Return what the files tell of themselves, None for a convention of names."""
-    read = imagexpress.read_images if convention == "imagexpress" else DESCRIBED.get(convention)
+def read_images(convention: str, raw_dir: str | os.PathLike[str]) -> list[LocatedImage] | None:
+    """Return the images that the files' metadata describe, None where only names do."""
+    readers = {**SELF_DESCRIBING, "imagexpress": imagexpress.read_images}
+    read = readers.get(convention)
     return read(str(Path(raw_dir).resolve())) if read else None

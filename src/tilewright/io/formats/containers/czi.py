@@ -18,9 +18,9 @@ from aicspylibczi import CziFile
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import positive
-from tilewright.io.conventions.containers import Contents
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.formats.containers import Contents
+from tilewright.io.numbers import positive
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
 
 _DTYPES = {"gray8": "uint8", "gray16": "uint16"}
 _M_TO_UM, _NS_TO_MS = 1e6, 1e-6
@@ -39,9 +39,7 @@ class Czi:
             )
         dims = self._file.get_dims_shape()
         if max(part.get("T", (0, 1))[1] for part in dims) > 1:
-            raise RawDataError(
-                f"{path} is a time series, which is no cycle; save one file per cycle"
-            )
+            raise RawDataError(f"{path} is a time series; save one file per cycle")
         self._channels = max(part.get("C", (0, 1))[1] for part in dims)
         self._planes = max(part.get("Z", (0, 1))[1] for part in dims)
         self._mosaic = bool(self._file.is_mosaic())
@@ -53,9 +51,9 @@ class Czi:
         place, z = divmod(page, self._planes)
         place, channel = divmod(place, self._channels)
         scene, mosaic, _, _, _, _ = self._boxes[place]
-        where = {"S": scene, "M": mosaic, "C": channel, "Z": z}
-        known = {axis: at for axis, at in where.items() if axis in self._file.dims}
-        plane, _ = self._file.read_image(**known)
+        index = {"S": scene, "M": mosaic, "C": channel, "Z": z}
+        index = {axis: at for axis, at in index.items() if axis in self._file.dims}
+        plane, _ = self._file.read_image(**index)
         return np.asarray(plane).reshape(plane.shape[-2:])
 
     def _places(self) -> list[tuple[int, int, int, int, int, int]]:
@@ -66,11 +64,11 @@ class Czi:
             if self._mosaic
             else self._file.get_all_tile_bounding_boxes(**first)
         )
-        found = []
+        places = []
         for tile, box in boxes.items():
             at = tile.dimension_coordinates
-            found.append((at.get("S", 0), at.get("M", 0), box.y, box.x, box.h, box.w))
-        return sorted(found)
+            places.append((at.get("S", 0), at.get("M", 0), box.y, box.x, box.h, box.w))
+        return sorted(places)
 
     def _contents(self, path: str) -> Contents:
         sizes = {(height, width) for _, _, _, _, height, width in self._boxes}
@@ -80,7 +78,7 @@ class Czi:
                 "(ZEN: without stitching or cropping)"
             )
         ((height, width),) = sizes
-        told = _told(self._file.meta, self._channels)
+        template = _metadata(self._file.meta, self._channels)
         images = []
         for number, (scene, _, y, x, _, _) in enumerate(self._boxes):
             first = number * self._channels
@@ -90,19 +88,19 @@ class Czi:
                 for z in range(self._planes)
             ]
             region = str(scene + 1) if self._mosaic else "1"
-            images.append(replace(told, planes=planes, y=float(y), x=float(x), region=region))
+            images.append(replace(template, planes=planes, y=float(y), x=float(x), region=region))
         return Contents(images, height, width, _DTYPES[self._file.pixel_type])
 
 
-def _told(root: ElementTree.Element, channels: int) -> OmeImage:
-    """Return what a CZI's XML tells of every tile, in the terms of OME."""
+def _metadata(root: ElementTree.Element, channels: int) -> OmeImage:
+    """Return the metadata that all tiles of a CZI share, in OME's terms."""
     metres = {
         item.get("Id"): positive(item.findtext("Value"))
         for item in root.iterfind(".//Scaling//Distance")
     }
     x_um, y_um, z_um = (round((metres.get(axis) or 0) * _M_TO_UM, 9) or None for axis in "XYZ")
-    found = root.findall(".//Information/Image/Dimensions/Channels/Channel")
-    described = [_channel(element) for element in found[:channels]]
+    elements = root.findall(".//Information/Image/Dimensions/Channels/Channel")
+    described = [_channel(element) for element in elements[:channels]]
     return OmeImage(
         described + [OmeChannel()] * (channels - len(described)),
         position_in_px=True,

@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import cycle_number, own_or_below, positive
-from tilewright.io.conventions.described import ListedPlane, LocatedImage, number_cycles, tiles
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.formats.common import cycle_number, find_in_or_below
+from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
+from tilewright.io.numbers import positive
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
 
 INDEX_NAME = "NDTiff.index"
 _TILES, _REDUCED = "Full resolution", "Downsampled_x"
-#: Axes that tell the tile; the others are channel and z.
+#: Axes of tiles; the others are channel and z.
 _TILE_AXES = ("position", "row", "column")
 _KNOWN = {*_TILE_AXES, "channel", "z"}
-#: Names of the stage position in the metadata of an image; the first that is there counts.
+#: Names of the stage position in the metadata of an image; the first that is present is read.
 _POSITION = (
     "{}PositionUm",
     "{}Position_um",
@@ -50,13 +51,13 @@ def find_datasets(raw_dir: str) -> list[str]:
     Raises
     ------
     RawDataError
-        Only reduced levels of a data set are there.
+        Only reduced levels of a data set are present.
     """
-    return own_or_below(raw_dir, _tiles_folder)
+    return find_in_or_below(raw_dir, _tiles_folder)
 
 
 def _tiles_folder(folder: str) -> str | None:
-    """Return where the tiles of a data set are; None where ``folder`` is none."""
+    """Return the folder of the tiles of a data set; None where ``folder`` is no data set."""
     path = Path(folder)
     if (path / _TILES / INDEX_NAME).is_file():
         return f"{folder}/{_TILES}"
@@ -65,7 +66,7 @@ def _tiles_folder(folder: str) -> str | None:
     if reduced:
         raise RawDataError(
             f"{reduced[0]} is a reduced level of an NDTiff data set, no raw data; copy the folder "
-            f"{_TILES!r} of that data set, with its {INDEX_NAME}, beside it and name the folder "
+            f"{_TILES!r} of that data set, with its {INDEX_NAME}, next to it and name the folder "
             f"that holds both ({reduced[0].parent})"
         )
     return folder if (path / INDEX_NAME).is_file() else None
@@ -77,9 +78,9 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     Raises
     ------
     RawDataError
-        A data set cannot be read, or has axes that tiles of a cycle have not.
+        A data set cannot be read, or has other axes than tile, channel and z.
     """
-    described = []
+    files = []
     for folder in find_datasets(raw_dir):
         index = f"{folder}/{INDEX_NAME}"
         try:
@@ -88,12 +89,12 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
             raise RawDataError(f"{index}: the data set cannot be read ({error})") from error
         path = Path(folder)
         name = path.parent.name if path.name == _TILES else path.name
-        described.append((cycle_number(name), index, images))
-    return number_cycles(described)
+        files.append((cycle_number(name), index, images))
+    return number_cycles(files)
 
 
 def read_index(path: Path) -> list[IndexEntry]:
-    """Return the entries of an index; one that was cut off while it was written is the end."""
+    """Return the entries of an index, up to one that is truncated."""
     from tifffile import read_ndtiff_index
 
     entries = []
@@ -113,40 +114,41 @@ def _tiles(folder: Path) -> list[OmeImage]:
     pages = _pages(entries)
     depths = sorted({entry.axes.get("z", 0) for entry in entries})
     channels: dict[Any, dict[str, Any]] = {}
-    places: dict[tuple[Any, ...], dict[str, Any]] = {}
-    listed = []
+    metadata_of_tile: dict[tuple[Any, ...], dict[str, Any]] = {}
+    planes = []
     for entry in entries:
         channel, z = entry.axes.get("channel", 0), entry.axes.get("z", 0)
-        place = tuple(entry.axes.get(name, 0) for name in _TILE_AXES)
-        if channel not in channels or place not in places:
+        tile = tuple(entry.axes.get(name, 0) for name in _TILE_AXES)
+        if channel not in channels or tile not in metadata_of_tile:
             metadata = _metadata(folder / entry.file, entry)
             channels.setdefault(channel, metadata)
-            places.setdefault(place, metadata)
+            metadata_of_tile.setdefault(tile, metadata)
         page = pages[entry.file, entry.pixel_offset]
-        y_um, x_um = (_position_um(places[place], axis) for axis in "YX")
+        y_um, x_um = (_position_um(metadata_of_tile[tile], axis) for axis in "YX")
         plane = OmePlane(list(channels).index(channel), depths.index(z), page, entry.file)
-        listed.append(ListedPlane("1", place, y_um, x_um, plane))
+        planes.append(ListedPlane("1", tile, y_um, x_um, plane))
     summary = _summary(folder / entries[0].file)
-    size = next(iter(places.values())).get("PixelSizeUm")
+    size = next(iter(metadata_of_tile.values())).get("PixelSizeUm")
     pixel_um = positive(str(size)) or positive(str(summary.get("PixelSize_um")))
-    told = OmeImage(
+    template = OmeImage(
         [
             OmeChannel(
                 name if isinstance(name, str) else None,
                 None,
-                positive(str(told.get("Exposure"))) or positive(str(told.get("Exposure-ms"))),
+                positive(str(metadata.get("Exposure")))
+                or positive(str(metadata.get("Exposure-ms"))),
             )
-            for name, told in channels.items()
+            for name, metadata in channels.items()
         ],
         pixel_um=pixel_um,
         pixel_y_um=pixel_um,
         z_step_um=positive(str(summary.get("z-step_um"))),
     )
-    return tiles(listed, told)
+    return tiles(planes, template)
 
 
 def _pages(entries: list[IndexEntry]) -> dict[tuple[str, int], int]:
-    """Return the page of each image by (file, offset): pages follow each other on the disk."""
+    """Return the page of each image by (file, offset): pages are in the order of offsets."""
     files: dict[str, list[int]] = {}
     for entry in entries:
         files.setdefault(entry.file, []).append(entry.pixel_offset)
@@ -161,24 +163,24 @@ def _summary(path: Path) -> dict[str, Any]:
     from tifffile import read_micromanager_metadata
 
     with path.open("rb") as stream:
-        told = read_micromanager_metadata(stream)
-    version = told.get("MajorVersion", 1)
+        metadata = read_micromanager_metadata(stream)
+    version = metadata.get("MajorVersion", 1)
     if version not in (2, 3):
         raise ValueError(
             f"{path.name} is of version {version}, and versions 2 and 3 are read; save it "
             "again with Micro-Manager 2.0 or Pycro-Manager"
         )
-    found: dict[str, Any] = told["Summary"]
-    return found
+    summary: dict[str, Any] = metadata["Summary"]
+    return summary
 
 
 def _metadata(path: Path, entry: IndexEntry) -> dict[str, Any]:
     with path.open("rb") as stream:
         stream.seek(entry.metadata_offset)
-        found: dict[str, Any] = json.loads(stream.read(entry.metadata_length))
-        return found
+        metadata: dict[str, Any] = json.loads(stream.read(entry.metadata_length))
+        return metadata
 
 
 def _position_um(metadata: Mapping[str, Any], axis: str) -> float | None:
-    found = (metadata.get(name.format(axis)) for name in _POSITION)
-    return next((float(value) for value in found if value is not None), None)
+    values = (metadata.get(name.format(axis)) for name in _POSITION)
+    return next((float(value) for value in values if value is not None), None)

@@ -1,8 +1,7 @@
-"""What every naming convention yields: one :class:`RawPlane` per plane of raw data."""
+"""What every raw format yields, one :class:`RawPlane` per plane, and what their readers share."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import struct
@@ -14,12 +13,12 @@ from typing import NamedTuple
 from tilewright.errors import RawDataError
 from tilewright.io.tiff.metadata import of_tiff
 
-#: Beside the manifests: the folder below which their paths lie.
+#: Next to the manifests: the folder that their paths are relative to.
 RAW_DIR_FILE = "raw_dir.txt"
 #: Suffixes of plain TIFFs and OME-TIFFs.
 TIFF = (".tif", ".tiff")
 #: What readers and codecs raise on damaged files: errors of their own are of these, too.
-DAMAGED = (
+DAMAGE_ERRORS = (
     *(OSError, ValueError, LookupError, RuntimeError, TypeError, EOFError),
     *(struct.error, SyntaxError),  # as of broken XML
 )
@@ -27,8 +26,8 @@ _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\
 
 
 @contextmanager
-def readable(name: str) -> Iterator[None]:
-    """Name the file in what its damaged content raises; errors of raw data stay as they are.
+def raw_file_errors(name: str) -> Iterator[None]:
+    """Raise what a damaged file causes as RawDataError that names it.
 
     Raises
     ------
@@ -39,7 +38,7 @@ def readable(name: str) -> Iterator[None]:
         yield
     except RawDataError:
         raise
-    except DAMAGED as error:
+    except DAMAGE_ERRORS as error:
         what = f"no {error}" if isinstance(error, KeyError) else error
         raise RawDataError(f"{name} cannot be read ({what}); copy it again") from error
 
@@ -69,14 +68,14 @@ class RawPlane(NamedTuple):
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """How raw files are named and laid out; None is "not given", and read from the files.
+    """How raw files are named and laid out; None is read from the files.
 
     Parameters
     ----------
     pattern : str, optional
         File pattern relative to the raw folder, for the convention ``pattern``.
     region : str, optional
-        Which region (or well) of the raw folder is meant.
+        Region (or well) of the raw folder to read.
     rows, cols : int, optional
         Size of the tile grid.
     layout : str
@@ -116,7 +115,7 @@ def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                # Hidden are also the files that a Mac leaves beside each.
+                # macOS leaves a hidden file next to each.
                 if entry.name.startswith("."):
                     continue
                 if entry.name.lower().endswith(suffixes):
@@ -134,16 +133,16 @@ def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str
 def cycle_folders(folder: str) -> list[tuple[int | None, str]]:
     """Return the folders that may hold images: itself, and its folders named by a cycle."""
     folders, _ = list_folder(folder)
-    found: list[tuple[int | None, str]] = [(None, folder)]
+    cycles: list[tuple[int | None, str]] = [(None, folder)]
     for name in folders:
         cycle = cycle_number(name)
         if cycle is not None:
-            found.append((cycle, f"{folder}/{name}"))
-    return found
+            cycles.append((cycle, f"{folder}/{name}"))
+    return cycles
 
 
 def cycle_number(name: str) -> int | None:
-    """Return the cycle that a file or folder name tells.
+    """Return the cycle in a file or folder name.
 
     >>> cycle_number("cycle02"), cycle_number("s1_Cyc3_a.tif"), cycle_number("recycled")
     (2, 3, None)
@@ -155,7 +154,7 @@ def cycle_number(name: str) -> int | None:
 def cycle_files(raw_dir: str, suffixes: tuple[str, ...]) -> list[tuple[int | None, str]]:
     """Return (cycle, path) of the files in ``raw_dir`` and its cycle folders, by suffix and name.
 
-    The cycle is that of the folder, or else the one that the file's name tells.
+    The cycle is that of the folder, else that of the file name.
     """
     return [
         (cycle_number(name) if cycle is None else cycle, f"{folder}/{name}")
@@ -164,16 +163,16 @@ def cycle_files(raw_dir: str, suffixes: tuple[str, ...]) -> list[tuple[int | Non
     ]
 
 
-def own_or_below(raw_dir: str, find: Callable[[str], str | None]) -> list[str]:
-    """Return what ``find`` finds in ``raw_dir`` itself, or else in each folder in it, by name."""
-    if own := find(raw_dir):
-        return [own]
+def find_in_or_below(raw_dir: str, find: Callable[[str], str | None]) -> list[str]:
+    """Return what ``find`` returns for ``raw_dir``, or else for each folder in it, by name."""
+    if result := find(raw_dir):
+        return [result]
     folders = (f"{raw_dir}/{name}" for name in list_folder(raw_dir)[0])
-    return [found for folder in folders if (found := find(folder))]
+    return [result for folder in folders if (result := find(folder))]
 
 
 def natural_key(path: str) -> list[tuple[int, str]]:
-    """Return what sorts names as people count: ``R2`` before ``R10``.
+    """Return the key of natural sort order: ``R2`` before ``R10``.
 
     >>> sorted(["R10.czi", "R2.czi"], key=natural_key)
     ['R2.czi', 'R10.czi']
@@ -191,27 +190,8 @@ def clean_token(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
 
 
-def finite(text: str | None, unit: str = "") -> float | None:
-    """Return the number that a text is, with or without its unit; None where it is no number.
-
-    >>> finite("-2.5E-07"), finite("461 nm", "nm"), finite("5 mm"), finite("NaN"), finite(None)
-    (-2.5e-07, 461.0, None, None, None)
-    """
-    try:
-        value = float((text or "").strip().removesuffix(unit))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def positive(text: str | None, unit: str = "") -> float | None:
-    """Return a number above 0; None for others, which microscopes write for "not known"."""
-    value = finite(text, unit)
-    return value if value is not None and value > 0 else None
-
-
 def rebase_z(planes: Iterable[RawPlane]) -> list[RawPlane]:
-    """Let z count from 0 in file names that count from 1 (or from elsewhere)."""
+    """Return the planes with z counted from 0, wherever their file names start."""
     planes = list(planes)
     first = min((plane.z for plane in planes if plane.z is not None), default=0)
     if first == 0:
@@ -220,10 +200,10 @@ def rebase_z(planes: Iterable[RawPlane]) -> list[RawPlane]:
 
 
 def split_hyperstacks(planes: list[RawPlane]) -> list[RawPlane]:
-    """Let ImageJ hyperstacks of several channels be a channel each, numbered from 1.
+    """Split the pages of ImageJ hyperstacks into channels, numbered from 1.
 
-    The first file tells for all; its channels run fastest, then its z-planes. Planes whose names
-    tell a channel, or z-planes of their own, are returned as they are.
+    The first file's metadata apply to all; channels run fastest, then z-planes. Planes whose names
+    hold a channel or z are returned unchanged.
 
     Raises
     ------
@@ -233,8 +213,8 @@ def split_hyperstacks(planes: list[RawPlane]) -> list[RawPlane]:
     if not planes or planes[0].page is not None or {plane.channel for plane in planes} != {"1"}:
         return planes
     path = planes[0].path
-    told = of_tiff(path, lambda tiff: tiff.imagej_metadata, None) or {}
-    frames, channels, slices = (int(told.get(n, 1)) for n in ("frames", "channels", "slices"))
+    imagej = of_tiff(path, lambda tiff: tiff.imagej_metadata, None) or {}
+    frames, channels, slices = (int(imagej.get(n, 1)) for n in ("frames", "channels", "slices"))
     if frames > 1 and channels > 1:
         raise RawDataError(
             f"{path} is a hyperstack of {frames} time points; save one file per cycle"
@@ -253,12 +233,12 @@ def split_hyperstacks(planes: list[RawPlane]) -> list[RawPlane]:
 def select_region(
     planes: list[RawPlane], region: str | None, raw_dir: str | os.PathLike[str]
 ) -> list[RawPlane]:
-    """Return the planes of one region; None is right where there is only one.
+    """Return the planes of one region; None selects the only one.
 
     Raises
     ------
     RawDataError
-        Several regions and none chosen, or one chosen that is not there.
+        Several regions and none selected, or the selected one is absent.
     """
     regions = sorted({plane.region for plane in planes})
     if region is None and len(regions) <= 1:

@@ -13,18 +13,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import (
+from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
     cycle_number,
-    finite,
     list_folder,
-    positive,
     rebase_z,
 )
-from tilewright.io.conventions.described import LocatedImage, place
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.formats.located_images import LocatedImage, raw_planes
+from tilewright.io.numbers import finite, positive
 from tilewright.io.tiff.metadata import of_tiff
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
 
 _FILE = re.compile(
     r"(?i)^.*?(?:_(?P<well>[A-P]\d{2}))?"
@@ -41,40 +40,39 @@ _Site = tuple[int, str, int]
 def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     """Return the planes below ``raw_dir``; sites are tiles, wells are regions.
 
-    A cycle is a folder named so (``cycle2``) or else the time point. What lies beside z-steps,
-    as ``ZStep_0`` or in no such folder, is MetaXpress's projection and left out, and so are
-    thumbnails. Sites are placed by their stage position where the files tell it, else they
-    are known by their number.
+    A cycle is a folder named so (``cycle2``) or else the time point. Files next to z-steps,
+    in ``ZStep_0`` or in no such folder, are MetaXpress's projections and ignored, as are
+    thumbnails. Sites have their stage position where the files hold it, else their number.
 
     Raises
     ------
     RawDataError
-        Some sites tell no position, or sizes are not those of the options.
+        Some sites have no position, or sizes differ from the options.
     """
-    planes = _named(raw_dir)
+    planes = _planes_by_name(raw_dir)
     # A plate has a hundred wells, and each sample is scanned by itself.
-    mine = [plane for plane in planes if options.region in (None, plane.region)] or planes
-    images = _images(mine)
-    return place(images, options) if images else planes
+    of_region = [plane for plane in planes if options.region in (None, plane.region)] or planes
+    images = _images(of_region)
+    return raw_planes(images, options) if images else planes
 
 
 def read_images(raw_dir: str) -> list[LocatedImage]:
-    """Return what MetaXpress tells of every site; nothing where other programs wrote the files.
+    """Return every site by MetaXpress's metadata; nothing where other programs wrote the files.
 
     Raises
     ------
     RawDataError
-        Some sites tell no position.
+        Some sites have no position.
     """
-    return _images(_named(raw_dir))
+    return _images(_planes_by_name(raw_dir))
 
 
-def tells_positions(raw_dir: str) -> bool:
-    """Return whether the files tell where the sites lie."""
-    return any(_told(plane.path) for plane in _named(raw_dir)[:1])
+def has_stage_positions(raw_dir: str) -> bool:
+    """Return whether the files hold stage positions."""
+    return any(_metadata(plane.path) for plane in _planes_by_name(raw_dir)[:1])
 
 
-def _named(raw_dir: str) -> list[RawPlane]:
+def _planes_by_name(raw_dir: str) -> list[RawPlane]:
     planes: list[RawPlane] = []
     _descend(raw_dir, None, None, planes)
     stacks = {_stack(plane) for plane in planes if plane.z}
@@ -110,13 +108,13 @@ def _descend(folder: str, cycle: int | None, z: int | None, planes: list[RawPlan
             )
         )
     for name in folders:
-        step, time, named = _Z.match(name), _TIME.match(name), cycle_number(name)
+        step, time, number = _Z.match(name), _TIME.match(name), cycle_number(name)
         if step:
             _descend(f"{folder}/{name}", cycle, int(step[1]), planes)
-        elif named is not None:
-            _descend(f"{folder}/{name}", named, z, planes)
+        elif number is not None:
+            _descend(f"{folder}/{name}", number, z, planes)
         elif time:
-            # Below a cycle's folder the time point is always 1 and says nothing.
+            # Below a cycle's folder the time point is always 1.
             _descend(f"{folder}/{name}", int(time[1]) if cycle is None else cycle, z, planes)
         elif len(folders) == 1 and not images:
             # MetaXpress stores a plate below its name, the date and a number.
@@ -125,7 +123,7 @@ def _descend(folder: str, cycle: int | None, z: int | None, planes: list[RawPlan
 
 def _images(planes: list[RawPlane]) -> list[LocatedImage]:
     """Return the sites by the metadata of one file each, and of one per channel."""
-    if not planes or not _told(planes[0].path):
+    if not planes or not _metadata(planes[0].path):
         return []
     sites: dict[_Site, list[RawPlane]] = defaultdict(list)
     for plane in planes:
@@ -138,16 +136,16 @@ def _images(planes: list[RawPlane]) -> list[LocatedImage]:
     located = []
     for (cycle, region, _), members in sorted(sites.items()):
         path = members[0].path
-        told = _told(path)
-        if told is None:
+        metadata = _metadata(path)
+        if metadata is None:
             raise RawDataError(
-                f"{path} tells no stage position and pixel size, where {planes[0].path} does; "
+                f"{path} has no stage position and pixel size, but {planes[0].path} has; "
                 "copy it again from the microscope, or move it away"
             )
         image = replace(
-            told.image,
+            metadata.image,
             channels=channels[cycle],
-            planes=[stored for plane in members for stored in _stored(plane, told.pages)],
+            planes=[page for plane in members for page in _pages(plane, metadata.pages)],
             z_step_um=step_um,
             region=region,
         )
@@ -155,7 +153,7 @@ def _images(planes: list[RawPlane]) -> list[LocatedImage]:
     return located
 
 
-def _stored(plane: RawPlane, pages: int) -> list[OmePlane]:
+def _pages(plane: RawPlane, pages: int) -> list[OmePlane]:
     channel = int(plane.channel) - 1
     if plane.z is not None:
         return [OmePlane(channel, plane.z, 0, plane.path)]
@@ -163,14 +161,14 @@ def _stored(plane: RawPlane, pages: int) -> list[OmePlane]:
 
 
 def _channels(planes: Iterable[RawPlane]) -> list[OmeChannel]:
-    """Return what the first file of each wavelength tells, by the number in its name."""
+    """Return the channel of the first file of each wavelength, by the number in its name."""
     first: dict[int, str] = {}
     for plane in planes:
         first.setdefault(int(plane.channel), plane.path)
     channels = [OmeChannel()] * max(first)
     for number, path in first.items():
-        if told := _told(path):
-            channels[number - 1] = told.image.channels[0]
+        if metadata := _metadata(path):
+            channels[number - 1] = metadata.image.channels[0]
     return channels
 
 
@@ -178,23 +176,23 @@ def _z_step_um(planes: list[RawPlane]) -> float | None:
     """Return the distance of z-steps, from the first and last plane of the first stack."""
     stack = {plane.z: plane.path for plane in planes if _stack(plane) == _stack(planes[0])}
     depths = sorted(z for z in stack if z is not None)
-    ends = [told.z_um for z in (depths[:1] + depths[-1:]) if (told := _told(stack[z]))]
+    ends = [file.z_um for z in (depths[:1] + depths[-1:]) if (file := _metadata(stack[z]))]
     heights_um = [z_um for z_um in ends if z_um is not None]
     if len(depths) < 2 or len(heights_um) < 2:
         return None
     return round(abs(heights_um[1] - heights_um[0]) / (depths[-1] - depths[0]), 3) or None
 
 
-class _Told(NamedTuple):
-    """What MetaXpress says in a file: a tile of one channel, without its planes."""
+class _Metadata(NamedTuple):
+    """MetaXpress's metadata of a file: a tile of one channel, without its planes."""
 
     image: OmeImage
     z_um: float | None
     pages: int
 
 
-def _told(path: str) -> _Told | None:
-    """Return what a file tells; None where position or pixel size are not told."""
+def _metadata(path: str) -> _Metadata | None:
+    """Return the metadata of a file; None where position or pixel size are absent."""
 
     def read(tiff: Any) -> tuple[dict[str, Any], int]:
         return (tiff.metaseries_metadata or {}).get("PlaneInfo", {}), len(tiff.pages)
@@ -223,4 +221,4 @@ def _told(path: str) -> _Told | None:
         numerical_aperture=positive(texts.get("_MagNA_")),
         immersion_refractive_index=positive(texts.get("_MagRI_")),
     )
-    return _Told(image, finite(texts.get("z-position")), pages)
+    return _Metadata(image, finite(texts.get("z-position")), pages)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import (
+from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
     list_folder,
@@ -26,7 +26,7 @@ def compile_pattern(pattern: str) -> list[re.Pattern[str]]:
 
     ``{cycle}``, ``{row}``, ``{col}``, ``{tile}`` and ``{z}`` are digits, ``{channel}``
     and ``{region}`` letters, digits and ``-``; ``*`` is anything. A field that returns
-    in the same level must repeat itself.
+    in the same level must have the same value.
 
     Raises
     ------
@@ -43,19 +43,19 @@ def compile_pattern(pattern: str) -> list[re.Pattern[str]]:
 
 
 def _compile_level(level: str, pattern: str) -> re.Pattern[str]:
-    seen: set[str] = set()
+    fields: set[str] = set()
     expression = ""
     for match in _TOKEN.finditer(level):
         field, text = match[1], match[0]
-        if field in seen:
+        if field in fields:
             expression += f"(?P={field})"
         elif field in _FIELDS:
-            seen.add(field)
+            fields.add(field)
             expression += f"(?P<{field}>{_FIELDS[field]})"
         elif field or text in "{}":
             raise RawDataError(
-                f"acquisition.pattern {pattern!r}: {text!r} is no field; "
-                f"the fields are {', '.join(f'{{{name}}}' for name in _FIELDS)}"
+                f"acquisition.pattern {pattern!r}: unknown field {text!r}; "
+                f"fields: {', '.join(f'{{{name}}}' for name in _FIELDS)}"
             )
         else:
             expression += "[^/]*" if text == "*" else re.escape(text)
@@ -65,9 +65,9 @@ def _compile_level(level: str, pattern: str) -> re.Pattern[str]:
 def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     """Return the planes whose path below ``raw_dir`` fits ``options.pattern``.
 
-    A field that the pattern lacks is one: one cycle, one channel. Without ``{z}`` the pages of a
-    file are its z-planes, those of an ImageJ hyperstack its channels and z-planes. With
-    ``options.flip_y`` rows count upwards, with ``flip_x`` columns to the left.
+    A field that is not in the pattern has one value: one cycle, one channel. Without ``{z}`` the
+    pages of a file are its z-planes, those of an ImageJ hyperstack its channels and z-planes.
+    With ``options.flip_y`` rows count upwards, with ``flip_x`` columns to the left.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
         No pattern, or one that cannot be read.
     """
     if not options.pattern:
-        raise RawDataError("the convention 'pattern' needs the key acquisition.pattern")
+        raise RawDataError("acquisition.convention 'pattern' needs the key acquisition.pattern")
     planes: list[RawPlane] = []
     _descend(raw_dir, compile_pattern(options.pattern), {}, planes)
     if options.flip_y:
@@ -86,34 +86,34 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
 
 
 def _descend(
-    folder: str, levels: list[re.Pattern[str]], found: dict[str, str], planes: list[RawPlane]
+    folder: str, levels: list[re.Pattern[str]], values: dict[str, str], planes: list[RawPlane]
 ) -> None:
     folders, images = list_folder(folder)
     for name in images if len(levels) == 1 else folders:
         match = levels[0].match(name)
         if match is None:
             continue
-        here = match.groupdict()
-        # A field of a folder that the file name repeats must say the same.
-        if any(found.get(field, value) != value for field, value in here.items()):
+        level_values = match.groupdict()
+        # A field of a folder that the file name repeats must have the same value.
+        if any(values.get(field, value) != value for field, value in level_values.items()):
             continue
         if len(levels) > 1:
-            _descend(f"{folder}/{name}", levels[1:], {**found, **here}, planes)
+            _descend(f"{folder}/{name}", levels[1:], {**values, **level_values}, planes)
         else:
-            planes.append(_plane({**found, **here}, f"{folder}/{name}"))
+            planes.append(_plane({**values, **level_values}, f"{folder}/{name}"))
 
 
-def _plane(found: dict[str, str], path: str) -> RawPlane:
+def _plane(values: dict[str, str], path: str) -> RawPlane:
     numbers: dict[str, Any] = {
-        field: int(found[field]) for field in ("z", "tile", "row", "col") if field in found
+        field: int(values[field]) for field in ("z", "tile", "row", "col") if field in values
     }
     if "row" not in numbers:
         numbers.setdefault("tile", 1)
     return RawPlane(
-        cycle=int(found.get("cycle", 1)),
-        channel=found.get("channel", "1"),
+        cycle=int(values.get("cycle", 1)),
+        channel=values.get("channel", "1"),
         z=numbers.pop("z", None),
         path=path,
-        region=found.get("region", "1"),
+        region=values.get("region", "1"),
         **numbers,
     )

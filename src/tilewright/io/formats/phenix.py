@@ -1,4 +1,4 @@
-"""Opera Phenix and Operetta exports (Harmony): TIFFs that ``Index.idx.xml`` places."""
+"""Opera Phenix and Operetta exports (Harmony): TIFFs listed by ``Index.idx.xml``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import cycle_folders, positive, readable
-from tilewright.io.conventions.described import ListedPlane, LocatedImage, number_cycles, tiles
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
+from tilewright.io.formats.common import cycle_folders, raw_file_errors
+from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
+from tilewright.io.numbers import positive
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
 #: Harmony's names of the index, and the folders that it puts it in.
 INDEX_NAMES = ("Index.idx.xml", "Index.xml")
@@ -21,13 +22,13 @@ _Fields = dict[str, str]
 
 def find_indices(raw_dir: str) -> list[tuple[int | None, str]]:
     """Return (cycle, path) of the index of ``raw_dir`` and of each of its cycle folders."""
-    found = []
+    indices = []
     for cycle, folder in cycle_folders(raw_dir):
         paths = (f"{folder}{sub}/{name}" for sub in _FOLDERS for name in INDEX_NAMES)
         path = next((path for path in paths if Path(path).is_file()), None)
         if path:
-            found.append((cycle, path))
-    return found
+            indices.append((cycle, path))
+    return indices
 
 
 def read_images(raw_dir: str) -> list[LocatedImage]:
@@ -36,7 +37,7 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     Raises
     ------
     RawDataError
-        An index cannot be read, or lacks what tells a plane.
+        An index cannot be read, or a plane in it is incomplete.
     """
     return number_cycles(
         [(cycle, path, parse_index(Path(path))) for cycle, path in find_indices(raw_dir)]
@@ -48,28 +49,27 @@ def parse_index(path: Path) -> list[OmeImage]:
 
     Harmony's stage runs upwards in y, its images run downwards.
     """
-    with readable(f"{path}: the index"):
+    with raw_file_errors(f"{path}: the index"):
         root = ElementTree.fromstring(path.read_bytes())
-        told = {entry.get("ChannelID"): _fields(entry) for entry in elements_named(root, "Entry")}
-        images = [_fields(element) for element in elements_named(root, "Image")]
-        # The list of a well's images names them only.
-        planes = [{**told.get(i["ChannelID"], {}), **i} for i in images if "URL" in i]
-        found = _tiles(planes) if planes else []
+        channels = {
+            entry.get("ChannelID"): _fields(entry) for entry in elements_named(root, "Entry")
+        }
+        entries = [_fields(element) for element in elements_named(root, "Image")]
+        # Entries without a URL only list the images of a well.
+        planes = [{**channels.get(i["ChannelID"], {}), **i} for i in entries if "URL" in i]
+        images = _tiles(planes) if planes else []
     if len({plane.get("TimepointID", "0") for plane in planes}) > 1:
-        raise RawDataError(
-            f"{path}: it holds several time points, but a time series is no cycle; export one "
-            "index per cycle"
-        )
-    return found
+        raise RawDataError(f"{path} holds several time points; export one index per cycle")
+    return images
 
 
 def _tiles(planes: list[_Fields]) -> list[OmeImage]:
-    first, described = planes[0], {plane["ChannelID"]: plane for plane in planes}
+    first, by_channel = planes[0], {plane["ChannelID"]: plane for plane in planes}
     # Of the whole index: a field may lack some.
-    tokens = sorted(described, key=int)
+    tokens = sorted(by_channel, key=int)
     depths = sorted({plane["PlaneID"] for plane in planes}, key=int)
-    own = [plane for plane in planes if _field(plane) == _field(first)]
-    heights_m = sorted({float(plane["PositionZ"]) for plane in own if plane.get("PositionZ")})
+    stack = [plane for plane in planes if _field(plane) == _field(first)]
+    heights_m = sorted({float(plane["PositionZ"]) for plane in stack if plane.get("PositionZ")})
     step_um = (heights_m[1] - heights_m[0]) * _M_TO_UM if len(heights_m) > 1 else None
     return tiles(
         (
@@ -89,7 +89,7 @@ def _tiles(planes: list[_Fields]) -> list[OmeImage]:
             if plane["URL"]
         ),
         OmeImage(
-            [_channel(described[token]) for token in tokens],
+            [_channel(by_channel[token]) for token in tokens],
             pixel_um=_scaled(first, "ImageResolutionX", _M_TO_UM),
             pixel_y_um=_scaled(first, "ImageResolutionY", _M_TO_UM),
             z_step_um=round(step_um, 6) if step_um else None,

@@ -2,7 +2,7 @@
 
 Each format is an extra (``pip install tilewright[czi]``) and is read by a library of its field.
 A container numbers its planes from 0; that number is the page of a
-:class:`~tilewright.io.conventions.common.RawPlane`.
+:class:`~tilewright.io.formats.common.RawPlane`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import cycle_files, readable
-from tilewright.io.conventions.described import LocatedImage, number_cycles
-from tilewright.io.conventions.ome_xml import OmeImage
+from tilewright.io.formats.common import cycle_files, raw_file_errors
+from tilewright.io.formats.located_images import LocatedImage, number_cycles
+from tilewright.io.tiff.ome_xml import OmeImage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: Suffix of each format, which is also the name of its module, class, extra and convention.
 FORMATS = ("czi", "nd2", "lif")
 SUFFIXES = tuple(f".{name}" for name in FORMATS)
-#: Reading a plane opens its file once per process; so many stay open.
-_OPEN = 8
+#: Files that stay open in a process.
+_OPEN_FILES = 8
 
 
 class Contents(NamedTuple):
@@ -72,7 +72,7 @@ def contents(path: str | Path) -> Contents:
     RawDataError
         The extra is not installed, or the file cannot be read or holds no tiles.
     """
-    with readable(str(path)):
+    with raw_file_errors(str(path)):
         return _open(*_identity(path)).contents
 
 
@@ -90,16 +90,16 @@ _LOCK = threading.Lock()
 
 
 def _identity(path: str | Path) -> tuple[str, int, int]:
-    """Return the path with what changes when the file does."""
+    """Return the path with its size and time of change."""
     status = Path(path).stat()
     return str(path), status.st_size, status.st_mtime_ns
 
 
-@lru_cache(maxsize=_OPEN)
+@lru_cache(maxsize=_OPEN_FILES)
 def _open(path: str, _size: int, _mtime: int) -> Container:
     name = Path(path).suffix.lower().lstrip(".")
     try:
-        module = import_module(f"tilewright.io.conventions.containers.{name}")
+        module = import_module(f"tilewright.io.formats.containers.{name}")
     except ModuleNotFoundError as error:
         raise RawDataError(
             f"{path}: reading .{name} files needs {error.name}, which is not installed; "

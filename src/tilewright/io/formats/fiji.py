@@ -1,4 +1,4 @@
-"""Fiji's ``TileConfiguration.txt`` beside the tiles that it places."""
+"""Fiji's ``TileConfiguration.txt``, which lists the positions of tiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import (
+from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
     cycle_folders,
@@ -48,7 +48,7 @@ def parse_tile_configuration(text: str, source: str = FILE_NAME) -> list[tuple[s
         if match[2].strip():
             raise RawDataError(
                 f"{source}, line {number}: {line!r} places a series of a file; "
-                "use the convention ome_tiff for multi-series files"
+                "use acquisition.convention 'ome_tiff' for multi-series files"
             )
         try:
             y_px, x_px = float(match[4]), float(match[3])
@@ -63,7 +63,7 @@ def parse_tile_configuration(text: str, source: str = FILE_NAME) -> list[tuple[s
 
 
 def find_configurations(raw_dir: str) -> list[tuple[int, str]]:
-    """Return (cycle, folder) of every TileConfiguration.txt, cycle 1 where none is named."""
+    """Return (cycle, folder) of every TileConfiguration.txt, cycle 1 where no folder names one."""
     return [
         (1 if cycle is None else cycle, folder)
         for cycle, folder in cycle_folders(raw_dir)
@@ -72,10 +72,10 @@ def find_configurations(raw_dir: str) -> list[tuple[int, str]]:
 
 
 def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
-    """Return the planes of the tiles that ``TileConfiguration.txt`` places.
+    """Return the planes of the tiles in ``TileConfiguration.txt``.
 
-    It is looked for in ``raw_dir`` and in its folders named by a cycle (``cycle2``).
-    ``C2-name.tif`` beside the listed ``C1-name.tif``, or ``_CH2`` beside ``_CH1``, is
+    The file is in ``raw_dir`` or in its folders named by a cycle (``cycle2``).
+    ``C2-name.tif`` next to the listed ``C1-name.tif``, or ``_CH2`` next to ``_CH1``, is
     another channel of the same tile. The pages of a file are its z-planes, those of an
     ImageJ hyperstack its channels and z-planes.
     """

@@ -1,4 +1,4 @@
-"""Images that describe themselves: planes, stage positions, sizes and channels are in the files."""
+"""Images whose metadata hold planes, stage positions, sizes and channels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import RawPlane, ScanOptions, clean_token, natural_key
-from tilewright.io.conventions.ome_xml import OmeImage, OmePlane
+from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, natural_key
+from tilewright.io.tiff.ome_xml import OmeImage, OmePlane
 
-#: Sizes are taken as equal within this share: files round theirs.
-_SAME = 0.02
+#: Relative difference up to which sizes are equal: files round theirs.
+_SIZE_TOLERANCE = 0.02
 
 
 class LocatedImage(NamedTuple):
-    """An image, the cycle it belongs to and the file that describes it."""
+    """An image with its cycle and the file that describes it."""
 
     cycle: int
     path: str
@@ -24,7 +24,7 @@ class LocatedImage(NamedTuple):
 
 
 class ListedPlane(NamedTuple):
-    """A plane as an index lists it: its tile, by region and field, and where that is, in µm."""
+    """A plane in an index: its tile by region and field, and the tile's position in µm."""
 
     region: str
     field: tuple[Any, ...]
@@ -33,55 +33,55 @@ class ListedPlane(NamedTuple):
     plane: OmePlane
 
 
-def tiles(planes: Iterable[ListedPlane], told: OmeImage) -> list[OmeImage]:
-    """Return the tiles of an index, ordered by region and field, each where its first plane lies.
+def tiles(planes: Iterable[ListedPlane], template: OmeImage) -> list[OmeImage]:
+    """Return the tiles of an index, ordered by region and field.
 
-    ``told`` is what all tiles share.
+    Each is at the position of its first plane; ``template`` holds what all tiles share.
     """
-    found: dict[tuple[Any, ...], OmeImage] = {}
+    images: dict[tuple[Any, ...], OmeImage] = {}
     for region, field, y_um, x_um, plane in planes:
-        new = replace(told, planes=[], y=y_um, x=x_um, region=region)
-        found.setdefault((region, field), new).planes.append(plane)
-    return [found[tile] for tile in sorted(found)]
+        new = replace(template, planes=[], y=y_um, x=x_um, region=region)
+        images.setdefault((region, field), new).planes.append(plane)
+    return [images[tile] for tile in sorted(images)]
 
 
 def number_cycles(
-    described: Sequence[tuple[int | None, str, Sequence[OmeImage]]],
+    files: Sequence[tuple[int | None, str, Sequence[OmeImage]]],
 ) -> list[LocatedImage]:
-    """Return every image once, with its cycle, from (cycle, file, its images).
+    """Return every image once, with its cycle, from (cycle, file, images of the file).
 
-    Where neither folder nor file name tells the cycle, each file of several images is a cycle, in
+    Where neither folder nor file name holds the cycle, each file of several images is a cycle, in
     the order of their names (one file per cycle is what ASHLAR reads), and files of one image each
     are tiles of cycle 1.
 
     Raises
     ------
     RawDataError
-        Some files of several images tell their cycle, and others do not.
+        Some files of several images have a cycle in their name, and others do not.
     """
-    whole = [(cycle, path) for cycle, path, images in described if len(images) > 1]
-    nameless = sorted((path for cycle, path in whole if cycle is None), key=natural_key)
-    if 0 < len(nameless) < len(whole):
+    sets = [(cycle, path) for cycle, path, images in files if len(images) > 1]
+    unnumbered = sorted((path for cycle, path in sets if cycle is None), key=natural_key)
+    if 0 < len(unnumbered) < len(sets):
         raise RawDataError(
-            f"{nameless[0]} tells no cycle in its name, but others do; rename it (cycle3) or move "
-            "it away"
+            f"{unnumbered[0]} has no cycle in its name, but other files do; rename it (cycle3) or "
+            "move it away"
         )
-    seen: set[tuple[str, int]] = set()
+    listed: set[tuple[str, int]] = set()
     located = []
-    for cycle, path, images in described:
+    for cycle, path, images in files:
         number = cycle
         if number is None:
-            number = nameless.index(path) + 1 if path in nameless else 1
+            number = unnumbered.index(path) + 1 if path in unnumbered else 1
         for image in images:
             # Each file of a multi-file set describes the whole set.
             planes = {(_plane_path(path, plane.file), plane.page) for plane in image.planes}
-            if not planes & seen:
-                seen |= planes
+            if not planes & listed:
+                listed |= planes
                 located.append(LocatedImage(number, path, image))
     return located
 
 
-def place(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlane]:
+def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlane]:
     """Return the planes of every image, at the stage position of the image.
 
     Channels are numbered from 1 as in the files; where each file holds one channel,
@@ -90,11 +90,11 @@ def place(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlan
     Raises
     ------
     RawDataError
-        A tile has no position, positions are in µm and no pixel size is known, or the files
-        give other sizes than the options.
+        A tile has no position, positions are in µm and the pixel size is unknown, or sizes in the
+        files differ from the options.
     """
     for _, path, image in located:
-        _refuse_other_sizes(path, image, options)
+        _check_sizes(path, image, options)
     named = _channels_are_named(located)
     per_cycle = [cycle for cycle, _, _ in located]
     planes = []
@@ -117,17 +117,17 @@ def place(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlan
     return planes
 
 
-def _refuse_other_sizes(path: str, image: OmeImage, options: ScanOptions) -> None:
-    """Refuse an image of other sizes than the options; what is not told agrees."""
+def _check_sizes(path: str, image: OmeImage, options: ScanOptions) -> None:
+    """Refuse an image whose sizes differ from the options."""
     deep = any(plane.z for plane in image.planes)
-    for what, told_um, key, given_um in (
+    for what, size_um, key, option_um in (
         ("a pixel along x", image.pixel_um, "acquisition.pixel_um", options.pixel_um),
         ("a pixel along y", image.pixel_y_um, "acquisition.pixel_um", options.pixel_um),
         ("a z-step", deep and image.z_step_um, "acquisition.z_step_um", options.z_step_um),
     ):
-        if told_um and given_um and abs(told_um - given_um) > _SAME * given_um:
+        if size_um and option_um and abs(size_um - option_um) > _SIZE_TOLERANCE * option_um:
             raise RawDataError(
-                f"{path}: its metadata give {what} of {told_um:g} µm, but {key} is {given_um:g}; "
+                f"{path}: its metadata give {what} of {size_um:g} µm, but {key} is {option_um:g}; "
                 "correct the one that is wrong"
             )
 
@@ -142,7 +142,7 @@ def _channels_are_named(located: Sequence[LocatedImage]) -> bool:
         if len(image.channels) > 1:
             return False
         names.setdefault(cycle, set()).add(image.channels[0].name)
-    return any(len(found) > 1 for found in names.values())
+    return any(len(cycle_names) > 1 for cycle_names in names.values())
 
 
 def _position_px(
@@ -153,7 +153,7 @@ def _position_px(
             return 0.0, 0.0
         raise RawDataError(
             f"{path}: a tile has no PositionX and PositionY in its metadata; "
-            "use the convention 'pattern' with a tile number or row and col"
+            "use acquisition.convention 'pattern' with a tile number or row and col"
         )
     pixel_um = image.pixel_um or options.pixel_um
     if image.position_in_px:

@@ -11,7 +11,7 @@ from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import finite
+from tilewright.io.numbers import finite
 from tilewright.io.tiff.metadata import MICROMETRES
 
 if TYPE_CHECKING:
@@ -72,10 +72,9 @@ def parse_ome_xml(xml: str, source: str) -> list[OmeImage]:
     Raises
     ------
     RawDataError
-        The XML is broken, holds several time points, a number that is none, or planes that
-        are not all there once.
+        The XML is broken, holds several time points, an invalid number, or lacks or repeats planes.
     """
-    with _named(source):
+    with _xml_errors(source):
         return list(_images(_root(xml)))
 
 
@@ -87,13 +86,13 @@ def describe_image(xml: str, source: str, index: int) -> OmeImage:
     RawDataError
         The XML is broken or has no such image; ``source`` names the file.
     """
-    with _named(source):
+    with _xml_errors(source):
         pixels = list(elements_named(_root(xml), "Pixels"))[index]
         return OmeImage(
-            _channels(pixels, _whole(pixels, "SizeC", 1, least=1)),
-            pixel_um=_size(pixels, "PhysicalSizeX"),
-            pixel_y_um=_size(pixels, "PhysicalSizeY"),
-            z_step_um=_size(pixels, "PhysicalSizeZ"),
+            _channels(pixels, _integer(pixels, "SizeC", 1, least=1)),
+            pixel_um=_positive_length(pixels, "PhysicalSizeX"),
+            pixel_y_um=_positive_length(pixels, "PhysicalSizeY"),
+            z_step_um=_positive_length(pixels, "PhysicalSizeZ"),
         )
 
 
@@ -104,7 +103,7 @@ def _root(xml: str) -> ElementTree.Element:
 
 
 @contextmanager
-def _named(source: str) -> Iterator[None]:
+def _xml_errors(source: str) -> Iterator[None]:
     """Name the file in errors; a ParseError is a SyntaxError."""
     try:
         yield
@@ -125,28 +124,26 @@ def _images(root: ElementTree.Element) -> Iterator[OmeImage]:
         pixels = next(elements_named(image, "Pixels"), None)
         if pixels is None:
             continue
-        sizes = {axis: _whole(pixels, f"Size{axis}", 1, least=1) for axis in "ZCT"}
+        sizes = {axis: _integer(pixels, f"Size{axis}", 1, least=1) for axis in "ZCT"}
         if sizes["T"] > 1:
-            raise _BadXmlError(
-                f"SizeT is {sizes['T']}, but a time series is no cycle; save one file per cycle"
-            )
+            raise _BadXmlError(f"SizeT is {sizes['T']}: a time series; save one file per cycle")
         if math.prod(sizes.values()) > _MOST_PLANES:
             raise _BadXmlError(f"SizeZ x SizeC is {math.prod(sizes.values())}, which no image has")
-        place, key = next(elements_named(pixels, "Plane"), None), "Position{}"
-        if place is None or place.get("PositionX") is None:
-            place, key = next(elements_named(image, "StageLabel"), None), "{}"
-        unit = place.get(f"{key.format('X')}Unit", "µm") if place is not None else "µm"
+        position, key = next(elements_named(pixels, "Plane"), None), "Position{}"
+        if position is None or position.get("PositionX") is None:
+            position, key = next(elements_named(image, "StageLabel"), None), "{}"
+        unit = position.get(f"{key.format('X')}Unit", "µm") if position is not None else "µm"
         yield OmeImage(
             channels=_channels(pixels, sizes["C"]),
             planes=_planes(pixels, sizes),
-            y=_length(place, key.format("Y")),
-            x=_length(place, key.format("X")),
+            y=_length(position, key.format("Y")),
+            x=_length(position, key.format("X")),
             position_in_px=unit == "pixel",
-            pixel_um=_size(pixels, "PhysicalSizeX"),
-            pixel_y_um=_size(pixels, "PhysicalSizeY"),
-            z_step_um=_size(pixels, "PhysicalSizeZ"),
-            numerical_aperture=_size(lens, "LensNA"),
-            immersion_refractive_index=_size(medium, "RefractiveIndex"),
+            pixel_um=_positive_length(pixels, "PhysicalSizeX"),
+            pixel_y_um=_positive_length(pixels, "PhysicalSizeY"),
+            z_step_um=_positive_length(pixels, "PhysicalSizeZ"),
+            numerical_aperture=_positive_length(lens, "LensNA"),
+            immersion_refractive_index=_positive_length(medium, "RefractiveIndex"),
         )
 
 
@@ -167,7 +164,7 @@ def _number(element: ElementTree.Element | None, key: str) -> float | None:
     return value
 
 
-def _whole(element: ElementTree.Element, key: str, default: int, *, least: int) -> int:
+def _integer(element: ElementTree.Element, key: str, default: int, *, least: int) -> int:
     text = element.get(key)
     if text is None:
         return default
@@ -188,7 +185,7 @@ def _length(element: ElementTree.Element | None, key: str) -> float | None:
     return value * _UM[unit]
 
 
-def _size(element: ElementTree.Element | None, key: str) -> float | None:
+def _positive_length(element: ElementTree.Element | None, key: str) -> float | None:
     """Return a positive quantity, in µm if it is a length; files write 0 for "not known"."""
     value = _length(element, key)
     if value is not None and value < 0:
@@ -203,17 +200,17 @@ def _channels(pixels: ElementTree.Element, count: int) -> list[OmeChannel]:
         if exposure is not None:
             # Seconds are the schema's default.
             scale = 1.0 if plane.get("ExposureTimeUnit") == "ms" else 1000.0
-            exposures.setdefault(_whole(plane, "TheC", 0, least=0), exposure * scale)
+            exposures.setdefault(_integer(plane, "TheC", 0, least=0), exposure * scale)
     described = list(elements_named(pixels, "Channel"))
-    # Of another number of channels it is not known which is which.
-    told = described if len(described) == count else [None] * count
+    # If their number differs it is unknown which is which.
+    elements = described if len(described) == count else [None] * count
     return [
         OmeChannel(
             name=channel.get("Name") if channel is not None else None,
-            emission_nm=_size(channel, "EmissionWavelength"),
+            emission_nm=_positive_length(channel, "EmissionWavelength"),
             exposure_ms=exposures.get(index),
         )
-        for index, channel in enumerate(told)
+        for index, channel in enumerate(elements)
     ]
 
 
@@ -229,36 +226,36 @@ def _planes(pixels: ElementTree.Element, sizes: dict[str, int]) -> list[OmePlane
     c, z = axes.index("C"), axes.index("Z")
     planes: list[OmePlane] = []
     for data in elements_named(pixels, "TiffData"):
-        first = tuple(_whole(data, f"First{axis}", 0, least=0) for axis in axes)
+        first = tuple(_integer(data, f"First{axis}", 0, least=0) for axis in axes)
         if first not in index:
             raise _BadXmlError(f"a TiffData begins at {axes} {first}, where the image has {sizes}")
         start = index[first]
         rest = 1 if "IFD" in data.attrib else len(places) - start
-        count = _whole(data, "PlaneCount", rest, least=0)
+        count = _integer(data, "PlaneCount", rest, least=0)
         if count > len(places) - start:
             raise _BadXmlError(
                 f"a TiffData has {count} planes from {axes} {first} on, where the image has {sizes}"
             )
-        page, file = _whole(data, "IFD", 0, least=0), _file(data)
+        page, file = _integer(data, "IFD", 0, least=0), _file(data)
         planes += [
             OmePlane(place[c], place[z], page + offset, file)
             for offset, place in enumerate(places[start : start + count])
         ]
-    stored, meant = {plane[2:] for plane in planes}, {plane[:2] for plane in planes}
-    if len(stored) < len(planes):
-        raise _BadXmlError("a page of the file is said to be two planes")
-    if len(meant) < len(planes) or len(planes) != len(places):
+    pages, indices = {plane[2:] for plane in planes}, {plane[:2] for plane in planes}
+    if len(pages) < len(planes):
+        raise _BadXmlError("two planes are stored in the same page of the file")
+    if len(indices) < len(planes) or len(planes) != len(places):
         raise _BadXmlError(
-            f"{len(meant)} of {len(places)} planes (SizeZ {sizes['Z']} x SizeC {sizes['C']}) are "
-            f"told where they are stored, in {len(planes)} places; save the file again"
+            f"{len(indices)} of {len(places)} planes (SizeZ {sizes['Z']} x SizeC {sizes['C']}) are "
+            f"stored, by {len(planes)} entries; save the file again"
         )
     return planes
 
 
 def _file(data: ElementTree.Element) -> str | None:
-    """Return the name of the file beside this one that a TiffData names."""
+    """Return the name of the file in the same folder that a TiffData names."""
     uuid = next(elements_named(data, "UUID"), None)
     name = uuid.get("FileName") if uuid is not None else None
     if name is not None and (not name.isprintable() or set(name) & set("/\\") or name == ".."):
-        raise _BadXmlError(f"a plane is in the file {name[:80]!r}; it must be beside this one")
+        raise _BadXmlError(f"a plane is in the file {name[:80]!r}; it must be in the same folder")
     return name or None

@@ -9,16 +9,16 @@ import tifffile
 
 from tests.support.microscope_files import write_ome
 from tilewright.errors import RawDataError
-from tilewright.io.conventions import scan
-from tilewright.io.conventions.common import (
+from tilewright.io.formats import scan
+from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
     clean_token,
     cycle_number,
     select_region,
 )
-from tilewright.io.conventions.fiji import parse_tile_configuration
-from tilewright.io.conventions.ome_xml import parse_ome_xml
+from tilewright.io.formats.fiji import parse_tile_configuration
+from tilewright.io.tiff.ome_xml import parse_ome_xml
 
 
 def touch(root: Path, *names: str) -> None:
@@ -134,7 +134,7 @@ def test_a_region_is_selected_by_its_name(tmp_path: Path) -> None:
         ("tile_{row}.tif", "must hold"),
         ("tile_{row}_{col}_{tile}.tif", "must hold"),
         ("{tile}_{colour}.tif", "colour"),
-        ("{tile}_{.tif", "'{' is no field"),
+        ("{tile}_{.tif", "unknown field '{'"),
     ],
 )
 def test_pattern_that_cannot_work_is_refused(
@@ -271,15 +271,18 @@ def test_brain_tiles_through_tile_configuration(shared: Path) -> None:
         (ome(data='<TiffData IFD="0" PlaneCount="5"/>'), "5 of 6 planes"),
         (ome(data=""), "0 of 6 planes"),
         (ome(data='<TiffData IFD="0" PlaneCount="7"/>'), "has 7 planes from"),
-        (ome(data='<TiffData/><TiffData IFD="5"/>'), "a page of the file is said to be two"),
-        (ome(data='<TiffData/><TiffData IFD="6"/>'), "6 of 6 planes .* in 7 places"),
+        (ome(data='<TiffData/><TiffData IFD="5"/>'), "two planes are stored in the same page"),
+        (ome(data='<TiffData/><TiffData IFD="6"/>'), "6 of 6 planes .* by 7 entries"),
         (ome(data='<TiffData IFD="-1" PlaneCount="6"/>'), "IFD is '-1'"),
         (ome(data='<TiffData IFD="x" PlaneCount="6"/>'), "IFD is 'x'"),
         (ome(data='<TiffData FirstC="2"/>'), "a TiffData begins at"),
         (ome(data='<TiffData FirstC="-1"/>'), "FirstC is '-1'"),
         (ome(data='<TiffData PlaneCount="1e9"/>'), "PlaneCount is '1e9'"),
-        (ome(data='<TiffData><UUID FileName="../b.tif">u</UUID></TiffData>'), "beside this one"),
-        (ome(data='<TiffData><UUID FileName="C:\\b.tif">u</UUID></TiffData>'), "beside this one"),
+        (ome(data='<TiffData><UUID FileName="../b.tif">u</UUID></TiffData>'), "in the same folder"),
+        (
+            ome(data='<TiffData><UUID FileName="C:\\b.tif">u</UUID></TiffData>'),
+            "in the same folder",
+        ),
         (ome("XYABC"), "DimensionOrder is 'XYABC'"),
         (ome("XYCZ"), "DimensionOrder is 'XYCZ'"),
         (ome(t="2"), "SizeT is 2"),

@@ -1,7 +1,7 @@
-"""Yokogawa CellVoyager (CV7000, CV8000): TIFFs that ``MeasurementData.mlf`` places.
+"""Yokogawa CellVoyager (CV7000, CV8000): TIFFs listed by ``MeasurementData.mlf``.
 
-``MeasurementDetail.mrf`` beside it tells the size of a pixel and names the ``.mes`` file, which
-tells z-step, exposure and filters.
+``MeasurementDetail.mrf`` next to it holds the pixel size and names the ``.mes`` file, which holds
+z-step, exposure and filters.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.common import (
+from tilewright.io.formats.common import (
     cycle_number,
+    find_in_or_below,
     list_folder,
-    own_or_below,
-    positive,
-    readable,
+    raw_file_errors,
 )
-from tilewright.io.conventions.described import ListedPlane, LocatedImage, number_cycles, tiles
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
+from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
+from tilewright.io.numbers import positive
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
 INDEX_NAME = "MeasurementData.mlf"
 _DETAIL_NAME = "MeasurementDetail.mrf"
@@ -33,57 +33,56 @@ _Fields = dict[str, str]
 
 def find_measurements(raw_dir: str) -> list[str]:
     """Return the folders of measurements: ``raw_dir`` itself, or folders in it, by name."""
-    return own_or_below(raw_dir, lambda at: at if (Path(at) / INDEX_NAME).is_file() else None)
+    return find_in_or_below(raw_dir, lambda at: at if (Path(at) / INDEX_NAME).is_file() else None)
 
 
 def read_images(raw_dir: str) -> list[LocatedImage]:
     """Return the fields of every measurement as tiles; wells are regions.
 
-    Each measurement is a cycle, by the name of its folder or in their order. Wells of which no
-    file is there are passed over.
+    Each measurement is a cycle, by the name of its folder or in their order. Wells
+    without any file are ignored.
 
     Raises
     ------
     RawDataError
         A measurement cannot be read, has several time points or none of its files.
     """
-    described = []
+    files = []
     for folder in find_measurements(raw_dir):
         index = f"{folder}/{INDEX_NAME}"
-        with readable(f"{index}, or a file of settings that it goes with,"):
+        with raw_file_errors(f"{index}, or its settings file,"):
             images = _tiles(Path(folder))
         if not images:
             raise RawDataError(
                 f"{index}: none of the planes that it lists is in the folder; copy the TIFFs "
-                "beside it (projections are not read)"
+                "next to it (projections are not read)"
             )
-        described.append((cycle_number(Path(folder).name), index, images))
-    return number_cycles(described)
+        files.append((cycle_number(Path(folder).name), index, images))
+    return number_cycles(files)
 
 
 def _tiles(folder: Path) -> list[OmeImage]:
     """Return the fields of a measurement; its stage runs upwards in y, its images downwards."""
-    there = set(list_folder(str(folder))[1])
+    names = set(list_folder(str(folder))[1])
     wells: dict[str, list[_Fields]] = defaultdict(list)
     for record in _elements(folder / INDEX_NAME, "MeasurementRecord"):
-        # Others tell where the focus was not found; projections are made of the planes.
+        # Other records are failed autofocus; projections are computed from the planes.
         if record["Type"] == "IMG" and "ZImageProcessing" not in record:
             wells[f"{_letters(int(record['Row']))}{int(record['Column']):02}"].append(record)
     wells = {
         well: records
         for well, records in wells.items()
-        if not there.isdisjoint(record["text"] for record in records)
+        if not names.isdisjoint(record["text"] for record in records)
     }
     for records in wells.values():
         # Time points are counted in each time line, of which wells have one of their own.
         if len({record["TimePoint"] for record in records}) > 1:
             raise RawDataError(
                 f"{folder / INDEX_NAME}: row {records[0]['Row']}, column {records[0]['Column']} "
-                "has several time points, but a time series is no cycle; save one measurement per "
-                "cycle"
+                "has several time points; save one measurement per cycle"
             )
-    told, channels = _settings(folder)
-    listed = [
+    template, channels = _settings(folder)
+    planes = [
         ListedPlane(
             well,
             (int(record["FieldIndex"]),),
@@ -94,9 +93,9 @@ def _tiles(folder: Path) -> list[OmeImage]:
         for well, records in wells.items()
         for record in records
     ]
-    count = max((plane.plane.channel for plane in listed), default=0) + 1
-    described = [channels.get(number + 1, OmeChannel()) for number in range(count)]
-    return tiles(listed, replace(told, channels=described))
+    count = max((plane.plane.channel for plane in planes), default=0) + 1
+    all_channels = [channels.get(number + 1, OmeChannel()) for number in range(count)]
+    return tiles(planes, replace(template, channels=all_channels))
 
 
 def _letters(row: int) -> str:
@@ -105,33 +104,33 @@ def _letters(row: int) -> str:
 
 
 def _settings(folder: Path) -> tuple[OmeImage, dict[int, OmeChannel]]:
-    """Return sizes, and channels by number, that the files beside the index tell if they are there.
+    """Return sizes, and channels by number, of the settings files next to the index, if present.
 
-    The index tells heights too, but rounded to 0.1 µm.
+    The index holds heights too, but rounded to 0.1 µm.
     """
-    told, detail = OmeImage([]), folder / _DETAIL_NAME
+    sizes, detail = OmeImage([]), folder / _DETAIL_NAME
     if not detail.is_file():
-        return told, {}
+        return sizes, {}
     for channel in _elements(detail, "MeasurementChannel"):
         x_um, y_um = (channel.get(f"{axis}PixelDimension") for axis in ("Horizontal", "Vertical"))
-        told = OmeImage([], pixel_um=positive(x_um), pixel_y_um=positive(y_um))
+        sizes = OmeImage([], pixel_um=positive(x_um), pixel_y_um=positive(y_um))
     (measurement,) = _elements(detail, "MeasurementDetail")
     settings = folder / Path(measurement.get("MeasurementSettingFileName", "")).name
     if settings.suffix != ".mes" or not settings.is_file():
-        return told, {}
+        return sizes, {}
     steps = {
         positive(action.get("SliceLength")) for action in _elements(settings, "ActionAcquire3D")
     }
-    channels = {int(found["Ch"]): _channel(found) for found in _elements(settings, "Channel")}
-    return replace(told, z_step_um=steps.pop() if len(steps) == 1 else None), channels
+    channels = {int(item["Ch"]): _channel(item) for item in _elements(settings, "Channel")}
+    return replace(sizes, z_step_um=steps.pop() if len(steps) == 1 else None), channels
 
 
-def _channel(told: _Fields) -> OmeChannel:
-    band = _BAND.fullmatch(told.get("Acquisition", ""))
+def _channel(fields: _Fields) -> OmeChannel:
+    band = _BAND.fullmatch(fields.get("Acquisition", ""))
     return OmeChannel(
-        told.get("Fluorophore") or told.get("Acquisition") or None,
+        fields.get("Fluorophore") or fields.get("Acquisition") or None,
         float(band[1]) if band else None,
-        positive(told.get("ExposureTime")),
+        positive(fields.get("ExposureTime")),
     )
 
 

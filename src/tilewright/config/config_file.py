@@ -74,7 +74,7 @@ def read_config(configfile: Path) -> dict[str, Any]:
     return config
 
 
-def readable(configfile: str) -> str:
+def check_config_file(configfile: str) -> str:
     """Return a config file that Snakemake can read; its own error says no line.
 
     Raises

@@ -15,8 +15,8 @@ from nd2.structures import XYPosLoop, ZStackLoop
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.conventions.containers import Contents
-from tilewright.io.conventions.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.formats.containers import Contents
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
 
 _AXES = {"P", "Z", "C", "Y", "X"}
 
@@ -28,9 +28,9 @@ class Nd2:
         self._file = ND2File(path)
         weakref.finalize(self, self._file.close)
         sizes = self._file.sizes
-        if odd := {axis for axis, size in sizes.items() if axis not in _AXES and size > 1}:
+        if others := {axis for axis, size in sizes.items() if axis not in _AXES and size > 1}:
             raise RawDataError(
-                f"{path} has the axes {', '.join(sorted(odd))} beside positions, planes and "
+                f"{path} has the axes {', '.join(sorted(others))} besides positions, planes and "
                 "channels; save one file per cycle, of counts and without time points"
             )
         self._channels = sizes.get("C", 1)
