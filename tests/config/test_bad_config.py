@@ -21,7 +21,7 @@ from tilewright.errors import ConfigError
 from tilewright.init.write import SNAKEFILE
 from tilewright.installed import snakefile
 
-NO_SHELL = "'~' and '$' mean nothing in a config file; write "
+NO_SHELL = "'~' and '$' are not expanded in a config file; write "
 
 
 @pytest.mark.parametrize(
@@ -124,39 +124,39 @@ REMOVED = STAINS.replace("DAPI_1,461,10,,", "DAPI_1,461,10,,TRUE")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cycle,channel,marker,marker\n1,1,a,b\n", "the column 'marker' is there twice"),
+        ("cycle,channel,marker,marker\n1,1,a,b\n", "duplicate column 'marker'; remove one"),
         (GOOD + '2,2,"CD8,525\n2,3,CD4,525\n', "line 6: the line cannot be read"),
         (GOOD + '2,2,"CD8,525\n2,3,CD4",525\n', "a quote is not closed"),
-        (GOOD + "2,2,CD8,525,5\n", "line 5: 5 cells for 4 columns"),
-        (GOOD + '2,2,CD8,"525,5"\n', "line 5: emission_nm is '525,5'; give a positive number with"),
-        (GOOD + "2,2,CD8,nan\n", "line 5: emission_nm is 'nan'"),
+        (GOOD + "2,2,CD8,525,5\n", "row 5: 5 cells for 4 columns"),
+        (GOOD + '2,2,CD8,"525,5"\n', "row 5: emission_nm is '525,5'; give a positive number with"),
+        (GOOD + "2,2,CD8,nan\n", "row 5: emission_nm is 'nan'"),
         (GOOD + "2,2,CD8,0.525\n", "is this 0.525 µm? then write 525"),
         (GOOD + "2,2,CD8,525000\n", "is this 525000 pm? then write 525"),
         (GOOD + "2,2,CD\x078,525\n", "line 5: 'CD\\x078' holds the character U+0007"),
         (GOOD + "2,2,CD\x008,525\n", "U+0000"),
         (GOOD + "2,2,CD\ufffe8,525\n", "U+FFFE"),
         (GOOD + "2,2,CD\u200b8,525\n", "U+200B"),
-        (GOOD + "²,2,CD8,525\n", "line 5: cycle '²' is not a number"),
+        (GOOD + "²,2,CD8,525\n", "row 5: cycle '²' is not a number"),
         (GOOD + "9999999,2,CD8,525\n", "cycle '9999999' is not a number"),
         (GOOD + f"2,2,{'x' * 101},525\n", "a name of over 100 characters"),
         (GOOD + f"2,2,{'x' * 200_000},525\n", "line 5: the line cannot be read (field larger"),
         (GOOD + f"2,{'x' * 51},CD8,525\n", "must be letters and digits, at most 50"),
-        (GOOD + "2,CH 2,CD8,525\n", "line 5: channel 'CH 2'"),
-        (GOOD + "2,2,,525\n", "line 5: the marker has no name"),
-        (GOOD + "2,2,CD3,525\n", "line 5: the marker 'CD3' stands twice (also cycle 1 channel 2)"),
-        (GOOD + "2,1,CD8,525\n", "line 5: cycle 2 channel 1 stands twice"),
+        (GOOD + "2,CH 2,CD8,525\n", "row 5: channel 'CH 2'"),
+        (GOOD + "2,2,,525\n", "row 5: the marker has no name"),
+        (GOOD + "2,2,CD3,525\n", "duplicate marker 'CD3' (rows 3 and 5); rename one"),
+        (GOOD + "2,1,CD8,525\n", "duplicate cycle '2' channel '1' (rows 4 and 5); remove one"),
         (GOOD.replace(",", ";"), "separated by semicolons; separate it by commas"),
         (HEAD, "the table has no rows"),
         ("", "the column 'cycle' is missing"),
         (STAINS + "1,2,CD3,525,200,Blank,\n2,2,Blank1,525,200,,\n", "did you mean 'Blank1'?"),
-        (STAINS + "1,2,CD3,525,9,xyz,\n", "is 'xyz', which is no marker of the table; markers: D"),
+        (STAINS + "1,2,CD3,525,9,xyz,\n", "is 'xyz', which is not a marker of the table; mark"),
         (STAINS + "1,2,CD3,525,200,CD3,\n", "the background of 'CD3' is 'CD3' itself"),
         (STAINS + "1,2,CD3,525,9,CD8,\n2,2,CD8,525,9,CD3,\n", "has the background 'CD3' itself"),
         (STAINS + "1,2,CD3,525,9,A,\n2,2,A,525,9,B,\n2,3,B,525,9,,\n", "background 'B' itself"),
         (STAINS + "1,2,CD3,525,,A,\n2,2,A,525,9,,\n", "of CD3; fill it in, or set subtract"),
         (STAINS + "1,2,CD3,525,,A,\n2,2,A,525,,,\n", "no exposure_ms of CD3 and A; fill it in"),
         (STAINS + "1,2,CD3,525,0,A,\n2,2,A,525,9,,\n", "exposure_ms is '0'; give a positive num"),
-        (STAINS + "1,2,CD3,525,9,,yes\n", "line 4: remove is 'yes'; write TRUE, or nothing"),
+        (STAINS + "1,2,CD3,525,9,,yes\n", "row 4: remove is 'yes'; write TRUE, or nothing"),
         # the frame of the image
         (REMOVED, "'DAPI_1' is marked remove, but it is the reference"),
     ],
@@ -198,13 +198,13 @@ def test_tables_as_spreadsheets_write_them(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a: 1\nb:\n  c: 1\n  c: 2\n", "the key 'c' is there twice (lines 3 and 4)"),
-        (b"a: 1\na: 2\n", "the key 'a' is there twice (lines 1 and 2)"),
+        (b"a: 1\nb:\n  c: 1\n  c: 2\n", "duplicate key 'c' (lines 3 and 4); remove one"),
+        (b"a: 1\na: 2\n", "duplicate key 'a' (lines 1 and 2)"),
         (b"a: \xe9\n", "is not UTF-8"),
         (b"[" * 20_000, "is nested too deeply"),
         (b"a: [\n", "is not YAML"),
         (b"- 1\n", "holds no keys"),
-        (b'{"a": 1, "b": 2, "a": 3}', "the key 'a' is there twice"),
+        (b'{"a": 1, "b": 2, "a": 3}', "duplicate key 'a'"),
         (b"", "holds no keys"),
         (None, "cannot be read: No such file"),
     ],
@@ -281,7 +281,7 @@ NO_APERTURE = "without optics.numerical_aperture"
             EMPTY,
             "x,1,a,\n",
             ["'acquisition.overlap' is not", "'acquisition.pixel_um' is not filled in",
-             "line 5: cycle 'x' is not a number"],
+             "row 5: cycle 'x' is not a number"],
         ),
         (EMPTY, "", ["'acquisition.overlap' is not", "'acquisition.pixel_um' is not", NO_APERTURE]),
         (EMPTY | {"acquisition.reference_channel": None}, "", ["is not filled in"] * 3),
@@ -296,7 +296,7 @@ NO_APERTURE = "without optics.numerical_aperture"
         ({"acquisition.reference_channel": 2}, "3,1,CD8,525\n",
          ["lacks in cycles 2, 3; cycle 2 has the channels 1; name one"]),
         ({"illumination.method": "file"}, "x,1,a,\n",
-         ["line 5", "illumination.flat_file is not set"]),
+         ["row 5", "illumination.flat_file is not set"]),
     ],
 )  # fmt: skip
 def test_each_problem_is_told_once(
@@ -340,7 +340,7 @@ def test_snakemake_says_all_without_a_place_in_the_workflow(raw: dict[str, Any])
     done = Run(folder, path).snakemake("registration", "qc", "-n", ok=False)
     said = done.stdout + done.stderr
     assert "Error: " in said
-    assert "the key 'results' is there twice (lines" in said
+    assert "duplicate key 'results' (lines" in said
     assert len(said.splitlines()) < 10
     for text in (said, within):
         assert "common.smk" not in text
@@ -453,7 +453,7 @@ def test_named_files_must_exist(raw: dict[str, Any], tmp_path: Path) -> None:
     said = str(refused(raw, checked))
     assert re.search(r"deconvolve.psf_file is .*psf_2.tif, which does not", said)
     set_key(raw, "deconvolve.psf_file", str(tmp_path / "psf_{chanel}.tif"))
-    assert "the field 'chanel'; known are" in str(refused(raw, checked))
+    assert "the unknown field 'chanel'; fields:" in str(refused(raw, checked))
 
 
 def test_a_block_larger_than_the_mosaic(raw: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.config.configs import refused, set_key
-from tilewright.config.experiment import check_targets, load_experiment
+from tilewright.config.consistency import check_targets
+from tilewright.config.experiment import load_experiment
 from tilewright.config.rules import DataSize
 from tilewright.config.sizing import DataSizes
 from tilewright.errors import ConfigError
@@ -33,7 +34,7 @@ def test_cycles_to_process(config: dict[str, Any]) -> None:
     assert experiment.cycles == (1,)
     assert experiment.moving_cycles == ()
     assert [c.marker for c in experiment.channels] == ["DAPI_1", "CD3"]
-    assert not experiment.channels_of_every_cycle  # cycle 2 has one channel
+    assert not experiment.shared_channels  # cycle 2 has one channel
     assert experiment.of_cycles([1, 2]).channels == load_experiment(config).channels
     check_targets(experiment, [])
     late = load_experiment({**config, "cycles": [2]})
@@ -72,14 +73,14 @@ def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> 
     samples = load_experiment(config).samples
     assert (samples["left"].acquisition.rows, samples["right"].acquisition.rows) == (5, 2)
     for line, message in [
-        (f"left\t{raw}\t5", "stands twice"),
+        (f"left\t{raw}\t5", "duplicate sample 'left' (rows 2 and 3); remove one"),
         (f"le ft\t{raw}\t5", "must be letters"),
         ("other\tnowhere\t5", "the raw_dir 'nowhere' is not a folder"),
         (f"other\t{raw}\t0", "'rows' is '0'"),
     ]:
         path.write_text(f"sample\traw_dir\trows\nleft\t{raw}\t5\n{line}\n")
         said = str(refused(config))
-        assert "line 3" in said
+        assert "row 3" in said or "rows 2 and 3" in said
         assert message in said
 
 

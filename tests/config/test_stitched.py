@@ -14,7 +14,8 @@ from scipy import ndimage
 from tests.config.configs import refused, set_key
 from tilewright.commands.check_experiment import check_config, missing_bytes
 from tilewright.config.checks import check_raw, data_size
-from tilewright.config.experiment import Experiment, check_targets, load_experiment
+from tilewright.config.consistency import check_targets
+from tilewright.config.experiment import Experiment, load_experiment
 from tilewright.config.layout import Layout
 from tilewright.errors import ConfigError
 

@@ -214,7 +214,7 @@ def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Spec
     for plane in scan("phenix", tmp_path):
         assert f"-ch{plane.channel}sk" in plane.path
     edit(index, "<TimepointID>0<", "<TimepointID>1<", 1)
-    with pytest.raises(RawDataError, match=r"Index\.idx\.xml: it holds several time points"):
+    with pytest.raises(RawDataError, match=r"Index\.idx\.xml holds several time points"):
         scan("phenix", tmp_path)
 
 

@@ -93,7 +93,7 @@ CYCLE = "{sample}_cycle{cycle}"
 # One job for all channels of a cycle where cycles have the same ones: they share the places of the
 # tiles, and of 9 cycles of 4 channels 36 jobs become 9. A cycle added later may change which of
 # both it is: parameters and inputs are the same either way, so that nothing is made again.
-SHARED_CHANNELS = experiment.channels_of_every_cycle
+SHARED_CHANNELS = experiment.shared_channels
 ILLUMINATION_WILDCARDS = CYCLE if SHARED_CHANNELS else PLANE
 
 

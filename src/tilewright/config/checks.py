@@ -13,13 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
-from tilewright.config.experiment import (
-    Experiment,
-    Sample,
-    check_experiment,
-    check_targets,
-    parse_experiment,
-)
+from tilewright.config.consistency import check_experiment, check_targets
+from tilewright.config.experiment import Experiment, Sample, parse_experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes

@@ -1,4 +1,4 @@
-"""A config file as a dictionary, with what is wrong with its text in one sentence."""
+"""Config files: reading them as dictionaries, and errors with line numbers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from tilewright.errors import ConfigError
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a key stands once; the language itself lets the last one win."""
+    """YAML without duplicate keys, of which YAML itself takes the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse a second line of the same key."""
-        seen: dict[str, int] = {}
+        """Refuse a duplicate key."""
+        lines: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
-            if key.value in seen:
+            if key.value in lines:
                 raise ConfigError(
-                    f"the key '{key.value}' is there twice (lines {seen[key.value]} and {line}); "
-                    "take one out"
+                    f"duplicate key '{key.value}' (lines {lines[key.value]} and {line}); remove one"
                 )
             if isinstance(key, yaml.ScalarNode):
-                seen[key.value] = line
+                lines[key.value] = line
         return super().construct_mapping(node, deep)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object whose keys stand once."""
+    """Return a JSON object, refusing duplicate keys."""
     keys = [key for key, _ in pairs]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"the key '{twice}' is there twice; take one out")
+    duplicate = next((key for key in keys if keys.count(key) > 1), None)
+    if duplicate is not None:
+        raise ConfigError(f"duplicate key '{duplicate}'; remove one")
     return dict(pairs)
 
 
@@ -54,7 +53,7 @@ def read_config(configfile: Path) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        The file cannot be read, is not YAML, has no keys, or has one twice.
+        The file cannot be read, is not YAML, has no keys or a duplicate one.
     """
     try:
         config = _parse(configfile.read_text(encoding="utf-8"))
@@ -75,12 +74,12 @@ def read_config(configfile: Path) -> dict[str, Any]:
 
 
 def check_config_file(configfile: str) -> str:
-    """Return a config file that Snakemake can read; its own error says no line.
+    """Return the path of a config file after checking its syntax; Snakemake's error has no line.
 
     Raises
     ------
     SetUpError
-        It is there and cannot be read.
+        The file exists and cannot be read.
     """
     try:
         if Path(configfile).exists():

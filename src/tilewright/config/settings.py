@@ -2,151 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-import os.path
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from tilewright.config.value_types import (
+    OVERLAP,
+    PIXEL_UM,
+    Z_STEP_UM,
+    Auto,
+    LayoutName,
+    PathText,
+    PlaneMethod,
+    Positive,
+    ResultsPath,
+    TokenText,
 )
-
-from tilewright.kernels.tile_positions.tile_order import LAYOUTS
-
-#: What units in the wrong scale make of a number: the factor to the right unit, and the unit.
-_SCALES = {
-    "µm": ((1e-3, "nm"), (1e3, "mm"), (1e6, "m")),
-    "nm": ((1e3, "µm"), (1e-3, "pm"), (1e9, "m")),
-    "fraction": ((1e-2, "%"),),
-}
-
-
-class Within(NamedTuple):
-    """A range of plausible values that says which other unit an outlier may be in.
-
-    Parameters
-    ----------
-    low, high : float
-        Least and greatest value.
-    unit : {"µm", "nm", "fraction"}
-        Unit of the key.
-
-    Examples
-    --------
-    >>> Within(0.01, 20, "µm").sentence(377.0)
-    'it must be between 0.01 and 20 µm; is this 377 nm? then write 0.377'
-    >>> Within(200, 2000, "nm").sentence(0.461)
-    'it must be between 200 and 2000 nm; is this 0.461 µm? then write 461'
-    >>> Within(0.01, 20, "µm").sentence(0.3) is None
-    True
-    """
-
-    low: float
-    high: float
-    unit: str
-
-    def sentence(self, value: float) -> str | None:
-        """Return what is wrong with a value, None for a plausible one."""
-        if self.low <= value <= self.high:
-            return None
-        text = f"it must be between {self.low:g} and {self.high:g}"
-        text += f" {self.unit}" if self.unit != "fraction" else ""
-        for factor, unit in _SCALES[self.unit]:
-            if self.low <= value * factor <= self.high:
-                return f"{text}; is this {value:g} {unit}? then write {value * factor:g}"
-        return text
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """Return it as JSON Schema."""
-        return {"type": "number", "minimum": self.low, "maximum": self.high}
-
-    def check(self, value: float) -> float:
-        """Return a plausible value; what is wrong with another one is a ValueError."""
-        sentence = self.sentence(value)
-        if sentence:
-            raise ValueError(sentence)
-        return value
-
-
-#: Pixels of light microscopes in the specimen: 0.03 µm (100 x, small camera) to 13 µm (1 x).
-PIXEL_UM = Within(0.01, 20, "µm")
-Z_STEP_UM = Within(0.01, 100, "µm")
-#: Peaks of dyes from Hoechst (450 nm) to the near infrared.
-EMISSION_NM = Within(200, 2000, "nm")
-OVERLAP = Within(0, 0.899, "fraction")
-
-
-def _whole_path(path: str) -> str:
-    """Refuse a path that a shell would have read otherwise."""
-    if not path.strip() or not path.isprintable():
-        raise ValueError("name a file or folder")
-    if path.startswith("~") or "$" in path:
-        whole = os.path.expandvars(os.path.expanduser(path))  # noqa: PTH111
-        hint = f"write {whole}" if whole != path else "write the whole path"
-        raise ValueError(f"'~' and '$' mean nothing in a config file; {hint}")
-    return path
-
-
-def _no_braces(path: str) -> str:
-    if set(path) & set("{}"):
-        raise ValueError("a folder of results cannot have braces in its name; rename it")
-    return path
-
-
-Auto = Literal["auto"]
-PathText = Annotated[str, AfterValidator(_whole_path)]
-Positive = Annotated[float, Field(gt=0)]
-TokenText = Annotated[
-    str,
-    BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
-    Field(pattern=r"^[A-Za-z0-9-]+$"),
-]
-
-
-def suggestion(name: str, known: Iterable[str], what: str) -> str:
-    """Return the known name that may be meant, or else all of them.
-
-    >>> suggestion("stich", ["stitch", "edf"], "rules"), suggestion("x", ["stitch"], "rules")
-    ("did you mean 'stitch'?", 'rules: stitch')
-    """
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"{what}: {', '.join(names)}"
-
-
-def _known_layout(name: str) -> str:
-    if name not in LAYOUTS:
-        raise ValueError(f"not a layout; {suggestion(name, LAYOUTS, 'known')}")
-    return name
-
-
-LayoutName = Annotated[str, AfterValidator(_known_layout)]
-
-
-#: Values of ``edf.method`` before they were renamed, and after.
-RENAMED_METHODS = {
-    "direct": "multiplane_wiener",
-    "psf_mean": "sum_projection",
-    "soft_focus": "focus_weighted",
-}
-
-
-def _refuse_renamed(method: Any) -> Any:
-    if isinstance(method, str) and method in RENAMED_METHODS:
-        raise ValueError(f"renamed; write {RENAMED_METHODS[method]}")
-    return method
-
-
-PlaneMethod = Annotated[
-    Literal["auto", "multiplane_wiener", "sum_projection", "focus_weighted"],
-    BeforeValidator(_refuse_renamed),
-]
 
 
 class Section(BaseModel):
@@ -178,8 +49,8 @@ class Acquisition(Section):
     """How the microscope tiled the specimen and named its files."""
 
     convention: Convention
-    """How raw files are named: `codex` (`Cyc1_reg1/1_00001_Z001_CH1.tif`), `pattern`,
-    `imagexpress` (`_s1_w1`), `fiji` (`TileConfiguration.txt`); or whose files tell positions:
+    """Format of the raw files, by their names: `codex` (`Cyc1_reg1/1_00001_Z001_CH1.tif`),
+    `pattern`, `imagexpress` (`_s1_w1`), `fiji` (`TileConfiguration.txt`); or by their metadata:
     `ome_tiff`, `macsima`, `phenix`, `cv8000`, `ndtiff`, and with an extra `czi`, `nd2`, `lif`
     ([raw data](../docs/raw-data.md#conventions)). `stitched`: images that are stitched already,
     one file of channels per cycle; keys of tiles, and of the stages that make mosaics and
@@ -193,22 +64,22 @@ class Acquisition(Section):
     rows: int | None = Field(default=None, ge=1, le=1000)
     cols: int | None = Field(default=None, ge=1, le=1000)
     """The grid, in tiles. Needed where files carry a tile number; elsewhere `null` means the
-    places seen, which need not fill a rectangle.
+    places of the files, which need not fill a rectangle.
     """
     layout: LayoutName = "snake_right_down"
     """Order in which tile numbers run: `snake` or `raster`, the direction of the first run, the
     direction in which runs advance (`right_down`, `left_up`, `down_right`, …).
     """
     overlap: Annotated[float, AfterValidator(OVERLAP.check), WithJsonSchema(OVERLAP.schema)] = 0.1
-    """Part of a tile that its neighbour sees too."""
+    """Fraction of a tile that overlaps with its neighbour."""
     region: TokenText | None = None
     """CODEX region or ImageXpress well to read; `null` means the only one."""
     flip_x: bool = False
     flip_y: bool = False
     """The stage axis in the files (positions, `{row}` and `{col}`) runs against the image axis."""
     missing: Literal["stop", "fill"] = "stop"
-    """What a missing plane does: `stop` before any work; `fill` leaves that tile out of its
-    whole cycle, where it is then unseen, and warns. Cycles may then have different sets of
+    """What a missing plane does: `stop` before any work; `fill` excludes that tile from all
+    channels of its cycle, and warns. Cycles may then have different sets of
     tiles.
     """
     counts_per_unit: Positive | None = None
@@ -223,7 +94,7 @@ class Acquisition(Section):
     """Distance of z-planes."""
     reference_cycle: int = Field(default=1, ge=0)
     """Cycle onto which the others are registered; one in the middle where tissue is lost with
-    time, since everything is seen in its frame.
+    time, since the image is in its frame.
     """
     reference_channel: TokenText
     """Channel that every cycle has and that shows the same structures, with most structure in
@@ -232,10 +103,10 @@ class Acquisition(Section):
 
 
 class CameraSettings(Section):
-    """What the camera adds to the light."""
+    """Offset, gain and saturation of the camera."""
 
     offset_counts: Annotated[float, Field(ge=0)] | Auto = "auto"
-    """What the camera reads without light. Give it where you know it, above all where tiles do
+    """Counts without light. Give it where you know it, above all where tiles do
     not overlap: the estimate is then an upper bound.
     """
     gain_counts_per_photon: Positive | Auto = "auto"
@@ -250,7 +121,7 @@ class CameraSettings(Section):
 
 
 class OpticsSettings(Section):
-    """What the point spread function is computed from."""
+    """Optics from which the point spread function is computed."""
 
     numerical_aperture: float | None = Field(default=None, gt=0, lt=1.7)
     """Of the objective; below the refractive index of its immersion."""
@@ -270,7 +141,7 @@ class IlluminationSettings(Section):
     """Flat-field and dark-field estimation."""
 
     method: Literal["auto", "file", "none"] = "auto"
-    """`auto`: from what two tiles both see and from all tiles, or from eight and more tiles alone;
+    """`auto`: from overlaps and all tiles, or from eight and more tiles alone;
     `file`: a flat-field you have; `none`: the microscope has corrected already.
     """
     flat_file: PathText | None = None
@@ -286,7 +157,7 @@ class PositionSettings(Section):
     """Tile positions by phase correlation of overlaps."""
 
     max_shift_px: Positive | Auto = "auto"
-    """How far the stage may be off; `auto` is 3 % of the shorter side of a tile, at most half the
+    """Largest stage error; `auto` is 3 % of the shorter side of a tile, at most half the
     overlap, at least 8 px. Larger where the stage is worse, or `overlap` only roughly known.
     """
     sigma_px: Annotated[float, Field(gt=0, le=50)] | Auto = "auto"
@@ -309,7 +180,7 @@ class StitchSettings(Section):
     tissue moved between neighbouring tiles and ghosts show.
     """
     repair_pixels: bool = True
-    """Replace hot and dead camera pixels, seen in a quarter of 16 tiles and in four at least, by
+    """Replace hot and dead camera pixels, found in a quarter of 16 tiles and in four at least, by
     the median of their neighbours; none with fewer than four tiles, or where over 1 % of the
     camera stands out. Turn it off where the camera's driver has done it.
     """
@@ -334,7 +205,7 @@ class DeconvolveSettings(Section):
     tile_px: int = Field(default=1024, ge=64)
     """Edge of the blocks that are deconvolved at once; smaller where memory is short."""
     halo_px: int = Field(default=64, ge=0)
-    """What each block sees of its neighbours; less than 64 shows seams, a very wide PSF needs
+    """Margin of each block from its neighbours; less than 64 shows seams, a very wide PSF needs
     more.
     """
 
@@ -358,16 +229,15 @@ class RegistrationSettings(Section):
     smooth deformation, smaller for strong local deformation.
     """
     max_shift_px: Positive | Auto = "auto"
-    """How far cycles may be apart; `auto` allows any shift that leaves enough tissue in common. A
+    """Largest shift between cycles; `auto` allows any shift that leaves enough tissue in common. A
     limit where repetitive tissue is matched to the wrong place.
     """
     max_rotation_deg: float = Field(default=5.0, ge=0, le=20)
-    """How far cycles may be turned against each other; more where slides were taken out and put
-    back.
+    """Largest rotation between cycles; more where slides were taken out and put back.
     """
     allow_unregistered: tuple[int, ...] = ()
-    """Cycles that may stay where they are when they do not match the reference. They are written
-    in red in the report. Any other cycle that does not match stops its sample.
+    """Cycles that may stay unregistered when they do not match the reference. They are red in the
+    report. Any other cycle that does not match stops its sample.
     """
 
 
@@ -386,9 +256,8 @@ class OutputSettings(Section):
     """How images are stored."""
 
     keep: Literal["results", "stacks"] = "results"
-    """`results`: stitched and deconvolved stacks, most of all bytes, are removed as soon as
-    nothing needs them. `stacks` keeps them. The targets `stitching` and `deconvolution` keep
-    what they make.
+    """`results`: stitched and deconvolved stacks, most of all bytes, are removed after their last
+    reader. `stacks` keeps them. The targets `stitching` and `deconvolution` keep what they make.
     """
     chunk_px: int = Field(default=1024, ge=128, multiple_of=16)
     """Edge of a chunk in the OME-Zarr stores."""
@@ -402,7 +271,7 @@ class OutputSettings(Section):
 
 
 class ThresholdSettings(Section):
-    """Where a quality number turns to warn and to fail; either may be absent."""
+    """Limits of a quality number for warn and fail; either may be absent."""
 
     warn: float | None = None
     fail: float | None = None
@@ -421,7 +290,7 @@ class QcSettings(Section):
 
 
 class RuleResources(Section):
-    """What one job of a rule asks for, instead of the figure computed from the data."""
+    """Resources of one job of a rule, instead of those computed from the data."""
 
     cpus: int | None = Field(default=None, ge=1)
     mem_mb: int | None = Field(default=None, ge=100)
@@ -445,7 +314,7 @@ class Settings(Section):
     this one's, see `subtract`) and `remove` (`TRUE`: left out of the final image, after it has
     served as a background). Channels that are not listed are not read.
     """
-    results: Annotated[PathText, AfterValidator(_no_braces)] = "results"
+    results: ResultsPath = "results"
     """Folder for everything that is written; no braces in its name."""
     cycles: Auto | Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = "auto"
     """Cycles of the markers table to process, such as `[1, 2]`; others wait, and their files are
@@ -477,7 +346,7 @@ class Settings(Section):
 
     @property
     def plane_method(self) -> str:
-        """How the in-focus plane is made; ``deconvolve.method: none`` says that no PSF is known."""
+        """Method of the in-focus plane; ``deconvolve.method: none`` means that no PSF is known."""
         if self.edf.method != "auto":
             return self.edf.method
         return "focus_weighted" if self.deconvolve.method == "none" else "multiplane_wiener"
@@ -495,5 +364,5 @@ class Settings(Section):
     @property
     def needs_psf(self) -> bool:
         """Whether the in-focus plane, or a deconvolution, is made with a PSF."""
-        made = self.deconvolve.method != "none" or self.plane_method == "multiplane_wiener"
-        return made and not self.stitched
+        psf_method = self.deconvolve.method != "none" or self.plane_method == "multiplane_wiener"
+        return psf_method and not self.stitched

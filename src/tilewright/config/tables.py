@@ -15,7 +15,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tilewright.config.settings import EMISSION_NM, Acquisition, Settings, suggestion
+from tilewright.config.settings import Acquisition, Settings
+from tilewright.config.value_types import EMISSION_NM, suggestion
 from tilewright.errors import ConfigError
 from tilewright.installed import shipped
 from tilewright.io.numbers import positive
@@ -27,25 +28,25 @@ _MARKER_COLUMNS = (
 )  # fmt: skip
 
 
-def collect_errors(*looks: Callable[[], Any]) -> list[Any]:
-    """Return what all looks return; what they find wrong is raised as one error."""
-    found, errors = [], list[ConfigError]()
-    for look in looks:
+def collect_errors(*checks: Callable[[], Any]) -> list[Any]:
+    """Return the results of all checks; raise their errors as one."""
+    results, errors = [], list[ConfigError]()
+    for check in checks:
         try:
-            found.append(look())
+            results.append(check())
         except ConfigError as error:
             errors.append(error)
     if errors:
         kinds = {type(error) for error in errors}
         kind = kinds.pop() if len(kinds) == 1 else ConfigError
-        # Two looks may meet the same obstacle.
+        # Two checks may report the same problem.
         raise kind(*dict.fromkeys(text for error in errors for text in error.args)) from None
-    return found
+    return results
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One tissue: where its raw tiles are and how they were acquired."""
+    """One tissue: the folder of its raw tiles and their acquisition."""
 
     name: str
     raw_dir: Path
@@ -85,7 +86,7 @@ def _model_at(location: tuple[str, ...]) -> type[BaseModel] | None:
 
 
 def cycles_text(cycles: Sequence[int]) -> str:
-    """Return cycles in words.
+    """Return cycles as text.
 
     >>> cycles_text([1]), cycles_text([1, 2, 4])
     ('cycle 1', 'cycles 1, 2, 4')
@@ -94,18 +95,18 @@ def cycles_text(cycles: Sequence[int]) -> str:
 
 
 _NAMES = {",": "commas", "\t": "tabs"}
-#: What pydantic adds to a key that takes values of several kinds.
-_KIND = re.compile(r"constrained-|literal\[|tuple\[")
+#: Parts that pydantic adds to a key whose value has several types.
+_VALUE_TYPE = re.compile(r"constrained-|literal\[|tuple\[")
 
 
 def key_of(problem: Any) -> tuple[str, ...]:
-    """Return the parts of the key of a pydantic problem, which also names kinds of values."""
+    """Return the parts of the key of a pydantic problem, without types of values."""
     first, *rest = map(str, problem["loc"])
-    return first, *(part for part in rest if not _KIND.match(part))
+    return first, *(part for part in rest if not _VALUE_TYPE.match(part))
 
 
-def problem_sentence(problem: Any) -> str:
-    """Say one pydantic problem in one sentence."""
+def problem_message(problem: Any) -> str:
+    """Return the message for one pydantic problem."""
     location = key_of(problem)
     key = ".".join(location)
     if problem["type"] == "extra_forbidden":
@@ -123,7 +124,7 @@ def problem_sentence(problem: Any) -> str:
 
 
 def _read_text(path: Path, key: str) -> str:
-    """Return the text of a table, whatever wrote it."""
+    """Return the text of a table, with or without a byte order mark."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -150,12 +151,12 @@ def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[st
     try:
         for cells in reader:
             for cell in cells:
-                odd = next((c for c in cell if not c.isprintable()), None)
-                if odd is not None:
-                    hint = "a quote is not closed" if odd in "\r\n" else "write plain characters"
+                control = next((c for c in cell if not c.isprintable()), None)
+                if control is not None:
+                    hint = "a quote is not closed" if control in "\r\n" else "write plain text"
                     raise ConfigError(
                         f"{path}, line {reader.line_num}: {cell[:40]!r} holds the character "
-                        f"U+{ord(odd):04X}; {hint}"
+                        f"U+{ord(control):04X}; {hint}"
                     )
             if any(cell.strip() for cell in cells):
                 yield reader.line_num, cells
@@ -167,7 +168,7 @@ def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[st
 
 
 def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: int) -> list[Any]:
-    """Read a table whose first ``needed`` columns must be there, with (line, row) items."""
+    """Return (line, row) items of a table whose first ``needed`` columns must be present."""
     lines = list(_cells(path, _read_text(path, key), delimiter))
     columns = [column.strip() for column in lines[0][1]] if lines else []
     if len(columns) == 1 and ";" in columns[0]:
@@ -177,7 +178,7 @@ def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: 
             hint = suggestion(column, known, "known")
             raise ConfigError(f"{path}: unknown column '{column[:40]}'; {hint}")
         if columns.count(column) > 1:
-            raise ConfigError(f"{path}: the column '{column}' is there twice; take one out")
+            raise ConfigError(f"{path}: duplicate column '{column}'; remove one")
     missing = [column for column in known[:needed] if column not in columns]
     if missing:
         raise ConfigError(f"{path}: the column '{missing[0]}' is missing")
@@ -186,7 +187,7 @@ def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: 
     for line, cells in lines[1:]:
         if any(cell.strip() for cell in cells[len(columns) :]):
             raise ConfigError(
-                f"{path}, line {line}: {len(cells)} cells for {len(columns)} columns; quote a "
+                f"{path}, row {line}: {len(cells)} cells for {len(columns)} columns; quote a "
                 "cell that holds the separator, and write numbers with a decimal point"
             )
     return [
@@ -195,19 +196,37 @@ def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: 
     ]
 
 
-def _each(path: Path, rows: list[Any], read: Callable[[Any], None]) -> None:
-    """Read all rows of a table; what is wrong with them is told with their lines."""
+def _read_rows(path: Path, rows: list[Any], read: Callable[[Any], Any]) -> list[Any]:
+    """Return all rows as ``read`` returns them; errors name their row."""
 
-    def line(number: int, row: Any) -> None:
+    def read_row(number: int, row: Any) -> Any:
         try:
-            read(row)
+            return read(row)
         except ValidationError as error:
-            said = problem_sentence(error.errors()[0])
-            raise ConfigError(f"{path}, line {number}: {said}") from None
+            message = problem_message(error.errors()[0])
+            raise ConfigError(f"{path}, row {number}: {message}") from None
         except ValueError as error:
-            raise ConfigError(f"{path}, line {number}: {error}") from None
+            raise ConfigError(f"{path}, row {number}: {error}") from None
 
-    collect_errors(*(partial(line, *row) for row in rows))
+    return collect_errors(*(partial(read_row, *row) for row in rows))
+
+
+def _refuse_duplicates(path: Path, rows: list[Any], *columns: str, fix: str = "remove one") -> None:
+    """Refuse rows that have the same values in some columns."""
+
+    def cell(row: dict[str, str], column: str) -> str:
+        text = row[column]
+        return text.lstrip("0").rjust(1, "0") if text and column == "cycle" else text
+
+    first: dict[tuple[str, ...], int] = {}
+    problems = []
+    for number, row in rows:
+        key = tuple(cell(row, column) for column in columns)
+        if all(key) and first.setdefault(key, number) != number:
+            name = " ".join(f"{column} '{text}'" for column, text in zip(columns, key, strict=True))
+            problems.append(f"{path}: duplicate {name} (rows {first[key]} and {number}); {fix}")
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _number(row: dict[str, str], column: str) -> float | None:
@@ -225,16 +244,19 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
     Raises
     ------
     ConfigError
-        The table is missing, or one of its lines is wrong; the message names the line.
+        The table is missing, or one of its rows is wrong; the message names the row.
     """
-    channels: list[Channel] = []
     rows = _rows(path, "markers", ",", _MARKER_COLUMNS, 3)
-    _each(path, rows, lambda row: channels.append(_channel(row, channels)))
+    channels, *_ = collect_errors(
+        lambda: _read_rows(path, rows, _channel),
+        lambda: _refuse_duplicates(path, rows, "marker", fix="rename one"),
+        lambda: _refuse_duplicates(path, rows, "cycle", "channel"),
+    )
     return tuple(sorted(channels, key=lambda channel: channel.cycle))
 
 
-def _channel(row: dict[str, str], others: list[Channel]) -> Channel:
-    """Return what a line says; what is wrong with it, or with it after others, is a ValueError."""
+def _channel(row: dict[str, str]) -> Channel:
+    """Return the channel of a row; ValueError if the row is wrong."""
     marker, token, cycle = row["marker"], row["channel"], row["cycle"]
     if not re.fullmatch(r"[0-9]{1,6}", cycle):
         raise ValueError(f"cycle '{cycle}' is not a number")
@@ -244,21 +266,13 @@ def _channel(row: dict[str, str], others: list[Channel]) -> Channel:
         what = "a name of over 100 characters; shorten it" if marker else "no name; give one"
         raise ValueError(f"the marker has {what}")
     emission_nm = _number(row, "emission_nm")
-    wrong = None if emission_nm is None else EMISSION_NM.sentence(emission_nm)
-    if wrong:
-        raise ValueError(f"emission_nm is {row['emission_nm']}: {wrong}")
+    problem = None if emission_nm is None else EMISSION_NM.message(emission_nm)
+    if problem:
+        raise ValueError(f"emission_nm is {row['emission_nm']}: {problem}")
     # As spreadsheet programs write it.
     remove = row.get("remove", "").lower()
     if remove not in ("true", "false", ""):
         raise ValueError(f"remove is '{row['remove']}'; write TRUE, or nothing")
-    for other in others:
-        if other.marker == marker:
-            raise ValueError(
-                f"the marker '{marker}' stands twice (also cycle {other.cycle} channel "
-                f"{other.channel}); marker names must differ"
-            )
-        if (other.cycle, other.channel) == (int(cycle), token):
-            raise ValueError(f"cycle {int(cycle)} channel {token} stands twice")
     exposure_ms, background = _number(row, "exposure_ms"), row.get("background") or None
     return Channel(
         int(cycle), token, marker, emission_nm, exposure_ms, background, remove == "true"
@@ -273,30 +287,30 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
     path : Path
         The table, tab-separated.
     acquisition : Acquisition
-        What holds for a sample where its line says nothing else.
+        Values of a sample where its row has none.
 
     Raises
     ------
     ConfigError
-        The table is missing, or one of its lines is wrong; the message names the line.
+        The table is missing, or one of its rows is wrong; the message names the row.
     """
-    samples: dict[str, Sample] = {}
 
-    def read(row: dict[str, str]) -> None:
+    def read(row: dict[str, str]) -> Sample:
         name, raw_dir = row["sample"], row["raw_dir"]
-        given = {column: row[column] for column in _SAMPLE_COLUMNS[2:] if row.get(column)}
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"sample '{name}' must be letters, digits, '_' and '-', at most 100")
-        if name in samples:
-            raise ValueError(f"the sample '{name}' stands twice")
-        own = Acquisition.model_validate({**acquisition.model_dump(), **given})
+        overrides = {column: row[column] for column in _SAMPLE_COLUMNS[2:] if row.get(column)}
+        of_sample = Acquisition.model_validate({**acquisition.model_dump(), **overrides})
         # Path.is_dir raises for names that are too long and parents that are closed.
         if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
             raise ValueError(
                 f"the raw_dir '{raw_dir[:200]}' is not a folder that can be opened; correct "
                 "it; '~' and '$' are not expanded"
             )
-        samples[name] = Sample(name, Path(raw_dir), own)
+        return Sample(name, Path(raw_dir), of_sample)
 
-    _each(path, _rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2), read)
-    return samples
+    rows = _rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2)
+    samples, _ = collect_errors(
+        lambda: _read_rows(path, rows, read), lambda: _refuse_duplicates(path, rows, "sample")
+    )
+    return {sample.name: sample for sample in samples}

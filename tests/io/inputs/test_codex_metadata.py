@@ -25,7 +25,7 @@ def test_experiment_json_in_all_its_spellings() -> None:
     assert parse_experiment('{"aperture": NaN, "regionWidth": 2.5}').numerical_aperture is None
     times = parse_experiment('{"e": {"exposureTimesArray": [["Cycle", "CH1"], ["1", "10"]]}}')
     assert times.exposures_ms == {(1, 1): 10.0}
-    with pytest.raises(RawDataError, match="no JSON object"):
+    with pytest.raises(RawDataError, match="not a JSON object"):
         parse_experiment("[1]")
 
 

@@ -200,7 +200,7 @@ def test_what_is_wrong_is_named(
         (np.zeros((12, 21), np.uint16), "is 12 x 21 uint16, where most are 12 x 20 uint16"),
         (np.zeros((12, 20), np.uint8), "is 12 x 20 uint8, where most are 12 x 20 uint16"),
         (np.zeros((12, 20, 3), np.uint8), "is a colour image (3 samples per pixel)"),
-        (np.zeros((2, 12, 20), np.uint16), "has 2 pages, but its name tells one z-plane"),
+        (np.zeros((2, 12, 20), np.uint16), "has 2 pages, but its name says one z-plane"),
         pytest.param(None, "cannot be read (Permission denied)", marks=NOT_ROOT),
     ],
 )

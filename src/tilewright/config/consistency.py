@@ -1,0 +1,226 @@
+"""Contradictions between keys of the configuration and rows of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tilewright.config.rules import RULES
+from tilewright.config.settings import Settings
+from tilewright.config.tables import cycles_text
+from tilewright.config.value_types import suggestion
+from tilewright.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tilewright.config.experiment import Experiment
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Refuse keys and rows of tables that contradict each other.
+
+    Raises
+    ------
+    ConfigError
+        With all contradictions.
+    """
+    whole = replace(experiment, channels=experiment.table)
+    problems = (
+        *_references(whole), *_tile_keys(whole), *_optics(whole), *_backgrounds(whole),
+        *check_keys(whole.settings), *_cycles(whole),
+    )  # fmt: skip
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _cycles(experiment: Experiment) -> Iterator[str]:
+    """Yield cycles to process that are not in the table."""
+    wanted = experiment.settings.cycles
+    for cycle in () if wanted == "auto" else wanted:
+        if cycle not in experiment.cycles:
+            yield (
+                f"cycles names cycle {cycle}, but {experiment.settings.markers} has the cycles "
+                f"{', '.join(map(str, experiment.cycles))}"
+            )
+
+
+def _references(experiment: Experiment) -> Iterator[str]:
+    """Yield cycles without the reference channel, and a missing reference cycle."""
+    table = experiment.settings.markers
+    if experiment.reference_cycle not in experiment.cycles:
+        yield (
+            f"acquisition.reference_cycle is {experiment.reference_cycle}, but {table} has the "
+            f"cycles {', '.join(map(str, experiment.cycles))}"
+        )
+    wanted = experiment.reference_channel
+    tokens = {
+        cycle: [channel.channel for channel in experiment.channels_of(cycle)]
+        for cycle in experiment.cycles
+    }
+    if incomplete := [cycle for cycle in tokens if wanted not in tokens[cycle]]:
+        yield (
+            f"acquisition.reference_channel is '{wanted}', which {table} lacks in "
+            f"{cycles_text(incomplete)}; cycle {incomplete[0]} has the channels "
+            f"{', '.join(tokens[incomplete[0]])}; name one that all cycles have"
+        )
+    for cycle in experiment.settings.registration.allow_unregistered:
+        if cycle not in experiment.moving_cycles:
+            yield (
+                f"registration.allow_unregistered names cycle {cycle}; the cycles that are "
+                f"registered are {', '.join(map(str, experiment.moving_cycles)) or 'none'}"
+            )
+
+
+#: Keys of sections that are not used for stitched images; None is all of a section.
+_TILE_KEYS: dict[str, tuple[str, ...] | None] = {
+    "acquisition": (
+        *("pattern", "rows", "cols", "layout", "overlap"),
+        *("region", "flip_x", "flip_y", "missing", "counts_per_unit"),
+    ),
+    "camera": ("offset_counts", "gain_counts_per_photon"),
+    "illumination": None,
+    "tile_positions": None,
+    "stitch": None,
+    "deconvolve": None,
+    "edf": None,
+}
+
+
+def _tile_keys(experiment: Experiment) -> Iterator[str]:
+    """Yield keys of stages that stitched images do not have; ``method: none`` is accepted."""
+    settings = experiment.settings
+    if not settings.stitched:
+        return
+    for section, names in _TILE_KEYS.items():
+        models = [getattr(settings, section)]
+        if section == "acquisition":
+            models = [sample.acquisition for sample in experiment.samples.values()]
+        for model in models:
+            for name, field in type(model).model_fields.items():
+                value = getattr(model, name)
+                of_tiles = names is None or name in names
+                if of_tiles and value != field.default and (name, value) != ("method", "none"):
+                    yield (
+                        f"{section}.{name} is {value!r}, but acquisition.convention is 'stitched': "
+                        "it has no effect; remove it"
+                    )
+
+
+#: Targets that need tiles, and no reference cycle.
+_TILE_TARGETS = ("stitching", "deconvolution", "edf")
+
+
+def check_targets(experiment: Experiment, targets: Iterable[str]) -> None:
+    """Refuse targets that stitched images, or the cycles to process, do not have.
+
+    Raises
+    ------
+    ConfigError
+        One of them is such.
+    """
+    targets = set(targets)
+    of_tiles = [target for target in _TILE_TARGETS if target in targets]
+    if experiment.settings.stitched and of_tiles:
+        raise ConfigError(
+            f"the target {of_tiles[0]} needs tiles, but acquisition.convention is 'stitched'; "
+            "give the targets registration and qc"
+        )
+    registers = not targets or targets & {"all", "registration", "qc"}
+    # Otherwise the reference cycle is not in the table, which check_experiment reports.
+    selected = experiment.settings.cycles != "auto"
+    if selected and experiment.reference_cycle not in experiment.cycles and registers:
+        raise ConfigError(
+            f"cycles lacks the reference cycle {experiment.reference_cycle}, on which the "
+            "others are registered; add it"
+            + ("" if experiment.settings.stitched else ", or give the target edf")
+        )
+
+
+def _optics(experiment: Experiment) -> Iterator[str]:
+    """Yield optics that are missing for a computed PSF."""
+    settings = experiment.settings
+    if not settings.needs_psf or settings.deconvolve.psf_file is not None:
+        return
+    at_surface = settings.optics.depth_um == 0
+    missing = [
+        f"optics.{key}"
+        for key, value in settings.optics
+        if value is None and not (key == "sample_refractive_index" and at_surface)
+    ]
+    missing_emission = [c for c in experiment.channels if c.emission_nm is None]
+    if missing_emission:
+        missing.append(f"emission_nm of {missing_emission[0].marker} in {settings.markers}")
+    if missing:
+        yield (
+            f"the PSF cannot be computed without {', '.join(missing)}; fill it in, or set "
+            "deconvolve.psf_file, or set deconvolve.method: none"
+            + ("" if settings.edf.method in ("auto", "focus_weighted") else " and edf.method: auto")
+        )
+    aperture, index = settings.optics.numerical_aperture, settings.optics.immersion_refractive_index
+    if aperture is not None and index is not None and aperture >= index:
+        yield (
+            f"optics.numerical_aperture {aperture} must be smaller than "
+            f"optics.immersion_refractive_index {index}"
+        )
+
+
+def _backgrounds(experiment: Experiment) -> Iterator[str]:
+    """Yield backgrounds that are unknown, have a background themselves, or lack exposure times."""
+    table, channels = experiment.settings.markers, experiment.channels
+    by_marker = {channel.marker: channel for channel in channels}
+    for channel in channels:
+        if channel.background is None:
+            continue
+        what = f"{table}: the background of '{channel.marker}' is '{channel.background}'"
+        source = by_marker.get(channel.background)
+        if source is None:
+            hint = suggestion(channel.background, by_marker, "markers")
+            yield f"{what}, which is not a marker of the table; {hint}"
+            continue
+        if source is channel:
+            yield f"{what} itself; name another marker, or none"
+        elif source.background is not None:
+            yield (
+                f"{what}, which has the background '{source.background}' itself; name a channel "
+                "from which nothing is subtracted"
+            )
+        missing_exposure = [c.marker for c in (channel, source) if c.exposure_ms is None]
+        if missing_exposure and experiment.settings.subtract.method == "exposure":
+            yield (
+                f"{what}, but the table has no exposure_ms of {' and '.join(missing_exposure)}; "
+                "fill it in, or set subtract.method: regression"
+            )
+    frame = experiment.reference_cycle, experiment.reference_channel
+    for channel in channels:
+        if channel.remove and (channel.cycle, channel.channel) == frame:
+            yield (
+                f"{table}: '{channel.marker}' is marked remove, but it is the reference channel "
+                "of the reference cycle, in whose frame the image is; leave it in"
+            )
+
+
+def check_keys(settings: Settings) -> Iterator[str]:
+    """Yield keys that need, or exclude, others."""
+    illumination = settings.illumination
+    if illumination.method == "file" and illumination.flat_file is None:
+        yield (
+            "illumination.method is 'file', but illumination.flat_file is not set; name the "
+            "flat-field, with {sample}, {cycle} and {channel} where the file depends on them"
+        )
+    if illumination.method != "file" and (illumination.flat_file or illumination.dark_file):
+        yield (
+            f"illumination.flat_file and dark_file are used by method 'file' only, and "
+            f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
+        )
+    method = settings.plane_method
+    if method == "sum_projection" and settings.deconvolve.method == "none":
+        yield (
+            "edf.method is 'sum_projection', which needs deconvolved stacks, but "
+            "deconvolve.method is 'none'; set edf.method: auto, or deconvolve"
+        )
+    for rule in settings.resources:
+        if rule not in RULES:
+            early = ("illumination", "tile_positions", "stitch", "deconvolve", "edf")
+            renamed = {"project": "edf_plane", **{f"qc_{s}": "qc_cycle" for s in early}}
+            hint = suggestion(renamed.get(rule, rule), sorted(RULES), "rules")
+            yield f"unknown rule 'resources.{rule}'; {hint}"
