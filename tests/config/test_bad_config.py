@@ -312,8 +312,8 @@ def test_each_problem_is_told_once(
 def test_all_lines_of_both_tables_are_told_at_once(config: dict[str, Any]) -> None:
     Path(config["markers"]).write_text(GOOD + "x,1,a,\n3,1,DAPI_1,\n")
     Path(config["samples"]).write_text("sample\traw_dir\na b\t.\nc\tnowhere\n")
-    lines = [re.findall(r"line (\d)", sentence) for sentence in refused(config).args]
-    assert lines == [["5"], ["6"], ["2"], ["3"]]
+    rows = [re.findall(r"(?:row|and) (\d)", message) for message in refused(config).args]
+    assert rows == [["5"], ["6"], ["2"], ["3"]]
 
 
 def dry_run(folder: Path) -> str:

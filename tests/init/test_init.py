@@ -237,7 +237,7 @@ def test_an_experiment_beside_the_one_taken_is_named(raw: Path) -> None:
     write_codex(raw / "third/B")
     (said,) = initiated(raw)[0].warnings
     assert said == (
-        f"the files are taken from {raw}/cycle1/TimePoint_1, and none from other (6), third (2); "
+        f"the files are read from {raw}/cycle1/TimePoint_1, and none from other (6), third (2); "
         f"for each that is an experiment of its own: tilewright init {raw}/other, "
         f"tilewright init {raw}/third"
     )
@@ -266,7 +266,7 @@ def test_hyperstacks_are_channels_and_planes(tmp_path: Path, convention: str) ->
         (tmp_path / "TileConfiguration.txt").write_text("dim = 2\n" + "\n".join(lines))
     result = create_experiment(tmp_path, tmp_path / "out")
     assert result.convention == convention
-    assert "1 cycle, 3 channels, 2 z-planes" in result.found[0]
+    assert "1 cycle, 3 channels, 2 z-planes" in result.findings[0]
     for plane in recognise(tmp_path).planes:
         assert plane.page is not None
         truth = stacks[int(Path(plane.path).stem[1:]) - 1, plane.z, int(plane.channel) - 1]
@@ -305,7 +305,7 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(raw: Path) ->
     told = (out / "README.md").read_text()
     assert "1 cycle, 1 channel, 2 z-planes" in told
     assert all(key in told for key in result.unknown)
-    assert not result.kept
+    assert not result.unchanged
     written = [path.read_bytes() for path in (result.config, result.samples, result.markers)]
     own = ("Snakefile", "profiles/slurm/site.yaml")
     for name in own:
@@ -324,8 +324,8 @@ def test_files_that_only_the_metadata_name_are_said_to_be_missing(raw: Path) -> 
     gone = sorted(raw.rglob("*.tiff"))[-2:]
     for path in gone:
         path.unlink()
-    (said,) = [line for line in initiated(raw)[0].warnings if "metadata name" in line]
-    assert said.startswith("2 files that the metadata name are not there: ")
+    (said,) = [line for line in initiated(raw)[0].warnings if "in the metadata" in line]
+    assert said.startswith("2 files in the metadata are missing: ")
     assert all(path.name in said for path in gone)
 
 
@@ -386,7 +386,7 @@ def test_brain_tiles_by_number_lie_as_tile_configuration_says(shared: Path, raw:
     # TileConfiguration.txt places 54 of the 63 tiles.
     assert (acquisition["rows"], acquisition["cols"]) == (6, 9)
     assert acquisition["overlap"] == pytest.approx(52 / 512, abs=0.001)
-    assert any(warning.startswith("9 files are left out") for warning in fiji.warnings)
+    assert any(warning.startswith("9 files are ignored") for warning in fiji.warnings)
     assert not fiji.unknown
     places = []
     for result in (numbered, fiji):

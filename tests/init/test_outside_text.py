@@ -21,7 +21,7 @@ from tilewright.config.tables import Channel, read_markers
 from tilewright.errors import ConfigError
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.init.metadata import Metadata
-from tilewright.init.recognise import Recognised
+from tilewright.init.recognise import RawFolder
 from tilewright.init.tile_layout import TileLayout
 from tilewright.init.write import config_text, readme_text
 from tilewright.io.formats.common import RawPlane, ScanOptions
@@ -102,7 +102,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
     marker: str, channel: str, pattern: str, folder: str, warnings: list[str]
 ) -> None:
     planes = [RawPlane(1, channel, 0, folder, tile=1)]
-    recognised = Recognised("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
+    recognised = RawFolder("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
     metadata = Metadata([Channel(1, channel, marker, None, None)], 1, channel, pixel_um=1e-5)
     layout = TileLayout(4, 2, 2, "snake_right_down", 0.1)
     beside = Path("/", folder)

@@ -49,8 +49,8 @@ def test_an_overlap_that_is_stated_wrong_is_measured(
     result, acquisition = initiated(tmp_path / "raw")
     overlap = acquisition["overlap"]
     assert overlap == pytest.approx(true, abs=0.01)
-    both = f"overlap {overlap:.3f} from the pixels, where the metadata state {stated:.3f}"
-    assert both in result.found
+    both = f"overlap {overlap:.3f} from the pixels, but {stated:.3f} in the metadata"
+    assert both in result.findings
     assert any(f"{both}; the measured one is written" in warning for warning in result.warnings)
 
 
@@ -58,8 +58,8 @@ def test_an_overlap_that_is_stated_right_is_confirmed(tmp_path: Path) -> None:
     write(tmp_path / "raw", 0.1, 0.1)
     result, acquisition = initiated(tmp_path / "raw")
     assert acquisition["overlap"] == 0.1
-    (said,) = (line for line in result.found if line.startswith("overlap"))
-    assert said.startswith("overlap 0.100 as the metadata state, and 0.")
+    (said,) = (line for line in result.findings if line.startswith("overlap"))
+    assert said.startswith("overlap 0.100 from the metadata, 0.")
     assert said.endswith(" from the pixels")
     assert not result.warnings
 
@@ -68,8 +68,8 @@ def test_what_the_pixels_do_not_show_is_stated_and_not_confirmed(tmp_path: Path)
     write(tmp_path / "raw", 0.06, 0.1, texture=0.0)
     result, acquisition = initiated(tmp_path / "raw")
     assert acquisition["overlap"] == 0.1
-    said = "overlap 0.100 as the metadata state, which the pixels do not confirm"
-    assert [line for line in result.found if "overlap" in line] == [said]
+    said = "overlap 0.100 from the metadata, not confirmed by the pixels"
+    assert [line for line in result.findings if "overlap" in line] == [said]
     write(tmp_path / "none", 0.06, None, texture=0.0)
     # Rows and columns in the names.
     rng = np.random.default_rng(1)

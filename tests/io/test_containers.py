@@ -85,7 +85,7 @@ def test_what_was_written_is_read(tmp_path: Path, specimen: Specimen, convention
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert result.convention == convention
     counted = f"2 cycles, 2 channels, {depth} z-plane{'s' * (depth > 1)}, 1 region"
-    assert counted in result.found[0]
+    assert counted in result.findings[0]
     text = result.markers.read_text()
     assert "1,1,DAPI" in text
     assert "1,2,CD8" in text
@@ -139,7 +139,7 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
     WRITERS["nd2"](tmp_path / "raw", 1, specimen)
     (tmp_path / "raw/overview.qptiff").touch()
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    said = "1 file is left out: overview.qptiff; of another kind, or of a name that does not follow"
+    said = "1 file is ignored: overview.qptiff; of another kind, or of a name that does not follow"
     assert any(said in warning for warning in result.warnings)
     WRITERS["lif"](tmp_path / "raw", 2, specimen)
     with pytest.raises(RawDataError, match=r"holds \.lif and \.nd2 files"):
@@ -247,9 +247,9 @@ def test_a_pyramid_of_ndtiff_version_2(tmp_path: Path, specimen: Specimen) -> No
     assert len(planes) == 2 * 6 * 2 * 3
     check_planes(planes, specimen)
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    assert "one file per cycle: 1 = cycle1_1, 2 = cycle2_1" in result.found
+    assert "one file per cycle: 1 = cycle1_1, 2 = cycle2_1" in result.findings
     (warning,) = result.warnings
-    assert "2 files are left out" in warning
+    assert "2 files are ignored" in warning
     assert "only the full resolution is raw data" in warning
     assert not [key for key in result.unknown if key.startswith("acquisition")]
 

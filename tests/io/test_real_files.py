@@ -61,7 +61,7 @@ def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
     told = config(result)["acquisition"]
     assert (told["convention"], told["pixel_um"], told["z_step_um"]) == ("cv8000", 0.325, 3.0)
     assert (told["rows"], told["cols"]) == (1, 2)
-    assert "2 channels, 4 z-planes, 1 region" in result.found[0]
+    assert "2 channels, 4 z-planes, 1 region" in result.findings[0]
     assert markers(result) == ["1,1,BP445/45,445,100", "1,2,BP525/50,525,100"]
     planes = scan("cv8000", raw)
     assert {plane.region for plane in planes} == {"D08"}

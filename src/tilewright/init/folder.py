@@ -1,4 +1,4 @@
-"""What ``tilewright init`` does: a raw folder in, a configuration for it out."""
+"""``tilewright init``: a raw folder in, a configuration for it out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata, read_metadata
-from tilewright.init.recognise import Recognised, recognise, tables
+from tilewright.init.recognise import RawFolder, recognise, tables
 from tilewright.init.tile_layout import TileLayout, find_layout
 from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_text, samples_text
 from tilewright.installed import shipped
@@ -23,41 +23,41 @@ from tilewright.runtime.files import write_text_atomic
 
 @dataclass(frozen=True)
 class InitResult:
-    """What :func:`create_experiment` wrote, found and could not know.
+    """Files that :func:`create_experiment` wrote, and what it reports.
 
     Parameters
     ----------
     config, samples, markers : Path
         The files written.
     convention : str
-        How the raw files are named.
-    found : tuple of str
-        What was found, a sentence each.
+        Value of ``acquisition.convention``.
+    findings : tuple of str
+        Properties of the data, a sentence each.
     unknown : tuple of str
         Keys to fill in, each with its meaning.
     warnings : tuple of str
-        What looks wrong or needs a look.
-    kept : tuple of Path
-        Files that may be the user's by now and were left as they are.
+        Possible problems.
+    unchanged : tuple of Path
+        Files that existed and may have been edited.
     """
 
     config: Path
     samples: Path
     markers: Path
     convention: str
-    found: tuple[str, ...]
+    findings: tuple[str, ...]
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
-    kept: tuple[Path, ...]
+    unchanged: tuple[Path, ...]
 
     def summary(self) -> str:
         """Return all of it as text for a terminal."""
-        lines = [f"naming convention: {self.convention}", *self.found]
+        lines = [f"naming convention: {self.convention}", *self.findings]
         lines += [f"warning: {warning}" for warning in self.warnings]
         folder = self.config.parent
         lines += [f"wrote {path}" for path in (self.config, self.samples, self.markers)]
-        lines += [f"wrote {folder}: README.md, Snakefile, profiles"] if not self.kept else []
-        lines += [f"kept {path} as it is" for path in self.kept]
+        lines += [f"wrote {folder}: README.md, Snakefile, profiles"] if not self.unchanged else []
+        lines += [f"unchanged: {path}" for path in self.unchanged]
         if self.unknown:
             lines.append("fill in:")
             lines += [f"  {key}" for key in self.unknown]
@@ -71,8 +71,8 @@ def create_experiment(
 ) -> InitResult:
     """Write a folder in which ``snakemake`` runs for a raw folder.
 
-    Nothing is asked. What the folder does not tell becomes ``null`` with a comment. ``Snakefile``
-    and ``profiles`` say nothing of the data: where they are, they are left as they are.
+    What the raw folder does not contain becomes ``null`` with a comment. An existing ``Snakefile``
+    or ``profiles``, which do not depend on the data, is left unchanged.
 
     Parameters
     ----------
@@ -86,9 +86,9 @@ def create_experiment(
     Raises
     ------
     ConfigError
-        One of the files is there already and ``force`` is not given.
+        One of the files exists and ``force`` is not given.
     RawDataError
-        The folder follows no known convention, or its metadata are broken.
+        The format of the raw data is unknown, or their metadata are invalid.
     """
     raw, output = Path(raw_dir), Path(output_dir).resolve()
     names = ("config.yaml", "samples.tsv", "markers.csv", "README.md")
@@ -101,7 +101,11 @@ def create_experiment(
     for folder in (raw.resolve(), output):
         if re.search("[\ud800-\udfff]", str(folder)):
             raise ConfigError(f"the name {printable(folder)} is not UTF-8; rename it")
-    recognised = recognise(raw)
+    return _write(recognise(raw), output, paths)
+
+
+def _write(recognised: RawFolder, output: Path, paths: list[Path]) -> InitResult:
+    """Write the files of an experiment; ``paths`` are those of the configuration."""
     raw = recognised.folder
     metadata = read_metadata(raw, recognised)
     regions = sorted({plane.region for plane in recognised.planes}, key=lambda r: (len(r), r))
@@ -111,7 +115,7 @@ def create_experiment(
     files = (samples, markers, output / "results")
     warnings = _warnings(recognised, metadata, layouts)
     text = config_text(raw.resolve(), files, recognised, layouts, metadata, planes, warnings)
-    found = _found(recognised, metadata, layouts, planes)
+    findings = _findings(recognised, metadata, layouts, planes)
     tissues = _samples(raw.resolve(), regions)
     keys = shipped("config") / "README.md"
     title = ", ".join(name for name, _, _ in tissues)
@@ -119,34 +123,34 @@ def create_experiment(
     write_text_atomic(samples, samples_text(tissues, layouts))
     write_text_atomic(markers, markers_text(metadata.markers))
     write_text_atomic(
-        readme, readme_text(title, raw.resolve(), keys, found, warnings, text.unknown)
+        readme, readme_text(title, raw.resolve(), keys, findings, warnings, text.unknown)
     )
-    told = tuple(found), tuple(text.unknown), tuple(warnings), tuple(_write_workflow(output))
-    return InitResult(config, samples, markers, recognised.convention, *told)
+    notes = tuple(findings), tuple(text.unknown), tuple(warnings), tuple(_write_workflow(output))
+    return InitResult(config, samples, markers, recognised.convention, *notes)
 
 
 def _write_workflow(output: Path) -> list[Path]:
-    """Write the Snakefile and the profiles where they are not there; return what was left."""
+    """Write the Snakefile and the profiles unless they exist; return those that do."""
     texts = {Path("Snakefile"): SNAKEFILE}
     for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
         texts[Path("profiles", name)] = (shipped("profiles") / name).read_text("utf-8")
-    kept = [output / path for path in texts if (output / path).exists()]
+    unchanged = [output / path for path in texts if (output / path).exists()]
     for path, text in texts.items():
-        if output / path not in kept:
+        if output / path not in unchanged:
             write_text_atomic(output / path, text)
-    return kept
+    return unchanged
 
 
-def _layout(recognised: Recognised, metadata: Metadata, region: str) -> TileLayout:
+def _layout(recognised: RawFolder, metadata: Metadata, region: str) -> TileLayout:
     if recognised.convention == "stitched":
         return TileLayout(1)
     codex = metadata.codex
-    told = TileLayout(0, codex.rows, codex.cols, codex.layout, codex.overlap)
+    expected = TileLayout(0, codex.rows, codex.cols, codex.layout, codex.overlap)
     planes = [plane for plane in recognised.planes if plane.region == region]
     cycles = {plane.cycle for plane in planes if plane.channel == metadata.reference_channel}
     # A region that was not imaged in the reference cycle still has its layout.
     cycle = metadata.reference_cycle if metadata.reference_cycle in cycles else min(cycles)
-    return find_layout(planes, told, cycle, metadata.reference_channel)
+    return find_layout(planes, expected, cycle, metadata.reference_channel)
 
 
 def _depth(planes: list[RawPlane]) -> int:
@@ -169,8 +173,8 @@ def _samples(raw_dir: Path, regions: list[str]) -> list[tuple[str, Path, str | N
     return [(f"{name}_{clean_token(region)}", raw_dir, region) for region in regions]
 
 
-def _found(
-    recognised: Recognised, metadata: Metadata, layouts: list[TileLayout], planes: int
+def _findings(
+    recognised: RawFolder, metadata: Metadata, layouts: list[TileLayout], planes: int
 ) -> list[str]:
     cycles = sorted({marker.cycle for marker in metadata.markers})
     channels = {marker.channel for marker in metadata.markers}
@@ -188,59 +192,59 @@ def _found(
             f"cycles are the time points, from TimePoint_{min(times)} to TimePoint_{max(times)}; "
             f"if they repeat one cycle, choose one: cycles: [{min(times)}] in config.yaml"
         )
-    return lines + metadata.found + [line for layout in layouts for line in layout.found]
+    return lines + metadata.findings + [line for layout in layouts for line in layout.findings]
 
 
-def _left_out(recognised: Recognised) -> list[str]:
-    """Say which images are not taken: of other experiments beside this one, or of another kind."""
+def _other_images(recognised: RawFolder) -> list[str]:
+    """Return warnings of images that are not read: of other experiments, or of another format."""
     within = {Path(path).parent for path in {plane.path for plane in recognised.planes}}
     above = within.union(*(folder.parents for folder in within))
     others: dict[Path, int] = Counter()
-    alone = []
-    for path in map(Path, recognised.left_over):
-        beside = next((parent for parent in path.parents[::-1] if parent not in above), None)
-        if beside is None or re.match("(?i)zstep_|downsampled_x", beside.name):
-            alone.append(path.name)
+    names = []
+    for path in map(Path, recognised.other_images):
+        folder = next((parent for parent in path.parents[::-1] if parent not in above), None)
+        if folder is None or re.match("(?i)zstep_|downsampled_x", folder.name):
+            names.append(path.name)
         else:
-            others[beside] += 1
-    said = []
-    if alone:
-        more = " ..." if len(alone) > 5 else ""
-        reasons = tables()["left_out"]
+            others[folder] += 1
+    warnings = []
+    if names:
+        more = " ..." if len(names) > 5 else ""
+        reasons = tables()["ignored"]
         why = reasons.get(recognised.convention, reasons["other"])
-        files = f"{len(alone)} file{'s are' if len(alone) > 1 else ' is'}"
-        said.append(f"{files} left out: {', '.join(alone[:5])}{more}; {why}")
+        files = f"{len(names)} file{'s are' if len(names) > 1 else ' is'}"
+        warnings.append(f"{files} ignored: {', '.join(names[:5])}{more}; {why}")
     if others:
-        names = [f"{f.relative_to(recognised.folder)} ({n})" for f, n in others.items()]
-        more = f" and {len(names) - 3} folders more" * (len(names) > 3)
+        folders = [f"{f.relative_to(recognised.folder)} ({n})" for f, n in others.items()]
+        more = f" and {len(folders) - 3} folders more" * (len(folders) > 3)
         inits = [f"tilewright init {shlex.quote(str(folder))}" for folder in others]
-        said.append(
-            f"the files are taken from {os.path.commonpath(within)}, and none from "
-            f"{', '.join(names[:3])}{more}; for each that is an experiment of its own: "
+        warnings.append(
+            f"the files are read from {os.path.commonpath(within)}, and none from "
+            f"{', '.join(folders[:3])}{more}; for each that is an experiment of its own: "
             f"{', '.join(inits[:3])}"
         )
     first: dict[RawPlane, str] = {}
     for plane in recognised.planes:
         other = first.setdefault(plane._replace(path=""), plane.path)
         if other != plane.path:
-            said.append(
+            warnings.append(
                 f"{other} and {plane.path} are the same tile by their names; if they are of two "
                 "experiments, put each into a folder of its own, and name one of them"
             )
             break
-    return said
+    return warnings
 
 
-def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayout]) -> list[str]:
+def _warnings(recognised: RawFolder, metadata: Metadata, layouts: list[TileLayout]) -> list[str]:
     warnings = metadata.warnings + [line for layout in layouts for line in layout.warnings]
-    warnings += _left_out(recognised)
+    warnings += _other_images(recognised)
     missing = sorted(
         path for path in {p.path for p in recognised.planes} if not Path(path).exists()
     )
     if missing:
         names = ", ".join(Path(path).name for path in missing[:3]) + ", ..." * (len(missing) > 3)
         files = count(len(missing), "file")
-        warnings.append(f"{files} that the metadata name are not there: {names}; copy them too")
+        warnings.append(f"{files} in the metadata are missing: {names}; copy them too")
     counts = Counter((p.region, p.cycle, p.channel) for p in recognised.planes)
     most = max(counts.values())
     fewer = [key for key in sorted(counts) if counts[key] < most]
@@ -248,6 +252,6 @@ def _warnings(recognised: Recognised, metadata: Metadata, layouts: list[TileLayo
         _, cycle, channel = fewer[0]
         warnings.append(
             f"cycle {cycle}, channel {channel} has {counts[fewer[0]]} files or planes, where "
-            f"others have {most}; the workflow will name what is missing"
+            f"others have {most}; the workflow will list the missing ones"
         )
     return warnings

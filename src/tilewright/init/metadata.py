@@ -1,4 +1,4 @@
-"""What a raw folder tells of pixels, optics, channels and markers."""
+"""Metadata of a raw folder: pixels, optics, channels and markers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tilewright.config.tables import Channel, cycles_text
-from tilewright.init.recognise import Recognised
+from tilewright.init.recognise import RawFolder
 from tilewright.io.formats import read_images
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.formats.located_images import LocatedImage
@@ -31,14 +31,14 @@ _EXCITATION = (
     "the metadata give excitation wavelengths; emission_nm in the markers table is "
     "that of the usual dyes (DAPI, AF488, Cy3, Cy5, AF750): check it"
 )
-#: Letters of a name; the table of markers takes 100, with the number of equal ones.
-_NAME = 90
+#: Length of a marker name; the markers table allows 100, with a number for duplicates.
+_NAME_LENGTH = 90
 _NUCLEAR = re.compile(r"(?i)dapi|hoechst|nuclei|nuclear|dna|draq5|sytox")
 
 
 @dataclass
 class Metadata:
-    """What is known of an acquisition; None is "not known"."""
+    """Metadata of an acquisition; None is unknown."""
 
     markers: list[Channel]
     reference_cycle: int
@@ -48,14 +48,14 @@ class Metadata:
     numerical_aperture: float | None = None
     immersion_refractive_index: float | None = None
     codex: CodexExperiment = field(default_factory=CodexExperiment)
-    #: Columns of the markers table of which the metadata tell something.
-    stated: list[str] = field(default_factory=list)
-    found: list[str] = field(default_factory=list)
+    #: Columns of the markers table that the metadata fill.
+    columns: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
-def read_metadata(raw_dir: Path, recognised: Recognised) -> Metadata:
-    """Read what files beside and inside the images tell."""
+def read_metadata(raw_dir: Path, recognised: RawFolder) -> Metadata:
+    """Read the metadata in and next to the images."""
     channels = _channels(recognised.planes)
     located = read_images(recognised.convention, raw_dir)
     if located:
@@ -68,7 +68,7 @@ def read_metadata(raw_dir: Path, recognised: Recognised) -> Metadata:
     metadata = _with_markers(channels, {})
     metadata.pixel_um, metadata.z_step_um = _pixel_of_tiff(recognised.planes[0].path)
     if metadata.pixel_um:
-        metadata.found.append(f"pixel size {metadata.pixel_um:g} µm, from the TIFFs")
+        metadata.findings.append(f"pixel size {metadata.pixel_um:g} µm, from the TIFFs")
     return metadata
 
 
@@ -82,12 +82,12 @@ def _channels(planes: Sequence[RawPlane]) -> list[tuple[int, str]]:
 
 
 def _with_markers(
-    channels: list[tuple[int, str]], told: Mapping[tuple[int, str], OmeChannel]
+    channels: list[tuple[int, str]], known: Mapping[tuple[int, str], OmeChannel]
 ) -> Metadata:
-    """Return metadata with the markers table made, and a reference channel chosen."""
-    of = [told.get(key, OmeChannel()) for key in channels]
+    """Return metadata with a markers table and a reference channel."""
+    of = [known.get(key, OmeChannel()) for key in channels]
     names = unique_names(
-        printable((channel.name or "").strip(), _NAME) or f"cycle{cycle}_channel{token}"
+        printable((channel.name or "").strip(), _NAME_LENGTH) or f"cycle{cycle}_channel{token}"
         for (cycle, token), channel in zip(channels, of, strict=True)
     )
     markers = [
@@ -100,7 +100,7 @@ def _with_markers(
     metadata = Metadata(markers, cycles[0], (common or first)[0])
     if not common:
         metadata.warnings.append(
-            "no channel is there in every cycle; registration needs one (reference_channel)"
+            "no channel is in all cycles; registration needs one (reference_channel)"
         )
     firsts = dict(zip(channels, of, strict=True))
     nuclear = [c for c in common if _NUCLEAR.search(firsts[cycles[0], c].name or "")]
@@ -118,9 +118,9 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
     names = parse_channel_names(names_text) or codex.markers
     per_cycle = codex.channels or max(int(channel) for _, channel in channels)
     times = parse_exposure_times(times_text, per_cycle) or codex.exposures_ms or {}
-    told, warnings = _by_number(codex, names, times, channels)
+    known, warnings = _by_number(codex, names, times, channels)
     metadata = replace(
-        _with_markers(channels, told),
+        _with_markers(channels, known),
         pixel_um=codex.pixel_um,
         z_step_um=codex.z_step_um,
         numerical_aperture=codex.numerical_aperture,
@@ -129,13 +129,13 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
     )
     if names:
         metadata.markers = [
-            marker if told[marker.cycle, marker.channel].name else replace(marker, marker="")
+            marker if known[marker.cycle, marker.channel].name else replace(marker, marker="")
             for marker in metadata.markers
         ]
     exposures = times or times_path
-    stated = {"marker": names, "emission_nm": codex.wavelengths_nm, "exposure_ms": exposures}
-    metadata.stated = [column for column, values in stated.items() if values]
-    metadata.found += [str(path) for path, _ in texts if path]
+    columns = {"marker": names, "emission_nm": codex.wavelengths_nm, "exposure_ms": exposures}
+    metadata.columns = [column for column, values in columns.items() if values]
+    metadata.findings += [str(path) for path, _ in texts if path]
     metadata.warnings += warnings
     cycles = {cycle for cycle, _ in channels}
     if codex.reference_cycle in cycles:
@@ -152,35 +152,37 @@ def _by_number(
     times: Mapping[tuple[int, int], float | None],
     channels: list[tuple[int, str]],
 ) -> tuple[dict[tuple[int, str], OmeChannel], list[str]]:
-    """Return what is told of each channel, by its number and its cycle's, and what does not fit.
+    """Return the metadata of each channel by (cycle, channel), and warnings.
 
-    What does not fit the counts in exactly one way tells nothing.
+    Metadata that do not fit the numbers of cycles and channels in exactly one way are ignored.
     """
     numbers = [(cycle, int(channel)) for cycle, channel in channels]
     cycles, timed = {cycle for cycle, _ in numbers}, {cycle for cycle, _ in times}
     first, warnings = min(1, *cycles), []
     if times and ((0 in cycles) != (0 in timed) or not (cycles <= timed or timed <= cycles)):
-        told, there = cycles_text(sorted(timed)), cycles_text(sorted(cycles))
-        warnings.append(f"exposure times are told of {told}, but there are {there}; none is taken")
+        expected, present = cycles_text(sorted(timed)), cycles_text(sorted(cycles))
+        warnings.append(f"exposure times are of {expected}, but the files of {present}; ignored")
         times = {}
-    # What is stated needs no exposure times to bear it out.
+    # Numbers in the metadata take precedence over those of exposure times.
     most = max(cycle for cycle, _ in [*numbers, *(() if codex.cycles else times)]) - first + 1
     widest = max(channel for _, channel in [*numbers, *(() if codex.channels else times)])
     count, per_cycle = codex.cycles or most, codex.channels or widest
     if names and (len(names) != count * per_cycle or most > count or widest > per_cycle):
         warnings.append(
-            f"{len(names)} marker names for {count} cycles of {per_cycle} channels; none is taken"
+            f"{len(names)} marker names for {count} cycles of {per_cycle} channels; ignored"
         )
         names = ()
-    for what, stated, there_are in (
+    for what, expected_count, present_count in (
         ("cycles", codex.cycles, len(cycles)),
         ("channels", codex.channels, max(channel for _, channel in numbers)),
     ):
-        if stated and stated != there_are:
-            warnings.append(f"the metadata tell {stated} {what}, but there are {there_are}")
+        if expected_count and expected_count != present_count:
+            warnings.append(
+                f"{expected_count} {what} in the metadata, but {present_count} in the files"
+            )
     emission: Sequence[float | None] = codex.wavelengths_nm
     if emission and (len(emission) != per_cycle or widest > per_cycle):
-        warnings.append(f"{len(emission)} wavelengths for {per_cycle} channels; none is taken")
+        warnings.append(f"{len(emission)} wavelengths for {per_cycle} channels; ignored")
         emission = ()
     elif not codex.wavelengths_are_emission:
         emission = emission_peaks_nm(codex.wavelengths_nm)
@@ -199,7 +201,7 @@ def _by_number(
 def _find_text(raw_dir: Path, pattern: str) -> tuple[Path | None, str]:
     """Return the first file of that name in the raw folder, its ``data/raw``, or above it.
 
-    Above only where the folder is itself called so: else other experiments are there.
+    Parents only of folders called ``raw`` or ``data``: others hold other experiments.
     """
     folder = raw_dir.resolve()
     places = [folder, folder / "data/raw", folder / "raw", folder / "data"]
@@ -215,7 +217,7 @@ def _find_text(raw_dir: Path, pattern: str) -> tuple[Path | None, str]:
 
 
 def _decoded(content: bytes) -> str:
-    """Return a text in UTF-8, or in UTF-16 as its mark or the zeros of its first letter tell."""
+    """Return a text in UTF-8, or in UTF-16 by its mark or the zeros of its first letter."""
     if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
         return content.decode("utf-16", errors="replace")
     zero = content[:2].find(b"\0")
@@ -223,44 +225,44 @@ def _decoded(content: bytes) -> str:
 
 
 def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> Metadata:
-    # Files of one channel each: the channel is already called by its name.
-    told = {key: OmeChannel(key[1]) for key in channels if not key[1].isdigit()}
+    # Files of one channel each: the token of the channel is its name.
+    by_channel = {key: OmeChannel(key[1]) for key in channels if not key[1].isdigit()}
     for cycle, _, image in located:
-        for number, described in enumerate(image.channels, 1):
-            known = told.setdefault((cycle, str(number)), described)
+        for number, channel in enumerate(image.channels, 1):
+            known = by_channel.setdefault((cycle, str(number)), channel)
             if not known.name:
-                told[cycle, str(number)] = described
+                by_channel[cycle, str(number)] = channel
     image = located[0].image
     metadata = replace(
-        _with_markers(channels, told),
-        pixel_um=next((told.pixel_um for *_, told in located if told.pixel_um), None),
+        _with_markers(channels, by_channel),
+        pixel_um=next((tile.pixel_um for *_, tile in located if tile.pixel_um), None),
         z_step_um=image.z_step_um,
         numerical_aperture=image.numerical_aperture,
         immersion_refractive_index=image.immersion_refractive_index,
     )
-    metadata.found.append("sizes, positions and channel names from the files' metadata")
-    files = sorted({(cycle, _told_by(Path(path))) for cycle, path, _ in located})
+    metadata.findings.append("sizes, positions and channel names from the files' metadata")
+    files = sorted({(cycle, _name_of_cycle(Path(path))) for cycle, path, _ in located})
     if len(files) == len({cycle for cycle, _ in files}) > 1:
-        metadata.found.append(
+        metadata.findings.append(
             "one file per cycle: " + ", ".join(f"{cycle} = {name}" for cycle, name in files)
         )
     return metadata
 
 
-def _told_by(path: Path) -> str:
-    """Return the name that tells cycles apart: of an index, that of its folder."""
+def _name_of_cycle(path: Path) -> str:
+    """Return the name of a cycle's file or, where that is an index, of its folder."""
     inner = path.parent.name in ("Images", "Full resolution")
     folder = path.parent.parent if inner else path.parent
     return folder.name if path.suffix in (".index", ".xml", ".ome", ".mlf") else path.name
 
 
 def _pixel_of_tiff(path: str) -> tuple[float | None, float | None]:
-    """Return pixel size and z-step (µm) that ImageJ or the resolution tags tell."""
+    """Return pixel size and z-step (µm) of ImageJ's metadata or the resolution tags."""
 
     def read(tiff: Any) -> tuple[float | None, float | None]:
         unit = imagej_unit(tiff.imagej_metadata)
         _, x_um = pixel_um(tiff.pages[0], unit)
-        told = x_um is not None and unit in MICROMETRES
-        return x_um, tiff.imagej_metadata.get("spacing") if told else None
+        in_um = x_um is not None and unit in MICROMETRES
+        return x_um, tiff.imagej_metadata.get("spacing") if in_um else None
 
     return of_tiff(path, read, (None, None))

@@ -1,4 +1,4 @@
-"""Which naming convention a raw folder follows, or why its files are not read."""
+"""Recognises the format of a raw folder, or says why its files are not read."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from tilewright.io.tiff.metadata import of_tiff
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """A raw folder understood: its planes, the images that are none, and where it begins."""
+class RawFolder:
+    """A raw folder: its format, planes, other images, and the folder that holds them."""
 
     convention: str
     options: ScanOptions
     planes: list[RawPlane]
-    left_over: list[str]
+    other_images: list[str]
     folder: Path
 
 
-def recognise(raw_dir: Path) -> Recognised:
-    """Return the convention of ``raw_dir`` and its planes.
+def recognise(raw_dir: Path) -> RawFolder:
+    """Return the format of ``raw_dir`` and its planes.
 
     Raises
     ------
     RawDataError
-        No convention fits; the message says what was looked for and what is there.
+        The format is unknown; the message lists known formats and what the folder holds.
     """
     if not raw_dir.is_dir():
         raise RawDataError(f"{raw_dir} is not a folder; name the folder of the raw tiles")
@@ -63,12 +63,12 @@ def recognise(raw_dir: Path) -> Recognised:
             f"{raw_dir} holds {len(inside)} CODEX experiments ({', '.join(inside[:5])}); name one "
             "of them, and add the others to samples.tsv, a line each"
         )
-    told = _self_describing(folder, images)
-    if told:
-        planes = scan(told, folder, ScanOptions())
-        left_over = _left_over(folder, images, planes)
-        return Recognised(told, ScanOptions(), planes, left_over, Path(folder))
-    what = foreign(Path(folder), images)
+    certain = _certain_format(folder, images)
+    if certain:
+        planes = scan(certain, folder, ScanOptions())
+        others = _other_images(folder, images, planes)
+        return RawFolder(certain, ScanOptions(), planes, others, Path(folder))
+    what = unsupported_format(Path(folder), images)
     if what:
         raise RawDataError(f"{raw_dir}: {what}")
     if images:
@@ -76,28 +76,28 @@ def recognise(raw_dir: Path) -> Recognised:
             planes = scan(convention, folder, options)
             if planes:
                 if convention != "stitched":
-                    _refuse_finished(planes)
-                left_over = _left_over(folder, images, planes)
-                return Recognised(convention, options, planes, left_over, Path(folder))
-    seen = [os.path.relpath(path, folder) for path in images[:: max(1, len(images) // 5)][:5]]
+                    _refuse_stitched(planes)
+                others = _other_images(folder, images, planes)
+                return RawFolder(convention, options, planes, others, Path(folder))
+    examples = [os.path.relpath(path, folder) for path in images[:: max(1, len(images) // 5)][:5]]
     names = sorted(path.name for path in raw_dir.iterdir())[:5]
-    there = (
-        f"its {len(images)} TIFFs are named like {', '.join(seen)}"
+    content = (
+        f"its {len(images)} TIFFs are named like {', '.join(examples)}"
         if images
-        else f"it holds no image of these, only {', '.join(names)}"
+        else f"it holds no such image, only {', '.join(names)}"
         if names
         else "it is empty"
     )
     raise RawDataError(
-        f"{raw_dir}: no naming convention fits. Looked for: {tables()['looked_for']}. But {there}. "
+        f"{raw_dir}: unknown format. Looked for: {tables()['looked_for']}. But {content}. "
         "If it holds several experiments, name the folder of one. Else name its folders cycle1, "
         "cycle2 and so on, or write config.yaml by hand with acquisition.convention: pattern and "
         "acquisition.pattern (config/README.md)"
     )
 
 
-def _left_over(folder: str, images: list[str], planes: list[RawPlane]) -> list[str]:
-    """Return the images of any known format that are no part of the planes."""
+def _other_images(folder: str, images: list[str], planes: list[RawPlane]) -> list[str]:
+    """Return the images of any known format that are not among the planes."""
     used = {plane.path for plane in planes}
     foreign_suffixes = tables()["suffixes"]
     known = {*containers.SUFFIXES, *OTHER_SUFFIXES, *foreign_suffixes} - {".png", ".jpg"}
@@ -105,8 +105,8 @@ def _left_over(folder: str, images: list[str], planes: list[RawPlane]) -> list[s
     return [path for path in dict.fromkeys([*images, *others]) if path not in used]
 
 
-def _self_describing(folder: str, images: list[str]) -> str | None:
-    """Return the convention that indices, containers or names leave no doubt of."""
+def _certain_format(folder: str, images: list[str]) -> str | None:
+    """Return the format where an index, a container or names identify it."""
     if any(parse_name(path) for path in images):
         return "macsima"
     finders = {"ndtiff": find_datasets, "phenix": find_indices, "cv8000": find_measurements}
@@ -115,14 +115,14 @@ def _self_describing(folder: str, images: list[str]) -> str | None:
     for _, place in cycle_folders(folder):
         if list_folder(place, COMPANION)[1]:
             return "ome_tiff"
-        found = list_folder(place, containers.SUFFIXES)[1]
-        kinds = sorted({Path(name).suffix.lower() for name in found})
-        if len(kinds) > 1:
+        names = list_folder(place, containers.SUFFIXES)[1]
+        suffixes = sorted({Path(name).suffix.lower() for name in names})
+        if len(suffixes) > 1:
             raise RawDataError(
-                f"{place} holds {' and '.join(kinds)} files; name a folder with one kind of file"
+                f"{place} holds {' and '.join(suffixes)} files; name a folder of one format"
             )
-        if kinds:
-            return kinds[0].lstrip(".")
+        if suffixes:
+            return suffixes[0].lstrip(".")
         if list_folder(place, OTHER_SUFFIXES)[1] and looks_stitched(folder):
             return "stitched"
     return None
@@ -136,14 +136,13 @@ def _below(folder: str) -> str:
     return folder
 
 
-def _refuse_finished(planes: list[RawPlane]) -> None:
-    """Refuse images of whole cycles, stitched already: one a cycle, and of different sizes.
+def _refuse_stitched(planes: list[RawPlane]) -> None:
+    """Refuse images that are stitched already: one per cycle, and of different sizes.
 
     Raises
     ------
     RawDataError
-        They are, or the pages of a file are channels and not the z-planes that they would
-        be taken for.
+        They are, or the pages of a file are channels and would be read as z-planes.
     """
     first = {plane.cycle: plane for plane in reversed(planes)}
     tiles = {(plane.cycle, *plane[5:]) for plane in planes}
@@ -160,26 +159,26 @@ def _refuse_finished(planes: list[RawPlane]) -> None:
         channels = declared_channels(first[plane.cycle].path)
         if channels > 1:
             raise RawDataError(
-                f"{first[plane.cycle].path}: its pages are {channels} channels, but no positions "
-                "are told, so that the tiles cannot be placed; save one file per channel with "
+                f"{first[plane.cycle].path}: its pages are {channels} channels, but it holds no "
+                "positions of tiles; save one file per channel with "
                 "the tile's number in its name, or OME-TIFF with PositionX and PositionY"
             )
 
 
 def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]:
-    """Return the conventions worth a try, the most telling ones first."""
-    found = [("fiji", ScanOptions())] if find_configurations(folder) else []
-    found.append(("codex", ScanOptions()))
+    """Return the possible formats, the most specific ones first."""
+    candidates = [("fiji", ScanOptions())] if find_configurations(folder) else []
+    candidates.append(("codex", ScanOptions()))
     if looks_stitched(folder):
-        return [*found, ("stitched", ScanOptions())]
+        return [*candidates, ("stitched", ScanOptions())]
     if any(re.search(r"(?i)_s\d+(_w\d+)?[0-9A-F-]*\.tiff?$", path) for path in images):
-        found.append(("imagexpress", ScanOptions()))
+        candidates.append(("imagexpress", ScanOptions()))
     if _is_ome_tile(images[0]):
-        found.append(("ome_tiff", ScanOptions()))
+        candidates.append(("ome_tiff", ScanOptions()))
     pattern = infer_pattern([os.path.relpath(path, folder) for path in images])
     if pattern is not None:
-        found.append(("pattern", ScanOptions(pattern=pattern)))
-    return found
+        candidates.append(("pattern", ScanOptions(pattern=pattern)))
+    return candidates
 
 
 def _is_ome_tile(path: str) -> bool:
@@ -189,7 +188,7 @@ def _is_ome_tile(path: str) -> bool:
 
 
 def infer_pattern(paths: list[str]) -> str | None:
-    """Return the file pattern that the most common form of name follows, or None.
+    """Return the file pattern of the most common form of name, or None.
 
     Numbers that are the same in all names stay as they are; the others become fields by the
     letters before them, and a single number without such letters is the tile's.
@@ -224,7 +223,7 @@ def _form(path: str) -> str:
 
 
 def _fields(pieces: list[str], columns: list[tuple[str, ...]]) -> list[str | None] | None:
-    """Name the numbers between ``pieces``; None where that is not possible without doubt."""
+    """Return the field of each number between ``pieces``; None where that is ambiguous."""
     hints = [
         re.sub(r".*?([a-z]*)[^a-z]*$", r"\1", piece.rsplit("/", 1)[-1].lower(), flags=re.DOTALL)
         for piece in pieces[:-1]
@@ -252,8 +251,8 @@ def _fields(pieces: list[str], columns: list[tuple[str, ...]]) -> list[str | Non
     return None if has_row != has_col or (has_row and has_tile) else fields
 
 
-def foreign(folder: Path, images: Sequence[str]) -> str | None:
-    """Return what a folder is that cannot be read, with what to do; None if it is not known.
+def unsupported_format(folder: Path, images: Sequence[str]) -> str | None:
+    """Return the format of a folder that is not supported and what to do; None if it is unknown.
 
     Parameters
     ----------
@@ -284,19 +283,19 @@ def foreign(folder: Path, images: Sequence[str]) -> str | None:
 
 @cache
 def tables() -> dict[str, Any]:
-    """Return what ``tables.yaml`` beside this module holds."""
+    """Return the content of ``tables.yaml`` in this folder."""
     text = Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
 
 
 def _walk(folder: Path, depth: int) -> list[Path]:
-    """Return files and folders at most ``depth`` levels below, hidden ones left out."""
-    found = []
+    """Return files and folders at most ``depth`` levels below, without hidden ones."""
+    paths = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
-        found.append(path)
+        paths.append(path)
         if depth > 1 and path.is_dir() and path.suffix != ".zarr":
-            found += _walk(path, depth - 1)
-    return found
+            paths += _walk(path, depth - 1)
+    return paths

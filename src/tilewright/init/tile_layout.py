@@ -1,4 +1,4 @@
-"""How the tiles of a raw folder lie: told by names, positions, metadata, or the pixels."""
+"""Layout of the tiles of a raw folder, from names, positions, metadata or pixels."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tilewright.kernels.tile_positions.tile_layout import (
 from tilewright.kernels.tile_positions.tile_order import factor_pairs
 from tilewright.stages.tile_positions.layout_check import FLIPS, reduce_tile
 
-#: Overlaps are taken as equal within this share of a side: pixels are measured when reduced.
-_SAME_OVERLAP = 0.005
+#: Difference up to which overlaps are equal: they are measured in reduced images.
+_OVERLAP_TOLERANCE = 0.005
 
 
 @dataclass
 class TileLayout:
-    """The arrangement of one region's tiles; None is "not known" or, for layout, "not needed"."""
+    """The layout of one region's tiles; None is unknown or, for ``layout``, not needed."""
 
     count: int
     rows: int | None = None
@@ -39,64 +39,66 @@ class TileLayout:
     overlap: float | None = None
     flip_y: bool = False
     flip_x: bool = False
-    found: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     @property
     def grid(self) -> tuple[int | None, int | None, str | None, float | None]:
-        """What the samples table can say of a sample."""
+        """The layout's columns of the samples table."""
         return self.rows, self.cols, self.layout, self.overlap
 
 
 def find_layout(
-    planes: Sequence[RawPlane], told: TileLayout, cycle: int, channel: str
+    planes: Sequence[RawPlane], expected: TileLayout, cycle: int, channel: str
 ) -> TileLayout:
-    """Return the arrangement of the tiles, looking at ``channel`` of ``cycle``.
+    """Return the layout of the tiles, measured in ``channel`` of ``cycle``.
 
     Parameters
     ----------
     planes : sequence of RawPlane
         Planes of one region.
-    told : TileLayout
-        What the metadata tell (rows, cols, layout, overlap).
+    expected : TileLayout
+        Rows, cols, layout and overlap in the metadata.
     cycle, channel
         The channel with the most structure, usually nuclei.
     """
-    mine = [plane for plane in planes if (plane.cycle, plane.channel) == (cycle, channel)]
-    return _placed(mine, told) if mine[0].tile is None else _numbered(mine, told)
+    of_channel = [plane for plane in planes if (plane.cycle, plane.channel) == (cycle, channel)]
+    if of_channel[0].tile is None:
+        return _layout_of_places(of_channel, expected)
+    return _layout_of_numbers(of_channel, expected)
 
 
-def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
-    """Arrange tiles known by their number in the order of acquisition."""
+def _layout_of_numbers(planes: list[RawPlane], expected: TileLayout) -> TileLayout:
+    """Return the layout of tiles that are numbered in the order of acquisition."""
     numbers = sorted({plane.tile or 0 for plane in planes})
-    told = replace(told, overlap=_fraction(told.overlap, planes))
-    result = replace(told, count=len(numbers), found=[], warnings=[])
-    if told.overlap and len(numbers) > 1:
-        result.found = [
-            f"overlap {told.overlap:.3f} as the metadata state, which the pixels do not confirm"
+    expected = replace(expected, overlap=_fraction(expected.overlap, planes))
+    result = replace(expected, count=len(numbers), findings=[], warnings=[])
+    if expected.overlap and len(numbers) > 1:
+        result.findings = [
+            f"overlap {expected.overlap:.3f} from the metadata, not confirmed by the pixels"
         ]
-    rows, cols = told.rows or 0, told.cols or 0
+    rows, cols = expected.rows or 0, expected.cols or 0
     fits = rows * cols == len(numbers)
     if len(numbers) == 1:
         return replace(result, rows=1, cols=1, layout=None)
     if rows and cols and not fits:
         result.warnings.append(
-            f"the metadata tell {rows} x {cols} tiles, but the files number {len(numbers)}"
+            f"{rows} x {cols} tiles in the metadata, but {len(numbers)} in the files"
         )
     if numbers[-1] - numbers[0] + 1 != len(numbers):
         missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers))
         result.warnings.append(
             f"tiles {', '.join(map(str, missing[:10]))} are missing, so the layout could not "
-            "be read from the pixels"
+            "be estimated from the pixels"
         )
         return result
     images = _images(planes, result)
     if images is None:
         return result
     backend = cpu_backend(2)
-    # An overlap that is stated wrong may show nothing.
-    for stated in (told.overlap, None) if told.overlap else (None,):
-        overlap = min(max(stated or estimate_overlap(backend, images), 0.01), 0.9)
+    # With a wrong overlap there may be no clear layout.
+    for known in (expected.overlap, None) if expected.overlap else (None,):
+        overlap = min(max(known or estimate_overlap(backend, images), 0.01), 0.9)
         size = rows, cols
         ranking = rank_layouts(backend, images, rows, cols, overlap) if fits else []
         if not is_clear(ranking):
@@ -106,19 +108,19 @@ def _numbered(planes: list[RawPlane], told: TileLayout) -> TileLayout:
         if is_clear(ranking):
             break
     else:
-        return _unclear(result, fits)
+        return _unclear_layout(result, fits)
     if rows and cols and size != (rows, cols):
         result.warnings.append(
-            f"the metadata tell {rows} x {cols} tiles, but the pixels fit "
-            f"{size[0]} x {size[1]}, which is written"
+            f"{rows} x {cols} tiles in the metadata, but {size[0]} x {size[1]} by the pixels, "
+            "which is written"
         )
     measured = measure_overlap(backend, images, ranking[0].row, ranking[0].col, overlap)
-    return _clear(result, size, ranking[0], measured, overlap)
+    return _measured_layout(result, size, ranking[0], measured, overlap)
 
 
-def _unclear(result: TileLayout, fits: bool) -> TileLayout:
-    """Return what the metadata tell, warning of what they do not."""
-    why = "neighbouring tiles share too little structure to tell the layout"
+def _unclear_layout(result: TileLayout, fits: bool) -> TileLayout:
+    """Return the layout of the metadata, with warnings of what is unknown."""
+    why = "neighbouring tiles share too little structure to estimate the layout"
     if not fits:
         result.rows = result.cols = None
         pairs = ", ".join(f"{rows} x {cols}" for rows, cols in factor_pairs(result.count))
@@ -128,49 +130,49 @@ def _unclear(result: TileLayout, fits: bool) -> TileLayout:
     return result
 
 
-def _clear(
-    told: TileLayout, size: tuple[int, int], best: Any, measured: float | None, roughly: float
+def _measured_layout(
+    expected: TileLayout, size: tuple[int, int], best: Any, measured: float | None, roughly: float
 ) -> TileLayout:
-    """Return what the pixels tell, warning where the metadata tell otherwise."""
+    """Return the layout by the pixels, with warnings where the metadata differ."""
     rows, cols = size
-    stated, overlap = told.overlap, round(measured or told.overlap or roughly, 3)
+    known, overlap = expected.overlap, round(measured or expected.overlap or roughly, 3)
     layout = f"layout {best.name}, {rows} rows x {cols} columns"
-    said = f"overlap {overlap:.3f} from the pixels"
-    result = replace(told, rows=rows, cols=cols, layout=best.name, overlap=overlap)
-    if stated and measured is None:
-        said = told.found[0]
-    elif stated and measured and abs(measured - stated) <= _SAME_OVERLAP:
-        said = f"overlap {stated:.3f} as the metadata state, and {measured:.3f} from the pixels"
-        result.overlap = stated
-    elif stated:
-        said += f", where the metadata state {stated:.3f}"
-        result.warnings.append(f"{said}; the measured one is written")
-    result.found = [f"{layout}, from the pixels (score {best.score:.2f})", said]
-    if told.layout is not None and told.layout != best.name and min(rows, cols) > 1:
+    finding = f"overlap {overlap:.3f} from the pixels"
+    result = replace(expected, rows=rows, cols=cols, layout=best.name, overlap=overlap)
+    if known and measured is None:
+        finding = expected.findings[0]
+    elif known and measured and abs(measured - known) <= _OVERLAP_TOLERANCE:
+        finding = f"overlap {known:.3f} from the metadata, {measured:.3f} from the pixels"
+        result.overlap = known
+    elif known:
+        finding += f", but {known:.3f} in the metadata"
+        result.warnings.append(f"{finding}; the measured one is written")
+    result.findings = [f"{layout}, from the pixels (score {best.score:.2f})", finding]
+    if expected.layout is not None and expected.layout != best.name and min(rows, cols) > 1:
         result.warnings.append(
-            f"the metadata tell the layout {told.layout}, but the pixels fit {best.name}, "
-            "which is written"
+            f"layout {expected.layout} in the metadata, but {best.name} by the pixels, which "
+            "is written"
         )
     return result
 
 
-def _placed(planes: list[RawPlane], told: TileLayout) -> TileLayout:
-    """Arrange tiles that bring row and col or a position, and check the axes' directions."""
+def _layout_of_places(planes: list[RawPlane], expected: TileLayout) -> TileLayout:
+    """Return the layout of tiles with row and col or a position, and check the axes' directions."""
     shape = _shape(planes)
     if shape is None:
-        warning = f"{planes[0].path} is missing or cannot be read, so the grid is not known"
-        return replace(told, count=0, rows=None, cols=None, layout=None, warnings=[warning])
+        warning = f"{planes[0].path} is missing or cannot be read, so the grid is unknown"
+        return replace(expected, count=0, rows=None, cols=None, layout=None, warnings=[warning])
     grid = arrange(planes, ScanOptions(), shape)
-    whole = grid.rows * grid.cols == len(grid.expected)
-    rows, cols = (grid.rows, grid.cols) if whole else (None, None)
+    full = grid.rows * grid.cols == len(grid.expected)
+    rows, cols = (grid.rows, grid.cols) if full else (None, None)
     positioned = planes[0].y_px is not None
-    overlap = _overlap_of_positions(grid, shape) if positioned else told.overlap
+    overlap = _overlap_of_positions(grid, shape) if positioned else expected.overlap
     result = TileLayout(len(grid.expected), rows, cols, overlap=overlap)
-    result.found.append(f"{grid.rows} rows x {grid.cols} columns, {result.count} tiles")
-    if not whole:
+    result.findings.append(f"{grid.rows} rows x {grid.cols} columns, {result.count} tiles")
+    if not full:
         result.warnings.append(
             f"{grid.rows * grid.cols - result.count} places of the grid hold no tile: "
-            "a tissue that is no rectangle, or missing files"
+            "the tissue is not rectangular, or files are missing"
         )
     elif min(grid.rows, grid.cols) > 1:
         _check_directions(planes, grid, result)
@@ -185,10 +187,10 @@ def _check_directions(planes: list[RawPlane], grid: TileGrid, result: TileLayout
     if images is None:
         return
     backend = cpu_backend(2)
-    told = result.overlap
-    overlap = estimate_overlap(backend, images) if told is None else min(max(told, 0.01), 0.9)
+    known = result.overlap
+    overlap = estimate_overlap(backend, images) if known is None else min(max(known, 0.01), 0.9)
     ranking = rank_layouts(backend, images, grid.rows, grid.cols, overlap)
-    if told is None and is_clear(ranking):
+    if known is None and is_clear(ranking):
         measured = measure_overlap(backend, images, ranking[0].row, ranking[0].col, overlap)
         result.overlap = round(measured or overlap, 3)
     best = ranking[0].name
@@ -202,7 +204,7 @@ def _check_directions(planes: list[RawPlane], grid: TileGrid, result: TileLayout
         return
     result.flip_y, result.flip_x = FLIPS[best]
     axes = " and ".join(a for a, on in (("y", result.flip_y), ("x", result.flip_x)) if on)
-    result.found.append(f"the stage's {axes} runs against the image's (from the pixels)")
+    result.findings.append(f"the stage's {axes} runs against the image's (from the pixels)")
 
 
 def _overlap_of_positions(grid: TileGrid, shape: tuple[int, int]) -> float | None:
@@ -233,7 +235,7 @@ def _shape(planes: list[RawPlane]) -> tuple[int, int] | None:
 
 
 def _images(planes: list[RawPlane], result: TileLayout) -> NDArray[np.float32] | None:
-    """Return the middle plane of every tile, reduced by averaging; warn of one that is not such."""
+    """Return the middle plane of every tile, averaged down; None, with a warning, if one is bad."""
     stacks: dict[int, list[RawPlane]] = {}
     for plane in sorted(planes, key=lambda plane: plane.z or 0):
         stacks.setdefault(plane.tile or 0, []).append(plane)
@@ -251,7 +253,7 @@ def _images(planes: list[RawPlane], result: TileLayout) -> NDArray[np.float32] |
         except DAMAGE_ERRORS:
             result.warnings.append(
                 f"{middle.path} is missing, cannot be read, or is of another size than the "
-                "tiles before it, so the pixels do not tell how the tiles lie"
+                "tiles before it, so the layout could not be estimated from the pixels"
             )
             return None
         shape = image.shape

@@ -1,4 +1,4 @@
-"""The files that ``tilewright init`` writes, as texts."""
+"""Texts of the files that ``tilewright init`` writes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import yaml
 from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tilewright.config.tables import Channel
 from tilewright.init.metadata import Metadata
-from tilewright.init.recognise import Recognised
+from tilewright.init.recognise import RawFolder
 from tilewright.init.tile_layout import TileLayout
 
-_HEAD = """\
+_HEADER = """\
 # Written by `tilewright init {raw_dir}`.
 # Every key, and the options of each stage (all have defaults): see the end of README.md.
 {notes}
@@ -28,7 +28,7 @@ results: {results}
 
 acquisition:
 """
-_TAIL = """
+_CAMERA = """
 camera:
   offset_counts: auto  # counts without light
   gain_counts_per_photon: auto
@@ -36,14 +36,14 @@ camera:
 """
 _NO_DECONVOLUTION = """
 deconvolve:
-  method: none  # one z-plane: there is no out-of-focus light to put back
+  method: none  # one z-plane: nothing to deconvolve
 """
 
 
 #: The workflow of the installed tilewright, as a module: rules that come below may read its files.
 SNAKEFILE = """\
-# The installed tilewright's rules on config.yaml. Rules of your own may stand below; the files
-# that they read from these lie in config["results"].
+# The rules of the installed tilewright on config.yaml. Add your own rules below; results are in
+# config["results"].
 from tilewright.config.config_file import check_config_file
 from tilewright.installed import snakefile
 
@@ -58,11 +58,11 @@ use rule * from tilewright
 _README = """\
 # {title}
 
-Written by `tilewright init {raw_dir}` (tilewright {version}). Start all commands in this folder.
+Written by `tilewright init {raw_dir}` (tilewright {version}). Run all commands in this folder.
 
-## What was found
+## Raw data
 
-{found}
+{findings}
 
 ## Fill in
 
@@ -72,14 +72,14 @@ Written by `tilewright init {raw_dir}` (tilewright {version}). Start all command
 
 ```sh
 snakemake registration qc -n     # checks every raw file, runs nothing
-snakemake registration qc        # runs; the same command goes on after an interruption
-snakemake --unlock               # once before it, where a run was killed
+snakemake registration qc        # runs; the same command resumes an interrupted run
+snakemake --unlock               # first, if a run was killed
 snakemake registration qc --workflow-profile profiles/slurm    # the same on a Slurm cluster
 tilewright doctor --configfile config.yaml                     # what would make a run fail
 ```
 
-`profiles/` is yours: what is particular to your cluster goes into `profiles/slurm/site.yaml`.
-Rules of your own may stand below the lines of `Snakefile`.
+`profiles/` is yours: settings of your cluster are in `profiles/slurm/site.yaml`. Add your own
+rules at the end of `Snakefile`.
 
 ## Results
 
@@ -90,14 +90,14 @@ Rules of your own may stand below the lines of `Snakefile`.
 Every key of `config.yaml`, with its default and meaning: `{keys}`
 """
 
-_NOTHING_OF_TILES = """
+_STITCHED_CAMERA = """
 camera:
   saturation_counts: auto
 """
 
 
 class ConfigText:
-    """Lines of the config, with what is to be filled in noted."""
+    """Text of the config, and the keys to fill in."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -117,7 +117,7 @@ class ConfigText:
 
 
 def _yaml(value: object) -> str:
-    """Return a value as YAML on one line; only plain words stand without quotes."""
+    """Return a value as YAML on one line; only plain words without quotes."""
     quoted = isinstance(value, str) and not re.fullmatch(r"[a-z]+(_[a-z]+)*", value)
     dumped = yaml.safe_dump(
         [value],
@@ -132,7 +132,7 @@ def _yaml(value: object) -> str:
 def config_text(
     raw_dir: Path,
     files: tuple[Path, Path, Path],
-    recognised: Recognised,
+    recognised: RawFolder,
     layouts: Sequence[TileLayout],
     metadata: Metadata,
     planes: int,
@@ -147,26 +147,41 @@ def config_text(
     files : tuple of Path
         The samples table, the markers table and the folder of results.
     recognised, layouts, metadata
-        What was found; one layout per sample.
+        Of the raw folder; one layout per sample.
     planes : int
         z-planes of a tile.
     warnings : sequence of str
-        What looks wrong, kept as comments.
+        Possible problems, as comments.
     """
     out = ConfigText()
     notes = "".join(f"# Warning: {printable(warning)}\n" for warning in warnings)
     samples, markers, results = (_yaml(str(path)) for path in files)
-    out.text = _HEAD.format(
+    out.text = _HEADER.format(
         raw_dir=printable(raw_dir), samples=samples, markers=markers, results=results, notes=notes
     )
-    first = layouts[0]
+    _acquisition(out, recognised, layouts[0], metadata, planes)
+    if recognised.convention == "stitched":
+        out.text += _STITCHED_CAMERA
+    else:
+        _optics(out, metadata, planes)
+    for column in dict.fromkeys([*metadata.columns, *["emission_nm"] * (planes > 1)]):
+        empty = [m for m in metadata.markers if getattr(m, column) in (None, "")]
+        names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for m in empty]
+        more = f" and {len(names) - 6} more" * (len(names) > 6)
+        if names:
+            out.unknown.append(f"{column} in the markers table: {', '.join(names[:6])}{more}")
+    return out
+
+
+def _acquisition(
+    out: ConfigText, recognised: RawFolder, layout: TileLayout, metadata: Metadata, planes: int
+) -> None:
     section = "acquisition"
     out.key("convention", recognised.convention)
     if recognised.options.pattern:
         out.key("pattern", recognised.options.pattern)
-    stitched = recognised.convention == "stitched"
-    if not stitched:
-        _grid(out, first, numbered=recognised.planes[0].tile is not None)
+    if recognised.convention != "stitched":
+        _grid(out, layout, numbered=recognised.planes[0].tile is not None)
     out.known(section, "pixel_um", metadata.pixel_um, "size of a pixel in the specimen, µm")
     if planes > 1:
         out.known(section, "z_step_um", metadata.z_step_um, "distance of z-planes, µm")
@@ -176,19 +191,8 @@ def config_text(
         for marker in metadata.markers
         if (marker.cycle, marker.channel) == (metadata.reference_cycle, metadata.reference_channel)
     )
-    shows = f"{reference}: check that it shows nuclei, in every cycle"
-    out.key("reference_channel", metadata.reference_channel, shows)
-    if stitched:
-        out.text += _NOTHING_OF_TILES
-    else:
-        _optics(out, metadata, planes)
-    for column in dict.fromkeys([*metadata.stated, *["emission_nm"] * (planes > 1)]):
-        dark = [m for m in metadata.markers if getattr(m, column) in (None, "")]
-        names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for m in dark]
-        more = f" and {len(names) - 6} more" * (len(names) > 6)
-        if names:
-            out.unknown.append(f"{column} in the markers table: {', '.join(names[:6])}{more}")
-    return out
+    note = f"{reference}: check that it shows nuclei, in every cycle"
+    out.key("reference_channel", metadata.reference_channel, note)
 
 
 def _grid(out: ConfigText, first: TileLayout, *, numbered: bool) -> None:
@@ -199,30 +203,30 @@ def _grid(out: ConfigText, first: TileLayout, *, numbered: bool) -> None:
         if first.layout is not None or first.count > 1:
             out.known(section, "layout", first.layout, "order in which tiles were taken")
     else:
-        why = "" if first.rows else "not every place holds a tile"
+        why = "" if first.rows else "not every place has a tile"
         out.key("rows", first.rows, why)
         out.key("cols", first.cols, why)
     if first.count > 1:
-        out.known(section, "overlap", first.overlap, "fraction of a tile its neighbour sees too")
+        out.known(section, "overlap", first.overlap, "overlap with a neighbour, fraction of a tile")
     for name, flip in (("flip_y", first.flip_y), ("flip_x", first.flip_x)):
         if flip:
             out.key(name, flip, "the stage axis runs against the image's")
 
 
 def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
-    out.text += _TAIL
+    out.text += _CAMERA
     immersion = (metadata.immersion_refractive_index, "1.0 air, 1.33 water, 1.515 oil")
     medium = "of the mounting medium (only for optics.depth_um > 0): 1.33 buffer, 1.44 glycerol"
-    told: dict[str, tuple[float | None, str]] = {
+    optics: dict[str, tuple[float | None, str]] = {
         "numerical_aperture": (metadata.numerical_aperture, "of the objective"),
         "immersion_refractive_index": immersion,
         "sample_refractive_index": (None, medium),
     }
     if planes == 1:
-        # Nothing asks for the optics then, so nothing needs filling in.
-        told = {name: what for name, what in told.items() if what[0] is not None}
-    out.text += "\noptics:\n" if told else ""
-    for name, (value, meaning) in told.items():
+        # A single plane needs no optics.
+        optics = {name: item for name, item in optics.items() if item[0] is not None}
+    out.text += "\noptics:\n" if optics else ""
+    for name, (value, meaning) in optics.items():
         out.known("optics", name, value, meaning)
     if planes == 1:
         out.text += _NO_DECONVOLUTION
@@ -231,7 +235,7 @@ def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
 def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[TileLayout]) -> str:
     """Return the samples table; (name, raw folder, region) and a layout per sample.
 
-    Columns that the config says for all samples are left out.
+    Columns with one value for all samples are in the config instead.
     """
     names, folders, regions = zip(*samples, strict=True)
     columns: dict[str, Sequence[object]] = {"sample": names, "raw_dir": folders}
@@ -268,11 +272,11 @@ def readme_text(
     title: str,
     raw_dir: Path,
     keys: Path,
-    found: Sequence[str],
+    findings: Sequence[str],
     warnings: Sequence[str],
     unknown: Sequence[str],
 ) -> str:
-    """Return the text of ``README.md``: what was found, what to fill in, the commands.
+    """Return the text of ``README.md``: the raw data, what to fill in, the commands.
 
     Parameters
     ----------
@@ -280,21 +284,21 @@ def readme_text(
         The raw folder.
     keys : Path
         Where every key is described.
-    found, warnings, unknown : sequence of str
+    findings, warnings, unknown : sequence of str
         As in the summary for the terminal.
     """
-    lines = [*map(_markdown, found), *(f"**warning**: {_markdown(text)}" for text in warnings)]
+    lines = [*map(_markdown, findings), *(f"**warning**: {_markdown(text)}" for text in warnings)]
     gaps = unknown or ["nothing; look at the names in `markers.csv`"]
     return _README.format(
         title=title,
         raw_dir=printable(raw_dir).replace("`", "'"),
         version=version("tilewright"),
-        found="\n".join(f"- {line}" for line in lines),
+        findings="\n".join(f"- {line}" for line in lines),
         unknown="\n".join(f"- {_markdown(line)}" for line in gaps),
         keys=keys,
     )
 
 
 def _markdown(text: str) -> str:
-    """Return text of others as one line of Markdown without tags and links."""
+    """Return a text as one line of Markdown without tags and links."""
     return printable(text).replace("<", "\\<").replace("](", "]\\(")
