@@ -1,4 +1,4 @@
-"""The command line: the list of commands. Each computes and shows in a module of ``commands``."""
+"""The command line: the list of commands, each implemented in a module of ``commands``."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ for command in (placement.accounts, placement.stale, placement.run_report):
 @app.command()
 def doctor(
     configfile: Annotated[
-        Path | None, typer.Option(help="Configuration of the experiment; looked at too if given.")
+        Path | None, typer.Option(help="Configuration of the experiment; checked too if given.")
     ] = None,
     site: Annotated[Path | None, typer.Option(help="Site file of your profile.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look for everything that would make a run fail; status 1 if something would."""
+    """Check everything that would make a run fail; status 1 if something would."""
     from snakemake_scheduler_plugin_tilewright.commands.doctor import show
     from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
     from tilewright.commands.doctor import examine
@@ -72,7 +72,7 @@ def devices(
 def status(
     results: Annotated[Path, typer.Argument(help="Results folder of a run.")] = Path("results"),
 ) -> None:
-    """Show how far a run is, and what failed."""
+    """Show the progress of a run, and what failed."""
     from snakemake_scheduler_plugin_tilewright.commands.status import show_status
 
     show_status(results)
@@ -91,16 +91,16 @@ def follow(
         float,
         typer.Option(
             min=0.01,
-            help="Minutes without change after which files are taken for written; a fifth of it "
+            help="Minutes without change after which files count as written; a fifth of it "
             "once the microscope is at a later cycle.",
         ),
     ] = 5.0,
     notify: Annotated[
-        str, typer.Option(help="Command that is given what warns or fails as its last argument.")
+        str, typer.Option(help="Command that gets warnings and failures as its last argument.")
     ] = "",
     snakefile: Annotated[Path | None, typer.Option(help="Snakefile of the workflow.")] = None,
 ) -> None:
-    """Process and judge each cycle while the microscope works on the next."""
+    """Process and check each cycle while the microscope works on the next."""
     from tilewright.commands.follow import show_follow
 
     show_follow(configfile, options or (), quiet_min=quiet_min, notify=notify, snakefile=snakefile)

@@ -271,8 +271,8 @@ def test_disk_space(tmp_path: Path) -> None:
         for need in (DiskNeed(1e3), DiskNeed(1e18), passing)
     ]
     assert found == ["ok", "problem", "problem"]
-    assert [passing.most(jobs) for jobs in (1, 4)] == [1e3 + 5e18] * 2
-    assert DiskNeed(1e3, 1e18, 36, 4).most(2) == 1e3 + 10e18
+    assert [passing.peak(jobs) for jobs in (1, 4)] == [1e3 + 5e18] * 2
+    assert DiskNeed(1e3, 1e18, 36, 4).peak(2) == 1e3 + 10e18
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +295,7 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     assert (need().stays, need().stack) == pytest.approx((4 * planes, stacks))
     assert (need().open, need().of_cycle) == (4, 2)
     phantom.edit(output={"keep": "stacks"})
-    assert need().most(3) == pytest.approx(4 * (stacks + planes))
+    assert need().peak(3) == pytest.approx(4 * (stacks + planes))
     done = phantom.sample / "deconvolve/cycle1_channel1.zarr"
     done.mkdir(parents=True)
     assert need().stays == pytest.approx(4 * (stacks + planes) - 12 * plane)
@@ -325,7 +325,7 @@ def test_the_command_on_a_machine_without_slurm(
     assert (wrong.exit_code, json.loads(wrong.stdout)["problems"]) == (1, 1)
     asked = command(app, phantom, monkeypatch, "doctor", "--site", "none.yaml")
     assert asked.exit_code == 1
-    assert "no experiment was looked at" in asked.stdout
+    assert "not checked: raw files" in asked.stdout
     assert "sbatch, squeue, scontrol, sacctmgr, scancel not found" in " ".join(asked.stdout.split())
 
 

@@ -39,10 +39,10 @@ def followed(run: Run, *options: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--notify", "no-such-command"], "--notify is 'no-such-command', which is no command"),
+        (["--notify", "no-such-command"], "--notify is 'no-such-command', which does not exist"),
         (["--snakefile", "nowhere"], "there is no nowhere"),
-        (["--", "--config", "a=1"], "--config after -- would hide the cycles"),
-        (["--", "-n"], "has snakemake run nothing"),
+        (["--", "--config", "a=1"], "--config after -- would replace the cycles"),
+        (["--", "-n"], "snakemake runs nothing"),
     ],
 )
 def test_refused_in_one_sentence(run: Run, options: list[str], message: str) -> None:
@@ -107,14 +107,14 @@ def test_what_can_be_made_is_made_of_cycles_as_they_come(
     monkeypatch.setattr(Stop, "wait", wait)
     status, said = followed(run, "--quiet-min", "0.01", "--", "--cores", "1")
     assert status == 128 + 15
-    first, second = said.split("cycle 2 is whole")
+    first, second = said.split("cycle 2 is complete")
     assert "snakemake on cycle 1: edf\n" in first
     assert "cycle 1: done in" in first
     assert Path("results/tonsil/qc/edf_cycle1.json").is_file()
     assert "fail  cycle 1 could not be processed: results/tonsil/register/cycle1.npz" in second
     assert "results/logs/register/tonsil_cycle1.log" in second
     assert "cycle 2: done in" in second
-    assert "ended; the same command goes on" in second
+    assert "ended; the same command resumes" in second
 
 
 #: Stands for a cycle that does not match: its registration is not made.

@@ -240,7 +240,7 @@ def test_config_files_that_are_right(
 @pytest.mark.parametrize("name", ["~/raw", "$HOME/raw", "x" * 5000, "raw/../nothing"])
 def test_raw_folders(config: dict[str, Any], name: str) -> None:
     Path(config["samples"]).write_text(f"sample\traw_dir\ntonsil\t{name}\n")
-    assert re.search(r"line 2: the raw_dir '.* is not a folder", str(refused(config)))
+    assert re.search(r"row 2: the raw_dir '.* is not a folder", str(refused(config)))
 
 
 def wrong_everywhere(raw: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def test_cycles_to_process(config: dict[str, Any]) -> None:
     assert late.first_cycle == 2
     check_targets(late, ["edf", "stitching"])
     for targets in ([], ["qc"], ["edf", "registration"]):
-        with pytest.raises(ConfigError, match=r"without the reference cycle 1.* the target edf"):
+        with pytest.raises(ConfigError, match=r"lacks the reference cycle 1.* the target edf"):
             check_targets(late, targets)
 
 

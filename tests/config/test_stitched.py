@@ -74,7 +74,7 @@ def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
     assert second[1].split(",")[9:12] == ["280", "240", "uint16"]
     assert data_size(experiment, layout)("s").mosaic_px == SHAPE[0] * SHAPE[1]
     need = missing_bytes(experiment, layout)
-    assert (need.stack, need.open) == (0.0, 0)
+    assert (need.stack, need.channels) == (0.0, 0)
     stamp = Path(layout.manifest.format(sample="s", cycle=1)).stat().st_mtime_ns
     check_raw(experiment, layout)
     assert Path(layout.manifest.format(sample="s", cycle=1)).stat().st_mtime_ns == stamp

@@ -19,7 +19,7 @@ from tests.support.runs import TINY, make_run
 from tilewright.config.experiment import Experiment, load_experiment, read_config
 from tilewright.config.layout import Layout
 from tilewright.follow import cycles as module
-from tilewright.follow.cycles import Cycles, News
+from tilewright.follow.cycles import CycleEvent, Cycles
 from tilewright.phantom.make import make_phantom
 
 QUIET_S = 100.0
@@ -66,9 +66,9 @@ class Microscope:
         for cycle in cycles:
             image_cycle(self.stored, self.raw, cycle)
 
-    def look(self, after_s: float) -> list[News]:
+    def look(self, after_s: float) -> list[CycleEvent]:
         self.now_s += after_s
-        return list(self.cycles.look(self.experiment, Layout("results"), self.now_s))
+        return list(self.cycles.update(self.experiment, Layout("results"), self.now_s))
 
     def kinds(self, after_s: float) -> list[tuple[int | None, str]]:
         return [(news.cycle, news.kind) for news in self.look(after_s)]
@@ -99,14 +99,14 @@ def test_no_file_is_opened_that_may_be_written(microscope: Microscope) -> None:
                 (folder / path.name).write_bytes(content[: len(content) // share])
                 written_s[str(folder / path.name)] = microscope.now_s
                 _opened.clear()
-                whole += [c for c, kind in microscope.kinds(5.0) if kind == "whole" and c]
+                whole += [c for c, kind in microscope.kinds(5.0) if kind == "complete" and c]
                 read = written_s.keys() & set(_opened)
                 ever_read |= read
                 assert all(microscope.now_s - written_s[path] >= QUIET_S / 5 for path in read)
     assert whole == [1, 2]
     assert ever_read
-    assert microscope.kinds(QUIET_S) == [(3, "whole")]
-    assert set(microscope.cycles.whole()) == {1, 2, 3}
+    assert microscope.kinds(QUIET_S) == [(3, "complete")]
+    assert set(microscope.cycles.complete()) == {1, 2, 3}
 
 
 def test_what_is_missing_is_said_once(microscope: Microscope) -> None:
@@ -116,26 +116,26 @@ def test_what_is_missing_is_said_once(microscope: Microscope) -> None:
     last.unlink()
     microscope.look(0)
     one, two = microscope.look(QUIET_S)
-    assert (one.cycle, one.kind, two.cycle, two.kind) == (1, "whole", 2, "waits")
+    assert (one.cycle, one.kind, two.cycle, two.kind) == (1, "complete", 2, "waits")
     assert two.text.startswith("cycle 2 waits: sample 'tonsil': 1 problem with the raw data")
     assert "z-plane 2 of 2 missing" in two.text
     assert not microscope.look(10)
     last.write_bytes(content[:-1000])
     assert microscope.quiet() == [(2, "waits")]  # for the other half of the file
     last.write_bytes(content)
-    assert microscope.quiet() == [(2, "whole")]
+    assert microscope.quiet() == [(2, "complete")]
 
 
 def test_a_cycle_imaged_again(microscope: Microscope, tmp_path: Path) -> None:
     microscope.image(1, 2)
-    assert microscope.quiet() == [(1, "whole"), (2, "whole")]
+    assert microscope.quiet() == [(1, "complete"), (2, "complete")]
     manifest = Path("results/tonsil/raw/cycle1.csv")
     before = manifest.stat().st_mtime_ns
     blur_cycle(microscope.stored, tmp_path / "blurred", 2, 2.0)
     image_cycle(tmp_path / "blurred", microscope.raw, 2)
     assert microscope.kinds(5) == [(2, "change")]
-    assert set(microscope.cycles.whole()) == {1}
-    assert microscope.kinds(QUIET_S) == [(2, "whole")]
+    assert set(microscope.cycles.complete()) == {1}
+    assert microscope.kinds(QUIET_S) == [(2, "complete")]
     assert manifest.stat().st_mtime_ns == before
 
 
@@ -145,9 +145,9 @@ def test_a_black_cycle_cannot_be_used(microscope: Microscope) -> None:
         tifffile.imwrite(path, np.full_like(tifffile.imread(path), 100))
     microscope.look(0)
     one, two, three = microscope.look(QUIET_S)
-    assert [one.kind, two.kind, three.kind] == ["whole", "unusable", "whole"]
+    assert [one.kind, two.kind, three.kind] == ["complete", "unusable", "complete"]
     assert "cycle 2, channel 1 (the reference channel): every tile is constant" in two.text
-    assert set(microscope.cycles.whole()) == {1, 3}
+    assert set(microscope.cycles.complete()) == {1, 3}
     assert not microscope.look(10)
 
 
@@ -156,19 +156,19 @@ def test_a_cycle_that_is_held_comes_back_and_a_folder_that_goes_is_said(
 ) -> None:
     microscope.image(1)
     microscope.quiet()
-    microscope.cycles.hold(1, "it failed")
+    microscope.cycles.exclude(1, "it failed")
     assert not microscope.look(QUIET_S)
-    assert not microscope.cycles.whole()
+    assert not microscope.cycles.complete()
     microscope.image(1)
-    assert microscope.quiet() == [(1, "whole")]
-    microscope.cycles.hold(1, "it failed")
-    microscope.cycles.forget()
-    assert microscope.kinds(5) == [(1, "whole")]
+    assert microscope.quiet() == [(1, "complete")]
+    microscope.cycles.exclude(1, "it failed")
+    microscope.cycles.reset()
+    assert microscope.kinds(5) == [(1, "complete")]
     experiment = microscope.experiment
     microscope.raw.rename(microscope.raw.with_name("away"))
-    (said,) = microscope.cycles.look(experiment, Layout("results"), microscope.now_s + 5)
+    (said,) = microscope.cycles.update(experiment, Layout("results"), microscope.now_s + 5)
     assert said.text.startswith("sample tonsil waits: ")
-    assert not microscope.cycles.whole()
+    assert not microscope.cycles.complete()
 
 
 def test_a_cycle_waits_for_all_samples(microscope: Microscope) -> None:
@@ -179,7 +179,7 @@ def test_a_cycle_waits_for_all_samples(microscope: Microscope) -> None:
     microscope.image(1)
     assert not microscope.quiet()
     image_cycle(microscope.stored, other, 1)
-    assert microscope.quiet() == [(1, "whole")]
+    assert microscope.quiet() == [(1, "complete")]
 
 
 @pytest.mark.parametrize("convention", ["ome_tiff", "fiji", "imagexpress"])
@@ -195,19 +195,19 @@ def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
     )
     step_px = round(design.step_px)
     write_as(convention, microscope.raw, {(1, 1): tiles[1, 1]}, step_px)
-    assert microscope.quiet() == [(1, "whole")]
+    assert microscope.quiet() == [(1, "complete")]
     half = microscope.raw / "cycle2" / "x.tif"
     half.parent.mkdir()
     half.write_bytes(b"II*")
     _opened.clear()
     assert not microscope.kinds(QUIET_S / 2)
     assert not [path for path in _opened if str(microscope.raw) in path]
-    assert not microscope.cycles.whole()  # a run would look at the half file
+    assert not microscope.cycles.complete()  # a run would look at the half file
     half.unlink()
     write_as(convention, microscope.raw, {(2, 1): tiles[2, 1]}, step_px)
     assert not microscope.kinds(QUIET_S / 2)
-    assert microscope.kinds(QUIET_S) == [(2, "whole")]
-    assert set(microscope.cycles.whole()) == {1, 2}
+    assert microscope.kinds(QUIET_S) == [(2, "complete")]
+    assert set(microscope.cycles.complete()) == {1, 2}
 
 
 def test_examples() -> None:

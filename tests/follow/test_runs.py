@@ -47,7 +47,7 @@ def runs(stop: Stop, options: Sequence[str] = ("--cores", "1", "--quiet", "all")
 
 def test_cycles_go_to_the_configuration(stop: Stop) -> None:
     own, said = runs(stop), list[str]()
-    assert own.alone(said.append)
+    assert own.acquire(said.append)
     for cycles, text in (([1, 2], "1 2\n"), (None, "None\n")):
         assert own.run(["one"], cycles) == 0
         assert Path("cycles.txt").read_text() == text
@@ -67,7 +67,7 @@ def test_a_signal_ends_the_run(stop: Stop, number: signal.Signals) -> None:
     sleep_s = 600 if number == signal.SIGINT else 3
     Path("config.yaml").write_text(f"sleep_s: {sleep_s}\n")
     own = runs(stop)
-    assert own.alone(print)
+    assert own.acquire(print)
 
     started, ended = Path("started").absolute(), threading.Event()
 
@@ -103,9 +103,9 @@ def test_a_run_of_another_is_waited_for_until_the_end_is_asked_for(stop: Stop, e
             else:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        assert own.alone(say) == ends
+        assert own.acquire(say) == ends
     assert said == [
-        "another follow, or the run that it left, is at work in out; waiting for its end"
+        "another follow, or a run that it started, is running in out; waiting for it to end"
     ]
 
 
@@ -125,7 +125,7 @@ def test_the_lock_of_a_killed_run_of_ours_is_taken_away(
     locks = Path(".snakemake/locks")
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text("cycles.txt\n")
-    assert own.alone(said.append)
+    assert own.acquire(said.append)
     assert own.locked() != killed
     if ago_s < 60:
         assert (own.run(["one"], None) == 0) == killed

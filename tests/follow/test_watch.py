@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tilewright.config.settings import Acquisition
 from tilewright.config.tables import Sample
-from tilewright.follow.watch import Files, Part, Quiet, by_cycle, parts_of
+from tilewright.follow.watch import ChangeMonitor, Files, Part, files_by_cycle, parts_of
 
 QUIET_S = 100.0
 ONE, TWO = Part("s", 1), Part("s", 2)
@@ -29,13 +29,13 @@ def sample(raw: Path, convention: str = "codex", pattern: str | None = None) -> 
 @given(st.lists(st.tuples(st.floats(0.1, 150), st.integers(0, 3)), min_size=1, max_size=30))
 def test_nothing_is_quiet_that_changed_lately(steps: list[tuple[float, int]]) -> None:
     """Whatever comes when: a part is quiet just if its last change seen is long ago."""
-    quiet, now_s, changed_s, before = Quiet(QUIET_S), 0.0, 0.0, -1
+    monitor, now_s, changed_s, before = ChangeMonitor(QUIET_S), 0.0, 0.0, -1
     for wait_s, size in steps:
         now_s += wait_s
-        quiet.look({ONE: files(size)}, now_s)
+        monitor.update({ONE: files(size)}, now_s)
         changed_s = changed_s if size == before else now_s
         before = size
-        assert (ONE in quiet.parts(now_s)) == (now_s - changed_s >= QUIET_S)
+        assert (ONE in monitor.quiet_parts(now_s)) == (now_s - changed_s >= QUIET_S)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_nothing_is_quiet_that_changed_lately(steps: list[tuple[float, int]]) ->
 def test_what_is_quiet_when(
     looks: list[tuple[float, dict[Part, Files]]], quiet_at: dict[float, set[Part]]
 ) -> None:
-    quiet = Quiet(QUIET_S)
+    monitor = ChangeMonitor(QUIET_S)
     for now_s, found in looks:
-        quiet.look(found, now_s)
-    assert {now_s: set(quiet.parts(now_s)) for now_s in quiet_at} == quiet_at
+        monitor.update(found, now_s)
+    assert {now_s: set(monitor.quiet_parts(now_s)) for now_s in quiet_at} == quiet_at
 
 
 def write(folder: Path, cycle: int, region: int = 1) -> None:
@@ -102,4 +102,4 @@ def test_regions_are_samples(tmp_path: Path) -> None:
     write(tmp_path, 1, region=2)
     own = sample(tmp_path)
     second = Sample("s", tmp_path, own.acquisition.model_copy(update={"region": "2"}))
-    assert [Path(path).parent.name for path in by_cycle(second)[1]] == ["Cyc1_reg2"]
+    assert [Path(path).parent.name for path in files_by_cycle(second)[1]] == ["Cyc1_reg2"]

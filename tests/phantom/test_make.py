@@ -187,7 +187,7 @@ def test_autofluorescence_is_one_light_in_all_cycles_that_goes_with_exposure() -
     design |= {"lost_share": 0.0}
     own_light = {"autofluorescence": 0.3, "exposures_ms": (200.0, 400.0, 100.0)}
     dark, bright = (
-        {s.seen_in[0]: s for s in Phantom(PhantomDesign(**made)).specimens()}
+        {s.channels[0]: s for s in Phantom(PhantomDesign(**made)).specimens()}
         for made in (design, design | own_light)
     )
     assert [s.name for s in bright.values()] == ["DAPI", "CD3", "PanCK", "Blank-2"]

@@ -26,7 +26,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.run_state import (
     write_state,
 )
 from tilewright.follow.runs import Runs, Stop
-from tilewright.follow.verdicts import Teller
+from tilewright.follow.verdicts import Notifier
 from tilewright.report.devices import device_section
 
 T0 = 1_795_252_000.0
@@ -89,7 +89,7 @@ def of_status(path: Path) -> None:
 
 
 def of_follow(path: Path) -> None:
-    Teller(path)
+    Notifier(path)
     runs = Runs(Path("Snakefile"), Path("config.yaml"), [], path, Stop())
     assert runs.alone(lambda _: None)
     os.close(runs._held)  # and with it its lock

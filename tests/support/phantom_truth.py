@@ -52,11 +52,11 @@ def truth_of(design: PhantomDesign) -> PhantomTruth:
         dark_counts=phantom.camera.dark_counts,
         hot_counts=phantom.camera.hot_counts,
         tissue=(phantom.tissue.mask > 0.5).astype(np.uint8),
-        kept=np.stack([kept > 0.5 for kept in phantom.kept]).astype(np.uint8),
+        kept=np.stack([kept > 0.5 for kept in phantom.presence]).astype(np.uint8),
         maps=phantom.maps,
         projections={
             seen: specimen.projection * np.float32(design.gain_counts)
             for specimen in phantom.specimens()
-            for seen in specimen.seen_in
+            for seen in specimen.channels
         },
     )

@@ -164,7 +164,7 @@ def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]
 
     image_cycle(stored, raw, 1)
     follow = begin(run, *options)
-    follow.until("cycle 1 is whole")
+    follow.until("cycle 1 is complete")
     with ThreadPoolExecutor() as pool:
         blurred = pool.submit(image_cycle, tmp_path / "blurred", raw, 2, 0.1)
         follow.until_there("stitch/*")

@@ -1,4 +1,4 @@
-"""What doctor looks at in a configuration: keys, tables, raw files, and room for the results."""
+"""Doctor's checks of a configuration: keys, tables, raw files, and disk space."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ _GB = 1e9
 
 
 def check_config(experiment: Experiment) -> Iterable[Check]:
-    """Check what the Snakefile checks, one line for each problem."""
-    well = True
-    for about, look in preflight_checks(experiment).items():
+    """Run the checks of the Snakefile, one line for each problem."""
+    valid = True
+    for subject, check in preflight_checks(experiment).items():
         try:
-            look()
+            check()
         except ConfigError as error:
-            well = False
-            for sentence in error.args:
-                yield said_by(about, sentence, "fix the configuration or the files")
-    if well and experiment.settings.stitched:
+            valid = False
+            for message in error.args:
+                yield said_by(subject, message, "fix the configuration or the files")
+    if valid and experiment.settings.stitched:
         for sample in experiment.samples.values():
             located = read_images(str(sample.raw_dir.resolve()))
-            for sentence in lossy_warnings(located):
-                yield warning("raw files", sentence, "export the images without JPEG")
-    if well:
+            for message in lossy_warnings(located):
+                yield warning("raw files", message, "export the images without JPEG")
+    if valid:
         samples = count(len(experiment.samples), "sample")
         channels = count(len(experiment.channels), "channel")
-        yield ok("config", f"{samples}, {channels}; every raw file is there")
+        yield ok("config", f"{samples}, {channels}; all raw files are complete")
 
 
 def check_space(need: DiskNeed, jobs: int, results: Path) -> Check:
-    """Check that what is to come finds room on the disk, with so many jobs at once."""
-    needed = need.most(jobs)
+    """Check that the remaining results fit on the disk, with so many jobs at once."""
+    needed = need.peak(jobs)
     folder = results.absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     text = (
         f"{disk_text(need, jobs)}, compressed {_size(_COMPRESSED * needed)}; "
-        f"{_size(free)} are free (a quota is not seen)"
+        f"{_size(free)} are free (quotas are not checked)"
     )
     fix = f"free space, or put the results elsewhere: results: in the config is {results}"
     if free < _COMPRESSED * needed:
@@ -71,34 +71,34 @@ def check_space(need: DiskNeed, jobs: int, results: Path) -> Check:
 
 @dataclass(frozen=True)
 class DiskNeed:
-    """Bytes of the images that are not there yet, before compression.
+    """Bytes of the images that do not exist yet, before compression.
 
     Attributes
     ----------
-    stays : float
-        Of what the run leaves.
+    permanent : float
+        Of results that remain after the run.
     stack : float
-        Of one channel's stacks, the largest, which go after the last job that reads them; 0 where
-        they stay.
-    open : int
+        Of the largest temporary stacks of a channel; 0 where stacks are kept.
+    channels : int
         Channels whose stacks are to be made.
-    of_cycle : int
+    channels_of_cycle : int
         The most channels of one cycle.
     """
 
-    stays: float
+    permanent: float
     stack: float = 0.0
-    open: int = 0
-    of_cycle: int = 0
+    channels: int = 0
+    channels_of_cycle: int = 0
 
-    def most(self, jobs: int) -> float:
-        """Return about the most that a run of so many jobs at once holds.
+    def peak(self, jobs: int) -> float:
+        """Return about the peak of a run of so many jobs at once.
 
-        Each job works on the stacks of one channel. Stacks also wait until all channels of their
-        cycle are judged. Stacks are made cycle by cycle, and what reads them goes first, so two
-        cycles are counted as waiting.
+        Each job works on the stacks of one channel. Stacks also remain until the quality of all
+        channels of their cycle is measured. They are made cycle by cycle, and their readers run
+        first, so two cycles are counted.
         """
-        return self.stays + self.stack * min(self.open, jobs + 2 * self.of_cycle)
+        stacks = min(self.channels, jobs + 2 * self.channels_of_cycle)
+        return self.permanent + self.stack * stacks
 
 
 def rules_of(settings: Settings) -> set[str]:
@@ -109,17 +109,17 @@ def rules_of(settings: Settings) -> set[str]:
 
 
 def missing_bytes(experiment: Experiment, layout: Layout) -> DiskNeed:
-    """Return the size of the images of the default target that are not there yet.
+    """Return the size of the images of the default target that do not exist yet.
 
     Of every channel: the mosaic z-stack in the raw type, the deconvolved one in 4 bytes, the
     in-focus plane in 2, and its part of the registered image as Zarr and TIFF pyramids of 2
-    bytes. Mosaics are taken as tiles side by side less their overlap; everything else is small.
+    bytes. Mosaics are counted as tiles less their overlap; everything else is small.
     """
     size_of = data_size(experiment, layout)
     settings = experiment.settings
     keeps = settings.output.keep == "stacks"
-    stays = largest = 0.0
-    stitches = 0
+    permanent = largest = 0.0
+    stitched_channels = 0
     for sample in experiment.samples:
         size = size_of(sample)
         stack, plane = size.mosaic_px * size.planes, size.mosaic_px
@@ -129,37 +129,37 @@ def missing_bytes(experiment: Experiment, layout: Layout) -> DiskNeed:
         ]
         if settings.stitched:
             stacks = []
-        for at in experiment.channels:
-            own = _missing(layout.edf, sample, at, 2 * plane)
-            stitches += own > 0 and bool(stacks) and not keeps
-            passing = sum(_missing(path, sample, at, needed) for path, needed in stacks)
-            stays += own + keeps * passing
-            largest = max(largest, passing * (not keeps))
+        for channel in experiment.channels:
+            plane_b = _missing(layout.edf, sample, channel, 2 * plane)
+            stitched_channels += plane_b > 0 and bool(stacks) and not keeps
+            stacks_b = sum(_missing(path, sample, channel, size_b) for path, size_b in stacks)
+            permanent += plane_b + keeps * stacks_b
+            largest = max(largest, stacks_b * (not keeps))
         for template in (layout.image_tiff, layout.image_zarr):
             if not Path(template.format(sample=sample)).exists():
-                stays += 2 * _PYRAMID * plane * len(experiment.channels)
+                permanent += 2 * _PYRAMID * plane * len(experiment.channels)
     of_cycle = max(len(experiment.channels_of(cycle)) for cycle in experiment.cycles)
-    return DiskNeed(stays, largest, stitches, of_cycle)
+    return DiskNeed(permanent, largest, stitched_channels, of_cycle)
 
 
-def _missing(template: str, sample: str, at: Channel, needed: float) -> float:
-    path = template.format(sample=sample, cycle=at.cycle, channel=at.channel)
-    return 0.0 if Path(path).exists() else needed
+def _missing(template: str, sample: str, channel: Channel, size_b: float) -> float:
+    path = template.format(sample=sample, cycle=channel.cycle, channel=channel.channel)
+    return 0.0 if Path(path).exists() else size_b
 
 
 def _raw_bytes(experiment: Experiment, layout: Layout, sample: str) -> int:
-    """Return the bytes of a raw pixel, which a mosaic's has too."""
+    """Return the bytes of a pixel of raw files and mosaics."""
     path = layout.manifest.format(sample=sample, cycle=experiment.first_cycle)
     with Path(path).open(newline="", encoding="utf-8") as stream:
         return 1 if next(csv.DictReader(stream))["dtype"] == "uint8" else 2
 
 
 def disk_text(need: DiskNeed, jobs: int) -> str:
-    """Say what is to come, and how much of it is there at once."""
-    text = f"results to come: about {_size(need.stays)}"
-    if need.open:
-        at_once = f"about {_size(need.most(jobs))} at once with {jobs} jobs"
-        text += f"; with temporary stacks {at_once}"
+    """Return the size of the remaining results, and their peak with temporary stacks."""
+    text = f"remaining results: about {_size(need.permanent)}"
+    if need.channels:
+        peak = f"about {_size(need.peak(jobs))} at once with {jobs} jobs"
+        text += f"; with temporary stacks {peak}"
     return text
 
 

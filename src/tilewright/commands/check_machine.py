@@ -1,4 +1,4 @@
-"""What doctor looks at on this machine: GPUs, CuPy, memory."""
+"""Doctor's checks of this machine: GPUs, CuPy, memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilewright.runtime.machine import usable_gpus
 
 _CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"
 _CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
-#: What profiles/default lets jobs fill.
+#: Share of the memory for jobs in profiles/default.
 _MEMORY_SHARE = 0.9
 
 

@@ -10,9 +10,9 @@ from tilewright.phantom.make import make_phantom
 
 
 def make_demo(output: Path) -> None:
-    """Make them, unless they are there."""
+    """Make them, unless they exist."""
     if (output / "raw").is_dir():
-        typer.echo(f"{output / 'raw'} is there already")
+        typer.echo(f"{output / 'raw'} exists")
     else:
         make_phantom(output, seed=1)
         typer.echo(f"raw tiles: {output / 'raw'}")

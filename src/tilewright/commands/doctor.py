@@ -1,4 +1,4 @@
-"""``tilewright doctor``: everything that would make a run of an experiment fail."""
+"""``tilewright doctor``: checks everything that would make a run fail."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from tilewright.errors import ConfigError
 
 
 def examine(configfile: Path | None, *, site: Path | None, slurm: bool) -> list[Check]:
-    """Return one line for everything that a run depends on.
+    """Return one check for everything that a run depends on.
 
     Parameters
     ----------
     configfile : Path or None
-        None looks at no experiment.
+        None checks no experiment.
     slurm : bool
         Whether jobs go to Slurm.
     """
     checks = list(check_all(Path.cwd()))
     experiment = None
     if configfile is None:
-        unseen = "raw files, markers and disk space; give --configfile"
-        checks.append(ok("config", f"no experiment was looked at: {unseen}"))
+        skipped = "raw files, markers and disk space; give --configfile"
+        checks.append(ok("config", f"not checked: {skipped}"))
     else:
         try:
             experiment = parse_experiment(read_config(configfile))
-            looked = list(check_config(experiment))
-            checks += looked
-            if any(check.state == "problem" for check in looked):
+            of_config = list(check_config(experiment))
+            checks += of_config
+            if any(check.state == "problem" for check in of_config):
                 experiment = None
         except ConfigError as error:
             fix = f"fix {configfile}, or its tables"
-            checks += [problem("config", str(sentence), fix) for sentence in error.args]
+            checks += [problem("config", str(message), fix) for message in error.args]
     if slurm:
-        return [*checks, *on_slurm(lambda: cluster.use(site), partial(_of_run, experiment))]
+        return [*checks, *on_slurm(lambda: cluster.use(site), partial(_check_cluster, experiment))]
     checks += [ok("Slurm", "not on this machine: all jobs run here"), *check_machine.check_device()]
     if experiment is not None:
         layout = Layout(experiment.settings.results)
@@ -62,11 +62,11 @@ def examine(configfile: Path | None, *, site: Path | None, slurm: bool) -> list[
     return checks
 
 
-def _of_run(experiment: Experiment | None, found: Cluster | None) -> Iterable[Check]:
-    """Check what an experiment needs of a cluster."""
-    pools = found.survey.pools if found else ()
+def _check_cluster(experiment: Experiment | None, current: Cluster | None) -> Iterable[Check]:
+    """Check CuPy and disk space for a run on a cluster."""
+    pools = current.survey.pools if current else ()
     yield from check_machine.check_cupy(pool.name for pool in pools if pool.kind == "gpu")
     if experiment is not None:
         layout = Layout(experiment.settings.results)
         need, slots = missing_bytes(experiment, layout), sum(pool.slots for pool in pools)
-        yield check_space(need, slots if found else need.open, Path(layout.results))
+        yield check_space(need, slots if current else need.channels, Path(layout.results))

@@ -1,4 +1,4 @@
-"""Files that a command names: the configuration of an experiment, and the Snakefile."""
+"""Files that commands read: the configuration of an experiment, and the Snakefile."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ def read_experiment(configfile: Path) -> Experiment:
     Raises
     ------
     ConfigError
-        The file is absent, is not YAML, or its content is wrong.
+        The file is absent, is not YAML, or its content is invalid.
     """
     return load_experiment(read_config(configfile))
 
 
-def find_snakefile(given: Path | None) -> Path:
-    """Return the Snakefile: the one given, that of the current folder, or the installed one.
+def find_snakefile(path: Path | None) -> Path:
+    """Return ``path``, or else the Snakefile of the current folder, or the installed one.
 
     Raises
     ------
     ConfigError
-        The one given is no file.
+        ``path`` is not a file.
     """
-    if given is not None and not given.is_file():
-        raise ConfigError(
-            f"there is no {given}; name a Snakefile with --snakefile, or leave it out"
-        )
-    here = [path for path in (Path("Snakefile"), Path("workflow/Snakefile")) if path.is_file()]
-    return given or next(iter(here), snakefile())
+    if path is not None and not path.is_file():
+        raise ConfigError(f"no Snakefile {path}; correct --snakefile, or remove it")
+    local = [at for at in (Path("Snakefile"), Path("workflow/Snakefile")) if at.is_file()]
+    return path or next(iter(local), snakefile())

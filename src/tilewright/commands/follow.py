@@ -1,4 +1,4 @@
-"""``tilewright follow``: each cycle is processed and judged while the next is being stained."""
+"""``tilewright follow``: processes and checks each cycle while the next is being stained."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tilewright.config.tables import cycles_text
 from tilewright.errors import ConfigError
 from tilewright.follow.cycles import Cycles
 from tilewright.follow.runs import Runs, Stop
-from tilewright.follow.verdicts import Teller, Told, judged_items
+from tilewright.follow.verdicts import Notice, Notifier, current_items
 from tilewright.follow.watch import Files
 
-#: Looks at the raw data within the time without change, and their least and greatest distance in s.
-_LOOKS, _LEAST_S, _MOST_S = 10, 0.2, 60.0
-#: Snakemake's status where it does not understand its options.
-_REFUSED = 2
+#: Scans of the raw data within the time without change, and their shortest and longest interval.
+_SCANS, _SHORTEST_S, _LONGEST_S = 10, 0.2, 60.0
+#: Snakemake's status for invalid options.
+_INVALID_OPTIONS = 2
 _LOCKED = "another snakemake has locked this folder; if none runs: snakemake --unlock"
 
 
@@ -45,30 +45,30 @@ def show_follow(
     options : sequence of str
         For Snakemake.
     quiet_min : float
-        Minutes without change after which files are taken for written.
+        Minutes without change after which files count as written.
     notify : str
-        Command that is told what warns or fails; empty for none.
+        Command that is called with warnings and failures; empty for none.
     """
     with Stop() as stop:
         try:
             experiment = read_experiment(configfile)
             check_thresholds(experiment)
             check_results(experiment)
-            record = Layout(experiment.settings.results).followed
+            record = Layout(experiment.settings.results).follow_record
             runs = Runs(find_snakefile(snakefile), configfile, options, record, stop)
-            teller = Teller(record, notify)
-            follower = Follower(configfile, experiment, runs, teller, Cycles(60 * quiet_min))
+            notifier = Notifier(record, notify)
+            follower = Follower(configfile, experiment, runs, notifier, Cycles(60 * quiet_min))
             cycles, samples = len(experiment.cycles), len(experiment.samples)
             _say(
                 f"{count(cycles, 'cycle')} of {count(samples, 'sample')}; files that do not change "
-                f"for {quiet_min:g} min are taken for written"
+                f"for {quiet_min:g} min count as written"
             )
-            done = runs.alone(_say) and follower.follow(stop, 60 * quiet_min / _LOOKS)
+            done = runs.acquire(_say) and follower.follow(stop, 60 * quiet_min / _SCANS)
         except ConfigError as error:
             typer.echo(f"tilewright follow: {error}", err=True)
             raise typer.Exit(2) from error
     if not done:
-        _say("ended; the same command goes on")
+        _say("ended; the same command resumes")
         raise typer.Exit(128 + stop.signal)
 
 
@@ -78,43 +78,43 @@ def _say(text: str) -> None:
 
 @dataclass
 class Follower:
-    """What is done and what was tried, by the files of the cycles it was done with."""
+    """Runs Snakemake on complete cycles; remembers the files of runs that ended."""
 
     configfile: Path
     experiment: Experiment
     runs: Runs
-    teller: Teller
+    notifier: Notifier
     cycles: Cycles
     _done: dict[int, Files] = field(default_factory=dict)
     _failed: list[dict[int, Files]] = field(default_factory=list)
     _waits: set[str] = field(default_factory=set)
 
-    def follow(self, stop: Stop, look_s: float) -> bool:
-        """Look and run until all cycles are done; return False when the end was asked for."""
+    def follow(self, stop: Stop, interval_s: float) -> bool:
+        """Scan and run until all cycles are done; return False after a signal to end."""
         done = self._step()
-        while not done and not stop.wait(min(max(look_s, _LEAST_S), _MOST_S)):
+        while not done and not stop.wait(min(max(interval_s, _SHORTEST_S), _LONGEST_S)):
             done = self._step()
-        self._tell([], last=True)
+        self._notify([], last=True)
         if not done:
             return False
         _say(f"all {count(len(self.experiment.cycles), 'cycle')} are done")
         return True
 
     def _step(self) -> bool:
-        """Look once, and run what can be run; return whether all is done."""
+        """Scan once, and run what can be run; return whether all is done."""
         self._read()
-        self._tell([])  # what could not be told
-        alone, now_s = not self.runs.locked(), time.monotonic()
-        news = list(self.cycles.look(self.experiment, self._layout, now_s, check=alone))
-        for one in news:
-            if one.kind in ("unusable", "waits"):
-                verdict = "fail" if one.kind == "unusable" else "warn"
-                self._tell([self.teller.trouble(one.cycle, one.text, verdict)])
+        self._notify([])  # what could not be sent
+        unlocked, now_s = not self.runs.locked(), time.monotonic()
+        events = list(self.cycles.update(self.experiment, self._layout, now_s, check=unlocked))
+        for event in events:
+            if event.kind in ("unusable", "waits"):
+                verdict = "fail" if event.kind == "unusable" else "warn"
+                self._notify([self.notifier.record_problem(event.cycle, event.text, verdict)])
             else:
-                _say(one.text)
+                _say(event.text)
         if self.runs.stop.signal:
             return False
-        ready = self.cycles.whole()
+        ready = self.cycles.complete()
         new = any(self._done.get(cycle) != files for cycle, files in ready.items())
         to_do = new and ready not in self._failed
         if (to_do or self.cycles.unchecked()) and self.runs.locked():
@@ -122,7 +122,7 @@ class Follower:
             return False
         if to_do:
             self._run(ready)
-            return False  # files may have changed meanwhile: the next look tells
+            return False  # files may have changed meanwhile, as the next scan shows
         missing = [cycle for cycle in self.experiment.cycles if cycle not in ready]
         if missing:
             self._wait(f"waiting for {cycles_text(missing)}")
@@ -133,62 +133,62 @@ class Follower:
         return Layout(self.experiment.settings.results)
 
     def _read(self) -> None:
-        """Read the configuration again: a changed one is a new start, a wrong one waits."""
+        """Read the configuration again: a changed one restarts, an invalid one is ignored."""
         try:
             experiment = read_experiment(self.configfile)
             check_thresholds(experiment)
-            wrong = ""
+            problem = ""
             if experiment.settings.results != self.experiment.settings.results:
                 raise ConfigError("the key 'results' changed; start follow again")
         except ConfigError as error:
-            experiment, wrong = self.experiment, str(error)
-        if wrong:
-            self._wait(f"the configuration stays as it was: {wrong}")
+            experiment, problem = self.experiment, str(error)
+        if problem:
+            self._wait(f"the previous configuration stays in use: {problem}")
         if experiment != self.experiment:
             _say("the configuration or a table changed")
             self.experiment, self._done, self._failed = experiment, {}, []
-            self.cycles.forget()
+            self.cycles.reset()
 
-    def _wait(self, why: str) -> None:
-        """Say once why nothing is done."""
-        if why not in self._waits:
-            _say(why)
-        self._waits.add(why)
+    def _wait(self, reason: str) -> None:
+        """Print once why nothing is done."""
+        if reason not in self._waits:
+            _say(reason)
+        self._waits.add(reason)
 
     def _run(self, ready: dict[int, Files]) -> None:
-        """Process the cycles that are whole, and tell what comes of it."""
+        """Process the complete cycles, and report the result."""
         self._waits.clear()
-        whole = sorted(ready)
-        part = self.experiment.of_cycles(whole)
+        cycles = sorted(ready)
+        part = self.experiment.of_cycles(cycles)
         targets = self._targets(part)
         if not targets:
             self._failed.append(ready)
-            _say(f"{cycles_text(whole)}: nothing can be made before the reference cycle is there")
+            _say(f"{cycles_text(cycles)}: nothing can be made before the reference cycle is there")
             return
         everything = part.channels == self.experiment.channels
         began = time.monotonic()
         _say(
-            f"snakemake on {cycles_text(whole)}: {' and '.join(filter(str.isidentifier, targets))}"
+            f"snakemake on {cycles_text(cycles)}: {' and '.join(filter(str.isidentifier, targets))}"
         )
-        status = self.runs.run(targets, None if everything else whole)
+        status = self.runs.run(targets, None if everything else cycles)
         if self.runs.stop.signal:
             return
-        if status == _REFUSED:
-            raise ConfigError("snakemake refuses an option after --; its words are above")
-        if status and self.runs.locked():  # it came first; this run ended before its first job
+        if status == _INVALID_OPTIONS:
+            raise ConfigError("snakemake refuses an option after --; see its message above")
+        if status and self.runs.locked():  # by another run that started first
             self._wait(_LOCKED)
             return
-        took = f"{(time.monotonic() - began) / 60:.1f} min"
-        told = self.teller.verdicts(judged_items(part, self._layout))
+        duration = f"{(time.monotonic() - began) / 60:.1f} min"
+        notices = self.notifier.record_verdicts(current_items(part, self._layout))
         if status == 0:
             self._done = ready
-            _say(f"{cycles_text(whole)}: done in {took}, {count(len(told), 'new verdict')}")
+            _say(f"{cycles_text(cycles)}: done in {duration}, {count(len(notices), 'new verdict')}")
         else:
-            told += self._blame(part, ready, status)
-        self._tell(told)
+            notices += self._exclude_failed(part, ready, status)
+        self._notify(notices)
 
     def _targets(self, part: Experiment) -> list[str]:
-        """Return what can be made of some cycles; the quality of each by name without a report."""
+        """Return the targets of some cycles; files of quality by name where there is no report."""
         if part.reference_cycle in part.cycles:
             return ["registration", "qc"]
         if part.settings.stitched:
@@ -197,33 +197,36 @@ class Follower:
         at = product(part.samples, part.cycles)
         return ["edf", *(quality.format(sample=sample, cycle=cycle) for sample, cycle in at)]
 
-    def _blame(self, part: Experiment, ready: dict[int, Files], status: int) -> list[Told]:
-        """Hold the cycles whose own results are not there; the others are run without them."""
-        told = []
+    def _exclude_failed(
+        self, part: Experiment, ready: dict[int, Files], status: int
+    ) -> list[Notice]:
+        """Exclude the cycles without results of their own; the others are run without them."""
+        notices = []
         for cycle in part.cycles:
             missing = _missing(part, self._layout, cycle)
             if missing:
                 text = (
-                    f"cycle {cycle} could not be processed: {missing}; it is tried again when its "
+                    f"cycle {cycle} could not be processed: {missing}; retrying when its "
                     "files or the configuration change"
                 )
-                self.cycles.hold(cycle, text)
-                told.append(self.teller.trouble(cycle, text))
-        if not told:
+                self.cycles.exclude(cycle, text)
+                notices.append(self.notifier.record_problem(cycle, text))
+        if not notices:
             self._failed.append(ready)
             text = f"snakemake ended with status {status}; see above, and {self._layout.logs}"
-            told.append(self.teller.trouble(None, text))
-        return told
+            notices.append(self.notifier.record_problem(None, text))
+        return notices
 
-    def _tell(self, told: Sequence[Told], *, last: bool = False) -> None:
-        for one in sorted(told, key=lambda one: ("fail", "warn", "pass").index(one.verdict)):
-            _say(f"{one.verdict}  {one.text}")
-        for problem in self.teller.notify(told, last=last):
+    def _notify(self, notices: Sequence[Notice], *, last: bool = False) -> None:
+        order = ("fail", "warn", "pass")
+        for notice in sorted(notices, key=lambda notice: order.index(notice.verdict)):
+            _say(f"{notice.verdict}  {notice.text}")
+        for problem in self.notifier.notify(notices, last=last):
             _say(problem)
 
 
 def _missing(part: Experiment, layout: Layout, cycle: int) -> str:
-    """Return which of a cycle's own results is missing and the log that says why, or nothing."""
+    """Return which result of a cycle is missing and the log of the failed job, "" if none is."""
     stage = "stitched" if part.settings.stitched else "edf"
     wanted = [layout.qc(stage, "json")]
     if cycle in part.moving_cycles and part.reference_cycle in part.cycles:
@@ -232,15 +235,15 @@ def _missing(part: Experiment, layout: Layout, cycle: int) -> str:
         path, manifest = (
             Path(at.format(sample=sample, cycle=cycle)) for at in (template, layout.manifest)
         )
-        # What is older than the raw data is of those before.
+        # A result older than the raw data is of an earlier state.
         if not path.is_file() or path.stat().st_mtime_ns < manifest.stat().st_mtime_ns:
             name = f"{sample}_cycle{cycle}"
             logs = [*layout.logs.glob(f"*/{name}.log"), *layout.logs.glob(f"*/{name}_*.log")]
-            last = max(logs, key=_unfinished_then_newest, default=layout.logs)
-            return f"{path} was not made, see {last}"
+            log = max(logs, key=_unfinished_then_newest, default=layout.logs)
+            return f"{path} was not made, see {log}"
     return ""
 
 
 def _unfinished_then_newest(log: Path) -> tuple[bool, int]:
-    """Order logs: that of a job that failed does not end with what the job took."""
+    """Sort key of logs: that of a failed job does not end with its CPU time."""
     return "CPU time" not in log.read_text(errors="replace")[-100:], log.stat().st_mtime_ns

@@ -12,7 +12,7 @@ from tilewright.init.folder import create_experiment
 
 
 def show_init(raw_dir: Path, output: Path, *, force: bool) -> None:
-    """Write them, and say what was recognised and what is left to fill in."""
+    """Write them, and print what was recognised and what to fill in."""
     try:
         result = create_experiment(raw_dir, output, force=force)
     except (ConfigError, OSError, ValueError) as error:

@@ -26,7 +26,7 @@ class Layout:
         self.flat = f"{self.illumination}-ffp.tif"
         #: The dark-field.
         self.dark = f"{self.illumination}-dfp.tif"
-        #: How the flat-field was found and how well it holds.
+        #: How the flat-field was estimated and its quality.
         self.illumination_json = f"{self.illumination}.json"
         #: Tile positions of one cycle.
         self.positions = f"{sample}/tile_positions/cycle{{cycle}}/positions.csv"
@@ -42,11 +42,11 @@ class Layout:
         self.deconvolve = f"{sample}/deconvolve/{plane}.zarr"
         #: The in-focus plane.
         self.edf = f"{sample}/edf/{plane}.zarr"
-        #: Where in z the in-focus plane was found.
+        #: Height of the in-focus plane in z.
         self.height = f"{sample}/edf/{plane}_height.tif"
         #: The transform from the reference cycle to this one.
         self.transform = f"{sample}/register/cycle{{cycle}}.npz"
-        #: How well the cycle is registered.
+        #: Quality of the registration.
         self.transform_json = f"{sample}/register/cycle{{cycle}}.json"
         #: The registered multi-channel pyramid.
         self.image_tiff = f"{sample}/registration/{{sample}}.ome.tif"
@@ -56,29 +56,33 @@ class Layout:
         self.image_markers = f"{sample}/registration/markers.csv"
         #: The registered channels of one cycle; the registered OME-Zarr shares its files.
         self.resample = f"{sample}/registration/cycle{{cycle}}.zarr"
-        #: What was subtracted from the channels of one cycle, and what it made of them.
+        #: Subtraction of backgrounds from the channels of one cycle.
         self.subtraction_json = f"{sample}/registration/subtraction_cycle{{cycle}}.json"
         #: Overviews of the channels before, and of their backgrounds.
         self.subtraction = f"{sample}/registration/subtraction_cycle{{cycle}}.npz"
-        #: What the final image is compared with, when the stitched stacks are gone.
-        self.stitched_view = f"{sample}/qc/stitch_cycle{{cycle}}.npz"
+        self._name_reports()
+
+    def _name_reports(self) -> None:
+        """Set the templates of quality control, logs and records."""
+        #: Views of the stitched stacks, with which the final image is compared.
+        self.stitched_view = f"{self.results}/{{sample}}/qc/stitch_cycle{{cycle}}.npz"
         #: The report of all samples.
-        self.report = f"{results}/report.html"
+        self.report = f"{self.results}/report.html"
         #: All quality items.
-        self.qc_json = f"{results}/qc.json"
+        self.qc_json = f"{self.results}/qc.json"
         #: All quality items as a table.
-        self.qc_csv = f"{results}/qc.csv"
+        self.qc_csv = f"{self.results}/qc.csv"
         #: The verdict of each marker of each sample.
-        self.trusted_markers = f"{results}/trusted_markers.csv"
-        #: What `tilewright follow` ran and told; no rule's output.
-        self.followed = Path(results) / "follow.jsonl"
+        self.trusted_markers = f"{self.results}/trusted_markers.csv"
+        #: Record of `tilewright follow`; no rule's output.
+        self.follow_record = Path(self.results) / "follow.jsonl"
         #: Logs of all rules.
-        self.logs = Path(results) / "logs"
-        #: Every placement of every run on a cluster; no rule's output.
-        self.ledger = Path(results) / "placement" / "ledger.jsonl"
+        self.logs = Path(self.results) / "logs"
+        #: All placements of all runs on a cluster; no rule's output.
+        self.ledger = Path(self.results) / "placement" / "ledger.jsonl"
         #: Jobs and hours by account, device and rule, of the runs on a cluster; no rule's output.
-        self.report_jobs = Path(results) / "report.jobs.csv"
-        #: What each job made of the device it held; no rule's output.
+        self.report_jobs = Path(self.results) / "report.jobs.csv"
+        #: Use of devices by each job; no rule's output.
         self.device_evidence = self.ledger.with_name("devices.jsonl")
 
     def qc(self, stage: str, suffix: str) -> str:

@@ -1,4 +1,4 @@
-"""The workflow's rules in one table: what a job of each costs, and how its results are judged."""
+"""The workflow's rules in one table: the cost of a job, and the stage of quality control."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _MB = 2**20
 
 @dataclass(frozen=True)
 class DataSize:
-    """How much one sample is.
+    """Size of one sample.
 
     Attributes
     ----------
     tiles, planes, height_px, width_px : int
         Tiles of one cycle, z-planes, and pixels of one tile.
     overlap : float
-        Fraction of a tile that its neighbour sees too.
+        Fraction of a tile that overlaps with its neighbour.
     cycles, channels : int
         Cycles of the sample, and channels over all cycles.
     """
@@ -72,7 +72,7 @@ class BlockSizes:
 
 
 class Cost(NamedTuple):
-    """What one job takes on CPUs: memory beyond a bare interpreter's, and seconds of work.
+    """Cost of one job on CPUs: memory beyond a bare interpreter's, and seconds of work.
 
     Both are fits to what ``benchmarks.slides`` and ``benchmarks.whole_cycle`` measured on 2 cores.
     """
@@ -98,7 +98,7 @@ def _illumination(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 def _tile_positions(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     tile_mb = size.tile_px * 2 / _MB
-    # strips of two overlaps a tile, up to what is kept on the disk; pairs that a thread correlates
+    # strips of two overlaps a tile, up to those on disk; pairs that a thread correlates
     strips_mb = min(10 * size.tiles * tile_mb * (max(size.overlap, 0.03) + 0.02), 270)
     return Cost(
         strips_mb + 15 * tile_mb * cpus + 30, size.tiles * size.tile_px * size.planes / 20e6
@@ -107,7 +107,7 @@ def _tile_positions(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 def _stitch(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     tile_mb = size.tile_px * 2 / _MB
-    # three rows of a grid taken as square, tiles that show defects of the camera
+    # three rows of a grid taken as square, tiles for defects of the camera
     tiles = 3 * math.ceil(math.sqrt(size.tiles)) + 1.5 * min(size.tiles, 16)
     return Cost(
         tiles * tile_mb + cpus * blocks.chunk_mb * 10 + 50, size.mosaic_voxels / (15e6 * cpus)
@@ -142,7 +142,7 @@ def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 
 def _resample(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    # what a background is judged by: at most 2048² cells of 8 px
+    # overviews of backgrounds: at most 2048² cells of 8 px
     mb = cpus * blocks.chunk_mb * 16 + 60 * min(size.mosaic_px / 64, 2048**2) / _MB + 60
     return Cost(mb, size.mosaic_px * size.cycle_channels / (15e6 * cpus))
 
@@ -153,33 +153,33 @@ def _assemble(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     return Cost(mb, size.mosaic_px * size.channels / (30e6 * cpus))
 
 
-def _looked_at(size: DataSize) -> float:
-    """Return how far a mosaic fills what quality looks at of it at once."""
+def _view_share(size: DataSize) -> float:
+    """Return the size of a mosaic relative to the largest view of quality control."""
     return min(1.0, size.mosaic_px / 50e6)
 
 
-def _judging_stacks(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    # half of each channel's plane, and every plane of the stacks for what was never written
+def _qc_cycle(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    # half of each channel's plane, and every plane of the stacks for missing chunks
     work_s = size.cycle_channels * (size.mosaic_px / 2e6 + size.mosaic_voxels / 100e6)
-    return Cost(120 + 450 * _looked_at(size), work_s)
+    return Cost(120 + 450 * _view_share(size), work_s)
 
 
-def _light(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _small(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     return Cost(100.0, 0.1 * size.channels)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What is judged of a rule's results, by module ``report.qc_<name>``.
+    """Quality control of a rule's results, by module ``report.quality.<name>``.
 
     Attributes
     ----------
     name : str
         As in ``results/<sample>/qc/<name>_cycle1.json`` and in the table of verdicts.
     title, about : str
-        Heading in the report, and what its pictures show.
+        Heading in the report, and the content of its pictures.
     by_channel : bool
-        Whether the channels of a cycle are judged one by one, or the cycle at once.
+        Whether the channels of a cycle have items each, or the cycle as a whole.
     """
 
     name: str
@@ -197,11 +197,11 @@ class Rule:
     cost : callable
         Size of the data, sizes of blocks and CPUs to :class:`Cost`.
     stage : Stage or None
-        What is judged of its results.
+        Quality control of its results.
     """
 
     name: str
-    cost: CostOf = _light
+    cost: CostOf = _small
     stage: Stage | None = None
 
 
@@ -260,17 +260,18 @@ RULES = {
         *_IMAGE_RULES,
         _ASSEMBLE,
         _STITCHED_PLANE,
-        Rule("qc_cycle", _judging_stacks),
+        Rule("qc_cycle", _qc_cycle),
         Rule(
-            "qc_register", lambda size, *_: Cost(130 + 370 * _looked_at(size), size.mosaic_px / 4e6)
+            "qc_register",
+            lambda size, *_: Cost(130 + 370 * _view_share(size), size.mosaic_px / 4e6),
         ),
         Rule(
             "qc_image",
             lambda size, *_: Cost(
-                110 + 200 * _looked_at(size), size.mosaic_px * size.cycle_channels / 10e6
+                110 + 200 * _view_share(size), size.mosaic_px * size.cycle_channels / 10e6
             ),
         ),
-        Rule("report", lambda size, *_: Cost(100 + 250 * _looked_at(size), 0.1 * size.channels)),
+        Rule("report", lambda size, *_: Cost(100 + 250 * _view_share(size), 0.1 * size.channels)),
         Rule("summary"),
         Rule("verdict"),
     )

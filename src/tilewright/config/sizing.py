@@ -1,4 +1,4 @@
-"""What one job of a rule needs: CPUs, memory, GPUs and minutes, from the size of its data."""
+"""Resources of one job: CPUs, memory, GPUs and minutes, from the size of its data."""
 
 from __future__ import annotations
 
@@ -50,21 +50,22 @@ class DataSizes:
         return self.kinds_of.get(rule, ("cpu",))
 
     def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job needs on a device kind; rules not in the table count as light."""
-        size, own = self.size_of(wildcards.get("sample")), self.overrides.get(rule, {})
-        cpus = own.get("cpus") or self._cpus(rule, size)
+        """Return the request of one job on a device kind; rules not in the table count as small."""
+        size = self.size_of(wildcards.get("sample"))
+        overrides = self.overrides.get(rule, {})
+        cpus = overrides.get("cpus") or self._cpus(rule, size)
         cost = self._cost(rule, size, cpus)
         gpus = int(gpu and rule in GPU_RULES)
-        mem_mb = own.get("mem_mb") or math.ceil(
+        mem_mb = overrides.get("mem_mb") or math.ceil(
             _MEMORY_MARGIN * (SNAKEMAKE_MB + _PYTHON_MB + cost.mb) + gpus * _GPU_MB
         )
-        worked_min: float = math.ceil(_MARGIN * cost.work_s / 60)
+        work_min: float = math.ceil(_MARGIN * cost.work_s / 60)
         if gpus:
-            cpus = own.get("cpus") or min(cpus, _GPU_CPUS)
-            worked_min /= _GPU_FASTER
-        minutes = own.get("runtime_min") or math.ceil(_START_MIN + worked_min)
+            cpus = overrides.get("cpus") or min(cpus, _GPU_CPUS)
+            work_min /= _GPU_FASTER
+        minutes = overrides.get("runtime_min") or math.ceil(_START_MIN + work_min)
         gpu_mb = _GPU_MEMORY_MARGIN * self._cost(rule, size, cpus).mb
-        gpu_mem_mb = gpus * (own.get("gpu_mem_mb") or gpu_mb)
+        gpu_mem_mb = gpus * (overrides.get("gpu_mem_mb") or gpu_mb)
         return Shape(cpus, mem_mb, gpus, minutes, math.ceil(gpu_mem_mb))
 
     def nominal_s(self, rule: str, wildcards: Any) -> float:
@@ -73,7 +74,7 @@ class DataSizes:
         return _START_S + self._cost(rule, size, self._cpus(rule, size)).work_s
 
     def _cpus(self, rule: str, size: DataSize) -> int:
-        """One CPU per 200 Mvoxel of work, at most 8 or 4: below that starting costs more."""
+        """Return one CPU per 200 Mvoxel of work, at most 8 or 4: below that starting costs more."""
         voxels = size.mosaic_voxels if rule in GPU_RULES else 0
         if rule == "assemble":
             voxels = size.mosaic_px * size.channels

@@ -1,1 +1,1 @@
-"""`tilewright follow`: which cycles are whole, runs of them, and what is told of their quality."""
+"""`tilewright follow`: which cycles are complete, runs of them, and new verdicts."""

@@ -1,4 +1,4 @@
-"""Which cycles are whole: quiet for long enough, and then found complete in every sample."""
+"""Which cycles are complete: unchanged for long enough, and then checked in every sample."""
 
 from __future__ import annotations
 
@@ -10,174 +10,181 @@ from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment, Sample
 from tilewright.config.layout import Layout
 from tilewright.errors import ConfigError, RawDataError, UnusableError
-from tilewright.follow.watch import Files, Part, Quiet, by_cycle, parts_of
+from tilewright.follow.watch import ChangeMonitor, Files, Part, files_by_cycle, parts_of
 
 
 @dataclass(frozen=True)
-class News:
-    """Something to say of a cycle, or of the raw data as such (None).
+class CycleEvent:
+    """A change of state of a cycle, or of all raw data (None).
 
-    ``kind``: it is ``whole``, it ``waits`` for files, its files ``change`` though it was whole, or
-    they are whole but ``unusable``.
+    ``kind``: it is ``complete``, it ``waits`` for files, its files ``change`` though it was
+    complete, or they are complete but ``unusable``.
     """
 
     cycle: int | None
-    kind: Literal["whole", "waits", "change", "unusable"]
+    kind: Literal["complete", "waits", "change", "unusable"]
     text: str
 
 
 @dataclass(frozen=True)
-class _Checked:
-    """The files of a cycle when they were checked, and what kept it from being processed."""
+class _Result:
+    """The files of a cycle when they were checked, and the problem that was found."""
 
     files: Files
     problem: str = ""
-    #: Whether the problem is what is missing, so far or beside other cycles.
+    #: Whether files are missing, or missing compared with other cycles.
     waits: bool = False
 
 
 class Cycles:
-    """What is known of the cycles of an experiment.
+    """The state of the cycles of an experiment.
 
     Parameters
     ----------
     quiet_s : float
-        See :class:`~tilewright.follow.watch.Quiet`.
+        See :class:`~tilewright.follow.watch.ChangeMonitor`.
     """
 
     def __init__(self, quiet_s: float) -> None:
-        self._quiet = Quiet(quiet_s)
-        self._now: dict[int, Files] = {}
-        self._checked: dict[int, _Checked] = {}
+        self._monitor = ChangeMonitor(quiet_s)
+        self._quiet: dict[int, Files] = {}
+        self._results: dict[int, _Result] = {}
         self._folders: dict[str, tuple[Files, dict[int, Files]]] = {}
-        self._said: dict[str, str] = {}
+        self._last_problem: dict[str, str] = {}
 
-    def forget(self) -> None:
-        """Check all cycles again: the configuration is another one."""
-        self._checked, self._folders, self._said = {}, {}, {}
+    def reset(self) -> None:
+        """Check all cycles again, after a change of the configuration."""
+        self._results, self._folders, self._last_problem = {}, {}, {}
 
-    def hold(self, cycle: int, problem: str) -> None:
-        """Take a cycle out until its files change: it could not be processed."""
-        self._checked[cycle] = _Checked(self._checked[cycle].files, problem)
+    def exclude(self, cycle: int, problem: str) -> None:
+        """Exclude a cycle that could not be processed until its files change."""
+        self._results[cycle] = _Result(self._results[cycle].files, problem)
 
-    def whole(self) -> dict[int, Files]:
+    def complete(self) -> dict[int, Files]:
         """Return the files of the cycles that can be processed now."""
         return {
-            cycle: found.files
-            for cycle, found in self._checked.items()
-            if not found.problem and self._now.get(cycle) == found.files
+            cycle: result.files
+            for cycle, result in self._results.items()
+            if not result.problem and self._quiet.get(cycle) == result.files
         }
 
     def unchecked(self) -> bool:
-        """Return whether a quiet cycle is still to be checked."""
+        """Return whether an unchanged cycle is yet to be checked."""
         return any(
-            c not in self._checked or self._checked[c].files != f for c, f in self._now.items()
+            c not in self._results or self._results[c].files != f for c, f in self._quiet.items()
         )
 
-    def look(
+    def update(
         self, experiment: Experiment, layout: Layout, now_s: float, *, check: bool = True
-    ) -> Iterator[News]:
-        """Look at names, sizes and times, and check the cycles that have become quiet.
+    ) -> Iterator[CycleEvent]:
+        """Read names, sizes and times, and check the cycles that have become unchanged.
 
-        Manifests of whole cycles are written, as before a run of them: not to ``check`` leaves
-        them to a run that may be reading them.
+        Manifests of complete cycles are written, as before a run; ``check`` False leaves them to a
+        run that may be reading them.
         """
-        there: dict[Part, Files] = {}
-        quiet: dict[str, dict[int, Files]] = {}
-        samples = experiment.samples.values()
-        wrong: dict[str, str] = {}
-        for sample in samples:
+        present: dict[Part, Files] = {}
+        problems: dict[str, str] = {}
+        for sample in experiment.samples.values():
             try:
-                there.update(parts_of(sample))
+                present.update(parts_of(sample))
             except RawDataError as error:
-                wrong[sample.name] = str(error)
-        readable = not wrong
-        self._quiet.look(there, now_s)
-        parts = self._quiet.parts(now_s)
-        for sample in samples:
-            if sample.name in wrong:
-                continue
-            try:
-                quiet[sample.name] = self._cycles_of(sample, parts)
-            except RawDataError as error:
-                wrong[sample.name] = str(error)
+                problems[sample.name] = str(error)
+        all_read = not problems
+        self._monitor.update(present, now_s)
+        before = self.complete()
+        self._quiet = self._quiet_cycles(experiment, now_s, problems)
         for name in experiment.samples:
-            if name in wrong:
-                yield from self._once(f"sample {name}", None, wrong[name])
+            if name in problems:
+                yield from self._report_once(f"sample {name}", None, problems[name])
             else:
-                self._said.pop(f"sample {name}", None)
-        before = self.whole()
-        # A cycle is processed in all samples at once: it waits for the last of them.
-        of_cycle = {
-            c: [quiet.get(name, {}).get(c) for name in experiment.samples]
-            for c in experiment.cycles
-        }
-        self._now = {
-            cycle: {path: at for own in found for path, at in (own or {}).items()}
-            for cycle, found in of_cycle.items()
-            if all(found)
-        }
-        for cycle in sorted(before.keys() - self.whole().keys()):
-            if any(part.cycle == cycle for part in there):
-                yield News(cycle, "change", f"cycle {cycle}: its files change again; waiting")
-            elif readable and all(part.cycle is not None for part in there):
-                yield News(cycle, "waits", f"cycle {cycle}: its files are gone; waiting")
+                self._last_problem.pop(f"sample {name}", None)
+        for cycle in sorted(before.keys() - self.complete().keys()):
+            if any(part.cycle == cycle for part in present):
+                yield CycleEvent(cycle, "change", f"cycle {cycle}: its files change again; waiting")
+            elif all_read and all(part.cycle is not None for part in present):
+                yield CycleEvent(cycle, "waits", f"cycle {cycle}: its files are gone; waiting")
         # The reference first: sizes are compared with it.
-        judged = self._now if check else ()
-        for cycle in sorted(judged, key=lambda c: (c != experiment.reference_cycle, c)):
-            yield from self._judge(experiment, layout, cycle)
+        cycles = self._quiet if check else ()
+        for cycle in sorted(cycles, key=lambda c: (c != experiment.reference_cycle, c)):
+            yield from self._check(experiment, layout, cycle)
+
+    def _quiet_cycles(
+        self, experiment: Experiment, now_s: float, problems: dict[str, str]
+    ) -> dict[int, Files]:
+        """Return the cycles that are unchanged in all samples; add problems of samples."""
+        parts = self._monitor.quiet_parts(now_s)
+        quiet: dict[str, dict[int, Files]] = {}
+        for name, sample in experiment.samples.items():
+            if name not in problems:
+                try:
+                    quiet[name] = self._cycles_of(sample, parts)
+                except RawDataError as error:
+                    problems[name] = str(error)
+        # A cycle is processed in all samples at once: it waits for the last of them.
+        files_of = {
+            cycle: [quiet.get(name, {}).get(cycle) for name in experiment.samples]
+            for cycle in experiment.cycles
+        }
+        return {
+            cycle: {path: at for files in by_sample for path, at in (files or {}).items()}
+            for cycle, by_sample in files_of.items()
+            if all(by_sample)
+        }
 
     def _cycles_of(self, sample: Sample, parts: dict[Part, Files]) -> dict[int, Files]:
-        """Return the files of the quiet cycles of a sample; a quiet folder is opened once."""
+        """Return the files of a sample's unchanged cycles; an unchanged folder is read once."""
         folder = parts.get(Part(sample.name, None))
         if folder is None:
-            own = {part.cycle: files for part, files in parts.items() if part.sample == sample.name}
-            return {cycle: files for cycle, files in own.items() if cycle is not None}
+            return {
+                part.cycle: files
+                for part, files in parts.items()
+                if part.sample == sample.name and part.cycle is not None
+            }
         if self._folders.get(sample.name, ({}, {}))[0] != folder:
             cycles = {
                 cycle: {path: folder.get(path, (0, 0)) for path in paths}
-                for cycle, paths in by_cycle(sample).items()
+                for cycle, paths in files_by_cycle(sample).items()
             }
             self._folders[sample.name] = folder, cycles
         return self._folders[sample.name][1]
 
-    def _judge(self, experiment: Experiment, layout: Layout, cycle: int) -> Iterator[News]:
-        """Check a cycle together with those that are whole, unless these files were checked."""
-        files = self._now[cycle]
-        before = self._checked.pop(cycle, None)
+    def _check(self, experiment: Experiment, layout: Layout, cycle: int) -> Iterator[CycleEvent]:
+        """Check a cycle together with the complete ones, unless these files were checked."""
+        files = self._quiet[cycle]
+        before = self._results.pop(cycle, None)
         if before is not None and before.files == files:
-            self._checked[cycle] = before
+            self._results[cycle] = before
             return
         try:
-            check_raw(experiment.of_cycles([*self.whole(), cycle]), layout)
+            check_raw(experiment.of_cycles([*self.complete(), cycle]), layout)
         except ConfigError as error:
             problem, unusable = _short(error.args), isinstance(error, UnusableError)
-            self._checked[cycle] = _Checked(files, problem, waits=not unusable)
+            self._results[cycle] = _Result(files, problem, waits=not unusable)
             if unusable:
-                yield News(cycle, "unusable", f"cycle {cycle} cannot be used: {problem}")
+                yield CycleEvent(cycle, "unusable", f"cycle {cycle} cannot be used: {problem}")
             else:
-                yield from self._once(f"cycle {cycle}", cycle, problem)
+                yield from self._report_once(f"cycle {cycle}", cycle, problem)
             return
-        # What waits was compared with other cycles, of which this is now one.
-        self._checked = {c: found for c, found in self._checked.items() if not found.waits}
-        self._checked[cycle] = _Checked(files)
-        self._said.pop(f"cycle {cycle}", None)
-        yield News(cycle, "whole", f"cycle {cycle} is whole ({len(files)} files)")
+        # Cycles that wait were compared with the complete ones, and are checked again.
+        self._results = {c: result for c, result in self._results.items() if not result.waits}
+        self._results[cycle] = _Result(files)
+        self._last_problem.pop(f"cycle {cycle}", None)
+        yield CycleEvent(cycle, "complete", f"cycle {cycle} is complete ({len(files)} files)")
 
-    def _once(self, about: str, cycle: int | None, problem: str) -> Iterator[News]:
-        if self._said.get(about) != problem:
-            self._said[about] = problem
-            yield News(cycle, "waits", f"{about} waits: {problem}")
+    def _report_once(self, subject: str, cycle: int | None, problem: str) -> Iterator[CycleEvent]:
+        if self._last_problem.get(subject) != problem:
+            self._last_problem[subject] = problem
+            yield CycleEvent(cycle, "waits", f"{subject} waits: {problem}")
 
 
-def _short(sentences: Sequence[str]) -> str:
-    r"""Return the first of the problems that sentences tell or list, in one line.
+def _short(messages: Sequence[str]) -> str:
+    r"""Return the first of the problems in messages, in one line.
 
     >>> _short(["2 problems with raw:\n  - a is empty\n  - b is empty\nCopy again."])
     '2 problems with raw: a is empty; ...'
     """
-    lines = sentences[0].splitlines()
-    more = len(sentences) > 1 or len([line for line in lines if line.startswith("  ")]) > 1
+    lines = messages[0].splitlines()
+    more = len(messages) > 1 or len([line for line in lines if line.startswith("  ")]) > 1
     if len(lines) == 1:
         return lines[0] + ("; ..." if more else "")
     return f"{lines[0]} {lines[1].removeprefix('  - ')}{'; ...' if more else ''}"

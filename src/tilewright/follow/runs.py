@@ -22,17 +22,17 @@ from tilewright.errors import ConfigError
 from tilewright.follow.verdicts import now, read_record
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Between looks at whether another process has let go of the record.
+#: Between attempts to lock the record.
 _LOCK_S = 1.0
-#: Snakemake locks a folder so soon after its start: 30 s for 2,500 jobs.
-_BEGINS_S = 300.0
+#: Snakemake locks a folder within this time of its start: 30 s for 2,500 jobs.
+_START_S = 300.0
 
 
 class Stop:
-    """A signal to end: it is handed on to the run, and ends what waits.
+    """Signals to end: they are forwarded to the run and end waiting.
 
-    As a context it takes the place of Python's handlers. A signal that the shell has this process
-    ignore (``nohup``) stays ignored.
+    As a context it replaces Python's handlers. A signal that the shell ignores for this process
+    (``nohup``) stays ignored.
     """
 
     def __init__(self) -> None:
@@ -44,20 +44,20 @@ class Stop:
     def __enter__(self) -> Stop:
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._heard)
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _heard(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.signal = number
         self._event.set()
-        self.hand_on()
+        self.forward()
 
-    def hand_on(self) -> None:
-        """Give the run the signal; Ctrl-C goes to its jobs too, as from a terminal."""
+    def forward(self) -> None:
+        """Forward the signal to the run; Ctrl-C to its jobs too, as from a terminal."""
         if self.process is None or self.process.poll() is not None:
             return
         if self.signal == signal.SIGINT:
@@ -66,7 +66,7 @@ class Stop:
             self.process.send_signal(self.signal)
 
     def wait(self, seconds: float) -> bool:
-        """Wait, and return whether the end was asked for."""
+        """Wait, and return whether a signal to end came."""
         return self._event.wait(seconds)
 
 
@@ -77,10 +77,10 @@ class Runs:
     Parameters
     ----------
     options : sequence of str
-        What else Snakemake is given.
+        Further options of Snakemake.
     record : Path
-        The record in the results folder. Who runs there holds a lock on it, which its Snakemake
-        inherits, and its last line on runs says whether that came to its end.
+        The record in the results folder. A follow that runs there holds a lock on it, which its
+        Snakemake inherits; its last line about runs shows whether the last one ended.
     """
 
     snakefile: Path
@@ -88,31 +88,29 @@ class Runs:
     options: Sequence[str]
     record: Path
     stop: Stop
-    _held: int = field(default=-1, init=False)
-    #: When the last run of ours began, if it was killed: it may have left a lock of Snakemake's.
+    _lock_fd: int = field(default=-1, init=False)
+    #: Start of the last run if it was killed: Snakemake's lock may remain.
     _killed_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         for word in self.options:
             if word == "--config" or word.startswith(("-C", "--config=")):
-                raise ConfigError(
-                    f"{word} after -- would hide the cycles; write into the config file"
-                )
+                raise ConfigError(f"{word} after -- would replace the cycles; use the config file")
         if snakemake_command.only_looks(self.options):
-            raise ConfigError("an option after -- has snakemake run nothing; leave it out")
+            raise ConfigError("with an option after -- snakemake runs nothing; remove it")
 
-    def alone(self, say: Callable[[str], None]) -> bool:
-        """Wait until nothing else follows here; return False where the end is asked for first."""
+    def acquire(self, say: Callable[[str], None]) -> bool:
+        """Wait until no other follow runs here; return False if a signal to end comes first."""
         self.record.parent.mkdir(parents=True, exist_ok=True)
-        self._held = os.open(self.record, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        said = False
+        self._lock_fd = os.open(self.record, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        reported = False
         while not self._lock():
-            if not said:
+            if not reported:
                 say(
-                    f"another follow, or the run that it left, is at work in {self.record.parent}; "
-                    "waiting for its end"
+                    f"another follow, or a run that it started, is running in "
+                    f"{self.record.parent}; waiting for it to end"
                 )
-            said = True
+            reported = True
             if self.stop.wait(_LOCK_S):
                 return False
         record = read_record(self.record)
@@ -125,35 +123,35 @@ class Runs:
 
     def _lock(self) -> bool:
         try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
-            # A file system without locks: Snakemake's own still keeps two runs apart.
+            # A file system without locks: Snakemake's lock still prevents two runs.
         return True
 
     def locked(self) -> bool:
-        """Return whether a run that is not ours works in this folder, or was killed there."""
-        return snakemake_command.is_locked(Path.cwd()) and not self._left_locked()
+        """Return whether another run has locked this folder, or was killed there."""
+        return snakemake_command.is_locked(Path.cwd()) and not self._is_our_lock()
 
-    def _left_locked(self) -> bool:
-        """Return whether the lock is of our run that was killed: of the time when it began."""
+    def _is_our_lock(self) -> bool:
+        """Return whether the lock is of our run that was killed, by the time of its start."""
         if self._killed_s is None:
-            return False  # and a run that ends takes its locks away meanwhile
+            return False  # and a run that ends removes its locks meanwhile
         locks = Path(".snakemake/locks").glob("*")
         began = min((lock.stat().st_mtime for lock in locks), default=math.inf)
-        return 0 <= began - self._killed_s + 1 < _BEGINS_S
+        return 0 <= began - self._killed_s + 1 < _START_S
 
     def run(self, targets: Sequence[str], cycles: Sequence[int] | None) -> int:
         """Run Snakemake, and return its status; ``cycles`` None is all of them.
 
-        A lock that a killed run of ours has left is taken away, with what is run here: the
-        Snakefile checks the raw files of those cycles then too.
+        The lock of a killed run of ours is removed, with the same cycles: the Snakefile checks
+        their raw files then too.
         """
         only = [] if cycles is None else ["--config", f"cycles=[{','.join(map(str, cycles))}]"]
-        if snakemake_command.is_locked(Path.cwd()) and self._left_locked():
+        if snakemake_command.is_locked(Path.cwd()) and self._is_our_lock():
             self._start(*targets, "--unlock", *only)
         self._killed_s = None
         append_json(self.record, {"time": now(), "run": "began", "cycles": cycles or "all"})
@@ -164,17 +162,17 @@ class Runs:
     def _start(self, *words: str) -> int:
         command = [sys.executable, "-m", "snakemake", *words]
         command += ["--snakefile", str(self.snakefile), "--configfile", str(self.configfile)]
-        # Its words on each job would drown what follow says of cycles; those of a failure remain.
+        # Its lines for each job would hide those about cycles; those of a failure remain.
         command += ["--quiet", "rules", "progress", "reason", "host"]
         process = subprocess.Popen(
             [*command, *self.options],
             stdin=subprocess.DEVNULL,
-            pass_fds=[self._held],
+            pass_fds=[self._lock_fd],
             process_group=0,
         )
         self.stop.process = process
         if self.stop.signal:
-            self.stop.hand_on()  # it came before there was something to hand it to
+            self.stop.forward()  # it came before the process existed
         status = process.wait()
         self.stop.process = None
         return status

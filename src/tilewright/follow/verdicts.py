@@ -1,4 +1,4 @@
-"""What the quality checks say that was not told yet."""
+"""New verdicts of the quality checks: recorded, and sent to a command."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tilewright.errors import ConfigError
 from tilewright.report.judge import judge_again, read_quality
 from tilewright.report.verdict import Item
 
-#: A command that notifies may take so long, and is called again so long after it failed.
-_NOTIFY_S, _AGAIN_S = 60, 600
+#: Time limit of the notifying command, and delay of another attempt after it failed.
+_NOTIFY_S, _RETRY_S = 60, 600
 _KEYS = ("sample", "cycle", "channel", "stage", "metric")
 
 
 @dataclass(frozen=True)
-class Told:
-    """A verdict that is new or changed, or what is said of a cycle as a whole."""
+class Notice:
+    """A verdict that is new or changed, or a message about a cycle."""
 
     verdict: str
     text: str
@@ -52,10 +52,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def judged_items(experiment: Experiment, layout: Layout) -> Iterator[Item]:
-    """Yield what is judged of the cycles of an experiment so far, by its limits and names.
+def current_items(experiment: Experiment, layout: Layout) -> Iterator[Item]:
+    """Yield the quality items of an experiment so far, by its limits and names.
 
-    From the files of the stages: they are there before the summary, and also where it is not made
+    From the files of the stages: they exist before the summary, and also where it is not made
     because another cycle failed.
     """
     for sample, cycle, stage in product(experiment.samples, experiment.cycles, STAGES):
@@ -63,24 +63,26 @@ def judged_items(experiment: Experiment, layout: Layout) -> Iterator[Item]:
             continue
         path = Path(layout.qc(stage, "json").format(sample=sample, cycle=cycle))
         if path.is_file():
-            found = read_quality(path)
-            yield from judge_again(found, experiment.thresholds(), experiment.channel_table()).items
+            quality = read_quality(path)
+            yield from judge_again(
+                quality, experiment.thresholds(), experiment.channel_table()
+            ).items
 
 
-class Teller:
-    """Says what is new: a line in the record of the results folder, and a command.
+class Notifier:
+    """Records what is new in the results folder, and calls a command.
 
     Parameters
     ----------
     record : Path
-        File of JSON lines; what it holds was told.
+        File of JSON lines; its items are not new.
     command : str
-        Called for each cycle with its lines as last argument; empty for none.
+        Called for each cycle with its messages as last argument; empty for none.
 
     Raises
     ------
     ConfigError
-        There is no such command.
+        The command does not exist.
     """
 
     def __init__(self, record: Path, command: str = "") -> None:
@@ -88,58 +90,62 @@ class Teller:
         try:
             self._command = shlex.split(command)
         except ValueError as error:
-            raise ConfigError(f"--notify is {command!r}, which no shell reads: {error}") from None
+            raise ConfigError(
+                f"--notify is {command!r}, which is no shell command: {error}"
+            ) from None
         if self._command and shutil.which(self._command[0]) is None:
-            raise ConfigError(f"--notify is {command!r}, which is no command; give its whole path")
+            raise ConfigError(f"--notify is {command!r}, which does not exist; give its full path")
         self._known = {
             tuple(line.get(key) for key in _KEYS): (line.get("verdict"), line.get("text"))
             for line in read_record(record)
             if "metric" in line
         }
-        self._untold: list[Told] = []
-        self._again_s = 0.0
+        self._pending: list[Notice] = []
+        self._retry_s = 0.0
 
-    def verdicts(self, items: Iterable[Item]) -> list[Told]:
-        """Record the verdicts that are not as they were told; a pass only where it was none."""
-        told = []
+    def record_verdicts(self, items: Iterable[Item]) -> list[Notice]:
+        """Record and return new and changed verdicts; a pass only after another verdict."""
+        notices = []
         for item in items:
             key = tuple(getattr(item, name) for name in _KEYS)
-            said = item.verdict, item.sentence
+            current = item.verdict, item.sentence
             before = self._known.get(key, ("pass", ""))
-            if before == said or before[0] == item.verdict == "pass":
+            if before == current or before[0] == item.verdict == "pass":
                 continue
-            self._known[key] = said
+            self._known[key] = current
             at = dict(zip(_KEYS, key, strict=True))
-            self._write({**at, "marker": item.marker, "verdict": said[0], "text": said[1]})
+            self._write(
+                {**at, "marker": item.marker, "verdict": item.verdict, "text": item.sentence}
+            )
             where = f"{item.sample} cycle {item.cycle}"
             name = item.marker or item.channel
             text = f"{where}{f', {name}' * bool(name)}, {item.stage}: {item.sentence}"
-            told.append(Told(item.verdict, text, item.sample, item.cycle))
-        return told
+            notices.append(Notice(item.verdict, text, item.sample, item.cycle))
+        return notices
 
-    def trouble(self, cycle: int | None, text: str, verdict: str = "fail") -> Told:
-        """Record what is no verdict of a check: a cycle that waits, or cannot be processed."""
+    def record_problem(self, cycle: int | None, text: str, verdict: str = "fail") -> Notice:
+        """Record that a cycle waits or cannot be processed."""
         self._write({"cycle": cycle, "verdict": verdict, "text": text})
-        return Told(verdict, text, "", cycle)
+        return Notice(verdict, text, "", cycle)
 
     def _write(self, entry: dict[str, Any]) -> None:
         append_json(self._record, {"time": now(), **entry})
 
-    def notify(self, told: Iterable[Told], *, last: bool = False) -> Iterator[str]:
-        """Call the command for each cycle that warns or fails; yield what went wrong with it.
+    def notify(self, notices: Iterable[Notice], *, last: bool = False) -> Iterator[str]:
+        """Call the command for each cycle that warns or fails; yield errors of the command.
 
-        What it could not tell is told again with what comes next, when some minutes have passed,
-        and at the ``last``.
+        After an error the notices are sent again with the next ones, after some minutes, and at
+        the ``last``.
         """
-        news = [one for one in told if one.verdict != "pass"]
-        if not self._command or not (news or last or time.monotonic() >= self._again_s):
+        new = [notice for notice in notices if notice.verdict != "pass"]
+        if not self._command or not (new or last or time.monotonic() >= self._retry_s):
             return
-        by_cycle: dict[tuple[str, int | None], list[Told]] = {}
-        for one in self._untold + news:
-            by_cycle.setdefault((one.sample, one.cycle), []).append(one)
-        self._untold = []
-        for ones in by_cycle.values():
-            lines = "\n".join(f"{one.verdict}: {one.text}" for one in ones)
+        by_cycle: dict[tuple[str, int | None], list[Notice]] = {}
+        for notice in self._pending + new:
+            by_cycle.setdefault((notice.sample, notice.cycle), []).append(notice)
+        self._pending = []
+        for of_cycle in by_cycle.values():
+            lines = "\n".join(f"{notice.verdict}: {notice.text}" for notice in of_cycle)
             try:
                 subprocess.run(
                     [*self._command, lines],
@@ -148,7 +154,7 @@ class Teller:
                     check=True,
                 )
             except (OSError, subprocess.SubprocessError) as error:
-                self._untold += ones
-                self._again_s = time.monotonic() + _AGAIN_S
-                then = f"it is in {self._record}" if last else "it is tried again"
-                yield f"--notify could not tell it: {error}; {then}"
+                self._pending += of_cycle
+                self._retry_s = time.monotonic() + _RETRY_S
+                then = f"see {self._record}" if last else "retrying later"
+                yield f"--notify failed: {error}; {then}"

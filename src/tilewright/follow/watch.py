@@ -1,6 +1,6 @@
-"""Which raw files are there, and for how long they have not changed; none is opened to know it.
+"""Which raw files exist and since when they are unchanged, without opening any.
 
-Only the own clock counts: that of the microscope's computer, which files wear, may be off.
+Times are of this machine's clock: time stamps of the microscope's computer may be off.
 """
 
 from __future__ import annotations
@@ -17,112 +17,112 @@ from tilewright.io.inputs.manifest import scan_options
 #: Path to size in bytes and time of change in ns.
 Files = dict[str, tuple[int, int]]
 
-#: A cycle after which another has begun needs this share of the time without change.
-_PASSED = 0.2
-#: No convention's files lie deeper; a link that leads back ends here.
+#: Share of the time without change for a cycle after which another has begun.
+_EARLIER_CYCLE_SHARE = 0.2
+#: No format's files are deeper; ends loops of links.
 _DEPTH = 8
 
 
 class Part(NamedTuple):
-    """What is watched as one: a cycle of a sample, or all of it (None) where names do not tell."""
+    """Files watched as one: a cycle of a sample, or all (None) where names have no cycle."""
 
     sample: str
     cycle: int | None
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _State:
     files: Files
     changed_s: float
-    #: Whether the change was seen, and not only what was there at the first look.
-    watched: bool
+    #: Whether a change was observed, not only the state at the first scan.
+    observed: bool
 
 
-class Quiet:
-    """Since when each part of the raw data has not changed.
+class ChangeMonitor:
+    """Since when each part of the raw data is unchanged.
 
     Parameters
     ----------
     quiet_s : float
-        A part whose files have been the same for so long is taken for written. A fifth is enough
-        where a later cycle of the sample was seen to change after it: the microscope is there now.
+        A part that is unchanged for so long counts as written. A fifth is enough after a later
+        cycle of the sample was observed to change.
     """
 
     def __init__(self, quiet_s: float) -> None:
         self._quiet_s = quiet_s
-        self._seen: dict[Part, _Seen] = {}
+        self._states: dict[Part, _State] = {}
         self._began = False
 
-    def look(self, found: Mapping[Part, Files], now_s: float) -> None:
-        """Take note of what is there now."""
-        self._seen = {part: self._noted(part, files, now_s) for part, files in found.items()}
+    def update(self, parts: Mapping[Part, Files], now_s: float) -> None:
+        """Record the files that exist now."""
+        self._states = {part: self._state(part, files, now_s) for part, files in parts.items()}
         self._began = True
 
-    def _noted(self, part: Part, files: Files, now_s: float) -> _Seen:
-        before = self._seen.get(part)
+    def _state(self, part: Part, files: Files, now_s: float) -> _State:
+        before = self._states.get(part)
         if before is not None and before.files == files:
             return before
-        return _Seen(files, now_s, self._began)
+        return _State(files, now_s, self._began)
 
-    def parts(self, now_s: float) -> dict[Part, Files]:
-        """Return the parts that have files, none of which changed lately."""
+    def quiet_parts(self, now_s: float) -> dict[Part, Files]:
+        """Return the parts with files that are unchanged for long enough."""
         return {
-            part: seen.files
-            for part, seen in self._seen.items()
-            if seen.files and now_s - seen.changed_s >= self._quiet_s * self._share(part, seen)
+            part: state.files
+            for part, state in self._states.items()
+            if state.files and now_s - state.changed_s >= self._quiet_s * self._share(part, state)
         }
 
-    def _share(self, part: Part, own: _Seen) -> float:
-        for other, seen in self._seen.items():
+    def _share(self, part: Part, state: _State) -> float:
+        for other, later in self._states.items():
             if other.cycle is None or part.cycle is None or other.sample != part.sample:
                 continue
-            later = other.cycle > part.cycle and seen.watched
-            if later and seen.files and seen.changed_s > own.changed_s:
-                return _PASSED
+            observed = other.cycle > part.cycle and later.observed
+            if observed and later.files and later.changed_s > state.changed_s:
+                return _EARLIER_CYCLE_SHARE
         return 1.0
 
 
 def parts_of(sample: Sample) -> dict[Part, Files]:
-    """Return the raw files of a sample by the part that they belong to.
+    """Return the raw files of each part of a sample.
 
-    Where names tell the cycle there is a part for each, else one for all files of the folder.
+    Where names have the cycle there is a part for each, else one for all files of the folder.
 
     Raises
     ------
     RawDataError
         The folder cannot be read.
     """
-    own = sample.acquisition
-    if not reads_names_only(own.convention, own.pattern):
+    acquisition = sample.acquisition
+    if not reads_names_only(acquisition.convention, acquisition.pattern):
         return {Part(sample.name, None): dict(_walk(str(sample.raw_dir.resolve()), _DEPTH))}
-    found: dict[Part, Files] = {}
-    for cycle, files in by_cycle(sample).items():
-        known = ((path, _status(path)) for path in files)
-        found[Part(sample.name, cycle)] = {path: status for path, status in known if status}
-    return found
+    parts: dict[Part, Files] = {}
+    for cycle, paths in files_by_cycle(sample).items():
+        files = ((path, _status(path)) for path in paths)
+        parts[Part(sample.name, cycle)] = {path: status for path, status in files if status}
+    return parts
 
 
-def by_cycle(sample: Sample) -> dict[int, list[str]]:
-    """Return the raw files of each cycle of a sample; conventions that need it open them.
+def files_by_cycle(sample: Sample) -> dict[int, list[str]]:
+    """Return the raw files of each cycle of a sample; some formats open them.
 
     Raises
     ------
     RawDataError
-        The folder cannot be read, or a file that tells of others is wrong.
+        The folder cannot be read, or metadata are invalid.
     """
     options = scan_options(sample.acquisition.model_dump())
-    found: dict[int, dict[str, None]] = {}
+    paths: dict[int, dict[str, None]] = {}
     for plane in scan(sample.acquisition.convention, sample.raw_dir, options):
         if options.region in (None, plane.region):
-            found.setdefault(plane.cycle, {})[plane.path] = None
-    return {cycle: list(paths) for cycle, paths in found.items()}
+            paths.setdefault(plane.cycle, {})[plane.path] = None
+    return {cycle: list(of_cycle) for cycle, of_cycle in paths.items()}
 
 
 def _status(path: str) -> tuple[int, int] | None:
     try:
         status = os.stat(path)  # noqa: PTH116 (there may be 65,000)
     except OSError:
-        return None  # gone since its name was read
+        return None  # removed since its name was read
     return status.st_size, status.st_mtime_ns
 
 
@@ -130,10 +130,10 @@ def _walk(folder: str, depth: int) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield path and status of all files below a folder but hidden ones."""
     try:
         with os.scandir(folder) as entries:
-            listed = [entry for entry in entries if not entry.name.startswith(".")]
+            visible = [entry for entry in entries if not entry.name.startswith(".")]
     except OSError:
-        return  # gone since its name was read: what was in it is missing then
-    for entry in listed:
+        return  # removed since its name was read
+    for entry in visible:
         if entry.is_dir():
             if depth:
                 yield from _walk(entry.path, depth - 1)

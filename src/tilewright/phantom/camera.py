@@ -17,12 +17,12 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Camera:
-    """A camera whose faults are locked to its pixels.
+    """A camera with faults of single pixels.
 
     Attributes
     ----------
     dark_counts : float32 (y, x)
-        Offset plus dark-field pattern: what is read without light.
+        Offset plus dark-field pattern: counts without light.
     hot_counts : float32 (y, x)
         Added by hot pixels, 0 elsewhere.
     gain_counts : float

@@ -12,12 +12,12 @@ from tilewright.phantom.tissue import MARKERS
 
 @dataclass(frozen=True, kw_only=True)
 class PhantomDesign:
-    """What to simulate. Lengths in the units of their names; cycles and channels from 1.
+    """Parameters of a simulation. Lengths in the units of their names; cycles and channels from 1.
 
     Parameters
     ----------
     seed : int
-        All chance comes from it.
+        Of all random numbers.
     cycles, channels, rows, cols, planes, tile_px : int
         Size. Channel 1 is the nuclear stain in every cycle; cycle 1 is the reference.
     overlap : float
@@ -45,11 +45,11 @@ class PhantomDesign:
     empty_tile : bool
         Whether the last tile of the grid sees glass only.
     autofluorescence : float
-        Light of the tissue itself at 200 ms, where it shines most, as a share of
+        Light of the tissue itself at 200 ms, at its brightest, as a share of
         ``peak_electrons``: one image for each channel, the same in all cycles.
     exposures_ms : tuple of float
         Of channels 2, 3, … in cycles 1, 2, …; repeated when there are more cycles. Channel 1 has
-        10 ms. Autofluorescence goes with it; stains have their light whatever the exposure is.
+        10 ms. Autofluorescence is proportional to it; stains do not depend on it.
     blank_cycle : int, optional
         In this cycle nothing but the nuclei is stained.
     another_tissue_cycle : int, optional
@@ -111,7 +111,7 @@ class PhantomDesign:
 
     @property
     def margin_px(self) -> int:
-        """Canvas around the nominal grid, so that no tile of any cycle looks past it."""
+        """Canvas around the nominal grid, so that no tile of any cycle exceeds it."""
         extent = self.step_px * (max(self.rows, self.cols) - 1) + self.tile_px
         turn = np.deg2rad(self.skew_deg + self.cycle_rotation_deg) + abs(self.stage_scale - 1)
         reach = self.cycle_shift_px + self.elastic_px + 5 * self.jitter_px + self.backlash_px

@@ -1,4 +1,4 @@
-"""Arithmetic that gives the same bits on every x86 CPU.
+"""Arithmetic with the same bits on every x86 CPU.
 
 IEEE 754 rounds ``+ - * /`` and the square root correctly, and NumPy fuses none of them, so
 they agree everywhere. Exponentials, powers, sines and matrix products do not: their last bits
@@ -26,12 +26,12 @@ Image = NDArray[np.float32]
 Words = NDArray[np.uint32]
 #: Below this mean a Poisson number is looked up; the expansion is wrong for 0.6 % of the words
 #: there and moves the variance by 0.04 %, less above.
-_FEW = 4
+_SMALL_MEAN = 4
 _STEPS_PER_ELECTRON = 64
 #: A float's bits are even in its logarithm. These are the exponent of the smallest tail, 2**-33,
 #: and the bits left out: 2048 knots for each halving of the tail.
 _FIRST_BITS = int(np.float32(0.5).view(np.int32))
-_LEFT_OUT = 12
+_DROPPED_BITS = 12
 
 
 def settled(values: ArrayLike, bits: int) -> NDArray[np.float64]:
@@ -91,15 +91,15 @@ gaussian = Table(lambda x: np.exp(-0.5 * x**2), -7, 7, 2.0**-7)
 def _normal_tails() -> Image:
     """Return the normal quantile of tails from 2**-33 to 1/2, even in their logarithm."""
     last = int(np.float32(2.0**31).view(np.int32))
-    middles = np.arange(_FIRST_BITS, last, 1 << _LEFT_OUT) + (1 << _LEFT_OUT) // 2
+    middles = np.arange(_FIRST_BITS, last, 1 << _DROPPED_BITS) + (1 << _DROPPED_BITS) // 2
     tails = middles.astype(np.int32).view(np.float32) / 2.0**32
     return np.append(settled(ndtri(tails), 16), 0).astype(np.float32)
 
 
 @cache
-def _few_electrons() -> Words:
+def _small_means() -> Words:
     """Return P(N <= k) in units of 2**-32, (k, mean), for means 0 to 4 electrons."""
-    mean = np.arange(_FEW * _STEPS_PER_ELECTRON + 1) / _STEPS_PER_ELECTRON
+    mean = np.arange(_SMALL_MEAN * _STEPS_PER_ELECTRON + 1) / _STEPS_PER_ELECTRON
     term = np.exp(-mean)
     below = [term]
     for k in range(1, 24):
@@ -113,7 +113,7 @@ def normal(words: Words) -> Image:
     # All ones in the upper half, which counts from above so that both tails are as fine.
     upper = (words.view(np.int32) >> 31).view(np.uint32)
     tail = (words ^ upper).view(np.int32).astype(np.float32) + np.float32(0.5)
-    quantile = _normal_tails()[(tail.view(np.int32) - _FIRST_BITS) >> _LEFT_OUT]
+    quantile = _normal_tails()[(tail.view(np.int32) - _FIRST_BITS) >> _DROPPED_BITS]
     signed = quantile.view(np.uint32) ^ (upper & np.uint32(1 << 31))
     return np.asarray(signed.view(np.float32))
 
@@ -125,15 +125,15 @@ def poisson(words: Words, mean: Image) -> Image:
     Algorithm 955, ACM Trans. Math. Softw. 42 (2016) 7, equation 6; exact sums below 4.
     """
     w = normal(words)
-    root = np.sqrt(np.maximum(mean, _FEW))
+    root = np.sqrt(np.maximum(mean, _SMALL_MEAN))
     square = w * w
     number = mean + root * w
     number += np.float32(1 / 3) + square * np.float32(1 / 6)
     number -= w * (np.float32(1 / 36) + square * np.float32(1 / 72)) / root
     number = np.maximum(np.floor(number), 0)
-    few = mean < _FEW
+    few = mean < _SMALL_MEAN
     if few.any():
         at = np.rint(mean[few] * np.float32(_STEPS_PER_ELECTRON)).astype(np.intp)
         drawn = words[few]
-        number[few] = sum((drawn >= row[at]).astype(np.float32) for row in _few_electrons())
+        number[few] = sum((drawn >= row[at]).astype(np.float32) for row in _small_means())
     return np.asarray(number, np.float32)

@@ -21,7 +21,14 @@ from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.exact import settled, sigmoid
 from tilewright.phantom.files import write_metadata, write_tile
 from tilewright.phantom.optics import SheetBlur
-from tilewright.phantom.tissue import MARKERS, Tissue, make_tissue, own_light, smooth_noise, stain
+from tilewright.phantom.tissue import (
+    MARKERS,
+    Tissue,
+    autofluorescence,
+    make_tissue,
+    smooth_noise,
+    stain,
+)
 
 __all__ = ["Phantom", "PhantomDesign", "Specimen", "make_phantom"]
 
@@ -36,8 +43,8 @@ class Specimen:
     ----------
     name : str
         Marker, without a cycle for the nuclear stain.
-    seen_in : list of tuple of int
-        (cycle, channel) from 1 that show it.
+    channels : list of tuple of int
+        (cycle, channel) from 1 that image it.
     planes : list of float32 (y, x)
         Cubic B-spline coefficients of each plane in electrons, reference canvas.
     projection : float32 (y, x)
@@ -45,7 +52,7 @@ class Specimen:
     """
 
     name: str
-    seen_in: list[tuple[int, int]]
+    channels: list[tuple[int, int]]
     planes: list[Image]
     projection: Image
 
@@ -65,7 +72,7 @@ class Phantom:
         Cycle to reference frame; the first is the identity.
     tissue : Tissue
         Section of the reference frame.
-    kept : list of float32 (y, x)
+    presence : list of float32 (y, x)
         Per cycle, 1 where tissue is present and 0 where it was lost, reference frame.
     """
 
@@ -84,7 +91,7 @@ class Phantom:
         self.true_px = np.stack([true for _, true in stages]) + self._margin
         self.maps = [make_cycle_map(self._rng("map", c), d, c) for c in range(d.cycles)]
         self.tissue = self._section("tissue")
-        self.kept = [self._kept(cycle) for cycle in range(d.cycles)]
+        self.presence = [self._presence(cycle) for cycle in range(d.cycles)]
 
     def _rng(self, *key: str | int) -> np.random.Generator:
         """Return a generator of its own per purpose: threads and order change nothing."""
@@ -112,7 +119,7 @@ class Phantom:
             empty=empty,
         )
 
-    def _kept(self, cycle: int) -> Image:
+    def _presence(self, cycle: int) -> Image:
         d = self.design
         if cycle == 0 or d.lost_share == 0:
             return np.ones(d.canvas, np.float32)
@@ -125,11 +132,11 @@ class Phantom:
         """Yield each specimen; only one is in memory at a time."""
         d = self.design
         # These cycles do not share the nuclear stain of the others.
-        odd = {d.another_tissue_cycle, d.blurred_cycle} - {None}
+        separate = {d.another_tissue_cycle, d.blurred_cycle} - {None}
         names = d.markers()
         for channel in range(1, d.channels + 1):
             blur = SheetBlur(d.canvas, d.planes, d.optics(channel))
-            shared = [c for c in range(1, d.cycles + 1) if channel == 1 and c not in odd]
+            shared = [c for c in range(1, d.cycles + 1) if channel == 1 and c not in separate]
             if shared:
                 yield from self._specimens(blur, "DAPI", [(c, 1) for c in shared])
             for cycle in range(1, d.cycles + 1):
@@ -138,11 +145,11 @@ class Phantom:
                     yield from self._specimens(blur, name, [(cycle, channel)])
 
     def _specimens(
-        self, blur: SheetBlur, name: str, seen_in: list[tuple[int, int]]
+        self, blur: SheetBlur, name: str, channels: list[tuple[int, int]]
     ) -> Iterator[Specimen]:
-        """Yield one stain, once for the cycles that have all of it and once for each other."""
+        """Yield one stain, once for the cycles without loss and once for each other cycle."""
         d = self.design
-        cycle, channel = seen_in[0]
+        cycle, channel = channels[0]
         rng = self._rng("stain", cycle, channel)
         tissue = self._section("another") if cycle == d.another_tissue_cycle else self.tissue
         image = np.zeros(d.canvas, np.float32)
@@ -158,11 +165,11 @@ class Phantom:
         projection = blur.projection(image, *where)
         if d.autofluorescence:
             level = d.autofluorescence * d.peak_electrons * d.exposure_ms(cycle, channel) / 200
-            image += own_light(self._rng("own", channel), tissue) * np.float32(level)
-        whole = [key for key in seen_in if key[0] == 1 or d.lost_share == 0]
-        for keys in filter(None, [whole, *([key] for key in seen_in if key not in whole)]):
+            image += autofluorescence(self._rng("own", channel), tissue) * np.float32(level)
+        complete = [key for key in channels if key[0] == 1 or d.lost_share == 0]
+        for keys in filter(None, [complete, *([key] for key in channels if key not in complete)]):
             # Lost before it is imaged: a hole cut into the image would have sharp edges of haze.
-            planes = blur.stack(image * self.kept[keys[0][0] - 1], *where, defocus_um)
+            planes = blur.stack(image * self.presence[keys[0][0] - 1], *where, defocus_um)
             yield Specimen(name, keys, planes, projection)
 
     def _debris(self, rng: np.random.Generator, tissue: Tissue) -> Image:
@@ -220,6 +227,6 @@ def make_phantom(output_dir: Path, **design: Any) -> None:
 
     with ThreadPoolExecutor(d.workers) as pool:
         for specimen in phantom.specimens():
-            for cycle, channel in specimen.seen_in:
+            for cycle, channel in specimen.channels:
                 # list(): an error in a thread is raised here, not lost.
                 list(pool.map(partial(write, specimen, cycle, channel), range(d.rows * d.cols)))

@@ -1,6 +1,6 @@
 """Widefield optics of the phantom: a scalar pupil model, and the blur of a thin wavy sheet.
 
-Kept apart from the PSF that deconvolution uses, so a mistake in one cannot hide in the other.
+Independent of the PSF of the deconvolution, so that an error in one is not in the other too.
 """
 
 from __future__ import annotations

@@ -145,9 +145,9 @@ def tissue_of_canvas(
     ragged = 14 * smooth_noise(rng, shape, 30.0) + 3 * smooth_noise(rng, shape, 6.0)
     rows, cols = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
     for y0, x0, y1, x1 in empty:
-        above = np.maximum(np.maximum(y0 - rows, rows - y1), 0)
-        beside = np.maximum(np.maximum(x0 - cols, cols - x1), 0)
-        outside = np.sqrt(above**2 + beside**2).astype(np.float32)
+        above_below = np.maximum(np.maximum(y0 - rows, rows - y1), 0)
+        left_right = np.maximum(np.maximum(x0 - cols, cols - x1), 0)
+        outside = np.sqrt(above_below**2 + left_right**2).astype(np.float32)
         # The ragged edge never reaches into the box: at least 4 px of glass around it.
         mask = mask * sigmoid(outside - np.maximum(30 + ragged, 10))
         mask[max(y0, 0) : y1, max(x0, 0) : x1] = 0
@@ -289,7 +289,7 @@ def _fibres(rng: np.random.Generator, shape: tuple[int, int], mask: Image) -> Im
 
 
 def stain(rng: np.random.Generator, tissue: Tissue, marker: Stain | None) -> Image:
-    """Return the stain of a marker (``None``: nuclear dye), 1 where a typical cell shines.
+    """Return the stain of a marker (``None``: nuclear dye), 1 in a typical positive cell.
 
     Every channel also holds a weak autofluorescence of the whole tissue.
     """
@@ -308,8 +308,8 @@ def stain(rng: np.random.Generator, tissue: Tissue, marker: Stain | None) -> Ima
     return np.asarray(0.7 * body + haze, np.float32)
 
 
-def own_light(rng: np.random.Generator, tissue: Tissue) -> Image:
-    """Return the autofluorescence of a tissue in one colour, about 1 where it shines most.
+def autofluorescence(rng: np.random.Generator, tissue: Tissue) -> Image:
+    """Return the autofluorescence of a tissue in one colour, about 1 at its brightest.
 
     Fibres, cytoplasm that differs from cell to cell, granules in some cells, and a little
     everywhere.

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, and tables as text."""
+"""Atomic writing of files and folders, and tables as text."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any
 
 @contextlib.contextmanager
 def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
-    """Give a temporary sibling of ``path`` that becomes ``path`` if the block succeeds.
+    """Yield a temporary sibling of ``path`` that replaces ``path`` if the block succeeds.
 
-    Works for a file and for a folder, whose parents are made. After an error nothing is left
-    behind, and whatever was at ``path`` before is still there.
+    Works for a file and for a folder, whose parents are made. After an error the sibling is
+    removed, and ``path`` is as before.
 
     Parameters
     ----------
     path : Path
         The file or folder to write.
     shared : bool
-        Whether other processes may write the same file at this moment: the sibling has a name of
-        its own. Else a sibling that a killed process left is removed.
+        Whether other processes may write the same file at the same time: the sibling has a unique
+        name. Else a sibling of a killed process is removed.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
     _remove(partial)
     try:
         yield partial
-        # A folder cannot replace one that is not empty, so the old one leaves first.
+        # A folder cannot replace one that is not empty.
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         partial.replace(path)
@@ -53,9 +53,9 @@ def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``path`` that is removed after the block.
+    """Yield an empty folder next to ``path`` that is removed after the block.
 
-    One that a killed process left there is emptied.
+    One of a killed process is emptied.
     """
     folder = path.with_name(f".{path.name}.scratch")
     _remove(folder)
@@ -74,14 +74,14 @@ def _remove(path: Path) -> None:
 
 
 def write_text_atomic(path: Path, text: str) -> None:
-    """Write a text file that other processes may read or write meanwhile: whole, or not at all.
+    """Write a text file atomically; other processes may read or write it meanwhile.
 
-    Line ends stay as they are in ``text``.
+    Line ends are those of ``text``.
 
     Raises
     ------
     OSError
-        It could not be written; what was there is still there.
+        It could not be written; the previous file is unchanged.
     """
     with atomic_path(path, shared=True) as partial:
         # a file name that is not UTF-8 is written as its escape

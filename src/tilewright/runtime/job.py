@@ -1,4 +1,4 @@
-"""What every rule script does around its one call: log, device, progress."""
+"""The context of a rule script's one call: log, device, errors, usage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from threadpoolctl import threadpool_limits
 
@@ -28,7 +28,7 @@ def job_context(
     threads: int,
     resources: Mapping[str, Any] | None = None,
 ) -> Iterator[Backend]:
-    """Send what the job says to its log and give it its device.
+    """Redirect a job's messages to its log and yield its device.
 
     Parameters
     ----------
@@ -37,8 +37,7 @@ def job_context(
     threads : int
         CPU threads of the job.
     resources : mapping, optional
-        The rule's; with ``gpu`` the job computes on one that it waits for. Without it the job
-        never does.
+        The rule's; with ``gpu`` the job waits for a GPU. Without it the job uses CPUs.
 
     Yields
     ------
@@ -59,47 +58,55 @@ def job_context(
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.captureWarnings(True)
         logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-        try:
-            with _device(path, threads, resources or {}) as backend:
-                logger.info("device %s, %d threads", backend.device, threads)
-                start_s = time.process_time()
-                yield backend
-                # Of a job of 25 CPU-s Snakemake's benchmark, which after 15 s looks twice a
-                # minute, tells 14.
-                work_s = time.process_time() - start_s
-                held_mb = peak_memory_mb()
-                peak = "" if held_mb is None else f"; peak memory {held_mb} MB"
-                logger.info("CPU time %.2f s, and %.2f s to start%s", work_s, start_s, peak)
-        except LeaseTimeoutError as error:
-            logger.error("%s", error)
-            sys.__stderr__.write(f"{error}\n")  # type: ignore[union-attr]
-            raise SystemExit(WAIT_EXIT_CODE) from error
-        except Exception as error:
-            traceback.print_exc(file=stream)
-            words = f"{type(error).__name__}: {error}"
-            stream.write(
-                f"{cause_line('device' if isinstance(error, DeviceError) else 'error', words)}\n"
-            )
-            sys.__stderr__.write(f"{words}\n")  # type: ignore[union-attr]
-            raise
+        with _reported_errors(stream), _device(path, threads, resources or {}) as backend:
+            logger.info("device %s, %d threads", backend.device, threads)
+            start_s = time.process_time()
+            yield backend
+            _log_usage(start_s)
+
+
+@contextlib.contextmanager
+def _reported_errors(stream: TextIO) -> Iterator[None]:
+    """Write errors with their cause to the log, and in one line to the run's standard error."""
+    try:
+        yield
+    except LeaseTimeoutError as error:
+        logger.error("%s", error)
+        sys.__stderr__.write(f"{error}\n")  # type: ignore[union-attr]
+        raise SystemExit(WAIT_EXIT_CODE) from error
+    except Exception as error:
+        traceback.print_exc(file=stream)
+        message = f"{type(error).__name__}: {error}"
+        line = cause_line("device" if isinstance(error, DeviceError) else "error", message)
+        stream.write(f"{line}\n")
+        sys.__stderr__.write(f"{message}\n")  # type: ignore[union-attr]
+        raise
+
+
+def _log_usage(start_s: float) -> None:
+    """Log CPU time and peak memory; Snakemake's benchmark misses up to half of the CPU time."""
+    work_s = time.process_time() - start_s
+    peak_mb = peak_memory_mb()
+    peak = "" if peak_mb is None else f"; peak memory {peak_mb} MB"
+    logger.info("CPU time %.2f s, and %.2f s to start%s", work_s, start_s, peak)
 
 
 def peak_memory_mb(pid: int | str = "self") -> int | None:
-    """Return the most memory that a process has held; None where there is no procfs.
+    """Return the peak memory of a process; None where there is no procfs.
 
-    ``ru_maxrss`` may be that of the process that started it: 200 MB of Snakemake.
+    ``ru_maxrss`` may be that of the parent process: 200 MB of Snakemake.
     """
     status = Path(f"/proc/{pid}/status")
     lines = status.read_text("ascii").splitlines() if status.exists() else []
-    held = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
-    return held[0] // 1024 if held else None
+    peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return peaks[0] // 1024 if peaks else None
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep the memory of freed arrays of up to 8 MB for the next ones.
+    """Make glibc reuse the memory of freed arrays of up to 8 MB.
 
-    Given back to the system, each of its pages is faulted in anew: registration takes 20 % more CPU
-    time, a plane 6 %. Larger arrays are given back, so that the peak stays as it is.
+    Otherwise each page is returned and faulted in again: registration takes 20 % more CPU time, a
+    plane 6 %. Larger arrays are returned to the system, so that the peak is the same.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # macOS has none
@@ -116,5 +123,5 @@ def _device(log: Path, threads: int, resources: Mapping[str, Any]) -> Iterator[B
     from tilewright.runtime.gpu import leased_backend
 
     job = f"{log.parent.name}/{log.stem}"
-    with leased_backend(job, str(log.resolve()), resources["gpu_mem_mb"]) as own:
-        yield own
+    with leased_backend(job, str(log.resolve()), resources["gpu_mem_mb"]) as backend:
+        yield backend

@@ -59,6 +59,21 @@ def write_ome_tiff(
         The image cannot be read.
     """
     image = open_image(image_path)
+    with (
+        atomic_path(Path(tiff_path)) as partial,
+        tifffile.TiffWriter(partial, bigtiff=True, ome=True) as tif,
+    ):
+        _write_levels(tif, image, Path(tiff_path).name, compression, tile_px, workers)
+
+
+def _write_levels(
+    tif: tifffile.TiffWriter,
+    image: Image,
+    name: str,
+    compression: Compression,
+    tile_px: int,
+    workers: int,
+) -> None:
     options = {
         "tile": (tile_px, tile_px),
         "photometric": "minisblack",
@@ -72,23 +87,19 @@ def write_ome_tiff(
     }
     per_level: dict[str, Any] = {
         "subifds": len(image.levels) - 1,
-        "metadata": _metadata(image, Path(tiff_path).name),
+        "metadata": _metadata(image, name),
     }
-    with (
-        atomic_path(Path(tiff_path)) as partial,
-        tifffile.TiffWriter(partial, bigtiff=True, ome=True) as tif,
-    ):
-        for level, array in enumerate(image.levels):
-            y_um, x_um = (um * 2**level for um in image.pixel_um)
-            tif.write(
-                _tiles(array, tile_px),
-                shape=array.shape,
-                dtype=array.dtype,
-                resolution=(1e4 / x_um, 1e4 / y_um),
-                **per_level,
-                **options,
-            )
-            per_level = {"subfiletype": 1, "metadata": None}
+    for level, array in enumerate(image.levels):
+        y_um, x_um = (um * 2**level for um in image.pixel_um)
+        tif.write(
+            _tiles(array, tile_px),
+            shape=array.shape,
+            dtype=array.dtype,
+            resolution=(1e4 / x_um, 1e4 / y_um),
+            **per_level,
+            **options,
+        )
+        per_level = {"subfiletype": 1, "metadata": None}
 
 
 def _metadata(image: Image, name: str) -> dict[str, Any]:
