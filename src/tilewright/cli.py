@@ -1,4 +1,4 @@
-"""The command line: the list of commands, each implemented in a module of ``commands``."""
+"""The command line: the list of commands, longer ones in a module of ``commands`` each."""
 
 from __future__ import annotations
 
@@ -29,9 +29,14 @@ def init(
     force: Annotated[bool, typer.Option(help="Overwrite an existing configuration.")] = False,
 ) -> None:
     """Write a configuration and tables for a folder of raw tiles."""
-    from tilewright.commands.init import show_init
+    from snakemake_scheduler_plugin_tilewright.runtime.words import printable
+    from tilewright.init.folder import create_experiment
 
-    show_init(raw_dir, output, force=force)
+    try:
+        result = create_experiment(raw_dir, output, force=force)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"tilewright init: {printable(error)}") from None
+    typer.echo(result.summary())
 
 
 for command in (placement.accounts, placement.stale, placement.run_report):
@@ -111,9 +116,15 @@ def demo(
     output: Annotated[Path, typer.Option(help="Folder to write the raw tiles to.")] = Path("demo"),
 ) -> None:
     """Make the raw tiles of the demo experiment: synthetic tissue."""
-    from tilewright.commands.demo import make_demo
+    from tilewright.phantom.make import make_phantom
 
-    make_demo(output)
+    raw = output / "raw"
+    if raw.is_dir():
+        typer.echo(f"{raw} exists")
+    else:
+        make_phantom(output, seed=1)
+        typer.echo(f"raw tiles: {raw}")
+    typer.echo(f"a configuration for them: tilewright init {raw} --output my")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from tests.support.runs import Run, make_run
 from tilewright.cli import app
 from tilewright.commands import check_experiment, check_machine
 from tilewright.commands.check_experiment import DiskNeed
-from tilewright.commands.files import read_experiment
+from tilewright.config.experiment import read_experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import DataSize
 from tilewright.config.settings import Settings

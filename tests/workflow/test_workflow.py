@@ -20,8 +20,8 @@ from tests.conftest import REPO
 from tests.support.job_logs import peak_mb
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset, truth_of
 from tests.support.runs import LATER, TINY, Run, digests, make_run
-from tilewright.commands.files import read_experiment
 from tilewright.config.checks import data_sizes
+from tilewright.config.experiment import read_experiment
 from tilewright.config.layout import Layout
 from tilewright.config.sizing import SNAKEMAKE_MB
 from tilewright.io.results.mosaic import open_mosaic

@@ -59,8 +59,11 @@ def check_space(need: DiskNeed, jobs: int, results: Path) -> Check:
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    text = (
-        f"{disk_text(need, jobs)}, compressed {_size(_COMPRESSED * needed)}; "
+    text = f"remaining results: about {_size(need.permanent)}"
+    if need.channels:
+        text += f"; with temporary stacks about {_size(needed)} at once with {jobs} jobs"
+    text += (
+        f", compressed {_size(_COMPRESSED * needed)}; "
         f"{_size(free)} are free (quotas are not checked)"
     )
     fix = f"free space, or put the results elsewhere: results: in the config is {results}"
@@ -152,15 +155,6 @@ def _raw_bytes(experiment: Experiment, layout: Layout, sample: str) -> int:
     path = layout.manifest.format(sample=sample, cycle=experiment.first_cycle)
     with Path(path).open(newline="", encoding="utf-8") as stream:
         return 1 if next(csv.DictReader(stream))["dtype"] == "uint8" else 2
-
-
-def disk_text(need: DiskNeed, jobs: int) -> str:
-    """Return the size of the remaining results, and their peak with temporary stacks."""
-    text = f"remaining results: about {_size(need.permanent)}"
-    if need.channels:
-        peak = f"about {_size(need.peak(jobs))} at once with {jobs} jobs"
-        text += f"; with temporary stacks {peak}"
-    return text
 
 
 def _size(count: float) -> str:

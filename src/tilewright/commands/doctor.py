@@ -20,7 +20,8 @@ from tilewright.commands.check_experiment import (
     rules_of,
 )
 from tilewright.config.checks import data_sizes
-from tilewright.config.experiment import Experiment, parse_experiment, read_config
+from tilewright.config.config_file import read_config
+from tilewright.config.experiment import Experiment, parse_experiment
 from tilewright.config.layout import Layout
 from tilewright.errors import ConfigError
 

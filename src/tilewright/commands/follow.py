@@ -12,9 +12,8 @@ from pathlib import Path
 import typer
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import count
-from tilewright.commands.files import find_snakefile, read_experiment
 from tilewright.config.checks import check_results, check_thresholds
-from tilewright.config.experiment import Experiment
+from tilewright.config.experiment import Experiment, read_experiment
 from tilewright.config.layout import Layout
 from tilewright.config.tables import cycles_text
 from tilewright.errors import ConfigError
@@ -22,6 +21,7 @@ from tilewright.follow.cycles import Cycles
 from tilewright.follow.runs import Runs, Stop
 from tilewright.follow.verdicts import Notice, Notifier, current_items
 from tilewright.follow.watch import Files
+from tilewright.installed import snakefile as installed_snakefile
 
 #: Scans of the raw data within the time without change, and their shortest and longest interval.
 _SCANS, _SHORTEST_S, _LONGEST_S = 10, 0.2, 60.0
@@ -55,7 +55,7 @@ def show_follow(
             check_thresholds(experiment)
             check_results(experiment)
             record = Layout(experiment.settings.results).follow_record
-            runs = Runs(find_snakefile(snakefile), configfile, options, record, stop)
+            runs = Runs(_find_snakefile(snakefile), configfile, options, record, stop)
             notifier = Notifier(record, notify)
             follower = Follower(configfile, experiment, runs, notifier, Cycles(60 * quiet_min))
             cycles, samples = len(experiment.cycles), len(experiment.samples)
@@ -70,6 +70,14 @@ def show_follow(
     if not done:
         _say("ended; the same command resumes")
         raise typer.Exit(128 + stop.signal)
+
+
+def _find_snakefile(path: Path | None) -> Path:
+    """Return ``path``, or else the Snakefile of the current folder, or the installed one."""
+    if path is not None and not path.is_file():
+        raise ConfigError(f"no Snakefile {path}; correct --snakefile, or remove it")
+    local = [at for at in (Path("Snakefile"), Path("workflow/Snakefile")) if at.is_file()]
+    return path or next(iter(local), installed_snakefile())
 
 
 def _say(text: str) -> None:

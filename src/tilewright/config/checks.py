@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.consistency import check_experiment, check_targets
-from tilewright.config.experiment import Experiment, Sample, parse_experiment
+from tilewright.config.experiment import Experiment, parse_experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes
-from tilewright.config.tables import collect_errors
+from tilewright.config.tables import Sample, collect_errors
 from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableError
 from tilewright.io.formats import SELF_DESCRIBING, numbers_tiles
 from tilewright.io.inputs.manifest import build_manifest

@@ -30,8 +30,6 @@ from tilewright.config.tables import (
 )
 from tilewright.errors import ConfigError
 
-__all__ = ["Channel", "ConfigError", "Experiment", "Sample", "load_experiment", "read_config"]
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -203,6 +201,17 @@ class Experiment:
             for entry in self.channel_table()
             if "remove" not in entry and entry["cycle"] in (cycles or self.cycles)
         ]
+
+
+def read_experiment(configfile: Path) -> Experiment:
+    """Return the experiment of a config file.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`read_config`, or :func:`load_experiment`.
+    """
+    return load_experiment(read_config(configfile))
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.config.checks import check_raw
-from tilewright.config.experiment import Experiment, Sample
+from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.tables import Sample
 from tilewright.errors import ConfigError, RawDataError, UnusableError
 from tilewright.follow.watch import ChangeMonitor, Files, Part, files_by_cycle, parts_of
 

@@ -28,7 +28,7 @@ from tilewright.io.formats.macsima import parse_name
 from tilewright.io.formats.ndtiff import find_datasets
 from tilewright.io.formats.ome_tiff import COMPANION
 from tilewright.io.formats.phenix import find_indices
-from tilewright.io.formats.stitched import OTHER_SUFFIXES, looks_stitched
+from tilewright.io.formats.stitched import OTHER_SUFFIXES, is_stitched
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.raw_pixels import declared_channels
 from tilewright.io.tiff.metadata import of_tiff
@@ -123,7 +123,7 @@ def _certain_format(folder: str, images: list[str]) -> str | None:
             )
         if suffixes:
             return suffixes[0].lstrip(".")
-        if list_folder(place, OTHER_SUFFIXES)[1] and looks_stitched(folder):
+        if list_folder(place, OTHER_SUFFIXES)[1] and is_stitched(folder):
             return "stitched"
     return None
 
@@ -169,7 +169,7 @@ def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]
     """Return the possible formats, the most specific ones first."""
     candidates = [("fiji", ScanOptions())] if find_configurations(folder) else []
     candidates.append(("codex", ScanOptions()))
-    if looks_stitched(folder):
+    if is_stitched(folder):
         return [*candidates, ("stitched", ScanOptions())]
     if any(re.search(r"(?i)_s\d+(_w\d+)?[0-9A-F-]*\.tiff?$", path) for path in images):
         candidates.append(("imagexpress", ScanOptions()))

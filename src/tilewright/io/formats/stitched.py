@@ -99,7 +99,7 @@ def lossy_warnings(located: list[LocatedImage]) -> list[str]:
     ]
 
 
-def looks_stitched(raw_dir: str) -> bool:
+def is_stitched(raw_dir: str) -> bool:
     """Return whether the files of a folder show that they are stitched images of cycles.
 
     By what the first of them holds, or because each name has a cycle and sizes differ. Files of
