@@ -30,10 +30,10 @@ from pathlib import Path
 from tilewright.devices.device_lease import DeviceLease
 from tilewright.devices.lease_folder import lease_root
 from tilewright.errors import DeviceError
-from tilewright.runtime.job import running
+from tilewright.runtime.job import job_context
 before, log, mb, does = sys.argv[1:]
 exec(before)
-with running([log], 1, {"gpu": 1, "gpu_mem_mb": int(mb)}) as backend:
+with job_context([log], 1, {"gpu": 1, "gpu_mem_mb": int(mb)}) as backend:
     exec(does)
 """
 pytestmark = pytest.mark.workflow

@@ -52,7 +52,7 @@ class InitResult:
 
     def summary(self) -> str:
         """Return all of it as text for a terminal."""
-        lines = [f"naming convention: {self.convention}", *self.findings]
+        lines = [f"acquisition.convention: {self.convention}", *self.findings]
         lines += [f"warning: {warning}" for warning in self.warnings]
         folder = self.config.parent
         lines += [f"wrote {path}" for path in (self.config, self.samples, self.markers)]
