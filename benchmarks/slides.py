@@ -35,8 +35,8 @@ from benchmarks.whole_cycle import Cost, costs
 from tests.support.runs import Run
 from tests.support.slide import Motion, Slide, counts
 from tilewright.config.checks import data_sizes
-from tilewright.config.experiment import read_experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import read_experiment
 from tilewright.config.sizing import SNAKEMAKE_MB
 from tilewright.io.results.transform import read_transform
 

@@ -35,8 +35,8 @@ from tests.support.runs import Run, make_run
 from tilewright.cli import app
 from tilewright.commands import check_experiment, check_machine
 from tilewright.commands.check_experiment import DiskNeed
-from tilewright.config.experiment import read_experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import read_experiment
 from tilewright.config.rules import DataSize
 from tilewright.config.settings import Settings
 from tilewright.config.sizing import DataSizes
@@ -292,13 +292,13 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
         return check_experiment.missing_bytes(read_experiment(phantom.config), layout)
 
     phantom.edit(edf={"method": "sum_projection"})
-    assert (need().stays, need().stack) == pytest.approx((4 * planes, stacks))
+    assert (need().permanent, need().stack) == pytest.approx((4 * planes, stacks))
     assert (need().open, need().of_cycle) == (4, 2)
     phantom.edit(output={"keep": "stacks"})
     assert need().peak(3) == pytest.approx(4 * (stacks + planes))
     done = phantom.sample / "deconvolve/cycle1_channel1.zarr"
     done.mkdir(parents=True)
-    assert need().stays == pytest.approx(4 * (stacks + planes) - 12 * plane)
+    assert need().permanent == pytest.approx(4 * (stacks + planes) - 12 * plane)
     done.rmdir()
 
 

@@ -40,7 +40,7 @@ def followed(run: Run, *options: str) -> tuple[int, str]:
     ("options", "message"),
     [
         (["--notify", "no-such-command"], "--notify is 'no-such-command', which does not exist"),
-        (["--snakefile", "nowhere"], "there is no nowhere"),
+        (["--snakefile", "nowhere"], "no Snakefile nowhere"),
         (["--", "--config", "a=1"], "--config after -- would replace the cycles"),
         (["--", "-n"], "snakemake runs nothing"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tilewright.config.experiment import load_experiment
+from tilewright.config.load import load_experiment
 from tilewright.errors import ConfigError
 
 

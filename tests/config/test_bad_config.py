@@ -17,7 +17,8 @@ from tests.config.configs import refused, set_key
 from tests.support.runs import Run
 from tilewright.config.checks import check_results, checked_experiment
 from tilewright.config.config_file import read_config
-from tilewright.config.experiment import Experiment, load_experiment
+from tilewright.config.experiment import Experiment
+from tilewright.config.load import load_experiment
 from tilewright.errors import ConfigError
 from tilewright.init.write import SNAKEFILE
 from tilewright.installed import snakefile

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tests.config.configs import refused
 from tests.support.convention_raw import Tiles, make_tiles, write_as
 from tilewright.config.checks import check_raw
-from tilewright.config.experiment import load_experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import load_experiment
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.raw_pixels import grain_trend, structure
 from tilewright.io.inputs.tiles import open_tiles, truncated_fraction

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.config.configs import refused, set_key
 from tilewright.config.consistency import check_targets
-from tilewright.config.experiment import load_experiment
+from tilewright.config.load import load_experiment
 from tilewright.config.rules import DataSize
 from tilewright.config.sizing import DataSizes
 from tilewright.errors import ConfigError

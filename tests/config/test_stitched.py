@@ -15,8 +15,9 @@ from tests.config.configs import refused, set_key
 from tilewright.commands.check_experiment import check_config, missing_bytes
 from tilewright.config.checks import check_raw, data_size
 from tilewright.config.consistency import check_targets
-from tilewright.config.experiment import Experiment, load_experiment
+from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import load_experiment
 from tilewright.errors import ConfigError
 
 SHAPE = (300, 260)

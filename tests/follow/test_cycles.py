@@ -17,8 +17,9 @@ from tests.support.convention_raw import PIXEL_UM, make_tiles, write_as
 from tests.support.microscope import blur_cycle, cycle_folder, image_cycle
 from tests.support.runs import TINY, make_run
 from tilewright.config.config_file import read_config
-from tilewright.config.experiment import Experiment, load_experiment
+from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import load_experiment
 from tilewright.follow import cycles as module
 from tilewright.follow.cycles import CycleEvent, Cycles
 from tilewright.phantom.make import make_phantom

@@ -11,7 +11,8 @@ import yaml
 from numpy.typing import NDArray
 
 from tests.support.microscope_files import Specimen
-from tilewright.config.experiment import Experiment, load_experiment
+from tilewright.config.experiment import Experiment
+from tilewright.config.load import load_experiment
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.inputs.manifest import build_manifest
 

@@ -21,7 +21,7 @@ from tests.init.raw_folders import (
     two_fields,
 )
 from tests.support.microscope_files import write_phenix
-from tilewright.config.experiment import load_experiment
+from tilewright.config.load import load_experiment
 from tilewright.errors import ConfigError, RawDataError
 from tilewright.init.folder import create_experiment
 from tilewright.init.recognise import infer_pattern, recognise
@@ -111,17 +111,17 @@ def test_metadata_that_disagree_are_warned_of(raw: Path) -> None:
     for told, *warnings in (
         (
             {"regionHeight": 3, "regionWidth": 4, "tilingMode": "grid"},
-            "tell the layout raster_right_down, but the pixels fit snake_left_down",
+            "layout raster_right_down in the metadata, but snake_left_down by the pixels",
         ),
         (
             {"regionHeight": 4, "regionWidth": 3, **names},
-            "tell 4 x 3 tiles, but the pixels fit 3 x 4",
+            "4 x 3 tiles in the metadata, but 3 x 4 by the pixels",
             "2 marker names for 1 cycles",
         ),
         (
             {"regionHeight": 5, "regionWidth": 3, "numCycles": 4},
-            "tell 5 x 3 tiles, but the files number 12",
-            "tell 4 cycles, but there are 1",
+            "5 x 3 tiles in the metadata, but 12 in the files",
+            "4 cycles in the metadata, but 1 in the files",
         ),
     ):
         (raw / "experiment.json").write_text(json.dumps(told))
@@ -314,7 +314,7 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(raw: Path) ->
     again, _ = initiated(raw, force=True)
     assert [(out / name).read_text() for name in own] == ["mine", "mine"]
     assert (out / "profiles/default/config.yaml").is_file()
-    assert f"kept {out / 'Snakefile'} as it is" in again.summary()
+    assert f"unchanged: {out / 'Snakefile'}" in again.summary()
     # The same folder gives the same files.
     assert [path.read_bytes() for path in (again.config, again.samples, again.markers)] == written
 
@@ -333,7 +333,7 @@ def test_a_folder_of_no_convention_says_what_was_looked_for(raw: Path) -> None:
     for names, said in (
         (None, "is not a folder"),
         ([], "it is empty"),
-        (["notes.docx"], r"no image of these, only notes.docx"),
+        (["notes.docx"], r"no such image, only notes.docx"),
         (["left.tif", "right.tif"], r"Cyc1_reg1.*named like left.tif, right.tif"),
     ):
         if names is not None:

@@ -12,8 +12,8 @@ import tifffile
 
 from tests.init.raw_folders import config, initiated
 from tilewright.config.checks import check_raw
-from tilewright.config.experiment import load_experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import load_experiment
 from tilewright.errors import ConfigError
 from tilewright.init.folder import create_experiment
 from tilewright.kernels.tile_positions.tile_order import tile_places

@@ -15,7 +15,7 @@ import pytest
 import tifffile
 
 from tests.support.microscope_files import UNTOLD, WRITERS, Specimen
-from tilewright.config.experiment import read_experiment
+from tilewright.config.load import read_experiment
 from tilewright.errors import RawDataError
 from tilewright.init.folder import create_experiment
 from tilewright.io.formats import read_images, scan

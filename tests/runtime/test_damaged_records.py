@@ -91,7 +91,7 @@ def of_status(path: Path) -> None:
 def of_follow(path: Path) -> None:
     Notifier(path)
     runs = Runs(Path("Snakefile"), Path("config.yaml"), [], path, Stop())
-    assert runs.alone(lambda _: None)
+    assert runs.acquire(lambda _: None)
     os.close(runs._held)  # and with it its lock
 
 

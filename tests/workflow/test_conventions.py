@@ -13,8 +13,8 @@ from tests.support.microscope_files import WRITERS, Specimen
 from tests.support.runs import Run
 from tilewright.config.checks import check_raw
 from tilewright.config.config_file import read_config
-from tilewright.config.experiment import load_experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import load_experiment
 from tilewright.init.folder import create_experiment
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.positions import Positions

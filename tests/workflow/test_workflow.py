@@ -21,8 +21,8 @@ from tests.support.job_logs import peak_mb
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset, truth_of
 from tests.support.runs import LATER, TINY, Run, digests, make_run
 from tilewright.config.checks import data_sizes
-from tilewright.config.experiment import read_experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import read_experiment
 from tilewright.config.sizing import SNAKEMAKE_MB
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import read_positions

@@ -5,7 +5,7 @@ from snakemake.logging import logger
 
 from tilewright.devices.slurm_allocation import use_granted_device
 from tilewright.config.config_file import read_config
-from tilewright.config.experiment import load_experiment
+from tilewright.config.load import load_experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command

@@ -21,8 +21,9 @@ from tilewright.commands.check_experiment import (
 )
 from tilewright.config.checks import data_sizes
 from tilewright.config.config_file import read_config
-from tilewright.config.experiment import Experiment, parse_experiment
+from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import parse_experiment
 from tilewright.errors import ConfigError
 
 

@@ -13,8 +13,9 @@ import typer
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import count
 from tilewright.config.checks import check_results, check_thresholds
-from tilewright.config.experiment import Experiment, read_experiment
+from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import read_experiment
 from tilewright.config.tables import cycles_text
 from tilewright.errors import ConfigError
 from tilewright.follow.cycles import Cycles

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from tilewright.config.consistency import check_experiment, check_targets
-from tilewright.config.experiment import Experiment, parse_experiment
+from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import parse_experiment
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes
 from tilewright.config.tables import Sample, collect_errors

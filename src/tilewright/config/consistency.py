@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from tilewright.config.experiment import Experiment
 from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings
 from tilewright.config.tables import cycles_text
 from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tilewright.config.experiment import Experiment
 
 
 def check_experiment(experiment: Experiment) -> None:

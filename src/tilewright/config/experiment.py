@@ -1,34 +1,16 @@
-"""The configuration and its two tables as one typed experiment.
-
-This is the only reader of the configuration dictionary. Problems are raised before the DAG is
-built, in messages that name the key or file.
-"""
+"""The configuration and its two tables as one typed experiment."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
-from tilewright.config.config_file import read_config
-from tilewright.config.consistency import check_experiment, check_keys
 from tilewright.config.settings import Settings
-from tilewright.config.tables import (
-    Channel,
-    Sample,
-    collect_errors,
-    key_of,
-    problem_message,
-    read_markers,
-    read_samples,
-)
-from tilewright.errors import ConfigError
+from tilewright.config.tables import Channel, Sample
 
 
 @dataclass(frozen=True)
@@ -201,86 +183,3 @@ class Experiment:
             for entry in self.channel_table()
             if "remove" not in entry and entry["cycle"] in (cycles or self.cycles)
         ]
-
-
-def read_experiment(configfile: Path) -> Experiment:
-    """Return the experiment of a config file.
-
-    Raises
-    ------
-    ConfigError
-        As :func:`read_config`, or :func:`load_experiment`.
-    """
-    return load_experiment(read_config(configfile))
-
-
-def load_experiment(config: Mapping[str, Any]) -> Experiment:
-    """Read a configuration and its tables, and check them for contradictions.
-
-    Raises
-    ------
-    ConfigError
-        As :func:`parse_experiment`, or :func:`check_experiment`.
-    """
-    experiment = parse_experiment(config)
-    check_experiment(experiment)
-    return experiment
-
-
-def parse_experiment(config: Mapping[str, Any]) -> Experiment:
-    """Validate a configuration and read its tables.
-
-    Parameters
-    ----------
-    config : mapping
-        The dictionary that Snakemake made of the config file and ``--config``.
-
-    Raises
-    ------
-    ConfigError
-        A key is unknown, missing or out of range, or a table is wrong.
-    """
-    if not config:
-        raise ConfigError(
-            "there is no configuration; add --configfile with the file that `tilewright init` "
-            "wrote, after the targets"
-        )
-    try:
-        settings = Settings.model_validate(dict(config))
-    except ValidationError as error:
-        _refuse_keys(config, error)
-    try:
-        channels, samples = collect_errors(
-            lambda: read_markers(Path(settings.markers)),
-            lambda: read_samples(Path(settings.samples), settings.acquisition),
-        )
-    except ConfigError as error:
-        raise ConfigError(*error.args, *check_keys(settings)) from None
-    experiment = Experiment(settings, samples, channels, channels)
-    return experiment if settings.cycles == "auto" else experiment.of_cycles(settings.cycles)
-
-
-def _refuse_keys(config: Mapping[str, Any], error: ValidationError) -> NoReturn:
-    """Refuse wrong keys; where keys are only missing, the rest is checked too."""
-    completed = {k: dict(v) if isinstance(v, dict) else v for k, v in config.items()}
-
-    def report_keys() -> None:
-        messages = dict[tuple[str, ...], str]()
-        for problem in error.errors():  # of a key with two types one for each
-            messages.setdefault(key_of(problem), problem_message(problem))
-        raise ConfigError(*messages.values()) from None
-
-    def check_rest() -> None:
-        for problem in error.errors():
-            *section, key = key_of(problem)
-            if problem["input"] is not None or len(section) > 1:
-                return
-            (completed[section[0]] if section else completed).pop(key, None)
-        # required, and not used by the checks
-        completed.setdefault("acquisition", {}).setdefault("pixel_um", 1.0)
-        with contextlib.suppress(ValidationError):
-            Settings.model_validate(completed)
-            check_experiment(parse_experiment(completed))
-
-    collect_errors(report_keys, check_rest)
-    raise AssertionError("report_keys always raises")

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from tests.support.runs import Run, make_run
 from tilewright.config.checks import check_raw
-from tilewright.config.experiment import Experiment, load_experiment
+from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import load_experiment
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import (
