@@ -293,7 +293,7 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
 
     phantom.edit(edf={"method": "sum_projection"})
     assert (need().permanent, need().stack) == pytest.approx((4 * planes, stacks))
-    assert (need().open, need().of_cycle) == (4, 2)
+    assert (need().channels, need().channels_of_cycle) == (4, 2)
     phantom.edit(output={"keep": "stacks"})
     assert need().peak(3) == pytest.approx(4 * (stacks + planes))
     done = phantom.sample / "deconvolve/cycle1_channel1.zarr"

@@ -92,7 +92,7 @@ def of_follow(path: Path) -> None:
     Notifier(path)
     runs = Runs(Path("Snakefile"), Path("config.yaml"), [], path, Stop())
     assert runs.acquire(lambda _: None)
-    os.close(runs._held)  # and with it its lock
+    os.close(runs._lock_fd)  # and with it its lock
 
 
 USES: dict[str, tuple[Callable[[Path], Any], str, list[Any]]] = {
