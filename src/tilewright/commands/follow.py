@@ -237,10 +237,10 @@ class Follower:
 def _missing(part: Experiment, layout: Layout, cycle: int) -> str:
     """Return which result of a cycle is missing and the log of the failed job, "" if none is."""
     stage = "stitched" if part.settings.stitched else "edf"
-    wanted = [layout.qc(stage, "json")]
+    templates = [layout.qc(stage, "json")]
     if cycle in part.moving_cycles and part.reference_cycle in part.cycles:
-        wanted += [layout.transform, layout.qc("register", "json")]
-    for sample, template in product(part.samples, wanted):
+        templates += [layout.transform, layout.qc("register", "json")]
+    for sample, template in product(part.samples, templates):
         path, manifest = (
             Path(at.format(sample=sample, cycle=cycle)) for at in (template, layout.manifest)
         )

@@ -21,10 +21,10 @@ def check_experiment(experiment: Experiment) -> None:
     ConfigError
         With all contradictions.
     """
-    whole = replace(experiment, channels=experiment.table)
+    complete = replace(experiment, channels=experiment.table)
     problems = (
-        *_references(whole), *_tile_keys(whole), *_optics(whole), *_backgrounds(whole),
-        *check_keys(whole.settings), *_cycles(whole),
+        *_references(complete), *_tile_keys(complete), *_optics(complete), *_backgrounds(complete),
+        *check_keys(complete.settings), *_cycles(complete),
     )  # fmt: skip
     if problems:
         raise ConfigError(*problems)
@@ -32,8 +32,8 @@ def check_experiment(experiment: Experiment) -> None:
 
 def _cycles(experiment: Experiment) -> Iterator[str]:
     """Yield cycles to process that are not in the table."""
-    wanted = experiment.settings.cycles
-    for cycle in () if wanted == "auto" else wanted:
+    selected = experiment.settings.cycles
+    for cycle in () if selected == "auto" else selected:
         if cycle not in experiment.cycles:
             yield (
                 f"cycles names cycle {cycle}, but {experiment.settings.markers} has the cycles "
@@ -49,14 +49,14 @@ def _references(experiment: Experiment) -> Iterator[str]:
             f"acquisition.reference_cycle is {experiment.reference_cycle}, but {table} has the "
             f"cycles {', '.join(map(str, experiment.cycles))}"
         )
-    wanted = experiment.reference_channel
+    reference = experiment.reference_channel
     tokens = {
         cycle: [channel.channel for channel in experiment.channels_of(cycle)]
         for cycle in experiment.cycles
     }
-    if incomplete := [cycle for cycle in tokens if wanted not in tokens[cycle]]:
+    if incomplete := [cycle for cycle in tokens if reference not in tokens[cycle]]:
         yield (
-            f"acquisition.reference_channel is '{wanted}', which {table} lacks in "
+            f"acquisition.reference_channel is '{reference}', which {table} lacks in "
             f"{cycles_text(incomplete)}; cycle {incomplete[0]} has the channels "
             f"{', '.join(tokens[incomplete[0]])}; name one that all cycles have"
         )

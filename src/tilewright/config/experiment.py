@@ -51,8 +51,8 @@ class Experiment:
 
     def of_cycles(self, cycles: Iterable[int]) -> Experiment:
         """Return the experiment with only some cycles of the markers table."""
-        wanted = set(cycles)
-        return replace(self, channels=tuple(c for c in self.table if c.cycle in wanted))
+        selected = set(cycles)
+        return replace(self, channels=tuple(c for c in self.table if c.cycle in selected))
 
     @property
     def reference_cycle(self) -> int:

@@ -70,7 +70,7 @@ def arrange(
         keys[plane.cycle].add(tile_key(plane))
     example = next(iter(next(iter(keys.values()))))
     if example[3] is not None:
-        placed = {cycle: _by_position(found, tile_shape_px) for cycle, found in keys.items()}
+        placed = {cycle: _by_position(of_cycle, tile_shape_px) for cycle, of_cycle in keys.items()}
         grid = _grid_of_places(placed, options)
     elif example[1] is not None:
         placed = _by_row_and_col(keys)
@@ -90,7 +90,7 @@ def arrange(
 
 
 def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[TileGrid, _Places]:
-    numbers = sorted({key[0] for found in keys.values() for key in found})
+    numbers = sorted({key[0] for of_cycle in keys.values() for key in of_cycle})
     rows, cols, layout = options.rows, options.cols, options.layout
     pairs = ", ".join(f"{r} x {c}" for r, c in factor_pairs(len(numbers)))
     if len(numbers) == 1 and rows is None and cols is None:
@@ -113,7 +113,7 @@ def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[
             f"copy what is missing, or correct acquisition.rows and cols (they can be {pairs})"
         )
     places = dict(zip(within, tile_places(layout, rows, cols), strict=True))
-    placed = {cycle: {key: places[key[0]] for key in found} for cycle, found in keys.items()}
+    placed = {cycle: {key: places[key[0]] for key in of_cycle} for cycle, of_cycle in keys.items()}
     return _grid(rows, cols, {place: number for number, place in places.items()}), placed
 
 
@@ -122,15 +122,15 @@ def _no_grid(problem: str) -> tuple[TileGrid, _Places]:
 
 
 def _by_row_and_col(keys: Mapping[int, set[TileKey]]) -> _Places:
-    row0, col0 = (min(key[n] for found in keys.values() for key in found) for n in (1, 2))
+    row0, col0 = (min(key[n] for of_cycle in keys.values() for key in of_cycle) for n in (1, 2))
     return {
-        cycle: {key: (key[1] - row0, key[2] - col0) for key in found}
-        for cycle, found in keys.items()
+        cycle: {key: (key[1] - row0, key[2] - col0) for key in of_cycle}
+        for cycle, of_cycle in keys.items()
     }
 
 
-def _by_position(found: set[TileKey], shape: tuple[int, int]) -> dict[TileKey, tuple[int, int]]:
-    ordered = sorted(found, key=lambda key: key[3:])
+def _by_position(keys: set[TileKey], shape: tuple[int, int]) -> dict[TileKey, tuple[int, int]]:
+    ordered = sorted(keys, key=lambda key: key[3:])
     return dict(zip(ordered, grid_places([key[3:] for key in ordered], shape), strict=True))
 
 

@@ -186,9 +186,9 @@ def _describe(
 
 def halve(pixels: NDArray[Any]) -> NDArray[Any]:
     """Return the means of 2x2 pixels, integers rounded half up; an odd edge is repeated."""
-    odd = [(0, n % 2) for n in pixels.shape]
-    if any(after for _, after in odd):
-        pixels = np.pad(pixels, odd, mode="edge")
+    padding = [(0, n % 2) for n in pixels.shape]
+    if any(after for _, after in padding):
+        pixels = np.pad(pixels, padding, mode="edge")
     integer = pixels.dtype.kind in "ui"
     wide = np.uint32 if integer else pixels.dtype
     rows = pixels[0::2].astype(wide) + pixels[1::2]

@@ -149,7 +149,7 @@ def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[An
             except (TypeError, ValueError):
                 values.append(math.nan)
             if not math.isfinite(values[-1]):
-                wanted = "an integer" if integer else "a finite number"
-                raise ValueError(f"line {line}: {name} is {text!r}, which is not {wanted}")
+                expected = "an integer" if integer else "a finite number"
+                raise ValueError(f"line {line}: {name} is {text!r}, which is not {expected}")
         table[name] = np.array(values, np.int64 if integer else np.float64)
     return table

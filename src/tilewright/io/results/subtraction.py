@@ -65,16 +65,18 @@ def write_subtractions(
     """Write both files atomically; the same input gives the same bytes."""
     # All but the overviews, which are the last three.
     names = [field.name for field in fields(Subtraction)][:-3]
-    rows = [{name: getattr(one, name) for name in names} for one in subtractions]
+    rows = [{name: getattr(subtraction, name) for name in names} for subtraction in subtractions]
     for row in rows:
         numbers = {k: float(f"{v:.6g}") for k, v in row.items() if isinstance(v, float)}
         row.update({k: None if np.isnan(v) else v for k, v in numbers.items()})
     write_text_atomic(json_path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
     arrays: dict[str, NDArray[Any]] = {}
-    for one, row in zip(subtractions, rows, strict=True):
-        at = f"{one.cycle}/{one.channel}"
-        arrays[f"{at}/before"], arrays[f"{at}/light"] = one.before, one.light
-        text = json.dumps({**row, "factor": one.factor, "side": one.side}, allow_nan=False)
+    for subtraction, row in zip(subtractions, rows, strict=True):
+        at = f"{subtraction.cycle}/{subtraction.channel}"
+        arrays[f"{at}/before"], arrays[f"{at}/light"] = subtraction.before, subtraction.light
+        text = json.dumps(
+            {**row, "factor": subtraction.factor, "side": subtraction.side}, allow_nan=False
+        )
         arrays[f"{at}/numbers"] = np.frombuffer(text.encode(), np.uint8)
     write_npz(npz_path, arrays)
 
