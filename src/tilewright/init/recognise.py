@@ -137,13 +137,7 @@ def _below(folder: str) -> str:
 
 
 def _refuse_stitched(planes: list[RawPlane]) -> None:
-    """Refuse images that are stitched already: one per cycle, and of different sizes.
-
-    Raises
-    ------
-    RawDataError
-        They are, or the pages of a file are channels and would be read as z-planes.
-    """
+    """Refuse stitched images of different sizes, and pages that are channels, not z-planes."""
     first = {plane.cycle: plane for plane in reversed(planes)}
     tiles = {(plane.cycle, *plane[5:]) for plane in planes}
     headers = read_headers({plane.path: 1 for plane in first.values()})
