@@ -80,7 +80,7 @@ def test_what_could_not_be_told_is_told_again(
     Path("there").mkdir()
     assert not list(notifier.notify([]))
     assert not Path("there/told").exists()
-    monkeypatch.setattr(notifier, "_again_s", 0.0)  # as after ten minutes
+    monkeypatch.setattr(notifier, "_retry_s", 0.0)  # as after ten minutes
     assert not list(notifier.notify([]))
     assert not list(notifier.notify([notifier.record_problem(2, "more")]))
     assert Path("there/told").read_text() == "fail: two|fail: three|fail: more|"
