@@ -87,7 +87,7 @@ def test_what_could_not_be_told_is_told_again(
     Path("there").rename("elsewhere")
     assert len(list(notifier.notify([notifier.record_problem(4, "four")]))) == 1
     (never,) = notifier.notify([], last=True)
-    assert never.endswith("it is in " + str(tmp_path / "r.jsonl"))
+    assert never.endswith("see " + str(tmp_path / "r.jsonl"))
     Path("elsewhere").rename("there")
     assert not list(notifier.notify([], last=True))
     assert Path("there/told").read_text().endswith("fail: more|fail: four|")
