@@ -18,11 +18,6 @@ from rich.text import Text
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import count
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
-from tilewright.config.checks import check_raw, data_sizes
-from tilewright.config.layout import Layout
-from tilewright.config.load import read_experiment
-from tilewright.devices.budget import MIB, RESERVE_B, LeaseClaim
-from tilewright.devices.evidence import CONTEXT_B
 from tilewright.devices.health import Quarantine, clear, quarantined
 from tilewright.devices.inventory import Snapshot, snapshot
 from tilewright.devices.lease_folder import lease_root
