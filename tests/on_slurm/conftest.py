@@ -26,11 +26,10 @@ def slurm() -> Iterator[Cluster]:
     began = time.monotonic()
     try:
         cluster.start()
+        sys.stderr.write(f"Slurm cluster started in {time.monotonic() - began:.1f} s\n")
+        yield cluster
     except Unavailable as reason:
         pytest.skip(f"no Slurm cluster: {reason}")
-    sys.stderr.write(f"Slurm cluster started in {time.monotonic() - began:.1f} s\n")
-    try:
-        yield cluster
     finally:
         cluster.stop()
         os.setpriority(os.PRIO_PROCESS, 0, nice)
