@@ -2,7 +2,7 @@
 
 The damages are those of the tests (``tests/support/quality``). Each is put into a copy of their
 small experiment; the same place is cut out of the copy (left, or above) and of the undamaged one,
-at the same grey levels. The sentence of the report on the copy is stored beside the pictures: the
+at the same grey levels. The sentence of the report on the copy is stored with the pictures: the
 page of reasons cites it. Ten minutes on one core.
 """
 
@@ -188,7 +188,7 @@ def cut(bad: Array, good: Array, picture: Picture) -> tuple[Array, Array]:
 def drawn(image: Array, limits: tuple[float, float], width_px: int) -> PIL.Image.Image:
     """Return a picture of a width, in grey between two levels or in its own colours."""
     if image.ndim == 2:
-        # The square root shows dim structure beside specks.
+        # The square root shows dim structure next to bright debris.
         image = np.sqrt(np.clip((image - limits[0]) / (limits[1] - limits[0]), 0, 1))
     eight = np.rint(255 * np.clip(image, 0, 1)).astype(np.uint8)
     height_px = round(image.shape[0] * width_px / image.shape[1])
