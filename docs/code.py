@@ -9,6 +9,7 @@ from pathlib import Path
 
 from docs.markdown import table
 from tilewright.config.layout import Layout
+from tilewright.io.results.positions import Edges, Positions
 
 REPOSITORY = Path(__file__).parent.parent
 _PACKAGES = (
@@ -19,8 +20,8 @@ _PACKAGES = (
 
 def _first_line(path: Path) -> str:
     """Return the first line of the docstring of a module."""
-    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return told.split("\n\n")[0].replace("\n", " ").replace("``", "`")
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.split("\n\n")[0].replace("\n", " ").replace("``", "`")
 
 
 def folders() -> str:
@@ -56,6 +57,27 @@ def on_slurm() -> str:
 def files() -> str:
     """Return the table of the files of a run, from the comments of the layout."""
     layout = Layout("results")
-    told = re.findall(r"#: (.+)\n\s+self\.(\w+) = ", inspect.getsource(Layout))
-    rows = [(f"`{getattr(layout, name)}`".replace("results/", "", 1), text) for text, name in told]
+    comments = re.findall(r"#: (.+)\n\s+self\.(\w+) = ", inspect.getsource(Layout))
+    rows = [
+        (f"`{getattr(layout, name)}`".replace("results/", "", 1), text) for text, name in comments
+    ]
     return table(("Below the results folder", "What it is"), *rows)
+
+
+_ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : .*\n((?:    .*\n?)*)", re.MULTILINE)
+
+
+def columns(*kinds: type) -> list[tuple[str, str]]:
+    """Return the fields of dataclasses and what they are, by their docstrings."""
+    return [
+        (", ".join(f"`{name}`" for name in names.split(", ")), " ".join(text.split()))
+        for kind in kinds
+        for names, text in _ATTRIBUTE.findall(inspect.getdoc(kind) or "")
+    ]
+
+
+def tables_of_positions() -> str:
+    """Return the columns of the tables of tile positions."""
+    files = {"positions.csv": Positions, "edges.csv": Edges}
+    rows = [(f"`{file}`", *row) for file, kind in files.items() for row in columns(kind)]
+    return table(("File", "Columns", "What they are"), *rows)

@@ -1,4 +1,4 @@
-"""The table of tuned constants of a design note, from a list beside it and the modules themselves.
+"""The table of tuned constants of a design note, from a list of this folder and the modules.
 
 A list is ``docs/constants-NAME.csv``. Its column ``kind`` says where a value comes from:
 ``figures`` (those of ``tuned_on``), ``chosen`` (no figure is written down), ``grid`` (other

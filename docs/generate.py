@@ -1,7 +1,7 @@
 """Write the tables of the documentation that say what the code says: ``make docs``.
 
 A page holds the line ``<!-- NAME: written by make docs -->``, and the line ``<!-- end of NAME -->``
-below it; what stands between is replaced. A test fails where a page says something else.
+below it; what is between is replaced. A test fails where a page differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def limit(metric: Metric, value: float | None) -> str:
 
 
 def metrics() -> str:
-    """Return the table of all judged numbers, in the order of the stages that judge them."""
+    """Return the table of all metrics, in the order of the stages that measure them."""
     order = list(STAGES)
     named = sorted(METRICS.items(), key=lambda item: order.index(item[1].stages[0]))
     rows = [
@@ -67,7 +67,7 @@ _STAGE_TITLES = {
 }
 
 
-def _told(name: str, metric: Metric) -> str:
+def _sentence(name: str, metric: Metric) -> str:
     """Return the sentences on a number that can give a reason."""
     stages = ", ".join(f"`{stage}`" for stage in metric.stages)
     limits = {"warns": metric.threshold.warn, "fails": metric.threshold.fail}
@@ -75,7 +75,7 @@ def _told(name: str, metric: Metric) -> str:
     if metric.threshold.warn == metric.threshold.fail:
         turns = turns[1:]
     bad = metric.bad[0].upper() + metric.bad[1:]
-    return f"- **{metric.title}** (`{name}`, judged in {stages}): {', '.join(turns)}. {bad}."
+    return f"- **{metric.title}** (`{name}`, measured in {stages}): {', '.join(turns)}. {bad}."
 
 
 def _advice(reason: str, stages: Iterable[str]) -> str:
@@ -89,13 +89,15 @@ def _advice(reason: str, stages: Iterable[str]) -> str:
 
 def _picture(reason: str) -> list[str]:
     """Return the picture of a reason and what it shows; nothing where there is none."""
-    known = json.loads((REPOSITORY / "docs/images/reasons/said.json").read_text(encoding="utf-8"))
+    known = json.loads(
+        (REPOSITORY / "docs/images/reasons/sentences.json").read_text(encoding="utf-8")
+    )
     if reason not in known:
         return []
     first, second = ("Above", "Below") if PICTURES[reason].below else ("Left", "Right")
-    damage, said = known[reason]["damage"], known[reason]["said"]
-    said = re.sub(r" \([^)]*\)$", "", re.split(r", (?:above|below) ", said)[0])
-    text = f"*{first}: {damage}. The report says: {said}. {second}: the same without.*"
+    damage, sentence = known[reason]["damage"], known[reason]["sentence"]
+    number = re.sub(r" \([^)]*\)$", "", re.split(r", (?:above|below) ", sentence)[0])
+    text = f"*{first}: {damage}. The report says: {number}. {second}: the same without.*"
     picture = f"![{first} with a damage, {second.lower()} without.](images/reasons/{reason}.webp)"
     return [picture, text]
 
@@ -110,9 +112,9 @@ def reasons() -> str:
             if first[reason] != stage:
                 continue
             named = {name: m for name, m in METRICS.items() if m.reason == reason}
-            told = "\n".join(_told(name, metric) for name, metric in named.items())
+            sentences = "\n".join(_sentence(name, metric) for name, metric in named.items())
             stages = dict.fromkeys(s for metric in named.values() for s in metric.stages)
-            parts += [f"### `{reason}`", told, *_picture(reason), _advice(reason, stages)]
+            parts += [f"### `{reason}`", sentences, *_picture(reason), _advice(reason, stages)]
     return "\n\n".join(parts)
 
 
@@ -124,7 +126,7 @@ _VALUES = {
     "user": "NAME",
     "clear": "UUID",
 }
-#: Commands that look at a cluster.
+#: Commands that read the state of a cluster.
 _ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "stale", "run-report")
 
 
@@ -143,7 +145,7 @@ def _spelling(parameter: Any) -> str:
 
 
 def usage(program: str, name: str, command: Any) -> str:
-    """Return how a command is called; what may be absent stands in brackets."""
+    """Return how a command is called; optional parts in brackets."""
     parts = [_spelling(p) if p.required else f"[{_spelling(p)}]" for p in command.params]
     return " ".join((program, name, *parts))
 
@@ -177,7 +179,7 @@ def overview(name: str, app: typer.Typer) -> str:
 
 
 def on_a_cluster() -> str:
-    """Return the table of the commands that look at a cluster."""
+    """Return the table of the commands that read the state of a cluster."""
     own, placing = commands(cli.app), commands(placement.app)
     rows = []
     for n in _ON_A_CLUSTER:
@@ -191,7 +193,7 @@ _KEY_HEAD = ("Key", "Values", "Default", "Meaning")
 
 
 def keys(section: str) -> str:
-    """Return the table of the keys of a section, or of those that stand in none."""
+    """Return the table of the keys of a section, or of those of none."""
     known = sections()
     rows_ = rows(known[section]) if section else rows(Settings, TOP)
     return table(_KEY_HEAD, *rows_)
@@ -212,16 +214,17 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: overview("tilewright-placement", placement.app),
     ),
     "formats": ("docs/raw-data.md", tried.formats),
-    "damages": ("docs/quality-tested.md", tried.damages),
-    "scenes": ("docs/quality-tested.md", tried.scenes),
+    "damages": ("docs/quality.md", tried.damages),
+    "scenes": ("docs/quality.md", tried.scenes),
     "features": ("docs/placement-for-your-workflow.md", tried.features),
-    "tests on Slurm": ("docs/placement-tried.md", code.on_slurm),
+    "tests on Slurm": ("docs/placement-for-your-workflow.md", code.on_slurm),
     "files of a run": ("docs/own-data.md", code.files),
     "constants of positions": (
         "docs/design-tile-positions-constants.md",
         lambda: constants.constants("positions"),
     ),
     "folders": ("docs/development.md", code.folders),
+    "tables of positions": ("docs/tile-positions.md", code.tables_of_positions),
     "commands that measure": ("docs/benchmarks.md", code.benchmarks),
     "constants of edf": (
         "docs/design-multiplane-wiener-constants.md",
@@ -248,7 +251,7 @@ def rewritten(page: str, text: str) -> str:
 
 
 def main() -> None:
-    """Write every page anew that does not say what the code says."""
+    """Update the generated parts of all pages."""
     for page in sorted({where for where, _ in BLOCKS.values()}):
         path = REPOSITORY / page
         text = path.read_text(encoding="utf-8")

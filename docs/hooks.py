@@ -1,7 +1,7 @@
-"""What MkDocs asks beside ``mkdocs.yml``: pages and files of the site that lie outside ``docs/``.
+"""Hooks of MkDocs: pages and files of the site that lie outside ``docs/``.
 
 Links are written as the repository has them, so that they also work where the files are browsed.
-The site gets the few files outside ``docs/`` that pages link to; each link is turned to its place.
+The site gets the few files outside ``docs/`` that pages link to; each link is rewritten.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ PAGES = {
 COPIES = (
     "CITATION.cff",
     "Dockerfile",
+    "workflow/Snakefile",
     "config/config.yaml",
     "config/demo.yaml",
     "profiles/slurm/config.yaml",
@@ -38,7 +39,7 @@ _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
 
 
 def place(path: str) -> str:
-    """Return where a file of the repository lies in the site; beside it, if it has no place there.
+    """Return the path of a file of the repository in the site; above it, if it is not copied.
 
     >>> place("docs/images/gantt.png"), place("config/README.md"), place("Makefile")
     ('images/gantt.png', 'configuration.md', '../Makefile')
@@ -56,12 +57,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links between files of the repository to those of the site."""
+    """Rewrite links between files of the repository to those of the site."""
     here = page.file.src_uri
     folder = posixpath.dirname(_SOURCE.get(here, f"docs/{here}"))
 
-    def turned(link: re.Match[str]) -> str:
+    def rewritten(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, link[1]))
         return posixpath.relpath(place(path), posixpath.dirname(here) or ".")
 
-    return _LINK.sub(turned, markdown)
+    return _LINK.sub(rewritten, markdown)

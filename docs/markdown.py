@@ -1,4 +1,4 @@
-"""What the generated parts of pages are written with."""
+"""Tables in Markdown."""
 
 from __future__ import annotations
 

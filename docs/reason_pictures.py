@@ -2,8 +2,8 @@
 
 The damages are those of the tests (``tests/support/quality``). Each is put into a copy of their
 small experiment; the same place is cut out of the copy (left, or above) and of the undamaged one,
-at the same grey levels. What quality says of the copy is kept beside the pictures: the page of
-reasons cites it. Ten minutes on one core.
+at the same grey levels. The sentence of the report on the copy is stored with the pictures: the
+page of reasons cites it. Ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Picture:
     at : (int, int)
         First row and column of that part; without, it is where the damage changes most.
     below : bool
-        Put the undamaged one below, not beside.
+        Put the undamaged one below, not to the right.
     own_levels : bool
         Grey levels of either half are its own.
     damage : str
@@ -188,7 +188,7 @@ def cut(bad: Array, good: Array, picture: Picture) -> tuple[Array, Array]:
 def drawn(image: Array, limits: tuple[float, float], width_px: int) -> PIL.Image.Image:
     """Return a picture of a width, in grey between two levels or in its own colours."""
     if image.ndim == 2:
-        # The square root shows dim structure beside specks.
+        # The square root shows dim structure next to bright debris.
         image = np.sqrt(np.clip((image - limits[0]) / (limits[1] - limits[0]), 0, 1))
     eight = np.rint(255 * np.clip(image, 0, 1)).astype(np.uint8)
     height_px = round(image.shape[0] * width_px / image.shape[1])
@@ -210,7 +210,7 @@ def pair(bad: Array, good: Array, below: bool, own_levels: bool) -> PIL.Image.Im
     return whole
 
 
-def said(bench: Bench, asked: faults.Asked, metric: str) -> Item:
+def worst_item(bench: Bench, asked: faults.Asked, metric: str) -> Item:
     """Return the worst item on a number."""
     items = [i for stage, cycle, channels in asked for i in bench.quality(stage, cycle, channels)]
     mine = [i for i in items if i.metric == metric and i.verdict != "pass"]
@@ -218,27 +218,27 @@ def said(bench: Bench, asked: faults.Asked, metric: str) -> Item:
 
 
 def make(reason: str, base: Bench, folder: Path) -> dict[str, str]:
-    """Draw a reason; returns what is wrong and what quality says of it."""
+    """Draw a reason; return its damage, verdict and sentence."""
     picture = PICTURES[reason]
     name = picture.damage or damages.WARNS[picture.metric]
     copy = base.copy(folder / reason)
-    item = said(copy, damages.EVERY[name].harm(copy), picture.metric)
+    item = worst_item(copy, damages.EVERY[name].harm(copy), picture.metric)
     assert METRICS[picture.metric].reason == item.reason == reason
     bad, good = cut(picture.view(copy), picture.view(base), picture)
     FOLDER.mkdir(exist_ok=True)
     pair(bad, good, picture.below, picture.own_levels).save(
         FOLDER / f"{reason}.webp", quality=70, method=6
     )
-    return {"damage": name, "verdict": item.verdict, "said": item.sentence}
+    return {"damage": name, "verdict": item.verdict, "sentence": item.sentence}
 
 
-def keep(reason: str, told: dict[str, str]) -> None:
-    """Write what is wrong in a picture, and what quality says, beside what is there already."""
-    path = FOLDER / "said.json"
+def store(reason: str, texts: dict[str, str]) -> None:
+    """Write the damage and the sentence of a picture into the file of all."""
+    path = FOLDER / "sentences.json"
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    known[reason] = told
-    kept = {name: known[name] for name in PICTURES if name in known}
-    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    known[reason] = texts
+    known = {name: known[name] for name in PICTURES if name in known}
+    path.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -246,9 +246,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         base = make_bench(Path(name) / "base")
         for reason in sys.argv[1:] or PICTURES:
-            told = make(reason, base, Path(name))
-            keep(reason, told)
-            print(reason, told["said"], flush=True)
+            texts = make(reason, base, Path(name))
+            store(reason, texts)
+            print(reason, texts["sentence"], flush=True)
 
 
 if __name__ == "__main__":

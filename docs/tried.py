@@ -1,4 +1,4 @@
-"""Tables of what was tried, from the lists of the tests: formats, damages, features."""
+"""Tables of what was tested, from the lists of the tests: formats, damages, features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = {
     "pattern": "the path below `raw_dir`, as `acquisition.pattern` gives it",
     "imagexpress": "`plate_A01_s3_w2.tif`, also below MetaXpress's folders; sites are tiles, wells "
     "regions, `TimePoint_n` cycles, z-planes lie in `ZStep_n` (projections are left out)",
-    "fiji": "tiles that a `TileConfiguration.txt` places; `C2-` or `_CH2` beside the files listed "
+    "fiji": "tiles that a `TileConfiguration.txt` places; `C2-` or `_CH2` next to the files listed "
     "is another channel",
     "ome_tiff": "OME-TIFF with PositionX and PositionY, or TIFFs described by a `.companion.ome`; "
     "Micro-Manager's OME-TIFF stacks",
@@ -34,7 +34,7 @@ FILES = {
     "lif": "Leica tile scans; each is a region; merged images and overviews are passed over",
     "stitched": "images that are stitched already, one file per cycle, see below",
 }
-_TOLD = {"emission": "emission", "exposure": "exposure", "z": "z-step", "aperture": "NA"}
+_METADATA = {"emission": "emission", "exposure": "exposure", "z": "z-step", "aperture": "NA"}
 
 
 def _places(convention: str) -> str:
@@ -48,12 +48,12 @@ def formats() -> str:
     """Return the table of the conventions of raw data."""
     rows = []
     for name in get_args(Convention):
-        told = ""
+        metadata = ""
         if name in WRITERS:
-            kept = [word for key, word in _TOLD.items() if key not in UNTOLD.get(name, ())]
-            told = ", ".join(["names", "pixel size", *kept])
+            words = [word for key, word in _METADATA.items() if key not in UNTOLD.get(name, ())]
+            metadata = ", ".join(["names", "pixel size", *words])
         extra = f"`{name}`" if name in CONTAINERS else ""
-        rows.append((f"`{name}`", FILES[name], _places(name), told, extra))
+        rows.append((f"`{name}`", FILES[name], _places(name), metadata, extra))
     return table(("Convention", "Files", "Tiles placed by", "Read from files", "Extra"), *rows)
 
 

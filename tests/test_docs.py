@@ -55,23 +55,25 @@ def test_the_front_page_links_to_every_page_of_the_four_parts_of_the_site() -> N
     headings = [line[3:] for line in front.splitlines() if line.startswith("## ")]
     assert headings == ["Use it", "Trust it", "Run it on a cluster", "How it works"]
     assert list(parts()) == headings
-    beside = {place: path for path, place in hooks.PAGES.items()}
+    outside = {place: path for path, place in hooks.PAGES.items()}
     for page in (page for pages in parts().values() for page in pages):
         name = page if isinstance(page, str) else next(iter(page.values()))
-        link = f"../{beside[name]}" if name in beside else name
+        link = f"../{outside[name]}" if name in outside else name
         assert f"({link}" in front, name
 
 
 def test_pages_are_read_in_minutes() -> None:
-    pages = [*PAGES, REPO / "config/README.md", REPO / "scheduler-plugin/README.md"]
+    pages = [*PAGES, REPO / "README.md", REPO / "config/README.md"]
     by_hand = (_GENERATED.sub("", page.read_text(encoding="utf-8")) for page in pages)
-    words = {page: len(text.split()) for page, text in zip(pages, by_hand, strict=True)}
+    # a word has a letter or a digit: bars of tables and operators of equations are none
+    words = {
+        page: sum(bool(re.search(r"\w", token)) for token in text.split())
+        for page, text in zip(pages, by_hand, strict=True)
+    }
     notes = {page: count for page, count in words.items() if page.name.startswith("design-")}
     assert not [page for page, count in notes.items() if count > 2400]
-    others = {page: count for page, count in words.items() if page not in notes}
-    assert not [page for page, count in others.items() if count > 1500]
-    assert sum(others.values()) <= 19_500
-    assert len(text_of("README.md").split()) <= 1000
+    assert not [page for page in words.keys() - notes.keys() if words[page] > 1200]
+    assert sum(words.values()) <= 16_000
 
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in generate.BLOCKS.values()}))
@@ -89,9 +91,9 @@ def test_every_convention_is_described() -> None:
 
 def test_pictures_belong_to_reasons_and_are_small() -> None:
     folder = REPO / "docs/images/reasons"
-    told = json.loads((folder / "said.json").read_text(encoding="utf-8"))
-    assert {path.stem for path in folder.glob("*.webp")} == set(told)
-    assert set(told) == set(reason_pictures.PICTURES) <= {m.reason for m in METRICS.values()}
+    sentences = json.loads((folder / "sentences.json").read_text(encoding="utf-8"))
+    assert {path.stem for path in folder.glob("*.webp")} == set(sentences)
+    assert set(sentences) == set(reason_pictures.PICTURES) <= {m.reason for m in METRICS.values()}
     pictures = [*folder.glob("*.webp"), *(REPO / "docs/images/demo").glob("*.webp")]
     assert sum(path.stat().st_size for path in pictures) <= 600_000
 
@@ -130,9 +132,9 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 
 def test_defaults_of_a_site_are_those_that_pages_state() -> None:
     default = {name: field.default for name, field in Site.model_fields.items()}
-    limits = text_of("docs/placement-limits.md")
-    assert f"{100 * default['utilisation']:g} % of the CPU limit (`utilisation`)" in limits
-    assert f"`calls_per_min: {default['calls_per_min']:g}`" in limits
+    placement_page = text_of("docs/placement.md")
+    assert f"{100 * default['utilisation']:g} % of the CPU limit (`utilisation`)" in placement_page
+    assert f"`calls_per_min: {default['calls_per_min']:g}`" in placement_page
     own = text_of("docs/placement-for-your-workflow.md")
     assert f"{default['slowdown']:g} times as long as a GPU job" in own
 

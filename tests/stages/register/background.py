@@ -1,6 +1,6 @@
 """Cells of a phantom with autofluorescence: what the image says of their markers, and the truth.
 
-``python -m tests.stages.register.background SEED…`` prints the table of ``docs/measured.md``.
+``python -m tests.stages.register.background SEED…`` prints the table of ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Known damages to the files of a small experiment: does quality notice, and say what it is?
 
-``make docs`` writes their names into ``docs/quality-tested.md``.
+``make docs`` writes their names into ``docs/quality.md``.
 """
 
 from __future__ import annotations

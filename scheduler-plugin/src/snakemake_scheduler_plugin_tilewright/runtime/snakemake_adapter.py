@@ -2,7 +2,7 @@
 
 Each function names the attribute that it rests on. :func:`check` looks for all of them when a
 run begins, so that a Snakemake that renamed one stops with a sentence; one test for each fails
-by its name. ``docs/upstream.md`` proposes a public hook for each.
+by its name. ``docs/development.md`` proposes public hooks.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ class Edges:
     Attributes
     ----------
     row_a, col_a, row_b, col_b : ndarray of int64, shape (m,)
+        Tiles a and b.
     dy_px, dx_px : ndarray of float64, shape (m,)
         Position of b minus position of a, as measured.
     score : ndarray of float64, shape (m,)
