@@ -186,10 +186,8 @@ def _boxes(bright: NDArray[np.bool_]) -> list[tuple[slice, slice]]:
 
 
 def _sharpest(part: NDArray[Any]) -> int:
-    """Return in which plane (z, y, x) an object has the steepest flanks.
-
-    Its peak may be clipped in several, and be higher where spherical light meets on its axis.
-    """
+    """Return in which plane (z, y, x) an object has the steepest flanks."""
+    # Its peak may be clipped in several, and be higher where spherical light meets on its axis.
     light = part.astype(np.float32)
     steep = [np.square(np.diff(light, axis=axis)).sum(axis=(1, 2)) for axis in (1, 2)]
     return int((steep[0] + steep[1]).argmax())
@@ -213,10 +211,7 @@ def _subtract(
     debris: _Debris,
     model: DebrisModel,
 ) -> None:
-    """Subtract one piece of debris from a stack; add what goes back to ``light``.
-
-    Debris that is ``pending`` (y, x) and gaps are left as they are, and have no part in the fit.
-    """
+    """Subtract debris, but not ``pending`` (y, x) or gaps; add what goes back to ``light``."""
     planes = np.flatnonzero(model.plane_mask)
     y, x = (
         slice(max(part.start - DEBRIS_REACH_PX, 0), min(part.stop + DEBRIS_REACH_PX, n))

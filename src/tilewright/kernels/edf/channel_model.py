@@ -183,10 +183,8 @@ def _cross_power(
 def _with_tail(
     power: Floats, error: Floats, modes: Floats, measurable: NDArray[np.bool_]
 ) -> Floats:
-    """Return the power with a power law from the first ring that is not measurable on.
-
-    The first ring lacks the mean, and has the power of the next.
-    """
+    """Return the power with a power law from the first ring that is not measurable on."""
+    # The first ring lacks the mean, and has the power of the next.
     power = power.copy()
     power[0] = power[1] = max(power[1], power[2])
     # The error of few modes is their own scatter, not noise.

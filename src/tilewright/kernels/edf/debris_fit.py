@@ -235,10 +235,8 @@ def _depth_transfer(
 def _real_einsum(
     axes: str, transfer: Image, spectra: NDArray[np.complex64]
 ) -> NDArray[np.complex64]:
-    """Return ``np.einsum`` of what is real and what is not.
-
-    Part by part: of 20 planes and 24 depths in 0.8 ms instead of 3.7, for NumPy makes all complex.
-    """
+    """Return ``np.einsum`` of what is real and what is not."""
+    # Part by part: 20 planes and 24 depths in 0.8 ms, not 3.7, for NumPy makes all complex.
     real, imag = (
         np.einsum(axes, transfer, np.ascontiguousarray(part), optimize=False)
         for part in (spectra.real, spectra.imag)

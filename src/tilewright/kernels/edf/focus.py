@@ -169,10 +169,7 @@ def _weights(
     floor: Callable[[Array], Array],
     softness: float,
 ) -> tuple[Array, Array, Array]:
-    """Return weights (usable z, y, x) that sum to 1, height and winner.
-
-    ``floor`` gives the focus energy of noise alone where the blurred plane is ``wide``.
-    """
+    """Return weights (usable z, y, x) of sum 1, height and winner; ``floor``: energy of noise."""
     xp = backend.xp
     weights = xp.empty((len(planes), *stack.shape[1:]), dtype=xp.float32)
     mean = xp.zeros(stack.shape[1:], dtype=xp.float32)

@@ -163,10 +163,8 @@ class FocusMaps:
         return xp.maximum(narrow, 0), upsample_linear(xp, xp.maximum(wide, 0), 2)
 
     def _noise_level(self, energy: Array) -> Array:
-        """Return N/S over the channel's, as a place among the bins; (y, x), one pixel of 4 × 4.
-
-        The sum over planes of the energy does not depend on where in depth the light is.
-        """
+        """Return N/S over the channel's, as a place among the bins; (y, x), one pixel of 4 × 4."""
+        # The sum over planes of the energy does not depend on where in depth the light is.
         xp, gaussian = self.backend.xp, self.backend.ndimage.gaussian_filter
         total = gaussian(energy.sum(axis=0), 1.0, mode="wrap", truncate=3.0)
         # Of logarithms: a mean would take the dim surroundings of a nucleus for as bright as it.

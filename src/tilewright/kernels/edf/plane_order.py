@@ -116,11 +116,9 @@ def compare_planes(
 
 
 def _far_from_debris(backend: Backend, stack: Array, pedestal_counts: float) -> Array:
-    """Return where (y, x) no plane of a stack (z, y, x) shows bright debris nearby.
-
-    Clipped debris has hundreds of times the energy of tissue, and as much of it on either side
-    of focus: a single piece made 32 of 36 good stacks of five planes lose planes, now 2.
-    """
+    """Return where (y, x) no plane of a stack (z, y, x) shows bright debris nearby."""
+    # Clipped debris has hundreds of times the energy of tissue, and as much of it on either side
+    # of focus: a single piece made 32 of 36 good stacks of five planes lose planes, now 2.
     xp = backend.xp
     peak, usual = xp.zeros(stack.shape[1:], np.float32), []
     for pixels in stack:
@@ -213,12 +211,10 @@ def exchanged_planes(pairs: PlanePairs, damaged: set[int]) -> dict[int, str]:
 
 
 def _best_exchange(pairs: PlanePairs, good: list[int]) -> tuple[int, int] | None:
-    """Return the two planes whose exchange shortens the way most.
-
-    Where focus lies mid-stack, both ends look alike and few planes can be closed to a ring in
-    several places. Of exchanges half as good as the best that counts which leaves the least
-    light of the band in the ends.
-    """
+    """Return the two planes whose exchange shortens the way through the stack most."""
+    # Where focus lies mid-stack, both ends look alike and few planes can be closed to a ring in
+    # several places: of exchanges half as good as the best that one counts which leaves the least
+    # light of the band in the ends.
     spots = list(combinations(range(len(good)), 2))
     gains = {spot: round(_gain(pairs, good, *spot), 6) for spot in spots}
     light = pairs.power - pairs.noise
@@ -237,10 +233,7 @@ def _best_exchange(pairs: PlanePairs, good: list[int]) -> tuple[int, int] | None
 
 
 def _gain(pairs: PlanePairs, good: list[int], i: int, j: int) -> float:
-    """Return how much closer two planes lie to those around them if they change places.
-
-    As a share of the stack's energy; 0 where that is not certain, or better for one of them only.
-    """
+    """Return how much closer two planes lie to their neighbours if exchanged; 0: not certain."""
     light = pairs.power - pairs.noise
     around = [{n for n in (k - 1, k + 1) if 0 <= n < len(good)} for k in (i, j)]
     total, error = np.zeros(2), 0.0
@@ -264,10 +257,8 @@ def _gain(pairs: PlanePairs, good: list[int], i: int, j: int) -> float:
 
 
 def _fits_end(pairs: PlanePairs, good: list[int], end: int, moved: int) -> bool:
-    """Return whether a plane one or two from an end is nearer to that end than to its other side.
-
-    Else a foreign plane would change places with the end, where it has one neighbour only.
-    """
+    """Return whether a plane one or two from an end is nearer to it than to its other side."""
+    # Else a foreign plane would change places with the end, where it has one neighbour only.
     step = 1 if moved > end else -1
     inward = end if moved == end + step else end + step
     outward = moved + step
@@ -295,10 +286,8 @@ def _peak(pairs: PlanePairs, a: int, b: int) -> Floats:
 
 
 def _displacement(pairs: PlanePairs, good: list[int], i: int) -> float:
-    """Return how far a plane is displaced against the two next to it, px; 0 where that is unknown.
-
-    Planes that drift by the same step are in place; two planes at an end must agree.
-    """
+    """Return how far a plane is displaced against the two next to it, px; 0: unknown."""
+    # Planes that drift by the same step are in place; two planes at an end must agree.
     if len(good) < 4:
         return 0.0
     if 0 < i < len(good) - 1:

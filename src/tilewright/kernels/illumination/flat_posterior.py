@@ -290,11 +290,7 @@ def _priors(
 
 
 def _interior_prior(overlaps: InformationForm, size: float) -> Floats:
-    """Covariance of structure of rms ``size`` of which the overlaps see no more than their noise.
-
-    A g-prior (Zellner 1986): it follows from where the overlaps lie and how noisy they are, not
-    from their counts.
-    """
+    """Return a covariance of rms ``size`` that overlaps do not see: a g-prior (Zellner 1986)."""
     columns = len(overlaps.vector) - 1
     precision = np.eye(columns) * (columns / size**2) + overlaps.matrix[:-1, :-1]
     return np.asarray(np.linalg.inv(precision), dtype=np.float64)

@@ -209,11 +209,7 @@ def _both_sides(backend: Backend, on_y: Array, image: Array, on_x: Array) -> Flo
 def _shares(
     offset: Floats, shift: Floats, count: int, cell: int, size: int
 ) -> tuple[list[NDArray[np.float32]], int, Bools]:
-    """Share of each pixel of both tiles in each cell, for the cells that fit any pair.
-
-    Returns shares (pair, cell, pixel) of either tile, the index of the first such cell, and who
-    fits.
-    """
+    """Return shares (pair, cell, pixel) of either tile's pixels, the first cell, and who fits."""
     first = cell * np.arange(count)[None, :] + shift[:, None]
     lows = first, first - offset[:, None]
     inside = np.all([(low >= -1e-6) & (low + cell <= size + 1e-6) for low in lows], axis=0)

@@ -240,12 +240,10 @@ def _positions(backend: Backend, shift: Array, origin: tuple[int, int]) -> Array
 
 
 def _snapped(backend: Backend, positions: Array) -> Array:
-    """Return positions, those near a whole pixel moved onto it.
-
-    CuPy takes the floor of a position in float32 and its fraction in float64: just below a whole
-    pixel they disagree, and the value is that of the next pixel (60 of 1024² on an H100). 2**-11 is
-    half a step of float32 at 8192 px.
-    """
+    """Return positions, those near a whole pixel moved onto it."""
+    # CuPy takes the floor of a position in float32 and its fraction in float64: just below a whole
+    # pixel they disagree, and the value is that of the next pixel (60 of 1024² on an H100). 2**-11
+    # is half a step of float32 at 8192 px.
     xp = backend.xp
     whole = xp.rint(positions)
     return xp.where(xp.abs(positions - whole) < 2**-11, whole, positions)

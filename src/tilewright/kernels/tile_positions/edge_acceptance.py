@@ -172,10 +172,7 @@ def stage_fits(design: Floats, prior: Floats, offset: Floats) -> Iterator[StageF
 def _from_stage(
     design: Floats, prior: Floats, offset_px: Floats, accepted: Bools
 ) -> tuple[Floats, float]:
-    """Return each overlap's distance from the stage model without it, and the model's spread.
-
-    The influence of an accepted overlap is removed by its leverage.
-    """
+    """Return each overlap's distance from the stage model without it, and the spread."""
     distance = np.zeros(len(offset_px))
     fits = list(stage_fits(design[accepted], prior, offset_px[accepted]))
     for column, fit in enumerate(fits):

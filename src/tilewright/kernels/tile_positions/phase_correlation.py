@@ -171,12 +171,9 @@ def _edge(sigma_px: float) -> int:
 def _surfaces(
     backend: Backend, a: Array, b: Array, reach: float, expected: Floats
 ) -> tuple[Array, Array]:
-    """Correlate filtered strips (n, y, x), half-whitened and plain, at every shift.
-
-    Along the longer axis the strips are rolled along each other; along the shorter one they
-    are padded by zeros, so that within the search window a narrow overlap is not folded onto
-    itself. Half-whitened is the cross-spectrum over the root of its modulus.
-    """
+    """Correlate filtered strips (n, y, x), half-whitened and plain, at every shift."""
+    # Rolled along the longer axis; along the shorter one padded by zeros, so that within the search
+    # window a narrow overlap is not folded onto itself.
     xp = backend.xp
     size = (a.shape[1], a.shape[2])
     farthest = np.abs(np.rint(expected)).max(axis=0, initial=0.0) + math.ceil(reach) + 1
@@ -193,12 +190,9 @@ def _surfaces(
 def _highest_peaks(
     backend: Backend, surface: Array, strip: tuple[int, int], expected: Floats, max_shift: float
 ) -> Ints:
-    """Return the :data:`_PEAKS` highest local maxima near the expected shifts, (n, peaks, 2).
-
-    Only shifts at which the strips (y, x) share enough pixels count. Ties fall to the first in
-    row-major order of values rounded to 5 digits of the maximum; a pair with fewer maxima
-    repeats the expected shift.
-    """
+    """Return the :data:`_PEAKS` highest maxima near the expected shifts, (n, peaks, 2)."""
+    # Only shifts at which the strips share enough pixels count. Ties fall to the first in row-major
+    # order; a pair with fewer maxima repeats the expected shift.
     count, rows, cols = surface.shape
     centre = np.rint(expected).astype(np.int64)
     reach = [min(math.ceil(max_shift), n // 2 - 2) for n in (rows, cols)]

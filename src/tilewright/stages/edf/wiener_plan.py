@@ -154,11 +154,8 @@ def _profiles(
 def _subtract_debris(
     windows: Sequence[NDArray[Any]], model: DebrisModel
 ) -> tuple[DebrisModel, list[NDArray[Any]], list[NDArray[np.bool_]]]:
-    """Subtract the debris of samples; return the model with its final level, and places.
-
-    Twice: the brightest debris hides weaker debris next to it. The places
-    (y // 4, x // 4) are those that debris contaminated.
-    """
+    """Subtract the debris of samples; return the final model, samples, and places of debris."""
+    # Twice: the brightest debris hides weaker debris next to it.
     samples, contaminated = _subtracted(windows, model)
     level = debris_level(samples, model.plane_mask, model.noise, model.pedestal_counts, sharp=True)
     model = replace(model, level_counts=level)

@@ -221,12 +221,9 @@ def measure_tiles(
 
 
 def _pixel_noise(backend: Backend, binned: BinnedTiles) -> float:
-    """Noise of a binned pixel in the tiles that have least of it.
-
-    From differences between neighbours along both axes, so that neither slopes nor straight
-    edges count, and from the 10th percentile of images, so that tissue does not: steps between
-    the blocks of tissue were taken for noise of 877 counts where it was 9.
-    """
+    """Return the noise of a binned pixel in the tiles that have least of it."""
+    # Differences of neighbours along both axes leave out slopes and straight edges, the 10th
+    # percentile of images tissue: its steps were taken for noise of 877 counts where it was 9.
     scatter = []
     for images in binned.images:
         step = images[:, 1:] - images[:, :-1]

@@ -230,10 +230,7 @@ def _check(tiles: TileSource, positions: Positions | None) -> None:
 
 
 def _choose(candidates: dict[str, Candidate], reasons: list[str]) -> str:
-    """Return the flat-field asked for; the plain one where that is fitted and does not help.
-
-    Scores within 5 % are equal.
-    """
+    """Return the method asked for, or "none" where no correction is as good within 5 %."""
     best = next((name for name in candidates if name != "none"), "none")
     fit_score, plain_score = candidates[best].held_out, candidates["none"].held_out
     if best == "file" or fit_score is None or plain_score is None:

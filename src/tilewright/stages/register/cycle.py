@@ -121,10 +121,7 @@ def _estimate(
     max_shift_px: float,
     max_rotation_deg: float,
 ) -> tuple[Transform, str]:
-    """Return the transform with its quality, and why the images do not match.
-
-    The identity if they do not; the reason is empty if they do.
-    """
+    """Return the transform with its quality, and why the images do not match, "" if they do."""
     transform, evidence = estimate_transform(
         backend,
         *views,
@@ -160,10 +157,8 @@ def _numbers(evidence: MatchEvidence) -> dict[str, object]:
 
 
 def _disagreement(quality: Mapping[str, Any]) -> str:
-    """Return by how much blocks disagree although there is a transform; empty if they agree.
-
-    A cycle out of focus by 12 µm has a transform from its coarse structure, 1 to 7 px wrong.
-    """
+    """Return by how much blocks disagree although there is a transform, "" if they agree."""
+    # A cycle out of focus by 12 µm has a transform from its coarse structure, 1 to 7 px wrong.
     after, chance = quality["ncc_after"], quality["ncc_chance"]
     if after > chance:
         return ""

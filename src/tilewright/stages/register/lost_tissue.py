@@ -111,11 +111,8 @@ class LostTissueSearch:
 
 
 def _slopes(backend: Backend, overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
-    """Return the energy of the reference's bright texture and what the moving one shares of it.
-
-    The third map is that energy where the moving one has no pixels, the others are 0 there. All
-    are at the ``sampling`` rows and columns of the part: windows are only summed there.
-    """
+    """Return the reference's texture energy, the moving one's share, and the energy outside it."""
+    # At the ``sampling`` rows and columns of the part: windows are only summed there.
     filters = backend.ndimage
     first, second = overlay.textures
     inside = overlay.inside

@@ -153,11 +153,9 @@ def _sum_cells(
 def _left_as_haze(
     background: NDArray[np.float64], factor: float, haze_counts: tuple[float, float]
 ) -> float:
-    """Return the share of a background that stays in a channel because only its own plane lost it.
-
-    A channel that lost more than its background did lost haze of its stain, or what counts as
-    subtracted too much.
-    """
+    """Return the share of a background that stays because only its own plane lost it."""
+    # A channel that lost more than its background lost haze of its stain, or what counts as
+    # subtracted too much.
     of_channel, of_background = haze_counts[0], factor * haze_counts[1]
     positive = background > 0
     mean = float(background[positive].mean()) if positive.any() else 0.0

@@ -158,10 +158,8 @@ def _plan(
 
 
 def _least_saturated(illumination: Illumination, ceiling: float) -> int:
-    """Return the least counts that raw pixels at the camera's ceiling are corrected to.
-
-    Of all but one in a thousand: a flat-field from a file may have pixels of its own.
-    """
+    """Return the least counts that raw pixels at the camera's ceiling are corrected to."""
+    # Of all but one in a thousand: a flat-field from a file may have pixels of its own.
     light = (ceiling - illumination.dark) / illumination.flat
     return math.floor(float(np.percentile(light, 0.1)) + illumination.pedestal)
 
