@@ -60,18 +60,12 @@ _SPIKE = 4
 
 @dataclass(frozen=True)
 class CameraDefects:
-    """Defective pixels of one camera.
-
-    Attributes
-    ----------
-    pixel : ndarray of int64, shape (m,)
-        Flat indices into a tile (y, x).
-    neighbours : ndarray of int64, shape (m, 8)
-        Flat indices of good neighbours, repeated where there are fewer than eight.
-    """
+    """Defective pixels of one camera."""
 
     pixel: Ints
+    """int64 (m,): flat indices into a tile (y, x)."""
     neighbours: Ints
+    """int64 (m, 8): flat indices of good neighbours, repeated where there are fewer than eight."""
 
     def __len__(self) -> int:
         """Return the number of defective pixels."""
@@ -182,24 +176,17 @@ def _with_neighbours(pixel: Ints, shape: tuple[int, ...]) -> CameraDefects:
 
 @dataclass(frozen=True)
 class EmptyTiles:
-    """Camera offset and dark-field by tiles without tissue.
-
-    Attributes
-    ----------
-    offset_counts, error_counts : float
-        Camera offset and its standard error; the error is infinite where too few tiles are
-        empty.
-    structure_counts : ndarray of float64, shape (y, x)
-        Remainder of empty tiles over offset and glow: stray light and dark current that
-        do not follow the flat-field. Zero on average.
-    glow_counts : float
-        Light of empty tiles: what an error of the flat-field is multiplied by.
-    """
+    """Camera offset and dark-field by tiles without tissue."""
 
     offset_counts: float
     error_counts: float
+    """Camera offset and its standard error; the error is infinite where too few tiles are empty."""
     structure_counts: Floats
+    """float64 (y, x): remainder of empty tiles over offset and glow: stray light and dark current
+    that do not follow the flat-field. Zero on average.
+    """
     glow_counts: float = 0.0
+    """Light of empty tiles: what an error of the flat-field is multiplied by."""
 
 
 def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:

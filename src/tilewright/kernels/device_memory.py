@@ -31,21 +31,14 @@ _ASKED = re.compile(r"allocating ([\d,]+) bytes")
 
 @dataclass(frozen=True)
 class OomHint:
-    """Message when even the smallest unit of work does not fit.
-
-    Attributes
-    ----------
-    rule : str
-        The rule whose memory can be configured.
-    unit : str
-        The smallest unit of work.
-    fix : str
-        What helps besides more memory, as the end of a sentence that begins with "or".
-    """
+    """Message when even the smallest unit of work does not fit."""
 
     rule: str
+    """The rule whose memory can be configured."""
     unit: str
+    """The smallest unit of work."""
     fix: str = ""
+    """What helps besides more memory, as the end of a sentence that begins with "or"."""
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,6 @@ _ENERGY = 0.98
 class Optics:
     """What a widefield PSF is computed from.
 
-    Parameters
-    ----------
-    numerical_aperture : float
-        Of the objective; smaller than the immersion's refractive index.
-    emission_nm : float
-        Wavelength of the emitted light in vacuum.
-    immersion_refractive_index, sample_refractive_index : float
-        Of the medium in front of the lens and of the mounted tissue.
-
     Raises
     ------
     ProcessingError
@@ -45,9 +36,12 @@ class Optics:
     """
 
     numerical_aperture: float
+    """Of the objective; smaller than the immersion's refractive index."""
     emission_nm: float
+    """Wavelength of the emitted light in vacuum."""
     immersion_refractive_index: float
     sample_refractive_index: float
+    """Of the medium in front of the lens and of the mounted tissue."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, float | None]) -> Optics:

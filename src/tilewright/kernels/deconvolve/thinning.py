@@ -38,20 +38,14 @@ class CountModel:
 
     Read noise σ is Poisson noise of σ² / gain² more photons, so that the counts start below
     the camera's offset (Snyder et al., JOSA A 10:1014, 1993).
-
-    Attributes
-    ----------
-    gain_counts_per_photon : float
-        Slope of variance against mean; 0 if the image has no light to measure it.
-    zero_counts : float
-        Where that line meets variance 0.
-    background_counts : float
-        The camera's offset above ``zero_counts``.
     """
 
     gain_counts_per_photon: float
+    """Slope of variance against mean; 0 if the image has no light to measure it."""
     zero_counts: float
+    """Where that line meets variance 0."""
     background_counts: float
+    """The camera's offset above ``zero_counts``."""
 
 
 def measure_camera(
@@ -94,22 +88,16 @@ def measure_camera(
 
 @dataclass(frozen=True)
 class Stopping:
-    """How many iterations, and why.
-
-    Attributes
-    ----------
-    iterations : int
-        The count.
-    criterion : str
-        One sentence for reports.
-    held_out : tuple of float
-        I-divergence per voxel, in photons, of the held-out half at the start of each iteration
-        tried.
-    """
+    """How many iterations, and why."""
 
     iterations: int
+    """The count."""
     criterion: str
+    """One sentence for reports."""
     held_out: tuple[float, ...] = ()
+    """I-divergence per voxel, in photons, of the held-out half at the start of each iteration
+    tried.
+    """
 
 
 def choose_iterations(

@@ -35,25 +35,18 @@ _LEAST_SHARED = 0.15
 
 @dataclass(frozen=True)
 class ChannelModel:
-    """What the filters of a channel depend on.
-
-    Attributes
-    ----------
-    profiles : ndarray of float64, shape (≥ 2 · FINE · (planes - 1) + 1, 129)
-        From :func:`.transfer.transfer_profiles`.
-    plane_mask : ndarray of bool, shape (planes,)
-        Planes to use.
-    power : ndarray of float64, shape (129,)
-        S(q): power of all light of a pixel's column, in counts²; white noise of variance v has
-        the power v.
-    noise_variance : float
-        N, counts².
-    """
+    """What the filters of a channel depend on."""
 
     profiles: Floats
+    """float64 (≥ 2 · FINE · (planes - 1) + 1, 129): from :func:`.transfer.transfer_profiles`."""
     plane_mask: NDArray[np.bool_]
+    """bool (planes,): planes to use."""
     power: Floats
+    """float64 (129,): S(q): power of all light of a pixel's column, in counts²; white noise of
+    variance v has the power v.
+    """
     noise_variance: float
+    """N, counts²."""
 
     @property
     def _band_power(self) -> Floats:

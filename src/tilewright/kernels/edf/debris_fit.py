@@ -41,32 +41,24 @@ Image = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class DebrisModel:
-    """How a channel's bright debris is detected and subtracted.
-
-    Attributes
-    ----------
-    profiles : ndarray of float64, shape (z, radii)
-        From :func:`tilewright.kernels.edf.transfer.transfer_profiles`, at so many radii that light
-        is known 128 px from the axis.
-    plane_mask : ndarray of bool, shape (z,)
-        Planes that count.
-    noise : NoiseModel
-        The camera's.
-    pedestal_counts : float
-        Counts without light.
-    ceiling_counts : float
-        Counts from which on a pixel may be saturated.
-    level_counts : float
-        Counts over the pedestal above which an object is debris, see
-        :func:`tilewright.kernels.edf.bright_debris.debris_level`.
-    """
+    """How a channel's bright debris is detected and subtracted."""
 
     profiles: NDArray[np.float64]
+    """float64 (z, radii): from :func:`tilewright.kernels.edf.transfer.transfer_profiles`, at so
+    many radii that light is known 128 px from the axis.
+    """
     plane_mask: NDArray[np.bool_]
+    """bool (z,): planes that count."""
     noise: NoiseModel
+    """The camera's."""
     pedestal_counts: float
+    """Counts without light."""
     ceiling_counts: float
+    """Counts from which on a pixel may be saturated."""
     level_counts: float
+    """Counts over the pedestal above which an object is debris, see
+    :func:`tilewright.kernels.edf.bright_debris.debris_level`.
+    """
 
 
 def pool(values: NDArray[Any]) -> Image:

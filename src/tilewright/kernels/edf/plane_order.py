@@ -38,28 +38,21 @@ _SURE = 6.0
 
 
 class PlanePairs(NamedTuple):
-    """Sums over samples of a stack of n planes; :func:`add_pairs` adds samples.
-
-    Attributes
-    ----------
-    correlation : float64 (2, n, 2 s + 1, 2 s + 1)
-        Band-passed plane z against plane z + 1 and z + 2, shifted by up to s px.
-    together : float64 (n, n)
-        Products of the band-passed planes, unshifted.
-    power, noise : float64 (n,)
-        Energy of the band, and the part of it that is noise.
-    sharpest : float64 (n,)
-        Number of blocks whose band has the greatest energy in plane z.
-    independent : float
-        Number of independent values behind ``power``.
-    """
+    """Sums over samples of a stack of n planes; :func:`add_pairs` adds samples."""
 
     correlation: Floats
+    """float64 (2, n, 2 s + 1, 2 s + 1): band-passed plane z against plane z + 1 and z + 2, shifted
+    by up to s px.
+    """
     together: Floats
+    """float64 (n, n): products of the band-passed planes, unshifted."""
     power: Floats
     noise: Floats
+    """float64 (n,): energy of the band, and the part of it that is noise."""
     sharpest: Floats
+    """float64 (n,): number of blocks whose band has the greatest energy in plane z."""
     independent: float
+    """Number of independent values behind ``power``."""
 
     @property
     def ends(self) -> tuple[float, float]:

@@ -48,21 +48,20 @@ _UNUSED = 0.02
 
 @dataclass(frozen=True)
 class Filters:
-    """All filters of a channel, as few kernels and how to mix them.
-
-    Attributes
-    ----------
-    kernels : ndarray of float32, shape (usable planes, rank, 65, 65)
-        One quadrant, centre at 0, of kernels that are even in y and x.
-    mixing : ndarray of float32, shape (2 spreads, planes, noise levels, rank)
-        The filter of a bin is the sum of the kernels with these weights.
-    noise : ndarray of float32, shape (2 spreads, planes, noise levels)
-        Variance that a bin's filter leaves of white noise of variance 1.
-    """
+    """All filters of a channel, as few kernels and how to mix them."""
 
     kernels: NDArray[np.float32]
+    """float32 (usable planes, rank, 65, 65): one quadrant, centre at 0, of kernels that are even in
+    y and x.
+    """
     mixing: NDArray[np.float32]
+    """float32 (2 spreads, planes, noise levels, rank): the filter of a bin is the sum of the
+    kernels with these weights.
+    """
     noise: NDArray[np.float32]
+    """float32 (2 spreads, planes, noise levels): variance that a bin's filter leaves of white noise
+    of variance 1.
+    """
 
     @property
     def rank(self) -> int:

@@ -105,28 +105,20 @@ class Posterior:
 
 @dataclass(frozen=True)
 class FlatFit:
-    """Flat-field with its error.
-
-    Attributes
-    ----------
-    posterior : Posterior
-        Coefficients of the log flat-field, then the offset.
-    order : int
-        Largest total degree allowed.
-    differences : Differences
-        Overlap cells under this flat-field.
-    held_out : float
-        Weighted rms relative difference of overlaps held out of the fit; NaN without any.
-    unmodelled : float
-        Relative rms of structure that tiles show and the fit cannot follow, with what the two
-        highest degrees hold, as much as which may lie beyond.
-    """
+    """Flat-field with its error."""
 
     posterior: Posterior
+    """Coefficients of the log flat-field, then the offset."""
     order: int
+    """Largest total degree allowed."""
     differences: Differences
+    """Overlap cells under this flat-field."""
     held_out: float
+    """Weighted rms relative difference of overlaps held out of the fit; NaN without any."""
     unmodelled: float
+    """Relative rms of structure that tiles show and the fit cannot follow, with what the two
+    highest degrees hold, as much as which may lie beyond.
+    """
 
     @property
     def coefficient(self) -> Floats:

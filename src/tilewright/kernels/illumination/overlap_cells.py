@@ -18,23 +18,16 @@ _PAIRS_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class OverlapCells:
-    """Cells that two tiles show; host arrays of length m.
-
-    Attributes
-    ----------
-    edge : ndarray of int64, shape (m,)
-        Index of the tile pair.
-    first, second : ndarray of float64, shape (m,)
-        Mean raw counts of the cell in the first and in the second tile.
-    place_first, place_second : ndarray of float64, shape (m, 2)
-        (y, x) of the cell's centre in each tile; the tile spans -1 to 1.
-    """
+    """Cells that two tiles show; host arrays of length m."""
 
     edge: Ints
+    """int64 (m,): index of the tile pair."""
     first: Floats
     second: Floats
+    """float64 (m,): mean raw counts of the cell in the first and in the second tile."""
     place_first: Floats
     place_second: Floats
+    """float64 (m, 2): (y, x) of the cell's centre in each tile; the tile spans -1 to 1."""
 
     def __len__(self) -> int:
         return len(self.edge)

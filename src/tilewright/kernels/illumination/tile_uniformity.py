@@ -48,21 +48,15 @@ _SIGNIFICANT = 3.0
 
 @dataclass(frozen=True)
 class TileEvidence:
-    """Evidence of tiles if the dark-field is as uneven as assumed.
-
-    Attributes
-    ----------
-    information : InformationForm
-        Flat-field and offset, as if one did not depend on the other.
-    log_evidence : float
-        Logarithm of the evidence, less what regression on ``information`` adds and less a constant.
-    by_offset : ndarray of float64, shape (k,)
-        Change of ``information.vector`` if the offset were one count higher.
-    """
+    """Evidence of tiles if the dark-field is as uneven as assumed."""
 
     information: InformationForm
+    """Flat-field and offset, as if one did not depend on the other."""
     log_evidence: float
+    """Logarithm of the evidence, less what regression on ``information`` adds and less a constant.
+    """
     by_offset: Floats
+    """float64 (k,): change of ``information.vector`` if the offset were one count higher."""
 
 
 def tile_evidence(images: Floats, mean: Floats, order: int) -> list[TileEvidence]:

@@ -27,30 +27,22 @@ LEAST_PX = 12
 
 @dataclass(frozen=True)
 class StripAgreement:
-    """How two strips (y, x) of one place agree.
-
-    Attributes
-    ----------
-    ncc, ncc_here : float
-        Correlation of the textures at the best shift within ``REACH_PX``, and at none.
-    expected : float
-        What noise would leave of it if both showed the same; 0 where there is only noise.
-    power : float
-        Variance of the weaker texture, in root counts squared.
-    shift_px : tuple of float
-        (y, x) by which the second strip is displaced against the first.
-    log_ratio, light : ndarray of float64, shape (n,)
-        Log of the brightness of the first over the second, and the mean of both in counts, of each
-        cell with light.
-    """
+    """How two strips (y, x) of one place agree."""
 
     ncc: float
     ncc_here: float
+    """Correlation of the textures at the best shift within ``REACH_PX``, and at none."""
     expected: float
+    """What noise would leave of it if both showed the same; 0 where there is only noise."""
     power: float
+    """Variance of the weaker texture, in root counts squared."""
     shift_px: tuple[float, float]
+    """(y, x) by which the second strip is displaced against the first."""
     log_ratio: Floats
     light: Floats
+    """float64 (n,): log of the brightness of the first over the second, and the mean of both in
+    counts, of each cell with light.
+    """
 
 
 def compare_strips(

@@ -66,27 +66,20 @@ _LEAST_SCORE = 0.05
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Measured edges, of all directions together.
-
-    Attributes
-    ----------
-    pairs : ndarray of int64, shape (m, 2)
-    displacement_px : ndarray of float64, shape (m, 2)
-        ``position(b) - position(a)``, (y, x).
-    sigma_px : ndarray of float64, shape (m, 2)
-        Standard error that correlation claims; right up to a common factor.
-    score : ndarray of float64, shape (m,)
-        NCC of the filtered strips.
-    false_match_probability : ndarray of float64, shape (m,)
-        Probability that strips without a common signal show such a score, 1 where the peak
-        has a rival of its own height or lies outside the search window.
-    """
+    """Measured edges, of all directions together."""
 
     pairs: Ints
+    """int64 (m, 2)."""
     displacement_px: Floats
+    """float64 (m, 2): ``position(b) - position(a)``, (y, x)."""
     sigma_px: Floats
+    """float64 (m, 2): standard error that correlation claims; right up to a common factor."""
     score: Floats
+    """float64 (m,): NCC of the filtered strips."""
     false_match_probability: Floats
+    """float64 (m,): probability that strips without a common signal show such a score, 1 where the
+    peak has a rival of its own height or lies outside the search window.
+    """
 
 
 def in_memory(shape: tuple[int, ...]) -> Strips:

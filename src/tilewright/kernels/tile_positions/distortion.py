@@ -29,24 +29,18 @@ _DEGREE = 7
 
 @dataclass(frozen=True)
 class Distortion:
-    """Lens distortion of tiles.
-
-    Attributes
-    ----------
-    radial_px, decentring_y_px, decentring_x_px : float
-        Brown's terms in px at the distance of a corner.
-    shape : tuple of int
-        (y, x) of a tile.
-    meeting : tuple of float
-        Lines (y, x) along which tiles meet, the middles of their overlaps, as a part of the way
-        from the middle of a tile to its border.
-    """
+    """Lens distortion of tiles."""
 
     radial_px: float
     decentring_y_px: float
     decentring_x_px: float
+    """Brown's terms in px at the distance of a corner."""
     shape: tuple[int, int]
+    """(y, x) of a tile."""
     meeting: tuple[float, float] = (1.0, 1.0)
+    """Lines (y, x) along which tiles meet, the middles of their overlaps, as a part of the way from
+    the middle of a tile to its border.
+    """
 
     def with_terms(self, terms_px: Floats) -> Distortion:
         """Return a field of the same tiles with other terms (3,)."""

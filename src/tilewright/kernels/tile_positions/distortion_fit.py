@@ -58,54 +58,37 @@ LEAST_CORNER_PX = 0.2
 
 @dataclass(frozen=True)
 class Blocks:
-    """Displacements of n blocks along overlaps.
-
-    Attributes
-    ----------
-    overlap : ndarray of int64, shape (n,)
-        Overlap of each block.
-    place_px : ndarray of float64, shape (n, 2)
-        Middle of the block's structure in tile b, (y, x).
-    displacement_px : ndarray of float64, shape (n, 2)
-        Pixel in tile a less pixel in tile b of what both show.
-    precision : ndarray of float64, shape (n, 2)
-        Inverse variance that correlation claims, right up to a common factor.
-    """
+    """Displacements of n blocks along overlaps."""
 
     overlap: Ints
+    """int64 (n,): overlap of each block."""
     place_px: Floats
+    """float64 (n, 2): middle of the block's structure in tile b, (y, x)."""
     displacement_px: Floats
+    """float64 (n, 2): pixel in tile a less pixel in tile b of what both show."""
     precision: Floats
+    """float64 (n, 2): inverse variance that correlation claims, right up to a common factor."""
 
 
 @dataclass(frozen=True)
 class DistortionFit:
-    """A field, and its test on held-out overlaps.
-
-    Attributes
-    ----------
-    distortion : Distortion
-        As all overlaps have it.
-    terms_sigma_px : ndarray of float64, shape (3,)
-        Standard errors of its terms.
-    held_out_z : tuple of float
-        Standard errors by which the field of one half of the overlaps explains the other half.
-    held_out_px : tuple of float
-        Root mean square, per axis, of held-out blocks about their overlap's mean, without and
-        with the field of the other half.
-    overlaps, blocks : int
-        How many were measured.
-    used : bool
-        Whether tiles are corrected by it.
-    """
+    """A field, and its test on held-out overlaps."""
 
     distortion: Distortion
+    """As all overlaps have it."""
     terms_sigma_px: Floats
+    """float64 (3,): standard errors of its terms."""
     held_out_z: tuple[float, float]
+    """Standard errors by which the field of one half of the overlaps explains the other half."""
     held_out_px: tuple[float, float]
+    """Root mean square, per axis, of held-out blocks about their overlap's mean, without and with
+    the field of the other half.
+    """
     overlaps: int
     blocks: int
+    """How many were measured."""
     used: bool
+    """Whether tiles are corrected by it."""
 
     def refined(self, residual: DistortionFit) -> DistortionFit:
         """Return this fit with the field added that strips show after its correction."""

@@ -35,31 +35,24 @@ _NARROW_PX, _NARROW_PASSES, _PASSES = 24, 6, 2
 
 
 class StripShifts(NamedTuple):
-    """Shifts of n pairs of strips by correlation.
-
-    Attributes
-    ----------
-    shift_px : ndarray of float64, shape (n, 2)
-        (y, x) such that ``a[p + shift] == b[p]``.
-    score : ndarray of float64, shape (n,)
-        NCC of the filtered strips at the best shift; 0 where it is unknown.
-    second : ndarray of float64, shape (n,)
-        NCC of the best rival peak.
-    curvature : ndarray of float64, shape (n, 2)
-        Minus the second derivative (y, x) of the normalised correlation at its peak, px⁻².
-    pixels : ndarray of float64, shape (n,)
-        Number of pixels that overlap at the shift.
-    false_match_probability : ndarray of float64, shape (n,)
-        Probability that strips without a common signal reach the score anywhere in the search
-        window; see :mod:`tilewright.kernels.tile_positions.false_match`.
-    """
+    """Shifts of n pairs of strips by correlation."""
 
     shift_px: Floats
+    """float64 (n, 2): (y, x) such that ``a[p + shift] == b[p]``."""
     score: Floats
+    """float64 (n,): NCC of the filtered strips at the best shift; 0 where it is unknown."""
     second: Floats
+    """float64 (n,): NCC of the best rival peak."""
     curvature: Floats
+    """float64 (n, 2): minus the second derivative (y, x) of the normalised correlation at its peak,
+    px⁻².
+    """
     pixels: Floats
+    """float64 (n,): number of pixels that overlap at the shift."""
     false_match_probability: Floats
+    """float64 (n,): probability that strips without a common signal reach the score anywhere in the
+    search window; see :mod:`tilewright.kernels.tile_positions.false_match`.
+    """
 
 
 def correlate_strips(

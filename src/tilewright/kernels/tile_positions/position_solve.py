@@ -32,31 +32,22 @@ _ROUNDS = 12
 
 @dataclass(frozen=True)
 class Solution:
-    """Positions of n tiles and the m edges behind them.
-
-    Attributes
-    ----------
-    position_px : ndarray of float64, shape (n, 2)
-        (y, x), with the smallest y and the smallest x at 0.
-    sigma_px : ndarray of float64, shape (n,)
-        Standard error per axis relative to the mean of component 0 (of the whole grid where no
-        two tiles are tied).
-    component : ndarray of int64, shape (n,)
-        Connected component by accepted edges, 0 the largest, ties to the lowest tile.
-    accepted : ndarray of bool, shape (m,)
-        Edges that were used.
-    false_match_probability : ndarray of float64, shape (m,)
-        Probability that the displacement is false.
-    residual_px : ndarray of float64, shape (m,)
-        Length of displacement minus difference of positions.
-    """
+    """Positions of n tiles and the m edges behind them."""
 
     position_px: Floats
+    """float64 (n, 2): (y, x), with the smallest y and the smallest x at 0."""
     sigma_px: Floats
+    """float64 (n,): standard error per axis relative to the mean of component 0 (of the whole grid
+    where no two tiles are tied).
+    """
     component: Ints
+    """int64 (n,): connected component by accepted edges, 0 the largest, ties to the lowest tile."""
     accepted: Bools
+    """bool (m,): edges that were used."""
     false_match_probability: Floats
+    """float64 (m,): probability that the displacement is false."""
     residual_px: Floats
+    """float64 (m,): length of displacement minus difference of positions."""
 
 
 def connected_components(count: int, pairs: Ints) -> Ints:

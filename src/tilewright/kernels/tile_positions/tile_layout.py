@@ -23,24 +23,18 @@ _CLEAR, _ALIKE = 0.2, 0.03
 
 @dataclass(frozen=True)
 class LayoutScore:
-    """How well a layout fits.
-
-    Attributes
-    ----------
-    name : str
-        One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`.
-    row, col : ndarray of int64, shape (n,)
-        Place of each tile, in order of acquisition.
-    score : float
-        Mean over the overlaps of the NCC above that of the best rival peak, estimated from the
-        most textured overlaps of each direction; chance gives less than 0.05, neighbours in
-        tissue 0.3 to 0.9.
-    """
+    """How well a layout fits."""
 
     name: str
+    """One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`."""
     row: Ints
     col: Ints
+    """int64 (n,): place of each tile, in order of acquisition."""
     score: float
+    """Mean over the overlaps of the NCC above that of the best rival peak, estimated from the most
+    textured overlaps of each direction; chance gives less than 0.05, neighbours in tissue 0.3 to
+    0.9.
+    """
 
 
 @dataclass(frozen=True)

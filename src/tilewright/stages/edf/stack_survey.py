@@ -34,24 +34,16 @@ _GAP_PX = 5
 
 @dataclass(frozen=True)
 class StackSurvey:
-    """Damaged planes, noise and focus of a stack.
-
-    Attributes
-    ----------
-    damaged : list of DamagedPlane
-        Damaged planes, and why.
-    plane_mask : ndarray of bool, shape (z,)
-        Planes to use.
-    noise : NoiseModel
-        Of the usable planes.
-    focus_ends : tuple of float
-        Share of what is in focus anywhere that is sharpest in the first and in the last plane.
-    """
+    """Damaged planes, noise and focus of a stack."""
 
     damaged: list[DamagedPlane]
+    """Damaged planes, and why."""
     plane_mask: NDArray[np.bool_]
+    """bool (z,): planes to use."""
     noise: NoiseModel
+    """Of the usable planes."""
     focus_ends: tuple[float, float]
+    """Share of what is in focus anywhere that is sharpest in the first and in the last plane."""
 
     @property
     def record(self) -> dict[str, Any]:

@@ -40,33 +40,22 @@ _INNER = (slice(DEBRIS_REACH_PX, -DEBRIS_REACH_PX),) * 2
 
 @dataclass(frozen=True)
 class WienerPlan:
-    """What all windows of a mosaic share.
-
-    Attributes
-    ----------
-    channel : ChannelModel
-        Optics, usable planes, power and noise.
-    filters : Filters
-        Made of it.
-    noise : NoiseModel
-        The camera's.
-    pedestal_counts : float
-        Counts without light.
-    haze_share : float
-        Share of the plane's background that no plane focuses.
-    resolution_px : float or None
-        Of the sample windows, see :func:`tilewright.kernels.edf.resolution.plane_resolution_px`.
-    debris : DebrisModel
-        How bright debris is detected and subtracted.
-    """
+    """What all windows of a mosaic share."""
 
     channel: ChannelModel
+    """Optics, usable planes, power and noise."""
     filters: Filters
+    """Made of it."""
     noise: NoiseModel
+    """The camera's."""
     pedestal_counts: float
+    """Counts without light."""
     haze_share: float
+    """Share of the plane's background that no plane focuses."""
     resolution_px: float | None
+    """Of the sample windows, see :func:`tilewright.kernels.edf.resolution.plane_resolution_px`."""
     debris: DebrisModel
+    """How bright debris is detected and subtracted."""
 
     @property
     def record(self) -> dict[str, Any]:

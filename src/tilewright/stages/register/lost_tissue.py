@@ -44,22 +44,15 @@ _MAP_PX = 2048
 
 @dataclass(frozen=True)
 class LostTissue:
-    """Tissue that a cycle has lost.
-
-    Attributes
-    ----------
-    share : float or None
-        Of the reference's tissue inside the cycle's mosaic; None where there is none.
-    outside : float or None
-        Share of the reference's tissue outside the cycle's mosaic; None likewise.
-    y_px, x_px : float
-        Where most is lost, in the reference's frame.
-    """
+    """Tissue that a cycle has lost."""
 
     share: float | None
+    """Of the reference's tissue inside the cycle's mosaic; None where there is none."""
     outside: float | None
+    """Share of the reference's tissue outside the cycle's mosaic; None likewise."""
     y_px: float = 0.0
     x_px: float = 0.0
+    """Where most is lost, in the reference's frame."""
 
 
 class LostTissueSearch:

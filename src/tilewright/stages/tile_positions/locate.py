@@ -54,20 +54,14 @@ _OOM_HINT = OomHint("tile_positions", "the strips that its filter and hot pixels
 
 @dataclass(frozen=True)
 class LocatedTiles:
-    """Positions, edges, and the filter and distortion behind them.
-
-    Attributes
-    ----------
-    sigma_px : float
-        Width of the LoG used.
-    distortion : DistortionFit or None
-        Lens distortion by the overlaps; None where they do not show it, or it is not estimated.
-    """
+    """Positions, edges, and the filter and distortion behind them."""
 
     positions: Positions
     edges: Edges
     sigma_px: float
+    """Width of the LoG used."""
     distortion: DistortionFit | None = None
+    """Lens distortion by the overlaps; None where they do not show it, or it is not estimated."""
 
     @property
     def yx_px(self) -> NDArray[np.float64]:
