@@ -18,6 +18,8 @@ class Seam(NamedTuple):
 
 #: Widths of the windows whose means are compared across a border.
 _WINDOWS_PX = (1, 2, 4, 8, 16, 32, 64)
+#: Reach of the first ring around an object: three times the resolution.
+_RING_PX = 6
 
 
 def seam_reach_px(gap_px: int) -> int | None:
@@ -106,16 +108,15 @@ def _coherent(steps: Floats, off_border: Bools) -> Floats:
     return common
 
 
-def ringing_depth(backend: Backend, image: Any, reference: Any, *, ring_px: int = 6) -> float:
+def ringing_depth(backend: Backend, image: Any, reference: Any) -> float:
     """Return the depth of the dark ring that deconvolution drew around bright objects.
 
     ``image`` (y, x) has pedestal 0; ``reference`` is the raw plane, which only says where the
     bright objects are (over half way from its median to its 99.5th percentile) and what their
     surroundings looked like. Over the mean profile against the distance to the objects' edge: how
-    far the darkest shell within ``ring_px`` outside lies below the shells at 1 to 2 ``ring_px``, as
-    a share of the objects' contrast, less the same number of the reference. ``ring_px``: three
-    times the resolution, the reach of the first ring. ``nan`` where nothing is bright, or is in one
-    image only.
+    far the darkest shell within 6 px outside lies below the shells at 7 to 12 px, as a share of the
+    objects' contrast, less the same number of the reference. ``nan`` where nothing is bright, or is
+    in one image only.
     """
     xp, ndimage = backend.xp, backend.ndimage
     plane, raw = backend.asarray(image), backend.asarray(reference)
@@ -125,23 +126,21 @@ def ringing_depth(backend: Backend, image: Any, reference: Any, *, ring_px: int 
     if not bool(bright.any()):
         return float("nan")
     shells = [ndimage.distance_transform_edt(where).astype(np.int32) for where in (~bright, bright)]
-    counts = [_shell_sums(backend, shell, None, ring_px) for shell in shells]
+    counts = [_shell_sums(backend, shell, None) for shell in shells]
     depth, depth_raw = (
-        _depth(
-            *(_shell_sums(backend, s, v, ring_px) / n for s, n in zip(shells, counts, strict=True))
-        )
+        _depth(*(_shell_sums(backend, s, v) / n for s, n in zip(shells, counts, strict=True)))
         for v in (plane, raw)
     )
     return float(np.maximum(depth - depth_raw, 0.0))
 
 
-def _shell_sums(backend: Backend, shell: Array, values: Array | None, ring_px: int) -> Floats:
+def _shell_sums(backend: Backend, shell: Array, values: Array | None) -> Floats:
     """Return sums over the shells 1 … ring and, last, over ring+1 … 2 ring (or the core)."""
-    index = backend.xp.clip(shell, 0, 2 * ring_px + 1).ravel()
+    index = backend.xp.clip(shell, 0, 2 * _RING_PX + 1).ravel()
     weights = None if values is None else values.ravel()
-    sums = backend.xp.bincount(index, weights=weights, minlength=2 * ring_px + 2)
+    sums = backend.xp.bincount(index, weights=weights, minlength=2 * _RING_PX + 2)
     host = backend.to_numpy(sums).astype(np.float64)
-    return np.append(host[1 : ring_px + 1], host[ring_px + 1 : 2 * ring_px + 1].sum())
+    return np.append(host[1 : _RING_PX + 1], host[_RING_PX + 1 : 2 * _RING_PX + 1].sum())
 
 
 def _depth(outside: Floats, inside: Floats) -> float:

@@ -49,6 +49,11 @@ class ChannelModel:
     """N, counts²."""
 
     @property
+    def transfer(self) -> Floats:
+        """What each usable plane shows of light at each fine depth: (planes, depths, radii)."""
+        return plane_transfer(self.profiles, len(self.plane_mask))[self.plane_mask]
+
+    @property
     def _band_power(self) -> Floats:
         """Focus energy of the light in each ring."""
         narrow = np.exp(-2 * np.square(np.pi * BAND_SIGMA_PX * RADII))
@@ -59,8 +64,7 @@ class ChannelModel:
     @property
     def mean_energy(self) -> float:
         """Focus energy (counts²) of the light, summed over the usable planes."""
-        transfer = plane_transfer(self.profiles, len(self.plane_mask))[self.plane_mask]
-        return float(np.square(transfer).sum(axis=0).mean(axis=0) @ self._band_power)
+        return float(np.square(self.transfer).sum(axis=0).mean(axis=0) @ self._band_power)
 
     @property
     def sheet_spread(self) -> float:

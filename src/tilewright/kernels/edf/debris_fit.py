@@ -7,7 +7,6 @@ J. 79:745, 1974) on the planes and pixels that are not saturated. The fit is as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.kernels.backend import cells, fast_len
-from tilewright.kernels.edf.transfer import FINE, profile_at
+from tilewright.kernels.edf.transfer import FINE, transfer_between
 from tilewright.kernels.noise import NoiseModel
 
 #: Side of the cells whose means the fit works on.
@@ -154,7 +153,12 @@ class _Imaging:
         self._size = size
         # Light that is cut off by the window's border shall not come in again on the other side.
         self._shape = [fast_len(n + REACH) for n in size]
-        self._transfer = _depth_transfer(model.profiles, self.planes, self.depths, self._shape)
+        y, x = np.fft.fftfreq(self._shape[0]), np.fft.rfftfreq(self._shape[1])
+        # Cells are means, and so are the sources: points between them would ring.
+        mean = np.square(np.outer(np.sinc(y), np.sinc(x)))
+        self._transfer = transfer_between(
+            model.profiles, self.planes, self.depths, self._shape, POOL_PX, mean
+        )
 
     def pad(self, values: NDArray[Any], **how: Any) -> NDArray[Any]:
         """Return an image (y, x) grown to the size of the transforms."""
@@ -205,23 +209,6 @@ def _tissue(light: Image, on_support: NDArray[np.bool_]) -> Image:
     around = ndimage.gaussian_filter(light * ~on_support, (0, _NEAR, _NEAR), truncate=6.0)
     tissue: Image = np.where(on_support, np.minimum(around / np.maximum(known, 1e-6), light), light)
     return tissue
-
-
-def _depth_transfer(
-    profiles: NDArray[np.float64],
-    planes: NDArray[np.intp],
-    depths: NDArray[np.int64],
-    shape: Sequence[int],
-) -> NDArray[np.float32]:
-    """Return what planes show of light at depths: (planes, depths, y, x // 2 + 1), on cells."""
-    y, x = np.fft.fftfreq(shape[0]), np.fft.rfftfreq(shape[1])
-    radius = np.hypot(y[:, None], x) / POOL_PX
-    steps = np.arange(planes[0] - depths[-1], planes[-1] - depths[0] + 1)
-    transfer = np.stack([profile_at(profiles, FINE * int(n), radius) for n in steps])
-    # Cells are means, and so are the sources: points between them would ring.
-    transfer *= np.square(np.outer(np.sinc(y), np.sinc(x)))
-    joint: NDArray[np.float32] = transfer.astype(np.float32)[planes[:, None] - depths - steps[0]]
-    return joint
 
 
 def _real_einsum(

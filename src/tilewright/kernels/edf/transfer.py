@@ -5,6 +5,7 @@ Optics are taken as real and round: a measured PSF is averaged around its axis.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,39 @@ def plane_transfer(profiles: Floats, planes: int) -> Floats:
     depth = np.arange(-beyond, FINE * (planes - 1) + beyond + 1)
     transfer: Floats = profiles[middle + FINE * np.arange(planes)[:, None] - depth]
     return transfer
+
+
+def transfer_between(
+    profiles: Floats,
+    planes: NDArray[np.int64],
+    depths: NDArray[np.int64],
+    shape: Sequence[int],
+    pixel_px: int,
+    taper: Floats | float = 1.0,
+) -> NDArray[np.float32]:
+    """Return what planes show of light at depths, on pixels of ``pixel_px``.
+
+    Parameters
+    ----------
+    profiles : ndarray of float64, shape (z, radii)
+        From :func:`transfer_profiles`.
+    planes, depths : ndarray of int64
+        Consecutive depths in planes of the stack.
+    shape : sequence of int
+        (y, x) of the image in such pixels.
+    taper : ndarray of float64, shape (y, x // 2 + 1), or float
+        By what the transfer is multiplied.
+
+    Returns
+    -------
+    ndarray of float32, shape (planes, depths, y, x // 2 + 1)
+    """
+    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / pixel_px
+    steps = np.arange(planes[0] - depths[-1], planes[-1] - depths[0] + 1)
+    transfer = np.stack([profile_at(profiles, FINE * int(n), radius) for n in steps])
+    transfer *= taper
+    joint: NDArray[np.float32] = transfer.astype(np.float32)[planes[:, None] - depths - steps[0]]
+    return joint
 
 
 def psf_planes(planes: int, z_step_um: float) -> int:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Backend, Floats, fast_len
 from tilewright.kernels.edf.channel_model import ChannelModel
-from tilewright.kernels.edf.transfer import FINE, RADII, plane_transfer
+from tilewright.kernels.edf.transfer import FINE, RADII
 
 #: Reach of the filters, and where they begin to fade. Tiles need a halo of it.
 REACH_PX = 64
@@ -135,7 +135,7 @@ def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
 def _bins(channel: ChannelModel, spread: float) -> Floats:
     """Return the filters (planes × noise levels, radii, usable planes) of one spread in depth."""
     planes = len(channel.plane_mask)
-    transfer = np.moveaxis(plane_transfer(channel.profiles, planes)[channel.plane_mask], 2, 0)
+    transfer = np.moveaxis(channel.transfer, 2, 0)
     last = FINE * (planes - 1)
     beyond = len(channel.profiles) // 2 - last
     depth = np.arange(-beyond, last + beyond + 1) / FINE
@@ -160,9 +160,7 @@ def _bins(channel: ChannelModel, spread: float) -> Floats:
 
 def _error_root(channel: ChannelModel) -> Floats:
     """Return L' (radii, z, z), L L' the usable planes' covariance: a filter's error is L'w."""
-    transfer = np.moveaxis(
-        plane_transfer(channel.profiles, len(channel.plane_mask))[channel.plane_mask], 2, 0
-    )
+    transfer = np.moveaxis(channel.transfer, 2, 0)
     light = transfer @ np.moveaxis(transfer, 1, 2) / transfer.shape[2]
     noise = channel.noise_variance / channel.power
     light += (noise + _MODEL_ERROR)[:, None, None] * np.eye(light.shape[1])

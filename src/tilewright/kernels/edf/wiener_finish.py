@@ -18,7 +18,7 @@ from scipy import ndimage as host_ndimage
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.edf.channel_model import ChannelModel
 from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
-from tilewright.kernels.edf.transfer import FINE, profile_at
+from tilewright.kernels.edf.transfer import transfer_between
 from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerProjection
 from tilewright.kernels.pooling import downsample_mean, mean_2x2, upsample_linear
 
@@ -275,7 +275,8 @@ def _coarse_planes(
     """Yield each usable plane of light and of background (both by ``spectra``), and its counts."""
     backend = maps.backend
     shape = tuple(n // BACKGROUND_PX for n in maps.window)
-    transfer = _coarse_transfer(channel, (shape[0], shape[1]))
+    depths = np.arange(len(channel.plane_mask))
+    transfer = transfer_between(channel.profiles, depths, depths, shape, BACKGROUND_PX)
     for z in maps.planes:
         of_plane = backend.asarray(transfer[z][maps.planes])
         light, background = (
@@ -307,14 +308,3 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     ramps = ((explained, _EXPLAINED), (haze, (_TISSUE_SHARE, _HAZE_SHARE)), (known, _KNOWN))
     shares = (min(max((v - low) / (high - low), 0.0), 1.0) for v, (low, high) in ramps)
     return round(float(math.prod(shares)), 2)
-
-
-def _coarse_transfer(channel: ChannelModel, shape: tuple[int, int]) -> NDArray[np.float32]:
-    """Return what planes show of light at planes: (plane, depth, y, x // 2 + 1), coarse pixels."""
-    planes = len(channel.plane_mask)
-    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / BACKGROUND_PX
-    steps = range(FINE * (1 - planes), FINE * planes, FINE)
-    transfer = np.stack([profile_at(channel.profiles, step, radius) for step in steps])
-    index = planes - 1 + np.arange(planes)[:, None] - np.arange(planes)
-    joint: NDArray[np.float32] = transfer.astype(np.float32)[index]
-    return joint

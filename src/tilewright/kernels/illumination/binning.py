@@ -12,8 +12,6 @@ def bin_tile(backend: Backend, raw: Array, factor: int) -> tuple[Array, Array]:
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace to compute with.
     raw : array, shape (y, x)
         Raw counts; host or device.
     factor : int
@@ -38,8 +36,6 @@ def enlarge(backend: Backend, field: Array, shape_px: tuple[int, int], factor: i
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace to compute with.
     field : array of float32, shape (h, w)
         Values at the centres of blocks.
     shape_px : tuple of int

@@ -167,10 +167,6 @@ def fit_flat(
     free : bool
         Fit the offset too. Else it is fixed, and the rest fitted once more with its error on it
         where that is more than 1 % of it: what this changes is in the error of the flat-field.
-
-    Returns
-    -------
-    FlatFit
     """
     offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS) if free else _GIVEN_COUNTS
     even = np.append(np.zeros(len(degrees(MAX_ORDER))), offset_counts)

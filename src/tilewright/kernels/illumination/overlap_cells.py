@@ -110,8 +110,6 @@ def measure_cells(
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     images : array of float32, shape (n, h, w)
         Tiles binned by ``factor`` (:func:`tilewright.kernels.illumination.binning.bin_tile`).
     valid : array of bool, shape (n, h, w), or None

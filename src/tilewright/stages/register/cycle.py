@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,9 +102,10 @@ def register(
             raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
     reach = float(max(*views[0].shape, *views[1].shape))
     reach = reach if max_shift_px is None else max_shift_px
-    transform, failure = _estimate(backend, views, block_px, reach, max_rotation_deg)
+    pair = _Pair(backend, *views, block_px, reach, max_rotation_deg)
+    transform, failure = _estimate(pair)
     if failure and not allow_unregistered:
-        negative, _ = _overlay(backend, *views, reach, max_rotation_deg, -1.0)
+        negative, _ = _overlay(pair, -1.0)
         advice = _NEGATIVE if negative.score > _CLEAR_OVERLAY * negative.chance else _UNLIKE
         raise MismatchError(
             f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
@@ -114,25 +115,28 @@ def register(
     return transform
 
 
-def _estimate(
-    backend: Backend,
-    views: tuple[PlaneView, PlaneView],
-    block_px: int,
-    max_shift_px: float,
-    max_rotation_deg: float,
-) -> tuple[Transform, str]:
+class _Pair(NamedTuple):
+    """Two images, and how they are registered; parameters as in :func:`register`."""
+
+    backend: Backend
+    reference: PlaneView
+    moving: PlaneView
+    block_px: int
+    max_shift_px: float
+    max_rotation_deg: float
+
+    def measure(self, transform: Transform, job: Pass, name: str) -> BlockGrid:
+        """Measure the shifts of blocks that are left under a transform."""
+        return measure_blocks(self.backend, self.reference, self.moving, transform, job, name)
+
+
+def _estimate(pair: _Pair) -> tuple[Transform, str]:
     """Return the transform with its quality, and why the images do not match, "" if they do."""
-    transform, evidence = estimate_transform(
-        backend,
-        *views,
-        block_px=block_px,
-        max_shift_px=max_shift_px,
-        max_rotation_deg=max_rotation_deg,
-    )
+    transform, evidence = _estimate_transform(pair)
     numbers = _numbers(evidence)
     failure = "" if evidence.matches else evidence.sentence()
     if evidence.matches:
-        quality = numbers | {"registered": True} | assess(backend, *views, transform, block_px)
+        quality = numbers | {"registered": True} | assess(pair, transform)
         transform = dataclasses.replace(transform, quality=quality)
         failure = _disagreement(quality)
     if failure:
@@ -168,9 +172,7 @@ def _disagreement(quality: Mapping[str, Any]) -> str:
     )
 
 
-def assess(
-    backend: Backend, reference: PlaneView, moving: PlaneView, transform: Transform, block_px: int
-) -> dict[str, object]:
+def assess(pair: _Pair, transform: Transform) -> dict[str, object]:
     """Measure a transform with blocks displaced by half from those that made it.
 
     Returns
@@ -179,13 +181,12 @@ def assess(
         ``ncc_after``, ``ncc_chance`` (98 % of blocks of other places lie below),
         ``rotation_deg``, and ``shift_px`` (y, x at the centre).
     """
-    step = block_px // 4
-    job = Pass(2, step, 0, step // 2)
-    after = measure_blocks(backend, reference, moving, transform, job, "quality")
+    step = pair.block_px // 4
+    after = pair.measure(transform, Pass(2, step, 0, step // 2), "quality")
     both = after.on_tissue.all(axis=1)
     weight = np.sqrt(after.blocks.energy.prod(axis=1)) * both
     weight /= max(weight.sum(), 1e-12)
-    centre = (np.array([reference.shape], np.float64) - 1) / 2
+    centre = (np.array([pair.reference.shape], np.float64) - 1) / 2
     shift = (transform.points(centre) - centre)[0]
     linear = transform.affine[:, :2]
     numbers = {
@@ -231,33 +232,18 @@ class MatchEvidence:
         )
 
 
-def estimate_transform(
-    backend: Backend,
-    reference: PlaneView,
-    moving: PlaneView,
-    *,
-    block_px: int,
-    max_shift_px: float,
-    max_rotation_deg: float,
-) -> tuple[Transform, MatchEvidence]:
-    """Estimate the transform between two views.
-
-    Rotation and shift come from overviews; the affine map and a first field from correlation of
-    blocks of overviews and then of twice ``block_px``; the field from Gauss-Newton steps on
-    blocks of four thirds of ``block_px`` and of ``block_px``. Parameters as in
-    :func:`tilewright.stages.register.cycle.register`; the transform means nothing unless the
-    evidence matches.
-    """
-    transform, coarse, factor = _coarse_transform(
-        backend, reference, moving, max_shift_px, max_rotation_deg
-    )
+def _estimate_transform(pair: _Pair) -> tuple[Transform, MatchEvidence]:
+    """Estimate the transform; it means nothing unless the evidence matches."""
+    # Rotation and shift from overviews; the affine map and a first field from correlation of blocks
+    # of overviews and then of twice block_px; the field from Gauss-Newton steps on smaller blocks.
+    transform, coarse, factor = _coarse_transform(pair)
     passes = [Pass(factor, 32, 12)]
-    while factor // 4 > 2 and factor // 4 >= reference.factor:
+    while factor // 4 > 2 and factor // 4 >= pair.reference.factor:
         factor //= 4
         passes.append(Pass(factor, 32, 8))
-    passes.append(Pass(2, block_px // 2, block_px // 6))
+    passes.append(Pass(2, pair.block_px // 2, pair.block_px // 6))
     for job in passes:
-        grid = measure_blocks(backend, reference, moving, transform, job, f"search 1/{job.factor}")
+        grid = pair.measure(transform, job, f"search 1/{job.factor}")
         precision = _significant(grid)
         targets = transform.points(grid.centres_px) + grid.blocks.shift_px
         accepted = np.zeros(len(precision), bool)
@@ -265,39 +251,27 @@ def estimate_transform(
             affine, _ = fit_affine(grid.centres_px, targets, precision)
             transform, accepted = _with_field(affine, grid, targets, precision)
     evidence = _evidence(coarse, grid, accepted)
-    for step in (block_px // 3, block_px // 4):
-        grid = measure_blocks(backend, reference, moving, transform, Pass(2, step), "field")
+    for step in (pair.block_px // 3, pair.block_px // 4):
+        grid = pair.measure(transform, Pass(2, step), "field")
         targets = transform.points(grid.centres_px) + grid.blocks.shift_px
         precision = 1 / grid.blocks.variance_px2
         transform, _ = _with_field(transform.affine, grid, targets, precision)
     return transform, evidence
 
 
-def _coarse_transform(
-    backend: Backend,
-    reference: PlaneView,
-    moving: PlaneView,
-    max_shift_px: float,
-    max_rotation_deg: float,
-) -> tuple[Transform, CoarseAlignment, int]:
+def _coarse_transform(pair: _Pair) -> tuple[Transform, CoarseAlignment, int]:
     """Return the first transform, the alignment behind it, and its binning."""
-    coarse, factor = _overlay(backend, reference, moving, max_shift_px, max_rotation_deg, 1.0)
-    affine = rotation_about_centre(reference.size(factor), coarse.angle_deg)
+    coarse, factor = _overlay(pair, 1.0)
+    affine = rotation_about_centre(pair.reference.size(factor), coarse.angle_deg)
     affine[:, 2] += coarse.shift_px
     half = np.full(2, (factor - 1) / 2)
     affine[:, 2] = factor * affine[:, 2] - affine[:, :2] @ half + half
     return dataclasses.replace(Transform.identity(), affine=affine), coarse, factor
 
 
-def _overlay(
-    backend: Backend,
-    reference: PlaneView,
-    moving: PlaneView,
-    max_shift_px: float,
-    max_rotation_deg: float,
-    sign: float,
-) -> tuple[CoarseAlignment, int]:
+def _overlay(pair: _Pair, sign: float) -> tuple[CoarseAlignment, int]:
     """Return the best alignment of the overviews, the reference times ``sign``, and the binning."""
+    backend, reference, moving, *_ = pair
     factor = reference.factor
     while max(*reference.size(factor), *moving.size(factor)) > _COARSE_PX:
         factor *= 2
@@ -308,9 +282,9 @@ def _overlay(
         textures.append(bandpass_sqrt(backend, image, view.levels))
     # A step turns the ends of the longer side by 3 px, about the size of the texture's blobs.
     step = np.degrees(6.0 / max(reference.size(factor)))
-    steps = int(np.ceil(max_rotation_deg / step))
-    angles = np.linspace(-max_rotation_deg, max_rotation_deg, 2 * steps + 1)
-    reach = max_shift_px / factor
+    steps = int(np.ceil(pair.max_rotation_deg / step))
+    angles = np.linspace(-pair.max_rotation_deg, pair.max_rotation_deg, 2 * steps + 1)
+    reach = pair.max_shift_px / factor
     return coarse_alignment(backend, sign * textures[0], textures[1], angles, reach), factor
 
 
