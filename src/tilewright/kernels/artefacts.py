@@ -26,6 +26,9 @@ def seam_reach_px(gap_px: int) -> int | None:
     """Return how many pixels :func:`seam_score` needs on either side of a border.
 
     None where the gap is so wide that the slope cannot be carried across it.
+
+    >>> seam_reach_px(0), seam_reach_px(40), seam_reach_px(200)
+    (32, 280, None)
     """
     windows = [k for k in _WINDOWS_PX if k >= gap_px // 2]
     return max(32, 3 * gap_px + 5 * windows[0]) if windows else None
@@ -57,6 +60,13 @@ def seam_score(
     ------
     ValueError
         Fewer than 32 px on one side of the border, or no window fits beside ``gap_px``.
+
+    Examples
+    --------
+    >>> even = np.random.default_rng(0).normal(1000, 10, (64, 200))
+    >>> seam = even * np.repeat([1.0, 1.02], 100)
+    >>> [seam_score(cpu, strip, 100).score > 2.3 for strip in (even, seam)]
+    [False, True]
     """
     plane = backend.xp.moveaxis(backend.asarray(strip), axis, 1) - pedestal_counts
     width = plane.shape[1]
@@ -117,6 +127,11 @@ def ringing_depth(backend: Backend, image: Any, reference: Any) -> float:
     far the darkest shell within 6 px outside lies below the shells at 7 to 12 px, as a share of the
     objects' contrast, less the same number of the reference. ``nan`` where nothing is bright, or is
     in one image only.
+
+    >>> y, x = np.indices((65, 65)) - 32
+    >>> radius, disc = np.hypot(y, x), 100.0 * (np.hypot(y, x) < 10)
+    >>> round(ringing_depth(cpu, disc - 20 * (abs(radius - 13) < 1.5), disc), 2)
+    0.2
     """
     xp, ndimage = backend.xp, backend.ndimage
     plane, raw = backend.asarray(image), backend.asarray(reference)

@@ -73,7 +73,11 @@ class Backend:
 
 
 def cpu_backend(workers: int = 1) -> Backend:
-    """Return the NumPy/SciPy backend using ``workers`` threads."""
+    """Return the NumPy/SciPy backend using ``workers`` threads.
+
+    >>> cpu_backend().asarray([1, 2]).dtype
+    dtype('float32')
+    """
     import scipy.fft
     import scipy.ndimage
 
@@ -87,6 +91,11 @@ def gpu_backend() -> Backend:
     ------
     DeviceError
         CuPy is not installed, or CUDA does not initialise. There is no fallback to the CPU.
+
+    Examples
+    --------
+    >>> gpu_backend().device  # doctest: +SKIP
+    'gpu'
     """
     try:
         import cupy
@@ -110,7 +119,12 @@ def gpu_backend() -> Backend:
 
 
 def cells(image: Array, side: int) -> Array:
-    """Return the whole cells of images (…, y, x) as (…, rows, side, columns, side)."""
+    """Return the whole cells of images (…, y, x) as (…, rows, side, columns, side).
+
+    >>> cells(np.arange(24).reshape(4, 6), 2).sum(axis=(1, 3))
+    array([[14, 22, 30],
+           [62, 70, 78]])
+    """
     rows, columns = (n // side for n in image.shape[-2:])
     whole = image[..., : rows * side, : columns * side]
     return whole.reshape(*image.shape[:-2], rows, side, columns, side)

@@ -98,6 +98,13 @@ def find_defects(rounds: Iterable[Sequence[NDArray[Any]]]) -> CameraDefects:
     -------
     CameraDefects
         None of fewer than four tiles, and none where over 1 % of all pixels stand out.
+
+    Examples
+    --------
+    >>> tiles = np.random.default_rng(0).normal(100, 2, (8, 20, 20))
+    >>> tiles[:, 5, 7] += 60
+    >>> find_defects([list(tiles)]).pixel
+    array([107])
     """
     pixel = around = np.empty(0, np.int64)
     shape: tuple[int, ...] = (0, 0)
@@ -211,6 +218,13 @@ def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:
         From the pixelwise mean of the empty images without the blocks that tissue reaches
         into; the error is the scatter of five groups of them, and infinite where there are
         fewer than twenty, the flat-field is even, or the dark-field would be below 0.
+
+    Examples
+    --------
+    >>> flat = np.linspace(0.8, 1.2, 64).reshape(8, 8)
+    >>> light = np.repeat([10.0, 1000.0], [30, 10])[:, None, None]
+    >>> round(empty_tiles(100 + light * flat, flat).offset_counts, 3)
+    100.0
     """
     level = np.median(images, axis=(1, 2))
     low, high = np.percentile(level, [5.0, 95.0])
@@ -259,7 +273,11 @@ class Top(NamedTuple):
 
 
 def top_of(raw: NDArray[Any]) -> Top:
-    """Return the top of the histogram of an image of any shape."""
+    """Return the top of the histogram of an image of any shape.
+
+    >>> top_of(np.repeat([7, 9], [60, 40]))
+    Top(value=9.0, pixels=40, below=60)
+    """
     value = raw.max()
     pixels = int(np.count_nonzero(raw == value))
     if pixels < _MIN_PIXELS or pixels == raw.size:
@@ -273,6 +291,9 @@ def equal_neighbours(raw: NDArray[Any], least: int = 0) -> float:
 
     Those below ``least`` are left out too. With noise of ``s`` counts in steps of one it is
     0.28 / s. Raw tiles have 0.00 to 0.04; an 8-bit JPEG of one has 0.8.
+
+    >>> equal_neighbours(np.array([[3, 3, 5, 6, 9]]))
+    0.25
     """
     first, second = raw[:, 1:], raw[:, :-1]
     counted = (second >= least) & (second < raw.max())
@@ -285,6 +306,9 @@ def detect_saturation(tops: Iterable[Top]) -> float | None:
 
     Only images with at least 32 pixels at their largest value are looked at, and only those at
     the largest value of all; where that is all they show they are constant, not saturated.
+
+    >>> detect_saturation([Top(4095.0, 900, 3)]), detect_saturation([Top(812.0, 1, 0)])
+    (4095.0, None)
     """
     tops = list(tops)
     largest = max((top.value for top in tops), default=0.0)

@@ -87,6 +87,12 @@ def map_with_oom_split(
     ------
     DeviceMemoryError
         A part that cannot be halved does not fit.
+
+    Examples
+    --------
+    >>> hint = OomHint("stitch", "the smallest part of a chunk")
+    >>> map_with_oom_split(cpu, sum, [1, 2, 3, 4], lambda part: [part[:2], part[2:]], hint)
+    [10]
     """
     if backend.device == "cpu":
         return [work(part)]
@@ -129,6 +135,12 @@ def retry_smaller_on_oom(
     ------
     DeviceMemoryError
         The smallest size does not fit.
+
+    Examples
+    --------
+    >>> hint = OomHint("deconvolve", "its smallest tile")
+    >>> retry_smaller_on_oom(cpu, lambda side: side**2, 1024, lambda side: side // 2, hint)
+    1048576
     """
     while True:
         result = _attempt(backend, work, size)
@@ -146,6 +158,12 @@ def track_device_memory(hint: OomHint) -> Callable[[Callable[P, T]], Callable[P,
 
     Records the peak use of the device's memory when the work ends, and turns out-of-memory errors
     into :class:`DeviceMemoryError`.
+
+    >>> @track_device_memory(OomHint("register", "two overviews"))
+    ... def double(number, *, backend):
+    ...     return 2 * number
+    >>> double(4, backend=cpu)
+    8
     """
 
     def decorate(work: Callable[P, T]) -> Callable[P, T]:
@@ -209,7 +227,10 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
 
 
 def record_peak(backend: Backend) -> None:
-    """Record the pool's size: it frees nothing by itself before memory runs out."""
+    """Record the pool's size: it frees nothing by itself before memory runs out.
+
+    >>> record_peak(gpu_backend())  # doctest: +SKIP
+    """
     pool = backend.xp.get_default_memory_pool()
     backend.use.peak_b = max(backend.use.peak_b or 0, int(pool.total_bytes()))
     backend.use.limit_b = int(pool.get_limit()) or None

@@ -33,6 +33,13 @@ def focus_score(backend: Backend, image: Any) -> float:
     ------
     ValueError
         The image is smaller than 64 px on a side.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 128)), 2)
+    >>> blurred = ndimage.gaussian_filter(scene, 2)
+    >>> focus_score(cpu, scene) > 2 * focus_score(cpu, blurred)
+    True
     """
     xp = backend.xp
     plane = backend.asarray(image)
@@ -64,6 +71,11 @@ def tissue_mask(
     The image smoothed by ``sigma_px`` must rise over the dimmest 0.5 % by a tenth of the range
     and by six standard deviations of its own smoothed noise, so that an empty field has an
     empty mask. ``valid`` (y, x) bool leaves out pixels outside tiles.
+
+    >>> image = np.random.default_rng(0).normal(100, 2, (64, 64))
+    >>> image[:, 32:] += 200
+    >>> tissue_mask(cpu, image)[32, [4, 60]]
+    array([False,  True])
     """
     xp, ndimage = backend.xp, backend.ndimage
     plane = backend.asarray(image)
@@ -81,7 +93,13 @@ def tissue_mask(
 
 
 def empty_fraction(backend: Backend, image: Any, *, valid: Any | None = None) -> float:
-    """Return the share of the ``valid`` pixels that hold no tissue (:func:`tissue_mask`)."""
+    """Return the share of the ``valid`` pixels that hold no tissue (:func:`tissue_mask`).
+
+    >>> image = np.random.default_rng(0).normal(100, 2, (64, 64))
+    >>> image[:, 32:] += 200
+    >>> round(empty_fraction(cpu, image), 1)
+    0.4
+    """
     mask = tissue_mask(backend, image, valid=valid)
     count = mask.size if valid is None else int(backend.asarray(valid, dtype=None).sum())
     return 1.0 - int(mask.sum()) / count if count else 1.0
@@ -91,6 +109,10 @@ def ncc(backend: Backend, first: Any, second: Any, mask: Any | None = None) -> f
     """Return the normalised cross-correlation of two (y, x) images on ``mask`` (y, x bool).
 
     ``nan`` where the mask is empty or an image is constant there.
+
+    >>> image = np.random.default_rng(0).random((32, 32))
+    >>> round(ncc(cpu, image, 3 - 2 * image), 3)
+    -1.0
     """
     a, b = backend.asarray(first), backend.asarray(second)
     if mask is not None:

@@ -105,6 +105,13 @@ def gibson_lanni(
     ------
     ProcessingError
         The voxel, the planes or the depth are impossible.
+
+    Examples
+    --------
+    >>> lens = Optics(0.75, 520.0, 1.0, 1.44)
+    >>> psf = gibson_lanni(lens, (1.5, 0.377, 0.377), 3, max_lateral_px=33)
+    >>> psf.shape, round(float(psf[1].sum()), 3)
+    ((3, 15, 15), 0.336)
     """
     if planes < 1 or planes % 2 == 0 or max_lateral_px < 1 or max_lateral_px % 2 == 0:
         raise ProcessingError(f"a PSF needs odd sizes, not {planes} planes of {max_lateral_px} px")
@@ -143,6 +150,11 @@ def radial_gibson_lanni(
     """Return the intensity (planes, radii) of :func:`gibson_lanni` at radii of any reach.
 
     Not averaged over pixels, and of any scale.
+
+    >>> lens = Optics(0.75, 520.0, 1.0, 1.44)
+    >>> radial = radial_gibson_lanni(lens, (1.5, 0.377, 0.377), 1, np.array([0.0, 1.0]))
+    >>> round(float(radial[0, 1] / radial[0, 0]), 3)
+    0.01
     """
     z_um = _defoci_um(optics, voxel_um, planes, depth_um)
     return _intensity(optics, radius_px * voxel_um[1], z_um, depth_um)
@@ -233,6 +245,13 @@ def measured_psf(
     ------
     ProcessingError
         The image is not three-dimensional, not finite, or empty.
+
+    Examples
+    --------
+    >>> z, y, x = np.indices((9, 17, 17)) - np.reshape([4, 8, 8], (3, 1, 1, 1))
+    >>> bead = 100 + 1000 * np.exp(-(z**2 + y**2 + x**2) / 8)
+    >>> measured_psf(bead, (0.5, 0.2, 0.2), (1.0, 0.4, 0.4), 5).shape
+    (5, 7, 7)
     """
     bead, centre = _centred_bead(image)
     zoom = np.array(voxel_um) / np.array(image_voxel_um)

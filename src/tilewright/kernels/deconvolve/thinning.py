@@ -69,6 +69,12 @@ def measure_camera(
     -----
     Interpolated mosaics have less noise than the camera made, and so a smaller gain; it is
     the mosaic's own noise that matters here.
+
+    Examples
+    --------
+    >>> photons = np.random.default_rng(0).poisson(np.linspace(20, 500, 256), (3, 256, 256))
+    >>> round(measure_camera(cpu, 100.0 + 2 * photons, 100.0).gain_counts_per_photon)
+    2
     """
     planes = np.unique(np.linspace(0, len(stack) - 1, 5).round().astype(int))
     models = [photon_transfer(backend, stack[z], pedestal_counts) for z in planes]
@@ -131,6 +137,13 @@ def choose_iterations(
         See :func:`tilewright.kernels.deconvolve.richardson_lucy.scene_margin`.
     plane_mask : ndarray of bool, shape (z,), optional
         Planes that were measured, see :meth:`RichardsonLucy.load`.
+
+    Examples
+    --------
+    >>> dark, psf = np.full((3, 16, 16), 100.0), np.full((1, 3, 3), 1 / 9)
+    >>> camera = CountModel(0.0, 0.0, 100.0)
+    >>> choose_iterations(cpu, dark, psf, camera, margin=(1, 2, 2)).iterations
+    20
     """
     gain = camera.gain_counts_per_photon
     if gain == 0:

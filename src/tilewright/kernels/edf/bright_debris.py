@@ -83,6 +83,10 @@ def debris_level(
 
     ``samples`` are stacks (z, y, x) of different places; the median of their levels counts. Where
     debris has been subtracted from them (``sharp``) their brightest structures count too.
+
+    >>> tissue = np.full((3, 30, 30), 150)
+    >>> debris_level([tissue], np.ones(3, bool), NoiseModel(1.0, 2.0), 100.0)
+    500.0
     """
     planes = np.flatnonzero(plane_mask)
     levels: list[tuple[float, float, float]] = []
@@ -97,7 +101,16 @@ def debris_level(
 
 
 def has_debris(stack: NDArray[Any], model: DebrisModel, coverage: NDArray[np.bool_]) -> bool:
-    """Return whether a window's stack (z, y, x) holds debris within its ``coverage`` (y, x)."""
+    """Return whether a window's stack (z, y, x) holds debris within its ``coverage`` (y, x).
+
+    >>> model = DebrisModel(
+    ...     np.ones((9, 1025)), np.ones(3, bool), NoiseModel(1.0, 2.0), 100.0, 65535.0, 500.0
+    ... )
+    >>> stack = np.full((3, 64, 64), 120)
+    >>> stack[1, 30:34, 30:34] = 9000
+    >>> has_debris(stack, model, np.ones((64, 64), bool))
+    True
+    """
     return bool(_find_debris(stack, model, ~coverage))
 
 
@@ -113,6 +126,14 @@ def subtract_debris(
     On the host. Sides are multiples of 4. The stack itself is left as it is, unless ``in_place``.
     What lies outside the ``coverage`` (y, x) has no part in the fit and is left as it is too: where
     it mirrors debris, no light spreads from there.
+
+    >>> model = DebrisModel(
+    ...     np.ones((9, 1025)), np.ones(3, bool), NoiseModel(1.0, 2.0), 100.0, 65535.0, 500.0
+    ... )
+    >>> stack = np.full((3, 64, 64), 120)
+    >>> stack[:, 30:34, 30:34] = 9000
+    >>> int(stack.max()), bool(subtract_debris(stack, model).stack.max() < 1000)
+    (9000, True)
     """
     gaps = np.zeros(stack.shape[1:], np.bool_) if coverage is None else ~coverage
     objects = _find_debris(stack, model, gaps)

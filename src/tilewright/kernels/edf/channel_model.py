@@ -118,6 +118,13 @@ def object_power(
     ------
     ValueError
         Fewer than two planes are usable, or a sample is too small.
+
+    Examples
+    --------
+    >>> plane = np.random.default_rng(0).normal(100, 3, (256, 256))
+    >>> power = object_power(cpu, [np.stack([plane] * 3)], np.ones((9, 129)), np.ones(3, bool))
+    >>> round(float(np.median(power)))
+    9
     """
     planes = np.flatnonzero(plane_mask)
     if planes.size < 2:
@@ -202,6 +209,10 @@ def _with_tail(
 
 
 def mean_variance(noise: NoiseModel, samples: Sequence[Any], pedestal_counts: float) -> float:
-    """Return N, the noise variance (counts²) of a pixel of the samples' mean brightness."""
+    """Return N, the noise variance (counts²) of a pixel of the samples' mean brightness.
+
+    >>> mean_variance(NoiseModel(2.0, 3.0), [np.full((3, 8, 8), 150.0)], 100.0)
+    109.0
+    """
     mean = float(np.mean([float(s.mean(dtype=np.float64)) for s in samples])) - pedestal_counts
     return max(float(noise.variance(max(mean, 0.0))), 1e-6)

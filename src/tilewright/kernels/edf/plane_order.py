@@ -67,7 +67,12 @@ class PlanePairs(NamedTuple):
 def compare_planes(
     backend: Backend, stack: Array, noise: NoiseModel, pedestal_counts: float
 ) -> PlanePairs:
-    """Return the sums of one sample (z, y, x); pixels that are not finite count as 0."""
+    """Return the sums of one sample (z, y, x); pixels that are not finite count as 0.
+
+    >>> stack = np.random.default_rng(0).normal(100, 5, (3, 64, 64))
+    >>> compare_planes(cpu, stack, NoiseModel(0.0, 5.0), 100.0).correlation.shape
+    (2, 3, 17, 17)
+    """
     xp, ndimage = backend.xp, backend.ndimage
     count, height, width = stack.shape
     window = backend.asarray(np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1]))
@@ -128,6 +133,11 @@ def add_pairs(pairs: list[PlanePairs]) -> PlanePairs:
     """Return the sum of samples, none with more energy than ``_MOST_ENERGY`` times the usual.
 
     The halo of debris at a sample's border has hundreds of times the energy of tissue.
+
+    >>> stack = np.random.default_rng(0).normal(100, 5, (3, 64, 64))
+    >>> pairs = compare_planes(cpu, stack, NoiseModel(0.0, 1.0), 100.0)
+    >>> add_pairs([pairs, pairs]).independent / pairs.independent
+    2.0
     """
     noise = np.array([pair.noise.sum() for pair in pairs])
     energies = np.array([pair.power.sum() for pair in pairs]) - noise

@@ -107,6 +107,15 @@ def plane_resolution_px(
     -------
     float or None
         None with fewer than four planes.
+
+    Examples
+    --------
+    >>> from tilewright.kernels.edf.channel_model import ChannelModel
+    >>> from tilewright.kernels.noise import NoiseModel
+    >>> channel = ChannelModel(np.ones((9, 129)), np.ones(3, bool), np.ones(129), 1.0)
+    >>> maps = FocusMaps(cpu, channel, NoiseModel(1.0, 2.0), 100.0, (64, 64))
+    >>> plane_resolution_px(maps, np.ones((2, 3, 5)), []) is None
+    True
     """
     plane_mask = np.flatnonzero(maps.channel.plane_mask)
     if len(plane_mask) < 4:

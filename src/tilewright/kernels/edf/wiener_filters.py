@@ -98,6 +98,12 @@ def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
     ------
     ValueError
         No plane is usable, or the PSF does not join all planes.
+
+    Examples
+    --------
+    >>> channel = ChannelModel(np.ones((9, 129)), np.ones(3, bool), np.ones(129), 1.0)
+    >>> make_filters(channel).kernels.shape[2:]
+    (65, 65)
     """
     planes = len(channel.plane_mask)
     if not channel.plane_mask.any():

@@ -74,6 +74,9 @@ def fill(stack: NDArray[Any], coverage: NDArray[np.bool_]) -> NDArray[Any]:
     Taken as dark they would be a step of light, and ring. Each gets the pixel as far on the other
     side of the covered pixel next to it, or that one where the other is in a gap too. Done in the
     stack itself, which is returned.
+
+    >>> fill(np.array([[[1, 2, 0, 0]]]), np.array([[True, True, False, False]]))
+    array([[[1, 2, 1, 1]]])
     """
     if coverage.all() or not coverage.any():
         return stack
@@ -109,6 +112,11 @@ def confidence_weight(
     coverage, saturated : ndarray of bool, shape (y, x), optional
         Pixels that were imaged, and those at the camera's ceiling in any plane: the filters draw a
         dark ring around a clipped blob.
+
+    Examples
+    --------
+    >>> confidence_weight(np.array([[0, 3, 20]], np.float32)).tolist()
+    [[0.0625, 0.4375, 1.0]]
     """
     distance = np.asarray(from_border_px, np.float32)
     outside = distance < 0
@@ -132,6 +140,13 @@ def estimate_background(backend: Backend, coarse: Any) -> Array:
     ----------
     coarse : array, shape (y, x)
         The plane, not clipped, as means of 8 × 8 pixels (:func:`.pooling.downsample_mean`).
+
+    Examples
+    --------
+    >>> plane = np.full((40, 40), 7.0)
+    >>> plane[20, 20] = 900
+    >>> round(float(estimate_background(cpu, plane)[5, 5]), 2)
+    7.0
     """
     xp = backend.xp
     rest = backend.asarray(coarse)
@@ -176,6 +191,13 @@ def finish(
     share : float
         Of the background that is haze. Interpolation repeats rims, so parts of a mosaic need a halo
         of :data:`FINISH_HALO_PX`.
+
+    Examples
+    --------
+    >>> plane = 50 + np.random.default_rng(0).normal(0, 3, (64, 64))
+    >>> clear = finish(cpu, plane, np.full((16, 16), 9.0))
+    >>> bool(clear.std() < plane.std()), round(float(clear.mean()))
+    (True, 50)
     """
     xp, gaussian = backend.xp, backend.ndimage.gaussian_filter
     light = backend.asarray(image)
@@ -224,6 +246,18 @@ def haze_moments(
     ------
     ValueError
         The windows are too small.
+
+    Examples
+    --------
+    >>> from tilewright.kernels.edf.wiener_filters import make_filters
+    >>> from tilewright.kernels.edf.wiener_plane import WienerPlane
+    >>> from tilewright.kernels.noise import NoiseModel
+    >>> channel = ChannelModel(np.ones((9, 129)), np.ones(3, bool), np.ones(129), 1.0)
+    >>> maps = FocusMaps(cpu, channel, NoiseModel(1.0, 2.0), 100.0, (240, 240))
+    >>> stack = np.random.default_rng(0).poisson(150, (3, 240, 240))
+    >>> plane = WienerPlane(maps, make_filters(channel)).project(stack)
+    >>> haze_moments(channel, maps, stack, plane).shape
+    (8,)
     """
     if min(maps.window) < 2 * HALO_PX + 64:
         raise ValueError(f"windows of {maps.window} px are too small to separate haze from light")
@@ -294,6 +328,9 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     blurred. The first counts as haze where it explains what the second does not, and where the
     depth of light is known: light that is spread over planes at which it is not is blurred too
     much.
+
+    >>> haze_share([np.array([1.0, 0.2, 1.0, 0.9, 0.1, 1.0, 4.0, 1.0])]), haze_share([])
+    (1.0, 0.0)
     """
     total: NDArray[np.float64] = np.sum([np.zeros(8), *moments], axis=0)
     a, b, c, d, e, f, single, energy = total

@@ -167,6 +167,15 @@ def fit_flat(
     free : bool
         Fit the offset too. Else it is fixed, and the rest fitted once more with its error on it
         where that is more than 1 % of it: what this changes is in the error of the flat-field.
+
+    Examples
+    --------
+    >>> at = np.linspace(-1, 1, 16)
+    >>> flat = 1 - 0.1 * (at[:, None] ** 2 + at**2)
+    >>> tiles = 100 + np.random.default_rng(0).uniform(500, 1500, (8, 1, 1)) * flat
+    >>> fit = fit_flat(OverlapCells.none(), tiles, 100.0, 1.0)
+    >>> [round(float(f[0, 0] / f[8, 8]), 1) for f in (flat, fit.flat((16, 16)))]
+    [0.8, 0.8]
     """
     offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS) if free else _GIVEN_COUNTS
     even = np.append(np.zeros(len(degrees(MAX_ORDER))), offset_counts)

@@ -79,6 +79,12 @@ def overlapping_pairs(
     -------
     ndarray of int64, shape (m, 2)
         Pairs (i, j) with i < j, sorted.
+
+    Examples
+    --------
+    >>> at = np.array([[0.0, 0.0], [0.0, 90.0], [0.0, 180.0]])
+    >>> overlapping_pairs(at, (100, 100), 5.0).tolist()
+    [[0, 1], [1, 2]]
     """
     size = np.asarray(shape_px, dtype=np.float64)
     if len(position_px) < 2:
@@ -129,6 +135,15 @@ def measure_cells(
     -------
     OverlapCells
         Cells that lie wholly in both tiles and hold no invalid pixel; ``edge`` indexes ``pairs``.
+
+    Examples
+    --------
+    >>> scene = np.random.default_rng(0).random((25, 45))
+    >>> tiles = cpu.asarray([scene[:, :25], scene[:, 20:]])
+    >>> at, pairs = np.array([[0.0, 0.0], [0.0, 80.0]]), np.array([[0, 1]])
+    >>> cells = measure_cells(cpu, tiles, None, at, pairs, shape_px=(100, 100), factor=4, cell=5)
+    >>> len(cells), np.allclose(cells.first, cells.second)
+    (5, True)
     """
     _, h, w = images.shape
     rows, columns = h // cell, w // cell

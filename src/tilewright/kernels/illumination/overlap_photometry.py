@@ -86,7 +86,13 @@ class Differences:
 def relative_difference(
     cells: OverlapCells, flat_first: Floats, flat_second: Floats, offset_counts: float
 ) -> Floats:
-    """Return the difference of corrected counts over the specimen's brightness, per cell."""
+    """Return the difference of corrected counts over the specimen's brightness, per cell.
+
+    >>> one = np.ones(1)
+    >>> cells = OverlapCells(np.zeros(1, int), 120 * one, 110 * one, one[:, None], one[:, None])
+    >>> relative_difference(cells, one, one, 100.0).round(3).tolist()
+    [0.667]
+    """
     first, second = cells.first - offset_counts, cells.second - offset_counts
     signal = (first + second) / (flat_first + flat_second)
     return np.asarray((first / flat_first - second / flat_second) / np.maximum(signal, 1e-6))

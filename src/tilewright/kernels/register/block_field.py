@@ -89,6 +89,13 @@ def fit_affine(points_px: Floats, targets_px: Floats, precision: Floats) -> tupl
         A shift only where fewer than three blocks, or blocks on one line, are known.
     weight : (n,) float64
         Final weight of each point, 0 to 1.
+
+    Examples
+    --------
+    >>> points = np.random.default_rng(0).uniform(0, 100, (20, 2))
+    >>> affine, _ = fit_affine(points, points + [2.0, -1.0], np.ones(20))
+    >>> affine[:, 2].round(3).tolist()
+    [2.0, -1.0]
     """
     known = precision > 0
     centre = points_px[known].mean(axis=0)
@@ -146,6 +153,12 @@ def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFi
         Inverse variances of a component up to a common factor; 0 where nothing was measured.
     spacing_px : float
         Distance of neighbouring blocks.
+
+    Examples
+    --------
+    >>> shift = np.random.default_rng(0).normal(1.5, 0.1, (2, 8, 8))
+    >>> round(float(fit_field(shift, np.ones((8, 8)), 100.0).field.mean()), 1)
+    1.5
     """
     _, rows, columns = shift_px.shape
     p = precision.reshape(-1)

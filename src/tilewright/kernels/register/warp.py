@@ -106,6 +106,12 @@ def displacement(backend: Backend, transform: Transform, y_px: Floats, x_px: Flo
     -------
     (2, ny, nx) float32
         On the backend, in px; the same for a pixel whatever the grid around it.
+
+    Examples
+    --------
+    >>> shifted = dataclasses.replace(Transform.identity(), affine=np.eye(2, 3) + [0, 0, 2.5])
+    >>> displacement(cpu, shifted, np.arange(2.0), np.arange(3.0))[:, 1, 2].tolist()
+    [2.5, 2.5]
     """
     linear = transform.affine[:, :2] - np.eye(2)
     by_row = linear[:, :1] * y_px + transform.affine[:, 2:]
@@ -140,6 +146,11 @@ def source_region(
     -------
     (slice, slice) or None
         Within the moving image; None where the region shows nothing of it.
+
+    Examples
+    --------
+    >>> source_region(Transform.identity(), (slice(0, 10), slice(20, 30)), (100, 100))
+    (slice(0, 22, None), slice(8, 42, None))
     """
     (y0, y1), (x0, x1) = ((part.start, part.stop - 1) for part in region)
     corners = np.array([[y, x, 1.0] for y in (y0, y1) for x in (x0, x1)]) @ transform.affine.T
@@ -197,6 +208,13 @@ def sample(
     -------
     values, inside : (ny, nx) float32, (ny, nx) bool
         Zero, and False, where the moving image ends (half a pixel beyond its outer centres).
+
+    Examples
+    --------
+    >>> image, shift = cpu.asarray(np.arange(16).reshape(4, 4)), cpu.asarray([[[1.5]], [[1.5]]])
+    >>> values, inside = sample(cpu, image, (0, 0), (4, 4), shift, (0, 0), 1)
+    >>> values.item(), inside.item()
+    (7.5, True)
     """
     xp = backend.xp
     positions = _positions(backend, shift, origin)
@@ -264,6 +282,13 @@ def warp(
     -------
     (ny, nx) uint16
         Rounded and clipped to 0…65535; 0 outside the moving image.
+
+    Examples
+    --------
+    >>> image = np.arange(400, dtype=np.uint16).reshape(20, 20)
+    >>> region = slice(0, 2), slice(0, 3)
+    >>> warp(cpu, image, (0, 0), (20, 20), Transform.identity(), region).tolist()
+    [[0, 1, 2], [20, 21, 22]]
     """
     xp = backend.xp
     y_px, x_px = (np.arange(part.start, part.stop, dtype=np.float64) for part in region)

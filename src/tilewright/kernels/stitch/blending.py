@@ -49,6 +49,12 @@ def make_correction(backend: Backend, flat: Any, dark: Any, pedestal: float) -> 
         Counts without light.
     pedestal : float
         Counts that zero light has after the correction.
+
+    Examples
+    --------
+    >>> correction = make_correction(cpu, np.full((2, 2), 0.5), np.full((2, 2), 100.0), 100.0)
+    >>> (150 * correction.gain + correction.bias)[0, 0].item()
+    200.5
     """
     gain = 1.0 / backend.asarray(flat)
     return Correction(gain, (pedestal + 0.5) - backend.asarray(dark) * gain, float(pedestal))
@@ -120,6 +126,14 @@ def fuse(
         Rounded counts; the pedestal outside all tiles.
     clipped_low, clipped_high : int
         Pixels whose counts were below 0 or above the dtype's range.
+
+    Examples
+    --------
+    >>> correction = make_correction(cpu, np.ones((4, 4)), np.zeros((4, 4)), 0.0)
+    >>> tiles = [np.full((4, 4), counts, np.uint16) for counts in (10, 20)]
+    >>> spans = [(tile_span(0.0, 4), tile_span(x, 4)) for x in (0.0, 3.0)]
+    >>> fuse(cpu, tiles, spans, correction, (0, 0), (4, 7), feather_px=1.0)[0][0].tolist()
+    [10, 10, 10, 15, 20, 20, 20]
     """
     xp = backend.xp
     dtype = np.dtype(tiles[0].dtype) if tiles else np.dtype(np.uint16)

@@ -48,7 +48,14 @@ class StripAgreement:
 def compare_strips(
     backend: Backend, first: NDArray[np.float32], second: NDArray[np.float32]
 ) -> StripAgreement:
-    """Compare two strips of the same shape (y, x), in counts of light above zero."""
+    """Compare two strips of the same shape (y, x), in counts of light above zero.
+
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(80, 80)), 2)
+    >>> light = 100 + 100 * cpu.asarray(scene)
+    >>> strips = [light[y : y + 64, x : x + 64] for y, x in ((4, 4), (2, 3))]
+    >>> [round(shift) for shift in compare_strips(cpu, *strips).shift_px]
+    [2, 1]
+    """
     images = [backend.asarray(v) for v in (first, second)]
     textures, signals = zip(*(_texture(backend, image) for image in images), strict=True)
     expected = float(np.sqrt(max(signals[0], 0.0) * max(signals[1], 0.0)))

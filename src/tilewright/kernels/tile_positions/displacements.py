@@ -83,7 +83,11 @@ class Overlaps:
 
 
 def in_memory(shape: tuple[int, ...]) -> Strips:
-    """Return strips in memory."""
+    """Return strips in memory.
+
+    >>> in_memory((2, 8, 8)).shape
+    (2, 8, 8)
+    """
     return np.empty(shape, np.float32)
 
 
@@ -112,6 +116,13 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
     -------
     int
         Number of pixels replaced.
+
+    Examples
+    --------
+    >>> strips = np.random.default_rng(0).normal(100, 2, (12, 20, 30)).astype(np.float32)
+    >>> strips[:, 5, 7] += 80
+    >>> repair_pixels(cpu, strips)
+    1
     """
     xp = backend.xp
     count, height, width = strips.shape
@@ -161,6 +172,11 @@ def flatten(backend: Backend, strips: Strips) -> None:
     """Divide strips (n, y, x) in place by their smoothed mean, a flat-field for want of one.
 
     Fewer than 9 strips are left alone: their mean would be specimen.
+
+    >>> strips = np.tile(np.linspace(1, 2, 200, dtype=np.float32), (9, 8, 1))
+    >>> flatten(cpu, strips)
+    >>> round(float(strips[0, 0, 150] / strips[0, 0, 50]), 2)
+    1.0
     """
     count = strips.shape[0]
     if count < 9:
@@ -185,6 +201,14 @@ def choose_sigma(
     They are matched once with a wide filter; the NCC at that shift then grows with sigma while
     noise matters, and the smallest sigma whose median is 0.9 of the best wins, but for one too
     wide for the overlaps. Where nothing matches, 2.2 px.
+
+    >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 228)), 2)
+    >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 100.0]]), (128, 128))
+    >>> (_, a), (_, b), (_, width) = plans[0].origin_a, plans[0].origin_b, plans[0].shape
+    >>> firsts, seconds = ([scene[None, :, x : x + width]] for x in (a, 100 + b))
+    >>> choose_sigma(cpu, plans, firsts, seconds)
+    1.5
     """
     scores: dict[float, list[float]] = {}
     for plan, a, b in zip(plans, firsts, seconds, strict=True):
@@ -240,6 +264,17 @@ def measure_overlaps(
         Called with the number of edges of each batch that is done.
     allocate : callable
         Makes the place of filtered strips, a fourth of the others.
+
+    Examples
+    --------
+    >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 228)), 2)
+    >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 100.0]]), (128, 128))
+    >>> (_, a), (_, b), (_, width) = plans[0].origin_a, plans[0].origin_b, plans[0].shape
+    >>> firsts, seconds = ([scene[None, :, x : x + width]] for x in (a, 100 + b))
+    >>> overlaps = measure_overlaps(cpu, plans, firsts, seconds, 1.5)
+    >>> np.allclose(overlaps.displacement_px, [[0.0, 100.0]], atol=0.1)
+    True
     """
     results: list[StripShifts] = []
     with ThreadPoolExecutor(max(1, backend.workers)) as pool:

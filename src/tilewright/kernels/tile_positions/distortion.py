@@ -165,6 +165,10 @@ def undistort(
 
     Read by cubic splines, because it is measured: cubic convolution moves fine structure by 0.02 px
     more or less from place to place, which passes for 3 % of a field of 2 px.
+
+    >>> lens = Distortion(2.0, 0.0, 0.0, (32, 32))
+    >>> round(float(undistort(cpu, lens, np.indices((32, 32))[1])[0, 0]), 1)
+    0.2
     """
     xp = backend.xp
     size = [np.arange(n, dtype=np.float64) for n in image.shape]

@@ -116,6 +116,18 @@ def measure_blocks(
         ``position(b) - position(a)`` as measured on whole overlaps, of all plans together.
     sigma_px : float
         Width of the Laplacian of Gaussian.
+
+    Examples
+    --------
+    >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 228)), 2)
+    >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 100.0]]), (128, 128))
+    >>> (_, a), (_, b), (_, width) = plans[0].origin_a, plans[0].origin_b, plans[0].shape
+    >>> firsts, seconds = ([scene[None, :, x : x + width]] for x in (a, 100 + b))
+    >>> moves, used = np.array([[0.0, 100.0]]), np.array([True])
+    >>> blocks = measure_blocks(cpu, plans, firsts, seconds, moves, used, 1.5)
+    >>> len(blocks.overlap), np.allclose(blocks.displacement_px, moves, atol=0.1)
+    (4, True)
     """
     results: list[Blocks] = []
     start = 0
@@ -226,6 +238,11 @@ def meeting_lines(plans: Sequence[StripPlan], shape: tuple[int, int]) -> tuple[f
     """Return along which lines (y, x) tiles of ``shape`` meet; see :class:`Distortion`.
 
     The lines of a direction without overlaps are those of the other one.
+
+    >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+    >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 80.0]]), (100, 100))
+    >>> meeting_lines(plans, (100, 100))
+    (0.8, 0.8)
     """
     lines: dict[int, float] = {}
     for plan in plans:
@@ -257,6 +274,14 @@ def fit_distortion(
     -------
     DistortionFit or None
         None where fewer than two overlaps have two blocks.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> moves = [0.0, 90.0] + rng.normal(0, 0.1, (40, 2))
+    >>> blocks = Blocks(np.arange(40) // 8, rng.uniform(0, 100, (40, 2)), moves, np.ones((40, 2)))
+    >>> bool(fit_distortion(blocks, (100, 100)).used)
+    False
     """
     numbers, which, count = np.unique(blocks.overlap, return_inverse=True, return_counts=True)
     if np.count_nonzero(count >= 2) < 2:

@@ -87,6 +87,12 @@ def plan_strips(
     ------
     ValueError
         A position is not finite.
+
+    Examples
+    --------
+    >>> plan = plan_strips(np.array([[0.0, 0.0], [0.0, 80.0]]), (100, 100))[0]
+    >>> plan.shape, plan.origin_a, plan.expected_px.tolist()
+    ((100, 24), (0, 76), [[0.0, 4.0]])
     """
     nominal = np.asarray(nominal_px, np.float64).reshape(-1, 2)
     if not np.isfinite(nominal).all():

@@ -95,6 +95,14 @@ def solve_positions(
         Probability that strips without a common signal correlate as these do.
     max_shift_px : float
         Stage tolerance, the prior where there are fewer than three edges.
+
+    Examples
+    --------
+    >>> nominal, pairs = np.array([[0.0, 0.0], [0.0, 90.0]]), np.array([[0, 1]])
+    >>> move, sigma, probability = np.array([[1.0, 92.0]]), np.full((1, 2), 0.02), np.array([1e-9])
+    >>> solution = solve_positions(nominal, np.zeros(2), pairs, move, sigma, probability, 8.0)
+    >>> solution.position_px.round(1).tolist()
+    [[0.0, 0.0], [1.0, 92.0]]
     """
     nominal = np.asarray(nominal_px, np.float64)
     offset = displacement_px - (nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
