@@ -29,7 +29,7 @@ _OBJECT_PX = 16
 _LARGE_OBJECT = 6.0
 #: Least NCC of a piece of two strips that are alike there, and the least in deviations of noise.
 _ALIKE, _ALIKE_DEVIATIONS = 0.5, 4.5
-#: Peaks between the pixels and the climb out of the window add up to 1.7 times as many.
+#: Peaks between the pixels and the climb out of the window add up to 1.7 times as many; rounded up.
 _CAUTION = 2.0
 #: A score must exceed all that rolled strips show by this factor.
 _ABOVE_ALL = 1.1
