@@ -49,7 +49,7 @@ def seam_score(
     on either side. At every position of the strip the step is the mean just after less the
     mean just before, with the slope on both sides taken off, as a fraction of the signal over
     the pedestal: a robust mean over segments of 4 lines, each weighted by how steady it is
-    beside the border. Of the window widths 1 to 64 px that fit the one with the smallest scatter σ
+    next to the border. Of the window widths 1 to 64 px that fit the one with the smallest scatter σ
     next to the border is taken. ``step`` is signed (0.02 = 2 % of the signal); ``score`` is
     √(1 + (step/σ)²): about 1 (95 % below 2.3) without a seam. σ falls with the root of the
     length (0.8 % on 770 lines of dense nuclei): join the borders of one direction along the
@@ -59,7 +59,7 @@ def seam_score(
     Raises
     ------
     ValueError
-        Fewer than 32 px on one side of the border, or no window fits beside ``gap_px``.
+        Fewer than 32 px on one side of the border, or no window fits next to ``gap_px``.
 
     Examples
     --------
@@ -69,16 +69,8 @@ def seam_score(
     [False, True]
     """
     plane = backend.xp.moveaxis(backend.asarray(strip), axis, 1) - pedestal_counts
-    width = plane.shape[1]
-    if not 32 <= border_px <= width - 32:
-        raise ValueError(f"seam_score needs 32 px on both sides of border {border_px} of {width}")
-    # Positions beside the border must contain none of it: 5 windows and 3 gaps on one side.
-    room = min(border_px, width - border_px) - 3 * gap_px
-    sizes = [k for k in _WINDOWS_PX if k >= gap_px // 2 and 5 * k <= room]
-    if not sizes:
-        raise ValueError(f"a gap of {gap_px} px is too wide for a strip of {width} px")
     best = (np.inf, float("nan"))
-    for size in sizes:
+    for size in _window_sizes(plane.shape[1], border_px, gap_px):
         first, steps = _steps(backend, plane, size, gap_px)
         offset = np.abs(np.arange(steps.shape[1]) + first - border_px)
         mean = _coherent(steps, offset >= 2 * (size + gap_px))
@@ -87,6 +79,18 @@ def seam_score(
             best = (scatter, float(mean[border_px - first]))
     scatter, step = best
     return Seam(float(np.hypot(1.0, step / max(scatter, 1e-9))), step)
+
+
+def _window_sizes(width: int, border_px: int, gap_px: int) -> list[int]:
+    """Return the widths of windows that fit a strip; ValueError where there is none."""
+    if not 32 <= border_px <= width - 32:
+        raise ValueError(f"seam_score needs 32 px on both sides of border {border_px} of {width}")
+    # Positions next to the border must contain none of it: 5 windows and 3 gaps on one side.
+    room = min(border_px, width - border_px) - 3 * gap_px
+    sizes = [k for k in _WINDOWS_PX if k >= gap_px // 2 and 5 * k <= room]
+    if not sizes:
+        raise ValueError(f"a gap of {gap_px} px is too wide for a strip of {width} px")
+    return sizes
 
 
 def _steps(backend: Backend, plane: Array, size: int, gap: int) -> tuple[int, Floats]:

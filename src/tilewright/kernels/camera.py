@@ -226,10 +226,7 @@ def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:
     >>> round(empty_tiles(100 + light * flat, flat).offset_counts, 3)
     100.0
     """
-    level = np.median(images, axis=(1, 2))
-    low, high = np.percentile(level, [5.0, 95.0])
-    order = np.argsort(level, kind="stable")
-    empty = images[order[level[order] <= low + _EMPTY_SHARE * (high - low)]]
+    empty = _darkest(images)
     unknown = EmptyTiles(0.0, float("inf"), np.zeros_like(flat))
     if len(empty) < _MIN_EMPTY or float(flat.std()) < 1e-3:
         return unknown
@@ -249,6 +246,14 @@ def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:
     if offset + float(structure.min()) <= 0:
         return unknown
     return EmptyTiles(offset, error, structure, glow)
+
+
+def _darkest(images: Floats) -> Floats:
+    """Return the images that count as empty, the darkest first."""
+    level = np.median(images, axis=(1, 2))
+    low, high = np.percentile(level, [5.0, 95.0])
+    order = np.argsort(level, kind="stable")
+    return np.asarray(images[order[level[order] <= low + _EMPTY_SHARE * (high - low)]])
 
 
 def _mean(images: Floats, bare: Bools, shared: Floats) -> Floats:

@@ -66,8 +66,9 @@ def map_with_oom_split(
 ) -> list[T]:
     """Do ``work`` on a part; if the device runs out of memory, on its halves, and so on.
 
-    On a GPU one thread at a time does so: what fits does not depend on other threads then, and a
-    job is split alike whenever it runs. Reading and writing belong outside.
+    Returns the results in the order of the parts. On a GPU one thread at a time does so: what fits
+    does not depend on other threads then, and a job is split alike whenever it runs. Reading and
+    writing belong outside.
 
     Parameters
     ----------
@@ -77,11 +78,6 @@ def map_with_oom_split(
         Returns the halves of a part, in order; empty if it is as small as may be.
     hint : OomHint
         Message for a part that cannot be halved and does not fit.
-
-    Returns
-    -------
-    list
-        Results of ``work``, in the order of the parts.
 
     Raises
     ------

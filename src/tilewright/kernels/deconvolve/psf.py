@@ -1,7 +1,9 @@
 """Point spread functions: widefield Gibson-Lanni, and measured ones made ready for use.
 
 Computed once per channel on the host (a few milliseconds of Bessel functions), so that both
-devices deconvolve with the same numbers.
+devices deconvolve with the same numbers. Every plane of a widefield PSF carries the same light.
+Planes are therefore not scaled one by one: the array is scaled to sum 1 as a whole, and the
+in-focus plane's sum is its share.
 """
 
 from __future__ import annotations
@@ -75,17 +77,11 @@ def gibson_lanni(
 
     Scalar model of Gibson & Lanni (JOSA A 9:154, 1992) for a lens used as designed (its own
     coverslip and immersion): the phase is the stage's defocus in the immersion plus the
-    sample's share at the depth. The Kirchhoff integral over the pupil is a Gauss-Legendre
-    quadrature with more than two nodes per cycle of its phase, on a radial grid 14 times
-    finer than the pixels; each pixel then averages 7 x 7 points. Every plane of a widefield PSF
-    carries the same light. Planes are therefore not scaled one by one: the array is scaled to sum 1
-    as a whole, and the in-focus plane's sum is its share. The width is the smallest odd one that
-    holds 98 % of the light which ``max_lateral_px`` holds.
+    sample's share at the depth. The width is the smallest odd one that holds 98 % of the light
+    which ``max_lateral_px`` holds.
 
     Parameters
     ----------
-    optics : Optics
-        Lens, wavelength and media.
     voxel_um : tuple of float
         (z, y, x) pitch of the image; z is the stage's step; y and x must be equal.
     planes : int
@@ -108,7 +104,7 @@ def gibson_lanni(
 
     Examples
     --------
-    >>> lens = Optics(0.75, 520.0, 1.0, 1.44)
+    >>> lens = Optics(0.75, 520.0, immersion_refractive_index=1.0, sample_refractive_index=1.44)
     >>> psf = gibson_lanni(lens, (1.5, 0.377, 0.377), 3, max_lateral_px=33)
     >>> psf.shape, round(float(psf[1].sum()), 3)
     ((3, 15, 15), 0.336)
@@ -125,7 +121,8 @@ def _pixel_means(
     optics: Optics, pixel_um: float, z_um: Floats, depth_um: float, half: int
 ) -> Floats:
     """Return the intensity averaged over pixels, (z, 2 half + 1, 2 half + 1)."""
-    # Only one octant is computed: rows y >= 0, columns 0 <= x <= y.
+    # On a radial grid 14 times finer than the pixels, of which each averages 7 x 7 points. Only one
+    # octant is computed: rows y >= 0, columns 0 <= x <= y.
     sub = (np.arange(_OVERSAMPLING) + 0.5) / _OVERSAMPLING - 0.5
     rows, cols = np.tril_indices(half + 1)
     radius = np.hypot(
@@ -175,7 +172,8 @@ def _intensity(optics: Optics, r_um: Floats, z_um: Floats, depth_um: float) -> F
     k = 2 * np.pi / (optics.emission_nm * 1e-3)
     aperture, n_i = optics.numerical_aperture, optics.immersion_refractive_index
     n_s = optics.sample_refractive_index
-    # Phase at the pupil's rim, in radians: what the quadrature must resolve.
+    # Kirchhoff's integral by Gauss-Legendre quadrature, with more than two nodes per cycle of its
+    # phase at the pupil's rim, in radians.
     rim = n_i - math.sqrt(n_i**2 - aperture**2)
     swing = k * (aperture * r_um[-1] + (np.abs(z_um).max() + 2 * depth_um) * rim)
     rho, weight = np.polynomial.legendre.leggauss(64 + math.ceil(swing / 2))
@@ -254,18 +252,27 @@ def measured_psf(
     (5, 7, 7)
     """
     bead, centre = _centred_bead(image)
-    zoom = np.array(voxel_um) / np.array(image_voxel_um)
+    zoom = _zoom(image_voxel_um, voxel_um)
+    reach = np.minimum(centre, np.array(bead.shape) - 1 - centre) / zoom
+    halves = _half_sizes(reach, (planes, max_lateral_px, max_lateral_px))
+    return _narrowed(_sampled_around(bead, centre, zoom, halves))
+
+
+def _zoom(
+    image_voxel_um: tuple[float, float, float], voxel_um: tuple[float, float, float]
+) -> Floats:
+    zoom: Floats = np.array(voxel_um) / np.array(image_voxel_um)
     if not (np.isfinite(zoom).all() and (zoom > 0).all()):
         raise ProcessingError(
             f"PSF voxel {image_voxel_um} and data voxel {voxel_um} must be positive"
         )
-    reach = np.minimum(centre, np.array(bead.shape) - 1 - centre) / zoom
-    halves = [
-        min(math.floor(r + 1e-6), cap // 2)
-        for r, cap in zip(reach, (planes, max_lateral_px, max_lateral_px), strict=True)
-    ]
-    halves[1] = halves[2] = min(halves[1:])
-    return _narrowed(_sampled_around(bead, centre, zoom, halves))
+    return zoom
+
+
+def _half_sizes(reach: Floats, caps: tuple[int, int, int]) -> list[int]:
+    """Return half the sides (z, y, x) within the reach of an image, y and x alike."""
+    z, *lateral = (min(math.floor(r + 1e-6), c // 2) for r, c in zip(reach, caps, strict=True))
+    return [z, min(lateral), min(lateral)]
 
 
 def _centred_bead(image: NDArray[Any]) -> tuple[Floats, Floats]:

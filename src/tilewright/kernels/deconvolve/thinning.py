@@ -154,11 +154,14 @@ def choose_iterations(
     background = camera.background_counts / gain / 2
     solver.load(backend.asarray(half), background, plane_mask=plane_mask)
     held_out = _held_out_divergence(solver, backend.asarray(other))
-    best = int(np.argmin(held_out))
-    fallen = held_out[0] - held_out[best]
-    allowed = min(_TOLERANCE * held_out[best], _TOLERANCE_OF_FALL * fallen)
-    within = np.array(held_out) <= held_out[best] + allowed
-    return Stopping(max(int(np.argmax(within)), 1), _CRITERION, tuple(held_out))
+    return Stopping(_fewest_iterations(held_out), _CRITERION, tuple(held_out))
+
+
+def _fewest_iterations(held_out: list[float]) -> int:
+    """Return the fewest iterations within the tolerances of the smallest divergence."""
+    best = min(held_out)
+    allowed = min(_TOLERANCE * best, _TOLERANCE_OF_FALL * (held_out[0] - best))
+    return max(int(np.argmax(np.array(held_out) <= best + allowed)), 1)
 
 
 def _photon_halves(

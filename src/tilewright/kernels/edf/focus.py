@@ -65,11 +65,6 @@ def focus_weighted(
     plane_mask : ndarray of bool, shape (z,)
         Planes to use.
 
-    Returns
-    -------
-    Projection
-        ``image`` is in raw counts over the pedestal (the weights sum to 1).
-
     Raises
     ------
     ValueError

@@ -105,17 +105,27 @@ def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
     >>> make_filters(channel).kernels.shape[2:]
     (65, 65)
     """
-    planes = len(channel.plane_mask)
     if not channel.plane_mask.any():
         raise ValueError("no plane of the stack is usable: there is nothing to project")
     bins = np.concatenate([_bins(channel, spread) for spread in channel.spreads])
-    count = int(channel.plane_mask.sum())
+    shape = (len(channel.spreads), len(channel.plane_mask), len(NOISE_LEVELS))
     root = _error_root(channel)
     # Where N/S is four times the channel's, the light has a quarter of its power, and so has the
     # error that a bin may have.
-    weight = np.full((2, planes, len(NOISE_LEVELS)), 1.0) if usage is None else usage
+    weight = np.full(shape, 1.0) if usage is None else usage
     weight = weight / weight.sum() + _UNUSED / weight.size
-    weight = np.sqrt(weight / NOISE_LEVELS).reshape(-1, 1)
+    mixing, basis = _low_rank(bins, root, np.sqrt(weight / NOISE_LEVELS).reshape(-1, 1))
+    kernels = _kernels(np.moveaxis(basis, 2, 0))
+    gain = np.square(bins).sum(axis=2) @ (2 * np.pi * RADII * RADII[1])
+    return Filters(
+        kernels.astype(np.float32),
+        mixing.reshape(*shape, -1).astype(np.float32),
+        gain.reshape(shape).astype(np.float32),
+    )
+
+
+def _low_rank(bins: Floats, root: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Return the mixing (bins, rank) and basis (rank, radii, planes) that lose little of bins."""
     errors = np.matmul(np.moveaxis(bins, 1, 0), np.moveaxis(root, 1, 2)).transpose(1, 0, 2)
     rows = weight * errors.reshape(len(bins), -1)
     # Of the bins' small Gram matrix: an SVD of the long rows themselves takes five times as long.
@@ -124,18 +134,10 @@ def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
     rank = int(np.clip((loss > _RANK_LOSS).sum(), 1, _MOST_RANK))
     vector = vector[:, ::-1][:, :rank]
     mixing, pick = vector / weight, (vector * weight).T
-    basis = (pick @ bins.reshape(len(bins), -1)).reshape(rank, RADII.size, count)
+    basis = (pick @ bins.reshape(len(bins), -1)).reshape(rank, *bins.shape[1:])
     # Columns of one scale, for float32.
     size = np.maximum(np.abs(basis).max(axis=(1, 2)), 1e-30)
-    basis, mixing = basis / size[:, None, None], mixing * size
-    kernels = _kernels(np.moveaxis(basis, 2, 0))
-    shape = (len(channel.spreads), planes, len(NOISE_LEVELS), rank)
-    gain = np.square(bins).sum(axis=2) @ (2 * np.pi * RADII * RADII[1])
-    return Filters(
-        kernels.astype(np.float32),
-        mixing.reshape(shape).astype(np.float32),
-        gain.reshape(shape[:3]).astype(np.float32),
-    )
+    return mixing * size, basis / size[:, None, None]
 
 
 def _bins(channel: ChannelModel, spread: float) -> Floats:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy import ndimage as host_ndimage
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.edf.channel_model import ChannelModel
 from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
 from tilewright.kernels.edf.transfer import transfer_between
 from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerProjection
@@ -214,7 +213,6 @@ def finish(
 
 
 def haze_moments(
-    channel: ChannelModel,
     maps: FocusMaps,
     stack: Any,
     plane: WienerProjection,
@@ -224,10 +222,8 @@ def haze_moments(
 
     Parameters
     ----------
-    channel : ChannelModel
-        As of ``maps``.
     maps : FocusMaps
-        Of windows of the stack's size, at least twice :data:`HALO_PX` and 64 px.
+        Of windows of the stack's size, at least twice :data:`HALO_PX` and 64 px, else ValueError.
     stack : array, shape (z, y, x)
         Raw counts.
     plane : WienerProjection
@@ -242,21 +238,15 @@ def haze_moments(
         it in the rest of the estimate; how many times fewer planes than all of them the light is
         in, weighted by the background's energy, and that energy. They add up over windows.
 
-    Raises
-    ------
-    ValueError
-        The windows are too small.
-
     Examples
     --------
-    >>> from tilewright.kernels.edf.wiener_filters import make_filters
-    >>> from tilewright.kernels.edf.wiener_plane import WienerPlane
+    >>> from tilewright.kernels.edf import channel_model, wiener_filters, wiener_plane
     >>> from tilewright.kernels.noise import NoiseModel
-    >>> channel = ChannelModel(np.ones((9, 129)), np.ones(3, bool), np.ones(129), 1.0)
+    >>> channel = channel_model.ChannelModel(np.ones((9, 129)), np.ones(3, bool), np.ones(129), 1.0)
     >>> maps = FocusMaps(cpu, channel, NoiseModel(1.0, 2.0), 100.0, (240, 240))
     >>> stack = np.random.default_rng(0).poisson(150, (3, 240, 240))
-    >>> plane = WienerPlane(maps, make_filters(channel)).project(stack)
-    >>> haze_moments(channel, maps, stack, plane).shape
+    >>> filters = wiener_filters.make_filters(channel)
+    >>> haze_moments(maps, stack, wiener_plane.WienerPlane(maps, filters).project(stack)).shape
     (8,)
     """
     if min(maps.window) < 2 * HALO_PX + 64:
@@ -270,7 +260,7 @@ def haze_moments(
     mask = xp.ones_like(background[inner])
     if contaminated is not None:
         mask -= mean_2x2(backend.asarray(contaminated))[inner] > 0
-    planes = _coarse_planes(channel, maps, stack, spectra)
+    planes = _coarse_planes(maps, stack, spectra)
     return _moments(xp, planes, background, [w[inner] for w in weights], mask, inner)
 
 
@@ -304,13 +294,13 @@ def _moments(
 
 
 def _coarse_planes(
-    channel: ChannelModel, maps: FocusMaps, stack: Any, spectra: list[Array]
+    maps: FocusMaps, stack: Any, spectra: list[Array]
 ) -> Iterator[tuple[Array, Array, Array]]:
     """Yield each usable plane of light and of background (both by ``spectra``), and its counts."""
     backend = maps.backend
     shape = tuple(n // BACKGROUND_PX for n in maps.window)
-    depths = np.arange(len(channel.plane_mask))
-    transfer = transfer_between(channel.profiles, depths, depths, shape, BACKGROUND_PX)
+    depths = np.arange(len(maps.channel.plane_mask))
+    transfer = transfer_between(maps.channel.profiles, depths, depths, shape, BACKGROUND_PX)
     for z in maps.planes:
         of_plane = backend.asarray(transfer[z][maps.planes])
         light, background = (

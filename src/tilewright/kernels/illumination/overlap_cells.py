@@ -110,9 +110,8 @@ def measure_cells(
     """Average cells of a grid in both tiles of each pair.
 
     The averages take binned pixels by their exact share of a cell, so both numbers are of the same
-    specimen area at fractional offsets. The grid lies half of the fraction off the pixels of
-    either tile, which blurs both alike: where one was read at its own pixels, bright cells seemed
-    brighter in it, and the camera offset was 1 to 3 counts too high.
+    specimen area at fractional offsets. Returned are cells that lie wholly in both tiles and hold
+    no invalid pixel; ``edge`` indexes ``pairs``.
 
     Parameters
     ----------
@@ -131,11 +130,6 @@ def measure_cells(
     cell : int
         Side of a cell in binned pixels.
 
-    Returns
-    -------
-    OverlapCells
-        Cells that lie wholly in both tiles and hold no invalid pixel; ``edge`` indexes ``pairs``.
-
     Examples
     --------
     >>> scene = np.random.default_rng(0).random((25, 45))
@@ -145,28 +139,43 @@ def measure_cells(
     >>> len(cells), np.allclose(cells.first, cells.second)
     (5, True)
     """
-    _, h, w = images.shape
-    rows, columns = h // cell, w // cell
     offset = (position_px[pairs[:, 1]] - position_px[pairs[:, 0]]) / factor
-    shift = (offset - np.rint(offset)) / 2
     scale = 2.0 * factor / np.asarray(shape_px, dtype=np.float64)
-    parts = []
-    for batch in _batches(offset):
-        y = _shares(offset[batch, 0], shift[batch, 0], rows, cell, h)
-        x = _shares(offset[batch, 1], shift[batch, 1], columns, cell, w)
-        usable, means = _cell_means(backend, images, valid, pairs[batch], y, x)
-        edge, iy, ix = np.nonzero(usable)
-        centre = (np.stack([iy + y[1], ix + x[1]], axis=1) + 0.5) * cell + shift[batch[edge]]
-        parts.append(
-            OverlapCells(
-                batch[edge],
-                means[0][edge, iy, ix],
-                means[1][edge, iy, ix],
-                centre * scale - 1.0,
-                (centre - offset[batch[edge]]) * scale - 1.0,
-            )
-        )
+    parts = [
+        _measure_batch(backend, images, valid, pairs, offset, batch, cell, scale)
+        for batch in _batches(offset)
+    ]
     return OverlapCells.join(parts) if parts else OverlapCells.none()
+
+
+def _measure_batch(
+    backend: Backend,
+    images: Array,
+    valid: Array | None,
+    pairs: Ints,
+    offset: Floats,
+    batch: Ints,
+    cell: int,
+    scale: Floats,
+) -> OverlapCells:
+    """Return the cells of some pairs, whose tiles lie ``offset`` (m, 2) binned pixels apart."""
+    # The grid lies half of the fraction off the pixels of either tile, which blurs both: where one
+    # was read at its own pixels, bright cells seemed brighter in it, and the camera offset was
+    # 1 to 3 counts too high.
+    _, h, w = images.shape
+    shift = (offset - np.rint(offset)) / 2
+    y = _shares(offset[batch, 0], shift[batch, 0], h // cell, cell, h)
+    x = _shares(offset[batch, 1], shift[batch, 1], w // cell, cell, w)
+    usable, means = _cell_means(backend, images, valid, pairs[batch], y, x)
+    edge, iy, ix = np.nonzero(usable)
+    centre = (np.stack([iy + y[1], ix + x[1]], axis=1) + 0.5) * cell + shift[batch[edge]]
+    return OverlapCells(
+        batch[edge],
+        means[0][edge, iy, ix],
+        means[1][edge, iy, ix],
+        centre * scale - 1.0,
+        (centre - offset[batch[edge]]) * scale - 1.0,
+    )
 
 
 #: Shares of pixels in cells of either tile, the index of the first cell, and which pairs fit.

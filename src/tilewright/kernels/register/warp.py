@@ -216,27 +216,31 @@ def sample(
     >>> values.item(), inside.item()
     (7.5, True)
     """
-    xp = backend.xp
     positions = _positions(backend, shift, origin)
     inside = (positions[0] >= -0.5) & (positions[0] <= source_shape[0] - 0.5)
     inside &= (positions[1] >= -0.5) & (positions[1] <= source_shape[1] - 0.5)
     for axis in (0, 1):
         positions[axis] -= float(source_origin[axis] - 2)
         positions[axis] = _snapped(backend, positions[axis])
+    values = _interpolated(backend, source, positions, order)
+    values *= inside
+    return values, inside
+
+
+def _interpolated(backend: Backend, source: Array, positions: Array, order: int) -> Array:
+    """Return values of an image at positions (2, ny, nx) from two pixels before its first."""
     # Two pixels more on each side, so that no tap of a pixel inside leaves the array: the two
     # libraries treat such taps differently.
     coefficients = spline_coefficients(backend, source) if order == 3 else source
-    values = backend.ndimage.map_coordinates(
-        xp.pad(coefficients, 2, mode="reflect"),
+    return backend.ndimage.map_coordinates(
+        backend.xp.pad(coefficients, 2, mode="reflect"),
         positions,
-        output=xp.float32,
+        output=backend.xp.float32,
         order=order,
         mode="constant",
         cval=0.0,
         prefilter=False,
     )
-    values *= inside
-    return values, inside
 
 
 def _positions(backend: Backend, shift: Array, origin: tuple[int, int]) -> Array:

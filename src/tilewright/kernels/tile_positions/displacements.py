@@ -124,10 +124,26 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
     >>> repair_pixels(cpu, strips)
     1
     """
-    xp = backend.xp
     count, height, width = strips.shape
     if count < 2:
         return 0
+    y, x = _hot_pixels(backend, strips)
+    if not len(y):
+        return 0
+    above, left = np.abs(y - 1), np.abs(x - 1)
+    below, right = height - 1 - np.abs(height - 2 - y), width - 1 - np.abs(width - 2 - x)
+    places = ((above, x), (below, x), (y, left), (y, right))
+    for part in batches(count):
+        some = strips[part]
+        around = [backend.asarray(some[:, row, col]) for row, col in places]
+        some[:, y, x] = backend.to_numpy(_middle_two(backend, *around))
+        strips[part] = some
+    return len(y)
+
+
+def _hot_pixels(backend: Backend, strips: Strips) -> tuple[Ints, Ints]:
+    """Return rows and columns of the pixels that stand out of all strips of one camera area."""
+    xp, count = backend.xp, strips.shape[0]
     most = min(int(np.log(count + 0.5) / np.log(3.0)), _REPAIR_POWER)
     power = 3**most if count >= 9 else count
     selection = np.linspace(0, count - 1, power).round().astype(np.int64)
@@ -147,17 +163,7 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
         limit = 6.0 * 1.4826 * xp.median(xp.abs(stands))
         signs = signs + xp.sign(stands) * (xp.abs(stands) > limit)
     y, x = np.nonzero(np.abs(np.asarray(backend.to_numpy(signs))) > len(level) - 0.5)
-    if not len(y):
-        return 0
-    above, left = np.abs(y - 1), np.abs(x - 1)
-    below, right = height - 1 - np.abs(height - 2 - y), width - 1 - np.abs(width - 2 - x)
-    places = ((above, x), (below, x), (y, left), (y, right))
-    for part in batches(count):
-        some = strips[part]
-        around = [backend.asarray(some[:, row, col]) for row, col in places]
-        some[:, y, x] = backend.to_numpy(_middle_two(backend, *around))
-        strips[part] = some
-    return len(y)
+    return y, x
 
 
 def _middle_two(backend: Backend, a: Array, b: Array, c: Array, d: Array) -> Array:

@@ -75,7 +75,6 @@ class DistortionFit:
     """A field, and its test on held-out overlaps."""
 
     distortion: Distortion
-    """As all overlaps have it."""
     terms_sigma_px: Floats
     """float64 (3,): standard errors of its terms."""
     held_out_z: tuple[float, float]
@@ -144,8 +143,7 @@ def measure_blocks(
             start += len(plan.pairs)
     if not results:
         return Blocks(np.zeros(0, np.int64), *(np.zeros((0, 2)) for _ in range(3)))
-    columns = zip(*((f.overlap, f.place_px, f.displacement_px, f.precision) for f in results),
-                  strict=True)  # fmt: skip
+    columns = zip(*(vars(part).values() for part in results), strict=True)
     return Blocks(*(np.concatenate(column) for column in columns))
 
 
@@ -261,7 +259,8 @@ def fit_distortion(
     Every second overlap of a direction is in the other half. Weights fall with the residual as
     Cauchy's. The test is of the score: what the blocks of one half, less their overlap's mean, have
     in common with the other half's field, over its standard error, which counts overlaps whose
-    blocks err together. Without distortion it exceeds 4 in one of 30,000 sets.
+    blocks err together. Without distortion it exceeds 4 in one of 30,000 sets. None where fewer
+    than two overlaps have two blocks.
 
     Parameters
     ----------
@@ -269,11 +268,6 @@ def fit_distortion(
         (y, x) of a tile.
     meeting : tuple of float
         Of :class:`Distortion`.
-
-    Returns
-    -------
-    DistortionFit or None
-        None where fewer than two overlaps have two blocks.
 
     Examples
     --------
@@ -287,9 +281,7 @@ def fit_distortion(
     if np.count_nonzero(count >= 2) < 2:
         return None
     rows = _Rows.of(blocks, which, shape, meeting)
-    half = np.empty(len(numbers), np.int64)
-    half[np.argsort(count < 2, kind="stable")] = np.arange(len(numbers)) % 2
-    half = half[which].repeat(2)
+    half = _alternating(count)[which].repeat(2)
     prior = _PRIOR_SHARE * float(np.hypot(*shape)) / 2.0
     terms, covariance, scale, robust = rows.fit(np.ones(len(half), bool), prior)
     rows = replace(rows, precision=rows.precision * robust / scale**2)
@@ -307,6 +299,13 @@ def fit_distortion(
         len(which),
         min(z) > SURE and after < before and field.corner_px >= LEAST_CORNER_PX,
     )
+
+
+def _alternating(count: Ints) -> Ints:
+    """Return the half, 0 or 1, of each overlap: those of one block come last."""
+    half = np.empty(len(count), np.int64)
+    half[np.argsort(count < 2, kind="stable")] = np.arange(len(count)) % 2
+    return half
 
 
 def _held_out_test(

@@ -76,8 +76,7 @@ def solve_positions(
 ) -> Solution:
     """Place tiles so that accepted displacements hold, and the stage's affine model elsewhere.
 
-    The stage model has skew and scale per axis and a backlash between odd and even rows (a
-    snake scan arrives from both sides). Iteratively reweighted least squares starts from least
+    Iteratively reweighted least squares starts from least
     absolute residuals and ends with Cauchy weights; edges further off than 6 standard errors
     and 1 px are rejected.
 
@@ -106,9 +105,7 @@ def solve_positions(
     """
     nominal = np.asarray(nominal_px, np.float64)
     offset = displacement_px - (nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
-    model = np.column_stack([nominal, row % 2]).astype(np.float64)
-    model -= model.mean(axis=0)
-    prior = np.array([_SKEW, _SKEW, max_shift_px])
+    model, prior = _stage_model(nominal, row), np.array([_SKEW, _SKEW, max_shift_px])
     design = model[pairs[:, 1]] - model[pairs[:, 0]]
     step = np.abs(nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
     axis = (step[:, 1] > step[:, 0]).astype(np.int64)
@@ -116,10 +113,22 @@ def solve_positions(
         pairs, axis, offset, false_match_probability, design, prior, max_shift_px
     )
     stage = _stage_spread(design[accepted], prior, offset[accepted], max_shift_px)
+    sigma_px = _with_risk(edge_sigma_px, probability, max_shift_px)
+    return _solve(nominal, model, prior, stage, pairs, offset, sigma_px, accepted, probability)
+
+
+def _with_risk(sigma_px: Floats, probability: Floats, max_shift_px: float) -> Floats:
+    """Return errors (m, 2) with the probability that the displacement is false."""
     # What is false after all lies anywhere in the window.
     risk = probability[:, None] * max_shift_px**2 / 3.0
-    edge_sigma_px = np.sqrt(edge_sigma_px**2 + risk / _OVERCONFIDENCE**2)
-    return _solve(nominal, model, prior, stage, pairs, offset, edge_sigma_px, accepted, probability)
+    return np.sqrt(sigma_px**2 + risk / _OVERCONFIDENCE**2)
+
+
+def _stage_model(nominal: Floats, row: Ints) -> Floats:
+    """Return columns (n, 3) of skew and scale, and of a backlash between odd and even rows."""
+    # A snake scan arrives at them from both sides.
+    model = np.column_stack([nominal, row % 2]).astype(np.float64)
+    return model - model.mean(axis=0)
 
 
 def _solve(

@@ -119,7 +119,7 @@ def plan_wiener(
     filters = make_filters(channel, usage)
     estimate = WienerPlane(maps, filters)
     moments = [
-        haze_moments(channel, maps, sample, estimate.project(sample), places)
+        haze_moments(maps, sample, estimate.project(sample), places)
         for sample, places in zip(samples, contaminated, strict=True)
     ]
     resolution = plane_resolution_px(maps, usage, samples, ceiling_of(mosaic))

@@ -1,6 +1,8 @@
 """Registration of one cycle to the reference cycle: coarse, affine, robust block field.
 
-The transform is estimated first, then it is decided whether the two images match at all.
+The transform is estimated first, then it is decided whether the two images match at all. Memory
+holds two overviews of at most 2048 px a side and a few cells of 1200 px a side per thread, whatever
+the size of the images.
 """
 
 from __future__ import annotations
@@ -68,9 +70,6 @@ def register(
 ) -> Transform:
     """Register a cycle to the reference cycle and write the transform with its quality.
 
-    Memory holds two overviews of at most 2048 px a side and a few cells of 1200 px a side per
-    thread, whatever the size of the images.
-
     Parameters
     ----------
     reference, moving : path, Mosaic, (y, x) array, or Plane
@@ -78,8 +77,7 @@ def register(
     npz_path, json_path : Path
         Files to write; see :func:`tilewright.io.results.transform.write_transform`.
     block_px : int
-        Side of the smallest blocks, a multiple of 12 and at least 48; searches begin with
-        twice that.
+        Side of the smallest blocks, a multiple of 12 from 48 on; searches begin with twice that.
     max_shift_px : float or None
         Largest shift between the cycles; None allows nine tenths of the image.
     max_rotation_deg : float
@@ -97,22 +95,23 @@ def register(
         The GPU's memory does not hold the overviews and their correlation.
     """
     views = open_views(reference, moving)
-    for name, view in zip(("reference", "moving"), views, strict=True):
-        if min(view.shape) < block_px:
-            raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
-    reach = float(max(*views[0].shape, *views[1].shape))
-    reach = reach if max_shift_px is None else max_shift_px
+    _check(views, block_px)
+    reach = float(max(*views[0].shape, *views[1].shape)) if max_shift_px is None else max_shift_px
     pair = _Pair(backend, *views, block_px, reach, max_rotation_deg)
     transform, failure = _estimate(pair)
     if failure and not allow_unregistered:
-        negative, _ = _overlay(pair, -1.0)
-        advice = _NEGATIVE if negative.score > _CLEAR_OVERLAY * negative.chance else _UNLIKE
         raise MismatchError(
             f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
-            f"{advice}, or set allow_unregistered for this cycle"
+            f"{_advice(pair)}, or set allow_unregistered for this cycle"
         )
     write_transform(transform, npz_path, json_path)
     return transform
+
+
+def _check(views: tuple[PlaneView, PlaneView], block_px: int) -> None:
+    for name, view in zip(("reference", "moving"), views, strict=True):
+        if min(view.shape) < block_px:
+            raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
 
 
 class _Pair(NamedTuple):
@@ -143,6 +142,12 @@ def _estimate(pair: _Pair) -> tuple[Transform, str]:
         reason = f"the cycles do not match: {failure}"
         transform = Transform.identity(numbers | {"registered": False, "reason": reason})
     return transform, failure
+
+
+def _advice(pair: _Pair) -> str:
+    """Return what to do about two images that do not match."""
+    negative, _ = _overlay(pair, -1.0)
+    return _NEGATIVE if negative.score > _CLEAR_OVERLAY * negative.chance else _UNLIKE
 
 
 def _name(source: Source) -> str:

@@ -93,11 +93,6 @@ def survey(
         (y, x) of the image.
     regions : sequence of (slice, slice)
         All of the image; one of each thread is in memory at a time.
-
-    Returns
-    -------
-    Subtraction
-        With ``emptied`` 0, which is counted while it is subtracted.
     """
     cell = max(_CELL_PX, -(-max(shape) // _MOST_CELLS))
     side = max(1, -(-max(shape) // _OVERVIEW_PX))
@@ -117,7 +112,7 @@ def survey(
         factor=factor,
         oversubtracted=oversubtracted_share(marker, light, factor),
         left_as_haze=_left_as_haze(light, factor, haze_counts),
-        emptied=0.0,
+        emptied=0.0,  # counted while it is subtracted
         before=before,
         light=coarse,
         side=side,

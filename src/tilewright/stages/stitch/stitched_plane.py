@@ -74,14 +74,18 @@ def stitched_plane(
     ):
         histogram, equal = _copy(source, writer, plane.shape, chunk_px)
         ceiling = saturation_counts or _ceiling(histogram, plane.dtype)
-        writer.attributes |= {
-            "pedestal_counts": 0,
-            "method": "stitched",
-            "unseen_px": int(histogram[0]),
-            "saturation_counts": ceiling,
-            "saturated_px": int(histogram[int(np.ceil(ceiling)) :].sum()),
-            "equal_neighbours": round(float(np.median(equal)), 4) if equal else None,
-        }
+        writer.attributes |= _attributes(histogram, equal, ceiling)
+
+
+def _attributes(histogram: NDArray[np.int64], equal: list[float], ceiling: float) -> dict[str, Any]:
+    return {
+        "pedestal_counts": 0,
+        "method": "stitched",
+        "unseen_px": int(histogram[0]),
+        "saturation_counts": ceiling,
+        "saturated_px": int(histogram[int(np.ceil(ceiling)) :].sum()),
+        "equal_neighbours": round(float(np.median(equal)), 4) if equal else None,
+    }
 
 
 def _copy(
