@@ -97,8 +97,8 @@ def _steps(backend: Backend, plane: Array, size: int, gap: int) -> tuple[int, Fl
     """Return the first position and, from there on, relative steps (segments, positions)."""
     segments = max(plane.shape[0] // 4, 1)
     rows = plane[: segments * 4] if plane.shape[0] >= 4 else plane
-    joined = rows.reshape(segments, -1, plane.shape[1]).mean(axis=1, dtype=np.float64)
-    total = np.pad(np.cumsum(backend.to_numpy(joined), axis=1), ((0, 0), (1, 0)))
+    segment_means = rows.reshape(segments, -1, plane.shape[1]).mean(axis=1, dtype=np.float64)
+    total = np.pad(np.cumsum(backend.to_numpy(segment_means), axis=1), ((0, 0), (1, 0)))
     mean = (total[:, size:] - total[:, :-size]) / size
     first = 2 * size + gap
     centre = np.arange(first, plane.shape[1] - first + 1)

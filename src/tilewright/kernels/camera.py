@@ -158,10 +158,10 @@ def _indices(pixel: Ints, shape: tuple[int, ...]) -> Ints:
     """Return flat indices (m, 8) of the neighbours; reflected at the border."""
     places = []
     for step in _AROUND:
-        moved = [c + s for c, s in zip(np.unravel_index(pixel, shape), step, strict=True)]
+        neighbour = [c + s for c, s in zip(np.unravel_index(pixel, shape), step, strict=True)]
         inside = [
             np.where(c < 0, 1, np.where(c >= n, n - 2, c))
-            for c, n in zip(moved, shape, strict=True)
+            for c, n in zip(neighbour, shape, strict=True)
         ]
         places.append(np.ravel_multi_index(tuple(inside), shape))
     return np.stack(places, axis=1).astype(np.int64)

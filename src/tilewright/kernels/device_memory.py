@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _MB = 2**20
 #: cuFFT, cuBLAS and cuSOLVER allocate by themselves, outside CuPy's pool, and so does the driver.
 _NO_MEMORY = re.compile(r"_ALLOC_FAILED\b|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY")
-_ASKED = re.compile(r"allocating ([\d,]+) bytes")
+_REQUEST = re.compile(r"allocating ([\d,]+) bytes")
 
 
 @dataclass(frozen=True)
@@ -216,10 +216,10 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
     available_b = int(free_b + pool.total_bytes())
     if backend.use.limit_b is not None:
         available_b = min(available_b, backend.use.limit_b)
-    asked = _ASKED.search(str(error))
-    asked_b = int(asked[1].replace(",", "")) if asked else 0
+    request = _REQUEST.search(str(error))
+    requested_b = int(request[1].replace(",", "")) if request else 0
     # cuFFT does not say how much it asked for, and a pool in pieces fails below its limit.
-    return _Shortage(max(int(pool.used_bytes()) + asked_b, available_b), available_b)
+    return _Shortage(max(int(pool.used_bytes()) + requested_b, available_b), available_b)
 
 
 def record_peak(backend: Backend) -> None:

@@ -25,7 +25,7 @@ SIGNAL_GUARD = 3.0
 def focus_score(backend: Backend, image: Any) -> float:
     """Return the noise-floor-subtracted band ratio of a (y, x) image of at least 64×64 px.
 
-    Power at 0.08–0.2 cycles/px over power at 0.01–0.04, each less the white floor seen in the
+    Power at 0.08–0.2 cycles/px over power at 0.01–0.04, each less the white floor in the
     corners of the spectrum: independent of gain and offset, falling with defocus. A Hann
     window keeps the borders of the field out of the detail band.
 

@@ -245,11 +245,11 @@ def _common_shape(
 def _message(
     raw_dir: str | os.PathLike[str], problems: list[str], *, incomplete: bool = False
 ) -> str:
-    listed = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
+    lines = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
     more = len(problems) - _LISTED
     return (
         f"{len(problems)} problem{'s' if len(problems) > 1 else ''} with the raw data in "
-        f"{raw_dir}:{listed}"
+        f"{raw_dir}:{lines}"
         + (f"\n  ... and {more} more" if more > 0 else "")
         + "\nCopy such files again from the microscope, correct the config where it is named, or "
         "take the cycle or channel out of the markers table."

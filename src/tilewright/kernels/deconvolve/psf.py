@@ -300,8 +300,8 @@ def _sampled_around(image: Floats, centre: Floats, zoom: Floats, halves: list[in
         c + f * (np.arange(-h, h + 1)[:, None] + (np.arange(k) + 0.5) / k - 0.5).ravel()
         for c, f, h, k in zip(centre, zoom, halves, points, strict=True)
     ]
-    sampled = ndimage.map_coordinates(
+    values = ndimage.map_coordinates(
         image, np.meshgrid(*axes, indexing="ij"), order=1, mode="nearest"
     )
     split = [n for h, k in zip(halves, points, strict=True) for n in (2 * h + 1, k)]
-    return np.asarray(sampled.reshape(split).mean(axis=(1, 3, 5)))
+    return np.asarray(values.reshape(split).mean(axis=(1, 3, 5)))

@@ -46,7 +46,7 @@ DEBRIS_REACH_PX = REACH * POOL_PX
 #: Light of debris that is put back by half, over the local signal.
 _HALF_SIGNAL = 0.5
 #: A place is contaminated where some plane counts less than this, and so many cells around. With 0
-#: instead of 8 haze is measured beside large clipped debris where there is none.
+#: instead of 8 haze is measured next to large clipped debris where there is none.
 _CONTAMINATED, _CONTAMINATED_REACH = 0.8, 8
 #: An object that ends so near to a gap is debris from this share of the level on: a bright cell
 #: that the border cuts is mirrored there, and the filters draw a dark crescent.

@@ -15,7 +15,7 @@ from tilewright.kernels.edf.focus import BAND_SIGMA_PX
 from tilewright.kernels.edf.transfer import FINE, RADII, plane_transfer
 from tilewright.kernels.noise import NoiseModel
 
-#: Depth spreads of the bins, in units of what a thin sheet looks like (``sheet_spread``): with the
+#: Depth spreads of the bins, in units of that of a thin sheet (``sheet_spread``): with the
 #: narrow one alone thick tissue loses 1 dB, with the wide one alone a thin sheet.
 NARROW, WIDE = 1.17, 3.3
 _LEAST_SPREAD = 0.5

@@ -186,10 +186,10 @@ def fit_flat(
         finer = _fit(cells, images, offset, start, FINE_ORDER, begin=_WARY)
         fit = finer if finer.error < fit.error else fit
     if not free and offset_error_counts > _TOLERATED * offset_counts:
-        wrong = _fit(
+        shifted_fit = _fit(
             cells, images, (offset_counts + offset_error_counts, _GIVEN_COUNTS), even, MAX_ORDER
         )
-        change = wrong.flat(_SHAPE).astype(np.float64) / fit.flat(_SHAPE) - 1.0
+        change = shifted_fit.flat(_SHAPE).astype(np.float64) / fit.flat(_SHAPE) - 1.0
         fit = replace(fit, unmodelled=float(np.hypot(fit.unmodelled, change.std())))
     return fit
 

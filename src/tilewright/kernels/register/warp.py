@@ -66,12 +66,12 @@ class Transform:
 
     def points(self, points_px: Floats) -> Floats:
         """Return the moving positions of reference positions; both (n, 2) float64, (y, x) in px."""
-        moved = points_px @ self.affine[:, :2].T + self.affine[:, 2]
+        moving_px = points_px @ self.affine[:, :2].T + self.affine[:, 2]
         (rows, wy), (columns, wx) = (self.taps(axis, points_px[:, axis]) for axis in (0, 1))
         for i in range(4):
             for j in range(4):
-                moved += (wy[i] * wx[j])[:, None] * self.field[:, rows[i], columns[j]].T
-        return np.asarray(moved)
+                moving_px += (wy[i] * wx[j])[:, None] * self.field[:, rows[i], columns[j]].T
+        return np.asarray(moving_px)
 
     def taps(self, axis: int, positions_px: Floats) -> tuple[NDArray[np.intp], Floats]:
         """Return the four nodes, (4, n), around each position and their weights, (4, n)."""

@@ -239,9 +239,9 @@ def _undistorted_part(
     pixels *= correction.gain[ys, xs]
     pixels += correction.bias[ys, xs]
     offsets = distortion.offsets(backend, *inside)
-    moved = [offset + np.float32(s.fraction) for offset, s in zip(offsets, spans, strict=True)]
+    offsets_px = [offset + np.float32(s.fraction) for offset, s in zip(offsets, spans, strict=True)]
     start = [box[2 * axis] - spans[axis].start - windows[axis].start for axis in (0, 1)]
-    return _sample(backend, pixels, (start[0], start[1]), (moved[0], moved[1]))
+    return _sample(backend, pixels, (start[0], start[1]), (offsets_px[0], offsets_px[1]))
 
 
 def _sample(

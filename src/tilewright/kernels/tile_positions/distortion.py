@@ -59,8 +59,8 @@ class Distortion:
     @property
     def corner_px(self) -> float:
         """Largest displacement of a corner where the middle of the tile keeps its scale."""
-        moved = _brown(_corners(self.shape)) @ self.terms_px
-        return float(np.hypot(*moved.T).max())
+        displacement = _brown(_corners(self.shape)) @ self.terms_px
+        return float(np.hypot(*displacement.T).max())
 
     @cached_property
     def inverse(self) -> Floats:

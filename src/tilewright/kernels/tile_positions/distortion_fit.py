@@ -190,15 +190,15 @@ class _Measure:
         with backend.fft_threads():
             best = climb(backend, cut_a, cut_b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
             fine = subpixel(backend, cut_a, cut_b, best.shift)
-        moved = best.shift + fine.delta_px
-        moved[:, 0] += ahead[pair]
+        shifts = best.shift + fine.delta_px
+        shifts[:, 0] += ahead[pair]
         score = np.maximum(best.score, fine.score)
         rho = np.clip(score, 1e-3, 0.999)
         precision = fine.curvature * (best.pixels * rho / (1.0 - rho**2))[:, None]
         if axis == 1:
-            moved, middle, precision = moved[:, ::-1], middle[:, ::-1], precision[:, ::-1]
+            shifts, middle, precision = shifts[:, ::-1], middle[:, ::-1], precision[:, ::-1]
         edge = math.ceil(1.5 * sigma_px / STRIDE)
-        displacement = self.plan.displacement(STRIDE * moved)
+        displacement = self.plan.displacement(STRIDE * shifts)
         off = np.abs(displacement - self.displacement_px[part][pair]).max(axis=1)
         good = (precision > 0).all(axis=1) & (score >= _LEAST_SCORE) & (off <= _FARTHEST_PX)
         return Blocks(

@@ -149,10 +149,10 @@ def _solve(
         correction, weight, scale = problem.robust(offset[accepted], edge_sigma_px[accepted])
         residual = offset - (correction[pairs[:, 1]] - correction[pairs[:, 0]])
         limit = np.maximum(1.0, 6.0 * scale * edge_sigma_px)
-        wrong = accepted & (np.abs(residual) > limit).any(axis=1)
-        if last or not wrong.any():
+        outliers = accepted & (np.abs(residual) > limit).any(axis=1)
+        if last or not outliers.any():
             break
-        accepted = accepted & ~wrong
+        accepted = accepted & ~outliers
     component = connected_components(count, pairs[accepted])
     position = nominal + correction
     return Solution(

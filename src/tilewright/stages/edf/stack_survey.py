@@ -125,8 +125,8 @@ def measure_noise(
 
 def sample_cells(mosaic: Mosaic) -> list[Window]:
     """Return the middles of chunks, spread evenly over the mosaic; the same for every device."""
-    picked = _spread(chunk_windows(mosaic, 0), _SAMPLES)
-    return [replace(cell, y=_middle(cell.y), x=_middle(cell.x)) for cell in picked]
+    windows = _spread(chunk_windows(mosaic, 0), _SAMPLES)
+    return [replace(cell, y=_middle(cell.y), x=_middle(cell.x)) for cell in windows]
 
 
 def _spread(cells: list[Window], most: int) -> list[Window]:

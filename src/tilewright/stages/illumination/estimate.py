@@ -56,7 +56,7 @@ _DOUBTED = 0.05
 @track_device_memory(_OOM_HINT)
 def estimate_channels(
     channels: Sequence[TileSource],
-    wanted: Iterable[int],
+    indices: Iterable[int],
     positions: Positions | None,
     files: Sequence[tuple[str | Path | None, str | Path | None]],
     *,
@@ -74,12 +74,12 @@ def estimate_channels(
     ----------
     channels : sequence of TileSource
         Raw tiles of all channels.
-    wanted : iterable of int
+    indices : iterable of int
         Indices of the channels whose illumination is returned.
     positions : Positions or None
         Where they lie, in the same order; None if unknown, which leaves no overlaps.
     files : sequence of (path or None, path or None)
-        For each channel that is wanted, TIFFs for the method ``file``: flat-field and dark-field
+        For each of them, TIFFs for the method ``file``: flat-field and dark-field
         of a tile's shape; without a dark file the offset is used.
     method : {"auto", "file", "none"}
         ``auto``: fitted to overlaps and tiles, to tiles alone where too little overlaps, and not
@@ -106,17 +106,17 @@ def estimate_channels(
     DeviceMemoryError
         The GPU's memory does not hold the binned tiles and the fits.
     """
-    wanted, find_offset = list(wanted), offset_counts is None
+    indices, find_offset = list(indices), offset_counts is None
     measures: dict[int, TileMeasures] = {}
     for k, tiles in enumerate(channels):
         _check(tiles, positions)
-        if find_offset or k in wanted:
+        if find_offset or k in indices:
             measures[k] = measure_tiles(backend, tiles, positions, planes, saturation_counts)
     preset = None if offset_counts is None else (float(offset_counts), 0.0, "given")
     known = camera_offsets(measures) if find_offset else dict.fromkeys(measures, preset)
     return [
         _estimate(backend, measures[k], known[k], method, find_offset, *paths)
-        for k, paths in zip(wanted, files, strict=True)
+        for k, paths in zip(indices, files, strict=True)
     ]
 
 

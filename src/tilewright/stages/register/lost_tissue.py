@@ -93,14 +93,14 @@ class LostTissueSearch:
         places = lost_places(self._energy, self._common)
         if places is None:
             return LostTissue(None, None)
-        tissue, gone = places
+        tissue, lost = places
         beyond = int((self._beyond > _least_of_tissue(self._energy)).sum())
         spread = _PLACE_PX / (self._stride * FACTOR)
-        density = ndimage.gaussian_filter(gone.astype(np.float32), spread, mode="constant")
+        density = ndimage.gaussian_filter(lost.astype(np.float32), spread, mode="constant")
         at = np.unravel_index(int(density.argmax()), density.shape)
         y, x = (float(v) * self._stride * FACTOR for v in at)
         inside = int(tissue.sum())
-        return LostTissue(float(gone.sum() / inside), beyond / (beyond + inside), y, x)
+        return LostTissue(float(lost.sum() / inside), beyond / (beyond + inside), y, x)
 
 
 def _slopes(backend: Backend, overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:

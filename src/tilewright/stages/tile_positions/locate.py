@@ -46,7 +46,7 @@ from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_str
 from tilewright.kernels.tile_positions.position_solve import Solution, solve_positions
 from tilewright.stages.tile_source import TileSource
 
-#: Strips of more bytes are kept on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
+#: Strips of more bytes lie on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
 #: slide of 50,000 px squared 5 GB.
 _IN_MEMORY_B = 256 << 20
 _OOM_HINT = OomHint("tile_positions", "the strips that its filter and hot pixels come from")
@@ -83,7 +83,7 @@ def locate(
 ) -> LocatedTiles:
     """Find the positions of tiles from their overlaps.
 
-    Each tile is read once and only its overlap strips are kept, of many tiles on the disk.
+    Each tile is read once and only its overlap strips are stored, of many tiles on the disk.
 
     Parameters
     ----------
