@@ -1,12 +1,17 @@
-"""Faults that processing draws into an image: seams at tile borders, rings after deconvolution."""
+"""Faults that processing draws into an image: seams at tile borders, rings after deconvolution.
+
+On the host, as all that quality measures.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
 
-from tilewright.kernels.backend import Array, Backend, Bools, Floats
+from tilewright.kernels.backend import Bools, Floats
 
 
 class Seam(NamedTuple):
@@ -35,8 +40,7 @@ def seam_reach_px(gap_px: int) -> int | None:
 
 
 def seam_score(
-    backend: Backend,
-    strip: Any,
+    strip: NDArray[Any],
     border_px: int,
     *,
     pedestal_counts: float = 0.0,
@@ -65,13 +69,13 @@ def seam_score(
     --------
     >>> even = np.random.default_rng(0).normal(1000, 10, (64, 200))
     >>> seam = even * np.repeat([1.0, 1.02], 100)
-    >>> [seam_score(cpu, strip, 100).score > 2.3 for strip in (even, seam)]
+    >>> [seam_score(strip, 100).score > 2.3 for strip in (even, seam)]
     [False, True]
     """
-    plane = backend.xp.moveaxis(backend.asarray(strip), axis, 1) - pedestal_counts
+    plane = np.moveaxis(np.asarray(strip, np.float32), axis, 1) - pedestal_counts
     best = (np.inf, float("nan"))
     for size in _window_sizes(plane.shape[1], border_px, gap_px):
-        first, steps = _steps(backend, plane, size, gap_px)
+        first, steps = _steps(plane, size, gap_px)
         offset = np.abs(np.arange(steps.shape[1]) + first - border_px)
         mean = _coherent(steps, offset >= 2 * (size + gap_px))
         scatter = 1.4826 * float(np.median(np.abs(mean[offset >= 2 * (size + gap_px)])))
@@ -93,12 +97,12 @@ def _window_sizes(width: int, border_px: int, gap_px: int) -> list[int]:
     return sizes
 
 
-def _steps(backend: Backend, plane: Array, size: int, gap: int) -> tuple[int, Floats]:
+def _steps(plane: NDArray[np.float32], size: int, gap: int) -> tuple[int, Floats]:
     """Return the first position and, from there on, relative steps (segments, positions)."""
     segments = max(plane.shape[0] // 4, 1)
     rows = plane[: segments * 4] if plane.shape[0] >= 4 else plane
     segment_means = rows.reshape(segments, -1, plane.shape[1]).mean(axis=1, dtype=np.float64)
-    total = np.pad(np.cumsum(backend.to_numpy(segment_means), axis=1), ((0, 0), (1, 0)))
+    total = np.pad(np.cumsum(segment_means, axis=1), ((0, 0), (1, 0)))
     mean = (total[:, size:] - total[:, :-size]) / size
     first = 2 * size + gap
     centre = np.arange(first, plane.shape[1] - first + 1)
@@ -122,7 +126,7 @@ def _coherent(steps: Floats, off_border: Bools) -> Floats:
     return common
 
 
-def ringing_depth(backend: Backend, image: Any, reference: Any) -> float:
+def ringing_depth(image: NDArray[Any], reference: NDArray[Any]) -> float:
     """Return the depth of the dark ring that deconvolution drew around bright objects.
 
     ``image`` (y, x) has pedestal 0; ``reference`` is the raw plane, which only says where the
@@ -134,32 +138,30 @@ def ringing_depth(backend: Backend, image: Any, reference: Any) -> float:
 
     >>> y, x = np.indices((65, 65)) - 32
     >>> radius, disc = np.hypot(y, x), 100.0 * (np.hypot(y, x) < 10)
-    >>> round(ringing_depth(cpu, disc - 20 * (abs(radius - 13) < 1.5), disc), 2)
+    >>> round(ringing_depth(disc - 20 * (abs(radius - 13) < 1.5), disc), 2)
     0.2
     """
-    xp, ndimage = backend.xp, backend.ndimage
-    plane, raw = backend.asarray(image), backend.asarray(reference)
+    plane, raw = np.asarray(image, np.float32), np.asarray(reference, np.float32)
     smooth = ndimage.gaussian_filter(raw, 1.0, mode="reflect")
-    half, top = (float(v) for v in xp.percentile(smooth, xp.asarray([50.0, 99.5])))
+    half, top = (float(v) for v in np.percentile(smooth, [50.0, 99.5]))
     bright = smooth > (half + top) / 2
-    if not bool(bright.any()):
+    if not bright.any():
         return float("nan")
     shells = [ndimage.distance_transform_edt(where).astype(np.int32) for where in (~bright, bright)]
-    counts = [_shell_sums(backend, shell, None) for shell in shells]
+    counts = [_shell_sums(shell, None) for shell in shells]
     depth, depth_raw = (
-        _depth(*(_shell_sums(backend, s, v) / n for s, n in zip(shells, counts, strict=True)))
+        _depth(*(_shell_sums(s, v) / n for s, n in zip(shells, counts, strict=True)))
         for v in (plane, raw)
     )
     return float(np.maximum(depth - depth_raw, 0.0))
 
 
-def _shell_sums(backend: Backend, shell: Array, values: Array | None) -> Floats:
+def _shell_sums(shell: NDArray[np.int32], values: NDArray[np.float32] | None) -> Floats:
     """Return sums over the shells 1 … ring and, last, over ring+1 … 2 ring (or the core)."""
-    index = backend.xp.clip(shell, 0, 2 * _RING_PX + 1).ravel()
+    index = np.clip(shell, 0, 2 * _RING_PX + 1).ravel()
     weights = None if values is None else values.ravel()
-    sums = backend.xp.bincount(index, weights=weights, minlength=2 * _RING_PX + 2)
-    host = backend.to_numpy(sums).astype(np.float64)
-    return np.append(host[1 : _RING_PX + 1], host[_RING_PX + 1 : 2 * _RING_PX + 1].sum())
+    sums = np.bincount(index, weights, 2 * _RING_PX + 2).astype(np.float64)
+    return np.append(sums[1 : _RING_PX + 1], sums[_RING_PX + 1 : 2 * _RING_PX + 1].sum())
 
 
 def _depth(outside: Floats, inside: Floats) -> float:
