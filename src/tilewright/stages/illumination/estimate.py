@@ -1,7 +1,8 @@
 """Estimate the flat-field and the camera offset of one cycle and channel.
 
-The flat-field is fitted to overlaps and tiles, or given as a file; no correction at all is scored
-on the same overlaps.
+The flat-field is fitted to overlaps and tiles, to tiles alone where too little overlaps, or given
+as a file; no correction at all is scored on the same overlaps, and taken where it makes them agree
+better.
 
 Numbers of an estimate: ``method`` (``overlap``, ``tiles``, ``file`` or ``none``), ``reason``,
 ``offset_counts``, ``offset_method``, ``heldout_log_ratio`` (of the method used, rms),
@@ -68,7 +69,9 @@ def estimate_channels(
 ) -> list[tuple[Illumination, dict[str, Any]]]:
     """Estimate the illumination of some channels of a cycle; the offset comes from all of them.
 
-    Memory is that of 1000 images of 256 x 256 px, or of one plane of more tiles.
+    Memory is that of 1000 images of 256 x 256 px, or of one plane of more tiles. Parameters without
+    a line here are keys of the configuration, see :mod:`tilewright.config.settings`; None is
+    ``auto``.
 
     Parameters
     ----------
@@ -81,16 +84,6 @@ def estimate_channels(
     files : sequence of (path or None, path or None)
         For each of them, TIFFs for the method ``file``: flat-field and dark-field
         of a tile's shape; without a dark file the offset is used.
-    method : {"auto", "file", "none"}
-        ``auto``: fitted to overlaps and tiles, to tiles alone where too little overlaps, and not
-        corrected where held-out overlaps agree better without; ``file``: given fields; ``none``:
-        flat 1.
-    offset_counts : float or None
-        Camera offset in counts; None estimates it.
-    planes : int
-        Number of evenly spaced z-planes pooled.
-    saturation_counts : float or None
-        Counts from which pixels are left out; None finds it.
 
     Returns
     -------

@@ -70,18 +70,15 @@ def register(
 ) -> Transform:
     """Register a cycle to the reference cycle and write the transform with its quality.
 
+    Parameters without a line here are keys of the configuration, see
+    :mod:`tilewright.config.settings`; None is ``auto``.
+
     Parameters
     ----------
     reference, moving : path, Mosaic, (y, x) array, or Plane
         The reference channel of both cycles, in counts; their sizes may differ.
     npz_path, json_path : Path
         Files to write; see :func:`tilewright.io.results.transform.write_transform`.
-    block_px : int
-        Side of the smallest blocks, a multiple of 12 from 48 on; searches begin with twice that.
-    max_shift_px : float or None
-        Largest shift between the cycles; None allows nine tenths of the image.
-    max_rotation_deg : float
-        Largest rotation between the cycles.
     allow_unregistered : bool
         Write the identity with ``registered`` false and the reason, instead of failing.
 

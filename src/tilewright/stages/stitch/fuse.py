@@ -69,7 +69,8 @@ def stitch(
 ) -> None:
     """Fuse the tiles of one cycle and channel into a mosaic.
 
-    Counts and attributes of the mosaic: see the module.
+    Counts and attributes of the mosaic: see the module. Parameters without a line here are keys of
+    the configuration, see :mod:`tilewright.config.settings`; None is ``auto``.
 
     Parameters
     ----------
@@ -85,18 +86,10 @@ def stitch(
         Where to compute; its ``workers`` threads fuse chunks.
     voxel_um : tuple of float
         (z, y, x) size of a voxel in µm.
-    chunk_px : int
-        Side of the mosaic's chunks.
-    feather_px : float or None
-        Width of the blending ramps; None takes the median overlap of neighbours.
     saturation_counts : float, optional
-        Raw counts from which a pixel is saturated; None is the largest of the pixel type.
-    repair_pixels : bool
-        Replace camera pixels that stand out in at least half of the tiles by their neighbours.
+        As the illumination has it; None is the largest of the pixel type.
     distortion : Distortion, optional
         Lens distortion with which the positions were made.
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
 
     Raises
     ------

@@ -38,6 +38,9 @@ def stitched_plane(
 ) -> None:
     """Store a plane as the in-focus plane of its cycle and channel, its counts as they are.
 
+    Parameters without a line here are keys of the configuration, see
+    :mod:`tilewright.config.settings`; None is ``auto``.
+
     Parameters
     ----------
     plane : StitchedPlane
@@ -46,13 +49,6 @@ def stitched_plane(
         Folder of the mosaic; appears when it is whole.
     voxel_um : tuple of float
         (z, y, x) size of a voxel in µm.
-    chunk_px : int
-        Side of the output's chunks.
-    saturation_counts : float, optional
-        Counts from which a pixel is saturated; None is where the histogram piles up, or else the
-        largest of the pixel type.
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
 
     Raises
     ------

@@ -84,6 +84,8 @@ def locate(
     """Find the positions of tiles from their overlaps.
 
     Each tile is read once and only its overlap strips are stored, of many tiles on the disk.
+    Parameters without a line here are keys of the configuration, see
+    :mod:`tilewright.config.settings`; None is ``auto``.
 
     Parameters
     ----------
@@ -92,14 +94,6 @@ def locate(
     illumination : Illumination, optional
         Flat-field and dark-field; where absent, strips are divided by their own smoothed mean,
         which leaves errors four times larger.
-    max_shift_px : float, optional
-        Stage tolerance; by default 3 % of a tile, at least 8 px.
-    sigma_px : float, optional
-        Width of the Laplacian of Gaussian; z_planes from the data by default.
-    planes : int
-        Evenly spaced z-planes averaged before correlation.
-    distortion : {"auto", "none"}
-        Whether lens distortion is estimated, and corrected where held-out overlaps confirm it.
     scratch : Path, optional
         Folder for more strips than 256 MB; without one memory holds all.
 
