@@ -84,14 +84,8 @@ def create_mosaic(
     ----------
     path : Path
         Folder of the OME-Zarr image; replaced if it exists.
-    shape : tuple of int
-        (z, y, x) in pixels.
-    dtype : dtype
-        Pixel type.
-    chunk_px : int
-        Side of the square chunks; a chunk holds one plane.
-    voxel_um : tuple of float
-        (z, y, x) size of a voxel in µm.
+    shape, dtype, chunk_px, voxel_um
+        As of :class:`Mosaic`.
     name : str
         Name of the image in its metadata.
     ome_zarr_version : {"0.4", "0.5"}

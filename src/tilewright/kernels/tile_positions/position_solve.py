@@ -14,6 +14,7 @@ from scipy.sparse import csgraph
 from scipy.sparse.linalg import SuperLU, splu
 
 from tilewright.kernels.backend import Bools, Floats, Ints
+from tilewright.kernels.tile_positions.displacements import Overlaps
 from tilewright.kernels.tile_positions.edge_acceptance import accept_edges, stage_fits
 
 #: Spread that stages show in skew and scale, px per px: 1 degree is 0.017.
@@ -66,19 +67,12 @@ def connected_components(count: int, pairs: Ints) -> Ints:
 
 
 def solve_positions(
-    nominal_px: Floats,
-    row: Ints,
-    pairs: Ints,
-    displacement_px: Floats,
-    edge_sigma_px: Floats,
-    false_match_probability: Floats,
-    max_shift_px: float,
+    nominal_px: Floats, row: Ints, overlaps: Overlaps, max_shift_px: float
 ) -> Solution:
     """Place tiles so that accepted displacements hold, and the stage's affine model elsewhere.
 
-    Iteratively reweighted least squares starts from least
-    absolute residuals and ends with Cauchy weights; edges further off than 6 standard errors
-    and 1 px are rejected.
+    Iteratively reweighted least squares starts from least absolute residuals and ends with Cauchy
+    weights; edges further off than 6 standard errors and 1 px are rejected.
 
     Parameters
     ----------
@@ -86,34 +80,30 @@ def solve_positions(
         Stage positions (y, x).
     row : ndarray of int, shape (n,)
         Row of each tile.
-    pairs : ndarray of int, shape (m, 2)
-        Tiles a and b of each edge.
-    displacement_px, edge_sigma_px : ndarray, shape (m, 2)
-        ``position(b) - position(a)`` and its relative standard error, (y, x).
-    false_match_probability : ndarray, shape (m,)
-        Probability that strips without a common signal correlate as these do.
+    overlaps : Overlaps
+        Measured displacements.
     max_shift_px : float
         Stage tolerance, the prior where there are fewer than three edges.
 
     Examples
     --------
     >>> nominal, pairs = np.array([[0.0, 0.0], [0.0, 90.0]]), np.array([[0, 1]])
-    >>> move, sigma, probability = np.array([[1.0, 92.0]]), np.full((1, 2), 0.02), np.array([1e-9])
-    >>> solution = solve_positions(nominal, np.zeros(2), pairs, move, sigma, probability, 8.0)
-    >>> solution.position_px.round(1).tolist()
+    >>> move, sigma, one = np.array([[1.0, 92.0]]), np.full((1, 2), 0.02), np.ones(1)
+    >>> overlaps = Overlaps(pairs, move, sigma, score=one, false_match_probability=1e-9 * one)
+    >>> solve_positions(nominal, np.zeros(2), overlaps, 8.0).position_px.round(1).tolist()
     [[0.0, 0.0], [1.0, 92.0]]
     """
-    nominal = np.asarray(nominal_px, np.float64)
-    offset = displacement_px - (nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
+    pairs, nominal = overlaps.pairs, np.asarray(nominal_px, np.float64)
+    offset = overlaps.displacement_px - (nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
     model, prior = _stage_model(nominal, row), np.array([_SKEW, _SKEW, max_shift_px])
     design = model[pairs[:, 1]] - model[pairs[:, 0]]
     step = np.abs(nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
     axis = (step[:, 1] > step[:, 0]).astype(np.int64)
     accepted, probability = accept_edges(
-        pairs, axis, offset, false_match_probability, design, prior, max_shift_px
+        pairs, axis, offset, overlaps.false_match_probability, design, prior, max_shift_px
     )
     stage = _stage_spread(design[accepted], prior, offset[accepted], max_shift_px)
-    sigma_px = _with_risk(edge_sigma_px, probability, max_shift_px)
+    sigma_px = _with_risk(overlaps.sigma_px, probability, max_shift_px)
     return _solve(nominal, model, prior, stage, pairs, offset, sigma_px, accepted, probability)
 
 

@@ -162,10 +162,7 @@ class _Solver:
         solution = solve_positions(
             tiles.nominal_px,
             tiles.row,
-            overlaps.pairs,
-            overlaps.displacement_px,
-            overlaps.sigma_px,
-            overlaps.false_match_probability,
+            overlaps,
             tolerance or self.max_shift_px or 0.03 * min(tiles.shape[1:]),
         )
         return overlaps, solution
