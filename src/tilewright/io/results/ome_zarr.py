@@ -83,22 +83,12 @@ def create_image(
 
     Parameters
     ----------
-    path : Path
-        Folder of the OME-Zarr image; replaced if it exists.
+    path, dtype, chunk_px, name, ome_zarr_version
+        As of :func:`tilewright.io.results.mosaic.create_mosaic`.
     shape : tuple of int
         (y, x) in pixels of each channel.
-    dtype : dtype
-        Pixel type.
-    chunk_px : int
-        Side of the square chunks.
-    pixel_um : tuple of float
-        (y, x) size of a pixel in µm.
-    channel_names : sequence of str
-        One name per channel, in the order in which they are stored.
-    name : str
-        Name of the image in its metadata.
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
+    pixel_um, channel_names
+        As of :class:`Image`.
     workers : int
         Threads that make the pyramid.
 
