@@ -61,5 +61,5 @@ def test_public_functions_have_examples(package: str) -> None:
         if isinstance(node, ast.FunctionDef) and (name, node.name) in public
         if ">>> " not in (ast.get_docstring(node) or "")
     ]
-    assert len(public) > 50
+    assert public
     assert not missing
