@@ -111,7 +111,7 @@ def _with_risk(sigma_px: Floats, probability: Floats, max_shift_px: float) -> Fl
     """Return errors (m, 2) with the probability that the displacement is false."""
     # What is false after all lies anywhere in the window.
     risk = probability[:, None] * max_shift_px**2 / 3.0
-    return np.sqrt(sigma_px**2 + risk / _OVERCONFIDENCE**2)
+    return np.asarray(np.sqrt(sigma_px**2 + risk / _OVERCONFIDENCE**2))
 
 
 def _stage_model(nominal: Floats, row: Ints) -> Floats:
