@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.truth_tiles import OFFSET_COUNTS, SHARED, FileTiles, truth_set
+from tests.support.illuminate import estimate_illumination
 from tests.support.illumination_truth import relative_rmse
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import cpu_backend
-from tilewright.stages.illumination.estimate import estimate_illumination
 
 BAR = 0.007
 PEER = """

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.support.illuminate import estimate_illumination
 from tests.support.illumination_truth import (
     make_tiles,
     relative_rmse,
@@ -26,7 +27,6 @@ from tests.support.illumination_truth import (
 )
 from tilewright.kernels.backend import cpu_backend
 from tilewright.report.metric_table import METRICS
-from tilewright.stages.illumination.estimate import estimate_illumination
 
 SIZE = 256
 Field = NDArray[np.float64]

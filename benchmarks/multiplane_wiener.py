@@ -187,7 +187,7 @@ def wiener(
     maps = FocusMaps(backend, channel, noise, pedestal, (side, side))
     filters = make_filters(channel, maps.bin_usage(sample))
     found = WienerPlane(maps, filters).project(sample)
-    share = haze_share([haze_moments(channel, maps, sample, found)])
+    share = haze_share([haze_moments(maps, sample, found)])
     setup = time.process_time() - started
     image, variance = _project(backend, stack, channel, filters, noise, pedestal)
     clear = finish(

@@ -28,6 +28,7 @@ from tests.stages.deconvolve import deconvolve_runs
 from tests.stages.edf import edf_runs
 from tests.stages.stitch import stitch_runs
 from tests.stages.tile_positions import position_runs
+from tests.support.illuminate import estimate_illumination
 from tests.support.tissue_pair import make_pair
 from tests.support.wavy_stack import wavy
 from tilewright.devices.health import classify
@@ -37,7 +38,6 @@ from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, retry_smaller_on_oom
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.edf import stack_survey
-from tilewright.stages.illumination.estimate import estimate_illumination
 from tilewright.stages.register.cycle import register
 from tilewright.stages.register.resample import resample_region
 

@@ -220,7 +220,7 @@ def _finishes(backend: Backend, counts: Any) -> Iterator[Case]:
     wide = tissue(side, len(counts))
     channel, maps = wiener_maps(wide, backend)
     found = WienerPlane(maps, make_filters(channel)).project(wide)
-    yield _case("haze", lambda: haze_moments(channel, maps, wide, found), wide)
+    yield _case("haze", lambda: haze_moments(maps, wide, found), wide)
     floor = estimate_background(backend, downsample_mean(found.image))
     yield _case(
         "finish a plane", lambda: finish(backend, found.image, found.variance, floor, 0.5),

@@ -143,7 +143,7 @@ class Prepared:
         """Return the share that a window tells which has the mosaic within its halo."""
         window = np.pad(counts, ((0, 0), *[(HALO_PX, HALO_PX)] * 2), mode="symmetric")
         maps, found = self.whole(window)
-        return haze_share([haze_moments(self.channel, maps, window, found)])
+        return haze_share([haze_moments(maps, window, found)])
 
 
 def prepare(backend: Backend, counts: Image, plane_mask: NDArray[np.bool_] = ALL) -> Prepared:

@@ -28,47 +28,31 @@ Device = Literal["cpu", "gpu"]
 
 @dataclass
 class DeviceUse:
-    """What a job notes of its device's memory; see :mod:`tilewright.kernels.device_memory`.
-
-    Attributes
-    ----------
-    splits : int
-        How often work was halved because memory ran out.
-    peak_b, limit_b : int or None
-        Most bytes that the memory pool held, and its limit; None: not noted, no limit.
-    turn : lock
-        Held by the thread whose part of the work is on the device.
-    """
+    """What a job notes of its device's memory; see :mod:`tilewright.kernels.device_memory`."""
 
     splits: int = 0
+    """How often work was halved because memory ran out."""
     peak_b: int | None = None
     limit_b: int | None = None
+    """Most bytes that the memory pool held, and its limit; None: not noted, no limit."""
     turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """Held by the thread whose part of the work is on the device."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """An array namespace and the FFT and ndimage modules that go with it.
-
-    Parameters
-    ----------
-    device : {"cpu", "gpu"}
-        Where arrays live.
-    xp, fft, ndimage : module
-        ``numpy, scipy.fft, scipy.ndimage`` or
-        ``cupy, cupyx.scipy.fft, cupyx.scipy.ndimage``.
-    workers : int
-        CPU threads that FFTs and chunk loops may use; 1 on a GPU.
-    use : DeviceUse
-        Shared by all copies of a backend.
-    """
+    """An array namespace and the FFT and ndimage modules that go with it."""
 
     device: Device
+    """{"cpu", "gpu"}: where arrays live."""
     xp: Any
     fft: Any
     ndimage: Any
+    """``numpy, scipy.fft, scipy.ndimage`` or ``cupy, cupyx.scipy.fft, cupyx.scipy.ndimage``."""
     workers: int = 1
+    """CPU threads that FFTs and chunk loops may use; 1 on a GPU."""
     use: DeviceUse = field(default_factory=DeviceUse, compare=False)
+    """Shared by all copies of a backend."""
 
     def asarray(self, array: Any, dtype: Any = np.float32) -> Array:
         """Move an array to the device as ``dtype`` (``None`` keeps the dtype)."""
@@ -89,7 +73,11 @@ class Backend:
 
 
 def cpu_backend(workers: int = 1) -> Backend:
-    """Return the NumPy/SciPy backend using ``workers`` threads."""
+    """Return the NumPy/SciPy backend using ``workers`` threads.
+
+    >>> cpu_backend().asarray([1, 2]).dtype
+    dtype('float32')
+    """
     import scipy.fft
     import scipy.ndimage
 
@@ -103,6 +91,11 @@ def gpu_backend() -> Backend:
     ------
     DeviceError
         CuPy is not installed, or CUDA does not initialise. There is no fallback to the CPU.
+
+    Examples
+    --------
+    >>> gpu_backend().device  # doctest: +SKIP
+    'gpu'
     """
     try:
         import cupy
@@ -126,7 +119,12 @@ def gpu_backend() -> Backend:
 
 
 def cells(image: Array, side: int) -> Array:
-    """Return the whole cells of images (…, y, x) as (…, rows, side, columns, side)."""
+    """Return the whole cells of images (…, y, x) as (…, rows, side, columns, side).
+
+    >>> cells(np.arange(24).reshape(4, 6), 2).sum(axis=(1, 3))
+    array([[14, 22, 30],
+           [62, 70, 78]])
+    """
     rows, columns = (n // side for n in image.shape[-2:])
     whole = image[..., : rows * side, : columns * side]
     return whole.reshape(*image.shape[:-2], rows, side, columns, side)

@@ -60,18 +60,12 @@ _SPIKE = 4
 
 @dataclass(frozen=True)
 class CameraDefects:
-    """Defective pixels of one camera.
-
-    Attributes
-    ----------
-    pixel : ndarray of int64, shape (m,)
-        Flat indices into a tile (y, x).
-    neighbours : ndarray of int64, shape (m, 8)
-        Flat indices of good neighbours, repeated where there are fewer than eight.
-    """
+    """Defective pixels of one camera."""
 
     pixel: Ints
+    """int64 (m,): flat indices into a tile (y, x)."""
     neighbours: Ints
+    """int64 (m, 8): flat indices of good neighbours, repeated where there are fewer than eight."""
 
     def __len__(self) -> int:
         """Return the number of defective pixels."""
@@ -104,6 +98,13 @@ def find_defects(rounds: Iterable[Sequence[NDArray[Any]]]) -> CameraDefects:
     -------
     CameraDefects
         None of fewer than four tiles, and none where over 1 % of all pixels stand out.
+
+    Examples
+    --------
+    >>> tiles = np.random.default_rng(0).normal(100, 2, (8, 20, 20))
+    >>> tiles[:, 5, 7] += 60
+    >>> find_defects([list(tiles)]).pixel
+    array([107])
     """
     pixel = around = np.empty(0, np.int64)
     shape: tuple[int, ...] = (0, 0)
@@ -157,10 +158,10 @@ def _indices(pixel: Ints, shape: tuple[int, ...]) -> Ints:
     """Return flat indices (m, 8) of the neighbours; reflected at the border."""
     places = []
     for step in _AROUND:
-        moved = [c + s for c, s in zip(np.unravel_index(pixel, shape), step, strict=True)]
+        neighbour = [c + s for c, s in zip(np.unravel_index(pixel, shape), step, strict=True)]
         inside = [
             np.where(c < 0, 1, np.where(c >= n, n - 2, c))
-            for c, n in zip(moved, shape, strict=True)
+            for c, n in zip(neighbour, shape, strict=True)
         ]
         places.append(np.ravel_multi_index(tuple(inside), shape))
     return np.stack(places, axis=1).astype(np.int64)
@@ -182,24 +183,17 @@ def _with_neighbours(pixel: Ints, shape: tuple[int, ...]) -> CameraDefects:
 
 @dataclass(frozen=True)
 class EmptyTiles:
-    """Camera offset and dark-field by tiles without tissue.
-
-    Attributes
-    ----------
-    offset_counts, error_counts : float
-        Camera offset and its standard error; the error is infinite where too few tiles are
-        empty.
-    structure_counts : ndarray of float64, shape (y, x)
-        Remainder of empty tiles over offset and glow: stray light and dark current that
-        do not follow the flat-field. Zero on average.
-    glow_counts : float
-        Light of empty tiles: what an error of the flat-field is multiplied by.
-    """
+    """Camera offset and dark-field by tiles without tissue."""
 
     offset_counts: float
     error_counts: float
+    """Camera offset and its standard error; the error is infinite where too few tiles are empty."""
     structure_counts: Floats
+    """float64 (y, x): remainder of empty tiles over offset and glow: stray light and dark current
+    that do not follow the flat-field. Zero on average.
+    """
     glow_counts: float = 0.0
+    """Light of empty tiles: what an error of the flat-field is multiplied by."""
 
 
 def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:
@@ -224,11 +218,15 @@ def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:
         From the pixelwise mean of the empty images without the blocks that tissue reaches
         into; the error is the scatter of five groups of them, and infinite where there are
         fewer than twenty, the flat-field is even, or the dark-field would be below 0.
+
+    Examples
+    --------
+    >>> flat = np.linspace(0.8, 1.2, 64).reshape(8, 8)
+    >>> light = np.repeat([10.0, 1000.0], [30, 10])[:, None, None]
+    >>> round(empty_tiles(100 + light * flat, flat).offset_counts, 3)
+    100.0
     """
-    level = np.median(images, axis=(1, 2))
-    low, high = np.percentile(level, [5.0, 95.0])
-    order = np.argsort(level, kind="stable")
-    empty = images[order[level[order] <= low + _EMPTY_SHARE * (high - low)]]
+    empty = _darkest(images)
     unknown = EmptyTiles(0.0, float("inf"), np.zeros_like(flat))
     if len(empty) < _MIN_EMPTY or float(flat.std()) < 1e-3:
         return unknown
@@ -248,6 +246,14 @@ def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:
     if offset + float(structure.min()) <= 0:
         return unknown
     return EmptyTiles(offset, error, structure, glow)
+
+
+def _darkest(images: Floats) -> Floats:
+    """Return the images that count as empty, the darkest first."""
+    level = np.median(images, axis=(1, 2))
+    low, high = np.percentile(level, [5.0, 95.0])
+    order = np.argsort(level, kind="stable")
+    return np.asarray(images[order[level[order] <= low + _EMPTY_SHARE * (high - low)]])
 
 
 def _mean(images: Floats, bare: Bools, shared: Floats) -> Floats:
@@ -272,7 +278,11 @@ class Top(NamedTuple):
 
 
 def top_of(raw: NDArray[Any]) -> Top:
-    """Return the top of the histogram of an image of any shape."""
+    """Return the top of the histogram of an image of any shape.
+
+    >>> top_of(np.repeat([7, 9], [60, 40]))
+    Top(value=9.0, pixels=40, below=60)
+    """
     value = raw.max()
     pixels = int(np.count_nonzero(raw == value))
     if pixels < _MIN_PIXELS or pixels == raw.size:
@@ -286,6 +296,9 @@ def equal_neighbours(raw: NDArray[Any], least: int = 0) -> float:
 
     Those below ``least`` are left out too. With noise of ``s`` counts in steps of one it is
     0.28 / s. Raw tiles have 0.00 to 0.04; an 8-bit JPEG of one has 0.8.
+
+    >>> equal_neighbours(np.array([[3, 3, 5, 6, 9]]))
+    0.25
     """
     first, second = raw[:, 1:], raw[:, :-1]
     counted = (second >= least) & (second < raw.max())
@@ -298,6 +311,9 @@ def detect_saturation(tops: Iterable[Top]) -> float | None:
 
     Only images with at least 32 pixels at their largest value are looked at, and only those at
     the largest value of all; where that is all they show they are constant, not saturated.
+
+    >>> detect_saturation([Top(4095.0, 900, 3)]), detect_saturation([Top(812.0, 1, 0)])
+    (4095.0, None)
     """
     tops = list(tops)
     largest = max((top.value for top in tops), default=0.0)

@@ -26,26 +26,19 @@ logger = logging.getLogger(__name__)
 _MB = 2**20
 #: cuFFT, cuBLAS and cuSOLVER allocate by themselves, outside CuPy's pool, and so does the driver.
 _NO_MEMORY = re.compile(r"_ALLOC_FAILED\b|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY")
-_ASKED = re.compile(r"allocating ([\d,]+) bytes")
+_REQUEST = re.compile(r"allocating ([\d,]+) bytes")
 
 
 @dataclass(frozen=True)
 class OomHint:
-    """Message when even the smallest unit of work does not fit.
-
-    Attributes
-    ----------
-    rule : str
-        The rule whose memory can be configured.
-    unit : str
-        The smallest unit of work.
-    fix : str
-        What helps besides more memory, as the end of a sentence that begins with "or".
-    """
+    """Message when even the smallest unit of work does not fit."""
 
     rule: str
+    """The rule whose memory can be configured."""
     unit: str
+    """The smallest unit of work."""
     fix: str = ""
+    """What helps besides more memory, as the end of a sentence that begins with "or"."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +66,9 @@ def map_with_oom_split(
 ) -> list[T]:
     """Do ``work`` on a part; if the device runs out of memory, on its halves, and so on.
 
-    On a GPU one thread at a time does so: what fits does not depend on other threads then, and a
-    job is split alike whenever it runs. Reading and writing belong outside.
+    Returns the results in the order of the parts. On a GPU one thread at a time does so: what fits
+    does not depend on other threads then, and a job is split alike whenever it runs. Reading and
+    writing belong outside.
 
     Parameters
     ----------
@@ -85,15 +79,16 @@ def map_with_oom_split(
     hint : OomHint
         Message for a part that cannot be halved and does not fit.
 
-    Returns
-    -------
-    list
-        Results of ``work``, in the order of the parts.
-
     Raises
     ------
     DeviceMemoryError
         A part that cannot be halved does not fit.
+
+    Examples
+    --------
+    >>> hint = OomHint("stitch", "the smallest part of a chunk")
+    >>> map_with_oom_split(cpu, sum, [1, 2, 3, 4], lambda part: [part[:2], part[2:]], hint)
+    [10]
     """
     if backend.device == "cpu":
         return [work(part)]
@@ -136,6 +131,12 @@ def retry_smaller_on_oom(
     ------
     DeviceMemoryError
         The smallest size does not fit.
+
+    Examples
+    --------
+    >>> hint = OomHint("deconvolve", "its smallest tile")
+    >>> retry_smaller_on_oom(cpu, lambda side: side**2, 1024, lambda side: side // 2, hint)
+    1048576
     """
     while True:
         result = _attempt(backend, work, size)
@@ -153,6 +154,12 @@ def track_device_memory(hint: OomHint) -> Callable[[Callable[P, T]], Callable[P,
 
     Records the peak use of the device's memory when the work ends, and turns out-of-memory errors
     into :class:`DeviceMemoryError`.
+
+    >>> @track_device_memory(OomHint("register", "two overviews"))
+    ... def double(number, *, backend):
+    ...     return 2 * number
+    >>> double(4, backend=cpu)
+    8
     """
 
     def decorate(work: Callable[P, T]) -> Callable[P, T]:
@@ -209,14 +216,17 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
     available_b = int(free_b + pool.total_bytes())
     if backend.use.limit_b is not None:
         available_b = min(available_b, backend.use.limit_b)
-    asked = _ASKED.search(str(error))
-    asked_b = int(asked[1].replace(",", "")) if asked else 0
+    request = _REQUEST.search(str(error))
+    requested_b = int(request[1].replace(",", "")) if request else 0
     # cuFFT does not say how much it asked for, and a pool in pieces fails below its limit.
-    return _Shortage(max(int(pool.used_bytes()) + asked_b, available_b), available_b)
+    return _Shortage(max(int(pool.used_bytes()) + requested_b, available_b), available_b)
 
 
 def record_peak(backend: Backend) -> None:
-    """Record the pool's size: it frees nothing by itself before memory runs out."""
+    """Record the pool's size: it frees nothing by itself before memory runs out.
+
+    >>> record_peak(gpu_backend())  # doctest: +SKIP
+    """
     pool = backend.xp.get_default_memory_pool()
     backend.use.peak_b = max(backend.use.peak_b or 0, int(pool.total_bytes()))
     backend.use.limit_b = int(pool.get_limit()) or None

@@ -1,7 +1,7 @@
 """Numbers that say whether an image is good: focus, tissue, agreement.
 
-Every function takes images (y, x) and returns plain floats, so that a report can write them
-as JSON. A number that the image cannot give (focus of an empty field) is ``nan``.
+On the host: every function takes images (y, x) and returns plain floats, so that a report can
+write them as JSON. A number that the image cannot give (focus of an empty field) is ``nan``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.fft
+from numpy.typing import NDArray
+from scipy import ndimage
 
-from tilewright.kernels.backend import Array, Backend, fast_len
+from tilewright.kernels.backend import Bools, fast_len
 from tilewright.kernels.noise import NOISE_KERNEL
 
 #: Spatial frequencies in cycles/px: tissue shapes, and the detail that defocus removes first.
@@ -22,10 +25,10 @@ NOISE_BAND = (0.50, 0.71)
 SIGNAL_GUARD = 3.0
 
 
-def focus_score(backend: Backend, image: Any) -> float:
+def focus_score(image: NDArray[Any]) -> float:
     """Return the noise-floor-subtracted band ratio of a (y, x) image of at least 64×64 px.
 
-    Power at 0.08–0.2 cycles/px over power at 0.01–0.04, each less the white floor seen in the
+    Power at 0.08–0.2 cycles/px over power at 0.01–0.04, each less the white floor in the
     corners of the spectrum: independent of gain and offset, falling with defocus. A Hann
     window keeps the borders of the field out of the detail band.
 
@@ -33,20 +36,24 @@ def focus_score(backend: Backend, image: Any) -> float:
     ------
     ValueError
         The image is smaller than 64 px on a side.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 128)), 2)
+    >>> blurred = ndimage.gaussian_filter(scene, 2)
+    >>> focus_score(scene) > 2 * focus_score(blurred)
+    True
     """
-    xp = backend.xp
-    plane = backend.asarray(image)
+    plane = np.asarray(image, np.float32)
     if plane.ndim != 2 or min(plane.shape) < 64:
         raise ValueError(f"focus_score needs a (y, x) image of 64 px or more, not {plane.shape}")
-    window = backend.asarray(np.outer(*(np.hanning(n + 2)[1:-1] for n in plane.shape)))
+    window = np.outer(*(np.hanning(n + 2)[1:-1] for n in plane.shape)).astype(np.float32)
     shape = tuple(fast_len(n) for n in plane.shape)
-    with backend.fft_threads():
-        spectrum = backend.fft.rfft2((plane - plane.mean()) * window, s=shape)
-    power = xp.square(xp.abs(spectrum))
+    power = np.square(np.abs(scipy.fft.rfft2((plane - plane.mean()) * window, s=shape)))
     radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])[None])
 
     def band(limits: tuple[float, float]) -> float:
-        inside = backend.asarray((radius >= limits[0]) & (radius < limits[1]))
+        inside = ((radius >= limits[0]) & (radius < limits[1])).astype(np.float32)
         return float((power * inside).sum(dtype=np.float64) / inside.sum(dtype=np.float64))
 
     floor = max(band(NOISE_BAND), float(np.finfo(np.float32).tiny))
@@ -56,46 +63,57 @@ def focus_score(backend: Backend, image: Any) -> float:
     return max(band(DETAIL_BAND) - floor, 0.0) / (low - floor)
 
 
-def tissue_mask(
-    backend: Backend, image: Any, *, valid: Any | None = None, sigma_px: float = 6.0
-) -> Array:
-    """Return the (y, x) boolean mask of pixels with tissue, on the backend.
+def tissue_mask(image: NDArray[Any], *, valid: Bools | None = None, sigma_px: float = 6.0) -> Bools:
+    """Return the (y, x) boolean mask of pixels with tissue.
 
     The image smoothed by ``sigma_px`` must rise over the dimmest 0.5 % by a tenth of the range
     and by six standard deviations of its own smoothed noise, so that an empty field has an
     empty mask. ``valid`` (y, x) bool leaves out pixels outside tiles.
+
+    >>> image = np.random.default_rng(0).normal(100, 2, (64, 64))
+    >>> image[:, 32:] += 200
+    >>> tissue_mask(image)[32, [4, 60]]
+    array([False,  True])
     """
-    xp, ndimage = backend.xp, backend.ndimage
-    plane = backend.asarray(image)
-    inside = xp.ones(plane.shape, bool) if valid is None else backend.asarray(valid, dtype=None)
-    if not bool(inside.any()):
+    plane = np.asarray(image, np.float32)
+    inside = np.ones(plane.shape, bool) if valid is None else np.asarray(valid)
+    if not inside.any():
         return inside
     smooth = ndimage.gaussian_filter(plane, sigma_px, mode="reflect")
-    rough = xp.abs(ndimage.convolve(plane, backend.asarray(NOISE_KERNEL), mode="reflect"))
+    rough = np.abs(ndimage.convolve(plane, NOISE_KERNEL, mode="reflect"))
     level = smooth[inside]
-    dimmest, half, top = (float(v) for v in xp.percentile(level, xp.asarray([0.5, 50.0, 99.5])))
-    noise = 1.4826 * float(xp.median(rough[inside & (smooth <= half)]))
+    dimmest, half, top = (float(v) for v in np.percentile(level, [0.5, 50.0, 99.5]))
+    noise = 1.4826 * float(np.median(rough[inside & (smooth <= half)]))
     noise_smooth = noise / (2 * np.sqrt(np.pi) * sigma_px)
-    mask: Array = inside & (smooth > dimmest + max(6 * noise_smooth, 0.1 * (top - dimmest)))
+    mask: Bools = inside & (smooth > dimmest + max(6 * noise_smooth, 0.1 * (top - dimmest)))
     return mask
 
 
-def empty_fraction(backend: Backend, image: Any, *, valid: Any | None = None) -> float:
-    """Return the share of the ``valid`` pixels that hold no tissue (:func:`tissue_mask`)."""
-    mask = tissue_mask(backend, image, valid=valid)
-    count = mask.size if valid is None else int(backend.asarray(valid, dtype=None).sum())
+def empty_fraction(image: NDArray[Any], *, valid: Bools | None = None) -> float:
+    """Return the share of the ``valid`` pixels that hold no tissue (:func:`tissue_mask`).
+
+    >>> image = np.random.default_rng(0).normal(100, 2, (64, 64))
+    >>> image[:, 32:] += 200
+    >>> round(empty_fraction(image), 1)
+    0.4
+    """
+    mask = tissue_mask(image, valid=valid)
+    count = mask.size if valid is None else int(np.asarray(valid).sum())
     return 1.0 - int(mask.sum()) / count if count else 1.0
 
 
-def ncc(backend: Backend, first: Any, second: Any, mask: Any | None = None) -> float:
+def ncc(first: NDArray[Any], second: NDArray[Any], mask: Bools | None = None) -> float:
     """Return the normalised cross-correlation of two (y, x) images on ``mask`` (y, x bool).
 
     ``nan`` where the mask is empty or an image is constant there.
+
+    >>> image = np.random.default_rng(0).random((32, 32))
+    >>> round(ncc(image, 3 - 2 * image), 3)
+    -1.0
     """
-    a, b = backend.asarray(first), backend.asarray(second)
+    a, b = np.asarray(first, np.float32), np.asarray(second, np.float32)
     if mask is not None:
-        where = backend.asarray(mask, dtype=None)
-        a, b = a[where], b[where]
+        a, b = a[mask], b[mask]
     if a.size == 0:
         return float("nan")
     a, b = a - a.mean(dtype=np.float64), b - b.mean(dtype=np.float64)

@@ -16,7 +16,11 @@ def mean_2x2(values: Array) -> Array:
 
 
 def downsample_mean(image: Array) -> Array:
-    """Return means of 8 × 8 pixels of an image (y, x) of multiples of 8."""
+    """Return means of 8 × 8 pixels of an image (y, x) of multiples of 8.
+
+    >>> downsample_mean(np.arange(64, dtype=np.float32).reshape(8, 8))
+    array([[31.5]], dtype=float32)
+    """
     for _ in range(3):
         image = mean_2x2(image)
     return image

@@ -17,20 +17,14 @@ Region = tuple[slice, slice]
 
 @dataclass(frozen=True)
 class Window:
-    """One tile.
-
-    Attributes
-    ----------
-    y, x : slice
-        The tile's own pixels in the mosaic.
-    window_y, window_x : slice
-        The pixels that it is computed from.
-    """
+    """One tile."""
 
     y: slice
     x: slice
+    """The tile's own pixels in the mosaic."""
     window_y: slice
     window_x: slice
+    """The pixels that it is computed from."""
 
     @property
     def inner(self) -> tuple[slice, slice]:

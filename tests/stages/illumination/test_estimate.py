@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tests.support import illumination_truth
 from tests.support.array_tiles import ArrayTiles
+from tests.support.illuminate import estimate_illumination
 from tests.support.illumination_truth import OFFSET_COUNTS, make_tiles, relative_rmse, vignette
 from tilewright.errors import ProcessingError, RawDataError
 from tilewright.io.results.illumination import Illumination, write_illumination
@@ -27,7 +28,7 @@ from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.kernels.illumination.overlap_photometry import relative_difference
 from tilewright.report.metric_table import METRICS
 from tilewright.stages.illumination.binned_tiles import measure_tiles
-from tilewright.stages.illumination.estimate import estimate_channels, estimate_illumination
+from tilewright.stages.illumination.estimate import estimate_channels
 from tilewright.stages.tile_positions.locate import locate
 
 SIZE = 128

@@ -23,7 +23,7 @@ def find(pair: Pair, moving: NDArray[np.uint16], affine: Any = None) -> LostTiss
     """Compare under the exact affine part; the elastic one is at most 2 px."""
     affine = pair.affine if affine is None else affine
     views = open_views(pair.reference, moving)
-    search = LostTissueSearch(CPU, views[0].size(FACTOR))
+    search = LostTissueSearch(views[0].size(FACTOR))
     transform = replace(Transform.identity(), affine=affine)
     measure_blocks(CPU, *views, transform, Pass(FACTOR, 24, 0, 12), "test", observer=search)
     found = search.result()

@@ -17,7 +17,7 @@ from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import read_edges, read_positions
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.tile_positions.displacements import repair_pixels
+from tilewright.kernels.tile_positions.displacements import Overlaps, repair_pixels
 from tilewright.kernels.tile_positions.overlap_strips import neighbours, plan_strips
 from tilewright.kernels.tile_positions.position_solve import connected_components, solve_positions
 from tilewright.kernels.tile_positions.tile_layout import (
@@ -225,7 +225,8 @@ def stage(rows: int, cols: int, rng: np.random.Generator, jitter: float) -> tupl
 def test_solver_recovers_exact_displacements(rows: int, cols: int, seed: int) -> None:
     row, nominal, true, pairs, exact = stage(rows, cols, np.random.default_rng(seed), 3.0)
     probability, sigma = np.full(len(pairs), 1e-9), np.full(exact.shape, 0.01)
-    found = solve_positions(nominal, row, pairs, exact, sigma, probability, 20.0)
+    overlaps = Overlaps(pairs, exact, sigma, np.ones(len(pairs)), probability)
+    found = solve_positions(nominal, row, overlaps, 20.0)
     error = found.position_px - true
     assert np.abs(error - error.mean(axis=0)).max() < 0.01
     assert found.accepted.all()
@@ -237,7 +238,8 @@ def test_solver_gives_up_false_edges() -> None:
     false = [3, 17, 30, 44]
     measured[false] += [[9.0, -4.0], [-7.0, 0.5], [3.0, 12.0], [0.0, 5.0]]
     probability, sigma = np.full(len(pairs), 1e-9), np.full(exact.shape, 0.004)
-    found = solve_positions(nominal, row, pairs, measured, sigma, probability, 20.0)
+    overlaps = Overlaps(pairs, measured, sigma, np.ones(len(pairs)), probability)
+    found = solve_positions(nominal, row, overlaps, 20.0)
     assert np.flatnonzero(~found.accepted).tolist() == false
     assert (found.residual_px[false] > 4.0).all()
     error = found.position_px - true

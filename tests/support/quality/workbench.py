@@ -22,6 +22,7 @@ import tifffile
 import yaml
 from numpy.typing import NDArray
 
+from tests.support.illuminate import estimate_illumination
 from tests.support.runs import Run, make_run
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment
@@ -47,7 +48,6 @@ from tilewright.report.quality.stitched_view import arrays, look
 from tilewright.report.verdict import Item
 from tilewright.stages.deconvolve.stack import deconvolve
 from tilewright.stages.edf.plane import edf_plane
-from tilewright.stages.illumination.estimate import estimate_illumination
 from tilewright.stages.register.assemble import assemble
 from tilewright.stages.register.cycle import register
 from tilewright.stages.register.resample import resample

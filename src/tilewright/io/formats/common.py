@@ -68,39 +68,28 @@ class RawPlane(NamedTuple):
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """How raw files are named and laid out; None is read from the files.
-
-    Parameters
-    ----------
-    pattern : str, optional
-        File pattern relative to the raw folder, for the convention ``pattern``.
-    region : str, optional
-        Region (or well) of the raw folder to read.
-    rows, cols : int, optional
-        Size of the tile grid.
-    layout : str
-        Order of acquisition; see :mod:`tilewright.kernels.tile_positions.tile_order`.
-    overlap : float
-        Overlap of neighbouring tiles as a fraction of the tile.
-    pixel_um : float, optional
-        Pixel size in µm; turns positions in µm into pixels where files give no size, and is
-        compared with the size that they give.
-    z_step_um : float, optional
-        Distance of planes in µm, compared in the same manner.
-    flip_y, flip_x : bool
-        Whether stage positions grow upwards or leftwards.
-    """
+    """How raw files are named and laid out; None is read from the files."""
 
     pattern: str | None = None
+    """File pattern relative to the raw folder, for the convention ``pattern``."""
     region: str | None = None
+    """Region (or well) of the raw folder to read."""
     rows: int | None = None
     cols: int | None = None
+    """Size of the tile grid."""
     layout: str = "snake_right_down"
+    """Order of acquisition; see :mod:`tilewright.kernels.tile_positions.tile_order`."""
     overlap: float = 0.1
+    """Overlap of neighbouring tiles as a fraction of the tile."""
     pixel_um: float | None = None
+    """Pixel size in µm; turns positions in µm into pixels where files give no size, and is compared
+    with the size that they give.
+    """
     z_step_um: float | None = None
+    """Distance of planes in µm, compared in the same manner."""
     flip_y: bool = False
     flip_x: bool = False
+    """Whether stage positions grow upwards or leftwards."""
 
 
 def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str], list[str]]:

@@ -104,10 +104,8 @@ def _letters(row: int) -> str:
 
 
 def _settings(folder: Path) -> tuple[OmeImage, dict[int, OmeChannel]]:
-    """Return sizes, and channels by number, of the settings files next to the index, if present.
-
-    The index holds heights too, but rounded to 0.1 µm.
-    """
+    """Return sizes, and channels by number, of the settings files next to the index."""
+    # The index holds heights too, but rounded to 0.1 µm.
     sizes, detail = OmeImage([]), folder / _DETAIL_NAME
     if not detail.is_file():
         return sizes, {}

@@ -66,7 +66,7 @@ def number_cycles(
             f"{unnumbered[0]} has no cycle in its name, but other files do; rename it (cycle3) or "
             "move it away"
         )
-    listed: set[tuple[str, int]] = set()
+    located_planes: set[tuple[str, int]] = set()
     located = []
     for cycle, path, images in files:
         number = cycle
@@ -75,8 +75,8 @@ def number_cycles(
         for image in images:
             # Each file of a multi-file set describes the whole set.
             planes = {(_plane_path(path, plane.file), plane.page) for plane in image.planes}
-            if not planes & listed:
-                listed |= planes
+            if not planes & located_planes:
+                located_planes |= planes
                 located.append(LocatedImage(number, path, image))
     return located
 
@@ -95,7 +95,7 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     """
     for _, path, image in located:
         _check_sizes(path, image, options)
-    named = _channels_are_named(located)
+    by_name = _channels_are_named(located)
     per_cycle = [cycle for cycle, _, _ in located]
     planes = []
     for cycle, path, image in located:
@@ -105,7 +105,7 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
             planes.append(
                 RawPlane(
                     cycle,
-                    clean_token(name) if named and name else str(channel + 1),
+                    clean_token(name) if by_name and name else str(channel + 1),
                     z,
                     _plane_path(path, file),
                     page,

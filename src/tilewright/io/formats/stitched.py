@@ -37,26 +37,19 @@ _JPEG = (6, 7, 33007, 34892)
 
 @dataclass(frozen=True)
 class StitchedImage:
-    """One stitched image: its full-resolution pages and their metadata.
-
-    Attributes
-    ----------
-    header : RawHeader
-        Size of the file and of a plane; ``problem`` is why it cannot be used.
-    image : OmeImage
-        Its planes are the pages of the channels.
-    lossy : bool
-        Whether pixels are compressed as JPEG.
-    certain : bool
-        Whether the file alone shows that it is no tile: it holds one image, and has a
-        pyramid, PerkinElmer's metadata, or more pixels than a camera.
-    """
+    """One stitched image: its full-resolution pages and their metadata."""
 
     path: str
     header: RawHeader
+    """Size of the file and of a plane; ``problem`` is why it cannot be used."""
     image: OmeImage = field(default_factory=lambda: OmeImage([]))
+    """Its planes are the pages of the channels."""
     lossy: bool = False
+    """Whether pixels are compressed as JPEG."""
     certain: bool = False
+    """Whether the file alone shows that it is no tile: it holds one image, and has a pyramid,
+    PerkinElmer's metadata, or more pixels than a camera.
+    """
 
 
 def read_images(raw_dir: str) -> list[LocatedImage]:

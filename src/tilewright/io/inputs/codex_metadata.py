@@ -160,7 +160,7 @@ def emission_peaks_nm(wavelengths_nm: Sequence[float]) -> list[float | None]:
 
 @cache
 def _tables() -> dict[str, Any]:
-    """Return what ``codex_metadata.yaml`` beside this module holds."""
+    """Return what ``codex_metadata.yaml`` next to this module holds."""
     tables: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
     return tables
 

@@ -217,10 +217,7 @@ def _expand_pages(
 def _common_shape(
     headers: Mapping[str, RawHeader], scale: float | None, *, alike: bool
 ) -> tuple[tuple[int, int] | None, list[str]]:
-    """Return the (y, x) that most files have, and what is wrong with the others.
-
-    ``alike``: they must all have it; stitched images of cycles differ.
-    """
+    """Return the (y, x) that most files have, and what is wrong with others if ``alike``."""
     problems = [f"{path} {header.problem}" for path, header in headers.items() if header.problem]
     kinds = Counter(
         (header.height_px, header.width_px, header.dtype)
@@ -248,11 +245,11 @@ def _common_shape(
 def _message(
     raw_dir: str | os.PathLike[str], problems: list[str], *, incomplete: bool = False
 ) -> str:
-    listed = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
+    lines = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
     more = len(problems) - _LISTED
     return (
         f"{len(problems)} problem{'s' if len(problems) > 1 else ''} with the raw data in "
-        f"{raw_dir}:{listed}"
+        f"{raw_dir}:{lines}"
         + (f"\n  ... and {more} more" if more > 0 else "")
         + "\nCopy such files again from the microscope, correct the config where it is named, or "
         "take the cycle or channel out of the markers table."
@@ -270,12 +267,9 @@ def _table(
     prefix: int,
     scale: float | None,
 ) -> str:
-    """Return the table of one cycle as text, ordered by channel, row, col and z.
-
-    ``prefix`` characters of every path are the raw folder, which the table leaves out. ``gaps``
-    are the excluded tiles, which follow as lines without a channel. ``scale`` is the counts of a
-    unit of float pixels, which the table gives behind their type.
-    """
+    """Return the table of one cycle as text, ordered by channel, row, col and z."""
+    # ``prefix`` characters of every path are the raw folder. ``gaps`` are excluded tiles: lines
+    # without a channel. ``scale``: counts of a unit of float pixels, given behind their type.
     lines: list[tuple[Any, ...]] = []
     rank = {channel: index for index, channel in enumerate(channels)}
     for plane in planes:

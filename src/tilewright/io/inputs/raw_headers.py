@@ -17,7 +17,7 @@ _WORKERS = 16
 
 
 def read_headers(
-    pages_needed: Mapping[str, int], known: Mapping[str, RawHeader] | None = None
+    pages_needed: Mapping[str, int], earlier: Mapping[str, RawHeader] | None = None
 ) -> dict[str, RawHeader]:
     """Return the header of every file, opening only those that changed.
 
@@ -25,7 +25,7 @@ def read_headers(
     ----------
     pages_needed : mapping of path to int
         How many pages each file must have at least.
-    known : mapping of path to RawHeader, optional
+    earlier : mapping of path to RawHeader, optional
         Headers read earlier; valid while size and time of change are the same.
     """
     paths = list(pages_needed)
@@ -33,23 +33,23 @@ def read_headers(
     chunks = [paths[start : start + 256] for start in range(0, len(paths), 256)]
 
     def check(chunk: Iterable[str]) -> list[RawHeader]:
-        return [_check(path, pages_needed[path], (known or {}).get(path)) for path in chunk]
+        return [_check(path, pages_needed[path], (earlier or {}).get(path)) for path in chunk]
 
     with ThreadPoolExecutor(_WORKERS) as pool:
         headers = [header for part in pool.map(check, chunks) for header in part]
     return dict(zip(paths, headers, strict=True))
 
 
-def _check(path: str, pages: int, known: RawHeader | None) -> RawHeader:
+def _check(path: str, pages: int, earlier: RawHeader | None) -> RawHeader:
     try:
         # A Path object per file would double the time.
         status = os.stat(path)  # noqa: PTH116
         if (
-            known is not None
-            and (known.size_bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns)
-            and known.pages >= pages
+            earlier is not None
+            and (earlier.size_bytes, earlier.mtime_ns) == (status.st_size, status.st_mtime_ns)
+            and earlier.pages >= pages
         ):
-            return known
+            return earlier
         header = _read(path, status)
     except OSError as error:
         return RawHeader(0, 0, problem=f"cannot be read ({error.strerror})")

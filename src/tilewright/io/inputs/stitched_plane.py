@@ -25,23 +25,16 @@ _WINDOW_PX = 1024
 
 @dataclass(frozen=True)
 class StitchedPlane:
-    """A full-resolution plane of a TIFF.
-
-    Attributes
-    ----------
-    size_bytes : int
-        Of the file when the workflow started.
-    shape : tuple of int
-        (y, x) in pixels.
-    dtype : numpy.dtype
-        uint8 or uint16.
-    """
+    """A full-resolution plane of a TIFF."""
 
     path: Path
     page: int
     size_bytes: int
+    """Of the file when the workflow started."""
     shape: tuple[int, int]
+    """(y, x) in pixels."""
     dtype: np.dtype[Any]
+    """uint8 or uint16."""
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[OpenPlane]:
@@ -76,18 +69,12 @@ class StitchedPlane:
 
 @dataclass(frozen=True)
 class OpenPlane:
-    """A plane whose file is open.
-
-    Attributes
-    ----------
-    piece_px : tuple of int
-        (y, x) of what is decoded at once; (1, 1) where nothing is compressed.
-    read : callable
-        Rows and columns, within the plane, to their pixels (y, x).
-    """
+    """A plane whose file is open."""
 
     piece_px: tuple[int, int]
+    """(y, x) of what is decoded at once; (1, 1) where nothing is compressed."""
     read: Callable[[slice, slice], NDArray[Any]]
+    """Rows and columns, within the plane, to their pixels (y, x)."""
 
 
 def _array(page: Any) -> tuple[tuple[int, int], Any]:
@@ -100,18 +87,13 @@ def _array(page: Any) -> tuple[tuple[int, int], Any]:
 
 @dataclass(frozen=True)
 class PlaneWindows:
-    """Windows that cover a plane, with the interface of tiles.
-
-    Attributes
-    ----------
-    row : ndarray of int64, shape (n,)
-    shape : tuple of int
-        (1, y, x) of every window.
-    """
+    """Windows that cover a plane, with the interface of tiles."""
 
     plane: StitchedPlane
     row: NDArray[np.int64]
+    """int64 (n,)."""
     shape: tuple[int, int, int]
+    """(1, y, x) of every window."""
     _corners: list[tuple[int, int]]
 
     def path(self, tile: int, z: int) -> Path:

@@ -70,15 +70,17 @@ def arrange(
         keys[plane.cycle].add(tile_key(plane))
     example = next(iter(next(iter(keys.values()))))
     if example[3] is not None:
-        placed = {cycle: _by_position(of_cycle, tile_shape_px) for cycle, of_cycle in keys.items()}
-        grid = _grid_of_places(placed, options)
+        places_of = {
+            cycle: _by_position(of_cycle, tile_shape_px) for cycle, of_cycle in keys.items()
+        }
+        grid = _grid_of_places(places_of, options)
     elif example[1] is not None:
-        placed = _by_row_and_col(keys)
-        grid = _grid_of_places(placed, options)
+        places_of = _by_row_and_col(keys)
+        grid = _grid_of_places(places_of, options)
     else:
-        grid, placed = _by_number(keys, options)
+        grid, places_of = _by_number(keys, options)
     (height, width), step = tile_shape_px, 1.0 - options.overlap
-    for cycle, tiles in placed.items():
+    for cycle, tiles in places_of.items():
         y0, x0 = (min(key[axis] or 0.0 for key in tiles) for axis in (3, 4))
         grid.places[cycle] = {}
         for key, (row, col) in tiles.items():
@@ -113,8 +115,10 @@ def _by_number(keys: Mapping[int, set[TileKey]], options: ScanOptions) -> tuple[
             f"copy what is missing, or correct acquisition.rows and cols (they can be {pairs})"
         )
     places = dict(zip(within, tile_places(layout, rows, cols), strict=True))
-    placed = {cycle: {key: places[key[0]] for key in of_cycle} for cycle, of_cycle in keys.items()}
-    return _grid(rows, cols, {place: number for number, place in places.items()}), placed
+    places_of = {
+        cycle: {key: places[key[0]] for key in of_cycle} for cycle, of_cycle in keys.items()
+    }
+    return _grid(rows, cols, {place: number for number, place in places.items()}), places_of
 
 
 def _no_grid(problem: str) -> tuple[TileGrid, _Places]:
@@ -138,9 +142,9 @@ def _grid(rows: int, cols: int, expected: dict[tuple[int, int], int]) -> TileGri
     return TileGrid(rows, cols, dict(sorted(expected.items())), {})
 
 
-def _grid_of_places(placed: _Places, options: ScanOptions) -> TileGrid:
+def _grid_of_places(places_of: _Places, options: ScanOptions) -> TileGrid:
     """Return the grid of tiles with row and col."""
-    occupied = {place for tiles in placed.values() for place in tiles.values()}
+    occupied = {place for tiles in places_of.values() for place in tiles.values()}
     rows = 1 + max(row for row, _ in occupied)
     cols = 1 + max(col for _, col in occupied)
     if not options.rows or not options.cols:

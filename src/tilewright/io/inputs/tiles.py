@@ -28,32 +28,24 @@ class _Page(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiles:
-    """Raw tiles of one cycle and channel, ordered by (row, col); safe to read in threads.
-
-    Parameters
-    ----------
-    row, col : ndarray of int64, shape (n,)
-        Place of each tile as laid out on the stage.
-    number : ndarray of int64, shape (n,)
-        Its number in the order of acquisition, or of its place where the files tell the place.
-    nominal_px : ndarray of float64, shape (n, 2)
-        Stage position (y, x) of each tile's first pixel.
-    shape : tuple of int
-        (z, y, x) of every tile.
-    dtype : numpy.dtype
-        Type of the counts, uint8 or uint16.
-    counts_per_unit : float or None
-        Where the files hold float32: what a value of 1 is in counts.
-    """
+    """Raw tiles of one cycle and channel, ordered by (row, col); safe to read in threads."""
 
     row: NDArray[np.int64]
     col: NDArray[np.int64]
+    """int64 (n,): place of each tile as laid out on the stage."""
     number: NDArray[np.int64]
+    """int64 (n,): its number in the order of acquisition, or of its place where the files tell the
+    place.
+    """
     nominal_px: NDArray[np.float64]
+    """float64 (n, 2): stage position (y, x) of each tile's first pixel."""
     shape: tuple[int, int, int]
+    """(z, y, x) of every tile."""
     dtype: np.dtype[Any]
+    """Type of the counts, uint8 or uint16."""
     _pages: list[list[_Page]]
     counts_per_unit: float | None = None
+    """Where the files hold float32: what a value of 1 is in counts."""
 
     def path(self, tile: int, z: int) -> Path:
         """Return the file of one plane."""

@@ -24,21 +24,14 @@ CLIPPED_BELOW = "the histogram piles up there"
 
 @dataclass(frozen=True)
 class Illumination:
-    """Illumination of one cycle and channel.
-
-    Attributes
-    ----------
-    flat : ndarray of float32, shape (y, x)
-        Relative sensitivity, mean 1, > 0.
-    dark : ndarray of float32, shape (y, x)
-        Counts without light: the camera offset, or a dark-field.
-    pedestal : float
-        Counts at which corrected images keep zero light: the median of ``dark`` as an integer.
-    """
+    """Illumination of one cycle and channel."""
 
     flat: NDArray[np.float32]
+    """float32 (y, x): relative sensitivity, mean 1, > 0."""
     dark: NDArray[np.float32]
+    """float32 (y, x): counts without light: the camera offset, or a dark-field."""
     pedestal: float
+    """Counts at which corrected images keep zero light: the median of ``dark`` as an integer."""
 
     @classmethod
     def from_fields(cls, flat: NDArray[Any], dark: NDArray[Any] | float) -> Illumination:

@@ -24,30 +24,20 @@ from tilewright.io.results.zarr_store import (
 
 @dataclass(frozen=True)
 class Mosaic:
-    """A stored mosaic; reading is thread-safe and touches only the chunks asked for.
-
-    Attributes
-    ----------
-    path : Path
-        Folder of the OME-Zarr image.
-    shape : tuple of int
-        (z, y, x) in pixels.
-    dtype : numpy.dtype
-        Pixel type.
-    chunk_px : int
-        Side of the square chunks; a chunk holds one plane.
-    voxel_um : tuple of float
-        (z, y, x) size of a voxel in µm.
-    attributes : dict
-        tilewright's own numbers, such as ``pedestal_counts``.
-    """
+    """A stored mosaic; reading is thread-safe and touches only the chunks asked for."""
 
     path: Path
+    """Folder of the OME-Zarr image."""
     shape: tuple[int, int, int]
+    """(z, y, x) in pixels."""
     dtype: np.dtype[Any]
+    """Pixel type."""
     chunk_px: int
+    """Side of the square chunks; a chunk holds one plane."""
     voxel_um: tuple[float, float, float]
+    """(z, y, x) size of a voxel in µm."""
     attributes: dict[str, Any]
+    """tilewright's own numbers, such as ``pedestal_counts``."""
     _array: Any = field(repr=False, compare=False)
 
     def read(
@@ -94,14 +84,8 @@ def create_mosaic(
     ----------
     path : Path
         Folder of the OME-Zarr image; replaced if it exists.
-    shape : tuple of int
-        (z, y, x) in pixels.
-    dtype : dtype
-        Pixel type.
-    chunk_px : int
-        Side of the square chunks; a chunk holds one plane.
-    voxel_um : tuple of float
-        (z, y, x) size of a voxel in µm.
+    shape, dtype, chunk_px, voxel_um
+        As of :class:`Mosaic`.
     name : str
         Name of the image in its metadata.
     ome_zarr_version : {"0.4", "0.5"}

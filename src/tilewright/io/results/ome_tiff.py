@@ -38,6 +38,7 @@ def write_ome_tiff(
     """Write all levels of an OME-Zarr image into one OME-TIFF, tile by tile.
 
     Holds two rows of chunks of one channel in memory. The same image gives the same bytes.
+    Compression is of level 1, with a horizontal predictor.
 
     Parameters
     ----------
@@ -46,10 +47,8 @@ def write_ome_tiff(
         colours and pixel size are taken over.
     tiff_path : Path
         File to write, atomically.
-    compression : {"deflate", "zstd"}
-        Level 1 with a horizontal predictor. Every reader knows deflate; zstd is faster.
-    tile_px : int
-        Side of the TIFF's tiles, a multiple of 16.
+    compression, tile_px
+        Keys ``tiff_compression`` and ``tiff_tile_px`` of the configuration.
     workers : int
         Threads that compress.
 

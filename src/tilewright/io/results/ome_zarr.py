@@ -33,25 +33,17 @@ _COLOURS = ("0000FF", "00FF00", "FF0000", "00FFFF", "FF00FF", "FFFF00", "FFFFFF"
 
 @dataclass(frozen=True)
 class Image:
-    """A stored multi-channel pyramid; reading is thread-safe.
-
-    Attributes
-    ----------
-    path : Path
-        Folder of the OME-Zarr image.
-    levels : tuple of zarr.Array
-        Arrays (c, y, x), full resolution first, each half the one before.
-    channel_names, colours : tuple of str
-        Name and display colour (RRGGBB) of each channel.
-    pixel_um : tuple of float
-        (y, x) size of a full-resolution pixel in µm.
-    """
+    """A stored multi-channel pyramid; reading is thread-safe."""
 
     path: Path
+    """Folder of the OME-Zarr image."""
     levels: tuple[Any, ...] = field(repr=False)
+    """Arrays (c, y, x), full resolution first, each half the one before."""
     channel_names: tuple[str, ...]
     colours: tuple[str, ...]
+    """Name and display colour (RRGGBB) of each channel."""
     pixel_um: tuple[float, float]
+    """(y, x) size of a full-resolution pixel in µm."""
 
 
 def open_image(path: str | Path) -> Image:
@@ -91,22 +83,12 @@ def create_image(
 
     Parameters
     ----------
-    path : Path
-        Folder of the OME-Zarr image; replaced if it exists.
+    path, dtype, chunk_px, name, ome_zarr_version
+        As of :func:`tilewright.io.results.mosaic.create_mosaic`.
     shape : tuple of int
         (y, x) in pixels of each channel.
-    dtype : dtype
-        Pixel type.
-    chunk_px : int
-        Side of the square chunks.
-    pixel_um : tuple of float
-        (y, x) size of a pixel in µm.
-    channel_names : sequence of str
-        One name per channel, in the order in which they are stored.
-    name : str
-        Name of the image in its metadata.
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
+    pixel_um, channel_names
+        As of :class:`Image`.
     workers : int
         Threads that make the pyramid.
 

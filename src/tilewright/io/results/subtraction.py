@@ -18,39 +18,29 @@ from tilewright.runtime.files import write_text_atomic
 
 @dataclass(frozen=True)
 class Subtraction:
-    """Subtraction of a background from one channel of the image.
-
-    Attributes
-    ----------
-    cycle, channel, marker
-        The channel.
-    background : str
-        Marker whose image was subtracted.
-    method : {"exposure", "regression"}
-        Source of the factor.
-    factor : float
-        Factor by which the background was multiplied.
-    oversubtracted : float
-        Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted.
-    left_as_haze : float
-        Share of the background that its in-focus plane lost as haze and the channel's did not.
-    emptied : float
-        Share of the pixels with light that have none left.
-    before, light : float32 (y, x)
-        Overviews of the registered channel and background before, ``side`` times smaller.
-    """
+    """Subtraction of a background from one channel of the image."""
 
     cycle: int
     channel: str
     marker: str
+    """The channel."""
     background: str
+    """Marker whose image was subtracted."""
     method: str
+    """{"exposure", "regression"}: source of the factor."""
     factor: float
+    """Factor by which the background was multiplied."""
     oversubtracted: float
+    """Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted."""
     left_as_haze: float
+    """Share of the background that its in-focus plane lost as haze and the channel's did not."""
     emptied: float
+    """Share of the pixels with light that have none left."""
     before: NDArray[np.float32]
     light: NDArray[np.float32]
+    """float32 (y, x): overviews of the registered channel and background before, ``side`` times
+    smaller.
+    """
     side: int
 
     @property

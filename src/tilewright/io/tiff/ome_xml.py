@@ -201,9 +201,9 @@ def _channels(pixels: ElementTree.Element, count: int) -> list[OmeChannel]:
             # Seconds are the schema's default.
             scale = 1.0 if plane.get("ExposureTimeUnit") == "ms" else 1000.0
             exposures.setdefault(_integer(plane, "TheC", 0, least=0), exposure * scale)
-    described = list(elements_named(pixels, "Channel"))
+    channel_elements = list(elements_named(pixels, "Channel"))
     # If their number differs it is unknown which is which.
-    elements = described if len(described) == count else [None] * count
+    elements = channel_elements if len(channel_elements) == count else [None] * count
     return [
         OmeChannel(
             name=channel.get("Name") if channel is not None else None,

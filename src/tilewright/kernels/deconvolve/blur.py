@@ -149,7 +149,11 @@ class Blur:
 
 
 def crop_psf(psf: NDArray[Any], view: tuple[int, int, int]) -> NDArray[np.float32]:
-    """Cut an odd-sized centred PSF to 2n - 1 samples of the view per axis; sum 1, float32."""
+    """Cut an odd-sized centred PSF to 2n - 1 samples of the view per axis; sum 1, float32.
+
+    >>> crop_psf(np.ones((9, 5, 5)), (2, 8, 8)).shape
+    (3, 5, 5)
+    """
     if any(size % 2 == 0 for size in psf.shape):
         raise ValueError(f"the PSF has shape {psf.shape}; every axis must be odd (centre = peak)")
     cut = tuple(

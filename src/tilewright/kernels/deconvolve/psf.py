@@ -1,7 +1,9 @@
 """Point spread functions: widefield Gibson-Lanni, and measured ones made ready for use.
 
 Computed once per channel on the host (a few milliseconds of Bessel functions), so that both
-devices deconvolve with the same numbers.
+devices deconvolve with the same numbers. Every plane of a widefield PSF carries the same light.
+Planes are therefore not scaled one by one: the array is scaled to sum 1 as a whole, and the
+in-focus plane's sum is its share.
 """
 
 from __future__ import annotations
@@ -29,15 +31,6 @@ _ENERGY = 0.98
 class Optics:
     """What a widefield PSF is computed from.
 
-    Parameters
-    ----------
-    numerical_aperture : float
-        Of the objective; smaller than the immersion's refractive index.
-    emission_nm : float
-        Wavelength of the emitted light in vacuum.
-    immersion_refractive_index, sample_refractive_index : float
-        Of the medium in front of the lens and of the mounted tissue.
-
     Raises
     ------
     ProcessingError
@@ -45,9 +38,12 @@ class Optics:
     """
 
     numerical_aperture: float
+    """Of the objective; smaller than the immersion's refractive index."""
     emission_nm: float
+    """Wavelength of the emitted light in vacuum."""
     immersion_refractive_index: float
     sample_refractive_index: float
+    """Of the medium in front of the lens and of the mounted tissue."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, float | None]) -> Optics:
@@ -81,17 +77,11 @@ def gibson_lanni(
 
     Scalar model of Gibson & Lanni (JOSA A 9:154, 1992) for a lens used as designed (its own
     coverslip and immersion): the phase is the stage's defocus in the immersion plus the
-    sample's share at the depth. The Kirchhoff integral over the pupil is a Gauss-Legendre
-    quadrature with more than two nodes per cycle of its phase, on a radial grid 14 times
-    finer than the pixels; each pixel then averages 7 x 7 points. Every plane of a widefield PSF
-    carries the same light. Planes are therefore not scaled one by one: the array is scaled to sum 1
-    as a whole, and the in-focus plane's sum is its share. The width is the smallest odd one that
-    holds 98 % of the light which ``max_lateral_px`` holds.
+    sample's share at the depth. The width is the smallest odd one that holds 98 % of the light
+    which ``max_lateral_px`` holds.
 
     Parameters
     ----------
-    optics : Optics
-        Lens, wavelength and media.
     voxel_um : tuple of float
         (z, y, x) pitch of the image; z is the stage's step; y and x must be equal.
     planes : int
@@ -111,6 +101,13 @@ def gibson_lanni(
     ------
     ProcessingError
         The voxel, the planes or the depth are impossible.
+
+    Examples
+    --------
+    >>> lens = Optics(0.75, 520.0, immersion_refractive_index=1.0, sample_refractive_index=1.44)
+    >>> psf = gibson_lanni(lens, (1.5, 0.377, 0.377), 3, max_lateral_px=33)
+    >>> psf.shape, round(float(psf[1].sum()), 3)
+    ((3, 15, 15), 0.336)
     """
     if planes < 1 or planes % 2 == 0 or max_lateral_px < 1 or max_lateral_px % 2 == 0:
         raise ProcessingError(f"a PSF needs odd sizes, not {planes} planes of {max_lateral_px} px")
@@ -124,7 +121,8 @@ def _pixel_means(
     optics: Optics, pixel_um: float, z_um: Floats, depth_um: float, half: int
 ) -> Floats:
     """Return the intensity averaged over pixels, (z, 2 half + 1, 2 half + 1)."""
-    # Only one octant is computed: rows y >= 0, columns 0 <= x <= y.
+    # On a radial grid 14 times finer than the pixels, of which each averages 7 x 7 points. Only one
+    # octant is computed: rows y >= 0, columns 0 <= x <= y.
     sub = (np.arange(_OVERSAMPLING) + 0.5) / _OVERSAMPLING - 0.5
     rows, cols = np.tril_indices(half + 1)
     radius = np.hypot(
@@ -149,6 +147,11 @@ def radial_gibson_lanni(
     """Return the intensity (planes, radii) of :func:`gibson_lanni` at radii of any reach.
 
     Not averaged over pixels, and of any scale.
+
+    >>> lens = Optics(0.75, 520.0, 1.0, 1.44)
+    >>> radial = radial_gibson_lanni(lens, (1.5, 0.377, 0.377), 1, np.array([0.0, 1.0]))
+    >>> round(float(radial[0, 1] / radial[0, 0]), 3)
+    0.01
     """
     z_um = _defoci_um(optics, voxel_um, planes, depth_um)
     return _intensity(optics, radius_px * voxel_um[1], z_um, depth_um)
@@ -169,7 +172,8 @@ def _intensity(optics: Optics, r_um: Floats, z_um: Floats, depth_um: float) -> F
     k = 2 * np.pi / (optics.emission_nm * 1e-3)
     aperture, n_i = optics.numerical_aperture, optics.immersion_refractive_index
     n_s = optics.sample_refractive_index
-    # Phase at the pupil's rim, in radians: what the quadrature must resolve.
+    # Kirchhoff's integral by Gauss-Legendre quadrature, with more than two nodes per cycle of its
+    # phase at the pupil's rim, in radians.
     rim = n_i - math.sqrt(n_i**2 - aperture**2)
     swing = k * (aperture * r_um[-1] + (np.abs(z_um).max() + 2 * depth_um) * rim)
     rho, weight = np.polynomial.legendre.leggauss(64 + math.ceil(swing / 2))
@@ -239,20 +243,36 @@ def measured_psf(
     ------
     ProcessingError
         The image is not three-dimensional, not finite, or empty.
+
+    Examples
+    --------
+    >>> z, y, x = np.indices((9, 17, 17)) - np.reshape([4, 8, 8], (3, 1, 1, 1))
+    >>> bead = 100 + 1000 * np.exp(-(z**2 + y**2 + x**2) / 8)
+    >>> measured_psf(bead, (0.5, 0.2, 0.2), (1.0, 0.4, 0.4), 5).shape
+    (5, 7, 7)
     """
     bead, centre = _centred_bead(image)
-    zoom = np.array(voxel_um) / np.array(image_voxel_um)
+    zoom = _zoom(image_voxel_um, voxel_um)
+    reach = np.minimum(centre, np.array(bead.shape) - 1 - centre) / zoom
+    halves = _half_sizes(reach, (planes, max_lateral_px, max_lateral_px))
+    return _narrowed(_sampled_around(bead, centre, zoom, halves))
+
+
+def _zoom(
+    image_voxel_um: tuple[float, float, float], voxel_um: tuple[float, float, float]
+) -> Floats:
+    zoom: Floats = np.array(voxel_um) / np.array(image_voxel_um)
     if not (np.isfinite(zoom).all() and (zoom > 0).all()):
         raise ProcessingError(
             f"PSF voxel {image_voxel_um} and data voxel {voxel_um} must be positive"
         )
-    reach = np.minimum(centre, np.array(bead.shape) - 1 - centre) / zoom
-    halves = [
-        min(math.floor(r + 1e-6), cap // 2)
-        for r, cap in zip(reach, (planes, max_lateral_px, max_lateral_px), strict=True)
-    ]
-    halves[1] = halves[2] = min(halves[1:])
-    return _narrowed(_sampled_around(bead, centre, zoom, halves))
+    return zoom
+
+
+def _half_sizes(reach: Floats, caps: tuple[int, int, int]) -> list[int]:
+    """Return half the sides (z, y, x) within the reach of an image, y and x alike."""
+    z, *lateral = (min(math.floor(r + 1e-6), c // 2) for r, c in zip(reach, caps, strict=True))
+    return [z, min(lateral), min(lateral)]
 
 
 def _centred_bead(image: NDArray[Any]) -> tuple[Floats, Floats]:
@@ -280,8 +300,8 @@ def _sampled_around(image: Floats, centre: Floats, zoom: Floats, halves: list[in
         c + f * (np.arange(-h, h + 1)[:, None] + (np.arange(k) + 0.5) / k - 0.5).ravel()
         for c, f, h, k in zip(centre, zoom, halves, points, strict=True)
     ]
-    sampled = ndimage.map_coordinates(
+    values = ndimage.map_coordinates(
         image, np.meshgrid(*axes, indexing="ij"), order=1, mode="nearest"
     )
     split = [n for h, k in zip(halves, points, strict=True) for n in (2 * h + 1, k)]
-    return np.asarray(sampled.reshape(split).mean(axis=(1, 3, 5)))
+    return np.asarray(values.reshape(split).mean(axis=(1, 3, 5)))

@@ -33,7 +33,11 @@ _FLOOR = 1e-4
 def scene_margin(
     planes: int, z_step_um: float, lateral_px: int = MARGIN_PX
 ) -> tuple[int, int, int]:
-    """Return how many voxels the scene extends beyond a view of ``planes``: (z, y, x)."""
+    """Return how many voxels the scene extends beyond a view of ``planes``: (z, y, x).
+
+    >>> scene_margin(17, 1.5)
+    (8, 12, 12)
+    """
     most = min(planes - 1, math.ceil(0.6 * planes))
     return min(most, math.ceil(MARGIN_UM / z_step_um)), lateral_px, lateral_px
 

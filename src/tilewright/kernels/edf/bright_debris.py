@@ -46,7 +46,7 @@ DEBRIS_REACH_PX = REACH * POOL_PX
 #: Light of debris that is put back by half, over the local signal.
 _HALF_SIGNAL = 0.5
 #: A place is contaminated where some plane counts less than this, and so many cells around. With 0
-#: instead of 8 haze is measured beside large clipped debris where there is none.
+#: instead of 8 haze is measured next to large clipped debris where there is none.
 _CONTAMINATED, _CONTAMINATED_REACH = 0.8, 8
 #: An object that ends so near to a gap is debris from this share of the level on: a bright cell
 #: that the border cuts is mirrored there, and the filters draw a dark crescent.
@@ -83,6 +83,10 @@ def debris_level(
 
     ``samples`` are stacks (z, y, x) of different places; the median of their levels counts. Where
     debris has been subtracted from them (``sharp``) their brightest structures count too.
+
+    >>> tissue = np.full((3, 30, 30), 150)
+    >>> debris_level([tissue], np.ones(3, bool), NoiseModel(1.0, 2.0), 100.0)
+    500.0
     """
     planes = np.flatnonzero(plane_mask)
     levels: list[tuple[float, float, float]] = []
@@ -97,7 +101,16 @@ def debris_level(
 
 
 def has_debris(stack: NDArray[Any], model: DebrisModel, coverage: NDArray[np.bool_]) -> bool:
-    """Return whether a window's stack (z, y, x) holds debris within its ``coverage`` (y, x)."""
+    """Return whether a window's stack (z, y, x) holds debris within its ``coverage`` (y, x).
+
+    >>> model = DebrisModel(
+    ...     np.ones((9, 1025)), np.ones(3, bool), NoiseModel(1.0, 2.0), 100.0, 65535.0, 500.0
+    ... )
+    >>> stack = np.full((3, 64, 64), 120)
+    >>> stack[1, 30:34, 30:34] = 9000
+    >>> has_debris(stack, model, np.ones((64, 64), bool))
+    True
+    """
     return bool(_find_debris(stack, model, ~coverage))
 
 
@@ -113,6 +126,14 @@ def subtract_debris(
     On the host. Sides are multiples of 4. The stack itself is left as it is, unless ``in_place``.
     What lies outside the ``coverage`` (y, x) has no part in the fit and is left as it is too: where
     it mirrors debris, no light spreads from there.
+
+    >>> model = DebrisModel(
+    ...     np.ones((9, 1025)), np.ones(3, bool), NoiseModel(1.0, 2.0), 100.0, 65535.0, 500.0
+    ... )
+    >>> stack = np.full((3, 64, 64), 120)
+    >>> stack[:, 30:34, 30:34] = 9000
+    >>> int(stack.max()), bool(subtract_debris(stack, model).stack.max() < 1000)
+    (9000, True)
     """
     gaps = np.zeros(stack.shape[1:], np.bool_) if coverage is None else ~coverage
     objects = _find_debris(stack, model, gaps)
@@ -186,10 +207,8 @@ def _boxes(bright: NDArray[np.bool_]) -> list[tuple[slice, slice]]:
 
 
 def _sharpest(part: NDArray[Any]) -> int:
-    """Return in which plane (z, y, x) an object has the steepest flanks.
-
-    Its peak may be clipped in several, and be higher where spherical light meets on its axis.
-    """
+    """Return in which plane (z, y, x) an object has the steepest flanks."""
+    # Its peak may be clipped in several, and be higher where spherical light meets on its axis.
     light = part.astype(np.float32)
     steep = [np.square(np.diff(light, axis=axis)).sum(axis=(1, 2)) for axis in (1, 2)]
     return int((steep[0] + steep[1]).argmax())
@@ -213,10 +232,7 @@ def _subtract(
     debris: _Debris,
     model: DebrisModel,
 ) -> None:
-    """Subtract one piece of debris from a stack; add what goes back to ``light``.
-
-    Debris that is ``pending`` (y, x) and gaps are left as they are, and have no part in the fit.
-    """
+    """Subtract debris, but not ``pending`` (y, x) or gaps; add what goes back to ``light``."""
     planes = np.flatnonzero(model.plane_mask)
     y, x = (
         slice(max(part.start - DEBRIS_REACH_PX, 0), min(part.stop + DEBRIS_REACH_PX, n))

@@ -15,7 +15,7 @@ from tilewright.kernels.edf.focus import BAND_SIGMA_PX
 from tilewright.kernels.edf.transfer import FINE, RADII, plane_transfer
 from tilewright.kernels.noise import NoiseModel
 
-#: Depth spreads of the bins, in units of what a thin sheet looks like (``sheet_spread``): with the
+#: Depth spreads of the bins, in units of that of a thin sheet (``sheet_spread``): with the
 #: narrow one alone thick tissue loses 1 dB, with the wide one alone a thin sheet.
 NARROW, WIDE = 1.17, 3.3
 _LEAST_SPREAD = 0.5
@@ -35,25 +35,23 @@ _LEAST_SHARED = 0.15
 
 @dataclass(frozen=True)
 class ChannelModel:
-    """What the filters of a channel depend on.
-
-    Attributes
-    ----------
-    profiles : ndarray of float64, shape (≥ 2 · FINE · (planes - 1) + 1, 129)
-        From :func:`.transfer.transfer_profiles`.
-    plane_mask : ndarray of bool, shape (planes,)
-        Planes to use.
-    power : ndarray of float64, shape (129,)
-        S(q): power of all light of a pixel's column, in counts²; white noise of variance v has
-        the power v.
-    noise_variance : float
-        N, counts².
-    """
+    """What the filters of a channel depend on."""
 
     profiles: Floats
+    """float64 (≥ 2 · FINE · (planes - 1) + 1, 129): from :func:`.transfer.transfer_profiles`."""
     plane_mask: NDArray[np.bool_]
+    """bool (planes,): planes to use."""
     power: Floats
+    """float64 (129,): S(q): power of all light of a pixel's column, in counts²; white noise of
+    variance v has the power v.
+    """
     noise_variance: float
+    """N, counts²."""
+
+    @property
+    def transfer(self) -> Floats:
+        """What each usable plane shows of light at each fine depth: (planes, depths, radii)."""
+        return plane_transfer(self.profiles, len(self.plane_mask))[self.plane_mask]
 
     @property
     def _band_power(self) -> Floats:
@@ -66,8 +64,7 @@ class ChannelModel:
     @property
     def mean_energy(self) -> float:
         """Focus energy (counts²) of the light, summed over the usable planes."""
-        transfer = plane_transfer(self.profiles, len(self.plane_mask))[self.plane_mask]
-        return float(np.square(transfer).sum(axis=0).mean(axis=0) @ self._band_power)
+        return float(np.square(self.transfer).sum(axis=0).mean(axis=0) @ self._band_power)
 
     @property
     def sheet_spread(self) -> float:
@@ -121,6 +118,13 @@ def object_power(
     ------
     ValueError
         Fewer than two planes are usable, or a sample is too small.
+
+    Examples
+    --------
+    >>> plane = np.random.default_rng(0).normal(100, 3, (256, 256))
+    >>> power = object_power(cpu, [np.stack([plane] * 3)], np.ones((9, 129)), np.ones(3, bool))
+    >>> round(float(np.median(power)))
+    9
     """
     planes = np.flatnonzero(plane_mask)
     if planes.size < 2:
@@ -183,10 +187,8 @@ def _cross_power(
 def _with_tail(
     power: Floats, error: Floats, modes: Floats, measurable: NDArray[np.bool_]
 ) -> Floats:
-    """Return the power with a power law from the first ring that is not measurable on.
-
-    The first ring lacks the mean, and has the power of the next.
-    """
+    """Return the power with a power law from the first ring that is not measurable on."""
+    # The first ring lacks the mean, and has the power of the next.
     power = power.copy()
     power[0] = power[1] = max(power[1], power[2])
     # The error of few modes is their own scatter, not noise.
@@ -207,6 +209,10 @@ def _with_tail(
 
 
 def mean_variance(noise: NoiseModel, samples: Sequence[Any], pedestal_counts: float) -> float:
-    """Return N, the noise variance (counts²) of a pixel of the samples' mean brightness."""
+    """Return N, the noise variance (counts²) of a pixel of the samples' mean brightness.
+
+    >>> mean_variance(NoiseModel(2.0, 3.0), [np.full((3, 8, 8), 150.0)], 100.0)
+    109.0
+    """
     mean = float(np.mean([float(s.mean(dtype=np.float64)) for s in samples])) - pedestal_counts
     return max(float(noise.variance(max(mean, 0.0))), 1e-6)

@@ -65,15 +65,18 @@ def focus_weighted(
     plane_mask : ndarray of bool, shape (z,)
         Planes to use.
 
-    Returns
-    -------
-    Projection
-        ``image`` is in raw counts over the pedestal (the weights sum to 1).
-
     Raises
     ------
     ValueError
         No plane is usable.
+
+    Examples
+    --------
+    >>> stack = np.full((3, 40, 40), 100.0)
+    >>> stack[1] += np.random.default_rng(0).poisson(50, (40, 40))
+    >>> plane = focus_weighted(cpu, stack, NoiseModel(0.0, 1.0), 100.0, np.ones(3, bool))
+    >>> int(plane.winner[20, 20])
+    1
     """
     planes = [int(z) for z in np.flatnonzero(plane_mask)]
     if not planes:
@@ -121,6 +124,12 @@ def sum_projection(
     ------
     ValueError
         The kernel has an even side or no light.
+
+    Examples
+    --------
+    >>> plane = sum_projection(cpu, np.ones((3, 20, 20)), np.ones((3, 3)), 0.5, 1.0)
+    >>> round(float(plane.image[10, 10]), 4)
+    1.5
     """
     floor = partial(backend.xp.full_like, fill_value=floor_energy)
     _, height, winner = _weights(backend, stack, list(range(len(stack))), floor, 1.0)
@@ -129,7 +138,12 @@ def sum_projection(
 
 
 def focus_energy(backend: Backend, plane: Any) -> tuple[Array, Array]:
-    """Return the smoothed band-pass energy of a (y, x) plane and its wide Gaussian blur."""
+    """Return the smoothed band-pass energy of a (y, x) plane and its wide Gaussian blur.
+
+    >>> energy, _ = focus_energy(cpu, np.random.default_rng(0).normal(0, 10, (64, 64)))
+    >>> round(float(energy.mean()), 1), round(100 * noise_share(1.2, 2.4), 1)
+    (2.5, 2.5)
+    """
     gaussian = backend.ndimage.gaussian_filter
     plane = backend.asarray(plane)
     wide = gaussian(plane, 2 * BAND_SIGMA_PX, mode="reflect", truncate=4.0)
@@ -169,10 +183,7 @@ def _weights(
     floor: Callable[[Array], Array],
     softness: float,
 ) -> tuple[Array, Array, Array]:
-    """Return weights (usable z, y, x) that sum to 1, height and winner.
-
-    ``floor`` gives the focus energy of noise alone where the blurred plane is ``wide``.
-    """
+    """Return weights (usable z, y, x) of sum 1, height and winner; ``floor``: energy of noise."""
     xp = backend.xp
     weights = xp.empty((len(planes), *stack.shape[1:]), dtype=xp.float32)
     mean = xp.zeros(stack.shape[1:], dtype=xp.float32)

@@ -38,28 +38,21 @@ _SURE = 6.0
 
 
 class PlanePairs(NamedTuple):
-    """Sums over samples of a stack of n planes; :func:`add_pairs` adds samples.
-
-    Attributes
-    ----------
-    correlation : float64 (2, n, 2 s + 1, 2 s + 1)
-        Band-passed plane z against plane z + 1 and z + 2, shifted by up to s px.
-    together : float64 (n, n)
-        Products of the band-passed planes, unshifted.
-    power, noise : float64 (n,)
-        Energy of the band, and the part of it that is noise.
-    sharpest : float64 (n,)
-        Number of blocks whose band has the greatest energy in plane z.
-    independent : float
-        Number of independent values behind ``power``.
-    """
+    """Sums over samples of a stack of n planes; :func:`add_pairs` adds samples."""
 
     correlation: Floats
+    """float64 (2, n, 2 s + 1, 2 s + 1): band-passed plane z against plane z + 1 and z + 2, shifted
+    by up to s px.
+    """
     together: Floats
+    """float64 (n, n): products of the band-passed planes, unshifted."""
     power: Floats
     noise: Floats
+    """float64 (n,): energy of the band, and the part of it that is noise."""
     sharpest: Floats
+    """float64 (n,): number of blocks whose band has the greatest energy in plane z."""
     independent: float
+    """Number of independent values behind ``power``."""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -74,7 +67,12 @@ class PlanePairs(NamedTuple):
 def compare_planes(
     backend: Backend, stack: Array, noise: NoiseModel, pedestal_counts: float
 ) -> PlanePairs:
-    """Return the sums of one sample (z, y, x); pixels that are not finite count as 0."""
+    """Return the sums of one sample (z, y, x); pixels that are not finite count as 0.
+
+    >>> stack = np.random.default_rng(0).normal(100, 5, (3, 64, 64))
+    >>> compare_planes(cpu, stack, NoiseModel(0.0, 5.0), 100.0).correlation.shape
+    (2, 3, 17, 17)
+    """
     xp, ndimage = backend.xp, backend.ndimage
     count, height, width = stack.shape
     window = backend.asarray(np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1]))
@@ -116,11 +114,9 @@ def compare_planes(
 
 
 def _far_from_debris(backend: Backend, stack: Array, pedestal_counts: float) -> Array:
-    """Return where (y, x) no plane of a stack (z, y, x) shows bright debris nearby.
-
-    Clipped debris has hundreds of times the energy of tissue, and as much of it on either side
-    of focus: a single piece made 32 of 36 good stacks of five planes lose planes, now 2.
-    """
+    """Return where (y, x) no plane of a stack (z, y, x) shows bright debris nearby."""
+    # Clipped debris has hundreds of times the energy of tissue, and as much of it on either side
+    # of focus: a single piece made 32 of 36 good stacks of five planes lose planes, now 2.
     xp = backend.xp
     peak, usual = xp.zeros(stack.shape[1:], np.float32), []
     for pixels in stack:
@@ -137,6 +133,11 @@ def add_pairs(pairs: list[PlanePairs]) -> PlanePairs:
     """Return the sum of samples, none with more energy than ``_MOST_ENERGY`` times the usual.
 
     The halo of debris at a sample's border has hundreds of times the energy of tissue.
+
+    >>> stack = np.random.default_rng(0).normal(100, 5, (3, 64, 64))
+    >>> pairs = compare_planes(cpu, stack, NoiseModel(0.0, 1.0), 100.0)
+    >>> add_pairs([pairs, pairs]).independent / pairs.independent
+    2.0
     """
     noise = np.array([pair.noise.sum() for pair in pairs])
     energies = np.array([pair.power.sum() for pair in pairs]) - noise
@@ -213,12 +214,10 @@ def exchanged_planes(pairs: PlanePairs, damaged: set[int]) -> dict[int, str]:
 
 
 def _best_exchange(pairs: PlanePairs, good: list[int]) -> tuple[int, int] | None:
-    """Return the two planes whose exchange shortens the way most.
-
-    Where focus lies mid-stack, both ends look alike and few planes can be closed to a ring in
-    several places. Of exchanges half as good as the best that counts which leaves the least
-    light of the band in the ends.
-    """
+    """Return the two planes whose exchange shortens the way through the stack most."""
+    # Where focus lies mid-stack, both ends look alike and few planes can be closed to a ring in
+    # several places: of exchanges half as good as the best that one counts which leaves the least
+    # light of the band in the ends.
     spots = list(combinations(range(len(good)), 2))
     gains = {spot: round(_gain(pairs, good, *spot), 6) for spot in spots}
     light = pairs.power - pairs.noise
@@ -237,10 +236,7 @@ def _best_exchange(pairs: PlanePairs, good: list[int]) -> tuple[int, int] | None
 
 
 def _gain(pairs: PlanePairs, good: list[int], i: int, j: int) -> float:
-    """Return how much closer two planes lie to those around them if they change places.
-
-    As a share of the stack's energy; 0 where that is not certain, or better for one of them only.
-    """
+    """Return how much closer two planes lie to their neighbours if exchanged; 0: not certain."""
     light = pairs.power - pairs.noise
     around = [{n for n in (k - 1, k + 1) if 0 <= n < len(good)} for k in (i, j)]
     total, error = np.zeros(2), 0.0
@@ -264,10 +260,8 @@ def _gain(pairs: PlanePairs, good: list[int], i: int, j: int) -> float:
 
 
 def _fits_end(pairs: PlanePairs, good: list[int], end: int, moved: int) -> bool:
-    """Return whether a plane one or two from an end is nearer to that end than to its other side.
-
-    Else a foreign plane would change places with the end, where it has one neighbour only.
-    """
+    """Return whether a plane one or two from an end is nearer to it than to its other side."""
+    # Else a foreign plane would change places with the end, where it has one neighbour only.
     step = 1 if moved > end else -1
     inward = end if moved == end + step else end + step
     outward = moved + step
@@ -295,10 +289,8 @@ def _peak(pairs: PlanePairs, a: int, b: int) -> Floats:
 
 
 def _displacement(pairs: PlanePairs, good: list[int], i: int) -> float:
-    """Return how far a plane is displaced against the two next to it, px; 0 where that is unknown.
-
-    Planes that drift by the same step are in place; two planes at an end must agree.
-    """
+    """Return how far a plane is displaced against the two next to it, px; 0: unknown."""
+    # Planes that drift by the same step are in place; two planes at an end must agree.
     if len(good) < 4:
         return 0.0
     if 0 < i < len(good) - 1:

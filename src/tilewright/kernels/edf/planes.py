@@ -50,6 +50,10 @@ def sample_planes(backend: Backend, stack: Any, ceiling_counts: float) -> PlaneS
     ``coarse`` (z, n) are means of blocks of 8 px, 0 in planes with pixels that are not finite;
     ``clear`` (n,) says which lie far from saturated pixels.
     ``ceiling_counts`` is the greatest count of the pixel type (``inf`` for floats).
+
+    >>> plane = np.random.default_rng(0).normal(100, 5, (64, 64))
+    >>> sample_planes(cpu, np.stack([plane, plane]), 65535.0).copied
+    array([False,  True])
     """
     xp = backend.xp
     side = min(BLOCK_PX, *stack.shape[1:])
@@ -83,6 +87,13 @@ def damaged_planes(
     wholly saturated one loses nothing here: that is for the quality report. The order
     of rules is fixed: not finite, blank, saturated, copied, other brightness, with ``pairs`` out
     of order, then foreign, and with ``pairs`` displaced.
+
+    >>> rng = np.random.default_rng(0)
+    >>> tissue = np.kron(rng.uniform(150, 250, (8, 8)), np.ones((8, 8)))
+    >>> stack = tissue + rng.normal(0, 3, (5, 64, 64))
+    >>> stack[2] = 200
+    >>> [plane.z for plane in damaged_planes([sample_planes(cpu, stack, 65535.0)], 100.0)]
+    [2]
     """
     coarse = np.concatenate([s.coarse for s in samples], axis=1)
     damaged: dict[int, str] = {}

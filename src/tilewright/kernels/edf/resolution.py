@@ -107,20 +107,24 @@ def plane_resolution_px(
     -------
     float or None
         None with fewer than four planes.
+
+    Examples
+    --------
+    >>> from tilewright.kernels.edf.channel_model import ChannelModel
+    >>> from tilewright.kernels.noise import NoiseModel
+    >>> channel = ChannelModel(np.ones((9, 129)), np.ones(3, bool), np.ones(129), 1.0)
+    >>> maps = FocusMaps(cpu, channel, NoiseModel(1.0, 2.0), 100.0, (64, 64))
+    >>> plane_resolution_px(maps, np.ones((2, 3, 5)), []) is None
+    True
     """
-    plane_mask = np.flatnonzero(maps.channel.plane_mask)
-    if len(plane_mask) < 4:
+    planes = np.flatnonzero(maps.channel.plane_mask)
+    if len(planes) < 4:
         return None
-    halves = []
-    for first in range(2):
-        here = np.zeros_like(maps.channel.plane_mask)
-        here[plane_mask[first::2]] = True
-        half = maps.of_planes(here)
-        halves.append(WienerPlane(half, make_filters(half.channel, usage)))
+    halves = [_wiener_plane(maps, usage, planes[first::2]) for first in range(2)]
     inner = (slice(HALO_PX, -HALO_PX),) * 2
     sums = []
     for sample in samples:
-        saturated = np.asarray(np.any(maps.backend.to_numpy(sample)[plane_mask] >= ceiling, axis=0))
+        saturated = np.asarray(np.any(maps.backend.to_numpy(sample)[planes] >= ceiling, axis=0))
         weight = None
         if saturated.any():
             far = ndimage.distance_transform_edt(~saturated)[inner] - _DEBRIS_PX
@@ -128,3 +132,13 @@ def plane_resolution_px(
         first, second = (half.project(sample).image[inner] for half in halves)
         sums.append(ring_sums(maps.backend, first, second, weight))
     return resolution_px(sums)
+
+
+def _wiener_plane(
+    maps: FocusMaps, usage: NDArray[np.float64], planes: NDArray[np.intp]
+) -> WienerPlane:
+    """Return the estimate by some of the planes."""
+    mask = np.zeros_like(maps.channel.plane_mask)
+    mask[planes] = True
+    of_planes = maps.of_planes(mask)
+    return WienerPlane(of_planes, make_filters(of_planes.channel, usage))

@@ -5,6 +5,7 @@ Optics are taken as real and round: a measured PSF is averaged around its axis.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,11 @@ def transfer_profiles(psf: NDArray[Any], radii: int = RADII.size) -> Floats:
     ------
     ValueError
         An axis is even, or the middle plane has no light.
+
+    Examples
+    --------
+    >>> transfer_profiles(np.ones((3, 1, 1)))[1, :2]
+    array([1., 1.])
     """
     if psf.ndim != 3 or any(n % 2 == 0 for n in psf.shape):
         raise ValueError(f"the PSF has shape {psf.shape}; every axis must be odd (centre = peak)")
@@ -68,6 +74,10 @@ def ring_profiles(radius_px: Floats, intensity: Floats) -> Floats:
     """Return :func:`transfer_profiles` at :data:`WIDE_RADII` of a PSF (z, even radii in px).
 
     It may be as wide as memory allows no image to be.
+
+    >>> radius = np.arange(0, 8, 0.5)
+    >>> round(float(ring_profiles(radius, np.exp(-(radius**2))[None])[0, 0]), 6)
+    1.0
     """
     rings, frequency = intensity * radius_px, _frequencies(WIDE_RADII)
     profiles = rings @ j0(2 * np.pi * radius_px[:, None] * frequency)
@@ -94,6 +104,44 @@ def plane_transfer(profiles: Floats, planes: int) -> Floats:
     depth = np.arange(-beyond, FINE * (planes - 1) + beyond + 1)
     transfer: Floats = profiles[middle + FINE * np.arange(planes)[:, None] - depth]
     return transfer
+
+
+def transfer_between(
+    profiles: Floats,
+    planes: NDArray[np.int64],
+    depths: NDArray[np.int64],
+    shape: Sequence[int],
+    pixel_px: int,
+    taper: Floats | float = 1.0,
+) -> NDArray[np.float32]:
+    """Return what planes show of light at depths, on pixels of ``pixel_px``.
+
+    Parameters
+    ----------
+    profiles : ndarray of float64, shape (z, radii)
+        From :func:`transfer_profiles`.
+    planes, depths : ndarray of int64
+        Consecutive depths in planes of the stack.
+    shape : sequence of int
+        (y, x) of the image in such pixels.
+    taper : ndarray of float64, shape (y, x // 2 + 1), or float
+        By what the transfer is multiplied.
+
+    Returns
+    -------
+    ndarray of float32, shape (planes, depths, y, x // 2 + 1)
+
+    Examples
+    --------
+    >>> transfer_between(np.ones((9, 129)), np.arange(3), np.arange(3), (8, 8), 4).shape
+    (3, 3, 8, 5)
+    """
+    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / pixel_px
+    steps = np.arange(planes[0] - depths[-1], planes[-1] - depths[0] + 1)
+    transfer = np.stack([profile_at(profiles, FINE * int(n), radius) for n in steps])
+    transfer *= taper
+    joint: NDArray[np.float32] = transfer.astype(np.float32)[planes[:, None] - depths - steps[0]]
+    return joint
 
 
 def psf_planes(planes: int, z_step_um: float) -> int:

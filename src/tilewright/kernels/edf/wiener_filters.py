@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Backend, Floats, fast_len
 from tilewright.kernels.edf.channel_model import ChannelModel
-from tilewright.kernels.edf.transfer import FINE, RADII, plane_transfer
+from tilewright.kernels.edf.transfer import FINE, RADII
 
 #: Reach of the filters, and where they begin to fade. Tiles need a halo of it.
 REACH_PX = 64
@@ -38,8 +38,8 @@ NOISE_LEVELS = 0.25 * 4.0 ** np.arange(5)
 #: 0.8 dB on a bright thin sheet, 3 dB there with an aperture 10 % wrong; 0.01 loses 0.8 dB on thick
 #: tissue. It also keeps filters short: at low frequencies all planes show nearly the same.
 _MODEL_ERROR = 2e-3
-#: Power that the low rank may lose, of that of all filtered images, and the most kernels: with 20
-#: instead of 12 bright sets gain 0.03 dB and dim ones 0.1, in 1.3 times the time.
+#: Power that the low rank may lose, of that of all filtered images, and the most kernels: 20 gain
+#: 0.03 dB over 12 on bright sets and 0.1 dB on dim ones, in 1.3 times the time; 14 lies between.
 _RANK_LOSS = 5e-4
 _MOST_RANK = 14
 #: Weight of a bin that no sample used, over the mean's.
@@ -48,21 +48,20 @@ _UNUSED = 0.02
 
 @dataclass(frozen=True)
 class Filters:
-    """All filters of a channel, as few kernels and how to mix them.
-
-    Attributes
-    ----------
-    kernels : ndarray of float32, shape (usable planes, rank, 65, 65)
-        One quadrant, centre at 0, of kernels that are even in y and x.
-    mixing : ndarray of float32, shape (2 spreads, planes, noise levels, rank)
-        The filter of a bin is the sum of the kernels with these weights.
-    noise : ndarray of float32, shape (2 spreads, planes, noise levels)
-        Variance that a bin's filter leaves of white noise of variance 1.
-    """
+    """All filters of a channel, as few kernels and how to mix them."""
 
     kernels: NDArray[np.float32]
+    """float32 (usable planes, rank, 65, 65): one quadrant, centre at 0, of kernels that are even in
+    y and x.
+    """
     mixing: NDArray[np.float32]
+    """float32 (2 spreads, planes, noise levels, rank): the filter of a bin is the sum of the
+    kernels with these weights.
+    """
     noise: NDArray[np.float32]
+    """float32 (2 spreads, planes, noise levels): variance that a bin's filter leaves of white noise
+    of variance 1.
+    """
 
     @property
     def rank(self) -> int:
@@ -99,18 +98,34 @@ def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
     ------
     ValueError
         No plane is usable, or the PSF does not join all planes.
+
+    Examples
+    --------
+    >>> channel = ChannelModel(np.ones((9, 129)), np.ones(3, bool), np.ones(129), 1.0)
+    >>> make_filters(channel).kernels.shape[2:]
+    (65, 65)
     """
-    planes = len(channel.plane_mask)
     if not channel.plane_mask.any():
         raise ValueError("no plane of the stack is usable: there is nothing to project")
     bins = np.concatenate([_bins(channel, spread) for spread in channel.spreads])
-    count = int(channel.plane_mask.sum())
+    shape = (len(channel.spreads), len(channel.plane_mask), len(NOISE_LEVELS))
     root = _error_root(channel)
     # Where N/S is four times the channel's, the light has a quarter of its power, and so has the
     # error that a bin may have.
-    weight = np.full((2, planes, len(NOISE_LEVELS)), 1.0) if usage is None else usage
+    weight = np.full(shape, 1.0) if usage is None else usage
     weight = weight / weight.sum() + _UNUSED / weight.size
-    weight = np.sqrt(weight / NOISE_LEVELS).reshape(-1, 1)
+    mixing, basis = _low_rank(bins, root, np.sqrt(weight / NOISE_LEVELS).reshape(-1, 1))
+    kernels = _kernels(np.moveaxis(basis, 2, 0))
+    gain = np.square(bins).sum(axis=2) @ (2 * np.pi * RADII * RADII[1])
+    return Filters(
+        kernels.astype(np.float32),
+        mixing.reshape(*shape, -1).astype(np.float32),
+        gain.reshape(shape).astype(np.float32),
+    )
+
+
+def _low_rank(bins: Floats, root: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Return the mixing (bins, rank) and basis (rank, radii, planes) that lose little of bins."""
     errors = np.matmul(np.moveaxis(bins, 1, 0), np.moveaxis(root, 1, 2)).transpose(1, 0, 2)
     rows = weight * errors.reshape(len(bins), -1)
     # Of the bins' small Gram matrix: an SVD of the long rows themselves takes five times as long.
@@ -119,24 +134,16 @@ def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
     rank = int(np.clip((loss > _RANK_LOSS).sum(), 1, _MOST_RANK))
     vector = vector[:, ::-1][:, :rank]
     mixing, pick = vector / weight, (vector * weight).T
-    basis = (pick @ bins.reshape(len(bins), -1)).reshape(rank, RADII.size, count)
+    basis = (pick @ bins.reshape(len(bins), -1)).reshape(rank, *bins.shape[1:])
     # Columns of one scale, for float32.
     size = np.maximum(np.abs(basis).max(axis=(1, 2)), 1e-30)
-    basis, mixing = basis / size[:, None, None], mixing * size
-    kernels = _kernels(np.moveaxis(basis, 2, 0))
-    shape = (len(channel.spreads), planes, len(NOISE_LEVELS), rank)
-    gain = np.square(bins).sum(axis=2) @ (2 * np.pi * RADII * RADII[1])
-    return Filters(
-        kernels.astype(np.float32),
-        mixing.reshape(shape).astype(np.float32),
-        gain.reshape(shape[:3]).astype(np.float32),
-    )
+    return mixing * size, basis / size[:, None, None]
 
 
 def _bins(channel: ChannelModel, spread: float) -> Floats:
     """Return the filters (planes × noise levels, radii, usable planes) of one spread in depth."""
     planes = len(channel.plane_mask)
-    transfer = np.moveaxis(plane_transfer(channel.profiles, planes)[channel.plane_mask], 2, 0)
+    transfer = np.moveaxis(channel.transfer, 2, 0)
     last = FINE * (planes - 1)
     beyond = len(channel.profiles) // 2 - last
     depth = np.arange(-beyond, last + beyond + 1) / FINE
@@ -161,9 +168,7 @@ def _bins(channel: ChannelModel, spread: float) -> Floats:
 
 def _error_root(channel: ChannelModel) -> Floats:
     """Return L' (radii, z, z), L L' the usable planes' covariance: a filter's error is L'w."""
-    transfer = np.moveaxis(
-        plane_transfer(channel.profiles, len(channel.plane_mask))[channel.plane_mask], 2, 0
-    )
+    transfer = np.moveaxis(channel.transfer, 2, 0)
     light = transfer @ np.moveaxis(transfer, 1, 2) / transfer.shape[2]
     noise = channel.noise_variance / channel.power
     light += (noise + _MODEL_ERROR)[:, None, None] * np.eye(light.shape[1])

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from scipy import ndimage as host_ndimage
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.edf.channel_model import ChannelModel
 from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
-from tilewright.kernels.edf.transfer import FINE, profile_at
+from tilewright.kernels.edf.transfer import transfer_between
 from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerProjection
 from tilewright.kernels.pooling import downsample_mean, mean_2x2, upsample_linear
 
@@ -74,6 +73,9 @@ def fill(stack: NDArray[Any], coverage: NDArray[np.bool_]) -> NDArray[Any]:
     Taken as dark they would be a step of light, and ring. Each gets the pixel as far on the other
     side of the covered pixel next to it, or that one where the other is in a gap too. Done in the
     stack itself, which is returned.
+
+    >>> fill(np.array([[[1, 2, 0, 0]]]), np.array([[True, True, False, False]]))
+    array([[[1, 2, 1, 1]]])
     """
     if coverage.all() or not coverage.any():
         return stack
@@ -109,6 +111,11 @@ def confidence_weight(
     coverage, saturated : ndarray of bool, shape (y, x), optional
         Pixels that were imaged, and those at the camera's ceiling in any plane: the filters draw a
         dark ring around a clipped blob.
+
+    Examples
+    --------
+    >>> confidence_weight(np.array([[0, 3, 20]], np.float32)).tolist()
+    [[0.0625, 0.4375, 1.0]]
     """
     distance = np.asarray(from_border_px, np.float32)
     outside = distance < 0
@@ -132,6 +139,13 @@ def estimate_background(backend: Backend, coarse: Any) -> Array:
     ----------
     coarse : array, shape (y, x)
         The plane, not clipped, as means of 8 × 8 pixels (:func:`.pooling.downsample_mean`).
+
+    Examples
+    --------
+    >>> plane = np.full((40, 40), 7.0)
+    >>> plane[20, 20] = 900
+    >>> round(float(estimate_background(cpu, plane)[5, 5]), 2)
+    7.0
     """
     xp = backend.xp
     rest = backend.asarray(coarse)
@@ -176,6 +190,13 @@ def finish(
     share : float
         Of the background that is haze. Interpolation repeats rims, so parts of a mosaic need a halo
         of :data:`FINISH_HALO_PX`.
+
+    Examples
+    --------
+    >>> plane = 50 + np.random.default_rng(0).normal(0, 3, (64, 64))
+    >>> clear = finish(cpu, plane, np.full((16, 16), 9.0))
+    >>> bool(clear.std() < plane.std()), round(float(clear.mean()))
+    (True, 50)
     """
     xp, gaussian = backend.xp, backend.ndimage.gaussian_filter
     light = backend.asarray(image)
@@ -192,7 +213,6 @@ def finish(
 
 
 def haze_moments(
-    channel: ChannelModel,
     maps: FocusMaps,
     stack: Any,
     plane: WienerProjection,
@@ -202,10 +222,8 @@ def haze_moments(
 
     Parameters
     ----------
-    channel : ChannelModel
-        As of ``maps``.
     maps : FocusMaps
-        Of windows of the stack's size, at least twice :data:`HALO_PX` and 64 px.
+        Of windows of the stack's size, at least twice :data:`HALO_PX` and 64 px, else ValueError.
     stack : array, shape (z, y, x)
         Raw counts.
     plane : WienerProjection
@@ -220,10 +238,16 @@ def haze_moments(
         it in the rest of the estimate; how many times fewer planes than all of them the light is
         in, weighted by the background's energy, and that energy. They add up over windows.
 
-    Raises
-    ------
-    ValueError
-        The windows are too small.
+    Examples
+    --------
+    >>> from tilewright.kernels.edf import channel_model, wiener_filters, wiener_plane
+    >>> from tilewright.kernels.noise import NoiseModel
+    >>> channel = channel_model.ChannelModel(np.ones((9, 129)), np.ones(3, bool), np.ones(129), 1.0)
+    >>> maps = FocusMaps(cpu, channel, NoiseModel(1.0, 2.0), 100.0, (240, 240))
+    >>> stack = np.random.default_rng(0).poisson(150, (3, 240, 240))
+    >>> filters = wiener_filters.make_filters(channel)
+    >>> haze_moments(maps, stack, wiener_plane.WienerPlane(maps, filters).project(stack)).shape
+    (8,)
     """
     if min(maps.window) < 2 * HALO_PX + 64:
         raise ValueError(f"windows of {maps.window} px are too small to separate haze from light")
@@ -236,7 +260,7 @@ def haze_moments(
     mask = xp.ones_like(background[inner])
     if contaminated is not None:
         mask -= mean_2x2(backend.asarray(contaminated))[inner] > 0
-    planes = _coarse_planes(channel, maps, stack, spectra)
+    planes = _coarse_planes(maps, stack, spectra)
     return _moments(xp, planes, background, [w[inner] for w in weights], mask, inner)
 
 
@@ -270,12 +294,13 @@ def _moments(
 
 
 def _coarse_planes(
-    channel: ChannelModel, maps: FocusMaps, stack: Any, spectra: list[Array]
+    maps: FocusMaps, stack: Any, spectra: list[Array]
 ) -> Iterator[tuple[Array, Array, Array]]:
     """Yield each usable plane of light and of background (both by ``spectra``), and its counts."""
     backend = maps.backend
     shape = tuple(n // BACKGROUND_PX for n in maps.window)
-    transfer = _coarse_transfer(channel, (shape[0], shape[1]))
+    depths = np.arange(len(maps.channel.plane_mask))
+    transfer = transfer_between(maps.channel.profiles, depths, depths, shape, BACKGROUND_PX)
     for z in maps.planes:
         of_plane = backend.asarray(transfer[z][maps.planes])
         light, background = (
@@ -293,6 +318,9 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     blurred. The first counts as haze where it explains what the second does not, and where the
     depth of light is known: light that is spread over planes at which it is not is blurred too
     much.
+
+    >>> haze_share([np.array([1.0, 0.2, 1.0, 0.9, 0.1, 1.0, 4.0, 1.0])]), haze_share([])
+    (1.0, 0.0)
     """
     total: NDArray[np.float64] = np.sum([np.zeros(8), *moments], axis=0)
     a, b, c, d, e, f, single, energy = total
@@ -307,14 +335,3 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     ramps = ((explained, _EXPLAINED), (haze, (_TISSUE_SHARE, _HAZE_SHARE)), (known, _KNOWN))
     shares = (min(max((v - low) / (high - low), 0.0), 1.0) for v, (low, high) in ramps)
     return round(float(math.prod(shares)), 2)
-
-
-def _coarse_transfer(channel: ChannelModel, shape: tuple[int, int]) -> NDArray[np.float32]:
-    """Return what planes show of light at planes: (plane, depth, y, x // 2 + 1), coarse pixels."""
-    planes = len(channel.plane_mask)
-    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])) / BACKGROUND_PX
-    steps = range(FINE * (1 - planes), FINE * planes, FINE)
-    transfer = np.stack([profile_at(channel.profiles, step, radius) for step in steps])
-    index = planes - 1 + np.arange(planes)[:, None] - np.arange(planes)
-    joint: NDArray[np.float32] = transfer.astype(np.float32)[index]
-    return joint

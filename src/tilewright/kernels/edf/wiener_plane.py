@@ -124,11 +124,9 @@ class WienerPlane:
     def _overcorrected(
         self, image: Array, variance: Array, confidence: NDArray[np.float32] | None
     ) -> tuple[Array, Array]:
-        """Return the share of pixels far below 0, and the fallback's share of the plane.
-
-        Light is never negative: where much of an estimate is, by more than noise, its filters
-        are not those of the microscope.
-        """
+        """Return the share of pixels far below 0, and the fallback's share of the plane."""
+        # Light is never negative: where much of an estimate is, by more than noise, its filters are
+        # not those of the microscope.
         xp, sigma = self.backend.xp, _DEEP_PX / POOL_PX
         limit = np.float32(_DEEP) * upsample_linear(xp, xp.sqrt(variance), POOL_PX) + np.float32(
             0.5
@@ -181,10 +179,7 @@ class WienerPlane:
     def _mix_focus_weighted(
         self, image: Array, stack: Any, weights: Array, confidence: NDArray[np.float32]
     ) -> None:
-        """Mix the planes by the focus weights where the estimate's confidence is below 1.
-
-        Only those pixels are computed: at the border of a mosaic they are few.
-        """
+        """Mix the planes by the focus weights where confidence is below 1, at few pixels."""
         backend = self.backend
         at = np.nonzero(confidence < 1)
         if not at[0].size:

@@ -12,8 +12,6 @@ def bin_tile(backend: Backend, raw: Array, factor: int) -> tuple[Array, Array]:
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace to compute with.
     raw : array, shape (y, x)
         Raw counts; host or device.
     factor : int
@@ -25,6 +23,12 @@ def bin_tile(backend: Backend, raw: Array, factor: int) -> tuple[Array, Array]:
         Block means.
     peak : array of the type of ``raw``, same shape
         Largest pixel of each block, which says whether one was saturated.
+
+    Examples
+    --------
+    >>> counts, peak = bin_tile(cpu, np.arange(16, dtype=np.uint16).reshape(4, 4), 2)
+    >>> counts.tolist(), peak.tolist()
+    ([[2.5, 4.5], [10.5, 12.5]], [[5, 7], [13, 15]])
     """
     counts = backend.asarray(raw, dtype=None)
     blocks = cells(counts, factor)
@@ -38,8 +42,6 @@ def enlarge(backend: Backend, field: Array, shape_px: tuple[int, int], factor: i
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace to compute with.
     field : array of float32, shape (h, w)
         Values at the centres of blocks.
     shape_px : tuple of int
@@ -50,6 +52,11 @@ def enlarge(backend: Backend, field: Array, shape_px: tuple[int, int], factor: i
     Returns
     -------
     array of float32, shape ``shape_px``
+
+    Examples
+    --------
+    >>> enlarge(cpu, cpu.asarray([[1, 3], [1, 3]]), (4, 4), 2)[0].tolist()
+    [0.5, 1.5, 2.5, 3.5]
     """
     xp = backend.xp
     # Linear suffices: between blocks of 8 px a tile-wide bow is 1e-4 off. One block more on each

@@ -46,7 +46,11 @@ def log_flat(coefficient: Floats, place: Floats) -> Floats:
 
 
 def flat_field(coefficient: Floats, shape_px: tuple[int, int]) -> NDArray[np.float32]:
-    """Return the flat-field of mean 1 at pixel centres, float32 (y, x)."""
+    """Return the flat-field of mean 1 at pixel centres, float32 (y, x).
+
+    >>> flat_field(np.array([0.1, 0.0]), (2, 4))[0].round(2)
+    array([0.87, 0.95, 1.04, 1.13], dtype=float32)
+    """
     grid = _grid(coefficient)
     y, x = (legvander(axis, grid.shape[0] - 1) for axis in pixel_centres(shape_px))
     log_field = y @ grid @ x.T
@@ -62,7 +66,11 @@ def pixel_centres(shape_px: tuple[int, int]) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=4)
 def design_grid(shape_px: tuple[int, int], order: int = MAX_ORDER) -> Floats:
-    """Return the columns at all pixel centres, (y * x, columns); read-only."""
+    """Return the columns at all pixel centres, (y * x, columns); read-only.
+
+    >>> design_grid((8, 8), 1).shape
+    (64, 2)
+    """
     y, x = np.meshgrid(*pixel_centres(shape_px), indexing="ij")
     design = legendre_design(np.stack([y.ravel(), x.ravel()], axis=1), order)
     design.flags.writeable = False

@@ -105,28 +105,20 @@ class Posterior:
 
 @dataclass(frozen=True)
 class FlatFit:
-    """Flat-field with its error.
-
-    Attributes
-    ----------
-    posterior : Posterior
-        Coefficients of the log flat-field, then the offset.
-    order : int
-        Largest total degree allowed.
-    differences : Differences
-        Overlap cells under this flat-field.
-    held_out : float
-        Weighted rms relative difference of overlaps held out of the fit; NaN without any.
-    unmodelled : float
-        Relative rms of structure that tiles show and the fit cannot follow, with what the two
-        highest degrees hold, as much as which may lie beyond.
-    """
+    """Flat-field with its error."""
 
     posterior: Posterior
+    """Coefficients of the log flat-field, then the offset."""
     order: int
+    """Largest total degree allowed."""
     differences: Differences
+    """Overlap cells under this flat-field."""
     held_out: float
+    """Weighted rms relative difference of overlaps held out of the fit; NaN without any."""
     unmodelled: float
+    """Relative rms of structure that tiles show and the fit cannot follow, with what the two
+    highest degrees hold, as much as which may lie beyond.
+    """
 
     @property
     def coefficient(self) -> Floats:
@@ -176,9 +168,14 @@ def fit_flat(
         Fit the offset too. Else it is fixed, and the rest fitted once more with its error on it
         where that is more than 1 % of it: what this changes is in the error of the flat-field.
 
-    Returns
-    -------
-    FlatFit
+    Examples
+    --------
+    >>> at = np.linspace(-1, 1, 16)
+    >>> flat = 1 - 0.1 * (at[:, None] ** 2 + at**2)
+    >>> tiles = 100 + np.random.default_rng(0).uniform(500, 1500, (8, 1, 1)) * flat
+    >>> fit = fit_flat(OverlapCells.none(), tiles, 100.0, 1.0)
+    >>> [round(float(f[0, 0] / f[8, 8]), 1) for f in (flat, fit.flat((16, 16)))]
+    [0.8, 0.8]
     """
     offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS) if free else _GIVEN_COUNTS
     even = np.append(np.zeros(len(degrees(MAX_ORDER))), offset_counts)
@@ -189,10 +186,10 @@ def fit_flat(
         finer = _fit(cells, images, offset, start, FINE_ORDER, begin=_WARY)
         fit = finer if finer.error < fit.error else fit
     if not free and offset_error_counts > _TOLERATED * offset_counts:
-        wrong = _fit(
+        shifted_fit = _fit(
             cells, images, (offset_counts + offset_error_counts, _GIVEN_COUNTS), even, MAX_ORDER
         )
-        change = wrong.flat(_SHAPE).astype(np.float64) / fit.flat(_SHAPE) - 1.0
+        change = shifted_fit.flat(_SHAPE).astype(np.float64) / fit.flat(_SHAPE) - 1.0
         fit = replace(fit, unmodelled=float(np.hypot(fit.unmodelled, change.std())))
     return fit
 
@@ -290,11 +287,7 @@ def _priors(
 
 
 def _interior_prior(overlaps: InformationForm, size: float) -> Floats:
-    """Covariance of structure of rms ``size`` of which the overlaps see no more than their noise.
-
-    A g-prior (Zellner 1986): it follows from where the overlaps lie and how noisy they are, not
-    from their counts.
-    """
+    """Return a covariance of rms ``size`` that overlaps do not see: a g-prior (Zellner 1986)."""
     columns = len(overlaps.vector) - 1
     precision = np.eye(columns) * (columns / size**2) + overlaps.matrix[:-1, :-1]
     return np.asarray(np.linalg.inv(precision), dtype=np.float64)

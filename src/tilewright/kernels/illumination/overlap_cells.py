@@ -18,23 +18,16 @@ _PAIRS_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class OverlapCells:
-    """Cells that two tiles show; host arrays of length m.
-
-    Attributes
-    ----------
-    edge : ndarray of int64, shape (m,)
-        Index of the tile pair.
-    first, second : ndarray of float64, shape (m,)
-        Mean raw counts of the cell in the first and in the second tile.
-    place_first, place_second : ndarray of float64, shape (m, 2)
-        (y, x) of the cell's centre in each tile; the tile spans -1 to 1.
-    """
+    """Cells that two tiles show; host arrays of length m."""
 
     edge: Ints
+    """int64 (m,): index of the tile pair."""
     first: Floats
     second: Floats
+    """float64 (m,): mean raw counts of the cell in the first and in the second tile."""
     place_first: Floats
     place_second: Floats
+    """float64 (m, 2): (y, x) of the cell's centre in each tile; the tile spans -1 to 1."""
 
     def __len__(self) -> int:
         return len(self.edge)
@@ -86,6 +79,12 @@ def overlapping_pairs(
     -------
     ndarray of int64, shape (m, 2)
         Pairs (i, j) with i < j, sorted.
+
+    Examples
+    --------
+    >>> at = np.array([[0.0, 0.0], [0.0, 90.0], [0.0, 180.0]])
+    >>> overlapping_pairs(at, (100, 100), 5.0).tolist()
+    [[0, 1], [1, 2]]
     """
     size = np.asarray(shape_px, dtype=np.float64)
     if len(position_px) < 2:
@@ -111,14 +110,11 @@ def measure_cells(
     """Average cells of a grid in both tiles of each pair.
 
     The averages take binned pixels by their exact share of a cell, so both numbers are of the same
-    specimen area at fractional offsets. The grid lies half of the fraction off the pixels of
-    either tile, which blurs both alike: where one was read at its own pixels, bright cells seemed
-    brighter in it, and the camera offset was 1 to 3 counts too high.
+    specimen area at fractional offsets. Returned are cells that lie wholly in both tiles and hold
+    no invalid pixel; ``edge`` indexes ``pairs``.
 
     Parameters
     ----------
-    backend : Backend
-        Array namespace.
     images : array of float32, shape (n, h, w)
         Tiles binned by ``factor`` (:func:`tilewright.kernels.illumination.binning.bin_tile`).
     valid : array of bool, shape (n, h, w), or None
@@ -134,33 +130,52 @@ def measure_cells(
     cell : int
         Side of a cell in binned pixels.
 
-    Returns
-    -------
-    OverlapCells
-        Cells that lie wholly in both tiles and hold no invalid pixel; ``edge`` indexes ``pairs``.
+    Examples
+    --------
+    >>> scene = np.random.default_rng(0).random((25, 45))
+    >>> tiles = cpu.asarray([scene[:, :25], scene[:, 20:]])
+    >>> at, pairs = np.array([[0.0, 0.0], [0.0, 80.0]]), np.array([[0, 1]])
+    >>> cells = measure_cells(cpu, tiles, None, at, pairs, shape_px=(100, 100), factor=4, cell=5)
+    >>> len(cells), np.allclose(cells.first, cells.second)
+    (5, True)
     """
-    _, h, w = images.shape
-    rows, columns = h // cell, w // cell
     offset = (position_px[pairs[:, 1]] - position_px[pairs[:, 0]]) / factor
-    shift = (offset - np.rint(offset)) / 2
     scale = 2.0 * factor / np.asarray(shape_px, dtype=np.float64)
-    parts = []
-    for batch in _batches(offset):
-        y = _shares(offset[batch, 0], shift[batch, 0], rows, cell, h)
-        x = _shares(offset[batch, 1], shift[batch, 1], columns, cell, w)
-        usable, means = _cell_means(backend, images, valid, pairs[batch], y, x)
-        edge, iy, ix = np.nonzero(usable)
-        centre = (np.stack([iy + y[1], ix + x[1]], axis=1) + 0.5) * cell + shift[batch[edge]]
-        parts.append(
-            OverlapCells(
-                batch[edge],
-                means[0][edge, iy, ix],
-                means[1][edge, iy, ix],
-                centre * scale - 1.0,
-                (centre - offset[batch[edge]]) * scale - 1.0,
-            )
-        )
+    parts = [
+        _measure_batch(backend, images, valid, pairs, offset, batch, cell, scale)
+        for batch in _batches(offset)
+    ]
     return OverlapCells.join(parts) if parts else OverlapCells.none()
+
+
+def _measure_batch(
+    backend: Backend,
+    images: Array,
+    valid: Array | None,
+    pairs: Ints,
+    offset: Floats,
+    batch: Ints,
+    cell: int,
+    scale: Floats,
+) -> OverlapCells:
+    """Return the cells of some pairs, whose tiles lie ``offset`` (m, 2) binned pixels apart."""
+    # The grid lies half of the fraction off the pixels of either tile, which blurs both: where one
+    # was read at its own pixels, bright cells seemed brighter in it, and the camera offset was
+    # 1 to 3 counts too high.
+    _, h, w = images.shape
+    shift = (offset - np.rint(offset)) / 2
+    y = _shares(offset[batch, 0], shift[batch, 0], h // cell, cell, h)
+    x = _shares(offset[batch, 1], shift[batch, 1], w // cell, cell, w)
+    usable, means = _cell_means(backend, images, valid, pairs[batch], y, x)
+    edge, iy, ix = np.nonzero(usable)
+    centre = (np.stack([iy + y[1], ix + x[1]], axis=1) + 0.5) * cell + shift[batch[edge]]
+    return OverlapCells(
+        batch[edge],
+        means[0][edge, iy, ix],
+        means[1][edge, iy, ix],
+        centre * scale - 1.0,
+        (centre - offset[batch[edge]]) * scale - 1.0,
+    )
 
 
 #: Shares of pixels in cells of either tile, the index of the first cell, and which pairs fit.
@@ -209,11 +224,7 @@ def _both_sides(backend: Backend, on_y: Array, image: Array, on_x: Array) -> Flo
 def _shares(
     offset: Floats, shift: Floats, count: int, cell: int, size: int
 ) -> tuple[list[NDArray[np.float32]], int, Bools]:
-    """Share of each pixel of both tiles in each cell, for the cells that fit any pair.
-
-    Returns shares (pair, cell, pixel) of either tile, the index of the first such cell, and who
-    fits.
-    """
+    """Return shares (pair, cell, pixel) of either tile's pixels, the first cell, and who fits."""
     first = cell * np.arange(count)[None, :] + shift[:, None]
     lows = first, first - offset[:, None]
     inside = np.all([(low >= -1e-6) & (low + cell <= size + 1e-6) for low in lows], axis=0)

@@ -32,18 +32,12 @@ _MEDIAN_CHI2 = 0.4549
 
 @dataclass(frozen=True)
 class InformationForm:
-    """A Gaussian in the coefficients of the log flat-field, then the offset in counts.
-
-    Attributes
-    ----------
-    matrix : ndarray of float64, shape (k + 1, k + 1)
-        Precision: the inverse of the covariance.
-    vector : ndarray of float64, shape (k + 1,)
-        Precision times mean.
-    """
+    """A Gaussian in the coefficients of the log flat-field, then the offset in counts."""
 
     matrix: Floats
+    """float64 (k + 1, k + 1): precision: the inverse of the covariance."""
     vector: Floats
+    """float64 (k + 1,): precision times mean."""
 
     def __add__(self, other: InformationForm) -> InformationForm:
         """Join independent evidence."""
@@ -52,29 +46,19 @@ class InformationForm:
 
 @dataclass(frozen=True)
 class Differences:
-    """Differences of all cells at one flat-field and offset; arrays of length m, counts.
-
-    Attributes
-    ----------
-    cells : OverlapCells
-    signal : ndarray
-        Brightness of the specimen.
-    value : ndarray
-        First less second tile, both corrected.
-    scatter : ndarray
-        Robust standard deviation of ``value`` among cells of like signal.
-    robust : ndarray
-        Weight of each cell, 1 for an inlier.
-    by_offset : ndarray
-        Change of ``value`` if the offset were one count higher.
-    """
+    """Differences of all cells at one flat-field and offset; arrays of length m, counts."""
 
     cells: OverlapCells
     signal: Floats
+    """Brightness of the specimen."""
     value: Floats
+    """First less second tile, both corrected."""
     scatter: Floats
+    """Robust standard deviation of ``value`` among cells of like signal."""
     robust: Floats
+    """Weight of each cell, 1 for an inlier."""
     by_offset: Floats
+    """Change of ``value`` if the offset were one count higher."""
 
     @property
     def has_signal(self) -> Bools:
@@ -102,7 +86,13 @@ class Differences:
 def relative_difference(
     cells: OverlapCells, flat_first: Floats, flat_second: Floats, offset_counts: float
 ) -> Floats:
-    """Return the difference of corrected counts over the specimen's brightness, per cell."""
+    """Return the difference of corrected counts over the specimen's brightness, per cell.
+
+    >>> one = np.ones(1)
+    >>> cells = OverlapCells(np.zeros(1, int), 120 * one, 110 * one, one[:, None], one[:, None])
+    >>> relative_difference(cells, one, one, 100.0).round(3).tolist()
+    [0.667]
+    """
     first, second = cells.first - offset_counts, cells.second - offset_counts
     signal = (first + second) / (flat_first + flat_second)
     return np.asarray((first / flat_first - second / flat_second) / np.maximum(signal, 1e-6))

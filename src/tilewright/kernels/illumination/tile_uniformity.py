@@ -48,21 +48,15 @@ _SIGNIFICANT = 3.0
 
 @dataclass(frozen=True)
 class TileEvidence:
-    """Evidence of tiles if the dark-field is as uneven as assumed.
-
-    Attributes
-    ----------
-    information : InformationForm
-        Flat-field and offset, as if one did not depend on the other.
-    log_evidence : float
-        Logarithm of the evidence, less what regression on ``information`` adds and less a constant.
-    by_offset : ndarray of float64, shape (k,)
-        Change of ``information.vector`` if the offset were one count higher.
-    """
+    """Evidence of tiles if the dark-field is as uneven as assumed."""
 
     information: InformationForm
+    """Flat-field and offset, as if one did not depend on the other."""
     log_evidence: float
+    """Logarithm of the evidence, less what regression on ``information`` adds and less a constant.
+    """
     by_offset: Floats
+    """float64 (k,): change of ``information.vector`` if the offset were one count higher."""
 
 
 def tile_evidence(images: Floats, mean: Floats, order: int) -> list[TileEvidence]:
@@ -126,12 +120,10 @@ def residual_structure(images: Floats, mean: Floats, order: int) -> float:
 
 @dataclass(frozen=True)
 class _NonUniformity:
-    """Departure of tiles from even: coefficients, their variance, what an offset would do.
+    """Departure of tiles from even: coefficients, their variance, what an offset would do."""
 
-    The variance is the scatter among tiles, pooled over the coefficients of one total degree,
-    which tissue without a preferred direction fills alike.
-    """
-
+    # The variance is pooled over the coefficients of one total degree, which tissue without a
+    # preferred direction fills alike.
     uneven: Floats
     variance: Floats
     by_offset: Floats
@@ -192,13 +184,11 @@ def _from_mean(images: Floats, mean: Floats, order: int) -> _NonUniformity | Non
 
 @dataclass(frozen=True)
 class _PixelPairs:
-    """Pairs of places in each tile under a flat-field and offset, arrays (n, pairs).
+    """Pairs of places in each tile under a flat-field and offset, arrays (n, pairs)."""
 
-    ``weight`` is one over the squared scatter, less where a pair is an outlier; ``response`` by how
-    much a robust mean follows a change of the flat-field, ``offset_slope`` (pairs,) the change of
-    ``value`` if the true offset were one count higher.
-    """
-
+    # ``weight`` is one over the squared scatter, less where a pair is an outlier; ``response`` by
+    # how much a robust mean follows a change of the flat-field, ``offset_slope`` (pairs,) the
+    # change of ``value`` if the true offset were one count higher.
     shape: tuple[int, int]
     distance: int
     signal: Floats

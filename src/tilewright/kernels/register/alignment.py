@@ -33,7 +33,11 @@ class Levels:
 
 
 def grey_levels(image: NDArray[np.float32]) -> Levels:
-    """Return the grey levels of an overview, (y, x) counts, on the host."""
+    """Return the grey levels of an overview, (y, x) counts, on the host.
+
+    >>> grey_levels(np.arange(101, dtype=np.float32))
+    Levels(background=5.0, bright=99.0)
+    """
     background, bright = np.percentile(image, (5.0, 99.0))
     return Levels(float(background), float(max(bright, background + 1.0)))
 
@@ -52,6 +56,12 @@ def bandpass_sqrt(backend: Backend, image: Array, levels: Levels) -> Array:
     -------
     (y, x) float32
         Zero-mean; the bright end of the tissue would be 1 without the band-pass.
+
+    Examples
+    --------
+    >>> image = cpu.asarray(np.random.default_rng(0).poisson(50, (64, 64)))
+    >>> abs(float(bandpass_sqrt(cpu, image, Levels(20.0, 80.0)).mean())) < 0.01
+    True
     """
     xp, ndimage = backend.xp, backend.ndimage
     span = levels.bright - levels.background
@@ -79,7 +89,11 @@ class CoarseAlignment:
 
 
 def rotation_about_centre(shape: tuple[int, int], angle_deg: float) -> Floats:
-    """Return the (2, 3) affine that rotates positions about the centre of ``shape``."""
+    """Return the (2, 3) affine that rotates positions about the centre of ``shape``.
+
+    >>> rotation_about_centre((5, 5), 90.0).round(3).tolist()
+    [[0.0, -1.0, 4.0], [1.0, 0.0, 0.0]]
+    """
     a = np.deg2rad(angle_deg)
     linear = np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]])
     centre = (np.asarray(shape, np.float64) - 1) / 2
@@ -105,6 +119,13 @@ def coarse_alignment(
     CoarseAlignment
         Reference positions rotated by the angle about the centre of the reference, then shifted,
         are moving positions.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(80, 80)), 2)
+    >>> images = [cpu.asarray(scene[y : y + 64, x : x + 64]) for y, x in ((0, 0), (5, 3))]
+    >>> coarse_alignment(cpu, *images, np.zeros(1), 20.0).shift_px
+    (-5, -3)
     """
     fft = backend.fft
     sizes = tuple(zip(reference.shape, moving.shape, strict=True))

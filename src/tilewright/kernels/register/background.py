@@ -36,6 +36,11 @@ def subtract(backend: Backend, marker: Any, background: Any, factor: float) -> A
     array of uint16, shape (y, x)
         On the device of ``backend``; the same pixels on all devices, because each operation
         rounds by itself.
+
+    Examples
+    --------
+    >>> subtract(cpu, np.array([[50, 5]]), np.array([[20, 20]]), 1.5).tolist()
+    [[20, 0]]
     """
     xp = backend.xp
     subtrahend = backend.asarray(background) * np.float32(factor)
@@ -75,6 +80,12 @@ def fit_factor(marker: Floats, background: Floats) -> float:
     float
         At least 0, with four digits: more is not known, and the last bits depend on the CPU. 0
         where the channels have no light in common.
+
+    Examples
+    --------
+    >>> background = np.random.default_rng(0).uniform(10, 100, (40, 40))
+    >>> fit_factor(5 + 0.7 * background, background)
+    0.7
     """
     cells = above_mean(background) & (marker > 0)
     step = max(1, int(cells.sum()) // _MOST_CELLS)
@@ -111,6 +122,11 @@ def oversubtracted_share(marker: Floats, background: Floats, factor: float) -> f
     -------
     float
         0 to 1; ``nan`` where nothing was subtracted.
+
+    Examples
+    --------
+    >>> oversubtracted_share(np.full((1, 2), 30.0), np.array([[1.0, 20.0]]), 2.0)
+    0.25
     """
     cells = above_mean(background) & (marker > 0)
     if cells.any():

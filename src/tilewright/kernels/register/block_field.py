@@ -54,12 +54,10 @@ class FieldFit:
 
 
 def _variance_factor(half_squares: Floats, weights: Floats) -> float:
-    """Return the factor between true and assumed variances, from half the normalised squares.
-
-    Blocks are weighted by their precision, so that a crowd of empty ones does not set it. The
-    lower quartile, of which half a chi-square with two degrees of freedom has 0.288, is right
-    as long as a fourth is; the median would follow the outliers when half of the blocks are.
-    """
+    """Return true over assumed variances, from half the normalised squares."""
+    # Weighted by precision, so that a crowd of empty blocks does not set it. The lower quartile, of
+    # which half a chi-square with two degrees of freedom has 0.288, is right as long as a fourth
+    # of the blocks is; the median would follow the outliers when half of them are.
     return max(_weighted_quantile(half_squares, weights, 0.25) / 0.288, _LEAST_FACTOR)
 
 
@@ -91,6 +89,13 @@ def fit_affine(points_px: Floats, targets_px: Floats, precision: Floats) -> tupl
         A shift only where fewer than three blocks, or blocks on one line, are known.
     weight : (n,) float64
         Final weight of each point, 0 to 1.
+
+    Examples
+    --------
+    >>> points = np.random.default_rng(0).uniform(0, 100, (20, 2))
+    >>> affine, _ = fit_affine(points, points + [2.0, -1.0], np.ones(20))
+    >>> affine[:, 2].round(3).tolist()
+    [2.0, -1.0]
     """
     known = precision > 0
     centre = points_px[known].mean(axis=0)
@@ -148,6 +153,12 @@ def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFi
         Inverse variances of a component up to a common factor; 0 where nothing was measured.
     spacing_px : float
         Distance of neighbouring blocks.
+
+    Examples
+    --------
+    >>> shift = np.random.default_rng(0).normal(1.5, 0.1, (2, 8, 8))
+    >>> round(float(fit_field(shift, np.ones((8, 8)), 100.0).field.mean()), 1)
+    1.5
     """
     _, rows, columns = shift_px.shape
     p = precision.reshape(-1)
@@ -180,12 +191,10 @@ def fit_field(shift_px: Floats, precision: Floats, spacing_px: float) -> FieldFi
 
 
 def _neighbours_medians(shift_px: Floats, precision: Floats) -> Floats:
-    """Return the median of the blocks around each, (2, gy, gx), weighted by their precision.
-
-    The field is sought from there: wrong blocks differ from their neighbours. From one constant,
-    islands of tissue that are displaced otherwise than most counted as outliers, 3 to 15 % of the
-    nuclei of a slide 0.5 to 20 px off, and half of them in a microarray whose cores moved by 12 px.
-    """
+    """Return the median of the blocks around each, (2, gy, gx), weighted by precision."""
+    # The field is sought from there: from one constant, islands of tissue that are displaced
+    # otherwise than most counted as outliers, 3 to 15 % of the nuclei of a slide 0.5 to 20 px off,
+    # and half of them in a microarray whose cores moved by 12 px.
     reach = _AROUND // 2
     weights = _windows(np.pad(precision, reach))
     medians = []
@@ -205,11 +214,8 @@ def _windows(padded: Floats) -> Floats:
 
 
 def _neighbour_noise(shift_px: Floats, precision: Floats) -> float:
-    """Return the variance factor from second differences between neighbouring blocks.
-
-    Residuals of the fit would not do: a field that may bend follows every block, and leaves no
-    residual.
-    """
+    """Return the variance factor from second differences between neighbouring blocks."""
+    # A field that may bend follows every block, and leaves no residual.
     triples, weights = [], []
     for axis in range(2):
         size = precision.shape[axis]

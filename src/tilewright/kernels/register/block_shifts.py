@@ -29,6 +29,11 @@ def overlapping_blocks(backend: Backend, image: Array, step_px: int) -> Array:
     Returns
     -------
     (ny nx, 2 step_px, 2 step_px)
+
+    Examples
+    --------
+    >>> overlapping_blocks(cpu, np.zeros((64, 96)), 16).shape
+    (15, 32, 32)
     """
     xp = backend.xp
     rows, columns = image.shape[0] // step_px, image.shape[1] // step_px
@@ -79,6 +84,13 @@ def search_shifts(
     -------
     BlockShifts
         To a tenth of a pixel or so.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(40, 40)), 2)
+    >>> blocks = [cpu.asarray(scene[None, y : y + 32, x : x + 32]) for y, x in ((4, 4), (2, 1))]
+    >>> search_shifts(cpu, *blocks, 6).shift_px.round().tolist()
+    [[2.0, 3.0]]
     """
     window = hann(backend, int(reference.shape[-1]))
     return _in_batches(
@@ -162,6 +174,13 @@ def refine_shifts(backend: Backend, reference: Array, moving: Array, mask: Array
     BlockShifts
         ``score`` is the correlation coefficient before the step; ``chance`` that with the
         moving block of another place.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(40, 40)), 2)
+    >>> blocks = [cpu.asarray(i[None, 4:36, 4:36]) for i in (scene, ndimage.shift(scene, 0.3))]
+    >>> refine_shifts(cpu, *blocks, np.ones((1, 32, 32), bool)).shift_px.round(1).tolist()
+    [[0.3, 0.3]]
     """
     window = hann(backend, int(reference.shape[-1]))
     return _in_batches(

@@ -30,30 +30,22 @@ Region = tuple[slice, slice]
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """Map from (y, x) of the reference to (y, x) of the moving image, in full-resolution pixels.
-
-    Parameters
-    ----------
-    affine : (2, 3) float64
-        Linear part and shift, in px.
-    field : (2, gy, gx) float32
-        Residual displacement (y, x) at the nodes, in px; constant beyond the outer nodes.
-    origin_px : (2,) float64
-        Reference position of node (0, 0).
-    block_px : float
-        Distance of neighbouring nodes.
-    confidence : (gy, gx) float32
-        0 (not measured: interpolated from the neighbours) to 1.
-    quality : mapping of str to JSON values
-        Quality numbers; ``registered`` is False for a declared identity.
-    """
+    """Map from (y, x) of the reference to (y, x) of the moving image, in full-resolution pixels."""
 
     affine: Floats
+    """float64 (2, 3): linear part and shift, in px."""
     field: NDArray[np.float32]
+    """float32 (2, gy, gx): residual displacement (y, x) at the nodes, in px; constant beyond the
+    outer nodes.
+    """
     origin_px: Floats
+    """float64 (2,): reference position of node (0, 0)."""
     block_px: float
+    """Distance of neighbouring nodes."""
     confidence: NDArray[np.float32]
+    """float32 (gy, gx): 0 (not measured: interpolated from the neighbours) to 1."""
     quality: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    """Quality numbers; ``registered`` is False for a declared identity."""
 
     @staticmethod
     def identity(quality: Mapping[str, object] | None = None) -> Transform:
@@ -74,12 +66,12 @@ class Transform:
 
     def points(self, points_px: Floats) -> Floats:
         """Return the moving positions of reference positions; both (n, 2) float64, (y, x) in px."""
-        moved = points_px @ self.affine[:, :2].T + self.affine[:, 2]
+        moving_px = points_px @ self.affine[:, :2].T + self.affine[:, 2]
         (rows, wy), (columns, wx) = (self.taps(axis, points_px[:, axis]) for axis in (0, 1))
         for i in range(4):
             for j in range(4):
-                moved += (wy[i] * wx[j])[:, None] * self.field[:, rows[i], columns[j]].T
-        return np.asarray(moved)
+                moving_px += (wy[i] * wx[j])[:, None] * self.field[:, rows[i], columns[j]].T
+        return np.asarray(moving_px)
 
     def taps(self, axis: int, positions_px: Floats) -> tuple[NDArray[np.intp], Floats]:
         """Return the four nodes, (4, n), around each position and their weights, (4, n)."""
@@ -114,6 +106,12 @@ def displacement(backend: Backend, transform: Transform, y_px: Floats, x_px: Flo
     -------
     (2, ny, nx) float32
         On the backend, in px; the same for a pixel whatever the grid around it.
+
+    Examples
+    --------
+    >>> shifted = dataclasses.replace(Transform.identity(), affine=np.eye(2, 3) + [0, 0, 2.5])
+    >>> displacement(cpu, shifted, np.arange(2.0), np.arange(3.0))[:, 1, 2].tolist()
+    [2.5, 2.5]
     """
     linear = transform.affine[:, :2] - np.eye(2)
     by_row = linear[:, :1] * y_px + transform.affine[:, 2:]
@@ -148,6 +146,11 @@ def source_region(
     -------
     (slice, slice) or None
         Within the moving image; None where the region shows nothing of it.
+
+    Examples
+    --------
+    >>> source_region(Transform.identity(), (slice(0, 10), slice(20, 30)), (100, 100))
+    (slice(0, 22, None), slice(8, 42, None))
     """
     (y0, y1), (x0, x1) = ((part.start, part.stop - 1) for part in region)
     corners = np.array([[y, x, 1.0] for y in (y0, y1) for x in (x0, x1)]) @ transform.affine.T
@@ -205,28 +208,39 @@ def sample(
     -------
     values, inside : (ny, nx) float32, (ny, nx) bool
         Zero, and False, where the moving image ends (half a pixel beyond its outer centres).
+
+    Examples
+    --------
+    >>> image, shift = cpu.asarray(np.arange(16).reshape(4, 4)), cpu.asarray([[[1.5]], [[1.5]]])
+    >>> values, inside = sample(cpu, image, (0, 0), (4, 4), shift, (0, 0), 1)
+    >>> values.item(), inside.item()
+    (7.5, True)
     """
-    xp = backend.xp
     positions = _positions(backend, shift, origin)
     inside = (positions[0] >= -0.5) & (positions[0] <= source_shape[0] - 0.5)
     inside &= (positions[1] >= -0.5) & (positions[1] <= source_shape[1] - 0.5)
     for axis in (0, 1):
         positions[axis] -= float(source_origin[axis] - 2)
         positions[axis] = _snapped(backend, positions[axis])
+    values = _interpolated(backend, source, positions, order)
+    values *= inside
+    return values, inside
+
+
+def _interpolated(backend: Backend, source: Array, positions: Array, order: int) -> Array:
+    """Return values of an image at positions (2, ny, nx) from two pixels before its first."""
     # Two pixels more on each side, so that no tap of a pixel inside leaves the array: the two
     # libraries treat such taps differently.
     coefficients = spline_coefficients(backend, source) if order == 3 else source
-    values = backend.ndimage.map_coordinates(
-        xp.pad(coefficients, 2, mode="reflect"),
+    return backend.ndimage.map_coordinates(
+        backend.xp.pad(coefficients, 2, mode="reflect"),
         positions,
-        output=xp.float32,
+        output=backend.xp.float32,
         order=order,
         mode="constant",
         cval=0.0,
         prefilter=False,
     )
-    values *= inside
-    return values, inside
 
 
 def _positions(backend: Backend, shift: Array, origin: tuple[int, int]) -> Array:
@@ -240,12 +254,10 @@ def _positions(backend: Backend, shift: Array, origin: tuple[int, int]) -> Array
 
 
 def _snapped(backend: Backend, positions: Array) -> Array:
-    """Return positions, those near a whole pixel moved onto it.
-
-    CuPy takes the floor of a position in float32 and its fraction in float64: just below a whole
-    pixel they disagree, and the value is that of the next pixel (60 of 1024² on an H100). 2**-11 is
-    half a step of float32 at 8192 px.
-    """
+    """Return positions, those near a whole pixel moved onto it."""
+    # CuPy takes the floor of a position in float32 and its fraction in float64: just below a whole
+    # pixel they disagree, and the value is that of the next pixel (60 of 1024² on an H100). 2**-11
+    # is half a step of float32 at 8192 px.
     xp = backend.xp
     whole = xp.rint(positions)
     return xp.where(xp.abs(positions - whole) < 2**-11, whole, positions)
@@ -274,6 +286,13 @@ def warp(
     -------
     (ny, nx) uint16
         Rounded and clipped to 0…65535; 0 outside the moving image.
+
+    Examples
+    --------
+    >>> image = np.arange(400, dtype=np.uint16).reshape(20, 20)
+    >>> region = slice(0, 2), slice(0, 3)
+    >>> warp(cpu, image, (0, 0), (20, 20), Transform.identity(), region).tolist()
+    [[0, 1, 2], [20, 21, 22]]
     """
     xp = backend.xp
     y_px, x_px = (np.arange(part.start, part.stop, dtype=np.float64) for part in region)

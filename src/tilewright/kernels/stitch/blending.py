@@ -27,20 +27,15 @@ _CPU_BLOCK_PX = 131072
 
 @dataclass(frozen=True)
 class Correction:
-    """Illumination correction as one multiplication and one addition per pixel.
-
-    Attributes
-    ----------
-    gain, bias : array of float32, shape (y, x)
-        ``raw * gain + bias`` is ``(raw - dark) / flat + pedestal + 0.5``; the half makes
-        truncation round.
-    pedestal : float
-        Counts of zero light.
-    """
+    """Illumination correction as one multiplication and one addition per pixel."""
 
     gain: Array
     bias: Array
+    """float32 (y, x): ``raw * gain + bias`` is ``(raw - dark) / flat + pedestal + 0.5``; the half
+    makes truncation round.
+    """
     pedestal: float
+    """Counts of zero light."""
 
 
 def make_correction(backend: Backend, flat: Any, dark: Any, pedestal: float) -> Correction:
@@ -54,6 +49,12 @@ def make_correction(backend: Backend, flat: Any, dark: Any, pedestal: float) -> 
         Counts without light.
     pedestal : float
         Counts that zero light has after the correction.
+
+    Examples
+    --------
+    >>> correction = make_correction(cpu, np.full((2, 2), 0.5), np.full((2, 2), 100.0), 100.0)
+    >>> (150 * correction.gain + correction.bias)[0, 0].item()
+    200.5
     """
     gain = 1.0 / backend.asarray(flat)
     return Correction(gain, (pedestal + 0.5) - backend.asarray(dark) * gain, float(pedestal))
@@ -125,6 +126,14 @@ def fuse(
         Rounded counts; the pedestal outside all tiles.
     clipped_low, clipped_high : int
         Pixels whose counts were below 0 or above the dtype's range.
+
+    Examples
+    --------
+    >>> correction = make_correction(cpu, np.ones((4, 4)), np.zeros((4, 4)), 0.0)
+    >>> tiles = [np.full((4, 4), counts, np.uint16) for counts in (10, 20)]
+    >>> spans = [(tile_span(0.0, 4), tile_span(x, 4)) for x in (0.0, 3.0)]
+    >>> fuse(cpu, tiles, spans, correction, (0, 0), (4, 7), feather_px=1.0)[0][0].tolist()
+    [10, 10, 10, 15, 20, 20, 20]
     """
     xp = backend.xp
     dtype = np.dtype(tiles[0].dtype) if tiles else np.dtype(np.uint16)
@@ -230,9 +239,9 @@ def _undistorted_part(
     pixels *= correction.gain[ys, xs]
     pixels += correction.bias[ys, xs]
     offsets = distortion.offsets(backend, *inside)
-    moved = [offset + np.float32(s.fraction) for offset, s in zip(offsets, spans, strict=True)]
+    offsets_px = [offset + np.float32(s.fraction) for offset, s in zip(offsets, spans, strict=True)]
     start = [box[2 * axis] - spans[axis].start - windows[axis].start for axis in (0, 1)]
-    return _sample(backend, pixels, (start[0], start[1]), (moved[0], moved[1]))
+    return _sample(backend, pixels, (start[0], start[1]), (offsets_px[0], offsets_px[1]))
 
 
 def _sample(

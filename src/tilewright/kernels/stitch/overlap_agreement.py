@@ -2,7 +2,7 @@
 
 Measured on the tiles themselves, at the positions at which they are fused, and without anything
 that placed or flattened them: textures are compared by normalised cross-correlation, brightness
-by the ratio of cells.
+by the ratio of cells. On the host.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.fft
 from numpy.typing import NDArray
+from scipy import ndimage
 
-from tilewright.kernels.backend import Array, Backend, Floats, fast_len
+from tilewright.kernels.backend import Floats, fast_len
 from tilewright.kernels.noise import NOISE_KERNEL
 
+Image = NDArray[np.float32]
 #: Band of the textures, in px: noise of single pixels and shading are left out.
 _FINE_PX, _COARSE_PX = 1.2, 6.0
 #: Largest shift looked for, along either axis.
@@ -27,51 +30,46 @@ LEAST_PX = 12
 
 @dataclass(frozen=True)
 class StripAgreement:
-    """How two strips (y, x) of one place agree.
-
-    Attributes
-    ----------
-    ncc, ncc_here : float
-        Correlation of the textures at the best shift within ``REACH_PX``, and at none.
-    expected : float
-        What noise would leave of it if both showed the same; 0 where there is only noise.
-    power : float
-        Variance of the weaker texture, in root counts squared.
-    shift_px : tuple of float
-        (y, x) by which the second strip is displaced against the first.
-    log_ratio, light : ndarray of float64, shape (n,)
-        Log of the brightness of the first over the second, and the mean of both in counts, of each
-        cell with light.
-    """
+    """How two strips (y, x) of one place agree."""
 
     ncc: float
     ncc_here: float
+    """Correlation of the textures at the best shift within ``REACH_PX``, and at none."""
     expected: float
+    """What noise would leave of it if both showed the same; 0 where there is only noise."""
     power: float
+    """Variance of the weaker texture, in root counts squared."""
     shift_px: tuple[float, float]
+    """(y, x) by which the second strip is displaced against the first."""
     log_ratio: Floats
     light: Floats
+    """float64 (n,): log of the brightness of the first over the second, and the mean of both in
+    counts, of each cell with light.
+    """
 
 
-def compare_strips(
-    backend: Backend, first: NDArray[np.float32], second: NDArray[np.float32]
-) -> StripAgreement:
-    """Compare two strips of the same shape (y, x), in counts of light above zero."""
-    images = [backend.asarray(v) for v in (first, second)]
-    textures, signals = zip(*(_texture(backend, image) for image in images), strict=True)
+def compare_strips(first: Image, second: Image) -> StripAgreement:
+    """Compare two strips of the same shape (y, x), in counts of light above zero.
+
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(80, 80)), 2)
+    >>> light = 100 + 100 * scene.astype(np.float32)
+    >>> strips = [light[y : y + 64, x : x + 64] for y, x in ((4, 4), (2, 3))]
+    >>> [round(shift) for shift in compare_strips(*strips).shift_px]
+    [2, 1]
+    """
+    textures, signals = zip(*(_texture(image) for image in (first, second)), strict=True)
     expected = float(np.sqrt(max(signals[0], 0.0) * max(signals[1], 0.0)))
     power = min(float((texture * texture).mean(dtype=np.float64)) for texture in textures)
-    ncc, here, shift = _best_shift(backend, textures[0], textures[1])
+    ncc, here, shift = _best_shift(textures[0], textures[1])
     return StripAgreement(ncc, here, expected, power, shift, *_log_ratio(first, second))
 
 
-def _texture(backend: Backend, image: Array) -> tuple[Array, float]:
+def _texture(image: Image) -> tuple[Image, float]:
     """Return the band-passed root of an image, and the share of its variance that is no noise."""
-    xp, ndimage = backend.xp, backend.ndimage
-    root = xp.sqrt(xp.maximum(image, 0.0))
-    noise = xp.abs(ndimage.convolve(root, backend.asarray(NOISE_KERNEL), mode="nearest"))
+    root = np.sqrt(np.maximum(np.asarray(image, np.float32), 0.0))
+    noise = np.abs(ndimage.convolve(root, NOISE_KERNEL, mode="nearest"))
     # Immerkaer's kernel of unit norm; the lower half belongs to places without structure.
-    sigma = 1.4826 * float(xp.median(noise))
+    sigma = 1.4826 * float(np.median(noise))
     fine = ndimage.gaussian_filter(root, _FINE_PX, mode="nearest")
     band = fine - ndimage.gaussian_filter(fine, _COARSE_PX, mode="nearest")
     band = band - band.mean()
@@ -80,22 +78,14 @@ def _texture(backend: Backend, image: Array) -> tuple[Array, float]:
     return band, 1 - passed * sigma**2 / max(variance, 1e-12)
 
 
-def _best_shift(
-    backend: Backend, first: Array, second: Array
-) -> tuple[float, float, tuple[float, float]]:
+def _best_shift(first: Image, second: Image) -> tuple[float, float, tuple[float, float]]:
     """Return the largest NCC within the reach, that at no shift, and the shift to a tenth."""
-    xp = backend.xp
     sizes = tuple(int(n) for n in first.shape)
     shape = tuple(fast_len(n + REACH_PX) for n in sizes)
-    with backend.fft_threads():
-        spectra = [backend.fft.rfft2(v, s=shape) for v in (first, second)]
-        cross = backend.fft.irfft2(xp.conj(spectra[0]) * spectra[1], s=shape)
+    spectra = [scipy.fft.rfft2(v, s=shape) for v in (first, second)]
+    cross = scipy.fft.irfft2(np.conj(spectra[0]) * spectra[1], s=shape)
     reach = [min(REACH_PX, (n - 1) // 2) for n in sizes]
-    index = [
-        backend.asarray(np.arange(-r, r + 1) % n, np.int64)
-        for r, n in zip(reach, shape, strict=True)
-    ]
-    near = backend.to_numpy(xp.take(xp.take(cross, index[0], axis=0), index[1], axis=1))
+    near = cross[np.ix_(*(np.arange(-r, r + 1) % n for r, n in zip(reach, shape, strict=True)))]
     power = float((first * first).sum(dtype=np.float64) * (second * second).sum(dtype=np.float64))
     # The shifted strips overlap in part only.
     common = [1 - np.abs(np.arange(-r, r + 1)) / n for r, n in zip(reach, sizes, strict=True)]
@@ -114,7 +104,7 @@ def _best_shift(
     return float(scores[y, x]), here, (shift[0], shift[1])
 
 
-def _log_ratio(first: NDArray[np.float32], second: NDArray[np.float32]) -> tuple[Floats, Floats]:
+def _log_ratio(first: Image, second: Image) -> tuple[Floats, Floats]:
     means = []
     for strip in (first, second):
         side = [min(CELL_PX, n) for n in strip.shape]

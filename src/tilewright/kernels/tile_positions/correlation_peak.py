@@ -193,16 +193,16 @@ def _windowed(
     padded: tuple[int, int],
 ) -> Array:
     """Return tapered parts of strips, the taper moved by -delta, in the corner of zeros."""
-    placed = backend.xp.zeros((len(where), *padded), np.float32)
+    windowed = backend.xp.zeros((len(where), *padded), np.float32)
     for pair, slices in enumerate(where):
         if slices is not None:
             part = strips[pair, slices[0], slices[1]]
             size = part.shape
             rise = backend.asarray(_taper(size[0], delta[pair, 0]))[:, None]
-            placed[pair, : size[0], : size[1]] = (
+            windowed[pair, : size[0], : size[1]] = (
                 part * rise * backend.asarray(_taper(size[1], delta[pair, 1]))
             )
-    return placed
+    return windowed
 
 
 def _taper(size: int, delta: float) -> NDArray[np.float32]:

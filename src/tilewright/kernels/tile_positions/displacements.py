@@ -66,31 +66,28 @@ _LEAST_SCORE = 0.05
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Measured edges, of all directions together.
-
-    Attributes
-    ----------
-    pairs : ndarray of int64, shape (m, 2)
-    displacement_px : ndarray of float64, shape (m, 2)
-        ``position(b) - position(a)``, (y, x).
-    sigma_px : ndarray of float64, shape (m, 2)
-        Standard error that correlation claims; right up to a common factor.
-    score : ndarray of float64, shape (m,)
-        NCC of the filtered strips.
-    false_match_probability : ndarray of float64, shape (m,)
-        Probability that strips without a common signal show such a score, 1 where the peak
-        has a rival of its own height or lies outside the search window.
-    """
+    """Measured edges, of all directions together."""
 
     pairs: Ints
+    """int64 (m, 2)."""
     displacement_px: Floats
+    """float64 (m, 2): ``position(b) - position(a)``, (y, x)."""
     sigma_px: Floats
+    """float64 (m, 2): standard error that correlation claims; right up to a common factor."""
     score: Floats
+    """float64 (m,): NCC of the filtered strips."""
     false_match_probability: Floats
+    """float64 (m,): probability that strips without a common signal show such a score, 1 where the
+    peak has a rival of its own height or lies outside the search window.
+    """
 
 
 def in_memory(shape: tuple[int, ...]) -> Strips:
-    """Return strips in memory."""
+    """Return strips in memory.
+
+    >>> in_memory((2, 8, 8)).shape
+    (2, 8, 8)
+    """
     return np.empty(shape, np.float32)
 
 
@@ -119,11 +116,34 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
     -------
     int
         Number of pixels replaced.
+
+    Examples
+    --------
+    >>> strips = np.random.default_rng(0).normal(100, 2, (12, 20, 30)).astype(np.float32)
+    >>> strips[:, 5, 7] += 80
+    >>> repair_pixels(cpu, strips)
+    1
     """
-    xp = backend.xp
     count, height, width = strips.shape
     if count < 2:
         return 0
+    y, x = _hot_pixels(backend, strips)
+    if not len(y):
+        return 0
+    above, left = np.abs(y - 1), np.abs(x - 1)
+    below, right = height - 1 - np.abs(height - 2 - y), width - 1 - np.abs(width - 2 - x)
+    places = ((above, x), (below, x), (y, left), (y, right))
+    for part in batches(count):
+        some = strips[part]
+        around = [backend.asarray(some[:, row, col]) for row, col in places]
+        some[:, y, x] = backend.to_numpy(_middle_two(backend, *around))
+        strips[part] = some
+    return len(y)
+
+
+def _hot_pixels(backend: Backend, strips: Strips) -> tuple[Ints, Ints]:
+    """Return rows and columns of the pixels that stand out of all strips of one camera area."""
+    xp, count = backend.xp, strips.shape[0]
     most = min(int(np.log(count + 0.5) / np.log(3.0)), _REPAIR_POWER)
     power = 3**most if count >= 9 else count
     selection = np.linspace(0, count - 1, power).round().astype(np.int64)
@@ -143,17 +163,7 @@ def repair_pixels(backend: Backend, strips: Strips) -> int:
         limit = 6.0 * 1.4826 * xp.median(xp.abs(stands))
         signs = signs + xp.sign(stands) * (xp.abs(stands) > limit)
     y, x = np.nonzero(np.abs(np.asarray(backend.to_numpy(signs))) > len(level) - 0.5)
-    if not len(y):
-        return 0
-    above, left = np.abs(y - 1), np.abs(x - 1)
-    below, right = height - 1 - np.abs(height - 2 - y), width - 1 - np.abs(width - 2 - x)
-    places = ((above, x), (below, x), (y, left), (y, right))
-    for part in batches(count):
-        some = strips[part]
-        around = [backend.asarray(some[:, row, col]) for row, col in places]
-        some[:, y, x] = backend.to_numpy(_middle_two(backend, *around))
-        strips[part] = some
-    return len(y)
+    return y, x
 
 
 def _middle_two(backend: Backend, a: Array, b: Array, c: Array, d: Array) -> Array:
@@ -168,6 +178,11 @@ def flatten(backend: Backend, strips: Strips) -> None:
     """Divide strips (n, y, x) in place by their smoothed mean, a flat-field for want of one.
 
     Fewer than 9 strips are left alone: their mean would be specimen.
+
+    >>> strips = np.tile(np.linspace(1, 2, 200, dtype=np.float32), (9, 8, 1))
+    >>> flatten(cpu, strips)
+    >>> round(float(strips[0, 0, 150] / strips[0, 0, 50]), 2)
+    1.0
     """
     count = strips.shape[0]
     if count < 9:
@@ -192,6 +207,14 @@ def choose_sigma(
     They are matched once with a wide filter; the NCC at that shift then grows with sigma while
     noise matters, and the smallest sigma whose median is 0.9 of the best wins, but for one too
     wide for the overlaps. Where nothing matches, 2.2 px.
+
+    >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 228)), 2)
+    >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 100.0]]), (128, 128))
+    >>> (_, a), (_, b), (_, width) = plans[0].origin_a, plans[0].origin_b, plans[0].shape
+    >>> firsts, seconds = ([scene[None, :, x : x + width]] for x in (a, 100 + b))
+    >>> choose_sigma(cpu, plans, firsts, seconds)
+    1.5
     """
     scores: dict[float, list[float]] = {}
     for plan, a, b in zip(plans, firsts, seconds, strict=True):
@@ -247,6 +270,17 @@ def measure_overlaps(
         Called with the number of edges of each batch that is done.
     allocate : callable
         Makes the place of filtered strips, a fourth of the others.
+
+    Examples
+    --------
+    >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 228)), 2)
+    >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 100.0]]), (128, 128))
+    >>> (_, a), (_, b), (_, width) = plans[0].origin_a, plans[0].origin_b, plans[0].shape
+    >>> firsts, seconds = ([scene[None, :, x : x + width]] for x in (a, 100 + b))
+    >>> overlaps = measure_overlaps(cpu, plans, firsts, seconds, 1.5)
+    >>> np.allclose(overlaps.displacement_px, [[0.0, 100.0]], atol=0.1)
+    True
     """
     results: list[StripShifts] = []
     with ThreadPoolExecutor(max(1, backend.workers)) as pool:

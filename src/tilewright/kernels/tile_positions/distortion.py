@@ -29,24 +29,18 @@ _DEGREE = 7
 
 @dataclass(frozen=True)
 class Distortion:
-    """Lens distortion of tiles.
-
-    Attributes
-    ----------
-    radial_px, decentring_y_px, decentring_x_px : float
-        Brown's terms in px at the distance of a corner.
-    shape : tuple of int
-        (y, x) of a tile.
-    meeting : tuple of float
-        Lines (y, x) along which tiles meet, the middles of their overlaps, as a part of the way
-        from the middle of a tile to its border.
-    """
+    """Lens distortion of tiles."""
 
     radial_px: float
     decentring_y_px: float
     decentring_x_px: float
+    """Brown's terms in px at the distance of a corner."""
     shape: tuple[int, int]
+    """(y, x) of a tile."""
     meeting: tuple[float, float] = (1.0, 1.0)
+    """Lines (y, x) along which tiles meet, the middles of their overlaps, as a part of the way from
+    the middle of a tile to its border.
+    """
 
     def with_terms(self, terms_px: Floats) -> Distortion:
         """Return a field of the same tiles with other terms (3,)."""
@@ -65,8 +59,8 @@ class Distortion:
     @property
     def corner_px(self) -> float:
         """Largest displacement of a corner where the middle of the tile keeps its scale."""
-        moved = _brown(_corners(self.shape)) @ self.terms_px
-        return float(np.hypot(*moved.T).max())
+        displacement = _brown(_corners(self.shape)) @ self.terms_px
+        return float(np.hypot(*displacement.T).max())
 
     @cached_property
     def inverse(self) -> Floats:
@@ -171,6 +165,10 @@ def undistort(
 
     Read by cubic splines, because it is measured: cubic convolution moves fine structure by 0.02 px
     more or less from place to place, which passes for 3 % of a field of 2 px.
+
+    >>> lens = Distortion(2.0, 0.0, 0.0, (32, 32))
+    >>> round(float(undistort(cpu, lens, np.indices((32, 32))[1])[0, 0]), 1)
+    0.2
     """
     xp = backend.xp
     size = [np.arange(n, dtype=np.float64) for n in image.shape]

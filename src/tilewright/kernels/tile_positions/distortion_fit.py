@@ -58,54 +58,36 @@ LEAST_CORNER_PX = 0.2
 
 @dataclass(frozen=True)
 class Blocks:
-    """Displacements of n blocks along overlaps.
-
-    Attributes
-    ----------
-    overlap : ndarray of int64, shape (n,)
-        Overlap of each block.
-    place_px : ndarray of float64, shape (n, 2)
-        Middle of the block's structure in tile b, (y, x).
-    displacement_px : ndarray of float64, shape (n, 2)
-        Pixel in tile a less pixel in tile b of what both show.
-    precision : ndarray of float64, shape (n, 2)
-        Inverse variance that correlation claims, right up to a common factor.
-    """
+    """Displacements of n blocks along overlaps."""
 
     overlap: Ints
+    """int64 (n,): overlap of each block."""
     place_px: Floats
+    """float64 (n, 2): middle of the block's structure in tile b, (y, x)."""
     displacement_px: Floats
+    """float64 (n, 2): pixel in tile a less pixel in tile b of what both show."""
     precision: Floats
+    """float64 (n, 2): inverse variance that correlation claims, right up to a common factor."""
 
 
 @dataclass(frozen=True)
 class DistortionFit:
-    """A field, and its test on held-out overlaps.
-
-    Attributes
-    ----------
-    distortion : Distortion
-        As all overlaps have it.
-    terms_sigma_px : ndarray of float64, shape (3,)
-        Standard errors of its terms.
-    held_out_z : tuple of float
-        Standard errors by which the field of one half of the overlaps explains the other half.
-    held_out_px : tuple of float
-        Root mean square, per axis, of held-out blocks about their overlap's mean, without and
-        with the field of the other half.
-    overlaps, blocks : int
-        How many were measured.
-    used : bool
-        Whether tiles are corrected by it.
-    """
+    """A field, and its test on held-out overlaps."""
 
     distortion: Distortion
     terms_sigma_px: Floats
+    """float64 (3,): standard errors of its terms."""
     held_out_z: tuple[float, float]
+    """Standard errors by which the field of one half of the overlaps explains the other half."""
     held_out_px: tuple[float, float]
+    """Root mean square, per axis, of held-out blocks about their overlap's mean, without and with
+    the field of the other half.
+    """
     overlaps: int
     blocks: int
+    """How many were measured."""
     used: bool
+    """Whether tiles are corrected by it."""
 
     def refined(self, residual: DistortionFit) -> DistortionFit:
         """Return this fit with the field added that strips show after its correction."""
@@ -133,6 +115,18 @@ def measure_blocks(
         ``position(b) - position(a)`` as measured on whole overlaps, of all plans together.
     sigma_px : float
         Width of the Laplacian of Gaussian.
+
+    Examples
+    --------
+    >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 228)), 2)
+    >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 100.0]]), (128, 128))
+    >>> (_, a), (_, b), (_, width) = plans[0].origin_a, plans[0].origin_b, plans[0].shape
+    >>> firsts, seconds = ([scene[None, :, x : x + width]] for x in (a, 100 + b))
+    >>> moves, used = np.array([[0.0, 100.0]]), np.array([True])
+    >>> blocks = measure_blocks(cpu, plans, firsts, seconds, moves, used, 1.5)
+    >>> len(blocks.overlap), np.allclose(blocks.displacement_px, moves, atol=0.1)
+    (4, True)
     """
     results: list[Blocks] = []
     start = 0
@@ -149,8 +143,7 @@ def measure_blocks(
             start += len(plan.pairs)
     if not results:
         return Blocks(np.zeros(0, np.int64), *(np.zeros((0, 2)) for _ in range(3)))
-    columns = zip(*((f.overlap, f.place_px, f.displacement_px, f.precision) for f in results),
-                  strict=True)  # fmt: skip
+    columns = zip(*(vars(part).values() for part in results), strict=True)
     return Blocks(*(np.concatenate(column) for column in columns))
 
 
@@ -197,15 +190,15 @@ class _Measure:
         with backend.fft_threads():
             best = climb(backend, cut_a, cut_b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
             fine = subpixel(backend, cut_a, cut_b, best.shift)
-        moved = best.shift + fine.delta_px
-        moved[:, 0] += ahead[pair]
+        shifts = best.shift + fine.delta_px
+        shifts[:, 0] += ahead[pair]
         score = np.maximum(best.score, fine.score)
         rho = np.clip(score, 1e-3, 0.999)
         precision = fine.curvature * (best.pixels * rho / (1.0 - rho**2))[:, None]
         if axis == 1:
-            moved, middle, precision = moved[:, ::-1], middle[:, ::-1], precision[:, ::-1]
+            shifts, middle, precision = shifts[:, ::-1], middle[:, ::-1], precision[:, ::-1]
         edge = math.ceil(1.5 * sigma_px / STRIDE)
-        displacement = self.plan.displacement(STRIDE * moved)
+        displacement = self.plan.displacement(STRIDE * shifts)
         off = np.abs(displacement - self.displacement_px[part][pair]).max(axis=1)
         good = (precision > 0).all(axis=1) & (score >= _LEAST_SCORE) & (off <= _FARTHEST_PX)
         return Blocks(
@@ -243,6 +236,11 @@ def meeting_lines(plans: Sequence[StripPlan], shape: tuple[int, int]) -> tuple[f
     """Return along which lines (y, x) tiles of ``shape`` meet; see :class:`Distortion`.
 
     The lines of a direction without overlaps are those of the other one.
+
+    >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+    >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 80.0]]), (100, 100))
+    >>> meeting_lines(plans, (100, 100))
+    (0.8, 0.8)
     """
     lines: dict[int, float] = {}
     for plan in plans:
@@ -261,7 +259,8 @@ def fit_distortion(
     Every second overlap of a direction is in the other half. Weights fall with the residual as
     Cauchy's. The test is of the score: what the blocks of one half, less their overlap's mean, have
     in common with the other half's field, over its standard error, which counts overlaps whose
-    blocks err together. Without distortion it exceeds 4 in one of 30,000 sets.
+    blocks err together. Without distortion it exceeds 4 in one of 30,000 sets. None where fewer
+    than two overlaps have two blocks.
 
     Parameters
     ----------
@@ -270,18 +269,19 @@ def fit_distortion(
     meeting : tuple of float
         Of :class:`Distortion`.
 
-    Returns
-    -------
-    DistortionFit or None
-        None where fewer than two overlaps have two blocks.
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> moves = [0.0, 90.0] + rng.normal(0, 0.1, (40, 2))
+    >>> blocks = Blocks(np.arange(40) // 8, rng.uniform(0, 100, (40, 2)), moves, np.ones((40, 2)))
+    >>> bool(fit_distortion(blocks, (100, 100)).used)
+    False
     """
     numbers, which, count = np.unique(blocks.overlap, return_inverse=True, return_counts=True)
     if np.count_nonzero(count >= 2) < 2:
         return None
     rows = _Rows.of(blocks, which, shape, meeting)
-    half = np.empty(len(numbers), np.int64)
-    half[np.argsort(count < 2, kind="stable")] = np.arange(len(numbers)) % 2
-    half = half[which].repeat(2)
+    half = _alternating(count)[which].repeat(2)
     prior = _PRIOR_SHARE * float(np.hypot(*shape)) / 2.0
     terms, covariance, scale, robust = rows.fit(np.ones(len(half), bool), prior)
     rows = replace(rows, precision=rows.precision * robust / scale**2)
@@ -299,6 +299,13 @@ def fit_distortion(
         len(which),
         min(z) > SURE and after < before and field.corner_px >= LEAST_CORNER_PX,
     )
+
+
+def _alternating(count: Ints) -> Ints:
+    """Return the half, 0 or 1, of each overlap: those of one block come last."""
+    half = np.empty(len(count), np.int64)
+    half[np.argsort(count < 2, kind="stable")] = np.arange(len(count)) % 2
+    return half
 
 
 def _held_out_test(

@@ -67,9 +67,7 @@ def accept_edges(
     posterior : ndarray of float64, shape (m,)
         Probability that the displacement is false, given its agreement with others.
     """
-    closure = loop_closures(pairs, axis, offset_px, probability <= _LEAST_CERTAIN)
-    by_loop = _ASTRAY * probability * _agreement(closure, max_shift_px)
-    by_loop[~np.isfinite(closure)] = 1.0
+    by_loop = _loop_evidence(pairs, axis, offset_px, probability, max_shift_px)
     posterior = np.minimum(probability, by_loop)
     accepted = _rounded(posterior) <= FALSE_ACCEPTS
     in_loop = _rounded(by_loop) <= FALSE_ACCEPTS
@@ -85,6 +83,16 @@ def accept_edges(
             break
         accepted = now
     return accepted, np.where(accepted, np.minimum(posterior, 1.0), probability)
+
+
+def _loop_evidence(
+    pairs: Ints, axis: Ints, offset_px: Floats, probability: Floats, max_shift_px: float
+) -> Floats:
+    """Return the probability (m,) with the agreement of a loop, 1 where there is none."""
+    closure = loop_closures(pairs, axis, offset_px, probability <= _LEAST_CERTAIN)
+    by_loop = _ASTRAY * probability * _agreement(closure, max_shift_px)
+    by_loop[~np.isfinite(closure)] = 1.0
+    return by_loop
 
 
 def _stage_evidence(
@@ -172,10 +180,7 @@ def stage_fits(design: Floats, prior: Floats, offset: Floats) -> Iterator[StageF
 def _from_stage(
     design: Floats, prior: Floats, offset_px: Floats, accepted: Bools
 ) -> tuple[Floats, float]:
-    """Return each overlap's distance from the stage model without it, and the model's spread.
-
-    The influence of an accepted overlap is removed by its leverage.
-    """
+    """Return each overlap's distance from the stage model without it, and the spread."""
     distance = np.zeros(len(offset_px))
     fits = list(stage_fits(design[accepted], prior, offset_px[accepted]))
     for column, fit in enumerate(fits):

@@ -29,7 +29,7 @@ _OBJECT_PX = 16
 _LARGE_OBJECT = 6.0
 #: Least NCC of a piece of two strips that are alike there, and the least in deviations of noise.
 _ALIKE, _ALIKE_DEVIATIONS = 0.5, 4.5
-#: Peaks between the pixels and the climb out of the window add up to 1.7 times as many.
+#: Peaks between the pixels and the climb out of the window add up to 1.7 times as many; rounded up.
 _CAUTION = 2.0
 #: A score must exceed all that rolled strips show by this factor.
 _ABOVE_ALL = 1.1
@@ -133,10 +133,7 @@ def null_sample(
 def _peak_statistics(
     backend: Backend, ncc: Array, null: Array, count: Floats, window: Ints
 ) -> NullSample:
-    """Return the statistics of ``ncc`` (n, across, along) at the shifts of ``null``, a mask.
-
-    ``count`` and ``window`` (n,) are the numbers of shifts in the mask and in the search window.
-    """
+    """Return the statistics of ``ncc`` (n, across, along) in ``null``, of ``count`` shifts."""
     xp = backend.xp
     variance = np.asarray(backend.to_numpy(xp.where(null, ncc * ncc, 0).sum(axis=(1, 2))), float)
     variance = variance / np.maximum(count, 1.0)
@@ -221,12 +218,9 @@ def match_evidence(
 
 
 def _shared(host: Floats, parts: Floats, count: int) -> Floats:
-    """Return the mean NCC with the other strips of either camera area, the larger of both.
-
-    ``host`` has per pair the energies of a and b and their overlapping parts' products with
-    the pattern, in which the pair itself is contained once; ``parts`` the parts' own product
-    and energies.
-    """
+    """Return the mean NCC with the other strips of either camera area, the larger of both."""
+    # ``host``: energies of a and b, and products of their overlapping parts with the pattern, which
+    # contains the pair once; ``parts``: the parts' own product and energies.
     norm_a, norm_b = np.sqrt(host[:, 0]) + 1e-12, np.sqrt(host[:, 1]) + 1e-12
     product, energy_a, energy_b = parts.T
     scale = np.sqrt(energy_a * energy_b) / (norm_a * norm_b) + 1e-12
@@ -236,14 +230,10 @@ def _shared(host: Floats, parts: Floats, count: int) -> Floats:
 
 
 def _objects(profiles: Floats, alike: float) -> float:
-    """Return how many places along a strip show that its two sides are alike.
-
-    ``profiles`` (3, length): sums across the strip of the product of both, and of either's square.
-
-    Of pieces of 16 pixels: the number whose own NCC exceeds ``alike``, or, if larger,
-    (Σ c)² / Σ c² of their products; the smallest of four phases, so that an object on the
-    border of two pieces counts once.
-    """
+    """Return at how many places along a strip its sides are alike, by ``profiles`` (3, length)."""
+    # Sums across the strip of the product of both sides, and of the square of each. Of pieces of
+    # 16 pixels: the number whose own NCC exceeds ``alike`` or, if larger, (Σ c)² / Σ c² of their
+    # products; the smallest of four phases, so that an object on a border of pieces counts once.
     counts = []
     for start in range(0, _OBJECT_PX, _OBJECT_PX // 4):
         c, e, f = (_pieces(row, start) for row in profiles)

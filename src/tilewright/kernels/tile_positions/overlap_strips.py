@@ -18,28 +18,21 @@ _WIDEST = 0.25
 
 @dataclass(frozen=True)
 class StripPlan:
-    """Strips of all overlaps in one direction; equal in size, so that they batch.
-
-    Attributes
-    ----------
-    pairs : ndarray of int64, shape (m, 2)
-        Tiles a and b of each overlap.
-    shape : tuple of int
-        (y, x) of every strip.
-    origin_a, origin_b : tuple of int
-        First pixel (y, x) of the strip in tile a and in tile b.
-    expected_px : ndarray of float64, shape (m, 2)
-        Shift (y, x) between the strips, ``a[p + shift] == b[p]``, if the stage were exact.
-    max_shift_px : float
-        Largest deviation from ``expected_px`` worth a search.
-    """
+    """Strips of all overlaps in one direction; equal in size, so that they batch."""
 
     pairs: Ints
+    """int64 (m, 2): tiles a and b of each overlap."""
     shape: tuple[int, int]
+    """(y, x) of every strip."""
     origin_a: tuple[int, int]
     origin_b: tuple[int, int]
+    """First pixel (y, x) of the strip in tile a and in tile b."""
     expected_px: Floats
+    """float64 (m, 2): shift (y, x) between the strips, ``a[p + shift] == b[p]``, if the stage were
+    exact.
+    """
     max_shift_px: float
+    """Largest deviation from ``expected_px`` worth a search."""
 
     def displacement(self, shift_px: Floats) -> Floats:
         """Return ``position(b) - position(a)`` that strip shifts (m, 2) mean."""
@@ -94,6 +87,12 @@ def plan_strips(
     ------
     ValueError
         A position is not finite.
+
+    Examples
+    --------
+    >>> plan = plan_strips(np.array([[0.0, 0.0], [0.0, 80.0]]), (100, 100))[0]
+    >>> plan.shape, plan.origin_a, plan.expected_px.tolist()
+    ((100, 24), (0, 76), [[0.0, 4.0]])
     """
     nominal = np.asarray(nominal_px, np.float64).reshape(-1, 2)
     if not np.isfinite(nominal).all():

@@ -35,31 +35,24 @@ _NARROW_PX, _NARROW_PASSES, _PASSES = 24, 6, 2
 
 
 class StripShifts(NamedTuple):
-    """Shifts of n pairs of strips by correlation.
-
-    Attributes
-    ----------
-    shift_px : ndarray of float64, shape (n, 2)
-        (y, x) such that ``a[p + shift] == b[p]``.
-    score : ndarray of float64, shape (n,)
-        NCC of the filtered strips at the best shift; 0 where it is unknown.
-    second : ndarray of float64, shape (n,)
-        NCC of the best rival peak.
-    curvature : ndarray of float64, shape (n, 2)
-        Minus the second derivative (y, x) of the normalised correlation at its peak, px⁻².
-    pixels : ndarray of float64, shape (n,)
-        Number of pixels that overlap at the shift.
-    false_match_probability : ndarray of float64, shape (n,)
-        Probability that strips without a common signal reach the score anywhere in the search
-        window; see :mod:`tilewright.kernels.tile_positions.false_match`.
-    """
+    """Shifts of n pairs of strips by correlation."""
 
     shift_px: Floats
+    """float64 (n, 2): (y, x) such that ``a[p + shift] == b[p]``."""
     score: Floats
+    """float64 (n,): NCC of the filtered strips at the best shift; 0 where it is unknown."""
     second: Floats
+    """float64 (n,): NCC of the best rival peak."""
     curvature: Floats
+    """float64 (n, 2): minus the second derivative (y, x) of the normalised correlation at its peak,
+    px⁻².
+    """
     pixels: Floats
+    """float64 (n,): number of pixels that overlap at the shift."""
     false_match_probability: Floats
+    """float64 (n,): probability that strips without a common signal reach the score anywhere in the
+    search window; see :mod:`tilewright.kernels.tile_positions.false_match`.
+    """
 
 
 def correlate_strips(
@@ -171,12 +164,9 @@ def _edge(sigma_px: float) -> int:
 def _surfaces(
     backend: Backend, a: Array, b: Array, reach: float, expected: Floats
 ) -> tuple[Array, Array]:
-    """Correlate filtered strips (n, y, x), half-whitened and plain, at every shift.
-
-    Along the longer axis the strips are rolled along each other; along the shorter one they
-    are padded by zeros, so that within the search window a narrow overlap is not folded onto
-    itself. Half-whitened is the cross-spectrum over the root of its modulus.
-    """
+    """Correlate filtered strips (n, y, x), half-whitened and plain, at every shift."""
+    # Rolled along the longer axis; along the shorter one padded by zeros, so that within the search
+    # window a narrow overlap is not folded onto itself.
     xp = backend.xp
     size = (a.shape[1], a.shape[2])
     farthest = np.abs(np.rint(expected)).max(axis=0, initial=0.0) + math.ceil(reach) + 1
@@ -193,12 +183,9 @@ def _surfaces(
 def _highest_peaks(
     backend: Backend, surface: Array, strip: tuple[int, int], expected: Floats, max_shift: float
 ) -> Ints:
-    """Return the :data:`_PEAKS` highest local maxima near the expected shifts, (n, peaks, 2).
-
-    Only shifts at which the strips (y, x) share enough pixels count. Ties fall to the first in
-    row-major order of values rounded to 5 digits of the maximum; a pair with fewer maxima
-    repeats the expected shift.
-    """
+    """Return the :data:`_PEAKS` highest maxima near the expected shifts, (n, peaks, 2)."""
+    # Only shifts at which the strips share enough pixels count. Ties fall to the first in row-major
+    # order; a pair with fewer maxima repeats the expected shift.
     count, rows, cols = surface.shape
     centre = np.rint(expected).astype(np.int64)
     reach = [min(math.ceil(max_shift), n // 2 - 2) for n in (rows, cols)]

@@ -14,6 +14,7 @@ from scipy.sparse import csgraph
 from scipy.sparse.linalg import SuperLU, splu
 
 from tilewright.kernels.backend import Bools, Floats, Ints
+from tilewright.kernels.tile_positions.displacements import Overlaps
 from tilewright.kernels.tile_positions.edge_acceptance import accept_edges, stage_fits
 
 #: Spread that stages show in skew and scale, px per px: 1 degree is 0.017.
@@ -32,31 +33,22 @@ _ROUNDS = 12
 
 @dataclass(frozen=True)
 class Solution:
-    """Positions of n tiles and the m edges behind them.
-
-    Attributes
-    ----------
-    position_px : ndarray of float64, shape (n, 2)
-        (y, x), with the smallest y and the smallest x at 0.
-    sigma_px : ndarray of float64, shape (n,)
-        Standard error per axis relative to the mean of component 0 (of the whole grid where no
-        two tiles are tied).
-    component : ndarray of int64, shape (n,)
-        Connected component by accepted edges, 0 the largest, ties to the lowest tile.
-    accepted : ndarray of bool, shape (m,)
-        Edges that were used.
-    false_match_probability : ndarray of float64, shape (m,)
-        Probability that the displacement is false.
-    residual_px : ndarray of float64, shape (m,)
-        Length of displacement minus difference of positions.
-    """
+    """Positions of n tiles and the m edges behind them."""
 
     position_px: Floats
+    """float64 (n, 2): (y, x), with the smallest y and the smallest x at 0."""
     sigma_px: Floats
+    """float64 (n,): standard error per axis relative to the mean of component 0 (of the whole grid
+    where no two tiles are tied).
+    """
     component: Ints
+    """int64 (n,): connected component by accepted edges, 0 the largest, ties to the lowest tile."""
     accepted: Bools
+    """bool (m,): edges that were used."""
     false_match_probability: Floats
+    """float64 (m,): probability that the displacement is false."""
     residual_px: Floats
+    """float64 (m,): length of displacement minus difference of positions."""
 
 
 def connected_components(count: int, pairs: Ints) -> Ints:
@@ -75,20 +67,12 @@ def connected_components(count: int, pairs: Ints) -> Ints:
 
 
 def solve_positions(
-    nominal_px: Floats,
-    row: Ints,
-    pairs: Ints,
-    displacement_px: Floats,
-    edge_sigma_px: Floats,
-    false_match_probability: Floats,
-    max_shift_px: float,
+    nominal_px: Floats, row: Ints, overlaps: Overlaps, max_shift_px: float
 ) -> Solution:
     """Place tiles so that accepted displacements hold, and the stage's affine model elsewhere.
 
-    The stage model has skew and scale per axis and a backlash between odd and even rows (a
-    snake scan arrives from both sides). Iteratively reweighted least squares starts from least
-    absolute residuals and ends with Cauchy weights; edges further off than 6 standard errors
-    and 1 px are rejected.
+    Iteratively reweighted least squares starts from least absolute residuals and ends with Cauchy
+    weights; edges further off than 6 standard errors and 1 px are rejected.
 
     Parameters
     ----------
@@ -96,31 +80,45 @@ def solve_positions(
         Stage positions (y, x).
     row : ndarray of int, shape (n,)
         Row of each tile.
-    pairs : ndarray of int, shape (m, 2)
-        Tiles a and b of each edge.
-    displacement_px, edge_sigma_px : ndarray, shape (m, 2)
-        ``position(b) - position(a)`` and its relative standard error, (y, x).
-    false_match_probability : ndarray, shape (m,)
-        Probability that strips without a common signal correlate as these do.
+    overlaps : Overlaps
+        Measured displacements.
     max_shift_px : float
         Stage tolerance, the prior where there are fewer than three edges.
+
+    Examples
+    --------
+    >>> nominal, pairs = np.array([[0.0, 0.0], [0.0, 90.0]]), np.array([[0, 1]])
+    >>> move, sigma, one = np.array([[1.0, 92.0]]), np.full((1, 2), 0.02), np.ones(1)
+    >>> overlaps = Overlaps(pairs, move, sigma, score=one, false_match_probability=1e-9 * one)
+    >>> solve_positions(nominal, np.zeros(2), overlaps, 8.0).position_px.round(1).tolist()
+    [[0.0, 0.0], [1.0, 92.0]]
     """
-    nominal = np.asarray(nominal_px, np.float64)
-    offset = displacement_px - (nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
-    model = np.column_stack([nominal, row % 2]).astype(np.float64)
-    model -= model.mean(axis=0)
-    prior = np.array([_SKEW, _SKEW, max_shift_px])
+    pairs, nominal = overlaps.pairs, np.asarray(nominal_px, np.float64)
+    offset = overlaps.displacement_px - (nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
+    model, prior = _stage_model(nominal, row), np.array([_SKEW, _SKEW, max_shift_px])
     design = model[pairs[:, 1]] - model[pairs[:, 0]]
     step = np.abs(nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
     axis = (step[:, 1] > step[:, 0]).astype(np.int64)
     accepted, probability = accept_edges(
-        pairs, axis, offset, false_match_probability, design, prior, max_shift_px
+        pairs, axis, offset, overlaps.false_match_probability, design, prior, max_shift_px
     )
     stage = _stage_spread(design[accepted], prior, offset[accepted], max_shift_px)
+    sigma_px = _with_risk(overlaps.sigma_px, probability, max_shift_px)
+    return _solve(nominal, model, prior, stage, pairs, offset, sigma_px, accepted, probability)
+
+
+def _with_risk(sigma_px: Floats, probability: Floats, max_shift_px: float) -> Floats:
+    """Return errors (m, 2) with the probability that the displacement is false."""
     # What is false after all lies anywhere in the window.
     risk = probability[:, None] * max_shift_px**2 / 3.0
-    edge_sigma_px = np.sqrt(edge_sigma_px**2 + risk / _OVERCONFIDENCE**2)
-    return _solve(nominal, model, prior, stage, pairs, offset, edge_sigma_px, accepted, probability)
+    return np.asarray(np.sqrt(sigma_px**2 + risk / _OVERCONFIDENCE**2))
+
+
+def _stage_model(nominal: Floats, row: Ints) -> Floats:
+    """Return columns (n, 3) of skew and scale, and of a backlash between odd and even rows."""
+    # A snake scan arrives at them from both sides.
+    model = np.column_stack([nominal, row % 2]).astype(np.float64)
+    return model - model.mean(axis=0)
 
 
 def _solve(
@@ -141,10 +139,10 @@ def _solve(
         correction, weight, scale = problem.robust(offset[accepted], edge_sigma_px[accepted])
         residual = offset - (correction[pairs[:, 1]] - correction[pairs[:, 0]])
         limit = np.maximum(1.0, 6.0 * scale * edge_sigma_px)
-        wrong = accepted & (np.abs(residual) > limit).any(axis=1)
-        if last or not wrong.any():
+        outliers = accepted & (np.abs(residual) > limit).any(axis=1)
+        if last or not outliers.any():
             break
-        accepted = accepted & ~wrong
+        accepted = accepted & ~outliers
     component = connected_components(count, pairs[accepted])
     position = nominal + correction
     return Solution(

@@ -23,24 +23,18 @@ _CLEAR, _ALIKE = 0.2, 0.03
 
 @dataclass(frozen=True)
 class LayoutScore:
-    """How well a layout fits.
-
-    Attributes
-    ----------
-    name : str
-        One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`.
-    row, col : ndarray of int64, shape (n,)
-        Place of each tile, in order of acquisition.
-    score : float
-        Mean over the overlaps of the NCC above that of the best rival peak, estimated from the
-        most textured overlaps of each direction; chance gives less than 0.05, neighbours in
-        tissue 0.3 to 0.9.
-    """
+    """How well a layout fits."""
 
     name: str
+    """One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`."""
     row: Ints
     col: Ints
+    """int64 (n,): place of each tile, in order of acquisition."""
     score: float
+    """Mean over the overlaps of the NCC above that of the best rival peak, estimated from the most
+    textured overlaps of each direction; chance gives less than 0.05, neighbours in tissue 0.3 to
+    0.9.
+    """
 
 
 @dataclass(frozen=True)
@@ -74,6 +68,14 @@ def rank_layouts(
     ------
     ValueError
         The grid does not hold n tiles, or the overlap is out of range.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
+    >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
+    >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
+    >>> rank_layouts(cpu, tiles, 2, 2, 0.25)[0].name
+    'snake_right_down'
     """
     tiles = backend.asarray(tiles)
     return _rank(backend, tiles, rows, cols, overlap, _edge_strength(backend, tiles), {})
@@ -84,6 +86,9 @@ def is_clear(ranking: list[LayoutScore]) -> bool:
 
     A wrong layout shares up to half of its overlaps with the right one (a raster and a snake
     agree on every other run), hence the factor 0.75.
+
+    >>> is_clear([LayoutScore(name, [], [], score) for name, score in (("a", 0.5), ("b", 0.2))])
+    True
     """
     if not ranking or ranking[0].score < 0.1:
         return False
@@ -104,6 +109,15 @@ def rank_grids(backend: Backend, tiles: Array, overlap: float) -> list[GridScore
     ------
     ValueError
         There is no tile, or the overlap is out of range.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
+    >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
+    >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
+    >>> best = rank_grids(cpu, tiles, 0.25)[0]
+    >>> best.rows, best.cols
+    (2, 2)
     """
     device_tiles = backend.asarray(tiles)
     count = device_tiles.shape[0]
@@ -130,6 +144,12 @@ def estimate_overlap(backend: Backend, tiles: Array) -> float:
 
     Each candidate is tried in the four directions of a run on the most textured consecutive
     pairs; the displacement measured at the best of them gives the overlap.
+
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
+    >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
+    >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
+    >>> round(estimate_overlap(cpu, tiles), 2)
+    0.25
     """
     device_tiles = backend.asarray(tiles)
     count, height, width = device_tiles.shape
@@ -169,6 +189,15 @@ def measure_overlap(
         Places in a full grid.
     expected : float
         Tried first, then what else microscopes use.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
+    >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
+    >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
+    >>> row, col = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
+    >>> round(measure_overlap(cpu, tiles, row, col, 0.2), 2)
+    0.25
     """
     tiles = backend.asarray(tiles)
     grid = np.empty((int(row.max()) + 1, int(col.max()) + 1), np.int64)

@@ -14,7 +14,7 @@ from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.artefacts import ringing_depth
 from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import CPU, FocusScan, scan_focus
+from tilewright.report.quality.places import FocusScan, scan_focus
 from tilewright.report.verdict import Subject
 
 #: Side of the crops shown, and of the blocks measured.
@@ -82,7 +82,7 @@ def ring_depth(before: Mosaic, after: Mosaic, scan: FocusScan, z: int) -> float 
         plane = block_light(after, z, at, scan.side)
         raw = block_light(before, scan.best_plane, at, scan.side)
         with np.errstate(invalid="ignore"):  # a shell without pixels has no mean
-            depth = ringing_depth(CPU, plane, raw)
+            depth = ringing_depth(plane, raw)
         if np.isfinite(depth):
             depths.append(depth)
     return float(np.median(depths)) if depths else None

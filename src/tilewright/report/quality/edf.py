@@ -17,7 +17,7 @@ from tilewright.kernels.metrics import focus_score
 from tilewright.report.figures import THUMBNAIL_PX, new_figure, plain, save_png, scale_bar, show
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.deconvolve import block_light, ring_depth
-from tilewright.report.quality.places import CPU, FocusScan, judge_detail, scan_focus
+from tilewright.report.quality.places import FocusScan, judge_detail, scan_focus
 from tilewright.report.quality.rings import judge_rings
 from tilewright.report.verdict import Item, Subject
 
@@ -110,7 +110,7 @@ def _detail(subject: Subject, plane: Mosaic, scan: FocusScan) -> Item:
     ratios = []
     for at, scores in zip(scan.blocks, scan.scores, strict=True):
         if np.isfinite(scores).any():
-            score = focus_score(CPU, block_light(plane, 0, at, scan.side))
+            score = focus_score(block_light(plane, 0, at, scan.side))
             ratios.append(score / float(np.nanmax(scores)) if np.isfinite(score) else 0.0)
     return judge_detail(subject, ratios)
 

@@ -21,7 +21,7 @@ from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.register.warp import Transform
 from tilewright.report.figures import display_range, new_figure, save_png, scale_bar, show, shrunk
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import CPU, Place, judge_detail, moved_thumbnail
+from tilewright.report.quality.places import Place, judge_detail, moved_thumbnail
 from tilewright.report.quality.rings import OWN_PX, around, dark_ring, ring_medians, worst
 from tilewright.report.quality.stitched_view import SMALL_PX, StitchedView, read_view
 from tilewright.report.verdict import Item, Subject, worse
@@ -135,13 +135,13 @@ def _content(
 
 def _same(subject: Subject, pair: Overviews, none: str) -> tuple[list[Item], list[Place]]:
     """Judge the agreement of two overviews; ``none`` says why there may be no tissue."""
-    tissue = np.asarray(tissue_mask(CPU, pair.stitched, valid=pair.valid, sigma_px=2.0))
+    tissue = np.asarray(tissue_mask(pair.stitched, valid=pair.valid, sigma_px=2.0))
     score = None
     if tissue.any():
         # Of the root: a few bright specks shall not outweigh the tissue.
         roots = (np.sqrt(np.maximum(v, 0)) for v in (pair.stitched, pair.final))
         first, second = (ndimage.gaussian_filter(root, 1.5) for root in roots)
-        score = ncc(CPU, first, second, pair.valid)
+        score = ncc(first, second, pair.valid)
         # An image of one value agrees with nothing.
         score = score if np.isfinite(score) else 0.0
     agreement = subject.judge("image_agreement", score, none if score is None else "")
@@ -181,7 +181,7 @@ def _detail(
         block = np.asarray(image.levels[0][index, spans[0], spans[1]])
         if min(block.shape) < side // 2 or min(block.shape) < 64:
             continue
-        score = focus_score(CPU, block)
+        score = focus_score(block)
         ratios.append(score / float(sharpest) if np.isfinite(score) else 0.0)
     return judge_detail(subject, ratios)
 

@@ -230,7 +230,7 @@ def _compare(
     whole = np.rint(step)
     if min(strips[0].shape) < LEAST_PX:
         return None
-    result = compare_strips(CPU, strips[0], strips[1])
+    result = compare_strips(strips[0], strips[1])
     # Pixel p of the first strip lies at p - (step - whole) of the second.
     error = np.asarray(result.shift_px) + (step - whole)
     return Overlap(*pair, result, float(np.hypot(*error)))

@@ -169,7 +169,7 @@ def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan
         column = mosaic.read(slice(None), slice(y, y + side), slice(x, x + side))
         if side < 64 or not _show_the_same(column):
             continue
-        found = np.array([focus_score(CPU, plane) for plane in column])
+        found = np.array([focus_score(plane) for plane in column])
         if np.isfinite(found).any():
             sharpest = column[np.nanargmax(found)]
             scores[k] = found if contrast_to_noise(sharpest) >= NO_SIGNAL else np.nan
@@ -197,4 +197,4 @@ def _show_the_same(column: NDArray[Any]) -> bool:
         ndimage.gaussian_filter(half, fine) - ndimage.gaussian_filter(half, coarse)
         for half in halves
     ]
-    return ncc(CPU, *low) > _SAME
+    return ncc(*low) > _SAME

@@ -25,7 +25,7 @@ from tilewright.report.figures import (
     thumbnail,
 )
 from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import CPU, Place, moved_thumbnail, textured_blocks
+from tilewright.report.quality.places import Place, moved_thumbnail, textured_blocks
 from tilewright.report.quality.registered_blocks import (
     POOR_NCC,
     SIDE_PX,
@@ -61,7 +61,7 @@ def findings(subject: Subject, files: Files) -> Findings:
     blocks = textured_blocks(small, factor, fixed.shape[1:], SIDE_PX, 4 * _BLOCKS)
     found = compare_blocks(fixed, other, transform, _tissue(small, factor, blocks))
     views = open_views(fixed, other)
-    search = LostTissueSearch(CPU, views[0].size(FACTOR)) if _registered(transform) else None
+    search = LostTissueSearch(views[0].size(FACTOR)) if _registered(transform) else None
     local, off = _local(subject, views, transform, search)
     items = [*_judge(subject, found, transform), local]
     if search:

@@ -161,7 +161,7 @@ def _texture_ncc(first: Texture, second: Texture) -> float:
     # By how much the cycle has more texture than the reference, where it has most.
     share = (second.energy + 1e-9) / (first.energy + 1e-9)
     kept = share >= _LOST_ENERGY * np.percentile(share, 90)
-    score = ncc(CPU, first.pixels, second.pixels, first.imaged & second.imaged & kept)
+    score = ncc(first.pixels, second.pixels, first.imaged & second.imaged & kept)
     return score if np.isfinite(score) else 0.0
 
 

@@ -29,7 +29,6 @@ from tilewright.report.quality.overlaps import (
     tile_name,
 )
 from tilewright.report.quality.places import (
-    CPU,
     NO_SIGNAL,
     FocusScan,
     Place,
@@ -118,7 +117,7 @@ def seam_scores(
             if strip is None:
                 continue
             pixels, border, gap = strip
-            seam = seam_score(CPU, pixels, border, pedestal_counts=pedestal, axis=axis, gap_px=gap)
+            seam = seam_score(pixels, border, pedestal_counts=pedestal, axis=axis, gap_px=gap)
             if np.isfinite(seam.step):
                 found.append(BorderSeam(key, other, round(seam.score, 4), round(seam.step, 5)))
     return sorted(found, key=lambda s: (-s.score, s.first, s.second))
@@ -243,7 +242,7 @@ def _judge(
     said = dict.fromkeys(("empty", "seam", "focus", "edge"), "nothing stands out from the noise")
     if signal:
         valid = covered(positions, tile, scan.small.shape, scan.factor)
-        empty, said["empty"] = empty_fraction(CPU, scan.small, valid=valid), ""
+        empty, said["empty"] = empty_fraction(scan.small, valid=valid), ""
         said["seam"] = "no tile border has tissue on both sides"
         if seams:
             seam = float(np.median([s.score for s in seams]))

@@ -8,7 +8,6 @@ from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.metrics import empty_fraction
 from tilewright.report.judge import Files, Findings
 from tilewright.report.quality.places import (
-    CPU,
     NO_SIGNAL,
     FocusScan,
     contrast_to_noise,
@@ -48,7 +47,7 @@ def _judge(subject: Subject, plane: Mosaic, scan: FocusScan) -> list[Item]:
     empty, focus, nothing = None, None, "nothing stands out from the noise"
     if contrast >= NO_SIGNAL:
         # Where nothing was seen a plane is 0 all over.
-        empty, nothing = empty_fraction(CPU, scan.small, valid=scan.small > 0), ""
+        empty, nothing = empty_fraction(scan.small, valid=scan.small > 0), ""
         focus = scan.focus if np.isfinite(scan.focus) else None
     seen_px = float(np.prod(plane.shape)) - told["unseen_px"]
     grain = told["equal_neighbours"]

@@ -131,10 +131,7 @@ class _TilePlane(NamedTuple):
 
 
 class _TileSummary(NamedTuple):
-    """What stays in memory of a tile after the first pass.
-
-    ``replaced``: pixels far below 0, and pixels that ``focus_weighted`` replaces.
-    """
+    """Summary of a tile; ``replaced``: pixels far below 0, and those of ``focus_weighted``."""
 
     region: Region
     heights: NDArray[np.float32]

@@ -89,7 +89,8 @@ def edf_plane(
     """Project a mosaic z-stack to one in-focus plane.
 
     Methods and attributes of the output are those of the module. A stack of one plane passes
-    through.
+    through. The PSF is that of the deconvolution, see ``stages.deconvolve.mosaic_psf``; only
+    ``sum_projection`` and ``multiplane_wiener`` read it.
 
     Parameters
     ----------
@@ -105,9 +106,6 @@ def edf_plane(
         ``sum_projection`` needs a source that was deconvolved (its attributes have ``iterations``).
         ``multiplane_wiener`` needs the stitched source; where one plane of several is usable it is
         ``focus_weighted``, which is that plane.
-    psf_file : Path, optional
-        The PSF of the deconvolution, see ``stages.deconvolve.mosaic_psf``; only
-        ``sum_projection`` and ``multiplane_wiener`` read it.
 
     Raises
     ------

@@ -34,24 +34,16 @@ _GAP_PX = 5
 
 @dataclass(frozen=True)
 class StackSurvey:
-    """Damaged planes, noise and focus of a stack.
-
-    Attributes
-    ----------
-    damaged : list of DamagedPlane
-        Damaged planes, and why.
-    plane_mask : ndarray of bool, shape (z,)
-        Planes to use.
-    noise : NoiseModel
-        Of the usable planes.
-    focus_ends : tuple of float
-        Share of what is in focus anywhere that is sharpest in the first and in the last plane.
-    """
+    """Damaged planes, noise and focus of a stack."""
 
     damaged: list[DamagedPlane]
+    """Damaged planes, and why."""
     plane_mask: NDArray[np.bool_]
+    """bool (z,): planes to use."""
     noise: NoiseModel
+    """Of the usable planes."""
     focus_ends: tuple[float, float]
+    """Share of what is in focus anywhere that is sharpest in the first and in the last plane."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -133,8 +125,8 @@ def measure_noise(
 
 def sample_cells(mosaic: Mosaic) -> list[Window]:
     """Return the middles of chunks, spread evenly over the mosaic; the same for every device."""
-    picked = _spread(chunk_windows(mosaic, 0), _SAMPLES)
-    return [replace(cell, y=_middle(cell.y), x=_middle(cell.x)) for cell in picked]
+    windows = _spread(chunk_windows(mosaic, 0), _SAMPLES)
+    return [replace(cell, y=_middle(cell.y), x=_middle(cell.x)) for cell in windows]
 
 
 def _spread(cells: list[Window], most: int) -> list[Window]:

@@ -40,33 +40,22 @@ _INNER = (slice(DEBRIS_REACH_PX, -DEBRIS_REACH_PX),) * 2
 
 @dataclass(frozen=True)
 class WienerPlan:
-    """What all windows of a mosaic share.
-
-    Attributes
-    ----------
-    channel : ChannelModel
-        Optics, usable planes, power and noise.
-    filters : Filters
-        Made of it.
-    noise : NoiseModel
-        The camera's.
-    pedestal_counts : float
-        Counts without light.
-    haze_share : float
-        Share of the plane's background that no plane focuses.
-    resolution_px : float or None
-        Of the sample windows, see :func:`tilewright.kernels.edf.resolution.plane_resolution_px`.
-    debris : DebrisModel
-        How bright debris is detected and subtracted.
-    """
+    """What all windows of a mosaic share."""
 
     channel: ChannelModel
+    """Optics, usable planes, power and noise."""
     filters: Filters
+    """Made of it."""
     noise: NoiseModel
+    """The camera's."""
     pedestal_counts: float
+    """Counts without light."""
     haze_share: float
+    """Share of the plane's background that no plane focuses."""
     resolution_px: float | None
+    """Of the sample windows, see :func:`tilewright.kernels.edf.resolution.plane_resolution_px`."""
     debris: DebrisModel
+    """How bright debris is detected and subtracted."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -130,7 +119,7 @@ def plan_wiener(
     filters = make_filters(channel, usage)
     estimate = WienerPlane(maps, filters)
     moments = [
-        haze_moments(channel, maps, sample, estimate.project(sample), places)
+        haze_moments(maps, sample, estimate.project(sample), places)
         for sample, places in zip(samples, contaminated, strict=True)
     ]
     resolution = plane_resolution_px(maps, usage, samples, ceiling_of(mosaic))
@@ -154,11 +143,8 @@ def _profiles(
 def _subtract_debris(
     windows: Sequence[NDArray[Any]], model: DebrisModel
 ) -> tuple[DebrisModel, list[NDArray[Any]], list[NDArray[np.bool_]]]:
-    """Subtract the debris of samples; return the model with its final level, and places.
-
-    Twice: the brightest debris hides weaker debris next to it. The places
-    (y // 4, x // 4) are those that debris contaminated.
-    """
+    """Subtract the debris of samples; return the final model, samples, and places of debris."""
+    # Twice: the brightest debris hides weaker debris next to it.
     samples, contaminated = _subtracted(windows, model)
     level = debris_level(samples, model.plane_mask, model.noise, model.pedestal_counts, sharp=True)
     model = replace(model, level_counts=level)

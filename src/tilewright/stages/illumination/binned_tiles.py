@@ -36,33 +36,22 @@ _FEW_PAIRS = 3
 
 @dataclass(frozen=True)
 class BinnedTiles:
-    """Tiles binned by ``factor``, on the device.
-
-    Attributes
-    ----------
-    images : array of float32, shape (planes, n, h, w)
-        Raw counts.
-    valid : array of bool, shape (planes, n, h, w), or None
-        False where a pixel was saturated; None where none was.
-    factor : int
-        Binning.
-    shape_px : tuple of int
-        (y, x) of the raw tiles.
-    planes : tuple of int
-        The z-planes read.
-    saturation : tuple of (float or None, str)
-        Counts from which a pixel was saturated, and how that is known.
-    equal_neighbours : float
-        Share of raw pixels with exactly the counts of their neighbour, median of all planes read.
-    """
+    """Tiles binned by ``factor``, on the device."""
 
     images: Array
+    """float32 (planes, n, h, w): raw counts."""
     valid: Array | None
+    """bool (planes, n, h, w), or None: False where a pixel was saturated; None where none was."""
     factor: int
+    """Binning."""
     shape_px: tuple[int, int]
+    """(y, x) of the raw tiles."""
     planes: tuple[int, ...]
+    """The z-planes read."""
     saturation: tuple[float | None, str] = (None, "")
+    """Counts from which a pixel was saturated, and how that is known."""
     equal_neighbours: float = 0.0
+    """Share of raw pixels with exactly the counts of their neighbour, median of all planes read."""
 
 
 def read_binned(
@@ -123,44 +112,34 @@ def _saturation(
 
 @dataclass(frozen=True)
 class TileMeasures:
-    """What the flat-field of a channel is estimated from: small arrays on the host.
-
-    Attributes
-    ----------
-    blocks : ndarray of float64, shape (n, y, x)
-        Means of 4 x 4 binned pixels of each tile, whose percentiles are not of noise, averaged
-        over its planes.
-    unsaturated : ndarray of bool, shape (n,)
-        Tiles with at most 1 % of saturated binned pixels in every plane.
-    cells : OverlapCells
-        Cells in overlaps; none without positions.
-    darkest_counts : float
-        Upper bound of the camera offset: the 1st percentile of each image, of these the 5th
-        percentile over images. Empty tiles give the offset itself, and a few dead pixels or a
-        dropped frame do not lower it.
-    mean_counts, median_counts, noise_counts : float
-        Of all binned pixels; noise is that of a block.
-    saturated_share : float
-        Of binned pixels.
-    block_px : int
-        Side of a block in raw pixels.
-    shape_px, planes, saturation, equal_neighbours
-        As those of :class:`BinnedTiles`.
-    """
+    """What the flat-field of a channel is estimated from: small arrays on the host."""
 
     blocks: NDArray[np.float64]
+    """float64 (n, y, x): means of 4 x 4 binned pixels of each tile, whose percentiles are not of
+    noise, averaged over its planes.
+    """
     unsaturated: NDArray[np.bool_]
+    """bool (n,): tiles with at most 1 % of saturated binned pixels in every plane."""
     cells: OverlapCells
+    """Cells in overlaps; none without positions."""
     darkest_counts: float
+    """Upper bound of the camera offset: the 1st percentile of each image, of these the 5th
+    percentile over images. Empty tiles give the offset itself, and a few dead pixels or a dropped
+    frame do not lower it.
+    """
     mean_counts: float
     median_counts: float
     noise_counts: float
+    """Of all binned pixels; noise is that of a block."""
     saturated_share: float
+    """Of binned pixels."""
     block_px: int
+    """Side of a block in raw pixels."""
     shape_px: tuple[int, int]
     planes: tuple[int, ...]
     saturation: tuple[float | None, str]
     equal_neighbours: float
+    """As those of :class:`BinnedTiles`."""
 
     def has_signal(self, offset_counts: float, *, offset_known: bool) -> bool:
         """Whether the mean signal is well above the noise of a block.
@@ -221,12 +200,9 @@ def measure_tiles(
 
 
 def _pixel_noise(backend: Backend, binned: BinnedTiles) -> float:
-    """Noise of a binned pixel in the tiles that have least of it.
-
-    From differences between neighbours along both axes, so that neither slopes nor straight
-    edges count, and from the 10th percentile of images, so that tissue does not: steps between
-    the blocks of tissue were taken for noise of 877 counts where it was 9.
-    """
+    """Return the noise of a binned pixel in the tiles that have least of it."""
+    # Differences of neighbours along both axes leave out slopes and straight edges, the 10th
+    # percentile of images tissue: its steps were taken for noise of 877 counts where it was 9.
     scatter = []
     for images in binned.images:
         step = images[:, 1:] - images[:, :-1]

@@ -1,7 +1,8 @@
 """Estimate the flat-field and the camera offset of one cycle and channel.
 
-The flat-field is fitted to overlaps and tiles, or given as a file; no correction at all is scored
-on the same overlaps.
+The flat-field is fitted to overlaps and tiles, to tiles alone where too little overlaps, or given
+as a file; no correction at all is scored on the same overlaps, and taken where it makes them agree
+better.
 
 Numbers of an estimate: ``method`` (``overlap``, ``tiles``, ``file`` or ``none``), ``reason``,
 ``offset_counts``, ``offset_method``, ``heldout_log_ratio`` (of the method used, rms),
@@ -20,10 +21,7 @@ import numpy as np
 
 from tilewright.errors import ProcessingError, RawDataError
 from tilewright.io.formats.common import raw_file_errors
-from tilewright.io.results.illumination import (
-    Illumination,
-    read_plane,
-)
+from tilewright.io.results.illumination import Illumination, read_plane
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.camera import EmptyTiles
@@ -56,71 +54,10 @@ MIN_FLAT = 0.05
 _DOUBTED = 0.05
 
 
-def estimate_illumination(
-    tiles: TileSource,
-    positions: Positions | None,
-    *,
-    backend: Backend,
-    method: Method = "auto",
-    offset_counts: float | None = None,
-    flat_file: str | Path | None = None,
-    dark_file: str | Path | None = None,
-    planes: int = 5,
-    saturation_counts: float | None = None,
-) -> tuple[Illumination, dict[str, Any]]:
-    """Estimate the illumination of one cycle and channel.
-
-    Memory is that of 1000 images of 256 x 256 px, or of one plane of more tiles.
-
-    Parameters
-    ----------
-    tiles : TileSource
-        Raw tiles.
-    positions : Positions or None
-        Where they lie, in the same order; None if unknown, which leaves no overlaps.
-    backend : Backend
-        Device to compute on.
-    method : {"auto", "file", "none"}
-        ``auto``: fitted to overlaps and tiles, to tiles alone where too little overlaps, and not
-        corrected where held-out overlaps agree better without; ``file``: given fields; ``none``:
-        flat 1.
-    offset_counts : float or None
-        Camera offset in counts; None estimates it.
-    flat_file, dark_file : path or None
-        TIFFs for ``file``, of a tile's shape; without a dark file the offset is used.
-    planes : int
-        Number of evenly spaced z-planes pooled.
-    saturation_counts : float or None
-        Counts from which pixels are left out; None finds it.
-
-    Returns
-    -------
-    illumination : Illumination
-        Fields at tile resolution; the flat-field has mean 1 and is >= 0.05.
-    numbers : dict
-        See the module.
-
-    Raises
-    ------
-    ProcessingError
-        There are no tiles, or ``positions`` are of other ones.
-    RawDataError
-        A given file cannot be used.
-    DeviceMemoryError
-        The GPU's memory does not hold the binned tiles and the fits.
-    """
-    files = [(flat_file, dark_file)]
-    estimates = estimate_channels(
-        [tiles], [0], positions, files, backend=backend, method=method,
-        offset_counts=offset_counts, planes=planes, saturation_counts=saturation_counts,
-    )  # fmt: skip
-    return estimates[0]
-
-
 @track_device_memory(_OOM_HINT)
 def estimate_channels(
     channels: Sequence[TileSource],
-    wanted: Iterable[int],
+    indices: Iterable[int],
     positions: Positions | None,
     files: Sequence[tuple[str | Path | None, str | Path | None]],
     *,
@@ -132,28 +69,47 @@ def estimate_channels(
 ) -> list[tuple[Illumination, dict[str, Any]]]:
     """Estimate the illumination of some channels of a cycle; the offset comes from all of them.
 
+    Memory is that of 1000 images of 256 x 256 px, or of one plane of more tiles. Parameters without
+    a line here are keys of the configuration, see :mod:`tilewright.config.settings`; None is
+    ``auto``.
+
     Parameters
     ----------
     channels : sequence of TileSource
         Raw tiles of all channels.
-    wanted : iterable of int
+    indices : iterable of int
         Indices of the channels whose illumination is returned.
+    positions : Positions or None
+        Where they lie, in the same order; None if unknown, which leaves no overlaps.
     files : sequence of (path or None, path or None)
-        Flat-field and dark-field of each channel that is wanted.
-    positions, backend, method, offset_counts, planes, saturation_counts
-        As of :func:`estimate_illumination`, which also says what is returned and raised.
+        For each of them, TIFFs for the method ``file``: flat-field and dark-field
+        of a tile's shape; without a dark file the offset is used.
+
+    Returns
+    -------
+    list of (Illumination, dict)
+        Fields at tile resolution, the flat-field of mean 1 and >= 0.05; numbers: see the module.
+
+    Raises
+    ------
+    ProcessingError
+        There are no tiles, or ``positions`` are of other ones.
+    RawDataError
+        A given file cannot be used.
+    DeviceMemoryError
+        The GPU's memory does not hold the binned tiles and the fits.
     """
-    wanted, find_offset = list(wanted), offset_counts is None
+    indices, find_offset = list(indices), offset_counts is None
     measures: dict[int, TileMeasures] = {}
     for k, tiles in enumerate(channels):
         _check(tiles, positions)
-        if find_offset or k in wanted:
+        if find_offset or k in indices:
             measures[k] = measure_tiles(backend, tiles, positions, planes, saturation_counts)
     preset = None if offset_counts is None else (float(offset_counts), 0.0, "given")
     known = camera_offsets(measures) if find_offset else dict.fromkeys(measures, preset)
     return [
         _estimate(backend, measures[k], known[k], method, find_offset, *paths)
-        for k, paths in zip(wanted, files, strict=True)
+        for k, paths in zip(indices, files, strict=True)
     ]
 
 
@@ -230,10 +186,7 @@ def _check(tiles: TileSource, positions: Positions | None) -> None:
 
 
 def _choose(candidates: dict[str, Candidate], reasons: list[str]) -> str:
-    """Return the flat-field asked for; the plain one where that is fitted and does not help.
-
-    Scores within 5 % are equal.
-    """
+    """Return the method asked for, or "none" where no correction is as good within 5 %."""
     best = next((name for name in candidates if name != "none"), "none")
     fit_score, plain_score = candidates[best].held_out, candidates["none"].held_out
     if best == "file" or fit_score is None or plain_score is None:

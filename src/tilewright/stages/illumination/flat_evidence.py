@@ -55,28 +55,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class FlatEvidence:
-    """What the methods estimate from.
-
-    Attributes
-    ----------
-    measures : TileMeasures
-    offset_counts : float
-        Camera offset.
-    offset_method : str
-        How it was found.
-    fit : FlatFit or None
-        Flat-field and offset from overlaps and tiles, or tiles alone; None if there are too few
-        of both.
-    edges, cells : int
-        Overlaps, and cells in them, with signal.
-    """
+    """What the methods estimate from."""
 
     measures: TileMeasures
     offset_counts: float
+    """Camera offset."""
     offset_method: str
+    """How it was found."""
     fit: FlatFit | None
+    """Flat-field and offset from overlaps and tiles, or tiles alone; None if there are too few of
+    both.
+    """
     edges: int
     cells: int
+    """Overlaps, and cells in them, with signal."""
 
     def candidate(self, flat: Plane) -> Candidate:
         """Score a flat-field that was not fitted to the overlaps, and compare it with the fit."""

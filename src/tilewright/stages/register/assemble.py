@@ -40,8 +40,8 @@ def assemble(
     """
     names = join_images([image for _, image in cycles], ome_zarr)
     write_ome_tiff(ome_zarr, ome_tif, compression=compression, tile_px=tile_px, workers=workers)
-    write_markers([(cycle, name) for (cycle, _), own in zip(cycles, names, strict=True)
-                   for name in own], markers_csv)  # fmt: skip
+    write_markers([(cycle, name) for (cycle, _), of_cycle in zip(cycles, names, strict=True)
+                   for name in of_cycle], markers_csv)  # fmt: skip
 
 
 def write_markers(channels: Sequence[tuple[int, str]], path: str | Path) -> None:

@@ -81,22 +81,15 @@ class BlockGrid:
 
 @dataclass(frozen=True)
 class Overlay:
-    """A part of both images in the reference's frame, binned.
-
-    Attributes
-    ----------
-    region : (slice, slice)
-        Rows and columns of the reference.
-    counts, textures : pair of (y, x) float32
-        Reference and moving image; textures are not masked.
-    inside : (y, x) float32
-        1 where both have pixels, as in :func:`aligned`.
-    """
+    """A part of both images in the reference's frame, binned."""
 
     region: Region
+    """Rows and columns of the reference."""
     counts: tuple[Array, Array]
     textures: tuple[Array, Array]
+    """pair of (y, x) float32: reference and moving image; textures are not masked."""
     inside: Array
+    """float32 (y, x): 1 where both have pixels, as in :func:`aligned`."""
 
 
 class Observer(Protocol):

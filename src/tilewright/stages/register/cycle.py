@@ -1,6 +1,8 @@
 """Registration of one cycle to the reference cycle: coarse, affine, robust block field.
 
-The transform is estimated first, then it is decided whether the two images match at all.
+The transform is estimated first, then it is decided whether the two images match at all. Memory
+holds two overviews of at most 2048 px a side and a few cells of 1200 px a side per thread, whatever
+the size of the images.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +70,8 @@ def register(
 ) -> Transform:
     """Register a cycle to the reference cycle and write the transform with its quality.
 
-    Memory holds two overviews of at most 2048 px a side and a few cells of 1200 px a side per
-    thread, whatever the size of the images.
+    Parameters without a line here are keys of the configuration, see
+    :mod:`tilewright.config.settings`; None is ``auto``.
 
     Parameters
     ----------
@@ -77,13 +79,6 @@ def register(
         The reference channel of both cycles, in counts; their sizes may differ.
     npz_path, json_path : Path
         Files to write; see :func:`tilewright.io.results.transform.write_transform`.
-    block_px : int
-        Side of the smallest blocks, a multiple of 12 and at least 48; searches begin with
-        twice that.
-    max_shift_px : float or None
-        Largest shift between the cycles; None allows nine tenths of the image.
-    max_rotation_deg : float
-        Largest rotation between the cycles.
     allow_unregistered : bool
         Write the identity with ``registered`` false and the reason, instead of failing.
 
@@ -97,51 +92,59 @@ def register(
         The GPU's memory does not hold the overviews and their correlation.
     """
     views = open_views(reference, moving)
-    for name, view in zip(("reference", "moving"), views, strict=True):
-        if min(view.shape) < block_px:
-            raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
-    reach = float(max(*views[0].shape, *views[1].shape))
-    reach = reach if max_shift_px is None else max_shift_px
-    transform, failure = _estimate(backend, views, block_px, reach, max_rotation_deg)
+    _check(views, block_px)
+    reach = float(max(*views[0].shape, *views[1].shape)) if max_shift_px is None else max_shift_px
+    pair = _Pair(backend, *views, block_px, reach, max_rotation_deg)
+    transform, failure = _estimate(pair)
     if failure and not allow_unregistered:
-        negative, _ = _overlay(backend, *views, reach, max_rotation_deg, -1.0)
-        advice = _NEGATIVE if negative.score > _CLEAR_OVERLAY * negative.chance else _UNLIKE
         raise MismatchError(
             f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
-            f"{advice}, or set allow_unregistered for this cycle"
+            f"{_advice(pair)}, or set allow_unregistered for this cycle"
         )
     write_transform(transform, npz_path, json_path)
     return transform
 
 
-def _estimate(
-    backend: Backend,
-    views: tuple[PlaneView, PlaneView],
-    block_px: int,
-    max_shift_px: float,
-    max_rotation_deg: float,
-) -> tuple[Transform, str]:
-    """Return the transform with its quality, and why the images do not match.
+def _check(views: tuple[PlaneView, PlaneView], block_px: int) -> None:
+    for name, view in zip(("reference", "moving"), views, strict=True):
+        if min(view.shape) < block_px:
+            raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
 
-    The identity if they do not; the reason is empty if they do.
-    """
-    transform, evidence = estimate_transform(
-        backend,
-        *views,
-        block_px=block_px,
-        max_shift_px=max_shift_px,
-        max_rotation_deg=max_rotation_deg,
-    )
+
+class _Pair(NamedTuple):
+    """Two images, and how they are registered; parameters as in :func:`register`."""
+
+    backend: Backend
+    reference: PlaneView
+    moving: PlaneView
+    block_px: int
+    max_shift_px: float
+    max_rotation_deg: float
+
+    def measure(self, transform: Transform, job: Pass, name: str) -> BlockGrid:
+        """Measure the shifts of blocks that are left under a transform."""
+        return measure_blocks(self.backend, self.reference, self.moving, transform, job, name)
+
+
+def _estimate(pair: _Pair) -> tuple[Transform, str]:
+    """Return the transform with its quality, and why the images do not match, "" if they do."""
+    transform, evidence = _estimate_transform(pair)
     numbers = _numbers(evidence)
     failure = "" if evidence.matches else evidence.sentence()
     if evidence.matches:
-        quality = numbers | {"registered": True} | assess(backend, *views, transform, block_px)
+        quality = numbers | {"registered": True} | assess(pair, transform)
         transform = dataclasses.replace(transform, quality=quality)
         failure = _disagreement(quality)
     if failure:
         reason = f"the cycles do not match: {failure}"
         transform = Transform.identity(numbers | {"registered": False, "reason": reason})
     return transform, failure
+
+
+def _advice(pair: _Pair) -> str:
+    """Return what to do about two images that do not match."""
+    negative, _ = _overlay(pair, -1.0)
+    return _NEGATIVE if negative.score > _CLEAR_OVERLAY * negative.chance else _UNLIKE
 
 
 def _name(source: Source) -> str:
@@ -160,10 +163,8 @@ def _numbers(evidence: MatchEvidence) -> dict[str, object]:
 
 
 def _disagreement(quality: Mapping[str, Any]) -> str:
-    """Return by how much blocks disagree although there is a transform; empty if they agree.
-
-    A cycle out of focus by 12 µm has a transform from its coarse structure, 1 to 7 px wrong.
-    """
+    """Return by how much blocks disagree although there is a transform, "" if they agree."""
+    # A cycle out of focus by 12 µm has a transform from its coarse structure, 1 to 7 px wrong.
     after, chance = quality["ncc_after"], quality["ncc_chance"]
     if after > chance:
         return ""
@@ -173,9 +174,7 @@ def _disagreement(quality: Mapping[str, Any]) -> str:
     )
 
 
-def assess(
-    backend: Backend, reference: PlaneView, moving: PlaneView, transform: Transform, block_px: int
-) -> dict[str, object]:
+def assess(pair: _Pair, transform: Transform) -> dict[str, object]:
     """Measure a transform with blocks displaced by half from those that made it.
 
     Returns
@@ -184,13 +183,12 @@ def assess(
         ``ncc_after``, ``ncc_chance`` (98 % of blocks of other places lie below),
         ``rotation_deg``, and ``shift_px`` (y, x at the centre).
     """
-    step = block_px // 4
-    job = Pass(2, step, 0, step // 2)
-    after = measure_blocks(backend, reference, moving, transform, job, "quality")
+    step = pair.block_px // 4
+    after = pair.measure(transform, Pass(2, step, 0, step // 2), "quality")
     both = after.on_tissue.all(axis=1)
     weight = np.sqrt(after.blocks.energy.prod(axis=1)) * both
     weight /= max(weight.sum(), 1e-12)
-    centre = (np.array([reference.shape], np.float64) - 1) / 2
+    centre = (np.array([pair.reference.shape], np.float64) - 1) / 2
     shift = (transform.points(centre) - centre)[0]
     linear = transform.affine[:, :2]
     numbers = {
@@ -236,33 +234,18 @@ class MatchEvidence:
         )
 
 
-def estimate_transform(
-    backend: Backend,
-    reference: PlaneView,
-    moving: PlaneView,
-    *,
-    block_px: int,
-    max_shift_px: float,
-    max_rotation_deg: float,
-) -> tuple[Transform, MatchEvidence]:
-    """Estimate the transform between two views.
-
-    Rotation and shift come from overviews; the affine map and a first field from correlation of
-    blocks of overviews and then of twice ``block_px``; the field from Gauss-Newton steps on
-    blocks of four thirds of ``block_px`` and of ``block_px``. Parameters as in
-    :func:`tilewright.stages.register.cycle.register`; the transform means nothing unless the
-    evidence matches.
-    """
-    transform, coarse, factor = _coarse_transform(
-        backend, reference, moving, max_shift_px, max_rotation_deg
-    )
+def _estimate_transform(pair: _Pair) -> tuple[Transform, MatchEvidence]:
+    """Estimate the transform; it means nothing unless the evidence matches."""
+    # Rotation and shift from overviews; the affine map and a first field from correlation of blocks
+    # of overviews and then of twice block_px; the field from Gauss-Newton steps on smaller blocks.
+    transform, coarse, factor = _coarse_transform(pair)
     passes = [Pass(factor, 32, 12)]
-    while factor // 4 > 2 and factor // 4 >= reference.factor:
+    while factor // 4 > 2 and factor // 4 >= pair.reference.factor:
         factor //= 4
         passes.append(Pass(factor, 32, 8))
-    passes.append(Pass(2, block_px // 2, block_px // 6))
+    passes.append(Pass(2, pair.block_px // 2, pair.block_px // 6))
     for job in passes:
-        grid = measure_blocks(backend, reference, moving, transform, job, f"search 1/{job.factor}")
+        grid = pair.measure(transform, job, f"search 1/{job.factor}")
         precision = _significant(grid)
         targets = transform.points(grid.centres_px) + grid.blocks.shift_px
         accepted = np.zeros(len(precision), bool)
@@ -270,39 +253,27 @@ def estimate_transform(
             affine, _ = fit_affine(grid.centres_px, targets, precision)
             transform, accepted = _with_field(affine, grid, targets, precision)
     evidence = _evidence(coarse, grid, accepted)
-    for step in (block_px // 3, block_px // 4):
-        grid = measure_blocks(backend, reference, moving, transform, Pass(2, step), "field")
+    for step in (pair.block_px // 3, pair.block_px // 4):
+        grid = pair.measure(transform, Pass(2, step), "field")
         targets = transform.points(grid.centres_px) + grid.blocks.shift_px
         precision = 1 / grid.blocks.variance_px2
         transform, _ = _with_field(transform.affine, grid, targets, precision)
     return transform, evidence
 
 
-def _coarse_transform(
-    backend: Backend,
-    reference: PlaneView,
-    moving: PlaneView,
-    max_shift_px: float,
-    max_rotation_deg: float,
-) -> tuple[Transform, CoarseAlignment, int]:
+def _coarse_transform(pair: _Pair) -> tuple[Transform, CoarseAlignment, int]:
     """Return the first transform, the alignment behind it, and its binning."""
-    coarse, factor = _overlay(backend, reference, moving, max_shift_px, max_rotation_deg, 1.0)
-    affine = rotation_about_centre(reference.size(factor), coarse.angle_deg)
+    coarse, factor = _overlay(pair, 1.0)
+    affine = rotation_about_centre(pair.reference.size(factor), coarse.angle_deg)
     affine[:, 2] += coarse.shift_px
     half = np.full(2, (factor - 1) / 2)
     affine[:, 2] = factor * affine[:, 2] - affine[:, :2] @ half + half
     return dataclasses.replace(Transform.identity(), affine=affine), coarse, factor
 
 
-def _overlay(
-    backend: Backend,
-    reference: PlaneView,
-    moving: PlaneView,
-    max_shift_px: float,
-    max_rotation_deg: float,
-    sign: float,
-) -> tuple[CoarseAlignment, int]:
+def _overlay(pair: _Pair, sign: float) -> tuple[CoarseAlignment, int]:
     """Return the best alignment of the overviews, the reference times ``sign``, and the binning."""
+    backend, reference, moving, *_ = pair
     factor = reference.factor
     while max(*reference.size(factor), *moving.size(factor)) > _COARSE_PX:
         factor *= 2
@@ -313,9 +284,9 @@ def _overlay(
         textures.append(bandpass_sqrt(backend, image, view.levels))
     # A step turns the ends of the longer side by 3 px, about the size of the texture's blobs.
     step = np.degrees(6.0 / max(reference.size(factor)))
-    steps = int(np.ceil(max_rotation_deg / step))
-    angles = np.linspace(-max_rotation_deg, max_rotation_deg, 2 * steps + 1)
-    reach = max_shift_px / factor
+    steps = int(np.ceil(pair.max_rotation_deg / step))
+    angles = np.linspace(-pair.max_rotation_deg, pair.max_rotation_deg, 2 * steps + 1)
+    reach = pair.max_shift_px / factor
     return coarse_alignment(backend, sign * textures[0], textures[1], angles, reach), factor
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array
 from tilewright.stages.register.block_passes import Overlay
 from tilewright.stages.tile_windows import Region
 
@@ -44,26 +44,19 @@ _MAP_PX = 2048
 
 @dataclass(frozen=True)
 class LostTissue:
-    """Tissue that a cycle has lost.
-
-    Attributes
-    ----------
-    share : float or None
-        Of the reference's tissue inside the cycle's mosaic; None where there is none.
-    outside : float or None
-        Share of the reference's tissue outside the cycle's mosaic; None likewise.
-    y_px, x_px : float
-        Where most is lost, in the reference's frame.
-    """
+    """Tissue that a cycle has lost."""
 
     share: float | None
+    """Of the reference's tissue inside the cycle's mosaic; None where there is none."""
     outside: float | None
+    """Share of the reference's tissue outside the cycle's mosaic; None likewise."""
     y_px: float = 0.0
     x_px: float = 0.0
+    """Where most is lost, in the reference's frame."""
 
 
 class LostTissueSearch:
-    """Compares a registered cycle with the reference, from the parts of a pass.
+    """Compares a registered cycle with the reference, from the parts of a pass on a CPU.
 
     Memory holds three maps of at most 2048 places a side.
 
@@ -76,8 +69,7 @@ class LostTissueSearch:
     cell_px = _CELL_PX
     halo_px = _HALO_PX
 
-    def __init__(self, backend: Backend, shape: tuple[int, int]) -> None:
-        self._backend = backend
+    def __init__(self, shape: tuple[int, int]) -> None:
         self._stride = max(2, -(-max(shape) // _MAP_PX))
         places = tuple(-(-n // self._stride) for n in shape)
         self._energy, self._common, self._beyond = (np.zeros(places, np.float32) for _ in "abc")
@@ -90,47 +82,43 @@ class LostTissueSearch:
             here.append(slice(first, last))
             start = first * self._stride - whole.start
             sampling.append(slice(start, part.stop - whole.start, self._stride))
-        sums = _slopes(self._backend, overlay, sampling)
+        sums = _slopes(overlay, sampling)
         maps = self._energy, self._common, self._beyond
         for places, values in zip(maps, sums, strict=True):
-            places[here[0], here[1]] = self._backend.to_numpy(values)
+            places[here[0], here[1]] = values
 
     def result(self) -> LostTissue:
         """Return the tissue that is lost in all parts."""
         places = lost_places(self._energy, self._common)
         if places is None:
             return LostTissue(None, None)
-        tissue, gone = places
+        tissue, lost = places
         beyond = int((self._beyond > _least_of_tissue(self._energy)).sum())
         spread = _PLACE_PX / (self._stride * FACTOR)
-        density = ndimage.gaussian_filter(gone.astype(np.float32), spread, mode="constant")
+        density = ndimage.gaussian_filter(lost.astype(np.float32), spread, mode="constant")
         at = np.unravel_index(int(density.argmax()), density.shape)
         y, x = (float(v) * self._stride * FACTOR for v in at)
         inside = int(tissue.sum())
-        return LostTissue(float(gone.sum() / inside), beyond / (beyond + inside), y, x)
+        return LostTissue(float(lost.sum() / inside), beyond / (beyond + inside), y, x)
 
 
-def _slopes(backend: Backend, overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
-    """Return the energy of the reference's bright texture and what the moving one shares of it.
-
-    The third map is that energy where the moving one has no pixels, the others are 0 there. All
-    are at the ``sampling`` rows and columns of the part: windows are only summed there.
-    """
-    filters = backend.ndimage
+def _slopes(overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
+    """Return the reference's texture energy, the moving one's share, and the energy outside it."""
+    # At the ``sampling`` rows and columns of the part: windows are only summed there.
     first, second = overlay.textures
     inside = overlay.inside
     dark = (abs(overlay.counts[1]) < _DARK) * inside
-    no_tile = filters.minimum_filter(dark, _GAP_PX, mode="nearest")
-    no_tile = filters.maximum_filter(no_tile, _GAP_PX + 2 * _SPLINE_PX, mode="nearest")
-    ended = filters.minimum_filter(1 - inside, 1 + 2 * _MASKED_PX, mode="nearest")
+    no_tile = ndimage.minimum_filter(dark, _GAP_PX, mode="nearest")
+    no_tile = ndimage.maximum_filter(no_tile, _GAP_PX + 2 * _SPLINE_PX, mode="nearest")
+    ended = ndimage.minimum_filter(1 - inside, 1 + 2 * _MASKED_PX, mode="nearest")
     outside = no_tile.clip(ended, None)
-    coverage = inside * (1 - filters.maximum_filter(outside, 1 + 2 * _RIM_PX, mode="nearest"))
+    coverage = inside * (1 - ndimage.maximum_filter(outside, 1 + 2 * _RIM_PX, mode="nearest"))
     one = first * coverage
     weight = one.clip(0, None)
 
     def summed(sums: Array, where: Array) -> Array:
         for axis, lines in enumerate((np.s_[sampling[0]], np.s_[:, sampling[1]])):
-            sums = filters.gaussian_filter1d(
+            sums = ndimage.gaussian_filter1d(
                 sums, _WINDOW_PX, axis=axis, mode="nearest", truncate=3.0
             )[lines]
         return sums * (where[sampling[0], sampling[1]] > 0)

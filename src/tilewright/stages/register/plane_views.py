@@ -15,7 +15,7 @@ from tqdm import tqdm
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.register.alignment import Levels, grey_levels
 
-#: Longest side of an overview kept in memory: 16 MB each in float32.
+#: Longest side of an overview in memory: 16 MB each in float32.
 _OVERVIEW_PX = 2048
 #: Rows read at a time for the overview.
 _STRIP_PX = 1024

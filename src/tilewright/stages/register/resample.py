@@ -54,6 +54,7 @@ def resample(
     """Write the channels of a cycle as they lie in the final image, with their pyramid.
 
     A channel with a background is ``channel - factor * background``, both registered, clipped at 0.
+    Regions of the size of a chunk are resampled at a time.
 
     Parameters
     ----------
@@ -70,8 +71,6 @@ def resample(
         What was subtracted, as ``.npz`` and ``.json``.
     backend : Backend
         Its ``workers`` threads resample chunks and make the pyramid.
-    chunk_px : int
-        Side of the chunks and of the regions resampled at a time.
     backgrounds : mapping
         Marker to what is subtracted from it.
 

@@ -28,24 +28,16 @@ _OVERVIEW_PX = 512
 
 @dataclass(frozen=True)
 class Background:
-    """A background that is subtracted from a channel of the image.
-
-    Attributes
-    ----------
-    marker : str
-        Name of the background channel.
-    plane : Path
-        Its in-focus plane, one uint16 plane without pedestal.
-    transform : Path or None
-        From the reference frame to its cycle; None for the reference cycle.
-    factor : float or None
-        By what it is multiplied; None: fitted.
-    """
+    """A background that is subtracted from a channel of the image."""
 
     marker: str
+    """Name of the background channel."""
     plane: str | Path
+    """Its in-focus plane, one uint16 plane without pedestal."""
     transform: str | Path | None
+    """From the reference frame to its cycle; None for the reference cycle."""
     factor: float | None
+    """By what it is multiplied; None: fitted."""
 
 
 class CellSums:
@@ -101,11 +93,6 @@ def survey(
         (y, x) of the image.
     regions : sequence of (slice, slice)
         All of the image; one of each thread is in memory at a time.
-
-    Returns
-    -------
-    Subtraction
-        With ``emptied`` 0, which is counted while it is subtracted.
     """
     cell = max(_CELL_PX, -(-max(shape) // _MOST_CELLS))
     side = max(1, -(-max(shape) // _OVERVIEW_PX))
@@ -125,7 +112,7 @@ def survey(
         factor=factor,
         oversubtracted=oversubtracted_share(marker, light, factor),
         left_as_haze=_left_as_haze(light, factor, haze_counts),
-        emptied=0.0,
+        emptied=0.0,  # counted while it is subtracted
         before=before,
         light=coarse,
         side=side,
@@ -153,11 +140,9 @@ def _sum_cells(
 def _left_as_haze(
     background: NDArray[np.float64], factor: float, haze_counts: tuple[float, float]
 ) -> float:
-    """Return the share of a background that stays in a channel because only its own plane lost it.
-
-    A channel that lost more than its background did lost haze of its stain, or what counts as
-    subtracted too much.
-    """
+    """Return the share of a background that stays because only its own plane lost it."""
+    # A channel that lost more than its background lost haze of its stain, or what counts as
+    # subtracted too much.
     of_channel, of_background = haze_counts[0], factor * haze_counts[1]
     positive = background > 0
     mean = float(background[positive].mean()) if positive.any() else 0.0

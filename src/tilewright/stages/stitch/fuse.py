@@ -69,7 +69,8 @@ def stitch(
 ) -> None:
     """Fuse the tiles of one cycle and channel into a mosaic.
 
-    Counts and attributes of the mosaic: see the module.
+    Counts and attributes of the mosaic: see the module. Parameters without a line here are keys of
+    the configuration, see :mod:`tilewright.config.settings`; None is ``auto``.
 
     Parameters
     ----------
@@ -85,18 +86,10 @@ def stitch(
         Where to compute; its ``workers`` threads fuse chunks.
     voxel_um : tuple of float
         (z, y, x) size of a voxel in µm.
-    chunk_px : int
-        Side of the mosaic's chunks.
-    feather_px : float or None
-        Width of the blending ramps; None takes the median overlap of neighbours.
     saturation_counts : float, optional
-        Raw counts from which a pixel is saturated; None is the largest of the pixel type.
-    repair_pixels : bool
-        Replace camera pixels that stand out in at least half of the tiles by their neighbours.
+        As the illumination has it; None is the largest of the pixel type.
     distortion : Distortion, optional
         Lens distortion with which the positions were made.
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
 
     Raises
     ------
@@ -158,10 +151,8 @@ def _plan(
 
 
 def _least_saturated(illumination: Illumination, ceiling: float) -> int:
-    """Return the least counts that raw pixels at the camera's ceiling are corrected to.
-
-    Of all but one in a thousand: a flat-field from a file may have pixels of its own.
-    """
+    """Return the least counts that raw pixels at the camera's ceiling are corrected to."""
+    # Of all but one in a thousand: a flat-field from a file may have pixels of its own.
     light = (ceiling - illumination.dark) / illumination.flat
     return math.floor(float(np.percentile(light, 0.1)) + illumination.pedestal)
 

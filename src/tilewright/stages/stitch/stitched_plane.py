@@ -38,6 +38,9 @@ def stitched_plane(
 ) -> None:
     """Store a plane as the in-focus plane of its cycle and channel, its counts as they are.
 
+    Parameters without a line here are keys of the configuration, see
+    :mod:`tilewright.config.settings`; None is ``auto``.
+
     Parameters
     ----------
     plane : StitchedPlane
@@ -46,13 +49,6 @@ def stitched_plane(
         Folder of the mosaic; appears when it is whole.
     voxel_um : tuple of float
         (z, y, x) size of a voxel in µm.
-    chunk_px : int
-        Side of the output's chunks.
-    saturation_counts : float, optional
-        Counts from which a pixel is saturated; None is where the histogram piles up, or else the
-        largest of the pixel type.
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
 
     Raises
     ------
@@ -74,14 +70,18 @@ def stitched_plane(
     ):
         histogram, equal = _copy(source, writer, plane.shape, chunk_px)
         ceiling = saturation_counts or _ceiling(histogram, plane.dtype)
-        writer.attributes |= {
-            "pedestal_counts": 0,
-            "method": "stitched",
-            "unseen_px": int(histogram[0]),
-            "saturation_counts": ceiling,
-            "saturated_px": int(histogram[int(np.ceil(ceiling)) :].sum()),
-            "equal_neighbours": round(float(np.median(equal)), 4) if equal else None,
-        }
+        writer.attributes |= _attributes(histogram, equal, ceiling)
+
+
+def _attributes(histogram: NDArray[np.int64], equal: list[float], ceiling: float) -> dict[str, Any]:
+    return {
+        "pedestal_counts": 0,
+        "method": "stitched",
+        "unseen_px": int(histogram[0]),
+        "saturation_counts": ceiling,
+        "saturated_px": int(histogram[int(np.ceil(ceiling)) :].sum()),
+        "equal_neighbours": round(float(np.median(equal)), 4) if equal else None,
+    }
 
 
 def _copy(

@@ -77,9 +77,7 @@ def layout_problem(
     if rows * cols != len(tiles.row) or rows * cols < _LEAST_TILES:
         return ""
     whole = rows * cols <= _SIDE**2
-    index = np.flatnonzero(whole | (_middle(tiles.row, rows) & _middle(tiles.col, cols)))
-    # By number, as the microscope took them; in part of a grid numbers define no layout.
-    index = index[np.argsort(tiles.number[index], kind="stable")] if whole else index
+    index = _compared_tiles(tiles, rows, cols, whole=whole)
     row, col = (place[index] - place[index].min() for place in (tiles.row, tiles.col))
     shape = int(row.max()) + 1, int(col.max()) + 1
     images = np.stack([reduce_tile(tiles.read(int(t), tiles.shape[0] // 2)) for t in index])
@@ -94,6 +92,10 @@ def layout_problem(
     shared = measure_overlap(backend, images, row, col, clipped) if numbered or spaced else None
     if other or shared is None or abs(shared - overlap) <= searched:
         return other
+    return _other_overlap(shared, overlap)
+
+
+def _other_overlap(shared: float, overlap: float) -> str:
     return (
         f"the borders of the tiles show an overlap of {shared:.3f}, not of {overlap:.3f}; set "
         f"acquisition.overlap: {shared:.3f} (or the column overlap of the samples table)"
@@ -117,6 +119,13 @@ def _other_layout(best: LayoutScore, mine: LayoutScore, *, numbered: bool, whole
     return sentence.format(f"the order {best.name}", "where they are placed") + (
         "; check the positions in the files, or rows and columns in acquisition.pattern"
     )
+
+
+def _compared_tiles(tiles: Tiles, rows: int, cols: int, *, whole: bool) -> NDArray[np.int64]:
+    """Return the numbers of all tiles of a grid, or of those in its middle."""
+    index = np.flatnonzero(whole | (_middle(tiles.row, rows) & _middle(tiles.col, cols)))
+    # By number, as the microscope took them; in part of a grid numbers define no layout.
+    return index[np.argsort(tiles.number[index], kind="stable")] if whole else index
 
 
 def _middle(place: NDArray[np.int64], count: int) -> NDArray[np.bool_]:

@@ -46,7 +46,7 @@ from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_str
 from tilewright.kernels.tile_positions.position_solve import Solution, solve_positions
 from tilewright.stages.tile_source import TileSource
 
-#: Strips of more bytes are kept on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
+#: Strips of more bytes lie on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
 #: slide of 50,000 px squared 5 GB.
 _IN_MEMORY_B = 256 << 20
 _OOM_HINT = OomHint("tile_positions", "the strips that its filter and hot pixels come from")
@@ -54,20 +54,14 @@ _OOM_HINT = OomHint("tile_positions", "the strips that its filter and hot pixels
 
 @dataclass(frozen=True)
 class LocatedTiles:
-    """Positions, edges, and the filter and distortion behind them.
-
-    Attributes
-    ----------
-    sigma_px : float
-        Width of the LoG used.
-    distortion : DistortionFit or None
-        Lens distortion by the overlaps; None where they do not show it, or it is not estimated.
-    """
+    """Positions, edges, and the filter and distortion behind them."""
 
     positions: Positions
     edges: Edges
     sigma_px: float
+    """Width of the LoG used."""
     distortion: DistortionFit | None = None
+    """Lens distortion by the overlaps; None where they do not show it, or it is not estimated."""
 
     @property
     def yx_px(self) -> NDArray[np.float64]:
@@ -89,7 +83,9 @@ def locate(
 ) -> LocatedTiles:
     """Find the positions of tiles from their overlaps.
 
-    Each tile is read once and only its overlap strips are kept, of many tiles on the disk.
+    Each tile is read once and only its overlap strips are stored, of many tiles on the disk.
+    Parameters without a line here are keys of the configuration, see
+    :mod:`tilewright.config.settings`; None is ``auto``.
 
     Parameters
     ----------
@@ -98,14 +94,6 @@ def locate(
     illumination : Illumination, optional
         Flat-field and dark-field; where absent, strips are divided by their own smoothed mean,
         which leaves errors four times larger.
-    max_shift_px : float, optional
-        Stage tolerance; by default 3 % of a tile, at least 8 px.
-    sigma_px : float, optional
-        Width of the Laplacian of Gaussian; z_planes from the data by default.
-    planes : int
-        Evenly spaced z-planes averaged before correlation.
-    distortion : {"auto", "none"}
-        Whether lens distortion is estimated, and corrected where held-out overlaps confirm it.
     scratch : Path, optional
         Folder for more strips than 256 MB; without one memory holds all.
 
@@ -174,10 +162,7 @@ class _Solver:
         solution = solve_positions(
             tiles.nominal_px,
             tiles.row,
-            overlaps.pairs,
-            overlaps.displacement_px,
-            overlaps.sigma_px,
-            overlaps.false_match_probability,
+            overlaps,
             tolerance or self.max_shift_px or 0.03 * min(tiles.shape[1:]),
         )
         return overlaps, solution

@@ -100,9 +100,9 @@ def _metadata(root: ElementTree.Element, channels: int) -> OmeImage:
     }
     x_um, y_um, z_um = (round((metres.get(axis) or 0) * _M_TO_UM, 9) or None for axis in "XYZ")
     elements = root.findall(".//Information/Image/Dimensions/Channels/Channel")
-    described = [_channel(element) for element in elements[:channels]]
+    first_channels = [_channel(element) for element in elements[:channels]]
     return OmeImage(
-        described + [OmeChannel()] * (channels - len(described)),
+        first_channels + [OmeChannel()] * (channels - len(first_channels)),
         position_in_px=True,
         pixel_um=x_um,
         pixel_y_um=y_um,

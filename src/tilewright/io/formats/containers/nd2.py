@@ -61,8 +61,8 @@ class Nd2:
     def _image(
         self, planes: list[OmePlane], at_um: tuple[float, ...] | None, step_um: float | None
     ) -> OmeImage:
-        described = list(self._file.metadata.channels or [])
-        first = described[0] if described else None
+        channels = list(self._file.metadata.channels or [])
+        first = channels[0] if channels else None
         volume, lens = (first.volume, first.microscope) if first else (None, None)
         matrix = np.reshape((volume and volume.cameraTransformationMatrix) or (1, 0, 0, 1), (2, 2))
         x_um, y_um = np.linalg.solve(matrix, at_um) if at_um else (None, None)
@@ -70,7 +70,7 @@ class Nd2:
         return OmeImage(
             [
                 OmeChannel(item.channel.name, item.channel.emissionLambdaNm or None)
-                for item in described
+                for item in channels
             ]
             or [OmeChannel()] * self._channels,
             planes,
