@@ -26,7 +26,7 @@ from tests.support.illumination_truth import (
     vignette,
 )
 from tilewright.kernels.backend import cpu_backend
-from tilewright.report.metric_table import METRICS
+from tilewright.quality.metrics import METRICS
 
 SIZE = 256
 Field = NDArray[np.float64]
@@ -76,7 +76,7 @@ def verdict(numbers: dict[str, Any]) -> str:
     for name in ("heldout_log_ratio", "flat_error"):
         if name in METRICS:
             value = numbers.get(name)
-            told.append("warn" if value is None else METRICS[name].threshold.judge(value))
+            told.append("warn" if value is None else METRICS[name].threshold.verdict(value))
     return max(told, key=["pass", "warn", "fail"].index)
 
 

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.transform import read_transform
-from tilewright.report.figures import COLOURS, display_range, overlay
-from tilewright.report.quality.places import moved_thumbnail
+from tilewright.quality.figures import display_range, overlay
+from tilewright.quality.sampling import moved_thumbnail
+from tilewright.report.pictures import COLOURS
 
 FOLDER = Path(__file__).parent / "images/demo"
 REPOSITORY = Path(__file__).parent.parent

@@ -24,7 +24,7 @@ from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
-from tilewright.report.metric_table import METRICS, Metric, remedy
+from tilewright.quality.metrics import METRICS, Metric, remedy
 
 REPOSITORY = Path(__file__).parent.parent
 

@@ -26,10 +26,10 @@ from tests.support.quality import damages, faults
 from tests.support.quality.workbench import CYCLES, Bench, make_bench
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.io.results.transform import read_transform
-from tilewright.report.figures import display_range, overlay
-from tilewright.report.metric_table import METRICS
-from tilewright.report.quality.places import moved_thumbnail
-from tilewright.report.verdict import Item
+from tilewright.quality.figures import display_range, overlay
+from tilewright.quality.metrics import METRICS
+from tilewright.quality.results import QcResult
+from tilewright.quality.sampling import moved_thumbnail
 
 FOLDER = Path(__file__).parent / "images/reasons"
 #: Width of either half of a picture, and what separates both.
@@ -210,7 +210,7 @@ def pair(bad: Array, good: Array, below: bool, own_levels: bool) -> PIL.Image.Im
     return whole
 
 
-def worst_item(bench: Bench, asked: faults.Asked, metric: str) -> Item:
+def worst_item(bench: Bench, asked: faults.Asked, metric: str) -> QcResult:
     """Return the worst item on a number."""
     items = [i for stage, cycle, channels in asked for i in bench.quality(stage, cycle, channels)]
     mine = [i for i in items if i.metric == metric and i.verdict != "pass"]

@@ -10,7 +10,7 @@ from tests.support.microscope_files import UNTOLD, WRITERS
 from tests.support.quality.damages import DAMAGES, MISSED, WARNS
 from tilewright.config.settings import Convention
 from tilewright.io.formats.containers import FORMATS as CONTAINERS
-from tilewright.report.metric_table import METRICS
+from tilewright.quality.metrics import METRICS
 
 #: What the files of each convention look like.
 FILES = {

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.report.judge import judge_stage
+from tilewright.quality.evaluate import evaluate_stage
 from tilewright.runtime.job import job_context
 
 params, output = snakemake.params, snakemake.output
@@ -10,7 +10,7 @@ params, output = snakemake.params, snakemake.output
 with job_context(snakemake.log, snakemake.threads):
     for stage in params.stages:
         view = output.get(f"{stage}_npz")
-        judge_stage(
+        evaluate_stage(
             stage,
             dict(snakemake.input.items()),
             Path(output[f"{stage}_json"]),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.report.page.html import write_report
+from tilewright.report.page.html import ReportInputs, write_report
 from tilewright.runtime.job import job_context
 from tilewright.runtime.versions import software_versions
 
@@ -11,13 +11,11 @@ params = snakemake.params
 shown = [(name, c["cycle"], c["channel"]) for name in params.samples for c in params.channels]
 
 with job_context(snakemake.log, snakemake.threads):
-    write_report(
-        [Path(path) for path in snakemake.input.numbers],
-        [Path(path) for path in snakemake.input.pictures],
-        dict(zip(params.samples, map(Path, snakemake.input.images), strict=True)),
-        params.channels,
-        Path(snakemake.output.html),
-        title="tilewright report",
+    inputs = ReportInputs(
+        quality_paths=[Path(path) for path in snakemake.input.numbers],
+        picture_paths=[Path(path) for path in snakemake.input.pictures],
+        images=dict(zip(params.samples, map(Path, snakemake.input.images), strict=True)),
+        channels=params.channels,
         reference_cycle=params.reference_cycle,
         reference_channel=params.reference_channel,
         software=software_versions(),
@@ -28,3 +26,4 @@ with job_context(snakemake.log, snakemake.threads):
         waiting=params.waiting,
         planes=dict(zip(shown, map(Path, snakemake.input.planes), strict=True)),
     )
+    write_report(inputs, Path(snakemake.output.html))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.report.page.summary import write_summary
+from tilewright.quality.summary import write_summary
 from tilewright.runtime.job import job_context
 
 with job_context(snakemake.log, snakemake.threads):

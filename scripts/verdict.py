@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.report.page.summary import stop_on_failure, write_trusted_markers
+from tilewright.quality.summary import stop_on_failure, write_trusted_markers
 from tilewright.runtime.job import job_context
 
 with job_context(snakemake.log, snakemake.threads):

@@ -50,7 +50,7 @@ SLOW = (
     "tests/phantom/",
     "tests/scheduler_plugin/",
     "tests/devices/leases/",
-    "tests/report/quality/",
+    "tests/quality/",
 )
 
 

@@ -19,7 +19,7 @@ from snakemake_scheduler_plugin_tilewright.placement.site import Site
 from tests.conftest import REPO
 from tilewright import cli
 from tilewright.config.settings import Convention
-from tilewright.report.metric_table import METRICS
+from tilewright.quality.metrics import METRICS
 
 PAGES = sorted((REPO / "docs").glob("*.md"))
 TEXTS = [*PAGES, *(REPO / page for page in hooks.PAGES if page != "CHANGELOG.md")]

@@ -46,12 +46,12 @@ def test_no_file_imports_one_that_imports_it() -> None:
     ("module", "left_out"),
     [
         # in every Snakemake of a job
-        ("tilewright.config.checks", "numpy tilewright.report"),
+        ("tilewright.config.checks", "numpy tilewright.quality tilewright.report"),
         ("tilewright.io.inputs.manifest", "numpy tifffile pandas zarr"),
         ("tilewright.io.results.distortion", "scipy"),
         ("tilewright.stages.stitch.fuse", "scipy.spatial"),
         ("tilewright.stages.edf.plane", "matplotlib"),
-        ("tilewright.report.judge", "scipy"),
+        ("tilewright.quality.evaluate", "scipy"),
     ],
 )
 def test_a_job_does_not_load_what_it_does_not_use(module: str, left_out: str) -> None:

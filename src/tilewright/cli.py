@@ -1,4 +1,4 @@
-"""The command line: the list of commands, longer ones in a module of ``commands`` each."""
+"""The command line; ``tilewright-placement`` has the commands for jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from typing import Annotated
 
 import typer
 
-from snakemake_scheduler_plugin_tilewright import cli as placement
-
 app = typer.Typer(
     help="From raw multiplexed-microscopy tiles to a registered, quality-checked image.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-@app.callback()
-def main() -> None:
-    """Run one of the commands below; the image work itself is done by Snakemake."""
 
 
 @app.command()
@@ -37,10 +30,6 @@ def init(
     except (OSError, ValueError) as error:
         raise SystemExit(f"tilewright init: {printable(error)}") from None
     typer.echo(result.summary())
-
-
-for command in (placement.accounts, placement.stale, placement.run_report):
-    app.command()(command)
 
 
 @app.command()
@@ -62,25 +51,14 @@ def doctor(
 @app.command()
 def devices(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every 2 s.")] = False,
     clear: Annotated[
         str | None, typer.Option(help="End the quarantine of the device with this UUID.")
     ] = None,
 ) -> None:
-    """Show this machine's GPUs: memory, who holds them, and which get no jobs."""
+    """Show this machine's GPUs: memory, leases, and which get no jobs."""
     from tilewright.commands.devices import show_devices
 
-    show_devices(json=json, watch=watch, clear=clear)
-
-
-@app.command()
-def status(
-    results: Annotated[Path, typer.Argument(help="Results folder of a run.")] = Path("results"),
-) -> None:
-    """Show the progress of a run, and what failed."""
-    from snakemake_scheduler_plugin_tilewright.commands.status import show_status
-
-    show_status(results)
+    show_devices(json=json, clear=clear)
 
 
 @app.command()

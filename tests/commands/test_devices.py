@@ -1,12 +1,9 @@
-"""``tilewright devices``: the table, JSON, ``--watch`` and ``--clear``."""
+"""``tilewright devices``: the table, JSON and ``--clear``."""
 
 from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from io import StringIO
@@ -20,7 +17,7 @@ from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.cli import app
 from tilewright.commands.devices import DevicesView, print_view
 from tilewright.devices.device_lease import Request
-from tilewright.devices.health import note_failure, quarantined
+from tilewright.devices.health import quarantined, record_failure
 from tilewright.devices.lease_folder import lease_root
 from tilewright.devices.leases import Holder, lease
 
@@ -38,7 +35,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     made = FakeMachine(tmp_path / "nvml.json", [card, divided, worst])
     made.install(monkeypatch)
     monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "leases"))
-    note_failure(lease_root(), uuid(4), "deconvolve tonsil 1", "hardware", FALLEN)
+    record_failure(lease_root(), uuid(4), "deconvolve tonsil 1", "hardware", FALLEN)
     return made
 
 
@@ -159,7 +156,7 @@ def test_clear(machine: FakeMachine, name: str) -> None:
     [
         ("GPU-9", "there is no device 'GPU-9' here; tilewright devices lists them"),
         ("", "there is no device '' here; tilewright devices lists them"),
-        ("GPU-", f"'GPU-' is more than one: {uuid(1)}, {uuid(4)}; give more"),
+        ("GPU-", f"'GPU-' is more than one device: {uuid(1)}, {uuid(4)}; give more characters"),
     ],
 )
 def test_clear_what_is_not_there(machine: FakeMachine, name: str, said: str) -> None:
@@ -170,7 +167,7 @@ def test_clear_what_is_not_there(machine: FakeMachine, name: str, said: str) -> 
 def test_clear_a_device_that_is_gone_or_hidden(machine: FakeMachine) -> None:
     machine.devices[2].errors = {"*": 15}
     assert "may be used again" in called(machine, "--clear", "GPU-00000004")[1]
-    note_failure(lease_root(), uuid(3, "MIG"), "x", "sticky", "illegal")
+    record_failure(lease_root(), uuid(3, "MIG"), "x", "sticky", "illegal")
     said = called(machine, "--clear", "MIG-00000003", CUDA_VISIBLE_DEVICES="0")[1]
     assert "1 failure cleared" in said
     assert called(machine, "--clear", "GPU-00000004")[0] == 1
@@ -181,25 +178,3 @@ def test_a_broken_file_of_failures_is_one_sentence(machine: FakeMachine) -> None
     code, text = called(machine)
     assert code == 1
     assert re.fullmatch(r"tilewright devices: .*health\.json cannot be read .*\n", text)
-
-
-def test_watch_looks_again_until_it_is_interrupted(machine: FakeMachine) -> None:
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "tilewright.cli", "devices", "--watch", "--json"],
-        env=machine.environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # tests in the background of a shell would hand on that SIGINT is ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    try:
-        assert watching.stdout
-        looks = (json.loads(line)["devices"][0]["used_b"] for line in watching.stdout)
-        assert next(looks) == 3 * GB
-        machine.devices[0].used_b = 8 * GB
-        machine.write()
-        assert next(used_b for used_b in looks if used_b != 3 * GB) == 8 * GB
-        watching.send_signal(signal.SIGINT)
-        _, errors = watching.communicate(timeout=300)
-    finally:
-        watching.kill()
-        watching.communicate()
-    assert (watching.returncode, errors) == (0, "")

@@ -1,4 +1,4 @@
-"""``tilewright stale`` on recorded queues, and without Slurm."""
+"""``tilewright-placement stale`` on recorded queues, and without Slurm."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal
 import pytest
 from typer.testing import CliRunner
 
+from snakemake_scheduler_plugin_tilewright.cli import app
 from snakemake_scheduler_plugin_tilewright.commands.stale import stale
 from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.stale import before_run
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.support.recorded import HERE, OTHERS, cluster_with
-from tilewright.cli import app
 
 
 @pytest.mark.parametrize(("choice", "left"), [("list", 1), ("cancel", 0)])

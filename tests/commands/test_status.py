@@ -1,4 +1,4 @@
-"""What ``tilewright status`` says of runs that go on, ended, and were killed."""
+"""What ``tilewright-placement status`` says of runs that go on, ended, and were killed."""
 
 from __future__ import annotations
 

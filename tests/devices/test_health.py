@@ -20,9 +20,9 @@ from tilewright.devices.health import (
     Failure,
     classify,
     failed_on,
-    note_failure,
     quarantined,
     quarantines,
+    record_failure,
 )
 from tilewright.errors import LeaseError
 from tilewright.kernels.backend import Backend
@@ -73,9 +73,9 @@ def test_what_is_noted_is_found_and_cleared(
 ) -> None:
     root = tmp_path
     assert quarantined(root) == {}
-    note_failure(root, "A", "x", "hardware", "gone")
-    note_failure(root, "B", "y", "sticky", "illegal")
-    note_failure(root, "B", "z", "sticky", "illegal")
+    record_failure(root, "A", "x", "hardware", "gone")
+    record_failure(root, "B", "y", "sticky", "illegal")
+    record_failure(root, "B", "z", "sticky", "illegal")
     assert set(quarantined(root)) == {"A", "B"}
     assert TTL_S - 60 < quarantined(root)["A"].left_s <= TTL_S
     assert (failed_on(root, "y"), failed_on(root, "q")) == ({"B"}, set())
@@ -95,7 +95,7 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> N
     calls: tuple[Callable[[], Any], ...] = (
         lambda: quarantined(tmp_path),
         lambda: health.clear(tmp_path, "A"),
-        lambda: note_failure(tmp_path, "A", "x", "hardware", "gone"),
+        lambda: record_failure(tmp_path, "A", "x", "hardware", "gone"),
     )
     for call in calls:
         with pytest.raises(LeaseError, match=r"health\.json cannot be read .*; delete it"):
@@ -108,16 +108,16 @@ def test_what_cannot_be_noted_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError("no space")
 
     monkeypatch.setattr(health, "write_text_atomic", full)
-    with pytest.raises(LeaseError, match=r"failures cannot be noted in .* \(no space\)"):
-        note_failure(tmp_path, "A", "x", "hardware", "gone")
+    with pytest.raises(LeaseError, match=r"failures cannot be recorded in .* \(no space\)"):
+        record_failure(tmp_path, "A", "x", "hardware", "gone")
 
 
 NOTE = """
 import sys
 from pathlib import Path
-from tilewright.devices.health import note_failure
+from tilewright.devices.health import record_failure
 for turn in range(int(sys.argv[3])):
-    note_failure(Path(sys.argv[1]), "A", f"{sys.argv[2]}-{turn}", "sticky", "illegal")
+    record_failure(Path(sys.argv[1]), "A", f"{sys.argv[2]}-{turn}", "sticky", "illegal")
 """
 
 

@@ -10,12 +10,12 @@ import pytest
 from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from tilewright.errors import ConfigError
 from tilewright.follow.verdicts import Notice, Notifier
-from tilewright.report.verdict import Item, Subject, resolve_thresholds
+from tilewright.quality.results import QcContext, QcResult, resolve_thresholds
 
 
-def judged(value: float, cycle: int = 2, channel: str = "1") -> Item:
-    subject = Subject("tonsil", cycle, "stitch", resolve_thresholds({}), channel, "DAPI")
-    return subject.judge("saturated", value)
+def judged(value: float, cycle: int = 2, channel: str = "1") -> QcResult:
+    context = QcContext("tonsil", cycle, "stitch", resolve_thresholds({}), channel, "DAPI")
+    return context.evaluate("saturated", value)
 
 
 def test_a_verdict_is_told_once(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_runs import AT_NIGHT, dump, foreign, rule_of
+from tests.support.cluster_runs import AT_NIGHT, PLACEMENT, dump, foreign, rule_of
 from tests.support.slurm_cluster import Cluster, wait_for
 
 pytestmark = pytest.mark.slurm
@@ -51,7 +50,7 @@ def test_a_workflow_that_never_heard_of_placement(
     assert sum(event["event"] == "done" for event in run.events) == 3 * samples + 1
     assert f"placement: {3 * samples + 1} jobs done" in run.log
     ledger, report = next(tmp_path.rglob("ledger.jsonl")), tmp_path / "run.html"
-    quiet_slurm.run([sys.executable, "-m", "tilewright.cli", "run-report", ledger, "-o", report])
+    quiet_slurm.run([*PLACEMENT, "run-report", ledger, "-o", report])
     assert "Where it ran" in report.read_text()
 
 

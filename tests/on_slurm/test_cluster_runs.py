@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPO
-from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.cluster_runs import PLACEMENT, ClusterRun, dump
 from tests.support.runs import TINY, Run, digests, make_run
 from tests.support.slurm_cluster import Cluster, wait_for
 from tilewright.init.write import SNAKEFILE
@@ -22,9 +21,9 @@ _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
 
 
 def independent(slurm: Cluster) -> tuple[dict[str, Any], list[tuple[str, str, int]]]:
-    """What ``tilewright accounts`` says, and account, kind and slots of each pool on its own."""
+    """What ``accounts`` says, and account, kind and slots of each pool on its own."""
     done = slurm.run(
-        [sys.executable, "-m", "tilewright.cli", "accounts", "--json", "--user", "kuser",
+        [*PLACEMENT, "accounts", "--json", "--user", "kuser",
          "--site", REPO / "profiles/hipergator/site.yaml"],
         env={"XDG_CACHE_HOME": str(slurm.scratch / "cache")},
     )  # fmt: skip

@@ -25,6 +25,8 @@ def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
     own = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
+    placement = "snakemake_scheduler_plugin_tilewright"
+
     def tilewright(*args: str, of: str = "tilewright") -> subprocess.CompletedProcess[str]:
         site = ["--site", "site.yaml"] if args[0] != "stale" else []
         return subprocess.run(
@@ -34,7 +36,7 @@ def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
         )  # fmt: skip
 
     command = ("plan", "-s", str(REPO / "workflow/Snakefile"), "--configfile", "config.yaml")
-    planned = tilewright(*command, "--json", of="snakemake_scheduler_plugin_tilewright")
+    planned = tilewright(*command, "--json", of=placement)
     assert (planned.returncode, planned.stderr) == (0, "")
     rules = json.loads(planned.stdout)["rules"]
     assert sum(rule["remain"] for rule in rules.values()) > 30
@@ -49,14 +51,14 @@ def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
     assert looked.returncode == len(wrong)
     assert checks["slurmctld"] == checks["slurmdbd"] == checks["disk"] == "ok"
 
-    assert tilewright("stale").returncode == 0
+    assert tilewright("stale", of=placement).returncode == 0
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     job = quiet_slurm.sbatch(
         user, "--account=clive", "--mem=100", f"--chdir={tmp_path}",
         "--comment=rule_stitch_wildcards_a", command="sleep 300",
     )  # fmt: skip
-    wait_for(lambda: str(job) in tilewright("stale").stdout, 20)
-    assert tilewright("stale").returncode == 1
+    wait_for(lambda: str(job) in tilewright("stale", of=placement).stdout, 20)
+    assert tilewright("stale", of=placement).returncode == 1
     assert tilewright("doctor").returncode == 1
-    ended = tilewright("stale", "--cancel")
-    assert (ended.returncode, tilewright("stale").returncode) == (0, 0)
+    ended = tilewright("stale", "--cancel", of=placement)
+    assert (ended.returncode, tilewright("stale", of=placement).returncode) == (0, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.on_slurm.labmates import running
-from tests.support.cluster_runs import AT_NIGHT, ClusterRun, dump
+from tests.support.cluster_runs import AT_NIGHT, PLACEMENT, ClusterRun, dump
 from tests.support.site_limits import LIMITS, Limit
 from tests.support.slurm_cluster import Cluster, peak_use, wait_for
 
@@ -41,8 +40,10 @@ def test_odd_names_share_a_node_and_a_limit_above_them(dept: Cluster, tmp_path: 
     run = ClusterRun(dept, folder).prepare(
         jobs=12, seconds="9,10", site={"allowed": list(NAMES), "slowdown": 1.1}
     )
-    said = dept.run([sys.executable, "-m", "tilewright.cli", "accounts", "--json", "--site",
-                     folder / "site.yaml"], env={"XDG_CACHE_HOME": str(folder)})  # fmt: skip
+    said = dept.run(
+        [*PLACEMENT, "accounts", "--json", "--site", folder / "site.yaml"],
+        env={"XDG_CACHE_HOME": str(folder)},
+    )
     pools = json.loads(said.stdout)["pools"]["shared"]
     slots = {pool["account"]: pool["slots"] for pool in pools if pool["kind"] == "gpu"}
     assert slots == dict.fromkeys(NAMES, 2)  # of the node's 8 GPUs

@@ -125,7 +125,7 @@ def test_what_a_lease_writes_is_what_is_read(tmp_path: Path) -> None:
         busy_s=0.0, peak_b=GIB, splits=1, reason="split",
     )  # fmt: skip
     path = Path(Layout(str(tmp_path)).device_evidence)
-    append_json(path, held.evidence("done"))
+    append_json(path, held.usage_record("done"))
     assert path == tmp_path / "placement/devices.jsonl"
     section = device_section(path)
     assert section is not None

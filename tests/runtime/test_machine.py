@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import STANDIN
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.config.settings import RuleResources, Settings
-from tilewright.devices.health import note_failure
+from tilewright.devices.health import record_failure
 from tilewright.devices.inventory import Snapshot
 from tilewright.errors import ConfigError, DeviceError, LeaseError
 from tilewright.runtime.machine import device_kinds, healthy_gpus, pools, usable_gpus
@@ -84,7 +84,7 @@ def test_pools_count_what_is_visible_and_healthy(
     with monkeypatch.context() as three:  # those that share a GPU leave fewer CPUs
         three.setenv("TILEWRIGHT_JOBS_PER_GPU", "3")
         assert pools() == {"gpu": 6, "cpu": max(1, cpus - 12)}
-    note_failure(tmp_path / "leases", uuid(1), "job", "hardware", "fell off the bus")
+    record_failure(tmp_path / "leases", uuid(1), "job", "hardware", "fell off the bus")
     assert pools() == {"gpu": 1, "cpu": max(1, cpus - 2)}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid(1))
     assert (healthy_gpus(), pools()) == (0, {})

@@ -22,6 +22,9 @@ from tests.conftest import REPO
 from tests.support.slurm_cluster import BUSY, Cluster, Job, peak_use, wait_for
 from tests.support.slurm_cluster.settings import ACCOUNTS
 
+#: The program ``tilewright-placement``.
+PLACEMENT = [sys.executable, "-m", "snakemake_scheduler_plugin_tilewright.cli"]
+
 AT_NIGHT = pytest.mark.skipif(
     "TILEWRIGHT_NIGHT" not in os.environ, reason="takes minutes: set TILEWRIGHT_NIGHT=1"
 )
@@ -157,9 +160,12 @@ class ClusterRun:
     def end_stale(self, how: str) -> None:
         """Wait for the jobs of a killed run with ``--wait``, or end them with ``--cancel``."""
         subprocess.run(
-            [sys.executable, "-m", "snakemake_scheduler_plugin_tilewright.cli", "stale", how],
-            cwd=self.folder, env=self.environment(), check=True, timeout=BUSY * 180,
-        )  # fmt: skip
+            [*PLACEMENT, "stale", how],
+            cwd=self.folder,
+            env=self.environment(),
+            check=True,
+            timeout=BUSY * 180,
+        )
 
     @property
     def log(self) -> str:

@@ -14,7 +14,7 @@ _CONTEXT.set_forkserver_preload(
     [
         *("tests.support.runs", "tests.devices.leases.lease_jobs"),
         *("snakemake.cli", "smart_open", "nbformat", "yte", "psutil"),
-        *("tilewright.config.checks", "tilewright.runtime.machine", "tilewright.report.verdict"),
+        *("tilewright.config.checks", "tilewright.runtime.machine", "tilewright.quality.results"),
         "snakemake_scheduler_plugin_tilewright",
     ]
 )

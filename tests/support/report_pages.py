@@ -11,9 +11,9 @@ from typing import Any
 import imagecodecs
 import numpy as np
 
-from tilewright.report.judge import Quality, write_quality
-from tilewright.report.page.html import write_report
-from tilewright.report.verdict import Subject, resolve_thresholds
+from tilewright.quality.evaluate import QcRecord, write_qc
+from tilewright.quality.results import QcContext, resolve_thresholds
+from tilewright.report.page.html import ReportInputs, write_report
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 #: (stage, cycle, metric) to value.
@@ -60,11 +60,13 @@ def make_inputs(
     limits = resolve_thresholds({})
     jsons = []
     for stage, cycle in sorted({key[:2] for key in values}):
-        subject = Subject(sample, cycle, stage, limits)
-        items = [subject.judge(key[2], v) for key, v in values.items() if key[:2] == (stage, cycle)]
+        context = QcContext(sample, cycle, stage, limits)
+        items = [
+            context.evaluate(key[2], v) for key, v in values.items() if key[:2] == (stage, cycle)
+        ]
         jsons.append(folder / f"{sample}_{stage}_{cycle}.json")
-        found = Quality(sample, cycle, stage, tuple(items), {}, f"Picture of {stage}")
-        write_quality(jsons[-1], found)
+        found = QcRecord(sample, cycle, stage, tuple(items), {}, f"Picture of {stage}")
+        write_qc(jsons[-1], found)
         picture = np.full((20, 30, 3), 40 * cycle, np.uint8)
         jsons[-1].with_suffix(".png").write_bytes(imagecodecs.png_encode(picture))
     return jsons, [path.with_suffix(".png") for path in jsons]
@@ -74,9 +76,10 @@ def report(folder: Path, *inputs: tuple[list[Path], list[Path]], **options: Any)
     """Write the report of such inputs, of ``GOOD`` without any, and return its HTML."""
     made = inputs or (make_inputs(folder, GOOD),)
     jsons, pngs = ([path for paths in kind for path in paths] for kind in zip(*made, strict=True))
-    given = {
-        "images": {}, "channels": [], "title": "t", "reference_cycle": 1, "reference_channel": "1",
+    values = {
+        "images": {}, "channels": [], "reference_cycle": 1, "reference_channel": "1",
         "software": {}, "config_text": "", **options,
     }  # fmt: skip
-    write_report(jsons, pngs, output=folder / "report.html", **given)
+    sources = ReportInputs(quality_paths=jsons, picture_paths=pngs, **values)
+    write_report(sources, folder / "report.html")
     return (folder / "report.html").read_text(encoding="utf-8")

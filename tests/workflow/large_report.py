@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tilewright.config.rules import STAGES
 from tilewright.io.results.ome_zarr import create_image, open_image
-from tilewright.report.page.html import write_report
+from tilewright.report.page.html import ReportInputs, write_report
 
 CHANNELS = 4
 NAMES = (
@@ -56,13 +56,11 @@ def write_large_report(results: Path, folder: Path, samples: tuple[str, ...], cy
             pngs.append(jsons[-1].with_suffix(".png"))
             _copy(source, jsons[-1], name, cycle)
     planes = sorted((sample / "edf").glob("*.zarr"))
-    write_report(
-        jsons,
-        pngs,
-        dict.fromkeys(samples, image),
-        table,
-        folder / "large.html",
-        title="tilewright report",
+    inputs = ReportInputs(
+        quality_paths=jsons,
+        picture_paths=pngs,
+        images=dict.fromkeys(samples, image),
+        channels=table,
         reference_cycle=1,
         reference_channel="1",
         software={"tilewright": "0", "numpy": np.__version__},
@@ -73,6 +71,7 @@ def write_large_report(results: Path, folder: Path, samples: tuple[str, ...], cy
             for k, entry in enumerate(table)
         },
     )
+    write_report(inputs, folder / "large.html")
     return folder / "large.html"
 
 

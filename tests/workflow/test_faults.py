@@ -52,7 +52,7 @@ def test_gpu_without_cuda_is_an_error(tmp_path: Path, tiny_raw: Path) -> None:
     run = make_run(tmp_path, tiny_raw, **TINY)
     target = "results/tonsil/tile_positions/cycle1/positions.csv"
     said = refused(run, target, device="gpu")
-    assert "is to run on a GPU, and this machine has none" in said
+    assert "requires a GPU, but no usable GPU was found" in said
     assert not (run.folder / target).exists()
     assert "set it to cpu, gpu or auto" in refused(run, target, "-n", device="cuda")
 

@@ -18,7 +18,7 @@ from tests.conftest import STANDIN
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.support.runs import TINY, Run, digests, make_run
 from tilewright.devices.device_lease import CONTEXT_B
-from tilewright.devices.health import note_failure, quarantined
+from tilewright.devices.health import quarantined, record_failure
 from tilewright.devices.leases import RESERVE_B, leases
 
 TARGET = "stitching"
@@ -115,7 +115,7 @@ def test_a_demanded_gpu_that_is_not_there_ends_the_run_before_any_work(
     run.edit(resources={"stitch": {"device": "gpu"}})
     said = run.snakemake(TARGET, ok=False, env=environment)
     text = said.stdout + said.stderr
-    assert "rule stitch is to run on a GPU, and this machine has none" in text
+    assert "rule stitch requires a GPU, but no usable GPU was found" in text
     assert "NVML lists no GPU" in text
     assert "Traceback" not in text
     assert not run.sample.exists() or not list(run.sample.glob("*/*.zarr"))
@@ -185,7 +185,7 @@ def test_another_try_goes_to_another_device_and_no_job_to_a_quarantined_one(
     sticky = "raise backend.xp.cuda.runtime.CUDARuntimeError('cudaErrorIllegalAddress: broken')"
     tried = [ended(tmp_path, environment, does) for does in (sticky, "")]
     assert [(code, line["uuid"]) for code, _, line in tried] == [(1, uuid(1)), (0, uuid(2))]
-    note_failure(tmp_path / "leases", uuid(2), "another", "hardware", "it fell off the bus")
+    record_failure(tmp_path / "leases", uuid(2), "another", "hardware", "it fell off the bus")
     assert ended(tmp_path, environment, name="b")[2]["uuid"] == uuid(1)
 
 
@@ -202,7 +202,7 @@ ECC = "raise DeviceError('cudaErrorECCUncorrectable')"
         ),
         ("", "raise ValueError('ECC')", "ValueError: ECC\n", False),
         ("", "raise backend.xp.cuda.memory.OutOfMemoryError(3, 2, 1)", "OutOfMemoryError", False),
-        ("", BREAKS + ECC, f"the failure of device {uuid(1)} is not noted", None),
+        ("", BREAKS + ECC, f"the failure of device {uuid(1)} is not recorded", None),
     ],
     ids=["computes wrongly", "error of the job", "out of memory", "cannot be noted"],
 )  # fmt: skip

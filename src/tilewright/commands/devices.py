@@ -1,8 +1,7 @@
-"""``tilewright devices``: this machine's GPUs, who holds them, and which get no jobs."""
+"""``tilewright devices``: this machine's GPUs, their leases and quarantines."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import Counter
@@ -25,16 +24,14 @@ from tilewright.devices.leases import Holder, leases
 from tilewright.errors import ConfigError, LeaseError
 from tilewright.runtime.machine import NO_CUPY
 
-#: Seconds between two looks of ``--watch``.
-EVERY_S = 2.0
 _GB = 1e9
-#: Characters of a UUID that tell devices apart for people.
+#: Characters of a UUID that are shown.
 _SHORT = len("GPU-8932f937")
 
 
 @dataclass(frozen=True, slots=True)
 class DevicesView:
-    """Everything that is shown: the devices, who holds them, and those that get no jobs."""
+    """The devices, their leases, and their quarantines."""
 
     machine: Snapshot
     leases: list[Holder]
@@ -43,37 +40,29 @@ class DevicesView:
 
     @classmethod
     def now(cls, root: Path) -> DevicesView:
-        """Look at this machine; ``root`` is the folder of leases and failures."""
+        """Return the state of this machine; ``root`` is the folder of leases and failures."""
         return cls(snapshot(), leases(root), quarantined(root), find_spec("cupy") is not None)
 
 
-def show_devices(*, json: bool, watch: bool, clear: str | None) -> None:
-    """Look at the devices and print them, again and again with ``watch``, or clear one."""
-    console = Console()
+def show_devices(*, json: bool, clear: str | None) -> None:
+    """Print the devices, or end the quarantine of one."""
     try:
         root = lease_root()
         if clear is not None:
             typer.echo(clear_device(root, clear))
             return
-        with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                view = DevicesView.now(root)
-                if json:
-                    seen = asdict(view)
-                    typer.echo(dumps(seen.pop("machine") | seen, indent=None if watch else 2))
-                else:
-                    if watch:
-                        console.clear()
-                    print_view(view, console)
-                if not watch:
-                    return
-                time.sleep(EVERY_S)
+        view = DevicesView.now(root)
     except (ConfigError, LeaseError) as error:
         raise SystemExit(f"tilewright devices: {error}") from None
+    if json:
+        content = asdict(view)
+        typer.echo(dumps(content.pop("machine") | content, indent=2))
+    else:
+        print_view(view, Console())
 
 
 def clear_device(root: Path, prefix: str) -> str:
-    """End the quarantine of a device; return what was done.
+    """End the quarantine of a device; return a message.
 
     Parameters
     ----------
@@ -89,19 +78,20 @@ def clear_device(root: Path, prefix: str) -> str:
     """
     machine = snapshot(os.environ)
     known = {*quarantined(root), *machine.hidden, *(device.uuid for device in machine.devices)}
-    found = known & {prefix} or {uuid for uuid in known if prefix and uuid.startswith(prefix)}
-    if not found:
+    matches = known & {prefix} or {uuid for uuid in known if prefix and uuid.startswith(prefix)}
+    if not matches:
         raise ConfigError(f"there is no device '{prefix}' here; tilewright devices lists them")
-    if len(found) > 1:
-        raise ConfigError(f"'{prefix}' is more than one: {', '.join(sorted(found))}; give more")
-    uuid = found.pop()
+    if len(matches) > 1:
+        names = ", ".join(sorted(matches))
+        raise ConfigError(f"'{prefix}' is more than one device: {names}; give more characters")
+    uuid = matches.pop()
     if cleared := clear(root, uuid):
         return f"{uuid} may be used again: {count(cleared, 'failure')} cleared"
     return f"{uuid}: no failure counts against it"
 
 
 def print_view(view: DevicesView, console: Console) -> None:
-    """Print devices, who holds them, what is quarantined, and what is amiss."""
+    """Print devices, leases, quarantines and problems."""
     machine, number = view.machine, Counter(holder.uuid for holder in view.leases)
     if not machine.devices:
         console.print("no GPU can be used here")
@@ -118,13 +108,14 @@ def print_view(view: DevicesView, console: Console) -> None:
         console.print(table)
     if view.leases:
         table = _table("job", "device", "GB", "since", "process")
-        for held in view.leases:
-            since = span_text(max(0.0, time.time() - held.since_s))
-            size = f"{held.granted_b / _GB:.1f}"
-            table.add_row(Text(held.job), held.uuid[:_SHORT], size, since, str(held.pid))
+        for holder in view.leases:
+            since = span_text(max(0.0, time.time() - holder.since_s))
+            size = f"{holder.granted_b / _GB:.1f}"
+            table.add_row(Text(holder.job), holder.uuid[:_SHORT], size, since, str(holder.pid))
         console.print("", table)
-    for uuid, found in view.quarantined.items():
-        line = f"\n{uuid} gets no jobs for {span_text(found.left_s)}: {found.reason}"
+    for uuid, quarantine in view.quarantined.items():
+        span = span_text(quarantine.left_s)
+        line = f"\n{uuid} gets no jobs for {span}: {quarantine.reason}"
         fix = f"\n→ tilewright devices --clear {uuid[:_SHORT]}"
         console.print(Text.assemble((line, "red"), (fix, "italic")))
     console.print(f"\nCuPy is {'installed' if view.cupy else NO_CUPY}", markup=False)

@@ -299,12 +299,9 @@ def check_thresholds(experiment: Experiment) -> None:
     ConfigError
         A metric is unknown, or its limits contradict each other.
     """
-    from tilewright.report.verdict import resolve_thresholds  # not imported by jobs
+    from tilewright.quality.results import resolve_thresholds  # not imported by jobs
 
-    try:
-        resolve_thresholds(experiment.thresholds())
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    resolve_thresholds(experiment.thresholds())
 
 
 def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], DataSize]:

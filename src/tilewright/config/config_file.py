@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -30,33 +29,24 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, refusing duplicate keys."""
-    keys = [key for key, _ in pairs]
-    duplicate = next((key for key in keys if keys.count(key) > 1), None)
-    if duplicate is not None:
-        raise ConfigError(f"duplicate key '{duplicate}'; remove one")
-    return dict(pairs)
-
-
-def _parse(text: str) -> Any:
-    """Read JSON, whose tabs YAML refuses, or YAML, in the order in which Snakemake does."""
-    try:
-        return json.loads(text, object_pairs_hook=_unique)
-    except json.JSONDecodeError:
-        return yaml.load(text, _StrictLoader)
-
-
 def read_config(configfile: Path) -> dict[str, Any]:
-    """Return the keys of a config file.
+    r"""Return the keys of a config file.
 
     Raises
     ------
     ConfigError
         The file cannot be read, is not YAML, has no keys or a duplicate one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "config.yaml")
+    >>> _ = path.write_text("samples: samples.tsv\nmarkers: markers.csv\n")
+    >>> read_config(path)
+    {'samples': 'samples.tsv', 'markers': 'markers.csv'}
     """
     try:
-        config = _parse(configfile.read_text(encoding="utf-8"))
+        config = yaml.load(configfile.read_text(encoding="utf-8"), _StrictLoader)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"{configfile} cannot be read: {reason}") from None

@@ -170,7 +170,7 @@ def _small(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 @dataclass(frozen=True)
 class Stage:
-    """Quality control of a rule's results, by module ``report.quality.<name>``.
+    """Quality control of a rule's results, by module ``quality.stages.<name>``.
 
     Attributes
     ----------

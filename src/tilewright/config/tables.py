@@ -239,12 +239,24 @@ def _number(row: dict[str, str], column: str) -> float | None:
 
 
 def read_markers(path: Path) -> tuple[Channel, ...]:
-    """Return the channels in a markers table, ordered by cycle.
+    r"""Return the channels in a markers table, ordered by cycle.
 
     Raises
     ------
     ConfigError
         The table is missing, or one of its rows is wrong; the message names the row.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "markers.csv")
+    >>> _ = path.write_text("cycle,channel,marker\n1,1,DAPI\n1,2,CD3\n")
+    >>> [channel.marker for channel in read_markers(path)]
+    ['DAPI', 'CD3']
+    >>> _ = path.write_text("cycle,channel,marker\n1,1,DAPI\n1,2,DAPI\n")
+    >>> read_markers(path)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tilewright.errors.ConfigError: ... duplicate marker 'DAPI' (rows 2 and 3); rename one
     """
     rows = _rows(path, "markers", ",", _MARKER_COLUMNS, 3)
     channels, *_ = collect_errors(
@@ -280,7 +292,7 @@ def _channel(row: dict[str, str]) -> Channel:
 
 
 def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
-    """Return the samples in a samples table, each with its own acquisition.
+    r"""Return the samples in a samples table, each with its own acquisition.
 
     Parameters
     ----------
@@ -293,6 +305,16 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
     ------
     ConfigError
         The table is missing, or one of its rows is wrong; the message names the row.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "samples.tsv")
+    >>> _ = path.write_text(f"sample\traw_dir\toverlap\ntonsil\t{path.parent}\t0.2\n")
+    >>> keys = {"convention": "codex", "overlap": 0.1, "pixel_um": 0.377, "reference_channel": "1"}
+    >>> acquisition = Acquisition.model_validate(keys)
+    >>> read_samples(path, acquisition)["tonsil"].acquisition.overlap
+    0.2
     """
 
     def read(row: dict[str, str]) -> Sample:

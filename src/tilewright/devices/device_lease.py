@@ -1,4 +1,4 @@
-"""What a job asks for, the device that it holds, and the line of evidence that it leaves."""
+"""A job's request of device memory, its lease, and the record of its use."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ CONTEXT_B = 512 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a job asks for.
+    """Request of a device by a job.
 
     Attributes
     ----------
     bytes_ : int
-        Device memory; the least that will do for a whole device.
+        Device memory; for a whole device the least that is sufficient.
     job : str
-        Its name, for people.
+        Its name in messages.
     whole : bool
-        Nobody else's lease beside it; all that is free is granted.
+        No other lease on the device; the job may use all free memory.
     wait_limit_s : float or None
         Seconds after which waiting ends in an error.
-    whole_name : str
-        What tells it from jobs of all experiments: another try avoids a device that failed it.
+    job_id : str
+        Unique among the jobs of all experiments: a retry avoids a device on which it failed.
     """
 
     bytes_: int
     job: str
     whole: bool = False
     wait_limit_s: float | None = None
-    whole_name: str = ""
+    job_id: str = ""
 
 
 @dataclass
@@ -45,12 +45,11 @@ class DeviceLease:
     bytes_ : int
         Device memory that it may use; 0 where it is not known.
     visible : str or None
-        ``CUDA_VISIBLE_DEVICES`` as Slurm set it; it stays.
+        ``CUDA_VISIBLE_DEVICES`` as Slurm set it, which is not changed.
     busy_s, utilisation : float or None
         Seconds in which the device computed, and the mean share of time, by NVML.
     peak_b, splits, reason : int, int, str
-        What the job says of itself for the evidence: peak use, tiles that were halved, and why it
-        went as it did.
+        Set by the job for its record: peak use, tiles that were halved, and the cause of a failure.
     """
 
     request: Request
@@ -67,7 +66,7 @@ class DeviceLease:
     _since_s: float = field(default_factory=time.monotonic)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that make the device that of this process."""
+        """Return the environment variables with which a process uses this device."""
         arrays_b = self.bytes_ - CONTEXT_B
         limit = {"CUPY_GPU_MEMORY_LIMIT": str(max(arrays_b, 2**26))} if self.bytes_ else {}
         return {
@@ -77,8 +76,8 @@ class DeviceLease:
             **limit,
         }
 
-    def evidence(self, outcome: str) -> dict[str, object]:
-        """Return the line of evidence at the end of the lease."""
+    def usage_record(self, outcome: str) -> dict[str, object]:
+        """Return the record of the device's use at the end of the lease."""
         held_s = time.monotonic() - self._since_s
         idle = None if self.busy_s is None else round(max(0.0, 1 - self.busy_s / held_s), 3)
         return {

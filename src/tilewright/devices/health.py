@@ -1,6 +1,6 @@
-"""Which errors speak against a device, and which devices are not to be used for a while.
+"""Faults of devices, by the text of errors, and the quarantine of devices that had some.
 
-Failures are noted in one file of a folder on this node; what they mean is reckoned when asked.
+Failures are recorded in one file of a folder on this node; quarantines are computed from them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tilewright.devices.lease_folder import locked
 from tilewright.errors import LeaseError
 from tilewright.runtime.files import write_text_atomic
 
-#: ``hardware``: the device is not to be trusted. ``sticky``: the process can use it no more and
-#: must end; a program or a device may be the cause. ``memory``: the job asked for more than there
-#: is. ``other``: says nothing about the device.
+#: ``hardware``: the device is defective. ``sticky``: the process cannot use it any more and must
+#: end; a program or a device may be the cause. ``memory``: the job asked for more than there is.
+#: ``other``: not related to the device.
 FaultClass = Literal["hardware", "sticky", "memory", "other"]
 
 # Letters of CUDA's names (cudaErrorX and CUDA_ERROR_X alike) and sentences, without the rest.
@@ -45,13 +45,13 @@ _XID = re.compile(r"\bXid\b(?:\s*\([^)]*\))?\D{0,4}(\d+)?", re.IGNORECASE)
 
 _CELLS = 1 << 20
 _ROUNDS = 8
-#: What `_checksum` gives with NumPy: whole numbers that wrap, so it is the same everywhere.
+#: `_checksum` of NumPy: integers that wrap around, so it is the same everywhere.
 _EXPECTED = 2251005875580922
 #: How long a failure counts against a device.
 TTL_S = 24 * 3600.0
 _FILE = "health.json"
-#: Failures that the file keeps, the newest ones.
-_KEPT = 1000
+#: Most failures in the file, the newest ones.
+_MOST_FAILURES = 1000
 
 
 def classify(text: str) -> FaultClass:
@@ -73,27 +73,27 @@ def classify(text: str) -> FaultClass:
 
 
 def self_test(xp: Any) -> str:
-    """Compute a known number with an array library; return what went wrong, or nothing.
+    """Compute a known number with an array library; return the error as text, empty if none.
 
-    The caller waits for nothing else: the number is fetched from the device. What is returned
-    is text for `classify`.
+    The number is copied from the device, so nothing is pending afterwards. `classify` reads the
+    text.
 
     Parameters
     ----------
     xp : module
-        NumPy or one like it, such as CuPy, whose current device is looked at.
+        NumPy, or CuPy, whose current device is tested.
     """
     try:
-        found = _checksum(xp)
+        checksum = _checksum(xp)
     except (RuntimeError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
-    if found != _EXPECTED:
-        return f"the device computes wrongly: the checksum is {found}, not {_EXPECTED}"
+    if checksum != _EXPECTED:
+        return f"the device computes wrongly: the checksum is {checksum}, not {_EXPECTED}"
     return ""
 
 
 def _checksum(xp: Any) -> int:
-    """Mix numbers over 4 MB of memory, each with one far away, and add them up."""
+    """Mix numbers in 4 MB of memory, each with a distant one, and sum them."""
     cells = xp.arange(_CELLS, dtype=xp.uint32)
     for _ in range(_ROUNDS):
         cells = cells * xp.uint32(1664525) + xp.uint32(1013904223)
@@ -119,7 +119,7 @@ class Quarantine:
     Attributes
     ----------
     left_s : float
-        Seconds until it ends by itself.
+        Seconds until it expires.
     """
 
     reason: str
@@ -130,15 +130,17 @@ def quarantines(failures: Iterable[Failure], now_s: float) -> dict[str, Quaranti
     """Return the devices to quarantine.
 
     One hardware fault is enough. So are sticky errors of two different jobs, but those of a job
-    that had them on two devices count nowhere: the job is to blame. Others never count.
+    that had them on two devices count nowhere: the job is the cause. Other faults never count.
     """
-    known = sorted(failures, key=lambda failure: failure.at_s)
-    blamed = Counter(job for job, _ in {(f.job, f.uuid) for f in known if f.fault == "sticky"})
-    found = {}
-    for uuid in {failure.uuid for failure in known}:
-        own = [failure for failure in known if failure.uuid == uuid]
-        hardware = [failure for failure in own if failure.fault == "hardware"]
-        by_job = {f.job: f for f in own if f.fault == "sticky" and blamed[f.job] == 1}
+    ordered = sorted(failures, key=lambda failure: failure.at_s)
+    devices_of = Counter(
+        job for job, _ in {(f.job, f.uuid) for f in ordered if f.fault == "sticky"}
+    )
+    result = {}
+    for uuid in {failure.uuid for failure in ordered}:
+        of_device = [failure for failure in ordered if failure.uuid == uuid]
+        hardware = [failure for failure in of_device if failure.fault == "hardware"]
+        by_job = {f.job: f for f in of_device if f.fault == "sticky" and devices_of[f.job] == 1}
         if hardware:
             last = end = hardware[-1]
             reason = f"hardware fault in {last.job}: {last.message}"
@@ -148,23 +150,23 @@ def quarantines(failures: Iterable[Failure], now_s: float) -> dict[str, Quaranti
             reason = f"{len(by_job)} jobs failed on it, last {last.job}: {last.message}"
         else:
             continue
-        found[uuid] = Quarantine(reason, end.at_s + TTL_S - now_s)
-    return found
+        result[uuid] = Quarantine(reason, end.at_s + TTL_S - now_s)
+    return result
 
 
-def note_failure(root: Path, uuid: str, job: str, fault: FaultClass, message: str) -> None:
-    """Note that a job failed on a device.
+def record_failure(root: Path, uuid: str, job: str, fault: FaultClass, message: str) -> None:
+    """Record that a job failed on a device.
 
     Parameters
     ----------
     root : Path
         The lease folder.
     uuid, job : str
-        A job is one of all experiments: a rerun of it has the same name, no other has.
+        The device, and the ``job_id`` of the request: a retry has the same one.
     fault : str
         Class of the fault.
     message : str
-        What was said of it.
+        Text of the error.
 
     Raises
     ------
@@ -181,27 +183,27 @@ def quarantined(root: Path) -> dict[str, Quarantine]:
 
 
 def failed_on(root: Path, job: str) -> set[str]:
-    """Return the devices that a job failed on: its next try goes elsewhere where there is one."""
+    """Return the devices on which a job failed: a retry takes another if there is one."""
     return {failure.uuid for failure in _failures(root) if failure.job == job}
 
 
 def clear(root: Path, uuid: str) -> int:
-    """Forget what was noted of a device; return how many failures that were."""
+    """Remove the failures of a device; return how many there were."""
     with locked(root):
-        known = _failures(root)
-        kept = [failure for failure in known if failure.uuid != uuid]
-        if len(kept) < len(known):
-            _write(root, kept)
-    return len(known) - len(kept)
+        failures = _failures(root)
+        others = [failure for failure in failures if failure.uuid != uuid]
+        if len(others) < len(failures):
+            _write(root, others)
+    return len(failures) - len(others)
 
 
 def _failures(root: Path) -> list[Failure]:
-    """Return what was noted in the last day, and since the machine's start: it resets GPUs."""
+    """Return the failures of the last day, since the start of the machine, which resets GPUs."""
     path = root / _FILE
     try:
-        noted = [Failure(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+        failures = [Failure(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
         from_s = time.time() - min(TTL_S, time.clock_gettime(time.CLOCK_BOOTTIME))
-        return [failure for failure in noted if from_s < failure.at_s]
+        return [failure for failure in failures if from_s < failure.at_s]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
@@ -211,6 +213,8 @@ def _failures(root: Path) -> list[Failure]:
 def _write(root: Path, failures: list[Failure]) -> None:
     """Replace the file in one step; only one process does so at a time."""
     try:
-        write_text_atomic(root / _FILE, json.dumps([asdict(f) for f in failures[-_KEPT:]]))
+        write_text_atomic(root / _FILE, json.dumps([asdict(f) for f in failures[-_MOST_FAILURES:]]))
     except OSError as error:
-        raise LeaseError(f"failures cannot be noted in {root} ({error}); fix the folder") from None
+        raise LeaseError(
+            f"failures cannot be recorded in {root} ({error}); fix the folder"
+        ) from None

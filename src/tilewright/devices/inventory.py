@@ -1,4 +1,4 @@
-"""The GPUs of this machine by NVML, cut to those that a process may use; sizes in bytes.
+"""The GPUs of this machine that a process may use, by NVML; sizes in bytes.
 
 No CUDA context is made, and no array library is imported.
 """
@@ -20,13 +20,13 @@ class Device:
     Attributes
     ----------
     uuid : str
-        ``GPU-…`` or ``MIG-…``: its identity everywhere; ``index`` is for people.
+        ``GPU-…`` or ``MIG-…``, which identifies it; ``index`` is for display.
     index : int
         Number by PCI bus; that of the parent for a MIG instance.
     total_b, used_b : int
-        Memory, and what is in use by everybody.
+        Memory, and what all processes use of it.
     utilisation : float or None
-        Share of the last second in which it computed, 0 to 1; None where NVML does not say.
+        Share of the last second in which it computed, 0 to 1; None where NVML does not report it.
     parent : str or None
         UUID of the GPU that a MIG instance is cut from.
     """
@@ -49,7 +49,7 @@ class Snapshot:
     devices : tuple of Device
         Those that this process may use; of a GPU with MIG on its instances.
     reason : str
-        Why there are none, or why some are left out; may be empty.
+        Why there are none, or why some are excluded; may be empty.
     driver : str
         Version of the driver; empty where it is not known.
     hidden : tuple of str
@@ -65,12 +65,12 @@ class Snapshot:
 def visible(
     all_devices: Sequence[Device], cuda_visible_devices: str | None
 ) -> tuple[tuple[Device, ...], tuple[str, ...], str]:
-    """Return the devices that a variable's text keeps, what it hides, and why.
+    """Return the devices that CUDA_VISIBLE_DEVICES shows and hides, and the reason.
 
-    Without the variable all are kept; an empty text keeps none. Entries are read up to the first
+    Without the variable all are visible, with an empty one none. Entries are read up to the first
     that names no device, or more than one. A device named twice hides all. A number is that of a
-    GPU by PCI bus; a UUID may be cut short. A process gets one MIG instance, the first named one
-    or the first of a divided GPU that was named, and then no other GPU.
+    GPU by PCI bus; a UUID may be abbreviated. A process gets one MIG instance, the first one in the
+    list or the first of a GPU in the list, and then no other GPU.
 
     Parameters
     ----------
@@ -81,40 +81,47 @@ def visible(
 
     Returns
     -------
-    kept : tuple of Device
-        In the order of the text.
+    shown : tuple of Device
+        In the order of the variable.
     hidden : tuple of str
         UUIDs of the others.
     reason : str
-        Why it is not what the text seems to say; may be empty.
+        Why it is not what the variable seems to say; may be empty.
+
+    Examples
+    --------
+    >>> gpus = [Device(f"GPU-{name}", k, "H100", 80, 0) for k, name in enumerate("abc")]
+    >>> shown, hidden, reason = visible(gpus, "2,GPU-a")
+    >>> [device.uuid for device in shown], hidden, reason
+    (['GPU-c', 'GPU-a'], ('GPU-b',), '')
     """
     if cuda_visible_devices is None:
         return tuple(all_devices), (), ""
-    names, reason = _named(all_devices, cuda_visible_devices)
-    kept = [d for name in names for d in all_devices if name in (d.uuid, d.parent)]
-    instance = next((device for device in kept if device.parent), None)
+    names, reason = _uuids(all_devices, cuda_visible_devices)
+    shown = [d for name in names for d in all_devices if name in (d.uuid, d.parent)]
+    instance = next((device for device in shown if device.parent), None)
     if instance is not None:
         if names != [instance.uuid]:
             one = f"{_NAME}: CUDA gives a process one MIG instance and nothing else"
             reason = "; ".join(filter(None, [one, reason]))
-        kept = [instance]
-    hidden = tuple(device.uuid for device in all_devices if device not in kept)
-    return tuple(kept), hidden, reason
+        shown = [instance]
+    hidden = tuple(device.uuid for device in all_devices if device not in shown)
+    return tuple(shown), hidden, reason
 
 
-def _named(devices: Sequence[Device], text: str) -> tuple[list[str], str]:
+def _uuids(devices: Sequence[Device], text: str) -> tuple[list[str], str]:
     """Return the UUIDs of the GPUs and instances that a text names, and what is wrong with it."""
     if not text.strip():
         return [], f"{_NAME} is empty, which hides every GPU"
     names: list[str] = []
     reason = ""
     for entry in text.split(","):
-        found = _matches(devices, entry.strip())
-        if len(found) != 1:
-            what = "more than one GPU" if found else "no GPU here"
+        matches = _matches(devices, entry.strip())
+        if len(matches) != 1:
+            what = "more than one GPU" if matches else "no GPU here"
             reason = f"{_NAME}: '{entry}' names {what}, so CUDA reads it no further"
             break
-        names += found
+        names += matches
     if len(set(names)) < len(names):
         return [], f"{_NAME} names a GPU twice, so CUDA gives none"
     return names, reason
@@ -141,7 +148,7 @@ def snapshot(environ: Mapping[str, str] = os.environ) -> Snapshot:
     """Return the GPUs that this process may use, and what they do now.
 
     Where NVML does not answer there are none, and the reason says so. A device that it cannot
-    identify, or whose memory it does not tell, is left out; the others stay.
+    identify, or whose memory it does not report, is excluded.
     """
     try:
         import pynvml
@@ -152,19 +159,19 @@ def snapshot(environ: Mapping[str, str] = os.environ) -> Snapshot:
         pynvml.nvmlInit()
         try:
             driver = _ask(pynvml, pynvml.nvmlSystemGetDriverVersion) or ""
-            found = tuple(_devices(pynvml, problems))
+            devices = tuple(_devices(pynvml, problems))
         finally:
             _ask(pynvml, pynvml.nvmlShutdown)  # what was read stays true where this fails
     except pynvml.NVMLError as error:
         return Snapshot((), f"NVML does not start ({error}): is there an NVIDIA driver?")
-    if not found:
+    if not devices:
         return Snapshot((), "; ".join(problems) or "NVML lists no GPU", driver)
-    kept, hidden, reason = visible(found, environ.get(_NAME))
-    return Snapshot(kept, "; ".join(filter(None, [*problems, reason])), driver, hidden)
+    shown, hidden, reason = visible(devices, environ.get(_NAME))
+    return Snapshot(shown, "; ".join(filter(None, [*problems, reason])), driver, hidden)
 
 
 def _ask(nvml: Any, call: Callable[..., Any], *args: Any) -> Any:
-    """Return NVML's answer to what need not be known, or None."""
+    """Return NVML's answer to an optional question, or None."""
     try:
         return call(*args)
     except nvml.NVMLError:
@@ -172,7 +179,7 @@ def _ask(nvml: Any, call: Callable[..., Any], *args: Any) -> Any:
 
 
 def _devices(nvml: Any, problems: list[str]) -> Iterator[Device]:
-    """Yield every GPU, or its MIG instances, by PCI bus; note those that are left out."""
+    """Yield every GPU, or its MIG instances, by PCI bus; add problems of excluded ones."""
     handles: list[tuple[str, Any]] = []
     for place in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -205,18 +212,18 @@ def _gpu_or_instances(nvml: Any, gpu: Any, index: int, problems: list[str]) -> I
     if not divided:
         yield _device(nvml, gpu, index)
         return
-    uuid, seen = nvml.nvmlDeviceGetUUID(gpu), len(problems)
-    found = []
+    uuid, before = nvml.nvmlDeviceGetUUID(gpu), len(problems)
+    instances = []
     for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
-            found.append(_device(nvml, instance, index, parent=uuid))
+            instances.append(_device(nvml, instance, index, parent=uuid))
         except nvml.NVMLError as error:
             if error.value != nvml.NVML_ERROR_NOT_FOUND:  # an empty place between two
                 problems.append(f"instance {place} of GPU {index} is left out ({error})")
-    if not found and len(problems) == seen:
+    if not instances and len(problems) == before:
         problems.append(f"GPU {index}: MIG is on, and there is no instance")
-    yield from found
+    yield from instances
 
 
 def _device(nvml: Any, handle: Any, index: int, parent: str | None = None) -> Device:

@@ -1,4 +1,4 @@
-"""The folder in which all runs of a user on one machine see each other's leases."""
+"""The folder of the device leases of all runs of a user on one machine."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def lease_root(environ: Mapping[str, str] = os.environ) -> Path:
 
     ``TILEWRIGHT_LEASE_ROOT``, else ``tilewright`` in ``$XDG_RUNTIME_DIR`` or in
     ``/run/user/<uid>``, which is the same where a job of cron lacks the variable, else
-    ``/tmp/tilewright-<uid>``. Never one by working directory or ``TMPDIR``, which jobs may have of
-    their own: two runs must see each other.
+    ``/tmp/tilewright-<uid>``. Never one by working directory or ``TMPDIR``, which may differ
+    between jobs: two runs must see each other's leases.
 
     Raises
     ------
     LeaseError
         It is a link, not ours, open to others, or cannot be written.
     """
-    root = _named(environ)
+    root = _root(environ)
     try:
         root.mkdir(mode=0o700, exist_ok=True)
-        found = root.lstat()
+        status = root.lstat()
     except OSError as error:
         raise _unusable(root, f"cannot be made: {error.strerror or error}", _FIX) from error
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise _unusable(root, "is a link or a file, not a folder", f"remove it, or {_FIX}")
-    if found.st_uid != os.getuid():
-        raise _unusable(root, f"belongs to user {found.st_uid}, not to you", _FIX)
-    if found.st_mode & 0o777 != 0o700:  # a folder inherits setgid and sticky bits
-        mode = f"has mode {stat.S_IMODE(found.st_mode):04o}, so that others may meddle"
+    if status.st_uid != os.getuid():
+        raise _unusable(root, f"belongs to user {status.st_uid}, not to you", _FIX)
+    if status.st_mode & 0o777 != 0o700:  # a folder inherits setgid and sticky bits
+        mode = f"has mode {stat.S_IMODE(status.st_mode):04o}, so that others can change it"
         raise _unusable(root, mode, f"run chmod 700 {root}")
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise _unusable(root, "cannot be written", _FIX)
@@ -49,7 +49,7 @@ def lease_root(environ: Mapping[str, str] = os.environ) -> Path:
 
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Keep all others out for some milliseconds; the kernel ends it where this process dies."""
+    """Lock the folder for some milliseconds; the kernel unlocks it when this process dies."""
     with contextlib.ExitStack() as opened:
         try:
             lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -60,11 +60,11 @@ def locked(root: Path) -> Iterator[None]:
         yield
 
 
-def _named(environ: Mapping[str, str]) -> Path:
-    if named := environ.get("TILEWRIGHT_LEASE_ROOT"):
-        if not Path(named).is_absolute():
-            raise _unusable(Path(named), "is relative, so that two runs may miss each other", _FIX)
-        return Path(named)
+def _root(environ: Mapping[str, str]) -> Path:
+    if root := environ.get("TILEWRIGHT_LEASE_ROOT"):
+        if not Path(root).is_absolute():
+            raise _unusable(Path(root), "is relative, so that two runs may miss each other", _FIX)
+        return Path(root)
     uid = os.getuid()
     if runtime := environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "tilewright"

@@ -1,11 +1,11 @@
 """Leases of device memory that all runs of a user on one machine share.
 
-In the lease folder each device has :data:`SLOTS` files ``<uuid>.<slot>``. A job holds a device as
-long as it holds the flock of one of them, of all for a whole device; the kernel ends it with the
-process, also where that is killed. All is looked at and taken under the flock of ``lock``. What a
-job asks for must fit beside what is leased and what NVML says that others use. Who gets nothing
-tries again; after :data:`PATIENCE_S` it keeps one device free of new leases by the flock of
-``<uuid>.next``, so that a stream of small jobs does not starve it.
+In the lease folder each device has :data:`SLOTS` files ``<uuid>.<slot>``. A job has a lease as long
+as it holds the flock of one of them, of all for a whole device; the kernel releases it with the
+process, also where that is killed. Leases are taken under the flock of ``lock``. A request must fit
+into the memory that is neither leased nor, by NVML, used by others. A job without a lease tries
+again; after :data:`PATIENCE_S` it reserves one device by the flock of ``<uuid>.next``, so that a
+stream of small jobs does not starve it.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from tilewright.errors import LeaseTimeoutError, NoDeviceError
 logger = logging.getLogger("tilewright")
 
 MIB = 2**20
-#: Left free on each device: the context of CUDA lies outside CuPy's limit.
+#: Free memory of each device: the context of CUDA is outside CuPy's limit.
 RESERVE_B = 512 * MIB
-#: NVML counts what the driver keeps as used: 450 to 600 MiB on cards that nobody uses.
+#: NVML counts the driver's memory as used: 450 to 600 MiB on idle cards.
 DRIVER_B = 1024 * MIB
-#: Jobs on one device at most; memory nearly always says stop before.
+#: Most jobs on one device; memory is nearly always the tighter limit.
 SLOTS = 8
-#: Seconds between two tries, times 0.5 to 1.5: those who wait do not stay in step.
+#: Seconds between two tries, times 0.5 to 1.5, so that waiting jobs do not synchronise.
 RETRY_S = 0.5
-#: Seconds of waiting after which a device is kept free of new leases.
+#: Seconds of waiting after which a device is reserved.
 PATIENCE_S = 5.0
-#: EX_TEMPFAIL: trying again later may do.
+#: EX_TEMPFAIL: a later try may succeed.
 WAIT_EXIT_CODE = 75
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A job that holds a device, as it wrote it into its slot's file.
+    """A job with a lease, as recorded in its slot's file.
 
     Attributes
     ----------
     since_s : float
-        When it got the device, in seconds since the epoch.
+        Begin of the lease, in seconds since the epoch.
     foreign_b : int
-        What others than holders used of the device then.
+        Memory of the device that others than holders used then.
     """
 
     uuid: str
@@ -72,16 +72,16 @@ class Holder:
 
 
 @contextlib.contextmanager
-def lease(request: Request, evidence: Path | None = None) -> Iterator[DeviceLease]:
-    """Hold device memory: what Slurm allocated, else a lease; start no CUDA before it.
+def lease(request: Request, usage_log: Path | None = None) -> Iterator[DeviceLease]:
+    """Use device memory: what Slurm allocated, else a lease; start no CUDA before it.
 
     ``CUDA_VISIBLE_DEVICES`` and CuPy's memory limit are set within. CUDA reads them once, so a
-    process takes one lease in its life. It must not fork within: a forked child would keep the
-    lease for as long as it lives.
+    process takes one lease in its life. It must not fork within: the child would hold the lease for
+    as long as it lives.
 
     Parameters
     ----------
-    evidence : Path, optional
+    usage_log : Path, optional
         File to which one JSON line is appended.
 
     Raises
@@ -89,33 +89,33 @@ def lease(request: Request, evidence: Path | None = None) -> Iterator[DeviceLeas
     LeaseTimeoutError, NoDeviceError, LeaseError
         The wait limit has passed; no device can ever hold it; the lease folder cannot be used.
     """
-    look = partial(snapshot, dict(os.environ))  # within the lease the variables are others
+    query = partial(snapshot, dict(os.environ))  # within the lease the variables are others
 
-    def note(held: DeviceLease, outcome: str) -> None:
-        if evidence is not None:
-            append_json(evidence, held.evidence(outcome))
+    def record(own: DeviceLease, outcome: str) -> None:
+        if usage_log is not None:
+            append_json(usage_log, own.usage_record(outcome))
 
     began_s = time.monotonic()
     with contextlib.ExitStack() as locks:
         try:
-            held = _allocated(request) if by_slurm() else _wait(request, lease_root(), locks)
+            own = _allocated(request) if by_slurm() else _wait(request, lease_root(), locks)
         except (LeaseTimeoutError, NoDeviceError) as error:
             waited_s = time.monotonic() - began_s
-            note(DeviceLease(request, waited_s=waited_s, reason=str(error)), "not granted")
+            record(DeviceLease(request, waited_s=waited_s, reason=str(error)), "not granted")
             raise
         try:
-            with _variables_set(held.environment()), monitor(held, look):
-                yield held
+            with _environment(own.environment()), monitor(own, query):
+                yield own
         except BaseException as error:
-            held.reason = held.reason or f"{type(error).__name__}: {error}"
-            note(held, "failed")
+            own.reason = own.reason or f"{type(error).__name__}: {error}"
+            record(own, "failed")
             raise
-        note(held, "done")
+        record(own, "done")
 
 
 @contextlib.contextmanager
-def _variables_set(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables of this process for a while."""
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process within a block."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -127,13 +127,13 @@ def _variables_set(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def leases(root: Path) -> list[Holder]:
-    """Return who holds a device now."""
+    """Return the current leases."""
     with locked(root):
         return _holders(root)
 
 
 def whole_above_b(devices: Iterable[Device]) -> int:
-    """Return the bytes above which a job takes a whole device: what the largest has unused."""
+    """Return the bytes above which a job takes a whole device: those of the largest, unused."""
     return max(device.total_b for device in devices) - RESERVE_B - DRIVER_B
 
 
@@ -143,50 +143,50 @@ def leased_b(device: Device, holders: Iterable[Holder]) -> int:
 
 
 def room_b(device: Device, holders: Iterable[Holder]) -> int:
-    """Return the bytes of a device that can still be leased; below 0 where it is overfull.
+    """Return the bytes of a device that can still be leased; negative where too much is in use.
 
-    A holder may not have allocated yet, and NVML's sum does not tell its use from that of others:
-    what others used when a lease began is believed to last, as far as so much is in use.
+    A holder may not have allocated yet, and NVML's sum does not separate its use from that of
+    others: the use of others when a lease began is assumed to last, as far as so much is in use.
     """
-    own = [holder for holder in holders if holder.uuid == device.uuid]
-    leased = leased_b(device, own)
-    foreign = max([0, device.used_b - leased, *(holder.foreign_b for holder in own)])
+    of_device = [holder for holder in holders if holder.uuid == device.uuid]
+    leased = leased_b(device, of_device)
+    foreign = max([0, device.used_b - leased, *(holder.foreign_b for holder in of_device)])
     return device.total_b - RESERVE_B - leased - min(device.used_b, foreign)
 
 
 def _allocated(request: Request) -> DeviceLease:
     """Return the device that Slurm allocated to this job."""
-    seen, visible = snapshot(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus, visible = snapshot(), os.environ.get("CUDA_VISIBLE_DEVICES")
     # of several CUDA takes the first; in some containers NVML does not answer
-    if len(seen.devices) != 1:
-        where = f"{socket.gethostname()}:{visible}"
-        return DeviceLease(request, where, reason=seen.reason, visible=visible)
-    (device,) = seen.devices
+    if len(gpus.devices) != 1:
+        name = f"{socket.gethostname()}:{visible}"
+        return DeviceLease(request, name, reason=gpus.reason, visible=visible)
+    (device,) = gpus.devices
     bytes_ = device.total_b - RESERVE_B
-    return DeviceLease(request, device.uuid, bytes_, driver=seen.driver, visible=visible)
+    return DeviceLease(request, device.uuid, bytes_, driver=gpus.driver, visible=visible)
 
 
 def _wait(request: Request, root: Path, locks: contextlib.ExitStack) -> DeviceLease:
-    """Try until a device is held; its lock goes to ``locks``."""
+    """Try until there is a lease; its locks go to ``locks``."""
     began_s, limit_s = time.monotonic(), request.wait_limit_s
-    kept: Device | None = None
-    with contextlib.ExitStack() as keeping:
+    reserved: Device | None = None
+    with contextlib.ExitStack() as reservation:
         for turn in itertools.count():
-            seen = snapshot()  # NVML may take seconds to start, so it is asked before the lock
-            devices = _able(request, seen, root)
+            gpus = snapshot()  # NVML may take seconds to start, so it is asked before the lock
+            devices = _candidates(request, gpus, root)
             waited_s = time.monotonic() - began_s
             with locked(root):
                 holders = _holders(root)
-                own = kept.uuid if kept else ""
-                free = [d for d in devices if d.uuid == own or not _is_held(root, d, "next")]
-                if holder := _take(request, root, free, holders, locks):
+                own = reserved.uuid if reserved else ""
+                free = [d for d in devices if d.uuid == own or not _is_locked(root, d, "next")]
+                if holder := _acquire(request, root, free, holders, locks):
                     uuid, bytes_ = holder.uuid, holder.granted_b
-                    return DeviceLease(request, uuid, bytes_, waited_s, seen.driver)
+                    return DeviceLease(request, uuid, bytes_, waited_s, gpus.driver)
                 if waited_s >= PATIENCE_S:
-                    keeping.close()
-                    kept = _emptiest(request, free, holders)
-                    if kept:
-                        _hold(root, kept, "next", keeping)
+                    reservation.close()
+                    reserved = _emptiest(request, free, holders)
+                    if reserved:
+                        _lock(root, reserved, "next", reservation)
             if limit_s is not None and waited_s >= limit_s:
                 raise LeaseTimeoutError(
                     f"job {request.job} got no device with {request.bytes_} B within {limit_s:g} "
@@ -200,18 +200,12 @@ def _wait(request: Request, root: Path, locks: contextlib.ExitStack) -> DeviceLe
     raise AssertionError  # the count has no end
 
 
-def _able(request: Request, seen: Snapshot, root: Path) -> list[Device]:
-    """Return the devices that can hold a request, those that failed it only if there is no other.
-
-    Raises
-    ------
-    NoDeviceError
-        There is none, so it would wait for ever.
-    """
+def _candidates(request: Request, gpus: Snapshot, root: Path) -> list[Device]:
+    """Return the devices that can hold a request; those on which it failed only if all did."""
     bad = quarantined(root)
-    devices = [device for device in seen.devices if device.uuid not in bad]
+    devices = [device for device in gpus.devices if device.uuid not in bad]
     if not devices:
-        reason = seen.reason or ("all are quarantined" if bad else "none is visible")
+        reason = gpus.reason or ("all are quarantined" if bad else "none is visible")
         raise NoDeviceError(
             f"job {request.job} has no GPU to use: {reason}; see tilewright devices"
         )
@@ -222,25 +216,25 @@ def _able(request: Request, seen: Snapshot, root: Path) -> list[Device]:
             "GPU; make its tiles smaller or let it use the CPU"
         )
     able = [device for device in devices if device.total_b - RESERVE_B >= request.bytes_]
-    avoid = failed_on(root, request.whole_name)
+    avoid = failed_on(root, request.job_id)
     return [device for device in able if device.uuid not in avoid] or able
 
 
-def _take(
+def _acquire(
     request: Request,
     root: Path,
     devices: Iterable[Device],
     holders: Sequence[Holder],
     locks: contextlib.ExitStack,
 ) -> Holder | None:
-    """Hold the device with the fewest leases of those with room, and of these the emptiest."""
+    """Lock slots of the device with the fewest leases of those with room, then the emptiest."""
     count = Counter(holder.uuid for holder in holders)
     for device in sorted(devices, key=lambda d: (count[d.uuid], -room_b(d, holders), d.uuid)):
         room = room_b(device, holders)
-        slots = [slot for slot in range(SLOTS) if not _is_held(root, device, slot)]
+        slots = [slot for slot in range(SLOTS) if not _is_locked(root, device, slot)]
         slots = slots if request.whole else slots[:1]
         if room >= request.bytes_ and len(slots) == (SLOTS if request.whole else 1):
-            streams = [_hold(root, device, slot, locks) for slot in slots]
+            streams = [_lock(root, device, slot, locks) for slot in slots]
             bytes_ = room if request.whole else request.bytes_
             foreign_b = device.total_b - RESERVE_B - leased_b(device, holders) - room
             holder = Holder(device.uuid, request.job, os.getpid(), time.time(), bytes_, foreign_b)
@@ -252,30 +246,30 @@ def _take(
 def _emptiest(
     request: Request, devices: Iterable[Device], holders: Sequence[Holder]
 ) -> Device | None:
-    """Return the device to keep for a request; None where the use of others is in the way.
+    """Return the device to reserve for a request; None where others use too much of all.
 
-    Kept, its room only grows; another is taken for it only where that has more.
+    The room of a reserved one only grows; another is reserved only where it has more.
     """
     able = [d for d in devices if room_b(d, holders) + leased_b(d, holders) >= request.bytes_]
     return max(able, key=lambda device: room_b(device, holders), default=None)
 
 
 def _holders(root: Path) -> list[Holder]:
-    """Return who holds devices; of a whole one the first slot's file tells."""
-    texts = [path.read_text() for path in sorted(root.glob("*.[0-9]")) if _is_locked(path)]
-    known = [field.name for field in fields(Holder)]  # another version's may say more
-    return [Holder(**{key: json.loads(text)[key] for key in known}) for text in texts if text]
+    """Return the leases; that of a whole device is in the first slot's file."""
+    texts = [path.read_text() for path in sorted(root.glob("*.[0-9]")) if _has_lock(path)]
+    names = [field.name for field in fields(Holder)]  # another version's may hold more
+    return [Holder(**{key: json.loads(text)[key] for key in names}) for text in texts if text]
 
 
 def _path(root: Path, device: Device, slot: int | str) -> Path:
     return root / f"{device.uuid.replace('/', '_')}.{slot}"  # older drivers: MIG-GPU-…/1/0
 
 
-def _is_held(root: Path, device: Device, slot: int | str) -> bool:
-    return _is_locked(_path(root, device, slot))
+def _is_locked(root: Path, device: Device, slot: int | str) -> bool:
+    return _has_lock(_path(root, device, slot))
 
 
-def _is_locked(path: Path) -> bool:
+def _has_lock(path: Path) -> bool:
     try:
         stream = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -289,9 +283,9 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _hold(root: Path, device: Device, slot: int | str, locks: contextlib.ExitStack) -> int:
-    """Hold a slot that nobody holds, until ``locks`` is closed or this process ends."""
-    # descriptors of Python close on exec: a program that this job starts does not keep them
+def _lock(root: Path, device: Device, slot: int | str, locks: contextlib.ExitStack) -> int:
+    """Lock a free slot until ``locks`` is closed or this process ends."""
+    # descriptors of Python close on exec: a program that this job starts does not inherit them
     stream = os.open(_path(root, device, slot), os.O_RDWR | os.O_CREAT, 0o600)
     locks.callback(os.close, stream)
     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

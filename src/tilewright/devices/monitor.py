@@ -1,4 +1,4 @@
-"""How busy a leased device is, as NVML tells while the job computes."""
+"""Utilisation of a leased device, by NVML, while the job computes."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from collections.abc import Callable, Iterator
 from tilewright.devices.device_lease import DeviceLease
 from tilewright.devices.inventory import Snapshot
 
-#: NVML averages over up to a second; a look takes 10 ms.
+#: NVML averages over up to a second; a query takes 10 ms.
 EVERY_S = 1.0
 
 
 @contextlib.contextmanager
 def monitor(
-    held: DeviceLease, snapshot: Callable[[], Snapshot], every_s: float = EVERY_S
+    lease: DeviceLease, snapshot: Callable[[], Snapshot], every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Note how long the held device computes, and its mean utilisation.
+    """Measure how long the leased device computes, and its mean utilisation.
 
-    Where NVML does not tell, both stay unknown.
+    Where NVML does not report them, both stay unknown.
 
     Parameters
     ----------
-    held : DeviceLease
+    lease : DeviceLease
         Gets ``busy_s`` and ``utilisation``.
     snapshot : callable
-        Returns what NVML sees now.
+        Returns the devices and their state now.
     """
     end = threading.Event()
     rates: list[float] = []
 
-    def look() -> None:
+    def measure() -> None:
         last_s = time.monotonic()
         while not end.wait(every_s):
-            found = [d.utilisation for d in snapshot().devices if d.uuid == held.uuid]
+            own = [d.utilisation for d in snapshot().devices if d.uuid == lease.uuid]
             now_s = time.monotonic()
-            if found and found[0] is not None:
-                rates.append(found[0])
-                held.busy_s = (held.busy_s or 0.0) + (now_s - last_s if found[0] > 0 else 0.0)
-                held.utilisation = sum(rates) / len(rates)
+            if own and own[0] is not None:
+                rates.append(own[0])
+                lease.busy_s = (lease.busy_s or 0.0) + (now_s - last_s if own[0] > 0 else 0.0)
+                lease.utilisation = sum(rates) / len(rates)
             last_s = now_s
 
-    thread = threading.Thread(target=look, name="tilewright-monitor", daemon=True)
+    thread = threading.Thread(target=measure, name="tilewright-monitor", daemon=True)
     thread.start()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Which device a job computes on: what ``TILEWRIGHT_DEVICE`` names, or what Slurm allocated."""
+"""The device of a job: what ``TILEWRIGHT_DEVICE`` names, or what Slurm allocated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, cast, get_args
 from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_gpus
 from tilewright.errors import DeviceError
 
-#: Set in a job of the workflow that Slurm runs by itself.
+#: Set in a job of the workflow that has an allocation of its own.
 GRANTED = "TILEWRIGHT_GRANTED"
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 
@@ -17,7 +17,7 @@ DeviceChoice = Literal["auto", "gpu", "cpu"]
 def device_from_environment(
     environ: Mapping[str, str] = os.environ, otherwise: DeviceChoice = "auto"
 ) -> DeviceChoice:
-    """Return what ``TILEWRIGHT_DEVICE`` asks for, or else what it would be without it.
+    """Return what ``TILEWRIGHT_DEVICE`` asks for, or ``otherwise``.
 
     Raises
     ------
@@ -36,13 +36,13 @@ def device_from_environment(
 
 
 def use_granted_device() -> None:
-    """Make the device that Slurm granted the one of this process and of what it starts."""
+    """Make this process and its children use the device that Slurm allocated."""
     os.environ["TILEWRIGHT_DEVICE"] = "gpu" if granted_gpus() else "cpu"
     os.environ[GRANTED] = "1"
 
 
 def by_slurm() -> bool:
-    """Return whether Slurm granted GPUs to this job of the workflow alone.
+    """Return whether Slurm allocated GPUs to this job alone.
 
     Not where Snakemake itself runs inside an allocation, whose GPUs its jobs share.
     """

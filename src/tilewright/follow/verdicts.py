@@ -23,8 +23,8 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
 from tilewright.errors import ConfigError
-from tilewright.report.judge import judge_again, read_quality
-from tilewright.report.verdict import Item
+from tilewright.quality.evaluate import apply_thresholds, read_qc
+from tilewright.quality.results import QcResult
 
 #: Time limit of the notifying command, and delay of another attempt after it failed.
 _NOTIFY_S, _RETRY_S = 60, 600
@@ -52,7 +52,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def current_items(experiment: Experiment, layout: Layout) -> Iterator[Item]:
+def current_items(experiment: Experiment, layout: Layout) -> Iterator[QcResult]:
     """Yield the quality items of an experiment so far, by its limits and names.
 
     From the files of the stages: they exist before the summary, and also where it is not made
@@ -63,8 +63,8 @@ def current_items(experiment: Experiment, layout: Layout) -> Iterator[Item]:
             continue
         path = Path(layout.qc(stage, "json").format(sample=sample, cycle=cycle))
         if path.is_file():
-            quality = read_quality(path)
-            yield from judge_again(
+            quality = read_qc(path)
+            yield from apply_thresholds(
                 quality, experiment.thresholds(), experiment.channel_table()
             ).items
 
@@ -103,7 +103,7 @@ class Notifier:
         self._pending: list[Notice] = []
         self._retry_s = 0.0
 
-    def record_verdicts(self, items: Iterable[Item]) -> list[Notice]:
+    def record_verdicts(self, items: Iterable[QcResult]) -> list[Notice]:
         """Record and return new and changed verdicts; a pass only after another verdict."""
         notices = []
         for item in items:

@@ -236,6 +236,15 @@ def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[
     """Return the samples table; (name, raw folder, region) and a layout per sample.
 
     Columns with one value for all samples are in the config instead.
+
+    Examples
+    --------
+    >>> samples = [("a", Path("/raw"), "1"), ("b", Path("/raw"), "2")]
+    >>> print(samples_text(samples, [TileLayout(6, 2, 3), TileLayout(8, 2, 4)]).expandtabs(8))
+    sample  raw_dir region  cols
+    a       /raw    1       3
+    b       /raw    2       4
+    <BLANKLINE>
     """
     names, folders, regions = zip(*samples, strict=True)
     columns: dict[str, Sequence[object]] = {"sample": names, "raw_dir": folders}
@@ -249,7 +258,13 @@ def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[
 
 
 def markers_text(markers: Sequence[Channel]) -> str:
-    """Return the markers table."""
+    """Return the markers table.
+
+    >>> print(markers_text([Channel(1, "1", "DAPI", 461.0, None)]))
+    cycle,channel,marker,emission_nm,exposure_ms
+    1,1,DAPI,461,
+    <BLANKLINE>
+    """
     columns = ["cycle", "channel", "marker", "emission_nm", "exposure_ms"]
     lines = [
         [m.cycle, m.channel, m.marker, _plain(m.emission_nm), _plain(m.exposure_ms)]

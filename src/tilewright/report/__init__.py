@@ -1,1 +1,1 @@
-"""Quality numbers, verdicts, figures and the HTML report."""
+"""The report page: its parts, pictures, and the section on devices."""

@@ -1,4 +1,4 @@
-"""The report's section on devices, from the lines of evidence that jobs leave."""
+"""The report's section on devices, by the records of their use by jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENOUGH, _MARGIN_PERCENT, _STEP_MIB = 5, 20, 64
 _MIB = 2**20
 
 Line = Mapping[str, Any]
-#: The values of a line of ``DeviceLease.evidence``; what a job does not know is null.
+#: The values of a ``DeviceLease.usage_record``; unknown ones are null.
 _LINE: dict[str, Check] = {
     "job": lambda value: is_text(value) and value != "",
     **dict.fromkeys(("outcome", "reason"), lambda value: value is None or is_text(value)),
@@ -30,25 +30,26 @@ _LINE: dict[str, Check] = {
 }
 
 
-def device_section(evidence: Path | None) -> dict[str, Any] | None:
-    """Return what the page says of the devices; None where no job left a line.
+def device_section(usage_log: Path | None) -> dict[str, Any] | None:
+    """Return the values of the section on devices; None without a record.
 
     Parameters
     ----------
-    evidence : Path or None
-        The lines of evidence of the experiment; need not exist.
+    usage_log : Path or None
+        The log of the experiment; need not exist.
     """
+    log = usage_log or Path()
     # jobs on a cluster write to one file for each node
-    files = sorted(evidence.parent.glob(f"{evidence.stem}*{evidence.suffix}")) if evidence else []
-    read = [read_json_lines(path, _LINE, ("job",)) for path in files]
+    paths = sorted(log.parent.glob(f"{log.stem}*{log.suffix}")) if usage_log else []
+    files = [read_json_lines(path, _LINE, ("job",)) for path in paths]
     of_rule: dict[str, list[Line]] = {}
-    for line in (line for lines in read for line in lines):
+    for line in (line for lines in files for line in lines):
         of_rule.setdefault(line["job"].split("/")[0], []).append(line)
     if not of_rule:
         return None
     return {
         "rules": [_row(rule, of_rule[rule]) for rule in sorted(of_rule, key=PALETTE.rank)],
-        "notes": [lines.note for lines in read if lines.note],
+        "notes": [lines.note for lines in files if lines.note],
         "margin": _MARGIN_PERCENT,
         "step": _STEP_MIB,
         "enough": ENOUGH,
@@ -87,14 +88,14 @@ def _cause(line: Line) -> str:
 
 
 def suggested_mib(lines: Sequence[Line]) -> int | None:
-    """Return the memory in MiB that jobs of one rule should ask for, None where it is not known.
+    """Return the memory in MiB that jobs of one rule should request, None where it is unknown.
 
-    A job that halved tiles or ran out of memory does not show how much it wanted, so only jobs
+    A job that halved tiles or ran out of memory does not show how much it needed, so only jobs
     with more than that count.
     """
     short = [line for line in lines if line.get("splits") or _cause(line) == "memory"]
-    granted = [line.get("granted_b") for line in short]
-    short_b = max((math.inf if b is None else b for b in granted), default=-1.0)
+    memory_b = [line.get("granted_b") for line in short]
+    short_b = max((math.inf if b is None else b for b in memory_b), default=-1.0)
     done = [line for line in lines if line.get("outcome") == "done"]
     peaks = _known([line for line in done if (line.get("granted_b") or 0) > short_b], "peak_b")
     steps = -(-int(max(peaks, default=0)) * (100 + _MARGIN_PERCENT) // (100 * _STEP_MIB * _MIB))

@@ -89,7 +89,13 @@ def write_text_atomic(path: Path, text: str) -> None:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return a table as CSV: an absent value is empty, a value of no column an error."""
+    """Return a table as CSV: an absent value is empty, a value of no column an error.
+
+    >>> print(csv_text(["sample", "verdict"], [{"sample": "tonsil", "verdict": "pass"}]))
+    sample,verdict
+    tonsil,pass
+    <BLANKLINE>
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

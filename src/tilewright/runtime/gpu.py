@@ -1,4 +1,4 @@
-"""A job's GPU: leased, tested before use, limited, and noted when it fails."""
+"""The GPU of a job: its lease, a self-test before use, and the record of its failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tilewright.devices.device_lease import CONTEXT_B, DeviceLease, Request
-from tilewright.devices.health import classify, note_failure, quarantined, self_test
+from tilewright.devices.health import classify, quarantined, record_failure, self_test
 from tilewright.devices.inventory import snapshot
 from tilewright.devices.lease_folder import lease_root
 from tilewright.devices.leases import MIB, lease, whole_above_b
@@ -21,49 +21,49 @@ from tilewright.kernels.device_memory import record_peak
 
 logger = logging.getLogger("tilewright")
 
-#: What a job that takes a whole device must have at least.
+#: Least memory of a job that takes a whole device.
 _LEAST_B = CONTEXT_B + 256 * MIB
 
 
 @contextlib.contextmanager
-def leased_backend(job: str, whole_name: str, gpu_mem_mb: int) -> Iterator[Backend]:
-    """Wait for a device with so much memory, and compute on it.
+def leased_backend(job: str, job_id: str, gpu_mem_mb: int) -> Iterator[Backend]:
+    """Wait for a device with enough memory, and yield its backend.
 
-    ``TILEWRIGHT_WAIT_LIMIT_S`` ends the wait; ``TILEWRIGHT_DEVICE_LOG`` names the file of evidence.
+    ``TILEWRIGHT_WAIT_LIMIT_S`` ends the wait; ``TILEWRIGHT_DEVICE_LOG`` names the log of use.
 
     Parameters
     ----------
-    job, whole_name : str
-        Rule and wildcards; what tells it from jobs of all experiments.
+    job, job_id : str
+        Rule and wildcards; what is unique among the jobs of all experiments.
     gpu_mem_mb : int
-        What its arrays take; CUDA's context comes on top.
+        Memory of its arrays, without CUDA's context.
 
     Raises
     ------
     NoDeviceError, LeaseTimeoutError, LeaseError
         No device can be had.
     DeviceError
-        The device does not work; it is noted, and another try goes elsewhere.
+        The device does not work; the failure is recorded, and a retry takes another device.
     """
-    request = _request(job, whole_name, gpu_mem_mb * MIB + CONTEXT_B)
-    with lease(request, _evidence()) as held:
+    request = _request(job, job_id, gpu_mem_mb * MIB + CONTEXT_B)
+    with lease(request, _usage_log()) as own:
         if by_slurm():  # under cgroups its numbers are not those that CUDA counts
-            logger.info("Slurm granted GPU %s", os.environ.get("SLURM_JOB_GPUS", "not said"))
-        logger.info("device %s after %.1f s, %d MiB", held.uuid, held.waited_s, held.bytes_ // MIB)
-        with _failure_noted(held):
+            logger.info("Slurm allocated GPU %s", os.environ.get("SLURM_JOB_GPUS", "unknown"))
+        logger.info("device %s after %.1f s, %d MiB", own.uuid, own.waited_s, own.bytes_ // MIB)
+        with _recorded_failure(own):
             backend = gpu_backend()
             if problem := self_test(backend.xp):
-                raise DeviceError(f"GPU {held.uuid} fails its first computation: {problem}")
+                raise DeviceError(f"GPU {own.uuid} fails its first computation: {problem}")
             try:
                 yield backend
             finally:
                 record_peak(backend)
-                held.peak_b, held.splits = backend.use.peak_b, backend.use.splits
+                own.peak_b, own.splits = backend.use.peak_b, backend.use.splits
                 backend.xp.get_default_memory_pool().free_all_blocks()
 
 
-def _request(job: str, whole_name: str, need_b: int) -> Request:
-    """Return what to ask for: so much memory, or a whole device where none has it."""
+def _request(job: str, job_id: str, need_b: int) -> Request:
+    """Return the request: so much memory, or a whole device where none has it."""
     # under Slurm others cannot have the device, and a folder of the login node may not be there
     bad = {} if by_slurm() else quarantined(lease_root())
     devices = [device for device in snapshot().devices if device.uuid not in bad]
@@ -80,22 +80,22 @@ def _request(job: str, whole_name: str, need_b: int) -> Request:
         limit_s = float(text) if text else None
     except ValueError:
         raise DeviceError(f"TILEWRIGHT_WAIT_LIMIT_S is '{text}'; set it to seconds") from None
-    return Request(min(need_b, _LEAST_B) if whole else need_b, job, whole, limit_s, whole_name)
+    return Request(min(need_b, _LEAST_B) if whole else need_b, job, whole, limit_s, job_id)
 
 
-def _evidence() -> Path | None:
-    """Return the file of evidence; one for each node: nodes that append at once lose lines."""
-    named = os.environ.get("TILEWRIGHT_DEVICE_LOG")
-    if not named:
+def _usage_log() -> Path | None:
+    """Return the log of use; one for each node: nodes that append at once lose lines."""
+    log = os.environ.get("TILEWRIGHT_DEVICE_LOG")
+    if not log:
         return None
-    path = Path(named)
+    path = Path(log)
     node = f"-{socket.gethostname()}" if by_slurm() else ""
     return path.with_name(f"{path.stem}{node}{path.suffix}")
 
 
 @contextlib.contextmanager
-def _failure_noted(held: DeviceLease) -> Iterator[None]:
-    """Note a failure that is about the device."""
+def _recorded_failure(own: DeviceLease) -> Iterator[None]:
+    """Record a failure of the device."""
     try:
         yield
     except Exception as error:
@@ -104,7 +104,7 @@ def _failure_noted(held: DeviceLease) -> Iterator[None]:
         fault = classify(text)
         if of_device and fault in ("hardware", "sticky") and not by_slurm():
             try:
-                note_failure(lease_root(), held.uuid, held.request.whole_name, fault, text[:300])
-            except LeaseError as unnoted:
-                logger.error("the failure of device %s is not noted: %s", held.uuid, unnoted)
+                record_failure(lease_root(), own.uuid, own.request.job_id, fault, text[:300])
+            except LeaseError as problem:
+                logger.error("the failure of device %s is not recorded: %s", own.uuid, problem)
         raise

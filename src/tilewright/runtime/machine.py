@@ -1,4 +1,4 @@
-"""Which device kinds the rules may use, decided before the DAG from the config and this machine."""
+"""Device kinds that the rules may use, by the configuration and the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_CUPY = "not installed: install tilewright[cuda12] or [cuda13]"
 
 
 def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
-    """Return the GPUs that are visible, healthy and that CuPy could use; makes no CUDA context.
+    """Return the GPUs that are visible, healthy and usable by CuPy, without a CUDA context.
 
     ``reason`` says why there are none.
 
@@ -31,21 +31,21 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
     LeaseError
         There are GPUs, and the folder of their leases cannot be used.
     """
-    seen = snapshot(environ)
-    if not seen.devices:
-        return Snapshot((), seen.reason)
+    gpus = snapshot(environ)
+    if not gpus.devices:
+        return Snapshot((), gpus.reason)
     if find_spec("cupy") is None:
         return Snapshot((), f"CuPy is {NO_CUPY}")
     bad = quarantined(lease_root(environ))
-    found = tuple(device for device in seen.devices if device.uuid not in bad)
-    if not found:
-        why = "; ".join(f"{uuid} is quarantined: {q.reason}" for uuid, q in bad.items())
-        return Snapshot((), why)
-    return Snapshot(found, seen.reason)
+    healthy = tuple(device for device in gpus.devices if device.uuid not in bad)
+    reasons = [f"{uuid} is quarantined: {q.reason}" for uuid, q in bad.items()]
+    return Snapshot(healthy, gpus.reason if healthy else "; ".join(reasons))
 
 
 def device_kinds(
-    settings: Settings, look: Callable[[], Snapshot] | None, environ: Mapping[str, str] = os.environ
+    settings: Settings,
+    query: Callable[[], Snapshot] | None,
+    environ: Mapping[str, str] = os.environ,
 ) -> dict[str, tuple[Kind, ...]]:
     """Return the device kinds that may run each rule that a GPU can run, the preferred one first.
 
@@ -53,14 +53,13 @@ def device_kinds(
 
     Parameters
     ----------
-    look : callable or None
-        Returns the GPUs of this machine, and is asked only if a rule may use one; None where a
-        cluster has them.
+    query : callable or None
+        Returns the GPUs of this machine, called only if a rule may use one; None on a cluster.
 
     Raises
     ------
     ConfigError
-        A rule is to run on a GPU, and there is none.
+        A rule requires a GPU, and there is none.
     """
     for rule in sorted(settings.resources.keys() - GPU_RULES):
         if settings.resources[rule].device == "gpu":
@@ -71,44 +70,45 @@ def device_kinds(
     for rule in sorted(GPU_RULES):
         own = settings.resources.get(rule)
         choice: DeviceChoice = own.device if own and own.device else general
-        if choice != "cpu" and look is not None and gpus is None:
-            gpus = look()
-        there = gpus is None or bool(gpus.devices)
-        if choice == "gpu" and gpus is not None and not there:
-            named = "TILEWRIGHT_DEVICE" if "TILEWRIGHT_DEVICE" in environ else "device"
-            key = f"resources.{rule}.device" if own and own.device else named
+        if choice != "cpu" and query is not None and gpus is None:
+            gpus = query()
+        present = gpus is None or bool(gpus.devices)
+        if choice == "gpu" and gpus is not None and not present:
+            general_key = "TILEWRIGHT_DEVICE" if "TILEWRIGHT_DEVICE" in environ else "device"
+            key = f"resources.{rule}.device" if own and own.device else general_key
             raise ConfigError(
-                f"rule {rule} is to run on a GPU, and this machine has none that can be used "
-                f"({gpus.reason}); set {key} to auto or cpu, or see `tilewright devices`"
+                f"rule {rule} requires a GPU, but no usable GPU was found ({gpus.reason}); "
+                f"set {key} to auto or cpu, or see `tilewright devices`"
             )
-        every: dict[DeviceChoice, tuple[Kind, ...]] = {
-            "cpu": ("cpu",), "gpu": ("gpu",), "auto": ("gpu", "cpu") if there else ("cpu",)
+        kinds_of: dict[DeviceChoice, tuple[Kind, ...]] = {
+            "cpu": ("cpu",), "gpu": ("gpu",), "auto": ("gpu", "cpu") if present else ("cpu",)
         }  # fmt: skip
-        kinds[rule] = every[choice]
+        kinds[rule] = kinds_of[choice]
     return kinds
 
 
 def write_evidence_to(path: Path) -> None:
-    """Tell the jobs that this process starts where to write what they made of their devices."""
+    """Set the log in which the jobs of this process record their use of devices."""
     os.environ["TILEWRIGHT_DEVICE_LOG"] = str(path)
 
 
 def healthy_gpus(need_mb: int = 0) -> int:
-    """Return how many GPUs could hold a job now, were it not for other jobs of ours.
+    """Return how many GPUs could hold a job, leases of other jobs not counted.
 
     Parameters
     ----------
     need_mb : int
-        Device memory of its arrays. A job that takes a whole GPU can do with half of one.
+        Device memory of its arrays. For a job that takes a whole GPU half of one is sufficient.
     """
     devices = usable_gpus().devices
     if not devices:
         return 0
-    held = leases(lease_root())
+    holders = leases(lease_root())
     need_b = need_mb * MIB + CONTEXT_B
     whole = need_b > whole_above_b(devices)
     return sum(
-        room_b(device, held) + leased_b(device, held) >= (device.total_b / 2 if whole else need_b)
+        room_b(device, holders) + leased_b(device, holders)
+        >= (device.total_b / 2 if whole else need_b)
         for device in devices
     )
 
@@ -117,10 +117,10 @@ def pools() -> dict[str, int]:
     """Return the local pools, for ``resources`` of a profile; nothing on a machine without GPU.
 
     ``gpu`` is one job on each GPU, or ``TILEWRIGHT_JOBS_PER_GPU``. ``cpu`` counts the CPUs of jobs
-    that could use a GPU and run on CPUs: two are left for each GPU's job.
+    that could use a GPU and run on CPUs: two are reserved for each GPU's job.
 
-    Where the folder of the leases cannot be used there are none: the Snakefile says so, if a rule
-    wants a GPU.
+    Where the folder of the leases cannot be used there are none; the Snakefile reports it if a rule
+    requires a GPU.
     """
     try:
         gpus = len(usable_gpus().devices)
@@ -134,6 +134,6 @@ def pools() -> dict[str, int]:
 
 def _jobs_per_gpu(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) <= SLOTS:
-        # within a profile Snakemake says all else of an error but its reason
+        # within a profile Snakemake does not print the reason of an error
         raise SystemExit(f"TILEWRIGHT_JOBS_PER_GPU is '{text}'; set it to 1 to {SLOTS}")
     return int(text)

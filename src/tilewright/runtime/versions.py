@@ -8,9 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def software_versions() -> dict[str, str]:
-    """Return the versions of what computes the pixels; packages that are absent are left out."""
-    found = {"Python": sys.version.split()[0]}
+    """Return the versions of the packages that compute the pixels; absent ones are omitted."""
+    versions = {"Python": sys.version.split()[0]}
     for package in ("tilewright", "numpy", "scipy", "zarr", "tifffile", "snakemake"):
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions

@@ -13,7 +13,7 @@ from tests.devices.leases.conftest import gpus
 from tests.devices.leases.lease_jobs import GIB, Jobs, code, evidence, holders, kill, until
 from tests.support.fake_nvml import FakeDevice, FakeMachine, using
 from tilewright.devices.device_lease import CONTEXT_B, Request
-from tilewright.devices.health import note_failure
+from tilewright.devices.health import record_failure
 from tilewright.devices.inventory import Device
 from tilewright.devices.leases import (
     RESERVE_B,
@@ -86,10 +86,10 @@ def test_the_parent_of_instances_and_the_quarantined_are_not_leased(
     parts = [FakeDevice(f"MIG-GPU-a/1/{k}", total_b=20 * GIB) for k in (0, 1)]  # older drivers
     machine.devices[0].mig, machine.devices[0].instances = True, [*parts]
     machine.write()
-    note_failure(root, parts[0].uuid, "other", "hardware", "ECC")
+    record_failure(root, parts[0].uuid, "other", "hardware", "ECC")
     with lease(Request(4 * GIB, "edf")) as held:
         assert held.uuid == parts[1].uuid == leases(root)[0].uuid
-    note_failure(root, parts[1].uuid, "other", "hardware", "ECC")
+    record_failure(root, parts[1].uuid, "other", "hardware", "ECC")
     with (
         pytest.raises(NoDeviceError, match="no GPU to use: all are quarantined"),
         lease(Request(4 * GIB, "edf")),
@@ -136,8 +136,8 @@ def test_which_device_a_job_gets(
     machine.devices[0].used_b = used_gib * GIB
     machine.write()
     for letter in failed_on:
-        note_failure(root, f"GPU-{letter}", "this", "sticky", "illegal")
-    request = Request(gib * GIB, "edf", wait_limit_s=5, whole_name="this")
+        record_failure(root, f"GPU-{letter}", "this", "sticky", "illegal")
+    request = Request(gib * GIB, "edf", wait_limit_s=5, job_id="this")
     with lease(request) as held:
         assert held.uuid == f"GPU-{uuid}"
 
@@ -221,7 +221,7 @@ def test_a_device_quarantined_while_a_job_waits_is_not_granted_to_it(
     machine.write()
     first, second = jobs.holder(20, "1"), jobs.holder(20, "2")
     late = jobs.waiter(20, "late", hold_s=600)
-    note_failure(root, "GPU-a", "other", "hardware", "ECC")
+    record_failure(root, "GPU-a", "other", "hardware", "ECC")
     kill(first)
     time.sleep(1.5)
     assert holders() == ["2"]
@@ -229,7 +229,7 @@ def test_a_device_quarantined_while_a_job_waits_is_not_granted_to_it(
     until(lambda: holders() == ["late"])
     assert leases(root)[0].uuid == "GPU-b"
     last = jobs.waiter(20, "last")
-    note_failure(root, "GPU-b", "other", "hardware", "ECC")
+    record_failure(root, "GPU-b", "other", "hardware", "ECC")
     assert code(last) == 1
     assert "all are quarantined" in evidence(tmp_path)[-1]["reason"]
     kill(late)

@@ -8,21 +8,21 @@ import pytest
 
 from tilewright.config.rules import STAGES
 from tilewright.io.results.mosaic import create_mosaic
-from tilewright.report.judge import Quality
-from tilewright.report.metric_table import METRICS, remedy
+from tilewright.quality.evaluate import QcRecord
+from tilewright.quality.metrics import METRICS, remedy
+from tilewright.quality.results import QcContext, QcResult, resolve_thresholds
 from tilewright.report.page.problems import CROP_PX, Pixels, problems
-from tilewright.report.verdict import Item, Subject, resolve_thresholds
 
 LIMITS = resolve_thresholds({})
 
 
-def item(metric: str, value: float | None, cycle: int = 1, channel: str = "1") -> Item:
+def item(metric: str, value: float | None, cycle: int = 1, channel: str = "1") -> QcResult:
     stage = "register" if metric == "ncc" else "stitch"
-    return Subject("a", cycle, stage, LIMITS, channel, f"M{channel}").judge(metric, value)
+    return QcContext("a", cycle, stage, LIMITS, channel, f"M{channel}").evaluate(metric, value)
 
 
-def quality(*items: Item, **numbers: Any) -> Quality:
-    return Quality("a", items[0].cycle, items[0].stage, items, numbers, "")
+def quality(*items: QcResult, **numbers: Any) -> QcRecord:
+    return QcRecord("a", items[0].cycle, items[0].stage, items, numbers, "")
 
 
 def test_every_reason_has_a_remedy_by_stage_where_the_table_says_so() -> None:

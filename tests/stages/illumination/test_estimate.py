@@ -26,7 +26,7 @@ from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.flat_posterior import fit_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.kernels.illumination.overlap_photometry import relative_difference
-from tilewright.report.metric_table import METRICS
+from tilewright.quality.metrics import METRICS
 from tilewright.stages.illumination.binned_tiles import measure_tiles
 from tilewright.stages.illumination.estimate import estimate_channels
 from tilewright.stages.tile_positions.locate import locate
@@ -54,7 +54,7 @@ def solved(truth: NDArray[Any], seed: int = 7, **making: Any) -> tuple[float, An
 
 def judged(numbers: dict[str, Any]) -> list[str]:
     names = "heldout_log_ratio", "flat_error"
-    return [METRICS[name].threshold.judge(numbers[name]) for name in names]
+    return [METRICS[name].threshold.verdict(numbers[name]) for name in names]
 
 
 def test_binned_blocks_keep_a_plane_and_their_brightest_pixel(cpu: Backend) -> None:
@@ -243,7 +243,7 @@ def test_tiles_without_grain_are_told_from_tiles_of_a_camera() -> None:
     coarse = dataclasses.replace(tiles, stack=np.round(tiles.stack / 80.0).astype(np.uint16) * 80)
     limit = METRICS["equal_neighbours"].threshold
     for taken, verdict in ((tiles, "pass"), (coarse, "warn")):
-        assert limit.judge(run(taken, places)[1]["equal_neighbours"]) == verdict
+        assert limit.verdict(run(taken, places)[1]["equal_neighbours"]) == verdict
     assert equal_neighbours(np.full((4, 4), 7)) == 0.0
 
 

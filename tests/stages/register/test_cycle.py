@@ -17,8 +17,8 @@ from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.register.warp import Transform
-from tilewright.report.metric_table import METRICS
-from tilewright.report.quality.registered_blocks import local_errors
+from tilewright.quality.metrics import METRICS
+from tilewright.quality.stages.registered_blocks import local_errors
 from tilewright.stages.register import cycle as stage
 from tilewright.stages.register.cycle import register
 from tilewright.stages.register.plane_views import Plane, open_views
@@ -113,7 +113,7 @@ def test_rotation_shift_and_elastic_deformation(tmp_path: Path, seed: int) -> No
     assert quality["ncc_after"] > 0.85
     assert quality["ncc_after"] > 2 * quality["ncc_chance"]
     assert abs(quality["rotation_deg"] - 1.2) < 0.11
-    assert METRICS["local_error_px"].threshold.judge(local_error_px(pair, transform)) == "pass"
+    assert METRICS["local_error_px"].threshold.verdict(local_error_px(pair, transform)) == "pass"
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -192,7 +192,7 @@ def test_local_error_warns_where_the_field_is_wrong(
     transform = run(tmp_path, pair.reference, pair.moving)
     error = np.percentile(errors_of(pair, transform)[0], 90)
     found = local_error_px(pair, transform)
-    assert (METRICS["local_error_px"].threshold.judge(found) != "pass") == warns
+    assert (METRICS["local_error_px"].threshold.verdict(found) != "pass") == warns
     assert found > error / 5
 
 

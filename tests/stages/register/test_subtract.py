@@ -20,7 +20,7 @@ from tilewright.io.results.subtraction import read_subtraction
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.register.warp import Transform
-from tilewright.report.verdict import Item
+from tilewright.quality.results import QcResult
 from tilewright.stages.register.resample import resample
 from tilewright.stages.register.subtract import Background, CellSums
 from tilewright.stages.tile_windows import regions
@@ -126,7 +126,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return process(tmp_path_factory.mktemp("own_light") / "run", seed=HELD_OUT, **DESIGN)
 
 
-def asked(bench: Bench, cycle: int = 1) -> dict[str, Item]:
+def asked(bench: Bench, cycle: int = 1) -> dict[str, QcResult]:
     return {item.metric: item for item in bench.quality("image", cycle, ["2"])}
 
 

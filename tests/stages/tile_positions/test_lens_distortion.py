@@ -18,7 +18,7 @@ from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.reading import read_json
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.report.quality.overlaps import compare_tiles
+from tilewright.quality.stages.overlaps import compare_tiles
 from tilewright.stages.stitch.fuse import stitch
 from tilewright.stages.tile_positions.locate import LocatedTiles, locate, write_located
 
@@ -157,7 +157,7 @@ def test_mosaics_are_free_of_distortion(tmp_path: Path, guarded: Backend) -> Non
         for field in (lens, None)
     )
     assert len(known) == len(ignored) == 12
-    unlike = [1.0 - np.mean([o.found.ncc_here for o in some]) for some in (known, ignored)]
+    unlike = [1.0 - np.mean([o.agreement.ncc_here for o in some]) for some in (known, ignored)]
     assert unlike[0] < 0.75 * unlike[1]
     np.testing.assert_allclose(placed(bent, backend=guarded).yx_px, found.yx_px, atol=1e-3)
     with pytest.raises(ProcessingError, match="lens distortion is of tiles of"):

@@ -15,10 +15,10 @@ import numpy as np
 from tests.support.quality import faults as f
 from tests.support.quality.workbench import CYCLES, SAMPLE, Bench
 from tilewright.errors import ConfigError, MismatchError, ProcessingError
-from tilewright.report.verdict import Item
+from tilewright.quality.results import QcResult
 
 _RANK = {"pass": 0, "warn": 1, "fail": 2}
-Baseline = dict[tuple[str, int, str, str], Item]
+Baseline = dict[tuple[str, int, str, str], QcResult]
 
 
 class Damage(NamedTuple):
@@ -41,12 +41,12 @@ class Damage(NamedTuple):
     named: str = ""
 
 
-def text_of(item: Item) -> str:
+def text_of(item: QcResult) -> str:
     """Return what a reader sees of an item."""
     return f"{item.cycle}/{item.channel} {item.sentence}"
 
 
-def key_of(item: Item) -> tuple[str, int, str, str]:
+def key_of(item: QcResult) -> tuple[str, int, str, str]:
     """Return what makes two items of two runs the same question."""
     return item.stage, item.cycle, item.channel, item.metric
 
@@ -63,7 +63,9 @@ def baseline(bench: Bench) -> Baseline:
     return {key_of(item): item for item in [*items, *others]}
 
 
-def judge_damage(damage: Damage, bench: Bench, folder: Path, *, drawn: bool = False) -> list[Item]:
+def judge_damage(
+    damage: Damage, bench: Bench, folder: Path, *, drawn: bool = False
+) -> list[QcResult]:
     """Damage a copy of the experiment and ask quality."""
     copy = bench.copy(folder)
     try:
@@ -73,16 +75,16 @@ def judge_damage(damage: Damage, bench: Bench, folder: Path, *, drawn: bool = Fa
     return [item for each in asked for item in copy.quality(*each, drawn=drawn)]
 
 
-def worse(items: list[Item], before: Baseline) -> list[Item]:
+def worse(items: list[QcResult], before: Baseline) -> list[QcResult]:
     """Return the items that are worse than without the damage."""
     good = {key: _RANK[item.verdict] for key, item in before.items()}
     return [item for item in items if _RANK[item.verdict] > good.get(key_of(item), 0)]
 
 
-def _refused(sentence: str) -> Item:
+def _refused(sentence: str) -> QcResult:
     """Return the item that stands for a run that ended with an error."""
     cycle = re.search(r"[Cc]yc(?:le)?[ _]?(\d)", sentence)
-    return Item(
+    return QcResult(
         SAMPLE, int(cycle[1]) if cycle else 0, "", "", "register", "refused", None, None, None,
         "above", "fail", "refused", sentence,
     )  # fmt: skip

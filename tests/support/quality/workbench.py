@@ -42,10 +42,10 @@ from tilewright.io.results.reading import read_json
 from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.files import tile_path
-from tilewright.report.judge import judge_stage, read_quality
-from tilewright.report.quality.places import scan_focus
-from tilewright.report.quality.stitched_view import arrays, look
-from tilewright.report.verdict import Item
+from tilewright.quality.evaluate import evaluate_stage, read_qc
+from tilewright.quality.results import QcResult
+from tilewright.quality.sampling import scan_focus
+from tilewright.quality.stitched_view import arrays, view_of
 from tilewright.stages.deconvolve.stack import deconvolve
 from tilewright.stages.edf.plane import edf_plane
 from tilewright.stages.register.assemble import assemble
@@ -233,11 +233,11 @@ class Bench:
             workers=_BACKEND.workers,
         )
 
-    # Quality
+    # QcRecord
 
     def quality(
         self, stage: str, cycle: int, channels: Iterable[str] = CHANNELS, *, drawn: bool = True
-    ) -> list[Item]:
+    ) -> list[QcResult]:
         """Run one quality stage on some channels of a cycle and return its items.
 
         The picture takes half of the time: it may be left out.
@@ -254,9 +254,9 @@ class Bench:
             "transform": [] if cycle == 1 else one["transform"],
             "stitched": self._stitched_view(cycle, tokens) if stage == "image" else [],
         }
-        nothing = mock.patch(f"tilewright.report.quality.{stage}.draw")
+        nothing = mock.patch(f"tilewright.quality.stages.{stage}.draw")
         with contextlib.nullcontext() if drawn else nothing:
-            judge_stage(
+            evaluate_stage(
                 stage,
                 {name: every[name] for name in ASKED[stage].split()},
                 out,
@@ -268,7 +268,7 @@ class Bench:
                 if stage == "image"
                 else {},
             )
-        return list(read_quality(out).items)
+        return list(read_qc(out).items)
 
     def _stitched_view(self, cycle: int, tokens: Iterable[str]) -> Path:
         """Write what the final image is compared with."""
@@ -276,7 +276,7 @@ class Bench:
         found: dict[str, NDArray[Any]] = {}
         for token in tokens:
             mosaic = open_mosaic(self.path("stitch", cycle, token))
-            found |= arrays(look(mosaic, scan_focus(mosaic)), token)
+            found |= arrays(view_of(mosaic, scan_focus(mosaic)), token)
         write_npz(path, found)
         return path
 

@@ -1,1 +1,1 @@
-"""The report page, its parts, and the tables beside it."""
+"""The report page and its parts."""

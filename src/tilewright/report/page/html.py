@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,20 +14,68 @@ import numpy as np
 from snakemake_scheduler_plugin_tilewright.report.page import environment, run_section
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from tilewright.config.rules import STAGES
+from tilewright.quality.evaluate import QcRecord, apply_thresholds, read_qc
+from tilewright.quality.results import RANK, worst
+from tilewright.quality.summary import trusted_markers
 from tilewright.report.devices import device_section
-from tilewright.report.figures import Rendering, embed_png, render
-from tilewright.report.judge import Quality, judge_again, read_quality
 from tilewright.report.page.parts import anchor, marker_tables, number_table, problem_part
 from tilewright.report.page.problems import Pixels, problems
-from tilewright.report.page.summary import trusted_markers
+from tilewright.report.pictures import Rendering, embed_png, render
 from tilewright.report.rule_colours import PALETTE
-from tilewright.report.verdict import RANK, worst
 from tilewright.runtime.files import write_text_atomic
 
+_TITLE = "tilewright report"
 #: Problems that are shown, and lines of each; the rest is folded.
 _SHOWN, _LINES = 12, 2
 #: Area in px of all figures, of all pictures of channels and of all composites of a page.
 _FIGURES_PX, _CHANNELS_PX, _COMPOSITES_PX = 70e6, 9e6, 4e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportInputs:
+    """Inputs of the report.
+
+    Attributes
+    ----------
+    quality_paths, picture_paths : sequences of Path
+        JSON and PNG of each quality stage, in the same order.
+    images : mapping
+        Sample → registered OME-Zarr; samples without one show no image.
+    channels : sequence of mappings
+        cycle, channel, marker of each channel, in the order of the registered image.
+    reference_cycle : int
+        The cycle that the others are registered to.
+    reference_channel : str
+        The nuclear channel of every cycle.
+    software : mapping
+        Name → version, shown at the end.
+    config_text : str
+        The configuration as YAML, shown at the end.
+    thresholds : mapping
+        ``qc.thresholds`` of the config.
+    ledger : Path or None
+        The ledger of the runs on a cluster; without it the page has no such section.
+    devices : Path or None
+        The records of jobs that used a device; likewise.
+    planes : mapping
+        (sample, cycle, channel) → in-focus plane; problems without theirs show no crop of it.
+    waiting : sequence of int
+        Cycles of the markers table that were not processed.
+    """
+
+    quality_paths: Sequence[Path]
+    picture_paths: Sequence[Path]
+    images: Mapping[str, Path]
+    channels: Sequence[Mapping[str, Any]]
+    reference_cycle: int
+    reference_channel: str
+    software: Mapping[str, str]
+    config_text: str
+    thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ledger: Path | None = None
+    devices: Path | None = None
+    planes: Mapping[tuple[str, int, str], Path] = field(default_factory=dict)
+    waiting: Sequence[int] = ()
 
 
 def _sizes(figures: int, samples: int, channels: int) -> tuple[float, int, int]:
@@ -43,20 +91,20 @@ def _sizes(figures: int, samples: int, channels: int) -> tuple[float, int, int]:
 
 
 def _stage(
-    sample: str, stage: str, found: Sequence[tuple[Quality, Path]], area_px: float
+    sample: str, stage: str, records: Sequence[tuple[QcRecord, Path]], area_px: float
 ) -> dict[str, Any]:
-    own = [(quality, png) for quality, png in found if quality.stage == stage]
+    of_stage = [(record, png) for record, png in records if record.stage == stage]
     parts = [
         {
-            "cycle": quality.cycle,
-            "anchor": anchor(sample, stage, quality.cycle),
-            "verdict": worst(item.verdict for item in quality.items),
-            "caption": quality.caption + _legend(quality),
+            "cycle": record.cycle,
+            "anchor": anchor(sample, stage, record.cycle),
+            "verdict": worst(item.verdict for item in record.items),
+            "caption": record.caption + _legend(record),
             **asdict(embed_png(png.read_bytes(), area_px)),
         }
-        for quality, png in own
+        for record, png in of_stage
     ]
-    items = [item for quality, _ in own for item in quality.items]
+    items = [item for record, _ in of_stage for item in record.items]
     wide = bool(parts) and median(part["width"] / part["height"] for part in parts) > 1.4
     return {
         "title": STAGES[stage].title,
@@ -70,20 +118,20 @@ def _stage(
     }
 
 
-def _legend(quality: Quality) -> str:
+def _legend(record: QcRecord) -> str:
     """Return which marker is which channel: pictures of a cycle's stages name channels."""
-    names = {item.channel: item.marker for item in quality.items if item.channel}
-    if not names or quality.stage == "image":
+    names = {item.channel: item.marker for item in record.items if item.channel}
+    if not names or record.stage == "image":
         return ""
     return f" Channels: {', '.join(f'{channel} {name}' for channel, name in names.items())}."
 
 
 def _matrix(
-    sample: str, found: Sequence[Quality], cycles: Sequence[int], reference_cycle: int
+    sample: str, records: Sequence[QcRecord], cycles: Sequence[int], reference_cycle: int
 ) -> list[dict[str, Any]]:
-    verdicts = {(q.stage, q.cycle): worst(item.verdict for item in q.items) for q in found}
+    verdicts = {(r.stage, r.cycle): worst(item.verdict for item in r.items) for r in records}
     rows = []
-    for stage in (stage for stage in STAGES if any(q.stage == stage for q in found)):
+    for stage in (stage for stage in STAGES if any(r.stage == stage for r in records)):
         cells = [
             {
                 "verdict": verdicts.get((stage, cycle)),
@@ -108,39 +156,37 @@ def _picture(rendering: Rendering) -> dict[str, Any]:
 
 def _sample(
     name: str,
-    found: Sequence[tuple[Quality, Path]],
-    image: Path | None,
-    channels: Sequence[Mapping[str, Any]],
-    reference: tuple[int, str],
-    planes: Mapping[tuple[int, str], Path],
+    records: Sequence[tuple[QcRecord, Path]],
+    inputs: ReportInputs,
     sizes: tuple[float, int, int],
 ) -> dict[str, Any]:
-    qualities = [quality for quality, _ in found]
-    items = [item for quality in qualities for item in quality.items]
-    cycles = sorted({quality.cycle for quality in qualities})
+    of_sample = [record for record, _ in records]
+    items = [item for record in of_sample for item in record.items]
+    cycles = sorted({record.cycle for record in of_sample})
     # The registered image holds the channels in the order of the marker table, but those removed.
-    held = [entry for entry in channels if not entry.get("remove")]
-    rows = [row for row in trusted_markers(items, held) if row["sample"] == name]
+    in_image = [entry for entry in inputs.channels if not entry.get("remove")]
+    rows = [row for row in trusted_markers(items, in_image) if row["sample"] == name]
     order = [(row["cycle"], row["channel"]) for row in rows]
+    reference = inputs.reference_cycle, inputs.reference_channel
     nuclei = order.index(reference) if reference in order else 0
     # The nuclear stains of the other cycles would hide the markers.
     hidden = [row["verdict"] == "fail" or row["channel"] == reference[1] for row in rows]
-    left_out = [k for k, hide in enumerate(hidden) if hide]
-    rendering = None
-    if image is not None:
-        rendering = render(image, nuclei, left_out, *sizes[1:])
+    excluded = [k for k, hide in enumerate(hidden) if hide]
+    image = inputs.images.get(name)
+    rendering = render(image, nuclei, excluded, *sizes[1:]) if image is not None else None
     pictures = rendering.channels if rendering and len(rendering.channels) == len(rows) else []
     for row, picture in zip(rows, pictures, strict=False):
         row.update(asdict(picture))
-    stages = (_stage(name, stage, found, sizes[0]) for stage in STAGES)
+    planes = {key[1:]: path for key, path in inputs.planes.items() if key[0] == name}
+    stages = (_stage(name, stage, records, sizes[0]) for stage in STAGES)
     return {
         "name": name,
         "anchor": anchor("sample", name),
         "verdict": worst(item.verdict for item in items),
         "checks": items,
         "cycles": cycles,
-        "matrix": _matrix(name, qualities, cycles, reference[0]),
-        "problems": problems(qualities, Pixels(planes, image, order, reference)),
+        "matrix": _matrix(name, of_sample, cycles, reference[0]),
+        "problems": problems(of_sample, Pixels(planes, image, order, reference)),
         "unregistered": [i for i in items if i.metric == "unregistered" and i.verdict == "fail"],
         "picture": _picture(rendering) if rendering else None,
         "channels": rows,
@@ -152,102 +198,53 @@ def _headline(samples: Sequence[Mapping[str, Any]], waiting: Sequence[int]) -> s
     items = [item for sample in samples for item in sample["checks"]]
     fails, warns = (sum(i.verdict == v for i in items) for v in ("fail", "warn"))
     bad = [f"{fails} fail"] * bool(fails) + [f"{warns} warn"] * bool(warns)
-    said = ", ".join(bad) or "all within their limits"
+    verdicts = ", ".join(bad) or "all within their limits"
     cycles = f"cycle{'s' * (len(waiting) > 1)} {', '.join(map(str, waiting))}"
     without = f" The markers table has {cycles} too, not processed yet." if waiting else ""
-    return f"{count(len(samples), 'sample')}, {len(items)} checks: {said}.{without}"
+    return f"{count(len(samples), 'sample')}, {len(items)} checks: {verdicts}.{without}"
 
 
-def write_report(
-    quality_paths: Sequence[Path],
-    picture_paths: Sequence[Path],
-    images: Mapping[str, Path],
-    channels: Sequence[Mapping[str, Any]],
-    output: Path,
-    *,
-    title: str,
-    reference_cycle: int,
-    reference_channel: str,
-    software: Mapping[str, str],
-    config_text: str,
-    thresholds: Mapping[str, Mapping[str, Any]] | None = None,
-    ledger: Path | None = None,
-    devices: Path | None = None,
-    planes: Mapping[tuple[str, int, str], Path] | None = None,
-    waiting: Sequence[int] = (),
-) -> None:
+def write_report(inputs: ReportInputs, output: Path) -> None:
     """Write the report of all samples.
 
     Parameters
     ----------
-    quality_paths, picture_paths : sequences of Path
-        JSON and PNG of each quality stage, in the same order.
-    images : mapping
-        Sample → registered OME-Zarr; samples without one show no image.
-    channels : sequence of mappings
-        cycle, channel, marker of each channel, in the order of the registered image.
+    inputs : ReportInputs
+        What the page shows.
     output : Path
-        The HTML file; beside it the table of jobs, where there is a ledger.
-    title : str
-        Name of the experiment.
-    reference_cycle : int
-        The cycle that the others are registered to.
-    reference_channel : str
-        The nuclear channel of every cycle.
-    software : mapping
-        Name → version, shown at the end.
-    config_text : str
-        The configuration as YAML, shown at the end.
-    thresholds : mapping, optional
-        ``qc.thresholds`` of the config.
-    ledger : Path, optional
-        The ledger of the runs on a cluster; where there is none the page says nothing of it.
-    devices : Path, optional
-        The evidence of jobs that held a device; likewise.
-    planes : mapping, optional
-        (sample, cycle, channel) → in-focus plane; problems without theirs show no crop of it.
-    waiting : sequence of int, optional
-        Cycles of the markers table that were not processed.
+        The HTML file; the table of jobs lies next to it, where there is a ledger.
 
     Raises
     ------
     ValueError
-        A quality file cannot be read, or the two lists differ in length.
+        A quality file cannot be read, or there is not a picture for each.
     """
     pairs = [
-        (judge_again(read_quality(Path(q)), thresholds or {}, channels), Path(p))
-        for q, p in zip(quality_paths, picture_paths, strict=True)
+        (apply_thresholds(read_qc(Path(q)), inputs.thresholds, inputs.channels), Path(p))
+        for q, p in zip(inputs.quality_paths, inputs.picture_paths, strict=True)
     ]
     pairs.sort(key=lambda pair: (pair[0].sample, pair[0].cycle))
-    names = sorted({quality.sample for quality, _ in pairs})
-    sizes = _sizes(len(pairs), len(names), len(channels))
+    names = sorted({record.sample for record, _ in pairs})
+    sizes = _sizes(len(pairs), len(names), len(inputs.channels))
     samples = [
-        _sample(
-            name,
-            [pair for pair in pairs if pair[0].sample == name],
-            Path(images[name]) if name in images else None,
-            channels,
-            (reference_cycle, reference_channel),
-            {key[1:]: path for key, path in (planes or {}).items() if key[0] == name},
-            sizes,
-        )
+        _sample(name, [pair for pair in pairs if pair[0].sample == name], inputs, sizes)
         for name in names
     ]
-    found = [problem for sample in samples for problem in sample["problems"]]
-    found.sort(key=lambda p: (-RANK[p.verdict], p.reason == "unknown"))
+    listed = [problem for sample in samples for problem in sample["problems"]]
+    listed.sort(key=lambda p: (-RANK[p.verdict], p.reason == "unknown"))
     pages = environment(Path(__file__).parent / "templates")
     pages.globals.update(vars(pages.get_template("macros.html").module))
     page = pages.get_template("report.html").render(
-        title=title,
-        headline=_headline(samples, waiting),
+        title=_TITLE,
+        headline=_headline(samples, inputs.waiting),
         samples=samples,
         tables=marker_tables(samples),
-        problems=[problem_part(problem, len(samples) > 1) for problem in found],
+        problems=[problem_part(problem, len(samples) > 1) for problem in listed],
         shown=_SHOWN,
         lines=_LINES,
-        software=software,
-        config=config_text,
-        ran=run_section(ledger, output, PALETTE) if ledger else None,
-        devices=device_section(devices),
+        software=inputs.software,
+        config=inputs.config_text,
+        ran=run_section(inputs.ledger, output, PALETTE) if inputs.ledger else None,
+        devices=device_section(inputs.devices),
     )
     write_text_atomic(output, page)

@@ -11,9 +11,9 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from tilewright.config.rules import STAGES
-from tilewright.report.metric_table import METRICS, REASONS, remedy
+from tilewright.quality.metrics import METRICS, REASONS, remedy
+from tilewright.quality.results import QcResult
 from tilewright.report.page.problems import Problem
-from tilewright.report.verdict import Item
 
 #: Markers in a row of the matrix, and up to how many have their names written level.
 _COLUMNS, _FLAT_COLUMNS = 40, 14
@@ -24,7 +24,7 @@ def anchor(*parts: Any) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(str(p) for p in parts).lower())
 
 
-def number_table(items: Sequence[Item]) -> dict[str, Any]:
+def number_table(items: Sequence[QcResult]) -> dict[str, Any]:
     """Return numbers as a row per cycle and channel, and a column per metric with its limits."""
     metrics = list(dict.fromkeys(item.metric for item in items))
     columns = []
@@ -38,14 +38,14 @@ def number_table(items: Sequence[Item]) -> dict[str, Any]:
         columns.append({"title": kind.title, "limits": limits})
     rows = []
     for cycle, channel in dict.fromkeys((item.cycle, item.channel) for item in items):
-        own = {i.metric: i for i in items if (i.cycle, i.channel) == (cycle, channel)}
-        name = next(iter(own.values())).marker or channel or "all"
-        cells = [_cell(own.get(metric)) for metric in metrics]
+        by_metric = {i.metric: i for i in items if (i.cycle, i.channel) == (cycle, channel)}
+        name = next(iter(by_metric.values())).marker or channel or "all"
+        cells = [_cell(by_metric.get(metric)) for metric in metrics]
         rows.append({"cycle": cycle, "name": name, "cells": cells})
     return {"columns": columns, "rows": rows}
 
 
-def _cell(item: Item | None) -> dict[str, str]:
+def _cell(item: QcResult | None) -> dict[str, str]:
     if item is None:
         return {"verdict": "pass", "shown": "", "sentence": ""}
     shown = "unknown" if item.value is None else METRICS[item.metric].format(item.value)
@@ -79,16 +79,16 @@ def problem_part(problem: Problem, several: bool) -> dict[str, Any]:
     }
 
 
-def _who(items: Sequence[Item]) -> str:
-    """Return the markers of each cycle that the items name, or the cycle where it is meant."""
-    named: dict[int, list[str]] = {}
+def _who(items: Sequence[QcResult]) -> str:
+    """Return the cycles of items, with the markers that they name."""
+    names_of: dict[int, list[str]] = {}
     for item in sorted(items, key=lambda i: (i.cycle, i.channel)):
-        names = named.setdefault(item.cycle, [])
+        names = names_of.setdefault(item.cycle, [])
         name = item.marker or item.channel
         if name and name not in names:
             names.append(name)
     listed = [
-        (f"{cycle} ({', '.join(own)})" if own else str(cycle)) for cycle, own in named.items()
+        (f"{cycle} ({', '.join(own)})" if own else str(cycle)) for cycle, own in names_of.items()
     ]
     return f"Cycle{'s' * (len(listed) > 1)} {', '.join(listed)}"
 

@@ -12,15 +12,23 @@ from numpy.typing import NDArray
 
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_zarr import open_image
-from tilewright.report.figures import Picture, display_range, embed, overlay, scaled, thumbnail
-from tilewright.report.judge import Quality
-from tilewright.report.metric_table import Verdict
-from tilewright.report.quality.places import textured_blocks
-from tilewright.report.verdict import RANK, REGISTERED, Found, Item, Place, places_of
+from tilewright.quality.evaluate import QcRecord
+from tilewright.quality.figures import display_range, overlay, thumbnail
+from tilewright.quality.metrics import Verdict
+from tilewright.quality.results import (
+    RANK,
+    REGISTERED,
+    ImageLocation,
+    LocatedIssue,
+    QcResult,
+    located_issues,
+)
+from tilewright.quality.sampling import textured_blocks
+from tilewright.report.pictures import Picture, embed, scaled
 
-#: Side of a crop: some twenty cells, and two beside each other fit the page with their text.
+#: Side of a crop: some twenty cells, and two fit the page side by side with their text.
 CROP_PX = 256
-#: What these judge is no picture of tissue.
+#: Stages whose numbers are not of tissue.
 _NO_CROP = ("illumination",)
 
 
@@ -56,14 +64,14 @@ class Crop:
 
 @dataclass(frozen=True)
 class Problem:
-    """What one reason says of one sample: its items, the worst first.
+    """All items of one sample with one reason, the worst first.
 
     ``crop`` is ``None`` where a picture of tissue would say nothing.
     """
 
     sample: str
     reason: str
-    items: list[Item] = field(repr=False)
+    items: list[QcResult] = field(repr=False)
     crop: Crop | None = field(repr=False)
 
     @property
@@ -72,24 +80,24 @@ class Problem:
         return self.items[0].verdict
 
 
-def problems(found: Sequence[Quality], pixels: Pixels) -> list[Problem]:
+def problems(records: Sequence[QcRecord], pixels: Pixels) -> list[Problem]:
     """Return the problems of one sample: failed before doubtful, many items before few."""
-    groups: dict[tuple[str, str], list[Item]] = {}
-    for item in itertools.chain.from_iterable(quality.items for quality in found):
+    groups: dict[tuple[str, str], list[QcResult]] = {}
+    for item in itertools.chain.from_iterable(record.items for record in records):
         if item.verdict != "pass":
             # A detail lost in the plane has another remedy than one lost in the final image.
             stage = item.stage if item.reason == "detail_lost" else ""
             groups.setdefault((item.reason, stage), []).append(item)
-    places = [place for q in found for place in places_of(q.cycle, q.stage, q.numbers)]
+    issues = [issue for r in records for issue in located_issues(r.cycle, r.stage, r.numbers)]
     listed = []
     for (reason, _), items in groups.items():
         items.sort(key=lambda i: (-RANK[i.verdict], -_excess(i), i.cycle, i.channel, i.metric))
-        listed.append(Problem(items[0].sample, reason, items, _crop(items, places, pixels)))
+        listed.append(Problem(items[0].sample, reason, items, _crop(items, issues, pixels)))
     listed.sort(key=lambda p: (-RANK[p.verdict], p.reason == "unknown", -len(p.items), p.reason))
     return listed
 
 
-def _excess(item: Item) -> float:
+def _excess(item: QcResult) -> float:
     """Return how far a number lies beyond its limit, comparable among metrics."""
     limit = item.fail if item.verdict == "fail" else item.warn
     if item.value is None or limit is None:
@@ -98,56 +106,57 @@ def _excess(item: Item) -> float:
     return round(beyond / max(abs(limit), 1e-9), 6)
 
 
-def _crop(items: Sequence[Item], places: Sequence[Found], pixels: Pixels) -> Crop | None:
-    """Return the worst place that a stage named, or a typical one of the worst item."""
+def _crop(items: Sequence[QcResult], issues: Sequence[LocatedIssue], pixels: Pixels) -> Crop | None:
+    """Return the crop of the worst location of the items, or a typical one of the worst item."""
     for item in items:
-        own = [
-            place
-            for cycle, stage, channel, place in places
-            if (cycle, stage, place.metric) == (item.cycle, item.stage, item.metric)
-            and channel in ("", item.channel)
+        locations = [
+            issue.location
+            for issue in issues
+            if (issue.cycle, issue.stage, issue.location.metric)
+            == (item.cycle, item.stage, item.metric)
+            and issue.channel in ("", item.channel)
         ]
         sign = -1 if item.direction == "above" else 1
-        own.sort(key=lambda place: sign * (place.value or 0.0))
-        shown = _look(item, own[0] if own else None, pixels) if own else None
-        if shown is not None:
-            return shown
+        locations.sort(key=lambda location: sign * (location.value or 0.0))
+        crop = _crop_at(item, locations[0], pixels) if locations else None
+        if crop is not None:
+            return crop
     typical = [item for item in items if item.stage not in _NO_CROP]
-    return _look(typical[0], None, pixels) if typical else None
+    return _crop_at(typical[0], None, pixels) if typical else None
 
 
-def _look(item: Item, place: Place | None, pixels: Pixels) -> Crop | None:
-    """Return the crop of an item around a place, or where its channel has most texture."""
+def _crop_at(item: QcResult, location: ImageLocation | None, pixels: Pixels) -> Crop | None:
+    """Return the crop of an item around a location, or where its channel has most texture."""
     channel = item.channel or pixels.reference[1]
     where = f"cycle {item.cycle}, {item.marker or f'channel {channel}'}"
-    if item.stage in REGISTERED and place is not None and pixels.image is not None:
-        return _registered(item, place, pixels, where)
+    if item.stage in REGISTERED and location is not None and pixels.image is not None:
+        return _registered(item, location, pixels, where)
     path = pixels.planes.get((item.cycle, channel))
     if path is None or not path.exists():
         return None
     plane = open_mosaic(path)
-    if place is None:
+    if location is None:
         small, factor = thumbnail(plane, 0)
-        at = textured_blocks(small, factor, plane.shape[1:], CROP_PX, 1)[0]
-        centre = (at[0] + CROP_PX / 2, at[1] + CROP_PX / 2)
+        y, x = textured_blocks(small, factor, plane.shape[1:], CROP_PX, 1)[0]
+        centre = (y + CROP_PX / 2, x + CROP_PX / 2)
     else:
-        centre = (place.y_px, place.x_px)
+        centre = (location.y_px, location.x_px)
     region = _region(plane.shape[1:], centre)
     pixel = _unit(scaled(plane.read(0, *region)))
-    note = "in-focus plane" if place is not None else "in-focus plane, where it has most texture"
+    note = "in-focus plane" if location else "in-focus plane, where it has most texture"
     return Crop(embed(pixel), f"{where}, {note}{_size(region, plane.voxel_um[2])}")
 
 
-def _registered(item: Item, place: Place, pixels: Pixels, where: str) -> Crop | None:
+def _registered(item: QcResult, location: ImageLocation, pixels: Pixels, where: str) -> Crop | None:
     """Return a crop of the final image; for the registration, nuclei on those of the reference."""
     image = open_image(Path(str(pixels.image)))
-    region = _region(image.levels[0].shape[1:], (place.y_px, place.x_px))
+    region = _region(image.levels[0].shape[1:], (location.y_px, location.x_px))
     size = _size(region, image.pixel_um[1])
     rows = list(pixels.rows)
-    own = (item.cycle, item.channel or pixels.reference[1])
-    if own not in rows:
+    row = (item.cycle, item.channel or pixels.reference[1])
+    if row not in rows:
         return None
-    light = np.asarray(image.levels[0][(rows.index(own), *region)])
+    light = np.asarray(image.levels[0][(rows.index(row), *region)])
     if item.stage == "register" and pixels.reference in rows:
         fixed = np.asarray(image.levels[0][(rows.index(pixels.reference), *region)])
         both = overlay(fixed, light, (display_range(fixed), display_range(light)))
@@ -160,7 +169,7 @@ def _registered(item: Item, place: Place, pixels: Pixels, where: str) -> Crop | 
 
 
 def _region(shape: Sequence[int], centre: tuple[float, float]) -> tuple[slice, slice]:
-    """Return the window of ``CROP_PX`` around a place (y, x), moved inside where it sticks out."""
+    """Return the window of ``CROP_PX`` around a pixel (y, x), moved inside the image."""
     starts = [
         int(np.clip(round(at - CROP_PX / 2), 0, max(n - CROP_PX, 0)))
         for n, at in zip(shape, centre, strict=True)

@@ -1,4 +1,4 @@
-"""Where quality is measured: blocks with tissue."""
+"""Blocks with tissue, in which quality is measured, and their focus."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.metrics import LOW_BAND, focus_score, ncc
 from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.kernels.register.warp import Transform, displacement
-from tilewright.report.figures import thumbnail
-from tilewright.report.verdict import Item, Subject
-from tilewright.report.verdict import Place as Place  # stages name it beside what measures
+from tilewright.quality.figures import thumbnail
+from tilewright.quality.results import QcContext, QcResult
 
 #: Quality is measured on one CPU, never on a GPU.
 CPU = cpu_backend()
 #: Contrast below which a field holds nothing but noise (an empty one reaches about 2).
 NO_SIGNAL = 3.0
+NO_SIGNAL_DETAIL = "nothing stands out from the noise"
 #: Correlation of a block's odd and even planes from which they show the same light. Noise reaches
 #: 0.3; what the focus score takes for a signal is 0.7 by its own measure (SIGNAL_GUARD).
 _SAME = 0.5
 
 
-def judge_detail(subject: Subject, ratios: Sequence[float]) -> Item:
-    """Judge the focus of blocks over that of the sharpest raw plane at the same places."""
+def evaluate_detail(context: QcContext, ratios: Sequence[float]) -> QcResult:
+    """Evaluate the focus of blocks over that of the sharpest raw plane there."""
     if not ratios:
-        return subject.judge("image_detail", None, "nothing in the stack is in focus")
-    return subject.judge("image_detail", float(np.median(ratios)))
+        return context.evaluate("image_detail", None, "nothing in the stack is in focus")
+    return context.evaluate("image_detail", float(np.median(ratios)))
 
 
 def contrast_to_noise(image: NDArray[Any]) -> float:
@@ -69,21 +69,21 @@ def covered(
 
 def moved_thumbnail(
     source: NDArray[np.float32],
-    own: int,
+    source_factor: int,
     transform: Transform,
     shape: tuple[int, ...],
     factor: int,
     outside: float = 0.0,
 ) -> NDArray[np.float32]:
-    """Return a cycle's thumbnail in the reference frame: for the eye and for overviews only.
+    """Return a cycle's thumbnail in the reference frame, for pictures and overviews only.
 
-    ``source`` is ``own`` times smaller than the cycle, what is returned has the ``shape`` (y, x)
-    and is ``factor`` times smaller than the reference.
+    ``source`` is ``source_factor`` times smaller than the cycle, the result of ``shape`` (y, x)
+    ``factor`` times smaller than the reference.
     """
     y_px, x_px = (factor * np.arange(n, dtype=np.float64) + (factor - 1) / 2 for n in shape)
     at = np.stack(np.meshgrid(y_px, x_px, indexing="ij"))
     at += displacement(CPU, transform, y_px, x_px)
-    at = (at - (own - 1) / 2) / own
+    at = (at - (source_factor - 1) / 2) / source_factor
     values = ndimage.map_coordinates(source, at, order=1, mode="constant", cval=outside)
     return np.asarray(values, np.float32)
 
@@ -94,20 +94,20 @@ def textured_blocks(
     """Return (y, x) of up to ``count`` blocks of ``side`` px, the most textured first.
 
     Blocks lie on a grid over the (y, x) ``shape`` that ``small`` shows ``factor`` times
-    smaller. Texture is the spread about the image's background, each pixel capped, so that a
-    speck of dirt does not outdo tissue.
+    smaller. Texture is the spread about the image's background, each pixel capped, so that
+    bright debris does not outdo tissue.
     """
     side = min(side, *shape)
     above = np.abs(small - np.percentile(small, 5))
     capped = np.minimum(above, np.percentile(above, 98))
-    found = []
+    ranked = []
     for y in _starts(shape[0], side):
         for x in _starts(shape[1], side):
             rows = slice(y // factor, max((y + side) // factor, y // factor + 1))
             cols = slice(x // factor, max((x + side) // factor, x // factor + 1))
             part = capped[rows, cols]
-            found.append((-round(float(part.mean()), 3) if part.size else 0.0, y, x))
-    return [(y, x) for _, y, x in sorted(found)[:count]]
+            ranked.append((-round(float(part.mean()), 3) if part.size else 0.0, y, x))
+    return [(y, x) for _, y, x in sorted(ranked)[:count]]
 
 
 def _starts(length: int, side: int) -> list[int]:
@@ -167,23 +167,30 @@ def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan
     scores = np.full((len(blocks), mosaic.shape[0]), np.nan)
     for k, (y, x) in enumerate(blocks):
         column = mosaic.read(slice(None), slice(y, y + side), slice(x, x + side))
-        if side < 64 or not _show_the_same(column):
+        if side < 64 or not _same_light(column):
             continue
-        found = np.array([focus_score(plane) for plane in column])
-        if np.isfinite(found).any():
-            sharpest = column[np.nanargmax(found)]
-            scores[k] = found if contrast_to_noise(sharpest) >= NO_SIGNAL else np.nan
-    seen = scores[np.nan_to_num(scores).max(axis=1, initial=0) > 0]
+        block = np.array([focus_score(plane) for plane in column])
+        if np.isfinite(block).any():
+            sharpest = column[np.nanargmax(block)]
+            scores[k] = block if contrast_to_noise(sharpest) >= NO_SIGNAL else np.nan
+    positive = scores[np.nan_to_num(scores).max(axis=1, initial=0) > 0]
     best = middle
-    if len(seen):  # each block counts once: a speck's score is many times that of tissue
-        shares = seen / np.nanmax(seen, axis=1, keepdims=True)
+    if len(positive):  # each block counts once: debris scores many times higher than tissue
+        shares = positive / np.nanmax(positive, axis=1, keepdims=True)
         best = int(np.argmax(np.round(np.nansum(shares, axis=0), 12)))
     if best != middle:
         small, factor = thumbnail(mosaic, best)
     return FocusScan(blocks, side, scores, best, small, factor)
 
 
-def _show_the_same(column: NDArray[Any]) -> bool:
+def scan_contrast(mosaic: Mosaic, scan: FocusScan) -> float:
+    """Return the contrast to noise of the most textured block in the sharpest plane."""
+    y, x = scan.blocks[0]
+    rows, columns = slice(y, y + scan.side), slice(x, x + scan.side)
+    return contrast_to_noise(mosaic.read(scan.best_plane, rows, columns))
+
+
+def _same_light(column: NDArray[Any]) -> bool:
     """Return whether the planes of a block (z, y, x) show the same light; so does a single one.
 
     Interpolation takes noise from the corners of the spectrum, where the focus score measures it:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.report.quality.qc_scenes import (
+from tests.quality.qc_scenes import (
     PEDESTAL,
     details,
     expose,
@@ -28,9 +28,9 @@ from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import Edges, Positions, write_table
 from tilewright.phantom.files import write_tile
 from tilewright.phantom.make import PhantomDesign
-from tilewright.report.figures import overlay, thumbnail
-from tilewright.report.judge import Quality
-from tilewright.report.quality.places import contrast_to_noise, scan_focus
+from tilewright.quality.evaluate import QcRecord
+from tilewright.quality.figures import overlay, thumbnail
+from tilewright.quality.sampling import contrast_to_noise, scan_focus
 
 TILE = 340
 STEP = 296  # 2 × 2 tiles of 340 px with 44 px overlap cover the section of 636 px
@@ -54,7 +54,7 @@ def edges_of(positions: Positions) -> Edges:
     return Edges(ra, ca, rb, cb, dy.copy(), dx.copy(), *sure)
 
 
-def located(folder: Path, positions: Positions, edges: Edges) -> Quality:
+def located(folder: Path, positions: Positions, edges: Edges) -> QcRecord:
     files = {
         name: folder / name
         for name in ("positions.csv", "edges.csv", "manifest.csv", "distortion.json")
@@ -140,7 +140,7 @@ def test_what_is_wrong_with_positions_is_measured_and_named(
         assert found == middles
 
 
-def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> Quality:
+def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> QcRecord:
     """Judge a mosaic of 2 x 2 tiles, from which the raw tiles are cut."""
     mosaic = write_mosaic(folder / "m.zarr", counts, pedestal_counts=PEDESTAL, **attributes)
     even = Illumination.from_fields(np.ones((TILE, TILE)), 100.0)

@@ -1,4 +1,4 @@
-"""One pass over all planes of a mosaic: what was never written, and light below zero."""
+"""Defects of a mosaic: blocks never written, light below zero, and defective pixels."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import cells
 from tilewright.kernels.camera import CameraDefects
-from tilewright.report.quality.overlaps import tile_name
-from tilewright.report.quality.places import covered
-from tilewright.report.verdict import Item, Subject
+from tilewright.quality.results import QcContext, QcResult
+from tilewright.quality.sampling import covered
+from tilewright.quality.stages.overlaps import tile_name
 
-#: Side of the blocks that are looked at; a camera never reads one value all over such a block.
+#: Side of the blocks; a camera never reads one value all over such a block.
 _BLOCK_PX = 32
-#: Chunks looked at together, a side.
+#: Chunks read together, a side.
 _CHUNKS = 2
 #: Standard deviations of a block's mean below zero light that noise does not reach.
 _BELOW_SIGMAS = 6.0
-#: A defect is left where it stands out by so many spreads of its surroundings in most tiles; the
+#: A defect remains where it stands out by so many spreads of its surroundings in most tiles; the
 #: largest of nine pixels of noise reaches 3.
 _STANDS_OUT = 8.0
 
 
-def judge_blocks(
-    subject: Subject, mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
-) -> list[Item]:
-    """Judge what was never written in any plane, and light below zero in one; by blocks in tiles.
+def evaluate_blocks(
+    context: QcContext, mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
+) -> list[QcResult]:
+    """Evaluate blocks that were never written in any plane, and light below zero in one.
 
-    Every block of every plane is looked at, those of a few chunks at once.
+    Every block of every plane within a tile is read, those of a few chunks at once.
     """
     side = _BLOCK_PX
     inside = covered(positions, tile, tuple(n // side for n in mosaic.shape[1:]), side, margin=1)
@@ -56,12 +56,12 @@ def judge_blocks(
             dark = mean < pedestal - 0.5 - _BELOW_SIGMAS * sigma
             below += int((here & dark & ~flat).sum())
     where = sorted({(z + 1, _tile_at(positions, tile, y + 16, x + 16)) for z, y, x in blank})
-    named = ", ".join(f"plane {z} {name}" for z, name in where[:3])
+    names = ", ".join(f"plane {z} {name}" for z, name in where[:3])
     more = f" and {len(where) - 3} more places" if len(where) > 3 else ""
     count = int(inside.sum())
     return [
-        subject.judge("blank_area", len(blank) / max(count * mosaic.shape[0], 1), named + more),
-        subject.judge("below_zero", below / max(count, 1)),
+        context.evaluate("blank_area", len(blank) / max(count * mosaic.shape[0], 1), names + more),
+        context.evaluate("below_zero", below / max(count, 1)),
     ]
 
 
@@ -72,25 +72,25 @@ def _tile_at(positions: Positions, tile: tuple[int, int], y: float, x: float) ->
     return tile_name((int(positions.row[k]), int(positions.col[k])))
 
 
-def judge_defects(
-    subject: Subject,
+def evaluate_defects(
+    context: QcContext,
     mosaic: Mosaic,
     positions: Positions,
     tile: tuple[int, int],
     defects: CameraDefects | None,
     plane: int,
-) -> Item:
-    """Judge the share of the camera's defects that the mosaic still shows; 0 of none.
+) -> QcResult:
+    """Evaluate the share of the camera's defects that the mosaic still shows; 0 of none.
 
-    A defect that is left stands out at its place of most tiles.
+    One that remains stands out at its place of most tiles.
     """
     if defects is None:
-        return subject.judge("hot_pixels", None, "too few tiles to tell, and none is repaired")
-    found: list[list[float]] = [[] for _ in range(len(defects))]
+        return context.evaluate("hot_pixels", None, "too few tiles to tell, and none is repaired")
+    contrasts: list[list[float]] = [[] for _ in range(len(defects))]
     ring = np.ones((7, 7), bool)
     ring[1:-1, 1:-1] = False
-    places = list(zip(positions.y_px, positions.x_px, strict=True))[:16] if len(defects) else []
-    for y, x in places:
+    corners = list(zip(positions.y_px, positions.x_px, strict=True))[:16] if len(defects) else []
+    for y, x in corners:
         # A tile at once: the 7 x 7 px around each defect would decode a whole chunk each.
         first_row, first_column = max(round(float(y)) - 3, 0), max(round(float(x)) - 3, 0)
         rows = slice(first_row, round(float(y)) + tile[0] + 4)
@@ -101,9 +101,9 @@ def judge_defects(
             left = round(float(x)) + column - 3 - first_column
             near = image[max(top, 0) : top + 7, max(left, 0) : left + 7].astype(np.float64)
             if near.shape == (7, 7):
-                around = near[ring]
-                spread = 1.4826 * float(np.median(np.abs(around - np.median(around)))) + 1.0
-                found[k].append(float(np.abs(near[2:5, 2:5] - np.median(around)).max()) / spread)
-    left = sum(1 for values in found if len(values) and np.median(values) > _STANDS_OUT)
+                level = np.median(near[ring])
+                spread = 1.4826 * float(np.median(np.abs(near[ring] - level))) + 1.0
+                contrasts[k].append(float(np.abs(near[2:5, 2:5] - level).max()) / spread)
+    remaining = sum(1 for values in contrasts if len(values) and np.median(values) > _STANDS_OUT)
     many = f"the camera has {len(defects)} defective pixels"
-    return subject.judge("hot_pixels", left / max(len(defects), 1), many)
+    return context.evaluate("hot_pixels", remaining / max(len(defects), 1), many)

@@ -17,8 +17,7 @@ from skimage.measure import label
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.kernels.backend import cells
-from tilewright.report.quality.places import Place
-from tilewright.report.verdict import Item, Subject
+from tilewright.quality.results import ImageLocation, QcContext, QcResult
 
 #: Width of a ring, and how far rings go from an object's edge; the last quarter is its background.
 RING_PX, REACH_PX = 2, 64
@@ -30,34 +29,38 @@ _LEAST_PX = 8
 #: A background is at least this share of what the darkest raw plane shows.
 _LEAST_FAR = 0.25
 Image = NDArray[Any]
-#: Objects looked at, the brightest of cells of this side, at least so far from each other.
-_OBJECTS, _CELL_PX, _APART_PX = 12, 64, 32
+#: Most objects, the brightest of cells of this side, and their least distance from each other.
+_OBJECTS, _CELL_PX, _DISTANCE_PX = 12, 64, 32
 #: An object is so many times as bright as the brightest pixel of the usual cell with light.
 _TIMES = 3.0
 #: An object's own reach beyond its brightest pixel.
 OWN_PX = 24
 
 
-def judge_rings(subject: Subject, plane: Mosaic, stack: Mosaic) -> tuple[Item, list[Place]]:
-    """Judge the darkest ring of all objects of a plane beside what the raw stack shows."""
-    places = []
+def evaluate_rings(
+    context: QcContext, plane: Mosaic, stack: Mosaic
+) -> tuple[QcResult, list[ImageLocation]]:
+    """Evaluate the darkest ring of all objects of a plane against the raw stack."""
+    locations = []
     for at in bright_objects(plane, 0):
         spans, peak = around(at)
         image = plane.read(0, *spans).astype(np.float64)
         share = dark_ring(ring_medians(image[None], peak, image)[:, 0], raw(stack, at, image))
-        places.append(Place("dark_rings", float(at[0]), float(at[1]), share))
-    return worst(subject, places)
+        locations.append(ImageLocation("dark_rings", float(at[0]), float(at[1]), share))
+    return darkest_ring(context, locations)
 
 
-def worst(subject: Subject, places: Sequence[Place]) -> tuple[Item, list[Place]]:
-    """Judge the darkest ring of all objects, and say where the worst are."""
-    known = [replace(p, value=round(p.value, 4)) for p in places if p.value is not None]
-    known.sort(key=lambda place: -(place.value or 0.0))
+def darkest_ring(
+    context: QcContext, locations: Sequence[ImageLocation]
+) -> tuple[QcResult, list[ImageLocation]]:
+    """Evaluate the darkest ring of all objects, and return where the worst are."""
+    known = [replace(p, value=round(p.value, 4)) for p in locations if p.value is not None]
+    known.sort(key=lambda location: -(location.value or 0.0))
     if not known:
-        return subject.judge("dark_rings", 0.0, "nothing stands out"), []
+        return context.evaluate("dark_rings", 0.0, "nothing stands out"), []
     first = known[0]
     detail = f"around y {first.y_px:.0f} px, x {first.x_px:.0f} px" if first.value else ""
-    return subject.judge("dark_rings", first.value, detail), [p for p in known[:4] if p.value]
+    return context.evaluate("dark_rings", first.value, detail), [p for p in known[:4] if p.value]
 
 
 def around(at: tuple[int, int]) -> tuple[tuple[slice, slice], tuple[int, int]]:
@@ -75,7 +78,8 @@ def raw(stack: Mosaic, at: tuple[int, int], shown: NDArray[np.float64]) -> NDArr
     spans, peak = around(at)
     planes = stack.read(slice(None), *spans).astype(np.float64)
     planes -= float(stack.attributes.get("pedestal_counts", 0))
-    return darkest(ring_medians(planes, peak, shown))
+    darkest: NDArray[np.float64] = np.fmin.reduce(ring_medians(planes, peak, shown), axis=1)
+    return darkest
 
 
 def bright_objects(plane: Mosaic, z: int) -> list[tuple[int, int]]:
@@ -93,19 +97,19 @@ def bright_objects(plane: Mosaic, z: int) -> list[tuple[int, int]]:
         strip = np.pad(strip, [(0, n) for n in lacking], mode="edge")
         top[first:last] = cells(strip, side).max(axis=(1, 3))
     top -= float(plane.attributes.get("pedestal_counts", 0))
-    lit = top[top > 0]
-    if not lit.size:
+    positive = top[top > 0]
+    if not positive.size:
         return []
-    found: list[tuple[int, int]] = []
+    objects: list[tuple[int, int]] = []
     for k in np.argsort(-top, axis=None, kind="stable"):
         y, x = (int(i) * side for i in np.unravel_index(k, top.shape))
-        if len(found) == _OBJECTS or top.flat[k] < _TIMES * np.median(lit):
+        if len(objects) == _OBJECTS or top.flat[k] < _TIMES * np.median(positive):
             break
         cell = plane.read(z, slice(y, min(y + side, height)), slice(x, min(x + side, width)))
         dy, dx = divmod(int(cell.argmax()), cell.shape[1])
-        if all(np.hypot(y + dy - b, x + dx - a) > _APART_PX for b, a in found):
-            found.append((y + dy, x + dx))
-    return found
+        if all(np.hypot(y + dy - b, x + dx - a) > _DISTANCE_PX for b, a in objects):
+            objects.append((y + dy, x + dx))
+    return objects
 
 
 def ring_medians(planes: Image, peak: tuple[int, int], shown: Image) -> NDArray[np.float64]:
@@ -117,11 +121,11 @@ def ring_medians(planes: Image, peak: tuple[int, int], shown: Image) -> NDArray[
     bright = shown > _OBJECT * shown[peak]
     labels = label(bright, connectivity=1)
     own = labels == labels[peak]
-    away = np.asarray(ndimage.distance_transform_edt(~own))
+    distance = np.asarray(ndimage.distance_transform_edt(~own))
     others = bright & ~own
     if others.any():
-        away[np.asarray(ndimage.distance_transform_edt(~others)) < _AROUND_PX] = np.inf
-    ring = np.ceil(np.where(away <= REACH_PX, away, 0) / RING_PX).astype(np.intp)
+        distance[np.asarray(ndimage.distance_transform_edt(~others)) < _AROUND_PX] = np.inf
+    ring = np.ceil(np.where(distance <= REACH_PX, distance, 0) / RING_PX).astype(np.intp)
     y, x = (np.arange(n) - at for n, at in zip(shown.shape, peak, strict=True))
     quarter = 2 * (y[:, None] + x >= 0) + (y[:, None] - x >= 0)
     rings = np.full((4, len(planes), REACH_PX // RING_PX), np.nan)
@@ -136,7 +140,7 @@ def dark_ring(plane: NDArray[np.float64], raw: NDArray[np.float64]) -> float | N
     """Return the share of its background that the darkest ring around an object lacks, 0 to 1.
 
     What processing draws goes all around: three of the four quarters must show it, which tissue
-    beside an object seldom does; all there are at a border that cuts some off.
+    next to an object seldom does; at the image's border all that remain.
 
     Parameters
     ----------
@@ -171,10 +175,3 @@ def _all_around(values: NDArray[np.float64]) -> NDArray[np.float64]:
     known = np.isfinite(mean).sum(axis=0)
     around: NDArray[np.float64] = np.where(known == 4, mean[1], mean[0])
     return np.where(known > 1, around, 0)
-
-
-def darkest(rings: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the least of the planes' rings (4, z, rings), without warning of rings of NaN."""
-    least: NDArray[np.float64] = np.where(np.isnan(rings), np.inf, rings).min(axis=1)
-    least[np.isinf(least)] = np.nan
-    return least

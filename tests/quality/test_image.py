@@ -10,8 +10,8 @@ import zarr
 
 from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.ome_zarr import create_image, open_image
-from tilewright.report.quality.image import judge_files
-from tilewright.report.verdict import Subject, resolve_thresholds
+from tilewright.quality.results import QcContext, resolve_thresholds
+from tilewright.quality.stages.image import evaluate_files
 
 
 @pytest.mark.parametrize("names", [["DAPI"], ["DAPI", "CD3"]])
@@ -22,7 +22,7 @@ def test_files_that_hold_the_same_pass(tmp_path: Path, names: list[str]) -> None
         writer.write(0, 0, 0, np.random.default_rng(0).integers(0, 60000, shape, np.uint16))
     write_ome_tiff(stored, tiff, tile_px=256)
     last = len(names) - 1
-    subject = Subject("s", 1, "image", resolve_thresholds({}), "1", names[last])
-    assert judge_files(subject, open_image(stored), tiff, last).verdict == "pass"
+    context = QcContext("s", 1, "image", resolve_thresholds({}), "1", names[last])
+    assert evaluate_files(context, open_image(stored), tiff, last).verdict == "pass"
     zarr.open_array(stored / "0")[last, :256, :256] = 7
-    assert judge_files(subject, open_image(stored), tiff, last).verdict == "fail"
+    assert evaluate_files(context, open_image(stored), tiff, last).verdict == "fail"

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from tilewright.config.rules import STAGES
 from tilewright.errors import QualityError
-from tilewright.report.judge import Quality, read_quality, write_quality
-from tilewright.report.metric_table import METRICS, REASONS, Threshold, Verdict
-from tilewright.report.page.summary import stop_on_failure, write_summary, write_trusted_markers
-from tilewright.report.verdict import Item, Subject, resolve_thresholds, worst
+from tilewright.quality.evaluate import QcRecord, read_qc, write_qc
+from tilewright.quality.metrics import METRICS, REASONS, Threshold, Verdict
+from tilewright.quality.results import QcContext, QcResult, resolve_thresholds, worst
+from tilewright.quality.summary import stop_on_failure, write_summary, write_trusted_markers
 
 LIMITS = resolve_thresholds({})
 RANK = {"pass": 0, "warn": 1, "fail": 2}
 CHANNELS = [{"cycle": c, "channel": k, "marker": f"M{c}{k}"} for c in (1, 2) for k in ("1", "2")]
 
 
-def item(metric: str, value: float | None, detail: str = "", **subject: Any) -> Item:
+def item(metric: str, value: float | None, detail: str = "", **subject: Any) -> QcResult:
     base = {"sample": "s", "cycle": 1, "stage": "stitch"}
-    return Subject(**{**base, **subject}, thresholds=LIMITS).judge(metric, value, detail)
+    return QcContext(**{**base, **subject}, thresholds=LIMITS).evaluate(metric, value, detail)
 
 
 def test_the_table_holds_every_reason_and_no_other() -> None:
@@ -80,7 +80,7 @@ def test_verdicts_only_get_worse_towards_the_bad_side(
     sign = 1 if direction == "above" else -1
     limits = Threshold(warn, warn + sign * gap, direction)
     worse = value + sign * 1.0
-    assert RANK[limits.judge(worse)] >= RANK[limits.judge(value)]
+    assert RANK[limits.verdict(worse)] >= RANK[limits.verdict(value)]
 
 
 @given(st.lists(st.sampled_from(["pass", "warn", "fail"]), min_size=1))
@@ -111,29 +111,29 @@ def test_wrong_thresholds_are_refused(overrides: dict[str, Any], message: str) -
 
 def test_quality_files_come_back_as_they_were_written(tmp_path: Path) -> None:
     items = (item("seam", 1.5), item("focus", None))
-    quality = Quality("s", 1, "stitch", items, {"planes": [1, 2.5, math.nan]}, "caption")
+    quality = QcRecord("s", 1, "stitch", items, {"planes": [1, 2.5, math.nan]}, "caption")
     path = tmp_path / "qc" / "stitch.json"
-    write_quality(path, quality)
-    back = read_quality(path)
+    write_qc(path, quality)
+    back = read_qc(path)
     assert back.items == items
     assert back.numbers == {"planes": [1, 2.5, None]}
     assert json.loads(path.read_text())["verdict"] == "warn"
     first = path.read_bytes()
-    write_quality(path, back)
+    write_qc(path, back)
     assert path.read_bytes() == first
     path.write_text('{"items": []}')
     with pytest.raises(ValueError, match=r"stitch\.json is no quality file"):
-        read_quality(path)
+        read_qc(path)
     path.write_text('{"items": [{"sample": "s"}]}')
     with pytest.raises(ValueError, match=r"row 1 of items has no 'cycle'"):
-        read_quality(path)
+        read_qc(path)
 
 
-def summarise(folder: Path, items: list[Item]) -> list[dict[str, str]]:
+def summarise(folder: Path, items: list[QcResult]) -> list[dict[str, str]]:
     paths = []
     for n, found in enumerate(items):
         paths.append(folder / f"{n}.json")
-        write_quality(paths[-1], Quality(found.sample, found.cycle, found.stage, (found,), {}, ""))
+        write_qc(paths[-1], QcRecord(found.sample, found.cycle, found.stage, (found,), {}, ""))
     outputs = [folder / name for name in ("qc.json", "qc.csv", "trusted_markers.csv")]
     returned = write_summary(paths, *outputs[:2])
     assert write_trusted_markers(outputs[0], CHANNELS, outputs[2]) == returned

@@ -19,7 +19,7 @@ from tests.support.quality.damages import (
     worse,
 )
 from tests.support.quality.workbench import Bench, make_bench
-from tilewright.report.metric_table import METRICS
+from tilewright.quality.metrics import METRICS
 
 #: Written only for cycles that were let through, and for channels with a background.
 SOMETIMES = {"unregistered", "oversubtracted", "background_left"}

@@ -1,6 +1,6 @@
-"""Every quality number that is judged: its name, its meaning when bad, its default limits.
+"""Every quality number with a verdict: its name, its meaning when bad, its default limits.
 
-The table is ``metrics.yaml`` beside this file, and holds what to do about each reason too.
+The table is ``metrics.yaml`` in this folder, which holds what to do about each reason too.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Threshold:
     fail: float | None
     direction: Direction
 
-    def judge(self, value: float) -> Verdict:
+    def verdict(self, value: float) -> Verdict:
         """Return the verdict of a finite number; the limit itself is still good.
 
-        >>> Threshold(1.0, 2.0, "above").judge(1.0), Threshold(1.0, 2.0, "above").judge(2.5)
+        >>> Threshold(1.0, 2.0, "above").verdict(1.0), Threshold(1.0, 2.0, "above").verdict(2.5)
         ('pass', 'fail')
         """
         sign = 1 if self.direction == "above" else -1
@@ -50,13 +50,13 @@ class Metric:
     what : str
         What the number is, in Markdown: ``docs/quality.md`` is written from it.
     reason : str
-        Code written beside a verdict that is not ``pass``: a key of :data:`REASONS`.
+        Code of a verdict that is not ``pass``: a key of :data:`REASONS`.
     bad : str
         What a bad value means and what to do; ends the sentence.
     threshold : Threshold
         Default limits.
     stages : tuple[str, ...]
-        The stages that judge it.
+        The stages that measure it.
     unit : str
         ``%`` prints a share as percent.
     """
@@ -93,17 +93,17 @@ class Reason:
 # Every quality job reads it: 5 ms of CPU time, 30 with PyYAML's own parser.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TABLE = yaml.load(Path(__file__).with_name("metrics.yaml").read_text("utf-8"), _LOADER)
-#: Every number that is judged, by name. The defaults of ``qc.thresholds``.
+#: Every number with a verdict, by name. The defaults of ``qc.thresholds``.
 METRICS = {
     name: Metric(
-        **told | {"threshold": Threshold(**told["threshold"]), "stages": tuple(told["stages"])}
+        **row | {"threshold": Threshold(**row["threshold"]), "stages": tuple(row["stages"])}
     )
-    for name, told in _TABLE["metrics"].items()
+    for name, row in _TABLE["metrics"].items()
 }
 #: Every reason, by its code.
 REASONS = {
-    code: Reason(**{"title": code.replace("_", " ").capitalize()} | told)
-    for code, told in _TABLE["reasons"].items()
+    code: Reason(**{"title": code.replace("_", " ").capitalize()} | row)
+    for code, row in _TABLE["reasons"].items()
 }
 
 
@@ -113,5 +113,5 @@ def remedy(reason: str, stage: str) -> str:
     >>> remedy("hot_pixels", "stitch")
     '`stitch.repair_pixels: true`'
     """
-    told = REASONS[reason].remedy if reason in REASONS else ""
-    return told if isinstance(told, str) else told.get(stage, "")
+    text = REASONS[reason].remedy if reason in REASONS else ""
+    return text if isinstance(text, str) else text.get(stage, "")

@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.phantom.make import Phantom, PhantomDesign
-from tilewright.report.judge import Quality, judge_stage, read_quality
+from tilewright.quality.evaluate import QcRecord, evaluate_stage, read_qc
 
 PEDESTAL = 100.0
 Plane = NDArray[np.float64]
@@ -55,10 +55,10 @@ def write_mosaic(path: Path, stack: NDArray[Any], **attributes: Any) -> Path:
     return path
 
 
-def judged(stage: str, folder: Path, **files: Any) -> Quality:
+def judged(stage: str, folder: Path, **files: Any) -> QcRecord:
     """Ask a stage, and look at its picture."""
     outputs = folder / "qc.json", folder / "qc.png"
-    judge_stage(stage, files, *outputs, sample="s", cycle=1, channels=[("1", "DAPI")])
+    evaluate_stage(stage, files, *outputs, sample="s", cycle=1, channels=[("1", "DAPI")])
     code = outputs[1].read_bytes()
     # A date or the software's version in the file would make every run another.
     assert b"Software" not in code
@@ -66,18 +66,18 @@ def judged(stage: str, folder: Path, **files: Any) -> Quality:
     picture = np.asarray(imagecodecs.png_decode(code))
     assert picture.ndim == 3
     assert picture.std() > 5
-    quality = read_quality(outputs[0])
+    quality = read_qc(outputs[0])
     assert quality.caption
     return quality
 
 
-def verdicts(quality: Quality) -> dict[str, str]:
+def verdicts(quality: QcRecord) -> dict[str, str]:
     return {item.metric: item.verdict for item in quality.items}
 
 
-def values(quality: Quality) -> dict[str, float | None]:
+def values(quality: QcRecord) -> dict[str, float | None]:
     return {item.metric: item.value for item in quality.items}
 
 
-def details(quality: Quality) -> dict[str, str]:
+def details(quality: QcRecord) -> dict[str, str]:
     return {item.metric: item.detail for item in quality.items}

@@ -1,4 +1,4 @@
-"""Verdicts: one quality number against its thresholds, in words, and where it is worst."""
+"""Results of quality control: a number, its thresholds, the verdict in words, and locations."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from tilewright.errors import ConfigError
 from tilewright.io.results.reading import checked_rows
-from tilewright.report.metric_table import METRICS, Direction, Metric, Threshold, Verdict
+from tilewright.quality.metrics import METRICS, Direction, Metric, Threshold, Verdict
 
 RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
-#: Stages whose places are in the frame of the final image.
+#: Stages whose locations are in the frame of the final image.
 REGISTERED = ("register", "image")
 
 
 @dataclass(frozen=True)
-class Item:
-    """One judged number; ``channel`` is empty where the whole cycle is meant.
+class QcResult:
+    """One number and its verdict; ``channel`` is empty where it is of the whole cycle.
 
-    ``value`` is ``None`` when the number could not be computed: that is a warning. ``detail`` says
-    where, or why not; it is part of the sentence.
+    ``value`` is ``None`` where the number could not be computed, which is a warning. ``detail``
+    says where, or why not; it is part of the sentence.
     """
 
     sample: str
@@ -41,10 +42,10 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is judged: a cycle of a sample, or one of its channels; and by which thresholds.
+class QcContext:
+    """A cycle of a sample, or one of its channels, at one stage; and thresholds by metric.
 
-    ``thresholds`` are those of :func:`resolve_thresholds`, by metric.
+    ``thresholds`` are those of :func:`resolve_thresholds`.
     """
 
     sample: str
@@ -54,8 +55,8 @@ class Subject:
     channel: str = ""
     marker: str = ""
 
-    def judge(self, metric: str, value: float | None, detail: str = "") -> Item:
-        """Judge one number.
+    def evaluate(self, metric: str, value: float | None, detail: str = "") -> QcResult:
+        """Return a number with its verdict.
 
         Parameters
         ----------
@@ -66,6 +67,13 @@ class Subject:
             the reason ``unknown``, never ``pass``.
         detail : str
             Where, or why it could not be computed; added to the sentence.
+
+        Examples
+        --------
+        >>> context = QcContext("tonsil", 2, "register", resolve_thresholds({}))
+        >>> result = context.evaluate("residual_px", 0.81, "48 blocks")
+        >>> result.verdict, result.sentence.split(":")[1]
+        ('warn', ' 0.81 px (48 blocks), above 0.6 px')
         """
         kind, limits = METRICS[metric], self.thresholds[metric]
         known = None if value is None or math.isnan(value) else float(value)
@@ -74,12 +82,12 @@ class Subject:
             reason = "unknown"
             sentence = f"{kind.title} could not be computed" + (f": {detail}." if detail else ".")
         else:
-            verdict = limits.judge(known)
+            verdict = limits.verdict(known)
             reason = "" if verdict == "pass" else kind.reason
             sentence = _sentence(kind, known, limits, verdict, detail)
         who = (self.sample, self.cycle, self.channel, self.marker, self.stage)
         limit = (limits.warn, limits.fail, limits.direction)
-        return Item(*who, metric, known, *limit, verdict, reason, sentence, detail)
+        return QcResult(*who, metric, known, *limit, verdict, reason, sentence, detail)
 
     @property
     def name(self) -> str:
@@ -88,8 +96,8 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a number that is judged is worst; stages list theirs as ``places`` in their numbers.
+class ImageLocation:
+    """Where a number is worst; stages list theirs as ``places`` in their numbers.
 
     Attributes
     ----------
@@ -99,7 +107,7 @@ class Place:
         In the frame of the final image for the stages ``REGISTERED``, in that of the cycle's
         mosaic for the others.
     value : float or None
-        The number at this place, in the unit of the metric; ``None`` where it has none of its own.
+        The number there, in the unit of the metric; ``None`` where it has none of its own.
     """
 
     metric: str
@@ -108,26 +116,26 @@ class Place:
     value: float | None = None
 
 
-class Found(NamedTuple):
-    """A place that a stage listed; ``channel`` is empty where it is of the whole cycle."""
+class LocatedIssue(NamedTuple):
+    """A location that a stage listed; ``channel`` is empty where it is of the whole cycle."""
 
     cycle: int
     stage: str
     channel: str
-    place: Place
+    location: ImageLocation
 
 
-def places_of(cycle: int, stage: str, numbers: Mapping[str, Any]) -> Iterator[Found]:
-    """Yield the places that a stage listed in its numbers, or in those of its channels."""
+def located_issues(cycle: int, stage: str, numbers: Mapping[str, Any]) -> Iterator[LocatedIssue]:
+    """Yield the locations that a stage listed in its numbers, or in those of its channels."""
     parts = {"": numbers} | {k: v for k, v in numbers.items() if isinstance(v, dict)}
     for channel, part in parts.items():
-        of = f"the places of stage {stage}, cycle {cycle},"
-        for place in checked_rows(part.get("places", []), of, ("metric", "y_px", "x_px")):
-            yield Found(cycle, stage, channel, Place(**place))
+        name = f"the places of stage {stage}, cycle {cycle},"
+        for row in checked_rows(part.get("places", []), name, ("metric", "y_px", "x_px")):
+            yield LocatedIssue(cycle, stage, channel, ImageLocation(**row))
 
 
 def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:
-    """Lay a configuration over the defaults; keys that are absent keep theirs.
+    """Return the default thresholds with those of a configuration.
 
     Parameters
     ----------
@@ -136,20 +144,30 @@ def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 
     Raises
     ------
-    ValueError
+    ConfigError
         A metric is unknown, or ``fail`` would come before ``warn``.
+
+    Examples
+    --------
+    >>> resolve_thresholds({"ncc": {"warn": 0.8}})["ncc"]
+    Threshold(warn=0.8, fail=0.4, direction='below')
     """
     resolved = {name: metric.threshold for name, metric in METRICS.items()}
     for name, values in overrides.items():
         if name not in METRICS:
             near = difflib.get_close_matches(name, METRICS, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"metrics: {', '.join(METRICS)}"
-            raise ValueError(f"qc.thresholds names no metric '{name}'; {hint}")
-        given = {k: v for k, v in values.items() if k != "direction" or v is not None}
-        resolved[name] = limits = replace(resolved[name], **given)
+            raise ConfigError(f"qc.thresholds names no metric '{name}'; {hint}")
+        changes = {k: v for k, v in values.items() if k != "direction" or v is not None}
+        resolved[name] = limits = replace(resolved[name], **changes)
         warn, fail = limits.warn, limits.fail
-        if warn is not None and fail is not None and warn != fail and limits.judge(fail) == "pass":
-            raise ValueError(
+        if (
+            warn is not None
+            and fail is not None
+            and warn != fail
+            and limits.verdict(fail) == "pass"
+        ):
+            raise ConfigError(
                 f"qc.thresholds.{name}: with direction '{limits.direction}', fail ({fail}) must "
                 f"lie beyond warn ({warn})"
             )
@@ -168,7 +186,7 @@ def _sentence(kind: Metric, value: float, limits: Threshold, verdict: Verdict, d
     return f"{text}, {limits.direction} {shown}: {kind.bad}."
 
 
-def worse(first: Item, second: Item) -> Item:
+def worse(first: QcResult, second: QcResult) -> QcResult:
     """Return the item of the worse verdict; of two alike the worse number, or the first."""
     if first.verdict != second.verdict:
         return max(first, second, key=lambda item: RANK[item.verdict])
@@ -179,7 +197,7 @@ def worse(first: Item, second: Item) -> Item:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst verdict; of none it is ``warn``, for nothing was looked at.
+    """Return the worst verdict; of none it is ``warn``: nothing was evaluated.
 
     >>> worst(["pass", "fail", "warn"]), worst([])
     ('fail', 'warn')

@@ -14,12 +14,12 @@ from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.edf.resolution import FINEST_PX
 from tilewright.kernels.metrics import focus_score
-from tilewright.report.figures import THUMBNAIL_PX, new_figure, plain, save_png, scale_bar, show
-from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.deconvolve import block_light, ring_depth
-from tilewright.report.quality.places import FocusScan, judge_detail, scan_focus
-from tilewright.report.quality.rings import judge_rings
-from tilewright.report.verdict import Item, Subject
+from tilewright.quality.dark_rings import evaluate_rings
+from tilewright.quality.evaluate import Files, StageQc
+from tilewright.quality.figures import THUMBNAIL_PX, new_figure, plain, save_png, scale_bar, show
+from tilewright.quality.results import QcContext, QcResult
+from tilewright.quality.sampling import FocusScan, evaluate_detail, scan_focus
+from tilewright.quality.stages.deconvolve import block_light, ring_depth
 
 #: Blocks compared with the stack, and their side: columns of 20 planes are 5 MB each.
 _BLOCKS, _BLOCK_PX = 8, 256
@@ -30,26 +30,26 @@ CAPTION = (
 )
 
 
-def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the in-focus ``plane`` of one channel, its ``height`` map and the ``mosaic``."""
+def evaluate(context: QcContext, files: Files) -> StageQc:
+    """Evaluate the in-focus ``plane`` of one channel, its ``height`` map and the ``mosaic``."""
     plane = open_mosaic(files["plane"])
     height = np.squeeze(tifffile.imread(files["height"])).astype(np.float32)
     scan = scan_focus(plane)
     stack = open_mosaic(files["mosaic"])
-    rings, places = judge_rings(subject, plane, stack)
-    items = [*_judge(subject, plane, scan), *_compared(subject, plane, stack), rings]
+    rings, locations = evaluate_rings(context, plane, stack)
+    items = [*_evaluate(context, plane, scan), *_compare(context, plane, stack), rings]
     numbers = {
         **plane.attributes,
         "height_um": np.percentile(height, (5, 50, 95)).tolist(),
-        "places": [asdict(place) for place in places],
+        "places": [asdict(location) for location in locations],
     }
     # Drawing 4096 x 4096 heights takes 1 GB.
     step = -(-max(height.shape) // THUMBNAIL_PX)
-    return Findings(items, numbers, (subject.name, plane, scan, height[::step, ::step].copy()))
+    return StageQc(items, numbers, (context.name, plane, scan, height[::step, ::step].copy()))
 
 
-def _judge(subject: Subject, plane: Mosaic, scan: FocusScan) -> list[Item]:
-    """Judge one in-focus plane from its own pixels and what ``edf`` stored with it."""
+def _evaluate(context: QcContext, plane: Mosaic, scan: FocusScan) -> list[QcResult]:
+    """Evaluate one in-focus plane by its own pixels and attributes."""
     usage = plane.attributes.get("plane_usage", [])
     excluded = plane.attributes.get("excluded_planes", [])
     lost = {int(entry["z"]) + 1: entry["reason"] for entry in excluded}
@@ -58,61 +58,61 @@ def _judge(subject: Subject, plane: Mosaic, scan: FocusScan) -> list[Item]:
     no_focus = "" if np.isfinite(scan.focus) else "no signal to focus on"
     damaged = ", ".join(f"plane {z}: {reason}" for z, reason in lost.items())
     items = [
-        subject.judge("focus", scan.focus, no_focus),
-        subject.judge("damaged_planes", len(lost) / planes, damaged),
-        subject.judge("clipped", clipped),
+        context.evaluate("focus", scan.focus, no_focus),
+        context.evaluate("damaged_planes", len(lost) / planes, damaged),
+        context.evaluate("clipped", clipped),
     ]
     if planes > 2:
         at_edge = usage[0] + usage[-1] if sum(usage) else None
         detail = "" if sum(usage) else "no plane stands out anywhere"
-        items.append(subject.judge("focus_edge", at_edge, detail))
+        items.append(context.evaluate("focus_edge", at_edge, detail))
         ends = plane.attributes.get("focus_ends", [])
         if ends:
-            named = zip((1, planes), ends, strict=True)
-            detail = ", ".join(f"plane {z}: {share:.0%}" for z, share in named if share)
-            items.append(subject.judge("tissue_beyond", max(ends), detail))
+            ends_of = zip((1, planes), ends, strict=True)
+            detail = ", ".join(f"plane {z}: {share:.0%}" for z, share in ends_of if share)
+            items.append(context.evaluate("tissue_beyond", max(ends), detail))
     return items
 
 
-def _compared(subject: Subject, plane: Mosaic, stack: Mosaic) -> list[Item]:
-    """Judge what became of the raw stack's light, and what the stage says of its filters."""
-    told = plane.attributes
+def _compare(context: QcContext, plane: Mosaic, stack: Mosaic) -> list[QcResult]:
+    """Evaluate the plane against the raw stack, and the filters by the plane's attributes."""
+    attributes = plane.attributes
     scan = scan_focus(stack, side=_BLOCK_PX, count=_BLOCKS)
     depth = ring_depth(stack, plane, scan, 0)
-    kept = np.ones(stack.shape[0], bool)
-    kept[[int(entry["z"]) for entry in told.get("excluded_planes", [])]] = False
+    included = np.ones(stack.shape[0], bool)
+    included[[int(entry["z"]) for entry in attributes.get("excluded_planes", [])]] = False
     before, after = (
         sum(float(block_light(mosaic, slice(None), at, scan.side)[z].mean()) for at in scan.blocks)
-        for mosaic, z in ((stack, kept), (plane, [0]))
+        for mosaic, z in ((stack, included), (plane, [0]))
     )
-    # What was found to be haze was taken out on purpose.
-    after += len(scan.blocks) * float(told.get("haze_counts", 0.0))
+    # Haze is removed on purpose.
+    after += len(scan.blocks) * float(attributes.get("haze_counts", 0.0))
     ratio = after / before if before > 0 and after > 0 else float("nan")
     which = "" if abs(ratio - 1) < 0.01 else "more" if ratio > 1 else "less"
     items = [
-        subject.judge("ringing", depth, "nothing is bright" if depth is None else ""),
-        subject.judge("flux_factor", max(ratio, 1 / ratio), which),
-        _detail(subject, plane, scan),
+        context.evaluate("ringing", depth, "nothing is bright" if depth is None else ""),
+        context.evaluate("flux_factor", max(ratio, 1 / ratio), which),
+        _detail(context, plane, scan),
     ]
-    if told.get("resolution_px") is not None:  # it takes four planes
-        resolution = float(told["resolution_px"])
+    if attributes.get("resolution_px") is not None:  # it takes four planes
+        resolution = float(attributes["resolution_px"])
         fine = ", as fine as the pixels" if resolution == FINEST_PX else ""
         detail = f"{resolution * plane.voxel_um[2]:.3g} µm{fine}"
-        items.append(subject.judge("resolution_px", resolution, detail))
-    if "below_noise" in told:
+        items.append(context.evaluate("resolution_px", resolution, detail))
+    if "below_noise" in attributes:
         area = float(np.prod(plane.shape))
-        items.append(subject.judge("undershoot", told["below_noise"] / area))
+        items.append(context.evaluate("undershoot", attributes["below_noise"] / area))
     return items
 
 
-def _detail(subject: Subject, plane: Mosaic, scan: FocusScan) -> Item:
-    """Judge the plane's fine detail by that of each block's sharpest raw plane."""
+def _detail(context: QcContext, plane: Mosaic, scan: FocusScan) -> QcResult:
+    """Evaluate the plane's fine detail by that of each block's sharpest raw plane."""
     ratios = []
     for at, scores in zip(scan.blocks, scan.scores, strict=True):
         if np.isfinite(scores).any():
             score = focus_score(block_light(plane, 0, at, scan.side))
             ratios.append(score / float(np.nanmax(scores)) if np.isfinite(score) else 0.0)
-    return judge_detail(subject, ratios)
+    return evaluate_detail(context, ratios)
 
 
 def draw(views: Sequence[tuple[str, Mosaic, FocusScan, NDArray[np.float32]]], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Quality of tile positions: which overlaps agreed, and which tiles may stand wrong."""
+"""Quality of tile positions: which overlaps agreed, and which tiles may be misplaced."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from snakemake_scheduler_plugin_tilewright.report.palette import BLUE, GREY, RED
 from tilewright.io.inputs.tiles import excluded_tiles
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
 from tilewright.io.results.reading import read_json
-from tilewright.report.figures import new_figure, plain, save_png
-from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.overlaps import tile_name
-from tilewright.report.quality.places import Place
-from tilewright.report.verdict import Item, Subject
+from tilewright.quality.evaluate import Files, StageQc
+from tilewright.quality.figures import new_figure, plain, save_png
+from tilewright.quality.results import ImageLocation, QcContext, QcResult
+from tilewright.quality.stages.overlaps import tile_name
 
 #: Standard error, px, and disagreement of a tile's overlaps, px, from which it is doubtful.
 _DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 1.0, 1.5
-#: An overlap so surely right that was given up contradicts the others, log10 of its chance.
+#: An overlap so surely right that was rejected contradicts the others, log10 of its chance.
 _SURE = -7.0
 
 
@@ -35,10 +34,10 @@ CAPTION = (
 )
 
 
-def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the tile positions of one cycle by ``positions``, ``edges`` and ``distortion``.
+def evaluate(context: QcContext, files: Files) -> StageQc:
+    """Evaluate the tile positions of one cycle: ``positions``, ``edges`` and ``distortion``.
 
-    Tiles that the ``manifest`` leaves out count too.
+    Tiles that the ``manifest`` excludes count too.
     """
     positions, edges = read_positions(Path(files["positions"])), read_edges(Path(files["edges"]))
     accepted = np.asarray(edges.accepted, bool)
@@ -50,40 +49,40 @@ def findings(subject: Subject, files: Files) -> Findings:
     dy = edges.dy_px - (positions.y_px[b] - positions.y_px[a])
     dx = edges.dx_px - (positions.x_px[b] - positions.x_px[a])
     residual = np.asarray(np.hypot(dy, dx), np.float64)
-    kept = residual[accepted]
+    agreed = residual[accepted]
     share = float(accepted.mean()) if accepted.size else float("nan")
-    counted = f"{len(kept)} of {accepted.size}" if accepted.size else "there is a single tile"
+    counted = f"{len(agreed)} of {accepted.size}" if accepted.size else "there is a single tile"
     worst, p95 = "no overlap was accepted", None
-    if kept.size:
-        k = np.flatnonzero(accepted)[int(np.argmax(np.round(kept, 6)))]
-        worst, p95 = f"worst {_between(edges, k)}", float(np.percentile(kept, 95))
+    if agreed.size:
+        k = np.flatnonzero(accepted)[int(np.argmax(np.round(agreed, 6)))]
+        worst, p95 = f"worst {_between(edges, k)}", float(np.percentile(agreed, 95))
     doubt = _doubtful(positions, ends, np.where(accepted, residual, np.nan), main)
     items = [
-        subject.judge("accepted_edges", share, counted),
-        subject.judge("edge_residual_px", p95, worst),
-        subject.judge("untied_tiles", float((~main).mean()), _named(positions, ~main)),
-        _precise(positions, main, subject),
-        subject.judge("doubtful_tiles", float(doubt.mean()), _named(positions, doubt)),
-        _contradicting(edges, residual, subject),
-        _left_out(excluded_tiles(files["manifest"]), len(positions.row), subject),
+        context.evaluate("accepted_edges", share, counted),
+        context.evaluate("edge_residual_px", p95, worst),
+        context.evaluate("untied_tiles", float((~main).mean()), _tile_names(positions, ~main)),
+        _precise(positions, main, context),
+        context.evaluate("doubtful_tiles", float(doubt.mean()), _tile_names(positions, doubt)),
+        _contradicting(edges, residual, context),
+        _excluded(excluded_tiles(files["manifest"]), len(positions.row), context),
     ]
     lens = read_json(files["distortion"])
     numbers = {
         "tiles": len(positions.row),
         "edges": len(accepted),
         "islands": len(names),
-        "median_residual_px": float(np.median(kept)) if kept.size else None,
-        "places": [asdict(place) for place in _places(positions, doubt)],
+        "median_residual_px": float(np.median(agreed)) if agreed.size else None,
+        "places": [asdict(location) for location in _locations(positions, doubt)],
         "distortion": lens,
     }
-    return Findings(items, numbers, (positions, edges, main, lens_line(lens)))
+    return StageQc(items, numbers, (positions, edges, main, lens_line(lens)))
 
 
 def lens_line(lens: Mapping[str, Any]) -> str:
     """Return in one line what ``distortion.json`` says.
 
-    >>> held = {"without": 0.211, "with": 0.028}
-    >>> lens_line({"used": True, "corner_px": 2.004, "held_out_px": held})
+    >>> pixels = {"without": 0.211, "with": 0.028}
+    >>> lens_line({"used": True, "corner_px": 2.004, "held_out_px": pixels})
     'lens distortion corrected: 2.00 px at the corners; held-out overlaps 0.211 px, with it 0.028'
     >>> lens_line({"used": False})
     'lens distortion: not measured, tiles taken as they are'
@@ -91,16 +90,16 @@ def lens_line(lens: Mapping[str, Any]) -> str:
     if "corner_px" not in lens:
         return "lens distortion: not measured, tiles taken as they are"
     word = "corrected" if lens["used"] else "not corrected"
-    held = lens["held_out_px"]
+    pixels = lens["held_out_px"]
     return (
         f"lens distortion {word}: {lens['corner_px']:.2f} px at the corners; "
-        f"held-out overlaps {held['without']:.3f} px, with it {held['with']:.3f}"
+        f"held-out overlaps {pixels['without']:.3f} px, with it {pixels['with']:.3f}"
     )
 
 
 def _ends(positions: Positions, edges: Edges) -> NDArray[np.int64]:
     """Return the numbers (2, m) of both tiles of each overlap."""
-    number = {place: k for k, place in enumerate(positions.places())}
+    number = {tile: k for k, tile in enumerate(positions.places())}
     ends = ((edges.row_a, edges.col_a), (edges.row_b, edges.col_b))
     tiles = [[number[at] for at in zip(r.tolist(), c.tolist(), strict=True)] for r, c in ends]
     return np.array(tiles, np.int64)
@@ -111,15 +110,15 @@ def _between(edges: Edges, k: int) -> str:
     return f"between {tile_name(first)} and {tile_name(second)}"
 
 
-def _places(positions: Positions, chosen: NDArray[np.bool_]) -> list[Place]:
-    """Return the middles of the chosen tiles: a tile is about as large as the stage's step."""
+def _locations(positions: Positions, chosen: NDArray[np.bool_]) -> list[ImageLocation]:
+    """Return the centres of the chosen tiles: a tile is about as large as the stage's step."""
     axes = ((positions.y_px, positions.row), (positions.x_px, positions.col))
     y, x = (px[chosen] + np.ptp(px) / max(int(np.ptp(k)), 1) / 2 for px, k in axes)
-    return [Place("doubtful_tiles", *at) for at in zip(y.tolist(), x.tolist(), strict=True)]
+    return [ImageLocation("doubtful_tiles", *at) for at in zip(y.tolist(), x.tolist(), strict=True)]
 
 
-def _named(positions: Positions, chosen: NDArray[np.bool_]) -> str:
-    """Return every chosen tile in words, neighbours of a row together."""
+def _tile_names(positions: Positions, chosen: NDArray[np.bool_]) -> str:
+    """Return the names of the chosen tiles, neighbours of a row together."""
     parts = []
     for row in np.unique(positions.row[chosen]).tolist():
         cols = np.sort(positions.col[chosen & (positions.row == row)])
@@ -135,7 +134,7 @@ def _doubtful(
     residual: NDArray[np.float64],
     main: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return the tiles of the main island that may stand where their cells are not.
+    """Return the tiles of the main island that may be misplaced.
 
     ``residual`` is NaN for overlaps that were not accepted.
     """
@@ -147,26 +146,26 @@ def _doubtful(
     return np.asarray(doubt)
 
 
-def _contradicting(edges: Edges, residual: NDArray[np.float64], subject: Subject) -> Item:
-    """Judge the overlaps that match beyond doubt and were given up all the same."""
+def _contradicting(edges: Edges, residual: NDArray[np.float64], context: QcContext) -> QcResult:
+    """Evaluate the overlaps that match beyond doubt and were rejected all the same."""
     sure = edges.log10_chance <= _SURE
     wrong = np.flatnonzero(sure & ~np.asarray(edges.accepted, bool) & (residual > 2.0))
     detail = "; ".join(_between(edges, k) for k in wrong[:6])
-    return subject.judge("contradicting_overlaps", len(wrong) / max(int(sure.sum()), 1), detail)
+    return context.evaluate("contradicting_overlaps", len(wrong) / max(int(sure.sum()), 1), detail)
 
 
-def _left_out(gaps: Sequence[tuple[int, int]], placed: int, subject: Subject) -> Item:
-    """Judge the share of tiles that lack planes and were left out."""
-    named = ", ".join(tile_name(gap) for gap in gaps[:6]) + ", ..." * (len(gaps) > 6)
-    return subject.judge("tiles_left_out", len(gaps) / (len(gaps) + placed), named)
+def _excluded(gaps: Sequence[tuple[int, int]], placed: int, context: QcContext) -> QcResult:
+    """Evaluate the share of tiles that lack planes and were excluded."""
+    names = ", ".join(tile_name(gap) for gap in gaps[:6]) + ", ..." * (len(gaps) > 6)
+    return context.evaluate("tiles_left_out", len(gaps) / (len(gaps) + placed), names)
 
 
-def _precise(positions: Positions, main: NDArray[np.bool_], subject: Subject) -> Item:
+def _precise(positions: Positions, main: NDArray[np.bool_], context: QcContext) -> QcResult:
     sigma = positions.sigma_px[main]
     sigma = sigma[np.isfinite(sigma)]
     tied = main.sum() > 1
     p95 = float(np.percentile(sigma, 95)) if sigma.size and tied else None
-    return subject.judge("position_sigma_px", p95, "" if tied else "no tile is tied to another")
+    return context.evaluate("position_sigma_px", p95, "" if tied else "no tile is tied to another")
 
 
 def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_], str]], path: Path) -> None:

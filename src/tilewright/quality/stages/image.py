@@ -19,19 +19,19 @@ from tilewright.io.results.transform import read_transform
 from tilewright.kernels.backend import cells
 from tilewright.kernels.metrics import focus_score, ncc, tissue_mask
 from tilewright.kernels.register.warp import Transform
-from tilewright.report.figures import display_range, new_figure, save_png, scale_bar, show, shrunk
-from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import Place, judge_detail, moved_thumbnail
-from tilewright.report.quality.rings import OWN_PX, around, dark_ring, ring_medians, worst
-from tilewright.report.quality.stitched_view import SMALL_PX, StitchedView, read_view
-from tilewright.report.verdict import Item, Subject, worse
+from tilewright.quality.dark_rings import OWN_PX, around, dark_ring, darkest_ring, ring_medians
+from tilewright.quality.evaluate import Files, StageQc
+from tilewright.quality.figures import display_range, new_figure, save_png, scale_bar, show, shrunk
+from tilewright.quality.results import ImageLocation, QcContext, QcResult, worse
+from tilewright.quality.sampling import evaluate_detail, moved_thumbnail
+from tilewright.quality.stitched_view import SMALL_PX, StitchedView, read_view
 
-#: Side of the cells of an overview that are looked at for missing light.
+#: Side of the cells of an overview in which missing light is searched.
 _CELL_PX = 8
 #: Tissue counts as missing where the final image has less than this share of its usual light.
 _MISSING = 0.05
-#: Places of each channel and level at which files are compared.
-_PLACES, _PLACE_PX = 9, 128
+#: Blocks of each channel and level in which files are compared, and their side.
+_BLOCKS, _BLOCK_PX = 9, 128
 
 
 CAPTION = (
@@ -41,65 +41,64 @@ CAPTION = (
 )
 
 
-def findings(
-    subject: Subject, files: Files, *, image_channels: Sequence[Mapping[str, Any]]
-) -> Findings:
-    """Judge one channel of the final image against what was stitched.
+def evaluate(
+    context: QcContext, files: Files, *, image_channels: Sequence[Mapping[str, Any]]
+) -> StageQc:
+    """Evaluate one channel of the final image against the stitched mosaic.
 
     ``files`` are the view of what was ``stitched``, the image as ``zarr`` and ``tiff``, the
     ``transform`` of a cycle that was registered, and the ``subtraction`` of an image from which
     backgrounds were subtracted; ``image_channels`` are ``cycle`` and ``channel`` of every channel
     of the image, in its order.
 
-    Of a channel whose background was subtracted, the plane before is judged against what was
-    stitched, and the final image against what the subtraction leaves of that plane. Its detail is
-    not that of the stack: the stage of the in-focus plane judges it.
+    Of a channel whose background was subtracted, the plane before is compared with the mosaic, and
+    the final image with what the subtraction leaves of that plane. Its detail is not that of the
+    stack: the stage of the in-focus plane evaluates it.
     """
     image = open_image(files["zarr"])
     npz = files.get("transform")
     transform = Transform.identity() if npz is None else read_transform(npz)
     order = [(int(entry["cycle"]), str(entry["channel"])) for entry in image_channels]
-    index = order.index((subject.cycle, subject.channel))
-    stitched = read_view(Path(files["stitched"]), subject.channel)
+    index = order.index((context.cycle, context.channel))
+    stitched = read_view(Path(files["stitched"]), context.channel)
     pair = _overviews(image, index, stitched, transform)
     npz = files.get("subtraction")
-    taken = None if npz is None else read_subtraction(Path(npz), subject.cycle, subject.channel)
-    content, places = _content(subject, pair, taken)
-    items = [
-        *content,
-        judge_files(subject, image, Path(files["tiff"]), index),
-    ]
+    subtraction = (
+        None if npz is None else read_subtraction(Path(npz), context.cycle, context.channel)
+    )
+    items, locations = _content(context, pair, subtraction)
+    items.append(evaluate_files(context, image, Path(files["tiff"]), index))
     numbers: dict[str, Any] = {"channel_number": index + 1}
-    if taken is None:
-        items.append(_detail(subject, image, index, stitched, transform))
-        rings, found = _rings(subject, image, index, stitched, transform)
+    if subtraction is None:
+        items.append(_detail(context, image, index, stitched, transform))
+        rings, of_rings = _rings(context, image, index, stitched, transform)
         items.append(rings)
-        places += found
+        locations += of_rings
     else:
-        items += _subtracted(subject, taken)
+        items += _subtraction(context, subtraction)
         numbers |= {
-            "background": taken.background,
-            "background_method": taken.method,
-            "background_factor": taken.factor,
-            "emptied": taken.emptied,
+            "background": subtraction.background,
+            "background_method": subtraction.method,
+            "background_factor": subtraction.factor,
+            "emptied": subtraction.emptied,
         }
-    numbers["places"] = [asdict(place) for place in places]
-    view = (subject.marker, pair, image.pixel_um[1], taken)
-    return Findings(items, numbers, view)
+    numbers["places"] = [asdict(location) for location in locations]
+    view = (context.marker, pair, image.pixel_um[1], subtraction)
+    return StageQc(items, numbers, view)
 
 
-def _subtracted(subject: Subject, taken: Subtraction) -> list[Item]:
-    """Judge whether more was subtracted than there was, and what could not be."""
-    what = f"{taken.factor:.3g} x {taken.background}, by {taken.method}"
+def _subtraction(context: QcContext, subtraction: Subtraction) -> list[QcResult]:
+    """Evaluate whether too much was subtracted, and what could not be."""
+    what = f"{subtraction.factor:.3g} x {subtraction.background}, by {subtraction.method}"
     return [
-        subject.judge("oversubtracted", taken.oversubtracted, what),
-        subject.judge("background_left", taken.left_as_haze, taken.background),
+        context.evaluate("oversubtracted", subtraction.oversubtracted, what),
+        context.evaluate("background_left", subtraction.left_as_haze, subtraction.background),
     ]
 
 
 @dataclass(frozen=True)
 class Overviews:
-    """Stitched and final light (y, x) on one grid, where both are known, and the binning."""
+    """Stitched and final light (y, x) on one grid, where both are known, and its factor."""
 
     stitched: NDArray[np.float32]
     final: NDArray[np.float32]
@@ -113,38 +112,40 @@ def _overviews(image: Image, index: int, stitched: StitchedView, transform: Tran
     factor = max(1, -(-max(full.shape[1:]) // SMALL_PX))
     shape, chunk_px = full.shape[1:], full.chunks[-1]
     final = shrunk(lambda y, x: np.asarray(full[index, y, x]), shape, factor, chunk_px)
-    light, own = stitched.light, int(stitched.factor)
-    moved = moved_thumbnail(light, own, transform, final.shape, factor, np.nan)
+    source_factor = int(stitched.factor)
+    moved = moved_thumbnail(stitched.light, source_factor, transform, final.shape, factor, np.nan)
     valid = np.isfinite(moved)
     return Overviews(np.where(valid, moved, 0), final, valid, factor)
 
 
 def _content(
-    subject: Subject, pair: Overviews, taken: Subtraction | None
-) -> tuple[list[Item], list[Place]]:
-    """Judge whether both show the same, and where the final image lacks bright tissue."""
-    if taken is None:
-        return _same(subject, pair, "the stitched mosaic shows no tissue")
+    context: QcContext, pair: Overviews, subtraction: Subtraction | None
+) -> tuple[list[QcResult], list[ImageLocation]]:
+    """Evaluate whether both show the same, and where the final image lacks bright tissue."""
     none = "the stitched mosaic shows no tissue"
-    before, places = _same(subject, replace(pair, final=taken.before), none)
-    none = f"{taken.background} leaves no tissue"
-    pair = replace(pair, stitched=taken.expected)
-    after, more = _same(subject, pair, none)
-    return [worse(*both) for both in zip(before, after, strict=True)], [*places, *more]
+    if subtraction is None:
+        return _agreement(context, pair, none)
+    before, locations = _agreement(context, replace(pair, final=subtraction.before), none)
+    none = f"{subtraction.background} leaves no tissue"
+    pair = replace(pair, stitched=subtraction.expected)
+    after, more = _agreement(context, pair, none)
+    return [worse(*both) for both in zip(before, after, strict=True)], [*locations, *more]
 
 
-def _same(subject: Subject, pair: Overviews, none: str) -> tuple[list[Item], list[Place]]:
-    """Judge the agreement of two overviews; ``none`` says why there may be no tissue."""
+def _agreement(
+    context: QcContext, pair: Overviews, none: str
+) -> tuple[list[QcResult], list[ImageLocation]]:
+    """Evaluate the agreement of two overviews; ``none`` says why there may be no tissue."""
     tissue = np.asarray(tissue_mask(pair.stitched, valid=pair.valid, sigma_px=2.0))
     score = None
     if tissue.any():
-        # Of the root: a few bright specks shall not outweigh the tissue.
+        # Of the root: a little bright debris shall not outweigh the tissue.
         roots = (np.sqrt(np.maximum(v, 0)) for v in (pair.stitched, pair.final))
         first, second = (ndimage.gaussian_filter(root, 1.5) for root in roots)
         score = ncc(first, second, pair.valid)
         # An image of one value agrees with nothing.
         score = score if np.isfinite(score) else 0.0
-    agreement = subject.judge("image_agreement", score, none if score is None else "")
+    agreement = context.evaluate("image_agreement", score, none if score is None else "")
     side = _CELL_PX
     stitched, final, share, known = (
         cells(values, side).mean(axis=(1, 3), dtype=np.float64)
@@ -152,25 +153,26 @@ def _same(subject: Subject, pair: Overviews, none: str) -> tuple[list[Item], lis
     )
     inside = (share > 0.5) & (known == 1)
     if not inside.any():
-        return [agreement, subject.judge("missing_area", None, none)], []
+        return [agreement, context.evaluate("missing_area", None, none)], []
     # Deconvolution takes away haze, so the dimmer half may lose most of its light.
     bright = inside & (stitched >= np.median(stitched[inside]))
     ratio = final / np.maximum(stitched, 1e-9)
     usual = float(np.median(ratio[bright]))
     missing = bright & (ratio <= _MISSING * usual)
     lost, where = float(missing.sum()) / float(bright.sum()), ""
-    places: list[Place] = []
+    locations: list[ImageLocation] = []
     if missing.any():
         y, x = (np.argwhere(missing) + 0.5).mean(axis=0) * side * pair.factor
         where = f"around y {y:.0f} px, x {x:.0f} px"
-        places = [Place("missing_area", float(y), float(x))]
-    return [agreement, subject.judge("missing_area", lost if usual > 0 else 1.0, where)], places
+        locations = [ImageLocation("missing_area", float(y), float(x))]
+    area = context.evaluate("missing_area", lost if usual > 0 else 1.0, where)
+    return [agreement, area], locations
 
 
 def _detail(
-    subject: Subject, image: Image, index: int, stitched: StitchedView, transform: Transform
-) -> Item:
-    """Judge the focus of the final image over that of the sharpest plane, at the same places."""
+    context: QcContext, image: Image, index: int, stitched: StitchedView, transform: Transform
+) -> QcResult:
+    """Evaluate the focus of the final image over that of the sharpest plane, block by block."""
     ratios = []
     side = int(stitched.side)
     for at, sharpest in zip(stitched.blocks, stitched.focus, strict=True):
@@ -183,21 +185,21 @@ def _detail(
             continue
         score = focus_score(block)
         ratios.append(score / float(sharpest) if np.isfinite(score) else 0.0)
-    return judge_detail(subject, ratios)
+    return evaluate_detail(context, ratios)
 
 
-def judge_files(subject: Subject, image: Image, tiff: Path, index: int) -> Item:
-    """Judge whether all levels of both files hold the same image under the same name."""
+def evaluate_files(context: QcContext, image: Image, tiff: Path, index: int) -> QcResult:
+    """Evaluate whether all levels of both files hold the same image under the same name."""
     bad: list[str] = []
-    looked = 1
-    if image.channel_names[index] != subject.marker:
+    compared = 1
+    if image.channel_names[index] != context.marker:
         bad.append(f"channel {index + 1} is called {image.channel_names[index]}")
     for level in range(1, len(image.levels)):
-        for y, x in _places(image.levels[level].shape[1:], _PLACE_PX):
-            low = image.levels[level][index, y : y + _PLACE_PX, x : x + _PLACE_PX]
-            rows, columns = (slice(2 * at, 2 * (at + _PLACE_PX)) for at in (y, x))
+        for y, x in _blocks(image.levels[level].shape[1:], _BLOCK_PX):
+            low = image.levels[level][index, y : y + _BLOCK_PX, x : x + _BLOCK_PX]
+            rows, columns = (slice(2 * at, 2 * (at + _BLOCK_PX)) for at in (y, x))
             high = image.levels[level - 1][index, rows, columns]
-            looked += 1
+            compared += 1
             if not np.array_equal(halve(np.asarray(high)), low):
                 bad.append(f"level {level} of the OME-Zarr differs from level {level - 1}")
     with tifffile.TiffFile(tiff) as file:
@@ -210,70 +212,70 @@ def judge_files(subject: Subject, image: Image, tiff: Path, index: int) -> Item:
         for level, series in enumerate(levels):
             stored = zarr.open_array(file.series[0].aszarr(level=level), mode="r")
             side = series.keyframe.tilelength
-            for y, x in _places(image.levels[level].shape[1:], side):
+            for y, x in _blocks(image.levels[level].shape[1:], side):
                 at = (index, slice(y, y + side), slice(x, x + side))
-                looked += 1
+                compared += 1
                 if not np.array_equal(stored[at[-stored.ndim :]], image.levels[level][at]):
                     bad.append(f"level {level} of the OME-TIFF differs from the OME-Zarr")
-    return subject.judge("file_difference", len(bad) / looked, "; ".join(dict.fromkeys(bad)))
+    return context.evaluate("file_difference", len(bad) / compared, "; ".join(dict.fromkeys(bad)))
 
 
-def _places(shape: Sequence[int], side: int) -> list[tuple[int, int]]:
-    """Return (y, x) of up to ``_PLACES`` places on a grid of ``side``, spread evenly."""
+def _blocks(shape: Sequence[int], side: int) -> list[tuple[int, int]]:
+    """Return (y, x) of up to ``_BLOCKS`` blocks on a grid of ``side``, spread evenly."""
     rows, columns = (-(-n // side) for n in shape)
-    picked = np.unique(np.linspace(0, rows * columns - 1, _PLACES).round().astype(int))
-    return [(int(k) // columns * side, int(k) % columns * side) for k in picked]
+    numbers = np.unique(np.linspace(0, rows * columns - 1, _BLOCKS).round().astype(int))
+    return [(int(k) // columns * side, int(k) % columns * side) for k in numbers]
 
 
 def draw(views: Sequence[tuple[str, Overviews, float, Subtraction | None]], path: Path) -> None:
-    """Draw each channel as stitched and in the final image, and what was subtracted from it."""
+    """Draw each channel as stitched, in the final image, and its subtraction."""
     aspect = views[0][1].final.shape[0] / views[0][1].final.shape[1]
-    columns = 4 if any(taken for *_, taken in views) else 2
+    columns = 4 if any(subtraction for *_, subtraction in views) else 2
     height = float(np.clip(9.6 / columns * aspect + 0.5, 1.8, 6))
     figure = new_figure(10, len(views) * height)
     grid = figure.subplots(len(views), columns, squeeze=False)
-    for row, (marker, pair, pixel_um, taken) in zip(grid, views, strict=True):
+    for row, (marker, pair, pixel_um, subtraction) in zip(grid, views, strict=True):
         show(row[0], pair.stitched, f"{marker}: stitched")
         scale_bar(row[0], pixel_um * pair.factor, pair.stitched.shape[1])
-        if taken is None:
+        if subtraction is None:
             show(row[-1], pair.final, "final image")
         else:
-            limits = display_range(taken.before)
-            show(row[1], taken.before, "in-focus plane before", limits)
-            what = f"{taken.factor:.3g} x {taken.background}"
-            show(row[2], taken.factor * taken.light, what, limits)
+            limits = display_range(subtraction.before)
+            show(row[1], subtraction.before, "in-focus plane before", limits)
+            what = f"{subtraction.factor:.3g} x {subtraction.background}"
+            show(row[2], subtraction.factor * subtraction.light, what, limits)
             show(row[3], pair.final, "final image", limits)
-        for axes in row[1 : -1 if taken is None else 1]:
+        for axes in row[1 : -1 if subtraction is None else 1]:
             axes.set_visible(False)
     save_png(figure, path)
 
 
 def _rings(
-    subject: Subject, image: Image, index: int, stitched: StitchedView, transform: Transform
-) -> tuple[Item, list[Place]]:
-    """Judge dark rings around the objects that were the brightest before anything was done."""
-    places = []
+    context: QcContext, image: Image, index: int, stitched: StitchedView, transform: Transform
+) -> tuple[QcResult, list[ImageLocation]]:
+    """Evaluate dark rings around the brightest objects of the stack."""
+    locations = []
     for object_px, before in zip(stitched.objects, stitched.rings, strict=True):
         final_px = _final_px(transform, object_px)
         if min(final_px) < 0:
             continue
         (rows, columns), near = around(final_px)
-        shown = np.asarray(image.levels[0][index, rows, columns], np.float64)
+        image_part = np.asarray(image.levels[0][index, rows, columns], np.float64)
         # The elastic part of a transform, and another plane's focus, move an object a little.
         low = [max(c - OWN_PX, 0) for c in near]
-        own = shown[low[0] : near[0] + OWN_PX + 1, low[1] : near[1] + OWN_PX + 1]
+        own = image_part[low[0] : near[0] + OWN_PX + 1, low[1] : near[1] + OWN_PX + 1]
         if not own.any():
             continue
         y, x = (int(v) for v in np.unravel_index(int(own.argmax()), own.shape))
         peak = (y + low[0], x + low[1])
-        share = dark_ring(ring_medians(shown[None], peak, shown)[:, 0], before)
+        share = dark_ring(ring_medians(image_part[None], peak, image_part)[:, 0], before)
         at = (float(rows.start + peak[0]), float(columns.start + peak[1]))
-        places.append(Place("dark_rings", *at, share))
-    return worst(subject, places)
+        locations.append(ImageLocation("dark_rings", *at, share))
+    return darkest_ring(context, locations)
 
 
-def _final_px(transform: Transform, own_px: NDArray[Any]) -> tuple[int, int]:
-    """Return where a place of a cycle lies in the final image, in whole pixels from 0."""
-    place = np.linalg.solve(transform.affine[:, :2], own_px - transform.affine[:, 2])
-    y, x = (int(c) for c in np.rint(place))
+def _final_px(transform: Transform, cycle_px: NDArray[Any]) -> tuple[int, int]:
+    """Return where a pixel of a cycle lies in the final image, in whole pixels from 0."""
+    final_px = np.linalg.solve(transform.affine[:, :2], cycle_px - transform.affine[:, 2])
+    y, x = (int(c) for c in np.rint(final_px))
     return y, x

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tilewright.io.results.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_plane
 from tilewright.io.results.reading import read_json, result_file_errors
-from tilewright.report.figures import new_figure, save_png, show
-from tilewright.report.judge import Files, Findings
-from tilewright.report.verdict import Subject
+from tilewright.quality.evaluate import Files, StageQc
+from tilewright.quality.figures import new_figure, save_png, show
+from tilewright.quality.results import QcContext
 
 CAPTION = (
     "Flat-field of each channel of cycle {cycle}: sensitivity relative to the mean, on one "
@@ -22,28 +22,28 @@ CAPTION = (
 )
 
 
-def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the flat-field of one channel by ``flat`` and ``numbers`` of ``illumination``."""
+def evaluate(context: QcContext, files: Files) -> StageQc:
+    """Evaluate the flat-field of one channel by ``flat`` and ``numbers`` of ``illumination``."""
     with result_file_errors(files["flat"], "flat-field"):
         flat = read_plane(files["flat"])
     with result_file_errors(files["numbers"], "record of a flat-field"):
-        found = read_json(files["numbers"])
-    ratio, error = found.get("heldout_log_ratio"), found.get("flat_error")
-    held_out = f"method {_how(found)}" if ratio is not None else "too few overlaps with tissue"
-    overlaps = "" if error is not None else "too few overlaps and tiles with light to judge it by"
+        record = read_json(files["numbers"])
+    ratio, error = record.get("heldout_log_ratio"), record.get("flat_error")
+    held_out = f"method {_method(record)}" if ratio is not None else "too few overlaps with tissue"
+    missing = "" if error is not None else "too few overlaps and tiles with light to judge it by"
     items = [
-        subject.judge("heldout_log_ratio", ratio, held_out),
-        subject.judge("flat_error", error, overlaps),
-        subject.judge("equal_neighbours", found.get("equal_neighbours")),
+        context.evaluate("heldout_log_ratio", ratio, held_out),
+        context.evaluate("flat_error", error, missing),
+        context.evaluate("equal_neighbours", record.get("equal_neighbours")),
         # The 1st percentile: a speck of dust is no vignetting.
-        subject.judge("flat_minimum", float(np.percentile(flat, 1))),
+        context.evaluate("flat_minimum", float(np.percentile(flat, 1))),
     ]
-    numbers = {**found, "flat_range": [float(flat.min()), float(flat.max())]}
-    return Findings(items, numbers, (subject.name, flat, _how(found)))
+    numbers = {**record, "flat_range": [float(flat.min()), float(flat.max())]}
+    return StageQc(items, numbers, (context.name, flat, _method(record)))
 
 
-def _how(numbers: Mapping[str, Any]) -> str:
-    """Return the method and what zero light is taken for."""
+def _method(numbers: Mapping[str, Any]) -> str:
+    """Return the method, the offset of zero light, and where the camera saturates."""
     bound = "at most " if numbers.get("offset_method") == OFFSET_BOUND else ""
     offset = numbers.get("offset_counts")
     zero = f", offset {bound}{offset:g}" if isinstance(offset, int | float) else ""

@@ -1,4 +1,4 @@
-"""Blocks of a registered cycle beside the reference: how far they agree, what shift is left."""
+"""Blocks of a registered cycle and of the reference: their agreement and residual shift."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skimage.registration import phase_cross_correlation
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.kernels.metrics import ncc
 from tilewright.kernels.register.warp import Region, Transform, source_region, warp
-from tilewright.report.quality.places import CPU
+from tilewright.quality.sampling import CPU
 from tilewright.stages.register.block_passes import Pass, measure_blocks
 from tilewright.stages.register.lost_tissue import FACTOR, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView
@@ -37,7 +37,7 @@ Image = NDArray[np.float32]
 class BlockView:
     """One block (y, x) of the reference, and of the cycle before and after resampling.
 
-    ``shift_px`` is what is still left between them; None below :data:`POOR_NCC`.
+    ``shift_px`` is the residual between them; None below :data:`POOR_NCC`.
     """
 
     at: tuple[int, int]
@@ -56,7 +56,7 @@ def compare_blocks(
 
     Blocks that the cycle does not cover, or where it has lost its tissue, are left out.
     """
-    found, shares = [], []
+    views, shares = [], []
     for y, x in blocks:
         images = _images(fixed, other, transform, (y, x))
         if images is None:
@@ -64,14 +64,14 @@ def compare_blocks(
         reference, before, after = map(Texture.of, images)
         worse, better = (_texture_ncc(reference, image) for image in (before, after))
         shift = residual_shift(reference, after) if better >= POOR_NCC else None
-        found.append(BlockView((y, x), *images, worse, better, shift))
+        views.append(BlockView((y, x), *images, worse, better, shift))
         energies = [float(np.square(texture.pixels).mean()) for texture in (reference, after)]
         # By how much the cycle has more texture than the reference, where it has most.
         shares.append(energies[1] / max(energies[0], 1e-9))
-    if not found:
+    if not views:
         return []
-    kept = np.array(shares) >= _LOST_ENERGY * np.percentile(shares, 90)
-    return [block for block, good in zip(found, kept, strict=True) if good]
+    tissue = np.array(shares) >= _LOST_ENERGY * np.percentile(shares, 90)
+    return [view for view, good in zip(views, tissue, strict=True) if good]
 
 
 def local_errors(
@@ -85,7 +85,7 @@ def local_errors(
     NaN off tissue. The ``observer`` sees the same parts: to read and warp them is half of the cost.
 
     The length of the mean residual of 3 x 3 neighbouring blocks, weighted by their precision: the
-    noise of single blocks averages out, and what is left is a bend that the field did not follow.
+    noise of single blocks averages out; a bend that the field did not follow remains.
     Blocks lie elsewhere than those that made the field. On 22 good pairs 0.02 to 0.14 px in
     the 90th percentile; with 5 to 7 electrons of signal 0.32 and more, in fields that change within
     100 px 0.8 and more.
@@ -93,20 +93,20 @@ def local_errors(
     nodes = min(transform.field.shape[1:]) > 1
     step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
     job = Pass(FACTOR, step, 0, step // 2)
-    found = measure_blocks(
+    measured = measure_blocks(
         CPU, reference, moving, transform, job, "whole section", observer=observer
     )
-    precision = np.where(found.on_tissue.all(axis=1), 1 / found.blocks.variance_px2, 0.0)
+    precision = np.where(measured.on_tissue.all(axis=1), 1 / measured.blocks.variance_px2, 0.0)
     around = np.ones((3, 3))
 
     def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        grid = values.reshape(found.shape)
+        grid = values.reshape(measured.shape)
         return np.asarray(ndimage.convolve(grid, around, mode="constant")).reshape(-1)
 
     total = smooth(precision)
-    mean = [smooth(precision * shift) for shift in found.blocks.shift_px.T]
+    mean = [smooth(precision * shift) for shift in measured.blocks.shift_px.T]
     length = np.hypot(*mean) / np.maximum(total, 1e-12)
-    return found.centres_px, np.where(precision > 0, length, np.nan)
+    return measured.centres_px, np.where(precision > 0, length, np.nan)
 
 
 def _images(
@@ -160,13 +160,13 @@ def _texture_ncc(first: Texture, second: Texture) -> float:
     """NCC of the textures where both images have pixels and tissue; 0 where one is constant."""
     # By how much the cycle has more texture than the reference, where it has most.
     share = (second.energy + 1e-9) / (first.energy + 1e-9)
-    kept = share >= _LOST_ENERGY * np.percentile(share, 90)
-    score = ncc(first.pixels, second.pixels, first.imaged & second.imaged & kept)
+    tissue = share >= _LOST_ENERGY * np.percentile(share, 90)
+    score = ncc(first.pixels, second.pixels, first.imaged & second.imaged & tissue)
     return score if np.isfinite(score) else 0.0
 
 
 def residual_shift(reference: Texture, moving: Texture) -> tuple[float, float]:
-    """Return the (y, x) shift in px that is left between two textures.
+    """Return the residual (y, x) shift in px between two textures.
 
     The maximum of their cross-correlation (Guizar-Sicairos et al. 2008,
     doi:10.1364/OL.33.000156), under a window, since blocks are not periodic.

@@ -22,8 +22,8 @@ from tilewright.kernels.stitch.overlap_agreement import (
     compare_strips,
 )
 from tilewright.kernels.tile_positions.distortion import Distortion, undistort
-from tilewright.report.quality.places import CPU
-from tilewright.report.verdict import Item, Subject
+from tilewright.quality.results import QcContext, QcResult
+from tilewright.quality.sampling import CPU
 from tilewright.stages.tile_planes import camera_defects
 from tilewright.stages.tile_source import TileSource
 
@@ -31,7 +31,7 @@ from tilewright.stages.tile_source import TileSource
 _TEXTURED = 0.5
 _TEXTURE_SHARE = 0.1
 #: Another shift is clearly better where the correlation within a pixel of none is below this share
-#: of its own: 0.98 along a fibre of the brain tiles, 3 px beside the best.
+#: of its own: 0.98 along a fibre of the brain tiles, 3 px off the best.
 _CLEARLY_WORSE = 0.93
 #: Shares of the expected correlation: two tiles show different places below, the same above.
 _UNLIKE, _ALIKE = 0.4, 0.6
@@ -42,37 +42,37 @@ _CELL_LIGHT = 0.2
 #: Parts of a tile that are compared with the mosaic, in cells a side; and the share of a tile's
 #: bright end from which a cell has light enough.
 _PART_CELLS = 4
-_LIT = 0.1
+_LIGHT = 0.1
 Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """One overlap of two tiles (row, col), and by how much they miss each other, in px.
+    """One overlap of two tiles (row, col), and the error of their positions, in px.
 
     ``textured`` says whether there is structure enough to tell.
     """
 
     first: Key
     second: Key
-    found: StripAgreement
+    agreement: StripAgreement
     error_px: float
     textured: bool = True
 
     @property
     def alike(self) -> bool:
         """Whether both tiles clearly show the same."""
-        return self.textured and self.found.ncc >= _ALIKE * self.found.expected
+        return self.textured and self.agreement.ncc >= _ALIKE * self.agreement.expected
 
     @property
     def unlike(self) -> bool:
         """Whether both tiles clearly show something else."""
-        return self.textured and self.found.ncc < _UNLIKE * self.found.expected
+        return self.textured and self.agreement.ncc < _UNLIKE * self.agreement.expected
 
     @property
     def displaced(self) -> bool:
         """Whether another shift is clearly better; along a fibre all are equally good."""
-        return self.alike and self.found.ncc_here < _CLEARLY_WORSE * self.found.ncc
+        return self.alike and self.agreement.ncc_here < _CLEARLY_WORSE * self.agreement.ncc
 
     def __str__(self) -> str:
         """Name both tiles."""
@@ -80,13 +80,13 @@ class Overlap:
 
 
 def tile_name(key: Key) -> str:
-    """Return how a tile is named in sentences."""
+    """Return the name of a tile in messages."""
     return f"row {key[0]} column {key[1]}"
 
 
 @dataclass(frozen=True)
 class RawAgreement:
-    """What the raw tiles of one channel say in one plane.
+    """Agreement of the raw tiles of one channel in one plane.
 
     Attributes
     ----------
@@ -126,32 +126,43 @@ def compare_tiles(
     distortion : Distortion, optional
         Lens distortion that the mosaic was freed from.
     """
-    places = positions.places()
+    corners = positions.places()
     keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
     order = {key: k for k, key in enumerate(keys)}
     with ThreadPoolExecutor(CPU.workers) as pool:
         defects = camera_defects(tiles, pool)
     strips: dict[tuple[Key, Key], NDArray[np.float32]] = {}
-    found, changes = [], {}
+    overlaps, changes = [], {}
     for key in keys:
-        if key not in places:
+        if key not in corners:
             continue
         pixels = tiles.read(order[key], plane)
-        pixels = pixels if defects is None else defects.repair(pixels)
-        light = (pixels.astype(np.float32) - illumination.dark) / illumination.flat
-        if distortion is not None:
-            light = np.asarray(undistort(CPU, distortion, light))
+        light = _light(pixels, defects, illumination, distortion)
         shape = (light.shape[0], light.shape[1])
-        changes[key] = _change(light, mosaic, places[key], _alone(key, places, shape), plane)
+        changes[key] = _change(light, mosaic, corners[key], _alone(key, corners, shape), plane)
         for other in ((key[0] - 1, key[1]), (key[0], key[1] - 1)):
             if (other, key) in strips:
-                both = strips.pop((other, key)), light[_shared(key, other, places, shape)]
-                overlap = _compare((other, key), places, both)
-                found += [overlap] if overlap is not None else []
+                both = strips.pop((other, key)), light[_shared(key, other, corners, shape)]
+                overlap = _compare((other, key), corners, both)
+                overlaps += [overlap] if overlap is not None else []
         for other in ((key[0] + 1, key[1]), (key[0], key[1] + 1)):
-            if other in order and other in places:
-                strips[key, other] = light[_shared(key, other, places, shape)].copy()
-    return RawAgreement(with_texture(found), changes, defects)
+            if other in order and other in corners:
+                strips[key, other] = light[_shared(key, other, corners, shape)].copy()
+    return RawAgreement(with_texture(overlaps), changes, defects)
+
+
+def _light(
+    pixels: NDArray[np.uint16],
+    defects: CameraDefects | None,
+    illumination: Illumination,
+    distortion: Distortion | None,
+) -> NDArray[np.float32]:
+    """Return a raw plane of a tile as it was fused."""
+    pixels = pixels if defects is None else defects.repair(pixels)
+    light = (pixels.astype(np.float32) - illumination.dark) / illumination.flat
+    if distortion is not None:
+        light = np.asarray(undistort(CPU, distortion, light))
+    return light
 
 
 def with_texture(overlaps: list[Overlap]) -> list[Overlap]:
@@ -160,21 +171,22 @@ def with_texture(overlaps: list[Overlap]) -> list[Overlap]:
     Noise that neighbouring pixels share passes for texture; so the channel's stronger overlaps say
     what texture is.
     """
-    powers = [overlap.found.power for overlap in overlaps]
+    powers = [overlap.agreement.power for overlap in overlaps]
     floor = _TEXTURE_SHARE * float(np.percentile(powers, 75)) if powers else 0.0
-    return [
-        dataclasses.replace(o, textured=o.found.expected >= _TEXTURED and o.found.power >= floor)
-        for o in overlaps
-    ]
+
+    def textured(agreement: StripAgreement) -> bool:
+        return agreement.expected >= _TEXTURED and agreement.power >= floor
+
+    return [dataclasses.replace(o, textured=textured(o.agreement)) for o in overlaps]
 
 
 def _alone(
-    key: Key, places: Mapping[Key, tuple[float, float]], shape: tuple[int, int]
+    key: Key, corners: Mapping[Key, tuple[float, float]], shape: tuple[int, int]
 ) -> NDArray[np.bool_]:
     """Return which cells (rows, columns) of a tile no other tile covers."""
     alone = np.ones([n // CELL_PX for n in shape], bool)
-    for other, place in places.items():
-        step = [round(b - a) for a, b in zip(places[key], place, strict=True)]
+    for other, corner in corners.items():
+        step = [round(b - a) for a, b in zip(corners[key], corner, strict=True)]
         if other != key and all(abs(move) < n for move, n in zip(step, shape, strict=True)):
             rows, columns = (
                 slice(max(move, 0) // CELL_PX, -(-min(n, n + move) // CELL_PX))
@@ -187,20 +199,20 @@ def _alone(
 def _change(
     light: NDArray[np.float32],
     mosaic: Mosaic,
-    place: tuple[float, float],
+    corner: tuple[float, float],
     alone: NDArray[np.bool_],
     plane: int,
 ) -> float:
     """Return the largest share by which a part of a tile is brighter or dimmer in the mosaic."""
-    corner = [max(round(v), 0) for v in place]
-    spans = [slice(at, at + n) for at, n in zip(corner, light.shape, strict=True)]
+    start = [max(round(v), 0) for v in corner]
+    spans = [slice(at, at + n) for at, n in zip(start, light.shape, strict=True)]
     fused = mosaic.read(plane, *spans).astype(np.float32)
     fused -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
     rows, columns = (n // CELL_PX for n in fused.shape)
-    kept = light[: fused.shape[0], : fused.shape[1]]
-    means = [cells(v, CELL_PX).mean(axis=(1, 3), dtype=np.float64) for v in (kept, fused)]
-    lit = alone[:rows, :columns] & (means[0] > _LIT * np.percentile(means[0], 95))
-    ratio = np.where(lit, np.maximum(means[1], 0) / np.maximum(means[0], 1e-6), np.nan)
+    own = light[: fused.shape[0], : fused.shape[1]]
+    means = [cells(v, CELL_PX).mean(axis=(1, 3), dtype=np.float64) for v in (own, fused)]
+    usable = alone[:rows, :columns] & (means[0] > _LIGHT * np.percentile(means[0], 95))
+    ratio = np.where(usable, np.maximum(means[1], 0) / np.maximum(means[0], 1e-6), np.nan)
     largest = 0.0
     for part in np.array_split(np.arange(rows), max(rows // _PART_CELLS, 1)):
         for other in np.array_split(np.arange(columns), max(columns // _PART_CELLS, 1)):
@@ -213,20 +225,20 @@ def _change(
 
 
 def _shared(
-    key: Key, other: Key, places: Mapping[Key, tuple[float, float]], shape: tuple[int, int]
+    key: Key, other: Key, corners: Mapping[Key, tuple[float, float]], shape: tuple[int, int]
 ) -> tuple[slice, slice]:
     """Return the part (y, x) of a tile that another one shows too."""
-    moves = np.rint(np.subtract(places[other], places[key])).astype(int).tolist()
+    moves = np.rint(np.subtract(corners[other], corners[key])).astype(int).tolist()
     y, x = (slice(max(m, 0), max(min(n, n + m), 0)) for n, m in zip(shape, moves, strict=True))
     return y, x
 
 
 def _compare(
     pair: tuple[Key, Key],
-    places: Mapping[Key, tuple[float, float]],
+    corners: Mapping[Key, tuple[float, float]],
     strips: tuple[NDArray[np.float32], NDArray[np.float32]],
 ) -> Overlap | None:
-    step = np.subtract(places[pair[1]], places[pair[0]])
+    step = np.subtract(corners[pair[1]], corners[pair[0]])
     whole = np.rint(step)
     if min(strips[0].shape) < LEAST_PX:
         return None
@@ -236,16 +248,16 @@ def _compare(
     return Overlap(*pair, result, float(np.hypot(*error)))
 
 
-def lit_cells(overlaps: list[Overlap]) -> list[tuple[Overlap, NDArray[np.float64]]]:
+def bright_cells(overlaps: list[Overlap]) -> list[tuple[Overlap, NDArray[np.float64]]]:
     """Return the log-ratios of cells with light, of overlaps that do not show different places.
 
     A cell must have a fifth of the light of the channel's bright cells: on glass, a small error of
     the camera's offset would do for a ratio.
     """
     known = [overlap for overlap in overlaps if not overlap.unlike]
-    light = [overlap.found.light for overlap in known if overlap.found.light.size]
+    light = [overlap.agreement.light for overlap in known if overlap.agreement.light.size]
     floor = _CELL_LIGHT * float(np.percentile(np.concatenate(light), 98)) if light else 0.0
-    return [(o, o.found.log_ratio[o.found.light >= floor]) for o in known]
+    return [(o, o.agreement.log_ratio[o.agreement.light >= floor]) for o in known]
 
 
 def tile_brightness(cells: list[tuple[Overlap, NDArray[np.float64]]]) -> dict[Key, float]:
@@ -259,8 +271,8 @@ def tile_brightness(cells: list[tuple[Overlap, NDArray[np.float64]]]) -> dict[Ke
     return {key: float(np.median(values)) for key, values in ratios.items()}
 
 
-def judge_overlaps(subject: Subject, raw: RawAgreement) -> list[Item]:
-    """Judge place and brightness of the tiles of one channel."""
+def evaluate_overlaps(context: QcContext, raw: RawAgreement) -> list[QcResult]:
+    """Evaluate position and brightness of the tiles of one channel."""
     overlaps = raw.overlaps
     changed = max(raw.changes, key=lambda k: (round(raw.changes[k], 4), k), default=None)
     change, where = None, "no tile has light"
@@ -278,10 +290,10 @@ def judge_overlaps(subject: Subject, raw: RawAgreement) -> list[Item]:
         error, doubled = float(np.median([o.error_px for o in alike])), ""
     unlike = [o for o in textured if o.unlike]
     share = len(unlike) / len(textured) if textured else None
-    named = ", ".join(str(o) for o in unlike[:3]) + (" and more" if len(unlike) > 3 else "")
-    lit = lit_cells(overlaps)
-    brightness = tile_brightness(lit)
-    joined = np.concatenate([values for _, values in lit]) if lit else np.empty(0)
+    names = ", ".join(str(o) for o in unlike[:3]) + (" and more" if len(unlike) > 3 else "")
+    cells_of = bright_cells(overlaps)
+    brightness = tile_brightness(cells_of)
+    joined = np.concatenate([values for _, values in cells_of]) if cells_of else np.empty(0)
     spread = 1.4826 * float(np.median(np.abs(joined))) if joined.size >= _LEAST_CELLS else None
     no_light = "no overlap has light in both tiles"
     worst = max(brightness, key=lambda k: (round(abs(brightness[k]), 4), k), default=None)
@@ -291,9 +303,9 @@ def judge_overlaps(subject: Subject, raw: RawAgreement) -> list[Item]:
         times = f"{np.exp(brightness[worst]):.2f} times as bright as its neighbours"
         bright = f"{tile_name(worst)} is {times}"
     return [
-        subject.judge("tile_change", change, where),
-        subject.judge("overlap_shift_px", error, doubled),
-        subject.judge("unlike_overlaps", share, named if textured else no_texture),
-        subject.judge("tile_brightness", factor, bright),
-        subject.judge("overlap_mismatch", spread, no_light if spread is None else ""),
+        context.evaluate("tile_change", change, where),
+        context.evaluate("overlap_shift_px", error, doubled),
+        context.evaluate("unlike_overlaps", share, names if textured else no_texture),
+        context.evaluate("tile_brightness", factor, bright),
+        context.evaluate("overlap_mismatch", spread, no_light if spread is None else ""),
     ]

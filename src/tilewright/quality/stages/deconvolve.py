@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.artefacts import ringing_depth
-from tilewright.report.figures import new_figure, plain, save_png, scale_bar, show
-from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import FocusScan, scan_focus
-from tilewright.report.verdict import Subject
+from tilewright.quality.evaluate import Files, StageQc
+from tilewright.quality.figures import new_figure, plain, save_png, scale_bar, show
+from tilewright.quality.results import QcContext
+from tilewright.quality.sampling import FocusScan, scan_focus
 
 #: Side of the crops shown, and of the blocks measured.
 _CROP_PX = 256
@@ -30,26 +30,26 @@ CAPTION = (
 Light = NDArray[np.float64]
 
 
-def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the deconvolution of one channel by the stitched ``mosaic`` and ``deconvolved``."""
+def evaluate(context: QcContext, files: Files) -> StageQc:
+    """Evaluate the deconvolution of one channel: ``mosaic`` and ``deconvolved``."""
     before, after = open_mosaic(files["mosaic"]), open_mosaic(files["deconvolved"])
     scan = scan_focus(before, side=_CROP_PX, count=_BLOCKS)
     light = measure_light(before, after, scan)
     ring = ring_depth(before, after, scan, scan.best_plane)
-    total, kept = light.sum(axis=1).tolist()
-    ratio = kept / total if total > 0 and kept > 0 else float("nan")
+    raw, deconvolved = light.sum(axis=1).tolist()
+    ratio = deconvolved / raw if raw > 0 and deconvolved > 0 else float("nan")
     # How far the brighter end plane lies over the mean plane.
     mean = float(light[1].mean())
     thick = before.shape[0] > 2
     excess = max(float(light[1, [0, -1]].max() / mean - 1), 0.0) if thick and mean > 0 else None
     thin = "" if thick else "the stack has fewer than three planes"
     items = [
-        subject.judge("ringing", ring, "nothing is bright" if ring is None else ""),
-        subject.judge("flux_factor", max(ratio, 1 / ratio), "more" if ratio >= 1 else "less"),
-        subject.judge("end_plane_excess", excess, thin),
+        context.evaluate("ringing", ring, "nothing is bright" if ring is None else ""),
+        context.evaluate("flux_factor", max(ratio, 1 / ratio), "more" if ratio >= 1 else "less"),
+        context.evaluate("end_plane_excess", excess, thin),
     ]
     numbers = {"flux_ratio": ratio, "deconvolution": dict(after.attributes)}
-    return Findings(items, numbers, (subject.name, before, after, scan, light))
+    return StageQc(items, numbers, (context.name, before, after, scan, light))
 
 
 def block_light(
@@ -93,14 +93,14 @@ def draw(views: Sequence[tuple[str, Mosaic, Mosaic, FocusScan, Light]], path: Pa
     figure = new_figure(10, 2.7 * len(views))
     grid = figure.subplots(len(views), 4, squeeze=False, width_ratios=(1, 1, 0.75, 0.75))
     for row, (marker, before, after, scan, light) in zip(grid, views, strict=True):
-        z, told = scan.best_plane, after.attributes
+        z, attributes = scan.best_plane, after.attributes
         images = [block_light(mosaic, z, scan.blocks[0], scan.side) for mosaic in (before, after)]
         show(row[0], images[0], f"{marker}, plane {z + 1}: before")
         scale_bar(row[0], before.voxel_um[2], scan.side)
-        show(row[1], images[1], f"after {told.get('iterations', '?')} iterations")
+        show(row[1], images[1], f"after {attributes.get('iterations', '?')} iterations")
         _profile(row[2], light)
         plain(row[3], "misfit per iteration", "iteration")
-        curve = told.get("held_out_divergence") or told.get("divergence", [])
+        curve = attributes.get("held_out_divergence") or attributes.get("divergence", [])
         row[3].plot(np.arange(1, len(curve) + 1), curve, "o-", color=BLUE, ms=3)
     save_png(figure, path)
 

@@ -10,38 +10,41 @@ from typing import Any, Literal
 
 from tilewright.errors import QualityError
 from tilewright.io.results.reading import checked_rows, read_json, result_file_errors
-from tilewright.report.judge import judge_again, read_quality
-from tilewright.report.verdict import Item, worst
+from tilewright.quality.evaluate import apply_thresholds, read_qc
+from tilewright.quality.results import QcResult, worst
 from tilewright.runtime.files import csv_text, write_text_atomic
 
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
 
 
 def trusted_markers(
-    items: Sequence[Item], channels: Sequence[Mapping[str, Any]]
+    items: Sequence[QcResult], channels: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return sample, cycle, channel, marker, verdict and reasons of every channel.
 
-    A channel is as good as its own items and those of its whole cycle (tile positions,
-    registration). ``channels`` holds mappings with cycle, channel and marker, in the order of
-    the registered image.
+    The verdict is the worst of the channel's own items and those of its whole cycle (tile
+    positions, registration). ``channels`` holds mappings with cycle, channel and marker, in the
+    order of the registered image.
     """
     rows = []
     for sample in sorted({item.sample for item in items}):
         for entry in channels:
             cycle, channel = int(entry["cycle"]), str(entry["channel"])
-            at = (sample, cycle)
-            here = [item for item in items if (item.sample, item.cycle) == at]
-            own = [item for item in here if item.channel in ("", channel)]
-            bad = sorted({_reason(item) for item in own if item.verdict != "pass"})
-            verdict, reasons = worst(i.verdict for i in own), ";".join(bad)
-            row = (*at, channel, str(entry["marker"]), verdict, reasons if own else "not_looked_at")
+            of_marker = [
+                item
+                for item in items
+                if (item.sample, item.cycle) == (sample, cycle) and item.channel in ("", channel)
+            ]
+            verdict = worst(item.verdict for item in of_marker)
+            codes = sorted({_reason(item) for item in of_marker if item.verdict != "pass"})
+            reasons = ";".join(codes) if of_marker else "not_looked_at"
+            row = (sample, cycle, channel, str(entry["marker"]), verdict, reasons)
             rows.append(dict(zip(_COLUMNS, row, strict=True)))
     return rows
 
 
-def _reason(item: Item) -> str:
-    """Return why an item is no pass; what could not be computed is named."""
+def _reason(item: QcResult) -> str:
+    """Return the reason of an item that is not ``pass``, with the metric of an unknown number."""
     return f"{item.reason}:{item.metric}" if item.value is None else item.reason
 
 
@@ -52,8 +55,8 @@ def write_summary(
     *,
     channels: Sequence[Mapping[str, Any]] = (),
     thresholds: Mapping[str, Mapping[str, Any]] | None = None,
-) -> list[Item]:
-    """Write all items, judged or not, as JSON and as a table; return the judged ones.
+) -> list[QcResult]:
+    """Write all items and numbers as JSON, and the items as a table; return the items.
 
     Parameters
     ----------
@@ -66,19 +69,19 @@ def write_summary(
     thresholds : mapping, optional
         ``qc.thresholds`` of the config.
     """
-    found = [judge_again(read_quality(path), thresholds or {}, channels) for path in quality_paths]
-    found.sort(key=lambda q: (q.sample, q.cycle, q.stage))
-    items = [item for quality in found for item in quality.items]
+    records = [apply_thresholds(read_qc(p), thresholds or {}, channels) for p in quality_paths]
+    records.sort(key=lambda r: (r.sample, r.cycle, r.stage))
+    items = [item for record in records for item in record.items]
     content = {
         "verdict": worst(item.verdict for item in items),
         "counts": {v: sum(i.verdict == v for i in items) for v in ("pass", "warn", "fail")},
         "items": [asdict(item) for item in items],
         "numbers": [
-            {"sample": q.sample, "cycle": q.cycle, "stage": q.stage, **q.numbers} for q in found
+            {"sample": r.sample, "cycle": r.cycle, "stage": r.stage, **r.numbers} for r in records
         ],
     }
     write_text_atomic(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    columns = [f.name for f in fields(Item) if f.name != "detail"]  # the sentence holds it
+    columns = [f.name for f in fields(QcResult) if f.name != "detail"]  # the sentence holds it
     rows = [{name: getattr(item, name) for name in columns} for item in items]
     write_text_atomic(qc_csv, csv_text(columns, rows))
     return items
@@ -86,7 +89,7 @@ def write_summary(
 
 def write_trusted_markers(
     qc_json: Path, channels: Sequence[Mapping[str, Any]], output: Path
-) -> list[Item]:
+) -> list[QcResult]:
     """Write ``trusted_markers.csv`` from the summary; return all items for the gate.
 
     Parameters
@@ -104,13 +107,15 @@ def write_trusted_markers(
         The summary is not what was written.
     """
     with result_file_errors(qc_json, "summary of quality"):
-        rows = checked_rows(read_json(qc_json)["items"], "items", [f.name for f in fields(Item)])
-        items = [Item(**row) for row in rows]
+        rows = checked_rows(
+            read_json(qc_json)["items"], "items", [f.name for f in fields(QcResult)]
+        )
+        items = [QcResult(**row) for row in rows]
     write_text_atomic(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
     return items
 
 
-def stop_on_failure(items: Iterable[Item], on_fail: Literal["stop", "continue"]) -> None:
+def stop_on_failure(items: Iterable[QcResult], on_fail: Literal["stop", "continue"]) -> None:
     """Raise when an item failed and ``on_fail`` is ``stop``.
 
     Raises

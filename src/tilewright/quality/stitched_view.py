@@ -1,4 +1,4 @@
-"""The little of a stitched stack that the final image is compared with, kept when it is gone."""
+"""What the final image is compared with of a stitched stack, stored beyond the stack itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.npz import read_npz
 from tilewright.io.results.reading import result_file_errors
-from tilewright.report.figures import thumbnail
-from tilewright.report.quality.places import FocusScan
-from tilewright.report.quality.rings import REACH_PX, RING_PX, around, bright_objects, raw
+from tilewright.quality.dark_rings import REACH_PX, RING_PX, around, bright_objects, raw
+from tilewright.quality.figures import thumbnail
+from tilewright.quality.sampling import FocusScan
 
 #: Longest side of the overview.
 SMALL_PX = 512
@@ -26,7 +26,7 @@ _BLOCKS = 6
 
 @dataclass(frozen=True)
 class StitchedView:
-    """What one channel's stack showed; all are arrays, scalars too.
+    """One channel's stack in short; all are arrays, scalars too.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class StitchedView:
         Brightest pixels (y, x) of the brightest objects of the sharpest plane.
     rings : float64 (objects, 4, rings)
         The darkest plane's medians around each, of
-        :func:`~tilewright.report.quality.rings.ring_medians`.
+        :func:`~tilewright.quality.dark_rings.ring_medians`.
     """
 
     light: NDArray[np.float32]
@@ -54,7 +54,7 @@ class StitchedView:
     rings: NDArray[np.float64]
 
 
-def look(mosaic: Mosaic, scan: FocusScan) -> StitchedView:
+def view_of(mosaic: Mosaic, scan: FocusScan) -> StitchedView:
     """Return the view of a stack whose focus was scanned."""
     planes = np.unique(np.linspace(0, mosaic.shape[0] - 1, _PLANES).round().astype(int))
     smalls = [thumbnail(mosaic, int(z), SMALL_PX) for z in planes]
@@ -94,5 +94,5 @@ def read_view(path: Path, token: str) -> StitchedView:
         The file does not hold it.
     """
     with result_file_errors(path, f"view of channel {token}"):
-        found = read_npz(path)
-        return StitchedView(**{f.name: found[f"{token}/{f.name}"] for f in fields(StitchedView)})
+        stored = read_npz(path)
+        return StitchedView(**{f.name: stored[f"{token}/{f.name}"] for f in fields(StitchedView)})

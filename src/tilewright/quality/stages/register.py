@@ -15,7 +15,8 @@ from snakemake_scheduler_plugin_tilewright.report.palette import ORANGE, RED
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.register.warp import Transform
-from tilewright.report.figures import (
+from tilewright.quality.evaluate import Files, StageQc
+from tilewright.quality.figures import (
     bare,
     display_range,
     new_figure,
@@ -24,21 +25,20 @@ from tilewright.report.figures import (
     scale_bar,
     thumbnail,
 )
-from tilewright.report.judge import Files, Findings
-from tilewright.report.quality.places import Place, moved_thumbnail, textured_blocks
-from tilewright.report.quality.registered_blocks import (
+from tilewright.quality.results import ImageLocation, QcContext, QcResult
+from tilewright.quality.sampling import moved_thumbnail, textured_blocks
+from tilewright.quality.stages.registered_blocks import (
     POOR_NCC,
     SIDE_PX,
     BlockView,
     compare_blocks,
     local_errors,
 )
-from tilewright.report.verdict import Item, Subject
 from tilewright.stages.register.lost_tissue import FACTOR, LostTissue, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView, open_views
 
 _BLOCKS = 48
-#: Share of the places on tissue whose error lies below ``local_error_px``.
+#: Percentage of the places on tissue whose error lies below ``local_error_px``.
 _LOCAL_PERCENTILE = 90.0
 
 CAPTION = (
@@ -49,8 +49,8 @@ CAPTION = (
 _WORST = 3
 
 
-def findings(subject: Subject, files: Files) -> Findings:
-    """Judge the registration of one cycle.
+def evaluate(context: QcContext, files: Files) -> StageQc:
+    """Evaluate the registration of one cycle.
 
     ``files`` are the in-focus planes of the reference channel, of the ``reference`` cycle and of
     the ``moving`` one, and the ``transform``.
@@ -59,59 +59,59 @@ def findings(subject: Subject, files: Files) -> Findings:
     transform = read_transform(files["transform"])
     small, factor = thumbnail(fixed, 0)
     blocks = textured_blocks(small, factor, fixed.shape[1:], SIDE_PX, 4 * _BLOCKS)
-    found = compare_blocks(fixed, other, transform, _tissue(small, factor, blocks))
+    compared = compare_blocks(fixed, other, transform, _tissue(small, factor, blocks))
     views = open_views(fixed, other)
     search = LostTissueSearch(views[0].size(FACTOR)) if _registered(transform) else None
-    local, off = _local(subject, views, transform, search)
-    items = [*_judge(subject, found, transform), local]
+    local, locations = _local(context, views, transform, search)
+    items = [*_evaluate(context, compared, transform), local]
     if search:
-        lost, gone = _lost(subject, search.result())
-        items, off = [*items, *lost], [*off, *gone]
+        lost, of_lost = _lost(context, search.result())
+        items, locations = [*items, *lost], [*locations, *of_lost]
     linear = transform.affine
     numbers = {
         "registered": _registered(transform),
-        "blocks": len(found),
-        "ncc_before": float(np.median([b.ncc_before for b in found])) if found else None,
+        "blocks": len(compared),
+        "ncc_before": float(np.median([b.ncc_before for b in compared])) if compared else None,
         "rotation_deg": float(np.degrees(np.arctan2(linear[1, 0], linear[0, 0]))),
         "shift_px": linear[:, 2].tolist(),
         "register": dict(transform.quality),
-        "places": [asdict(place) for place in (*off, *_poor(found))],
+        "places": [asdict(location) for location in (*locations, *_poor(compared))],
     }
     moved = moved_thumbnail(*thumbnail(other, 0), transform, small.shape, factor)
-    view = SectionView(small, moved, factor, found, transform, fixed.voxel_um[2])
-    return Findings(items, numbers, view)
+    view = SectionView(small, moved, factor, compared, transform, fixed.voxel_um[2])
+    return StageQc(items, numbers, view)
 
 
 def _registered(transform: Transform) -> bool:
     return bool(transform.quality.get("registered", True))
 
 
-def _lost(subject: Subject, lost: LostTissue) -> tuple[list[Item], list[Place]]:
-    """Judge the shares of the reference's tissue that the cycle has lost and did not image."""
+def _lost(context: QcContext, lost: LostTissue) -> tuple[list[QcResult], list[ImageLocation]]:
+    """Evaluate the shares of the reference's tissue that the cycle has lost and did not image."""
     none = "no tissue in both cycles" if lost.share is None else ""
     where = f"most near y {lost.y_px:.0f} px, x {lost.x_px:.0f} px" if lost.share else none
     items = [
-        subject.judge("lost_tissue", lost.share, where),
-        subject.judge("not_imaged", lost.outside, none),
+        context.evaluate("lost_tissue", lost.share, where),
+        context.evaluate("not_imaged", lost.outside, none),
     ]
-    return items, [Place("lost_tissue", lost.y_px, lost.x_px)] if lost.share else []
+    return items, [ImageLocation("lost_tissue", lost.y_px, lost.x_px)] if lost.share else []
 
 
 def _local(
-    subject: Subject,
+    context: QcContext,
     views: tuple[PlaneView, PlaneView],
     transform: Transform,
     search: LostTissueSearch | None,
-) -> tuple[Item, list[Place]]:
-    """Judge how far the field is off around each block of the whole section, and where most."""
+) -> tuple[QcResult, list[ImageLocation]]:
+    """Evaluate the field's error around each block of the section, and where it is largest."""
     centres, errors = local_errors(*views, transform, search)
     if not np.isfinite(errors).any():
-        return subject.judge("local_error_px", None, "no tissue in both cycles"), []
+        return context.evaluate("local_error_px", None, "no tissue in both cycles"), []
     k = int(np.nanargmax(np.round(errors, 4)))
     y, x = centres[k]
     value = float(np.nanpercentile(errors, _LOCAL_PERCENTILE))
-    item = subject.judge("local_error_px", value, f"largest near y {y:.0f} px, x {x:.0f} px")
-    return item, [Place("local_error_px", float(y), float(x), float(errors[k]))]
+    item = context.evaluate("local_error_px", value, f"largest near y {y:.0f} px, x {x:.0f} px")
+    return item, [ImageLocation("local_error_px", float(y), float(x), float(errors[k]))]
 
 
 def _worst(blocks: Sequence[BlockView]) -> list[BlockView]:
@@ -119,13 +119,13 @@ def _worst(blocks: Sequence[BlockView]) -> list[BlockView]:
     return sorted(blocks, key=lambda b: (round(b.ncc_after, 4), b.at))[:_WORST]
 
 
-def _poor(blocks: Sequence[BlockView]) -> list[Place]:
+def _poor(blocks: Sequence[BlockView]) -> list[ImageLocation]:
     """Return the centres of the blocks that match worst."""
     centres = [np.add(b.at, (np.array(b.reference.shape) - 1) / 2) for b in _worst(blocks)]
     return [
-        Place("ncc", float(y), float(x), block.ncc_after)
+        ImageLocation("ncc", float(y), float(x), block.ncc_after)
         if block.ncc_after >= POOR_NCC
-        else Place("poor_blocks", float(y), float(x))
+        else ImageLocation("poor_blocks", float(y), float(x))
         for block, (y, x) in zip(_worst(blocks), centres, strict=True)
     ]
 
@@ -146,24 +146,24 @@ def _tissue(
     return [good[k] for k in keep] if good else []
 
 
-def _judge(subject: Subject, found: list[BlockView], transform: Transform) -> list[Item]:
-    """Judge the blocks together: median NCC and residual, and the share that does not match."""
-    scores = np.array([b.ncc_after for b in found])
-    residuals = [float(np.hypot(*b.shift_px)) for b in found if b.shift_px]
-    agreement = float(np.median(scores)) if found else None
+def _evaluate(context: QcContext, blocks: list[BlockView], transform: Transform) -> list[QcResult]:
+    """Evaluate the blocks together: median NCC and residual, and the share that does not match."""
+    scores = np.array([b.ncc_after for b in blocks])
+    residuals = [float(np.hypot(*b.shift_px)) for b in blocks if b.shift_px]
+    agreement = float(np.median(scores)) if blocks else None
     residual = float(np.median(residuals)) if residuals else None
-    poor = float((scores < POOR_NCC).mean()) if found else None
-    none = "" if found else "no block has tissue in both cycles"
+    poor = float((scores < POOR_NCC).mean()) if blocks else None
+    none = "" if blocks else "no block has tissue in both cycles"
     lost = "" if residuals else "no block matches"
     items = [
-        subject.judge("ncc", agreement, none or f"{len(found)} blocks"),
-        subject.judge("residual_px", residual, none or lost),
-        subject.judge("poor_blocks", poor, none),
-        subject.judge("elastic_px", float(np.hypot(*transform.field).max())),
+        context.evaluate("ncc", agreement, none or f"{len(blocks)} blocks"),
+        context.evaluate("residual_px", residual, none or lost),
+        context.evaluate("poor_blocks", poor, none),
+        context.evaluate("elastic_px", float(np.hypot(*transform.field).max())),
     ]
     if not _registered(transform):
         declared = "allowed by registration.allow_unregistered"
-        items.insert(0, subject.judge("unregistered", 1.0, declared))
+        items.insert(0, context.evaluate("unregistered", 1.0, declared))
     return items
 
 

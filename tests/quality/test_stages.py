@@ -11,7 +11,7 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.report.quality.qc_scenes import (
+from tests.quality.qc_scenes import (
     PEDESTAL,
     details,
     expose,
@@ -25,10 +25,10 @@ from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.register.warp import Transform
-from tilewright.report.judge import Quality
-from tilewright.report.quality.registered_blocks import Texture, residual_shift
-from tilewright.report.quality.rings import judge_rings
-from tilewright.report.verdict import Subject, resolve_thresholds
+from tilewright.quality.dark_rings import evaluate_rings
+from tilewright.quality.evaluate import QcRecord
+from tilewright.quality.results import QcContext, resolve_thresholds
+from tilewright.quality.stages.registered_blocks import Texture, residual_shift
 
 
 @pytest.mark.parametrize("ratio", [0.01, None])
@@ -82,7 +82,7 @@ def test_dark_halos_after_deconvolution_are_told(tmp_path: Path, depth: int, ver
 
 def projected(
     folder: Path, plane: NDArray[Any], stack: NDArray[np.uint16], **attributes: Any
-) -> Quality:
+) -> QcRecord:
     height = folder / "height.tif"
     tifffile.imwrite(height, np.linspace(0, 6, 40 * 40, dtype=np.float32).reshape(40, 40))
     path = write_mosaic(folder / "edf.zarr", plane[None].astype(np.uint16), **attributes)
@@ -135,7 +135,7 @@ def test_a_blurred_projection_is_told(tmp_path: Path) -> None:
 
 def registered(
     folder: Path, moving: NDArray[Any], transform: Transform, reference: NDArray[Any] | None = None
-) -> Quality:
+) -> QcRecord:
     """Judge a transform of the section, which ``moving`` shows, or ``reference`` instead."""
     first = in_focus(section().truth) if reference is None else reference
     npz = folder / "cycle1.npz"
@@ -233,7 +233,7 @@ def test_a_ring_is_found_at_the_border_too(
     plane = np.where((away > 14) & (away < 20), 0, raw) if ringed else raw
     stack = write_mosaic(tmp_path / "stack.zarr", np.stack([raw, raw]), pedestal_counts=0)
     shown = write_mosaic(tmp_path / "plane.zarr", plane[None], pedestal_counts=0)
-    subject = Subject("s", 1, "edf", resolve_thresholds({}), "1", "CD3")
-    item, places = judge_rings(subject, open_mosaic(shown), open_mosaic(stack))
+    context = QcContext("s", 1, "edf", resolve_thresholds({}), "1", "CD3")
+    item, places = evaluate_rings(context, open_mosaic(shown), open_mosaic(stack))
     assert item.verdict == ("fail" if ringed else "pass")
     assert [np.hypot(p.y_px - at[0], p.x_px - at[1]) < 5 for p in places] == [True] * ringed

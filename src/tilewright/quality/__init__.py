@@ -1,0 +1,1 @@
+"""Quality control: what is measured of each stage, verdicts, and the tables of a run."""
