@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.commands.stale import stale
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.stale import before_run
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.support.recorded import HERE, OTHERS, cluster_with

@@ -100,13 +100,13 @@ def test_what_one_job_of_a_rule_needs() -> None:
     """A GPU gets less time and fewer CPUs than CPUs do; what the user sets holds on both."""
     size = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
     sizes = DataSizes(lambda _: size, {})
-    on_cpus, on_gpu = (sizes.shape("deconvolve", {}, gpu=gpu) for gpu in (False, True))
+    on_cpus, on_gpu = (sizes.request("deconvolve", {}, kind) for kind in ("cpu", "gpu"))
     assert (on_cpus.gpus, on_gpu.gpus) == (0, 1)
     assert on_gpu.runtime_min < on_cpus.runtime_min
     assert on_gpu.cpus <= 2 < on_cpus.cpus
     own = {"cpus": 3, "mem_mb": 7000, "runtime_min": 60, "gpu_mem_mb": 9000}
     sizes = DataSizes(lambda _: size, {}, overrides={"deconvolve": own})
-    for gpu in (False, True):
-        shape = sizes.shape("deconvolve", {}, gpu=gpu)
+    for kind, gpu_mem_mb in (("cpu", 0), ("gpu", 9000)):
+        shape = sizes.models()["deconvolve"].request({}, kind)
         assert (shape.cpus, shape.mem_mb, shape.runtime_min) == (3, 7000, 60)
-        assert shape.gpu_mem_mb == 9000 * gpu
+        assert shape.gpu_mem_mb == gpu_mem_mb

@@ -11,7 +11,7 @@ from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Place
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.support.placement_rules import BOTH, CPU, GPU, Rules
 from tests.support.recorded import USE, Recorded, cluster_with, queue_line
@@ -43,9 +43,11 @@ def dispatcher(
     """Return a run with jobs sent to GPUs, of which ``queue`` tells, and ready ones."""
     cluster, recorded = cluster_with(queue, folder)
     recorded.answers |= answers
-    plan = Plan(RULES, cluster=cluster)
-    made = Dispatcher(cluster, plan, Ledger(folder / "ledger.jsonl"), "/data/run", lambda: 5000.0)
-    of = {"kinds": BOTH, "nominal_s": 600.0, **of}
+    placement = Placement(RULES.models, cluster=cluster)
+    made = Dispatcher(
+        cluster, placement, Ledger(folder / "ledger.jsonl"), "/data/run", lambda: 5000.0
+    )
+    of = {"kinds": BOTH, "nominal_s": 600.0, "model": RULES.models["work"], **of}
     names = [(f"rule_work_wildcards_{i}", {"i": i}) for i in range(sent + ready)]
     made.load(Job(name, "work", wildcards=wildcards, **of) for name, wildcards in names)
     for task in list(made.tasks.values())[:sent]:

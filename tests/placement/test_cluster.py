@@ -12,13 +12,14 @@ import pytest
 from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_survey
+from snakemake_scheduler_plugin_tilewright.errors import SiteError, SurveyError
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.first_look import first_look
 from snakemake_scheduler_plugin_tilewright.placement.limits import left
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
-from snakemake_scheduler_plugin_tilewright.placement.survey import Note, Survey, SurveyError, survey
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
+from snakemake_scheduler_plugin_tilewright.placement.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.placement.survey import Note, Survey, survey
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import NO_ACCOUNT, Holder
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
@@ -194,7 +195,6 @@ def test_accounts_that_the_user_does_not_have_are_named(
     site = tmp_path / "site.yaml"
     site.write_text("blocked: {brusk: not ours}\n", encoding="utf-8")
     monkeypatch.setattr(cluster, "own_client", lambda calls_per_min: client(recorded, tmp_path))
-    monkeypatch.setattr(cluster, "_current", None)
     there = "which ada does not have; there are brusko, clive, clive-b, maigan"
     found = cluster.use(site).survey
     assert found.notes == (Note("blocked", f"'blocked' names account brusk, {there}"),)
@@ -336,8 +336,10 @@ def test_a_slurm_without_accounts_is_bound_by_its_nodes(recorded: Recorded, tmp_
     }  # fmt: skip
     assert "keeps no accounts" in found.notes[0].text
     assert found.unknown() is None
-    plan = Plan(Rules({"work": {"cpu": CPU}}), cluster=Cluster(Site(), asking, 1001, found))
-    assert plan.routed("work")["slurm_account"]({}, 1) is None
+    placement = Placement(
+        Rules({"work": {"cpu": CPU}}).models, cluster=Cluster(Site(), asking, 1001, found)
+    )
+    assert placement.static("work", {}).account == ""
 
 
 def test_what_is_left_of_budgets_is_shown_in_hours(look: Look) -> None:
@@ -377,7 +379,6 @@ def test_a_run_believes_no_answer_of_another_that_is_more_than_seconds_old(
         return replace(client(recorded, tmp_path, now), shared_dir=tmp_path / "answers")
 
     monkeypatch.setattr(cluster, "own_client", asks)
-    monkeypatch.setattr(cluster, "_current", None)
     (tmp_path / "site.yaml").write_text("allowed: [maigan]\n", encoding="utf-8")
     recorded.answers["sacctmgr"] = LIMITS.replace("maigan|ada|", "maigan|ben|")
     with pytest.raises(SiteError, match="account maigan, which ada does not have"):

@@ -11,7 +11,7 @@ import pytest
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Place, Shape, Task
 from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.placement.dispatched import (
@@ -36,12 +36,14 @@ MOST = "Snakemake runs no more jobs at once (--jobs)"
 
 
 def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
-    plan = Plan(RULES, cluster=cluster_with("", tmp_path)[0])  # 600 s on CPUs, 120 s on GPUs
-    job = Job("t", "work", ("gpu", "cpu"), nominal_s=600.0, wildcards={})
+    placement = Placement(
+        RULES.models, cluster=cluster_with("", tmp_path)[0]
+    )  # 600 s on CPUs, 120 s on GPUs
+    job = Job("t", "work", ("gpu", "cpu"), nominal_s=600.0, model=RULES.models["work"])
     task = Task(job, Place("a", None, None, "gpu", GPU, "a_gpu"))
 
     def sooner(task: Task, capacity: Capacity, waited_s: float) -> object:
-        return round_on(capacity, plan, [], active=[task]).sooner_elsewhere(task, waited_s)
+        return round_on(capacity, placement, [], active=[task]).sooner_elsewhere(task, waited_s)
 
     own, other = account("a", limit=LIMIT), account("b", limit=LIMIT)
     assert sooner(task, room(own, other), 60.0) == ("b", "gpu", GPU)
@@ -308,9 +310,8 @@ def test_the_queue_alone_is_asked_where_nothing_can_be_done(tmp_path: Path, stat
 @pytest.mark.parametrize("described", [False, True])
 def test_slots_of_a_run_are_those_of_its_own_sizes(tmp_path: Path, described: bool) -> None:
     run = dispatcher("", tmp_path, ready=2, kinds=("cpu",))
-    run.plan = Plan(cluster=run.cluster)
-    run.plan.sizes.add("work", Rules({"work": {"cpu": Shape(2, 100, 0, 60)}}))
-    run.plan.described = RULES if described else None
+    run.placement = Placement(RULES.models if described else {}, cluster=run.cluster)
+    change_jobs(run, model=Rules({"work": {"cpu": Shape(2, 100, 0, 60)}}).models["work"])
     run.begin(known(run))
     (said,) = [event["pools"] for event in read_ledger(run.ledger.path)]
     of_site = {pool.name: pool.slots for pool in run.cluster.survey.pools}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.failures import (
     memory_limit_mb,
@@ -22,12 +23,11 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Kind,
     Past,
     Place,
-    PlacementError,
     Shape,
     Task,
 )
 from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, Holder
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
@@ -112,7 +112,8 @@ def shape_of(base: Shape, memory: int, mem_mb: Mapping[str, int | None], **job: 
     accounts = tuple(account(name, limit=limit) for name, limit in limits.items())
     capacity = Capacity(accounts, {}, 1.0, {"gpu": None, "cpu": partition("c")})
     task = Task(replace(JOB, **job), past=Past(memory))
-    return Plan(Rules({"a": {"cpu": base}})).estimates.shape_of(task, "cpu", capacity)
+    task.job = replace(task.job, model=Rules({"a": {"cpu": base}}).models["a"])
+    return Placement().estimates.shape_of(task, "cpu", capacity)
 
 
 def test_a_grown_shape_is_bounded_by_what_the_chosen_account_has() -> None:
@@ -219,9 +220,10 @@ def spent(minutes: int) -> Account:
 
 def check(accounts: list[Account], job: Values, of: Values, shape: Values, memory: int = 0) -> None:
     shapes = {kind: replace(one, **shape) for kind, one in SHAPES.items()}
-    made = Job("rule_work_wildcards_a", "work", **{"kinds": BOTH, "wildcards": {}, **job})
-    plan = Plan(Rules({"work": shapes}))
-    check_sizes([Task(made, past=Past(memory))], room(*accounts, **of), plan.estimates)
+    model = Rules({"work": shapes}).models["work"]
+    of_job = {"kinds": BOTH, "wildcards": {}, "model": model, **job}
+    made = Job("rule_work_wildcards_a", "work", **of_job)
+    check_sizes([Task(made, past=Past(memory))], room(*accounts, **of), Placement().estimates)
 
 
 def licence(**there: int) -> Values:

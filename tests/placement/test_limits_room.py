@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.placement.budgets import budgets
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape, Task
 from snakemake_scheduler_plugin_tilewright.placement.limits import make_pools, too_big, unknown_use
 from snakemake_scheduler_plugin_tilewright.placement.needs import in_hours, needs, room_on
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     Account,
     Holder,
@@ -319,13 +319,13 @@ def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, wai
         found = found.take("a", "cpu", big)
     assert found.fits("a", "cpu", CPU)
     rules = Rules({"feature": {"cpu": big}, "plain": {"cpu": CPU}}, seconds=600)
-    plan = Plan(rules, cluster=cluster_with("", tmp_path)[0])
+    placement = Placement(rules.models, cluster=cluster_with("", tmp_path)[0])
     names = ["feature"] * waiting + ["plain"] * 4
     tasks = [
-        Task(Job(f"{rule}{i}", rule, ("cpu",), nominal_s=600.0, wildcards={"i": i}, priority=-i))
+        Task(rules.job(f"{rule}{i}", rule, wildcards={"i": i}, priority=-i))
         for i, rule in enumerate(names)
     ]
-    started = [one.task.job.rule for one in round_on(here, plan, tasks).placements]
+    started = [one.task.job.rule for one in round_on(here, placement, tasks).placements]
     assert started.count("plain") == 4
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.failures import why_no_retry
@@ -20,14 +21,13 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Kind,
     Past,
     Place,
-    PlacementError,
     Shape,
     Task,
 )
 from snakemake_scheduler_plugin_tilewright.placement.needs import needs
 from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import LIMITED, Account, Holder
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
@@ -61,10 +61,10 @@ def on_cpus(**cpus_and_mem: tuple[int, int]) -> Rules:
 
 def placed(cluster: Cluster, rules: Rules, capacity: Capacity, **of: Any) -> Round:
     """Return a round with one ready job of each rule, but for that of the rule ``later``."""
-    plan = Plan(rules, cluster=cluster)
+    placement = Placement(rules.models, cluster=cluster)
     tasks = [Task(job) for job in jobs_of(rules, **of)]
     ready = [task for task in tasks if task.name != "later"]
-    return round_on(capacity, plan, ready, [task for task in tasks if task.name == "later"])
+    return round_on(capacity, placement, ready, [task for task in tasks if task.name == "later"])
 
 
 def started(found: Round) -> list[str]:
@@ -157,17 +157,19 @@ def capacity(
     return room(*accounts, partitions=where, nodes=nodes, named=named)  # type: ignore[arg-type]
 
 
-def tasks(count: int, shape: Shape = SHAPE, fixed: Fixed = Fixed()) -> tuple[Plan, list[Task]]:  # noqa: B008
-    plan = Plan(Rules({"work": {"cpu": shape}}))
-    return plan, [Task(Job(f"work{k}", "work", ("cpu",), fixed=fixed)) for k in range(count)]
+def tasks(count: int, shape: Shape = SHAPE, fixed: Fixed = Fixed()) -> tuple[Placement, list[Task]]:  # noqa: B008
+    placement = Placement(Rules({"work": {"cpu": shape}}).models)
+    model = placement.models["work"]
+    jobs = [Job(f"work{k}", "work", ("cpu",), fixed=fixed, model=model) for k in range(count)]
+    return placement, list(map(Task, jobs))
 
 
-def sent(here: Capacity, plan: Plan, ready: list[Task]) -> Counter[str]:
+def sent(here: Capacity, placement: Placement, ready: list[Task]) -> Counter[str]:
     """Return how many jobs start at once on each account."""
-    plan.place = lambda account, kind, rule, wildcards: Place(  # type: ignore[method-assign]
+    placement.place = lambda account, kind, shape: Place(  # type: ignore[method-assign]
         account.name, None, "cpu", kind, SHAPE, f"{account.name}_{kind}"
     )
-    found = round_on(here, plan, ready).placements
+    found = round_on(here, placement, ready).placements
     return Counter(one.place.account for one in found if "waits in Slurm's queue" not in one.reason)
 
 
@@ -182,13 +184,13 @@ def test_a_named_partition_is_the_one_that_is_looked_at() -> None:
     closed = partition("cpu", allow_accounts=("other",))
     small = (node("a", "cpu", cpus=1), node("b", "turin"))
     here = capacity(lab, nodes=small, cpu=closed, turin=turin)
-    plan, ready = tasks(1, fixed=Fixed(partition="turin"))
-    check_sizes(ready, here, plan.estimates)
+    placement, ready = tasks(1, fixed=Fixed(partition="turin"))
+    check_sizes(ready, here, placement.estimates)
     with pytest.raises(PlacementError, match="account lab may not use partition cpu"):
-        check_sizes(tasks(1)[1], here, plan.estimates)
-    plan, ready = tasks(1, replace(SHAPE, cpus=9), Fixed(partition="turin"))
+        check_sizes(tasks(1)[1], here, placement.estimates)
+    placement, ready = tasks(1, replace(SHAPE, cpus=9), Fixed(partition="turin"))
     with pytest.raises(PlacementError, match="no node of partition turin has 9 CPUs"):
-        check_sizes(ready, here, plan.estimates)
+        check_sizes(ready, here, placement.estimates)
 
 
 def test_a_job_that_ran_out_of_time_may_have_what_its_own_partition_allows() -> None:
@@ -209,9 +211,9 @@ def test_no_account_gets_a_job_that_it_gives_too_few_minutes() -> None:
     stated = replace(SHAPE, stated_min=120)
     assert sent(capacity(short, long), *tasks(5, stated)) == {"long": 2}
     assert "short" in sent(capacity(short, long), *tasks(5))  # nobody stated these minutes
-    plan, ready = tasks(1, stated)
+    placement, ready = tasks(1, stated)
     with pytest.raises(PlacementError, match="asks for 120 min and account short has 60"):
-        check_sizes(ready, capacity(short), plan.estimates)
+        check_sizes(ready, capacity(short), placement.estimates)
     # shorter jobs go where longer ones may not
     short, long = (
         account("short", limit={"cpu": 4}, longest_min=60),
@@ -220,8 +222,8 @@ def test_no_account_gets_a_job_that_it_gives_too_few_minutes() -> None:
     rules = Rules(
         {"work": {"cpu": stated}, "brief": {"cpu": replace(SHAPE, runtime_min=50, stated_min=50)}}
     )
-    ready = [Task(Job(f"{rule}{k}", rule, ("cpu",))) for rule in rules.shapes for k in range(3)]
-    assert sent(capacity(short, long), Plan(rules), ready) == {"long": 1, "short": 2}
+    ready = [Task(rules.job(f"{rule}{k}", rule)) for rule in rules.shapes for k in range(3)]
+    assert sent(capacity(short, long), Placement(rules.models), ready) == {"long": 1, "short": 2}
 
 
 # Any round: it never promises more than there is
@@ -268,7 +270,7 @@ def questions(draw: st.DrawFn) -> SimpleNamespace:
 
     def job(name: str, **values: Any) -> Job:
         rule = one_of(*shapes)
-        return Job(name, rule, tuple(shapes[rule]), nominal_s=60.0, wildcards={}, **values)
+        return Rules(shapes).job(name, rule, **values)
 
     def sent(name: str) -> Task:
         made, where = job(name), draw(_names)
@@ -359,9 +361,9 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         utilisation=question.utilisation,
     )
     survey = replace(cluster.survey, partitions=places)
-    plan = Plan(Rules(question.shapes), cluster=replace(cluster, survey=survey))
+    placement = Placement(Rules(question.shapes).models, cluster=replace(cluster, survey=survey))
     tasks = (question.ready, question.later, question.active)
-    found = round_on(capacity, plan, *tasks, bad_nodes=question.bad_nodes)
+    found = round_on(capacity, placement, *tasks, bad_nodes=question.bad_nodes)
     started = [start.task.name for start in found.placements]
     assert sorted([*started, *found.why]) == sorted(task.name for task in question.ready)
     assert all(found.why.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,9 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kin
 from snakemake_scheduler_plugin_tilewright.placement.sizing import (
     Durations,
     Estimates,
-    RuleSizes,
     margin_of,
 )
-from snakemake_scheduler_plugin_tilewright.stated import StatedSizes
+from snakemake_scheduler_plugin_tilewright.stated import stated_model_of
 
 
 def factors(durations: Durations, rule: str = "stitch") -> dict[Kind, float]:
@@ -42,10 +42,9 @@ def test_one_device_informs_the_other_until_it_ran_itself() -> None:
 
 
 def test_a_job_that_states_a_gpu_alone_is_not_taken_for_one_that_was_slower_on_cpus() -> None:
-    sizes = RuleSizes(None)
-    sizes.add("train", StatedSizes())
-    estimates = Estimates(sizes, Durations())
-    job = Job("train", "train", ("gpu",), nominal_s=1800.0, wildcards={})
+    estimates = Estimates(Durations())
+    asked = SimpleNamespace(resources={"gpu": 1, "runtime": 60}, threads=1)
+    job = Job("train", "train", ("gpu",), nominal_s=1800.0, model=stated_model_of(asked))
     assert estimates.seconds(job, "gpu") == 1800
     estimates.durations.learn("train", "gpu", 1800.0, 900.0)
     assert estimates.seconds(job, "gpu") == 900

@@ -18,9 +18,10 @@ from pathlib import Path
 from tests.support.failing_slurm import RULES as SHAPES, cluster_with_qos
 from snakemake_scheduler_plugin_tilewright.placement import cluster
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 
-cluster._current = cluster_with_qos()  # as a profile names it
+found = cluster_with_qos()
+cluster.of_command = lambda *asked: found
 """
 SPLIT = rule("split", "checkpoint", output=Code('directory("parts")'), mem_mb=500, runtime=20)
 AFTER_SPLIT = Code("lambda wildcards: checkpoints.split.get().output")
@@ -287,8 +288,8 @@ snakemake_adapter.give_up, Dispatcher.capacity = give_up, capacity
 @pytest.mark.parametrize(
     ("stated", "sentences"),
     [
-        ({"group": "own", "threads": Code('plan.threads("good")'),
-          "resources": '**plan.routed("good")'},
+        ({"group": "own", "threads": Code('placement.threads("good")'),
+          "resources": '**placement.resources("good")'},
          ("rule good asks placement where each of its jobs runs", "take it out of group own")),
         ({"mem_mb": 99_000_000, "runtime": 20}, ("rule_good would pend for ever",)),
     ],
@@ -297,8 +298,11 @@ snakemake_adapter.give_up, Dispatcher.capacity = give_up, capacity
 def test_what_cannot_be_placed_is_refused_in_one_sentence_and_is_no_run_in_the_ledger(
     tmp_path: Path, stated: dict[str, object], sentences: tuple[str, ...]
 ) -> None:
-    plan = 'plan = Plan(SHAPES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))\n'
-    said = play(tmp_path, (plan, rule("good", output="good.txt", **stated)), status=1)
+    placement = (
+        "placement = workflow.placement = Placement("
+        'SHAPES.models, cluster=found, ledger=Path("ledger.jsonl"))\n'
+    )
+    said = play(tmp_path, (placement, rule("good", output="good.txt", **stated)), status=1)
     for sentence in sentences:
         assert sentence in said
     assert "Traceback" not in said

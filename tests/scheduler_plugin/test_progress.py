@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake.resources import Resources
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
 from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 from snakemake_scheduler_plugin_tilewright.progress import Progress
 from snakemake_scheduler_plugin_tilewright.run import Run
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
@@ -21,14 +22,19 @@ from tests.placement.dispatched import dispatcher, pending
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
 
+RESOURCES = Resources.from_mapping({"placement": "work"})
+
 
 @dataclass(eq=False)
 class One:
     """A job of Snakemake."""
 
-    rule: Any = field(default_factory=lambda: SimpleNamespace(name="work"))
+    rule: Any = field(default_factory=lambda: SimpleNamespace(name="work", resources=RESOURCES))
     output: tuple[str, ...] = ("x",)
     wildcards: Any = field(default_factory=dict)
+
+    def is_group(self) -> bool:
+        return False
 
 
 def dag_of(folder: Path, jobs: list[One]) -> Any:
@@ -47,9 +53,10 @@ def test_a_run_says_that_it_is_active_before_a_job_is_sent_and_then_what_pends_a
     jobs = [One(), One(), One()]
     cluster, _ = cluster_with("", tmp_path)
     ledger, here = tmp_path / "results/placement/ledger.jsonl", tmp_path / LEDGER.with_name(STATE)
-    plan = Plan(Rules({"work": {"cpu": Shape(1, 1, 0, 1)}}), cluster=cluster, ledger=ledger)
+    models = Rules({"work": {"cpu": Shape(1, 1, 0, 1)}}).models
+    placement = Placement(models, cluster=cluster, ledger=ledger)
     dag = dag_of(tmp_path, jobs)
-    progress = Progress(dag, plan, logging.getLogger("test"), lambda: 1)
+    progress = Progress(dag, placement, logging.getLogger("test"), lambda: 1)
     try:
         state = read_state(here)
         assert read_state(ledger.with_name(STATE)) == state
@@ -61,7 +68,7 @@ def test_a_run_says_that_it_is_active_before_a_job_is_sent_and_then_what_pends_a
         state = progress.state()
         assert (state.running, state.queued) == (1, 1)
     finally:
-        plan.end()
+        placement.end()
     assert read_state(here).ended
 
 

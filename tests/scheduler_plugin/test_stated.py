@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from snakemake_scheduler_plugin_tilewright import stated as stated_module
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Place, PlacementError, Shape
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Fixed, Place, Shape
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 from snakemake_scheduler_plugin_tilewright.stated import (
-    StatedSizes,
     fixed_of,
     gpus_of,
     kinds_of,
     resources_at,
+    stated_model_of,
     stated_shape_of,
 )
 
@@ -94,19 +94,14 @@ def test_what_a_job_needs(threads: int, stated: dict[str, Any], shape: Shape) ->
     assert stated_shape_of(job(threads, **stated)) == shape
 
 
-def test_sizes_are_those_of_each_job() -> None:
-    small = job(2, wildcards={"i": "1"}, mem_mb=100, runtime=10)
-    large = job(4, wildcards={"i": "2"}, mem_mb=900, runtime=20)
-    sizes = StatedSizes()
-    sizes.take([small, large])
-    assert sizes.shape("work", {"i": "1"}, gpu=False) == Shape(2, 100, 0, 10, stated_min=10)
-    assert sizes.shape("work", {"i": "2"}, gpu=True) == Shape(4, 900, 0, 20, stated_min=20)
-    assert sizes.nominal_s("work", {"i": "2"}) == 600
-    assert sizes.kinds("work") == ("cpu",)
-    sizes.take([job(8, wildcards={"i": "1"})])
-    assert sizes.shape("work", {"i": "1"}, gpu=False).cpus == 8  # Snakemake made it anew
-    with pytest.raises(PlacementError, match="no job rule_work_wildcards_3 was taken"):
-        sizes.shape("work", {"i": "3"}, gpu=False)
+def test_a_model_is_what_one_job_states_by_now() -> None:
+    small = job(2, mem_mb=100, runtime=10)
+    model = stated_model_of(small)
+    small.resources["mem_mb"] = 900
+    for kind in KINDS:
+        assert model.request({}, kind) == Shape(2, 100, 0, 10, stated_min=10)
+    assert model.cpu_seconds({}) == 300
+    assert model.devices == ("cpu",)
     assert (kinds_of(small), kinds_of(job(gres="gpu:1"))) == (("cpu",), ("gpu",))
 
 

@@ -7,9 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim, capacity_now
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    Job,
+    Kind,
+    ResourceModel,
+    Shape,
+    Task,
+)
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account, Holder, Limits
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
@@ -45,15 +51,19 @@ class Rules:
     shapes: Mapping[str, Mapping[Kind, Shape]]
     seconds: float = 60.0
 
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        return tuple(self.shapes[rule])
+    @property
+    def models(self) -> dict[str, ResourceModel]:
+        return {rule: self._model(shapes) for rule, shapes in self.shapes.items()}
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        shapes = self.shapes[rule]
-        return shapes["gpu"] if gpu else shapes.get("cpu", shapes[next(iter(shapes))])
+    def job(self, name: str, rule: str, **of: Any) -> Job:
+        """Return a job of a rule."""
+        model, values = self.models[rule], {"wildcards": {}, **of}
+        return Job(name, rule, model.devices, nominal_s=self.seconds, model=model, **values)
 
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        return self.seconds
+    def _model(self, shapes: Mapping[Kind, Shape]) -> ResourceModel:
+        first = next(iter(shapes.values()))
+        request = lambda _, kind: shapes.get(kind, first)  # noqa: E731
+        return ResourceModel(tuple(shapes), request, lambda _: self.seconds)
 
 
 def account(
@@ -127,7 +137,7 @@ def room(
 
 def round_on(
     capacity: Capacity,
-    plan: Plan,
+    placement: Placement,
     ready: Iterable[Task],
     later: Iterable[Task] = (),
     active: Iterable[Task] = (),
@@ -135,9 +145,9 @@ def round_on(
 ) -> Round:
     """Return a round of placing that is done."""
     ready, later, active = list(ready), list(later), list(active)
-    work = plan.estimates.workload(task.job for task in (*ready, *later, *active))
+    work = placement.estimates.workload(task.job for task in (*ready, *later, *active))
     bad_nodes = bad_nodes or {"gpu": set(), "cpu": set()}
-    found = Round(work, plan, capacity, active, bad_nodes, 5000.0)
+    found = Round(work, placement, capacity, active, bad_nodes, 5000.0)
     found.place(ready, later, GpuSlots())
     return found
 
@@ -145,9 +155,10 @@ def round_on(
 def jobs_of(rules: Rules, **of: Any) -> list[Job]:
     """Return a job of each rule, with what is said of it by the name of its rule."""
     return [
-        Job(rule, rule, tuple(kinds), nominal_s=600.0, wildcards={}, **of.get(rule, {}))
-        for rule, kinds in rules.shapes.items()
-    ]
+        Job(rule, rule, model.devices, nominal_s=600.0, wildcards={}, model=model,
+            **of.get(rule, {}))
+        for rule, model in rules.models.items()
+    ]  # fmt: skip
 
 
 def in_use(used: Mapping[str, int]) -> Usage:

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    KINDS,
-    Place,
-    PlacementError,
-    rule_of,
-)
+from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Place, rule_of
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
 from snakemake_scheduler_plugin_tilewright.placement.limits import pool_name
 from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import MODEL, Placement
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-from snakemake_scheduler_plugin_tilewright.stated import (
-    STATED,
-    fixed_of,
-    kinds_of,
-    resources_at,
-    stated_shape_of,
-)
+from snakemake_scheduler_plugin_tilewright.stated import fixed_of, resources_at, stated_shape_of
 from snakemake_scheduler_plugin_tilewright.units import Units
 
-#: What placement sets on plain jobs, left to their rules.
-_UNSET: Mapping[str, Any] = dict.fromkeys((*STATED, "slurm_extra"))
 _TEND_S = 5.0
 _SAY_S = 300.0
 
@@ -51,25 +37,28 @@ class Run:
         A job would pend for ever, or Slurm does not answer.
     """
 
-    def __init__(self, dag: Any, cluster: Cluster, plan: Plan, logger: logging.Logger) -> None:
-        if plan.ledger is None:
-            raise PlacementError("the plan has no ledger; name a file for it in the Snakefile")
-        self.dag, self.plan, self.logger = dag, plan, logger
-        self.units = Units(dag, plan)
+    def __init__(
+        self, dag: Any, cluster: Cluster, placement: Placement, logger: logging.Logger
+    ) -> None:
+        if placement.ledger is None:
+            raise PlacementError("placement has no ledger; name a file for it in the Snakefile")
+        self.dag, self.placement, self.logger = dag, placement, logger
+        self.units = Units(dag, placement)
         self.jobs, self._names = self.units.by_name, self.units.names
         self.tries: dict[str, int] = {}
-        self._numbers = itertools.count(1)
         self._said: dict[str, float] = {}
         self._read: dict[Any, int] = {}
         self._ended = threading.Event()
-        self.dispatcher = Dispatcher(cluster, plan, Ledger(plan.ledger), adapter.workdir(dag))
+        self.dispatcher = Dispatcher(
+            cluster, placement, Ledger(placement.ledger), adapter.workdir(dag)
+        )
         self.load(dag.needrun_jobs())
         capacity = self.dispatcher.capacity()
         if isinstance(capacity, Unknown):
             raise PlacementError(f"Slurm does not answer: {capacity}; try again when it does")
         self._check(self.jobs, capacity)
         self.dispatcher.begin(capacity)  # a run that is refused is none in the ledger
-        plan.at_end(self.close)
+        placement.at_end(self.close)
         threading.Thread(target=self._tend, name="tilewright-tend", daemon=True).start()
 
     def load(self, jobs: Iterable[Any]) -> None:
@@ -85,14 +74,15 @@ class Run:
         PlacementError
             No account takes it, or it is a group of which placement should choose each job's place.
         """
-        for name in names:
-            unit = self.jobs[name]
-            if unit.is_group() and (asking := sorted(self.plan.rules & unit.rules)):
+        for unit in [self.jobs[name] for name in names if self.jobs[name].is_group()]:
+            modelled = {one.rule.name for one in unit.jobs if adapter.constant(one, MODEL)}
+            if modelled:
                 raise PlacementError(
-                    f"rule {asking[0]} asks placement where each of its jobs runs, so none can be "
-                    f"in a group; take it out of group {unit.groupid}"
+                    f"rule {min(modelled)} asks placement where each of its jobs runs, so none can "
+                    f"be in a group; take it out of group {unit.groupid}"
                 )
-        check_sizes([self.dispatcher.tasks[name] for name in names], capacity, self.plan.estimates)
+        tasks = [self.dispatcher.tasks[name] for name in names]
+        check_sizes(tasks, capacity, self.placement.estimates)
 
     def select(
         self,
@@ -139,15 +129,15 @@ class Run:
         """
         first = []
         for name, job in ready.items():
-            if rule_of(job) in self.plan.rules or self._read.get(job) == job.attempt:
+            if adapter.constant(job, MODEL) or self._read.get(job) == job.attempt:
                 continue
             self._read[job] = job.attempt
             if job.is_group() or job.attempt > 1:
-                adapter.change_resources(job, next(self._numbers), _UNSET)
+                adapter.forget_resources(job)
             task, stated = self.dispatcher.tasks[name], stated_shape_of(job)
-            task.job = replace(task.job, fixed=self.units.fixed(job), kinds=kinds_of(job))
             if job.attempt == 1:
-                self.plan.estimates.forget(task.job.rule, job.wildcards)
+                task.job = self.units.restated(task.job, job)
+                self.placement.estimates.forget(name)
                 first.append(name)
             else:
                 task.least_mem_mb, task.least_min = stated.mem_mb, stated.runtime_min
@@ -174,34 +164,42 @@ class Run:
         adapter.give_up(self.dag, job)
 
     def _send_to(self, job: Any, place: Place) -> None:
-        """Have Snakemake ask all resource functions of a job again, and set what none gives."""
-        name, plain = self._names[job], rule_of(job) not in self.plan.rules
-        task = self.dispatcher.tasks[name]
-        if not plain or name in self.tries:  # else Snakemake has just asked, and nothing was set
-            unset = _UNSET if plain else {"slurm_extra": None}
-            adapter.change_resources(job, next(self._numbers), unset)
-        values: dict[str, Any] = {}
+        """Set the resources of a job that starts: its place, and what it asks for there."""
+        name, model = self._names[job], adapter.constant(job, MODEL)
+        if name in self.tries:  # else the rule was just asked, and nothing was set
+            adapter.forget_resources(job)
+        if model:
+            values = self._placed(job, model, place)
+        else:
+            failed = bool(self.dispatcher.tasks[name].past.causes)
+            values = resources_at(place, job, failed=failed)
         if place.exclude:  # what the user gave stays
             own, exclude = job.resources.get("slurm_extra"), f"--exclude={','.join(place.exclude)}"
             values["slurm_extra"] = f"{own} {exclude}" if own else exclude
-        if plain:
-            values |= resources_at(place, job, failed=bool(task.past.causes))
-        if values:
-            adapter.change_resources(job, next(self._numbers), values)
+        adapter.assign(self.dag, job, values)
+
+    def _placed(self, job: Any, model: str, place: Place) -> dict[str, Any]:
+        """Return the resources of a job at a place, but for what the user chose."""
+        chosen = adapter.overridden(job, self.placement.given(model))
+        values = self.placement.values(model, place.shape, place)
+        return {name: value for name, value in values.items() if name not in chosen}
 
     def send_anywhere(self, jobs: Iterable[Any]) -> None:
         """Give jobs that could not be placed an account that may be used: the default may not."""
         accounts = self.dispatcher.cluster.survey.accounts
         for job in jobs:
-            stated = (
-                job.is_local or rule_of(job) in self.plan.rules or fixed_of(job, accounts).account
-            )
-            if accounts and accounts[0].name and not stated:
+            if job.is_local or not accounts or not accounts[0].name:
+                continue
+            if model := adapter.constant(job, MODEL):
+                values = self._placed(job, model, self.placement.static(model, job.wildcards))
+            elif not fixed_of(job, accounts).account:
                 values = {"slurm_account": accounts[0].name}
                 if not job.resources.get("qos"):
                     values["qos"] = accounts[0].qos
-                adapter.change_resources(job, next(self._numbers), values)
-                self.tries.setdefault(self._names.get(job, ""), job.attempt)
+            else:
+                continue
+            adapter.assign(self.dag, job, values)
+            self.tries.setdefault(self._names.get(job, ""), job.attempt)
 
     def _say_waiting(self) -> None:
         """Say why ready jobs wait, each reason every few minutes at most."""

@@ -10,51 +10,23 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Fixed,
     Kind,
     Place,
-    PlacementError,
+    ResourceModel,
     Shape,
-    Sizes,
-    key_of,
-    rule_of,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 
 #: Where a rule does not state them, and before its input is there.
 _MEM_MB = 1000
 _RUNTIME_MIN = 60
-#: Resources that placement sets on such jobs.
-STATED = ("slurm_account", "slurm_partition", "qos", "mem_mb", "mem_mb_per_cpu", "runtime")
 
 
-class StatedSizes(Sizes):
-    """Sizes of the jobs of Snakemake that it has taken, as they stood at the first try."""
+def stated_model_of(job: Any) -> ResourceModel:
+    """Return the model of one job of Snakemake, by what it states by now.
 
-    def __init__(self) -> None:
-        self._jobs: dict[str, Any] = {}
-
-    def take(self, jobs: Iterable[Any]) -> None:
-        """Take jobs and groups of Snakemake."""
-        self._jobs |= {key_of(rule_of(job), job.wildcards): job for job in jobs}
-
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return where a rule's jobs run that state no GPU; see :func:`kinds_of`."""
-        return ("cpu",)
-
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job states.
-
-        Raises
-        ------
-        PlacementError
-            It was not taken, as a job that is in a group.
-        """
-        job = self._jobs.get(key_of(rule, wildcards))
-        if job is None:
-            raise PlacementError(f"no job {key_of(rule, wildcards)} was taken")
-        return stated_shape_of(job)
-
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        """Return about how long one job takes: half the time that it may take."""
-        return 30.0 * self.shape(rule, wildcards, gpu=False).runtime_min
+    It takes about half the time that it may take.
+    """
+    shape = stated_shape_of(job)
+    return ResourceModel(("cpu",), lambda _, kind: shape, lambda _: 30.0 * shape.runtime_min)
 
 
 def kinds_of(job: Any) -> tuple[Kind, ...]:

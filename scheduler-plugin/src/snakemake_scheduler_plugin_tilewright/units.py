@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
@@ -12,9 +13,9 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     name_of,
     rule_of,
 )
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import MODEL, Placement
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.stated import StatedSizes, fixed_of, kinds_of
+from snakemake_scheduler_plugin_tilewright.stated import fixed_of, kinds_of, stated_model_of
 
 
 class Units:
@@ -28,11 +29,10 @@ class Units:
         Job or group to its name, which is empty for those that run beside the coordinator.
     """
 
-    def __init__(self, dag: Any, plan: Plan) -> None:
-        self.dag, self.plan = dag, plan
+    def __init__(self, dag: Any, placement: Placement) -> None:
+        self.dag, self.placement = dag, placement
         self.by_name: dict[str, Any] = {}
         self.names: dict[Any, str] = {}
-        self._stated = StatedSizes()
 
     def take(self, jobs: Iterable[Any]) -> list[Job]:
         """Return the jobs and groups that are not known yet: all at first, then a checkpoint's.
@@ -52,42 +52,42 @@ class Units:
             self.names[job] = self.names[unit] = name
             if name:
                 new[name] = unit
-        stated = [unit for unit in new.values() if rule_of(unit) not in self.plan.rules]
-        self._stated.take(stated)
-        for rule in set(map(rule_of, stated)):
-            self.plan.sizes.add(rule, self._stated)
         self.by_name.update(new)
-        chosen = {rule_of(job): job for job in new.values() if rule_of(job) in self.plan.rules}
-        fixed = {rule: self._chosen(job) for rule, job in chosen.items()}
+        by_rule = {rule_of(job): job for job in new.values() if adapter.constant(job, MODEL)}
+        fixed = {rule: self._chosen(job) for rule, job in by_rule.items()}
         return [self._job(unit, fixed.get(rule_of(unit))) for unit in new.values()]
 
-    def fixed(self, job: Any) -> Fixed:
-        """Return what a job fixes whose rule asks no plan."""
-        cluster = self.plan.cluster
+    def restated(self, task_job: Job, job: Any) -> Job:
+        """Return a job whose rule has no model with what it states by now."""
+        fixed, kinds = self._fixed(job), kinds_of(job)
+        return replace(task_job, fixed=fixed, kinds=kinds, model=stated_model_of(job))
+
+    def _fixed(self, job: Any) -> Fixed:
+        """Return what a job fixes whose rule has no model."""
+        cluster = self.placement.cluster
         return fixed_of(job, cluster.survey.accounts if cluster else ())
 
     def _job(self, unit: Any, chosen: Fixed | None) -> Job:
-        """Return a job or group of Snakemake as placement's; ``chosen`` if its rule has a plan."""
+        """Return a job or group of Snakemake as placement's; ``chosen`` if its rule has a model."""
         needs = {
             adapter.unit_of(self.dag, need)
             for job in adapter.members(unit)
             for need in self.dag.job_dependencies(job)
-        }
-        rule, all_, kinds = rule_of(unit), self.plan.sizes, None
+        } - {unit}
         if chosen is None:
-            chosen, kinds = self.fixed(unit), kinds_of(unit)
-        return job_of(unit, needs - {unit}, all_.of(rule), chosen, kinds, all_.name(rule))
+            return job_of(unit, needs, stated_model_of(unit), self._fixed(unit), kinds_of(unit))
+        return job_of(unit, needs, self.placement.model(adapter.constant(unit, MODEL)), chosen)
 
     def _chosen(self, job: Any) -> Fixed:
-        """Return what the user chose with ``--set-resources`` and ``--set-threads``."""
-        chosen, threads = adapter.chosen_resources(self.dag, job.rule.name)
+        """Return what the user chose with ``--set-resources``, ``--set-threads`` or ``with:``."""
+        chosen = adapter.overridden(job, self.placement.given(adapter.constant(job, MODEL)))
 
-        def value(*names: str) -> Any:
-            return job.resources.get(names[-1]) if any(name in chosen for name in names) else None
+        def value(name: str) -> Any:
+            return job.resources.get(name) if name in chosen else None
 
         return Fixed(
             account=value("slurm_account"),
-            cpus=job.threads if threads else None,
-            mem_mb=value("mem", "mem_mb"),
+            cpus=job.threads if "_cores" in chosen else None,
+            mem_mb=value("mem_mb"),
             runtime_min=value("runtime"),
         )

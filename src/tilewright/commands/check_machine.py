@@ -14,7 +14,7 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     said_by,
     version_of,
 )
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Sizes
+from tilewright.config.sizing import DataSizes
 from tilewright.devices.slurm_allocation import device_from_environment
 from tilewright.errors import DeviceError
 from tilewright.runtime.machine import usable_gpus
@@ -72,9 +72,9 @@ def check_cupy(gpu_pools: Iterable[str]) -> Iterable[Check]:
     )
 
 
-def check_memory(sizes: Sizes, rules: Iterable[str]) -> Check:
+def check_memory(sizes: DataSizes, rules: Iterable[str]) -> Check:
     """Check that the largest job of some rules fits into this machine's memory."""
-    most_mb, rule = max((sizes.shape(rule, {}, gpu=False).mem_mb, rule) for rule in rules)
+    most_mb, rule = max((sizes.request(rule, {}, "cpu").mem_mb, rule) for rule in rules)
     have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE / 2**20
     text = (
         f"the largest job, of {rule}, asks for {most_mb / 1024:.1f} GB of {have_mb / 1024:.1f} GB"

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import sizes_text
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+from snakemake_scheduler_plugin_tilewright.errors import SiteError, SurveyError
 from snakemake_scheduler_plugin_tilewright.placement.budgets import Budget, budgets
 from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
@@ -27,8 +28,8 @@ from snakemake_scheduler_plugin_tilewright.placement.limits import (
     unknown_use,
     use_is_known,
 )
-from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
-from snakemake_scheduler_plugin_tilewright.placement.survey import Survey, SurveyError, survey
+from snakemake_scheduler_plugin_tilewright.placement.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.placement.survey import Survey, survey
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, Holder
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 

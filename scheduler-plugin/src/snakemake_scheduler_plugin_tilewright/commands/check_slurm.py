@@ -17,8 +17,9 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     sizes_text,
     warning,
 )
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     may_use,
     total_slots,

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from json import dumps
 from pathlib import Path
 
@@ -14,13 +14,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from snakemake_scheduler_plugin_tilewright.errors import (
+    PlacementError,
+    SiteError,
+    SurveyError,
+)
 from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError, Task, name_of
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Task, name_of
 from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
-from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
-from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
 from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
@@ -102,11 +105,12 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
     argv = ["snakemake", *options]
     with snakemake_command.as_dry_run(argv):  # the Snakefile may ask which command it is
         given = snakemake_command.parsed(options)
-        own = Plan(cluster=cluster.of_command(argv, site) if slurm else None)
+        of_site = cluster.of_command(argv, site) if slurm else None
         given.executor = "slurm"  # under the local executor nothing is placed
         dag = snakemake_command.dag_of_command(given)
-        plan = plan_of(adapter.resource_functions(dag)) or own
-        units = Units(dag, plan)
+        placement = adapter.placement_of(dag) or Placement()
+        placement = replace(placement, cluster=of_site)
+        units = Units(dag, placement)
         tasks = [Task(job) for job in units.take(dag.needrun_jobs())]
     open_ = set(map(name_of, units.names))
     ready = [task for task in tasks if open_.isdisjoint(task.job.needs)]
@@ -115,10 +119,10 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
         found.rules[task.job.rule].remain += 1
     for task in ready:
         found.rules[task.job.rule].ready += 1
-    if plan.cluster is None:
+    if placement.cluster is None:
         found.notes.append("no Slurm here: jobs run on this machine, as its CPUs and GPUs allow")
     else:
-        _place(found, plan, tasks, ready, given.jobs or math.inf)
+        _place(found, placement, tasks, ready, given.jobs or math.inf)
     local = [job for job, name in units.names.items() if not name and not job.is_group()]
     if here := sum(bool(job.output) for job in local):
         found.notes.append(f"not counted: {count(here, 'local job')}, run where snakemake runs")
@@ -128,18 +132,22 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
 
 
 def _place(
-    found: Remaining, plan: Plan, tasks: Sequence[Task], ready: Sequence[Task], most: float
+    found: Remaining,
+    placement: Placement,
+    tasks: Sequence[Task],
+    ready: Sequence[Task],
+    most: float,
 ) -> None:
     """Play one round, as a run would, and note its starts and why other ready jobs wait."""
-    assert plan.cluster is not None
-    survey, queue = plan.cluster.survey, plan.cluster.queue()
+    assert placement.cluster is not None
+    survey, queue = placement.cluster.survey, placement.cluster.queue()
     unknown = queue if isinstance(queue, Unknown) else survey.unknown()
     if unknown is not None or isinstance(queue, Unknown):
         raise PlacementError(f"what is free is not known: {unknown}")
     capacity = survey.capacity(queue, [], str(Path.cwd()))
-    check_sizes(tasks, capacity, plan.estimates)
-    work = plan.estimates.workload(task.job for task in tasks)
-    one = Round(work, plan, capacity, [], {"gpu": (), "cpu": ()}, time.time())
+    check_sizes(tasks, capacity, placement.estimates)
+    work = placement.estimates.workload(task.job for task in tasks)
+    one = Round(work, placement, capacity, [], {"gpu": (), "cpu": ()}, time.time())
     names = {task.name for task in ready}
     one.place(ready, [task for task in tasks if task.name not in names], GpuSlots(), most)
     for start in one.placements:

@@ -9,8 +9,8 @@ from typing import Literal
 import typer
 
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.cluster import own_client
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.stale import (
     deal_with_stale,
     look_for_stale,

@@ -1,10 +1,4 @@
-"""The Slurm cluster of this process: its site, what asks it, and the last look at it.
-
-A profile evaluates ``cluster.limits("site.yaml")`` in Snakemake's main process and the Snakefile
-is read later in the same process, with nothing that Snakemake passes from one to the other; so
-the cluster of the process is kept here. Inside jobs no profile is evaluated, so nothing is asked
-there.
-"""
+"""The Slurm cluster of a run: its site, what asks it, and the last look at it."""
 
 from __future__ import annotations
 
@@ -17,8 +11,9 @@ from pathlib import Path
 
 import platformdirs
 
+from snakemake_scheduler_plugin_tilewright.errors import SiteError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
-from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
+from snakemake_scheduler_plugin_tilewright.placement.site import Site, read_site
 from snakemake_scheduler_plugin_tilewright.placement.survey import Survey, survey
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import beside_profile, command
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue
@@ -28,7 +23,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unkno
 #: at its jobs and asks for Slurm's config; limits and partitions every tenth time.
 _CALLS_A_LOOK = 5
 _MIN_TTL_S = 5.0
-_current: Cluster | None = None
 
 
 @dataclass
@@ -65,24 +59,18 @@ class Cluster:
         names = ",".join(sorted({p.name for p in self.survey.partitions.values() if p}))
         return self.client.cache_dir / f"durations-{zlib.crc32(names.encode()):08x}.json"
 
-    def partition(self, kind: Kind) -> str | None:
-        """Return the name of the partition of a device kind."""
-        chosen = self.survey.partitions[kind]
-        return chosen.name if chosen else None
-
     def max_times_min(self) -> dict[Kind, int | None]:
         """Return the longest job of each device kind's partition, where it has a limit."""
         return {kind: p.max_time_min if p else None for kind, p in self.survey.partitions.items()}
 
 
-def use(site: str | Path | None = None) -> Cluster:
-    """Make a site's cluster the one of this process.
+def use(path: Path | None = None) -> Cluster:
+    """Return the cluster as it is now, by a site file.
 
     Parameters
     ----------
-    site : path, optional
-        The site file, beside the profile that the command names or in the working directory;
-        ``TILEWRIGHT_SITE`` wins over it. Without either, the defaults.
+    path : Path, optional
+        The site file; ``TILEWRIGHT_SITE`` wins over it. Without either, the defaults.
 
     Raises
     ------
@@ -91,31 +79,34 @@ def use(site: str | Path | None = None) -> Cluster:
     SurveyError
         The accounts are not known.
     """
-    global _current
-    named = os.environ.get("TILEWRIGHT_SITE")
-    path = Path(named) if named else beside_profile(Path(site), command()) if site else None
+    if named := os.environ.get("TILEWRIGHT_SITE"):
+        path = Path(named)
     read = read_site(path)
     client = own_client(read.calls_per_min)
     # what other runs were told of limits minutes ago may be why this one was just changed
     client.forget(limits=True, but_last_s=_MIN_TTL_S)
     found = survey(client, os.getuid(), read)
     _check_names(found, str(path))
-    _current = Cluster(read, client, os.getuid(), found)
-    return _current
+    return Cluster(read, client, os.getuid(), found)
 
 
 def of_command(argv: Sequence[str], site: Path | None = None) -> Cluster:
     """Return the cluster of a ``snakemake`` command.
 
-    It is the one of ``site``, else the one that the profile named, else that of a ``site.yaml``
-    beside the profile, else the one that is there. Errors are those of :func:`use`.
+    It is that of ``site``, else of the ``site.yaml`` beside the profile. Errors are those of
+    :func:`use`.
     """
-    beside = beside_profile(Path("site.yaml"), argv)
-    return (
-        use(site)
-        if site is not None
-        else current() or use(beside.absolute() if beside.is_file() else None)
-    )
+    return use(site or beside_profile("site.yaml", argv))
+
+
+def slots() -> dict[str, int]:
+    """Return the slots of each pool, for ``resources`` of a profile; see :func:`of_command`.
+
+    They count jobs for schedulers that do not look at Slurm themselves. Where not even one job of
+    the site's sizes fits, a name that no job asks for: Snakemake wants one.
+    """
+    found = of_command(command()).survey
+    return {pool.name: pool.slots for pool in found.pools} or {"no_slots": 1}
 
 
 def own_client(calls_per_min: float = 60.0) -> SlurmClient:
@@ -123,21 +114,6 @@ def own_client(calls_per_min: float = 60.0) -> SlurmClient:
     user, cache = pwd.getpwuid(os.getuid()).pw_name, platformdirs.user_cache_path("tilewright")
     ttl_s = max(_MIN_TTL_S, 60.0 * _CALLS_A_LOOK / calls_per_min)
     return SlurmClient(user, cache, ttl_s=ttl_s, shared_dir=cache / "answers")
-
-
-def current() -> Cluster | None:
-    """Return the cluster of this process, None where no profile named one."""
-    return _current
-
-
-def limits(site: str | Path | None = None) -> dict[str, int]:
-    """Return the slots of each pool, for ``resources`` of a profile; see :func:`use`.
-
-    Where not even one job of the site's sizes fits, a name that no job asks for: Snakemake wants
-    one. Jobs are then placed by their own sizes alone.
-    """
-    found = use(site).survey
-    return {pool.name: pool.slots for pool in found.pools} or {"no_slots": 1}
 
 
 def _check_names(found: Survey, path: str) -> None:

@@ -39,8 +39,8 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
 from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
 from snakemake_scheduler_plugin_tilewright.placement.limits import partition_of
 from snakemake_scheduler_plugin_tilewright.placement.pending import PendingJobs
-from snakemake_scheduler_plugin_tilewright.placement.round import Placement, Round
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
+from snakemake_scheduler_plugin_tilewright.placement.round import Round, Start
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Shapes
 from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
 from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots, Workload
@@ -62,8 +62,6 @@ class Dispatcher:
 
     Attributes
     ----------
-    plan : Plan
-        Its table is written here.
     workdir : str
         Where the jobs run; with the comment it tells this run's jobs in the queue.
     clock : callable
@@ -83,7 +81,7 @@ class Dispatcher:
     """
 
     cluster: Cluster
-    plan: Plan
+    placement: Placement
     ledger: Ledger
     workdir: str
     clock: Callable[[], float] = time.time
@@ -115,8 +113,8 @@ class Dispatcher:
             self.first_id = max((job.id for job in queue), default=0)
         self.kinds = {kind for task in self.tasks.values() for kind in task.job.kinds}
         pools = list(survey.pools)
-        if not self.plan.described:  # its jobs are not of the site's sizes
-            shapes = Shapes(self.plan.estimates, capacity).largest(self.tasks.values())
+        if not self.placement.models:  # its jobs are not of the site's sizes
+            shapes = Shapes(self.placement.estimates, capacity).largest(self.tasks.values())
             pools += replace(survey, shapes=shapes).pools
         self.ledger.write(
             "run",
@@ -198,14 +196,16 @@ class Dispatcher:
     def begin_round(self, capacity: Capacity) -> Round:
         """Return a round with all that is known now."""
         active = [task for task in self.tasks.values() if task.active]
-        return Round(self.workload(), self.plan, capacity, active, self.bad_nodes, self.clock())
+        return Round(
+            self.workload(), self.placement, capacity, active, self.bad_nodes, self.clock()
+        )
 
     def workload(self) -> Workload:
         """Return all jobs with estimates that are at most a minute old."""
         now_s = self.clock()
         if self._work is None or now_s - self._work_s > _ESTIMATES_S:
             jobs = [task.job for task in self.tasks.values()]
-            self._work, self._work_s = self.plan.estimates.workload(jobs), now_s
+            self._work, self._work_s = self.placement.estimates.workload(jobs), now_s
         return self._work
 
     def capacity(self) -> Capacity | Unknown:
@@ -244,12 +244,11 @@ class Dispatcher:
             invalid=frozenset(key for key, one in avoided.items() if one.invalid),
         )
 
-    def _send(self, found: Placement) -> Place:
+    def _send(self, found: Start) -> Place:
         task, place, job = found.task, found.place, found.task.job
         task.after_id = max(self.first_id, task.seen.id if task.seen else 0, task.after_id)
         task.place, task.sent_s, task.seen, task.moved = place, self.clock(), None, ""
         task.bound = None
-        self.plan.table[job.name] = place
         self.ledger.write(
             "place", job=job.name, rule=job.rule, pool=place.pool, account=place.account,
             kind=place.kind, cpus=place.shape.cpus, mem_mb=place.shape.mem_mb,
@@ -262,7 +261,6 @@ class Dispatcher:
         """Take back a place that could not be used in this round."""
         with self.lock:
             self.tasks[name].place = None
-            self.plan.table.pop(name, None)
             self.ledger.write("withdraw", job=name, reason="another limit of Snakemake is reached")
 
     def done(self, name: str, known_s: float = math.inf) -> None:
@@ -281,7 +279,7 @@ class Dispatcher:
             place, seen = task.place, self._seen(task, known_s)
             start_s, end_s = (seen.start_s, seen.end_s) if seen else (None, None)
             if start_s and end_s and seen and seen.state == "COMPLETED":
-                self.plan.estimates.durations.learn(
+                self.placement.estimates.durations.learn(
                     task.job.rule, place.kind, task.job.nominal_s, end_s - start_s
                 )
             self.ledger.write(
@@ -380,9 +378,9 @@ class Dispatcher:
 
     def _on_their_way(self) -> list[Claim]:
         """Return what the tasks that were moved will take: it is kept for them."""
-        survey, estimates = self.cluster.survey, self.plan.estimates
+        survey, estimates = self.cluster.survey, self.placement.estimates
         return [
-            claim_at(account, estimates.shape(task.job.rule, task.job.wildcards, kind), where)
+            claim_at(account, estimates.shape(task.job, kind), where)
             for task in self.tasks.values()
             if task.place and task.moved and task.bound
             for account, kind in [task.bound]

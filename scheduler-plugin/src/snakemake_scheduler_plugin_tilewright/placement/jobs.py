@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import members, priority
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-
-
-class PlacementError(RuntimeError):
-    """A run cannot be placed; the message says why and what to do."""
-
 
 Kind = Literal["gpu", "cpu"]
 
@@ -75,17 +70,23 @@ class Place:
     exclude: tuple[str, ...] = ()
 
 
-class Sizes(Protocol):
-    """What a workflow says of its rules: who may use a GPU, what a job needs, how long it takes."""
+@dataclass(frozen=True)
+class ResourceModel:
+    """What the jobs of a rule need, and how long they take.
 
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return the device kinds that may run a rule."""
+    Attributes
+    ----------
+    devices : tuple of str
+        Device kinds that may run them, the preferred one first.
+    request : callable
+        Wildcards and device kind to what one job needs there.
+    cpu_seconds : callable
+        Wildcards to about how long one job takes on CPUs.
+    """
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job needs on a device kind."""
-
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        """Return about how long one job takes on CPUs."""
+    devices: tuple[Kind, ...]
+    request: Callable[[Any, Kind], Shape]
+    cpu_seconds: Callable[[Any], float]
 
 
 def key_of(rule: str, wildcards: Any) -> str:
@@ -177,6 +178,8 @@ class Job:
         Jobs of a higher one go first.
     members : int
         Jobs of Snakemake that it is: more than one where it is a group.
+    model : ResourceModel or None
+        What it needs.
     """
 
     name: str
@@ -189,32 +192,30 @@ class Job:
     log: str = ""
     priority: float = 0.0
     members: int = 1
+    model: ResourceModel | None = None
 
 
 def job_of(
     job: Any,
     needs: Iterable[Any],
-    sizes: Sizes,
+    model: ResourceModel,
     fixed: Fixed = Fixed(),
     kinds: tuple[Kind, ...] | None = None,
-    described: str = "",
 ) -> Job:
-    """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place.
-
-    ``described`` is the name of its rule for ``sizes``, where a module has changed it.
-    """
-    rule, wildcards = rule_of(job), job.wildcards
+    """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place."""
+    wildcards = job.wildcards
     return Job(
         name_of(job),
-        rule,
-        kinds or sizes.kinds(described or rule),
+        rule_of(job),
+        kinds or model.devices,
         tuple(map(name_of, needs)),
-        sizes.nominal_s(described or rule, wildcards),
+        model.cpu_seconds(wildcards),
         fixed,
         wildcards,
         str(job.log[0]) if len(job.log) else "",
         priority(job),
         sum(1 for _ in members(job)),
+        model,
     )
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Kind,
-    PlacementError,
-    Shape,
-    Task,
-)
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape, Task
 from snakemake_scheduler_plugin_tilewright.placement.limits import (
     clipped,
     may_use,

@@ -13,7 +13,7 @@ from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Place, Shape, Task
 from snakemake_scheduler_plugin_tilewright.placement.limits import clipped, too_long
 from snakemake_scheduler_plugin_tilewright.placement.policy import decide
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
 from snakemake_scheduler_plugin_tilewright.placement.sizing import Shapes
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     GpuSlots,
@@ -32,7 +32,7 @@ _Group = tuple[str | None, frozenset[tuple[str, Kind]]]
 
 
 @dataclass(frozen=True)
-class Placement:
+class Start:
     """A task that starts now, where, why, and how long it may take."""
 
     task: Task
@@ -47,16 +47,16 @@ class Round:
     def __init__(
         self,
         work: Workload,
-        plan: Plan,
+        placement: Placement,
         capacity: Capacity,
         active: Sequence[Task],
         bad_nodes: Mapping[Kind, Collection[str]],
         now_s: float,
     ) -> None:
-        self.work, self.plan, self.capacity, self.now_s = work, plan, capacity, now_s
+        self.work, self.placement, self.capacity, self.now_s = work, placement, capacity, now_s
         self.active, self.bad_nodes = list(active), bad_nodes
-        self.shapes = Shapes(plan.estimates, capacity)
-        self.placements: list[Placement] = []
+        self.shapes = Shapes(placement.estimates, capacity)
+        self.placements: list[Start] = []
         self.why: dict[str, str] = {}
         self.most = math.inf
         self._short: dict[Hashable, str] = {}
@@ -203,7 +203,7 @@ class Round:
         if self._enough():
             return
         fit = [place for place in self.places(task) if self.capacity.fits(*place)]
-        seconds = self.plan.estimates.seconds
+        seconds = self.placement.estimates.seconds
         best = min(fit, key=lambda p: (p[:2] != task.bound, seconds(task.job, p[1])), default=None)
         if best is None:
             bound = [place for place in self.places(task) if place[:2] == task.bound]
@@ -323,7 +323,7 @@ class Round:
         """Give a task a place that takes it."""
         here = self._account(account)
         shape = self._shape(task, here, kind)
-        found = self.plan.place(here, kind, task.job.rule, task.job.wildcards)
+        found = self.placement.place(here, kind, shape)
         place = replace(
             found,
             partition=task.job.fixed.partition or found.partition,
@@ -331,8 +331,8 @@ class Round:
             exclude=tuple(sorted({*self.bad_nodes[kind], *task.past.nodes})),
         )
         self.capacity = self.capacity.take(account, kind, shape)
-        estimate_s = self.plan.estimates.seconds(task.job, kind)
-        self.placements.append(Placement(task, place, reason, estimate_s))
+        estimate_s = self.placement.estimates.seconds(task.job, kind)
+        self.placements.append(Start(task, place, reason, estimate_s))
         self.active.append(replace(task, place=place, sent_s=self.now_s, seen=None))
         self.why.pop(task.name, None)
 
@@ -366,7 +366,7 @@ class Round:
             place with the minutes that it allows now.
         """
         assert task.place is not None
-        seconds, here = self.plan.estimates.seconds, task.place
+        seconds, here = self.placement.estimates.seconds, task.place
         gone = self.capacity.on_nodes(here.kind, here.shape, now=False) == 0
         best, best_s = None, math.inf if gone else waited_s + seconds(task.job, here.kind)
         for takes in (self.capacity.fits, self.capacity.may_queue)[: 1 + anywhere]:
@@ -421,6 +421,6 @@ class Round:
                 continue
             if start_s is None:  # it may wait as long again as it has
                 start_s = 2 * self.now_s - task.sent_s
-            end_s = start_s + self.plan.estimates.seconds(task.job, kind)
+            end_s = start_s + self.placement.estimates.seconds(task.job, kind)
             found.append(Running(task.name, start_s, end_s))
         return found

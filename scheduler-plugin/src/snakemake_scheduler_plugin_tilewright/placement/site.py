@@ -9,14 +9,11 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from snakemake_scheduler_plugin_tilewright.errors import SiteError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
 from snakemake_scheduler_plugin_tilewright.runtime.words import yaml_problem
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, SiteRules
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_tres
-
-
-class SiteError(ValueError):
-    """A site file cannot be used; the message names the file, the key and the fix."""
 
 
 def _expression(text: str) -> str:

@@ -10,21 +10,19 @@ import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
 from snakemake_scheduler_plugin_tilewright.placement.failures import memory_limit_mb, partitions_of
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     KINDS,
     Job,
     Kind,
-    PlacementError,
+    ResourceModel,
     Shape,
-    Sizes,
     Task,
-    wildcards_of,
 )
 from snakemake_scheduler_plugin_tilewright.placement.workload import Workload
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
@@ -140,75 +138,20 @@ def _read(path: Path | None) -> dict[str, list[float]]:
     }
 
 
-@dataclass(frozen=True)
-class EitherSizes(Sizes):
-    """Sizes of a rule that may run on a GPU or on CPUs, as its author states them."""
-
-    shapes: Mapping[Kind, Shape]
-
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return the device kinds that may run the rule."""
-        return tuple(kind for kind in KINDS if kind in self.shapes)
-
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job needs on a device kind."""
-        return self.shapes["gpu" if gpu else "cpu"]
-
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        """Return about how long one job takes on CPUs: half the time that it may take."""
-        return 30.0 * self.shapes.get("cpu", self.shapes[self.kinds(rule)[0]]).runtime_min
-
-
-class RuleSizes:
-    """Sizes of all rules of a workflow: some state their own, the others share one description."""
-
-    def __init__(self, shared: Sizes | None = None) -> None:
-        self._shared = shared
-        self._own: dict[str, Sizes] = {}
-        self._names: dict[str, str] = {}
-
-    def add(self, rule: str, sizes: Sizes, name: str = "") -> None:
-        """Take a rule's own sizes, and its ``name`` there, which a module that is used changes."""
-        self._own[rule], self._names[rule] = sizes, name or rule
-
-    def of(self, rule: str) -> Sizes:
-        """Return the sizes that describe a rule.
-
-        Raises
-        ------
-        PlacementError
-            Nothing describes it.
-        """
-        found = self._own.get(rule, self._shared)
-        if found is None:
-            raise PlacementError(f"nothing says what rule {rule} needs; give set_up its sizes")
-        return found
-
-    def name(self, rule: str) -> str:
-        """Return the name of a rule for its sizes."""
-        return self._names.get(rule, rule)
-
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return the device kinds that may run a rule."""
-        return self.of(rule).kinds(self.name(rule))
-
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job needs on a device kind."""
-        return self.of(rule).shape(self.name(rule), wildcards, gpu=gpu)
-
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        """Return about how long one job takes on CPUs."""
-        return self.of(rule).nominal_s(self.name(rule), wildcards)
-
-
-def stated_shape(stated: Mapping[str, int], gpus: int) -> Shape:
-    """Return the shape that a rule's author states.
+def stated_model(gpu: Mapping[str, int], cpu: Mapping[str, int]) -> ResourceModel:
+    """Return the model of a rule whose author states what a job needs on each device kind.
 
     Raises
     ------
     PlacementError
         A key is absent or unknown, or a value is no positive integer.
     """
+    shapes: dict[Kind, Shape] = {"gpu": _stated(gpu, gpus=1), "cpu": _stated(cpu, gpus=0)}
+    half_limit_s = 30.0 * shapes["cpu"].runtime_min
+    return ResourceModel(KINDS, lambda _, kind: shapes[kind], lambda _: half_limit_s)
+
+
+def _stated(stated: Mapping[str, int], gpus: int) -> Shape:
     known = {"cpus", "mem_mb", "runtime", "gpus"}
     if wrong := sorted(stated.keys() - known):
         raise PlacementError(f"either() takes {', '.join(sorted(known))}, and not {wrong[0]}")
@@ -225,40 +168,37 @@ class Estimates:
 
     Attributes
     ----------
-    sizes : RuleSizes
-        What the workflow states.
     durations : Durations
         What was learned.
     max_time_min : mapping
         Longest job of the partition of each device kind, where there is one.
     """
 
-    sizes: RuleSizes
     durations: Durations
     max_time_min: Mapping[Kind, int | None] = field(default_factory=dict)
-    _sized: dict[Hashable, tuple[Shape, float]] = field(default_factory=dict)
+    _requests: dict[tuple[str, Kind], Shape] = field(default_factory=dict)
 
-    def forget(self, rule: str, wildcards: Any) -> None:
-        """Ask for the shape of a job again: its input was not there before."""
+    def forget(self, name: str) -> None:
+        """Ask for what a job needs again: its input was not there before."""
         for kind in KINDS:
-            self._sized.pop((rule, kind, *wildcards_of(wildcards)), None)
+            self._requests.pop((name, kind), None)
 
-    def factor(self, rule: str, kind: Kind) -> float:
-        """Return seconds on a device kind per nominal second of a rule."""
-        return self.durations.factor(rule, kind, only=kind not in self.sizes.kinds(rule))
+    def factor(self, job: Job, kind: Kind) -> float:
+        """Return seconds on a device kind per nominal second of a job."""
+        only = job.model is not None and kind not in job.model.devices
+        return self.durations.factor(job.rule, kind, only=only)
 
     def seconds(self, job: Job, kind: Kind) -> float:
         """Return about how long a job runs on a device kind."""
-        return self.factor(job.rule, kind) * job.nominal_s
+        return self.factor(job, kind) * job.nominal_s
 
-    def shape(self, rule: str, wildcards: Any, kind: Kind) -> Shape:
-        """Return the shape of a job on a device kind, no longer than its partition allows."""
-        key = (rule, kind, *wildcards_of(wildcards))
-        if key not in self._sized:
-            shape = self.sizes.shape(rule, wildcards, gpu=kind == "gpu")
-            self._sized[key] = shape, self.sizes.nominal_s(rule, wildcards)
-        shape, nominal_s = self._sized[key]
-        minutes = max(shape.runtime_min, self.factor(rule, kind) * nominal_s / 30)
+    def shape(self, job: Job, kind: Kind) -> Shape:
+        """Return what a job needs on a device kind, no longer than its partition allows."""
+        shape = self._requests.get((job.name, kind))
+        if shape is None:
+            assert job.model is not None
+            shape = self._requests[job.name, kind] = job.model.request(job.wildcards, kind)
+        minutes = max(shape.runtime_min, self.seconds(job, kind) / 30)
         most = None if shape.partition else self.max_time_min.get(kind)
         runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
         return replace(shape, runtime_min=max(1, runtime_min, shape.stated_min))
@@ -266,10 +206,10 @@ class Estimates:
     def workload(self, jobs: Iterable[Job]) -> Workload:
         """Return the policy's view of all jobs, with what is known now."""
         jobs = list(jobs)
-        rules = {job.rule for job in jobs}
+        rules = {job.rule: job for job in jobs}
         return Workload(
             jobs,
-            {(rule, kind): self.factor(rule, kind) for rule in rules for kind in KINDS},
+            {(rule, kind): self.factor(job, kind) for rule, job in rules.items() for kind in KINDS},
             {rule: self.durations.margin(rule) for rule in rules},
         )
 
@@ -281,7 +221,7 @@ class Estimates:
         refused.
         """
         job = task.job
-        base = job.fixed.applied(self.shape(job.rule, job.wildcards, kind))
+        base = job.fixed.applied(self.shape(job, kind))
         grown = base.grown(task.past.memory, task.past.time)
         grown = replace(
             grown,
@@ -317,7 +257,7 @@ class Shapes:
         found = self._of_task.get(task.name)
         if found is None:
             job, past = task.job, task.past
-            stated = [self.estimates.shape(job.rule, job.wildcards, kind) for kind in job.kinds]
+            stated = [self.estimates.shape(job, kind) for kind in job.kinds]
             least = task.least_mem_mb, task.least_min
             size = (job.kinds, *stated, job.fixed, past.memory, past.time, least)
             found = self._of_size.get(size)

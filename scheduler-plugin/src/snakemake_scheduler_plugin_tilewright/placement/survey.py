@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
+from snakemake_scheduler_plugin_tilewright.errors import SurveyError
 from snakemake_scheduler_plugin_tilewright.placement.capacity import (
     Capacity,
     Claim,
@@ -61,10 +62,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     Usage,
     of_association,
 )
-
-
-class SurveyError(RuntimeError):
-    """Nothing is known of the accounts; the message says what did not answer."""
 
 
 @dataclass(frozen=True)

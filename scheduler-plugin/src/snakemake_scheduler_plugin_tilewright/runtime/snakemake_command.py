@@ -13,7 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from snakemake_interface_common.exceptions import ApiError
+
+from snakemake_scheduler_plugin_tilewright.errors import DagError
 
 #: Options with which Snakemake runs nothing, as its parser names them.
 LOOKING = (
@@ -32,10 +35,6 @@ class SetUpError(ApiError):  # type: ignore[misc]
     """
 
     __traceback__ = None
-
-
-class DagError(RuntimeError):
-    """Snakemake cannot say what would run; the message is its own."""
 
 
 def command() -> list[str]:
@@ -206,25 +205,50 @@ def other_scheduler(argv: Sequence[str]) -> bool:
     return any(name != "tilewright" for name in named)
 
 
-def beside_profile(name: Path, argv: Sequence[str]) -> Path:
-    """Return a file beside the profile that a Snakemake command names, else as it is.
+def beside_profile(name: str, argv: Sequence[str]) -> Path | None:
+    """Return a file beside a profile that a Snakemake command names, else of this folder, if any.
 
     A profile cannot tell where it lies, and a copy of one must not read the file of the other.
+    """
+    found = (*(file.with_name(name) for file in _profiles(argv)), Path(name))
+    return next((path for path in found if path.is_file()), None)
+
+
+def executor_of(argv: Sequence[str]) -> str:
+    """Return the executor that a Snakemake command or its profile names; empty for none.
+
+    Profiles are read as they stand: to evaluate one would count slots again.
+    """
+    with contextlib.redirect_stderr(io.StringIO()):
+        given = _options(argv[1:])
+    if given is not None and given.executor:
+        return str(given.executor)
+    for file in _profiles(argv):
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+            if isinstance(content, dict) and content.get("executor"):
+                return str(content["executor"])
+    return ""
+
+
+def _profiles(argv: Sequence[str]) -> list[Path]:
+    """Return the files of the profiles of a Snakemake command, that of the workflow first.
+
     Uses ``get_profile_dir`` and ``resolve_snakefile`` of ``snakemake.cli``.
     """
     from snakemake.cli import get_profile_dir, resolve_snakefile
 
-    given = _options(argv[1:])
+    with contextlib.redirect_stderr(io.StringIO()):
+        given = _options(argv[1:])
     if given is None:
-        return name
-    profiles = list(given.profile or ())
-    if given.workflow_profile:
-        own = Path("profiles", given.workflow_profile)
+        return []
+    own: list[str | Path] = []
+    if given.workflow_profile != "none":
+        name = Path("profiles", given.workflow_profile or "default")
         snakefile = resolve_snakefile(given.snakefile, allow_missing=True)
-        beside = [Path(snakefile).parent / own] if snakefile else []
-        profiles = [given.workflow_profile, own, *beside, *profiles]
-    for profile in profiles:
-        found = get_profile_dir(str(profile))
-        if found is not None and Path(found[0], name).is_file():
-            return Path(found[0], name)
-    return name
+        beside = [Path(snakefile).parent / name] if snakefile else []
+        own = [*filter(None, [given.workflow_profile]), name, *beside]
+    found = [get_profile_dir(str(profile)) for profile in own]
+    workflow_profile = next(filter(None, found), None)
+    others = [get_profile_dir(str(profile)) for profile in given.profile or ()]
+    return [Path(one[1]) for one in (workflow_profile, *others) if one is not None]
