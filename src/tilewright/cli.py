@@ -29,7 +29,7 @@ def init(
     force: Annotated[bool, typer.Option(help="Overwrite an existing configuration.")] = False,
 ) -> None:
     """Write a configuration and tables for a folder of raw tiles."""
-    from snakemake_scheduler_plugin_tilewright.runtime.words import printable
+    from snakemake_scheduler_plugin_tilewright import printable
     from tilewright.init.folder import create_experiment
 
     try:
@@ -39,7 +39,7 @@ def init(
     typer.echo(result.summary())
 
 
-for command in (placement.accounts, placement.stale, placement.run_report):
+for command in (placement.accounts, placement.orphaned, placement.run_report):
     app.command()(command)
 
 
@@ -52,11 +52,10 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check everything that would make a run fail; status 1 if something would."""
-    from snakemake_scheduler_plugin_tilewright.commands.doctor import show
-    from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+    from snakemake_scheduler_plugin_tilewright import show_checks, slurm_wanted
     from tilewright.commands.doctor import examine
 
-    show(examine(configfile, site=site, slurm=slurm_wanted(site)), json=json)
+    show_checks(examine(configfile, site=site, slurm=slurm_wanted(site)), json=json)
 
 
 @app.command()
@@ -78,7 +77,7 @@ def status(
     results: Annotated[Path, typer.Argument(help="Results folder of a run.")] = Path("results"),
 ) -> None:
     """Show the progress of a run, and what failed."""
-    from snakemake_scheduler_plugin_tilewright.commands.status import show_status
+    from snakemake_scheduler_plugin_tilewright import show_status
 
     show_status(results)
 

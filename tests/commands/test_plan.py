@@ -13,15 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.cli import app
-from snakemake_scheduler_plugin_tilewright.commands.plan import (
-    Remaining,
-    plan_workflow,
-    print_plan,
-)
-from snakemake_scheduler_plugin_tilewright.errors import DagError, PlacementError
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.cluster import cluster
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.commands.plan import Remaining, plan_workflow, print_plan
+from snakemake_scheduler_plugin_tilewright.errors import DagError, PlacementError, SlurmQueryError
 from tests.commands.no_slurm import command
 from tests.conftest import REPO
 from tests.support.recorded import cluster_with, queue_line
@@ -110,7 +105,7 @@ def test_what_a_run_refuses_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
                           ("--colour", "unrecognized arguments: --colour")):  # fmt: skip
         with pytest.raises(DagError, match=words):
             planned(option, slurm=False)
-    hidden, _ = cluster_with(Unknown("squeue", "refused"), tmp_path)
+    hidden, _ = cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
     use(monkeypatch, hidden)
     with pytest.raises(PlacementError, match=r"what is free is not known: .*refused"):
         planned()

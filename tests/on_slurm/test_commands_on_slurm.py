@@ -1,4 +1,4 @@
-"""``plan``, ``doctor`` and ``stale`` on a real Slurm cluster."""
+"""``plan``, ``doctor`` and ``orphaned`` on a real Slurm cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     def tilewright(*args: str, of: str = "tilewright") -> subprocess.CompletedProcess[str]:
-        site = ["--site", "site.yaml"] if args[0] != "stale" else []
+        site = ["--site", "site.yaml"] if args[0] != "orphaned" else []
         return subprocess.run(
             [sys.executable, "-m", f"{of}.cli", *args, *site],
             cwd=run.folder, env={**own, **quiet_slurm.env, **cache}, capture_output=True,
@@ -49,14 +49,14 @@ def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
     assert looked.returncode == len(wrong)
     assert checks["slurmctld"] == checks["slurmdbd"] == checks["disk"] == "ok"
 
-    assert tilewright("stale").returncode == 0
+    assert tilewright("orphaned").returncode == 0
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     job = quiet_slurm.sbatch(
         user, "--account=clive", "--mem=100", f"--chdir={tmp_path}",
         "--comment=rule_stitch_wildcards_a", command="sleep 300",
     )  # fmt: skip
-    wait_for(lambda: str(job) in tilewright("stale").stdout, 20)
-    assert tilewright("stale").returncode == 1
+    wait_for(lambda: str(job) in tilewright("orphaned").stdout, 20)
+    assert tilewright("orphaned").returncode == 1
     assert tilewright("doctor").returncode == 1
-    ended = tilewright("stale", "--cancel")
-    assert (ended.returncode, tilewright("stale").returncode) == (0, 0)
+    ended = tilewright("orphaned", "--cancel")
+    assert (ended.returncode, tilewright("orphaned").returncode) == (0, 0)

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import (
+from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
     Ledger,
     last_waiting,
     read_ledger,
     summary_lines,
 )
-from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
-from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with

@@ -15,25 +15,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.cluster import cluster as clusters
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest, Target
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement import cluster as clusters
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Place, Shape
-from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER
-from snakemake_scheduler_plugin_tilewright.placement.resources import Placement, detect
-from snakemake_scheduler_plugin_tilewright.placement.sizing import Durations
-from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_cpus
+from snakemake_scheduler_plugin_tilewright.placement.estimates import Durations
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
+from snakemake_scheduler_plugin_tilewright.resources import Placement, detect
+from snakemake_scheduler_plugin_tilewright.runtime.allocation import allocated_cpus
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with, named_qos, queue_line
 
-GPU, CPU = Shape(8, 5000, 1, 60, 900), Shape(6, 3000, 0, 90)
+GPU, CPU = ResourceRequest(8, 5000, 1, 60, 900), ResourceRequest(6, 3000, 0, 90)
 RULES = Rules({"both": {"gpu": GPU, "cpu": CPU}, "cpu": {"cpu": CPU}})
 POOLS = {
     f"{account}_{kind}" for account in ("brusko", "clive", "maigan") for kind in ("gpu", "cpu")
 }
 ON_GPU = {"cpus": 2, "mem_mb": 8000, "runtime": 2}
 ON_CPU = {"cpus": 8, "mem_mb": 16000, "runtime": 6}
-NIGHT = Place("maigan", "night", "hpg-b200", "gpu", Shape(5, 1234, 1, 17), "maigan_gpu")
+NIGHT = Target("maigan", "night", "hpg-b200", "gpu")
+AT_5 = ResourceRequest(5, 1234, 1, 17)
 #: What a rule asks for that is sent there.
 AT_NIGHT = {
     "mem_mb": 1234,
@@ -67,9 +69,11 @@ def either(placement: Placement, rule: str, wildcards: Any, attempt: int = 1) ->
     return asked(placement.either(rule, gpu=ON_GPU, cpu=ON_CPU), wildcards, attempt)
 
 
-def sent(placement: Placement, rule: str, place: Place | None, shape: Shape) -> dict[str, Any]:
+def sent(
+    placement: Placement, rule: str, request: ResourceRequest, target: Target | None = None
+) -> dict[str, Any]:
     """Return what is set on a job as it starts."""
-    found = placement.values(rule, shape, place)
+    found = placement.values(rule, request, target)
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -80,9 +84,9 @@ def test_on_one_machine_the_device_of_the_machine_counts() -> None:
     gpu = Placement(RULES.models, device="gpu")
     on_gpu = {"mem_mb": 5000, "runtime": 60, "gpu": 1, "gpu_mem_mb": 900}
     assert (values(gpu, "both", {}), gpu.threads("both")({})) == (on_gpu, 8)
-    assert sent(gpu, "both", None, GPU) == {**on_gpu, "_cores": 8}
+    assert sent(gpu, "both", GPU) == {**on_gpu, "_cores": 8}
     on_cpus = {"mem_mb": 3000, "runtime": 90, "cpu": 6, "gpu_mem_mb": 0, "_cores": 6}
-    assert sent(gpu, "both", None, CPU) == on_cpus
+    assert sent(gpu, "both", CPU) == on_cpus
     assert "gpu" not in values(gpu, "cpu", {})
     assert gpu.threads("cpu")({}) == 6
     inside = Placement(RULES.models, device="gpu", allocated_cpus=3)  # a Slurm job
@@ -109,19 +113,19 @@ def test_on_one_machine_each_retry_doubles_memory_and_time() -> None:
     ],
 )
 def test_what_slurm_granted(environ: dict[str, str], cpus: int | None) -> None:
-    assert granted_cpus(environ) == cpus
+    assert allocated_cpus(environ) == cpus
 
 
 def test_the_static_plan_spreads_by_slots_and_speed(cluster: Cluster) -> None:
     placement = Placement(RULES.models, cluster=cluster)
     placement.estimates.durations = Durations(slowdown=4.0)
-    pools = {p.name: p for p in cluster.survey.pools}
+    pools = {p.name: p for p in cluster.state.pools}
     assert set(pools) == POOLS
     for rule in ("both", "cpu"):
         kinds = RULES.models[rule].devices
         weight = {name: p.slots * (4 if p.kind == "gpu" else 1)
                   for name, p in pools.items() if p.kind in kinds}  # fmt: skip
-        count = Counter(placement.static(rule, {"i": str(i)}).pool for i in range(2000))
+        count = Counter(placement.static(rule, {"i": str(i)}).target.pool for i in range(2000))
         assert set(count) == set(weight)
         for name, share in weight.items():
             assert count[name] / 2000 == pytest.approx(share / sum(weight.values()), abs=0.06)
@@ -133,17 +137,17 @@ def test_the_static_plan_is_the_same_in_every_process(cluster: Cluster) -> None:
     placement.estimates.durations = Durations()
     placed = [placement.static("both", {"i": i}) for i in range(8)]
     pools = ["clive_gpu", "clive_gpu", "maigan_gpu", "maigan_gpu"] * 2
-    assert [place.pool for place in placed] == pools
+    assert [place.target.pool for place in placed] == pools
 
 
 @given(
     st.integers(1, 120), st.integers(1, 900_000), st.sampled_from(["both", "cpu"]), st.integers()
 )
 def test_static_places_fit(cluster: Cluster, cpus: int, mem_mb: int, rule: str, name: int) -> None:
-    shape = Shape(cpus, mem_mb, 0, 5)
+    shape = ResourceRequest(cpus, mem_mb, 0, 5)
     rules = Rules({"both": {"gpu": replace(shape, gpus=2), "cpu": shape}, "cpu": {"cpu": shape}})
     place = Placement(rules.models, cluster=cluster).static(rule, {"i": name})
-    limits = {one.name: one.at("").holders[0].limit for one in cluster.survey.accounts}
+    limits = {one.name: one.at("").scopes[0].limit for one in cluster.state.accounts}
     fits = {
         (account, kind)
         for account, limit in limits.items()
@@ -151,9 +155,9 @@ def test_static_places_fit(cluster: Cluster, cpus: int, mem_mb: int, rule: str, 
         if limit["cpu"] >= cpus and limit["mem"] >= mem_mb
         and (kind == "cpu" or limit["gres/gpu"] >= 2)
     }  # fmt: skip
-    assert place.kind in rules.shapes[rule]
-    assert not fits or (place.account, place.kind) in fits
-    assert (place.shape.gpus == 2) == (place.kind == "gpu")
+    assert place.target.device in rules.shapes[rule]
+    assert not fits or (place.target.account, place.target.device) in fits
+    assert (place.request.gpus == 2) == (place.target.device == "gpu")
 
 
 def test_a_job_that_starts_is_given_its_place_and_what_it_asks_for_there(cluster: Cluster) -> None:
@@ -162,7 +166,7 @@ def test_a_job_that_starts_is_given_its_place_and_what_it_asks_for_there(cluster
     assert before.keys() == {"mem_mb", "runtime"}  # the rest is set as it starts
     assert placement.resources("both")["placement"] == "both"
     placement.threads("both")
-    assert sent(placement, "both", NIGHT, NIGHT.shape) == {**AT_NIGHT, "_cores": 5}
+    assert sent(placement, "both", AT_5, NIGHT) == {**AT_NIGHT, "_cores": 5}
     assert values(placement, "both", {"sample": "a"}) == before
 
 
@@ -192,17 +196,17 @@ def test_the_qos_is_always_named(tmp_path: Path) -> None:
 def test_no_job_asks_for_more_time_than_its_partition_gives(
     cluster: Cluster, runtime_min: int, seconds: float, factor: float, most: int | None
 ) -> None:
-    places = cluster.survey.partitions
+    places = cluster.state.partitions
     assert places["gpu"] is not None
     bounded = {**places, "gpu": replace(places["gpu"], max_time_min=most)}
-    limited = replace(cluster, survey=replace(cluster.survey, partitions=bounded))
+    limited = replace(cluster, state=replace(cluster.state, partitions=bounded))
     gpu = replace(GPU, runtime_min=runtime_min)
     model = Rules({"both": {"gpu": gpu, "cpu": CPU}}, seconds).models["both"]
     estimates = Placement(cluster=limited).estimates
     durations = estimates.durations = Durations()
     durations.learn("both", "gpu", 1.0, factor)
-    job = Job("both", "both", model.devices, nominal_s=seconds, wildcards={}, model=model)
-    found = estimates.shape(job, "gpu")
+    job = Job("both", "both", model.devices, cpu_seconds=seconds, wildcards={}, model=model)
+    found = estimates.request(job, "gpu")
     # twice what it took so far, where that is allowed
     wanted = max(runtime_min, int(2 * durations.factor("both", "gpu") * seconds / 60))
     assert 1 <= found.runtime_min <= (most or math.inf)
@@ -306,7 +310,7 @@ def test_a_rule_of_both_kinds_is_spread_and_is_given_its_place(cluster: Cluster)
         assert (one["slurm_partition"], one.get("gpu", 0)) == (partition, gpus)
         assert one["qos"] == one["slurm_account"]
     at_night = {**AT_NIGHT, "cpus_per_task": 5, "device": "gpu", "maigan_gpu": 1}
-    assert sent(placement, "segment", NIGHT, NIGHT.shape) == at_night
+    assert sent(placement, "segment", AT_5, NIGHT) == at_night
 
 
 @pytest.mark.parametrize(

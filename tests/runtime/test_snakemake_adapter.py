@@ -46,6 +46,7 @@ NEEDED = [(what, name) for what in adapter.NEEDED for name in adapter.NEEDED[wha
 NAMES = [f"{what}.{name}" for what, name in NEEDED]
 
 CANARY = """
+import inspect
 import json
 import threading
 from pathlib import Path
@@ -67,7 +68,9 @@ class Scheduler(SchedulerBase):
         for what, thing in things.items():
             adapter.check(what, thing)
         part = next(job for job in dag.needrun_jobs() if job.rule.name == "part")
-        given = {"own": own_of_attempt, "mem_mb": memory, "placement": "work", "slurm_extra": None}
+        functions = {name: inspect.unwrap(job.rule.resources[name]._evaluator)
+                     for name in ("own", "mem_mb")}
+        given = {**functions, "placement": "work", "slurm_extra": None}
         chosen = [adapter.overridden(jobs[rule], given) for rule in ("work", "other")]
         seen = {
             "placement": adapter.placement_of(dag),

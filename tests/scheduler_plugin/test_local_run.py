@@ -73,14 +73,14 @@ def play(
     if last is not None:
         (folder / "last").write_text(str(last))
     sizes = {"gpu_job": {"cpus": 1, "mem_mb": 100}, "cpu_job": {"cpus": 2, "mem_mb": 300}}
-    values = {"jobs": jobs, "nominal_s": 1.4, "kinds": ["gpu", "cpu"], **sizes, **config}
+    values = {"jobs": jobs, "cpu_seconds": 1.4, "kinds": ["gpu", "cpu"], **sizes, **config}
     (folder / "config.json").write_text(json.dumps(values))
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "--cores", "8", "--scheduler", "tilewright",
          "--configfile", "config.json", "--workflow-profile", "none", "--latency-wait", "1",
          "--keep-going", "--retries", "3", "--resources", *pools],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{REPO}",
+        env={**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{REPO / 'scheduler-plugin/src'}:{REPO}",
              "XDG_CACHE_HOME": str(folder / "cache")},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip

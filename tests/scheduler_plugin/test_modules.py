@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from tests.support.scribe import dispatched, run
 
 MODULE = """
@@ -29,7 +29,7 @@ rule either:
 """
 SNAKEFILE = """
 from tests.support.failing_slurm import recorded_cluster
-from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.cluster import cluster
 cluster.of_command = lambda *asked: recorded_cluster()
 
 module images:

@@ -25,9 +25,9 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG, TestSchedulerBase
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
-from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.run import Run
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger, read_ledger
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
 from tests.support.failing_slurm import RULES
 from tests.support.recorded import cluster_with
@@ -109,7 +109,7 @@ def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
 HEAD = """
 from pathlib import Path
 from tests.support.failing_slurm import RULES, recorded_cluster
-from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 
 placement = workflow.placement = Placement(
     RULES.models, cluster=recorded_cluster(), ledger=Path("ledger.jsonl"))
@@ -167,7 +167,7 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
                          "runtime": place["runtime_min"], "threads": place["cpus"]}  # fmt: skip
         assert given_.get("gpu", 0) == place["gpus"]
         before = static.static("good", wildcards)
-        elsewhere += before.pool != place["pool"]
+        elsewhere += before.target.pool != place["pool"]
     assert elsewhere  # or it shows nothing: the static plan gave them their values
     assert sum(event["event"] == "done" for event in events) == 10, (events, said)
     # two tries and not six: the second failure is the same

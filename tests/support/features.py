@@ -85,7 +85,7 @@ FEATURES = (
     ),
     Feature(
         "SIGKILL, then `--unlock` and the same command",
-        "the run refuses while jobs still write; `stale` waits for or cancels them",
+        "the run refuses while jobs still write; `orphaned` waits for or cancels them",
         f"{RUNS}::test_coordinators_killed_and_restarted",
     ),
     Feature(

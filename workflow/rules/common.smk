@@ -10,17 +10,19 @@ from tilewright.config.rule_files import RuleFiles
 from tilewright.config.rules import STAGES
 from tilewright.errors import TilewrightError
 from tilewright.resources import detect_placement
-from snakemake_scheduler_plugin_tilewright import PlacementError
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
+from snakemake_scheduler_plugin_tilewright import (
+    PlacementError,
+    SetUpError,
+    command,
+    targets,
+)
 
 try:
     if workflow.is_main_process:
         # Snakemake's own reading lets the last of two equal keys win.
         for path in workflow.configfiles:
             read_config(Path(path))
-        experiment = checked_experiment(
-            config, snakemake_command.targets(snakemake_command.command()[1:])
-        )
+        experiment = checked_experiment(config, targets(command()[1:]))
     else:
         # Jobs trust the manifests that the main process checked: raw files are looked at once.
         experiment = load_experiment(config)
@@ -28,7 +30,7 @@ try:
     # The scheduler finds it at the same place, also where this is a module.
     placement = workflow.placement = detect_placement(workflow, experiment, layout)
 except (TilewrightError, PlacementError) as error:
-    raise snakemake_command.SetUpError(str(error)) from None
+    raise SetUpError(str(error)) from None
 
 files = RuleFiles(experiment, layout)
 threads = placement.threads

@@ -40,7 +40,9 @@ rule qc_cycle:
         stages=[stage for stage in files.stages if stage not in ("register", "image")],
         # Without markers, as there are no limits: what only names or judges is added when the
         # tables and the report are made, and a changed one makes no stack again.
-        channels=lambda wildcards: [(name, "") for name in files.channels_of_cycle(wildcards)],
+        channels=lambda wildcards: [
+            (name, "") for name in files.channels_of_cycle(wildcards)
+        ],
         options={},
     script:
         "../../scripts/quality.py"

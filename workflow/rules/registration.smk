@@ -27,7 +27,9 @@ rule resample:
         transform=files.of_moving_cycle(layout.transform),
         frame=files.of_reference_channel(files.of_reference_cycle(layout.edf)),
         backgrounds=files.of_backgrounds(layout.edf),
-        background_transforms=files.of_backgrounds(layout.transform, experiment.moving_cycles),
+        background_transforms=files.of_backgrounds(
+            layout.transform, experiment.moving_cycles
+        ),
     output:
         zarr=directory(layout.resample),
         subtraction=layout.subtraction,

@@ -39,7 +39,9 @@ rule qc_cycle:
         **resources_of("qc_cycle"),
     params:
         stages=["stitched"],
-        channels=lambda wildcards: [(name, "") for name in files.channels_of_cycle(wildcards)],
+        channels=lambda wildcards: [
+            (name, "") for name in files.channels_of_cycle(wildcards)
+        ],
         options={},
     script:
         "../../scripts/quality.py"

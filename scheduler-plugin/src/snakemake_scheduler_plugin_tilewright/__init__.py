@@ -1,7 +1,7 @@
 """Snakemake's scheduler ``tilewright``: an account and a device slot for every job.
 
 Every process that runs a job imports this, and few of them schedule: what it offers is loaded when
-it is asked for.
+it is asked for. Other packages import these names, and no module of the package.
 """
 
 from __future__ import annotations
@@ -9,33 +9,93 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-
 if TYPE_CHECKING:
-    from snakemake_scheduler_plugin_tilewright.errors import PlacementError as PlacementError
-    from snakemake_scheduler_plugin_tilewright.placement.cluster import slots as slots
-    from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind as Kind
-    from snakemake_scheduler_plugin_tilewright.placement.jobs import ResourceModel as ResourceModel
-    from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape as Shape
-    from snakemake_scheduler_plugin_tilewright.placement.resources import Placement as Placement
-    from snakemake_scheduler_plugin_tilewright.placement.resources import detect as detect
-    from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler as Scheduler
-    from snakemake_scheduler_plugin_tilewright.scheduler import (
-        SchedulerSettings as SchedulerSettings,
+    from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster, open_cluster, slots
+    from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind, ResourceRequest
+    from snakemake_scheduler_plugin_tilewright.commands.check_environment import check_all
+    from snakemake_scheduler_plugin_tilewright.commands.checks import (
+        Check,
+        ok,
+        problem,
+        said_by,
+        version_of,
+        warning,
     )
+    from snakemake_scheduler_plugin_tilewright.commands.doctor import on_slurm, show_checks
+    from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+    from snakemake_scheduler_plugin_tilewright.commands.status import show_status
+    from snakemake_scheduler_plugin_tilewright.errors import PlacementError
+    from snakemake_scheduler_plugin_tilewright.placement.jobs import ResourceModel
+    from snakemake_scheduler_plugin_tilewright.report.page import environment, run_section
+    from snakemake_scheduler_plugin_tilewright.report.palette import (
+        BLUE,
+        COLOURS,
+        GREY,
+        ORANGE,
+        RED,
+        Palette,
+        pale,
+    )
+    from snakemake_scheduler_plugin_tilewright.resources import Placement, detect
+    from snakemake_scheduler_plugin_tilewright.runtime.allocation import allocated_gpus
+    from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
+    from snakemake_scheduler_plugin_tilewright.runtime.files import (
+        JsonLines,
+        append_json,
+        read_json_lines,
+    )
+    from snakemake_scheduler_plugin_tilewright.runtime.records import (
+        ValueCheck,
+        is_moment,
+        is_number,
+        is_text,
+    )
+    from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+    from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
+        SetUpError,
+        command,
+        is_locked,
+        only_looks,
+        targets,
+    )
+    from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable, yaml_problem
+    from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
 
-#: Public names by the module that they come from.
-_MODULES = {
-    "Scheduler": "scheduler",
-    "SchedulerSettings": "scheduler",
-    "slots": "placement.cluster",
-    "detect": "placement.resources",
-    "Placement": "placement.resources",
-    "Kind": "placement.jobs",
-    "PlacementError": "errors",
-    "ResourceModel": "placement.jobs",
-    "Shape": "placement.jobs",
+__all__ = [
+    "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind",
+    "JsonLines", "Palette", "Placement", "PlacementError", "ResourceModel",
+    "ResourceRequest", "Scheduler", "SchedulerSettings", "SetUpError", "ValueCheck",
+    "allocated_gpus", "append_json", "cause_line", "check_all", "command", "count",
+    "detect", "environment", "is_locked", "is_moment", "is_number", "is_text", "ok",
+    "on_slurm", "only_looks", "open_cluster", "pale", "printable", "problem",
+    "read_json_lines", "run_section", "said_by", "show_checks", "show_status", "slots",
+    "slurm_wanted", "span_text", "targets", "version_of", "warning", "yaml_problem",
+]  # fmt: skip
+
+#: Module to its public names.
+_NAMES = {
+    "cluster.cluster": "Cluster open_cluster slots",
+    "cluster.request": "DeviceKind ResourceRequest",
+    "commands.check_environment": "check_all",
+    "commands.checks": "Check ok problem said_by version_of warning",
+    "commands.doctor": "on_slurm show_checks",
+    "commands.slurm_here": "slurm_wanted",
+    "commands.status": "show_status",
+    "errors": "PlacementError",
+    "placement.jobs": "ResourceModel",
+    "report.page": "environment run_section",
+    "report.palette": "BLUE COLOURS GREY ORANGE Palette RED pale",
+    "resources": "Placement detect",
+    "runtime.allocation": "allocated_gpus",
+    "runtime.cause": "cause_line",
+    "runtime.files": "JsonLines append_json read_json_lines",
+    "runtime.records": "ValueCheck is_moment is_number is_text",
+    "runtime.run_state": "span_text",
+    "runtime.snakemake_command": "SetUpError command is_locked only_looks targets",
+    "runtime.words": "count printable yaml_problem",
+    "scheduler": "Scheduler SchedulerSettings",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

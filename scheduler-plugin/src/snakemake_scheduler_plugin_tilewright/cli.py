@@ -52,23 +52,23 @@ def plan(context: typer.Context, site: SiteFile = None, json: Json = False) -> N
 @app.command()
 def doctor(site: SiteFile = None, json: Json = False) -> None:
     """Look for what would make any run fail here; status 1 if something would."""
-    from snakemake_scheduler_plugin_tilewright.commands.doctor import examine, show
+    from snakemake_scheduler_plugin_tilewright.commands.doctor import examine, show_checks
     from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 
-    show(examine(site=site, slurm=slurm_wanted(site)), json=json)
+    show_checks(examine(site=site, slurm=slurm_wanted(site)), json=json)
 
 
 @app.command()
-def stale(
+def orphaned(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel them, unless their run is active.")
     ] = False,
 ) -> None:
     """List jobs of a killed run that still write into this folder; status 1 if there are some."""
-    from snakemake_scheduler_plugin_tilewright.commands.stale import show_stale
+    from snakemake_scheduler_plugin_tilewright.commands.orphaned import show_orphaned
 
-    show_stale(wait=wait, cancel=cancel)
+    show_orphaned(wait=wait, cancel=cancel)
 
 
 @app.command()

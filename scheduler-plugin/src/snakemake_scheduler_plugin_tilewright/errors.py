@@ -4,6 +4,8 @@
 
     PlacementError             a run cannot be placed, or a job can never run
     ├── SiteError              the site file
+    ├── SlurmQueryError        Slurm did not answer a question
+    ├── UnreadableError        a line of its answer cannot be read
     ├── SurveyError            the accounts are not known
     ├── SnakemakeError         Snakemake lacks something that placement needs
     └── DagError               Snakemake cannot say what would run
@@ -20,6 +22,37 @@ class PlacementError(Exception):
 
 class SiteError(PlacementError, ValueError):
     """A site file cannot be used; the message names the file, the key and the fix."""
+
+
+class SlurmQueryError(PlacementError):
+    """Slurm did not answer a question.
+
+    Parameters
+    ----------
+    command : str
+        What was run.
+    reason : str
+        What it said, or that it took too long.
+    refused : bool
+        It answered, with an error.
+    """
+
+    def __init__(self, command: str, reason: str, refused: bool = True) -> None:
+        super().__init__(command, reason, refused)
+        self.command, self.reason, self.refused = command, reason, refused
+
+    def __str__(self) -> str:
+        return f"{self.command} did not answer: {self.reason}"
+
+
+class UnreadableError(PlacementError, ValueError):
+    """An answer of Slurm has a line that is no record, or none: as good as no answer."""
+
+    def __init__(self, line: str) -> None:
+        start = line.strip()[:80]
+        super().__init__(
+            f"its answer holds no record in {start!r}" if start else "its answer is empty"
+        )
 
 
 class SurveyError(PlacementError):

@@ -9,25 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    KINDS,
-    Job,
-    Kind,
-    ResourceModel,
-    job_of,
-    name_of,
-)
-from snakemake_scheduler_plugin_tilewright.placement.policy import decide
-from snakemake_scheduler_plugin_tilewright.placement.resources import MODEL, Placement
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, ResourceModel, job_of, name_of
+from snakemake_scheduler_plugin_tilewright.placement.policy import schedule
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     GpuSlots,
     Running,
     Slots,
     Workload,
 )
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
+from snakemake_scheduler_plugin_tilewright.units import model_of, values_of
 
 #: Estimates are made again this often.
 _ESTIMATES_S = 60.0
@@ -38,7 +33,7 @@ _COUNT_S = 2.0
 class _Started:
     """A job in a slot, as Snakemake's and as placement's."""
 
-    kind: Kind
+    kind: DeviceKind
     at_s: float
     job: Any
     placed: Job
@@ -53,7 +48,7 @@ class LocalRun:
         self.running: dict[str, _Started] = {}
         self._counted_s, self._counted_mb = -math.inf, 0
         self.gpus = self.most_gpus = placement.gpus(0) if placement.gpus else 0
-        self._seen: set[Any] = set()
+        self._known: set[Any] = set()
         self._work: Workload | None = None
         self._work_s = 0.0
         self._gpu_slots = GpuSlots()
@@ -62,14 +57,15 @@ class LocalRun:
     def load(self, jobs: Iterable[Any]) -> None:
         """Take the jobs that could use a GPU and are not known yet."""
         for job in jobs:
-            if job not in self._seen and "gpu_mem_mb" in job.rule.resources:
+            given = self.placement.given(model_of(self.placement, job))
+            if job not in self._known and "gpu_mem_mb" in given:
                 one = job_of(job, self.dag.job_dependencies(job), self._model(job))
                 self.jobs[one.name] = one
                 self._work = None
-            self._seen.add(job)
+            self._known.add(job)
 
     def _model(self, job: Any) -> ResourceModel:
-        return self.placement.model(adapter.constant(job, MODEL))
+        return self.placement.model(model_of(self.placement, job))
 
     def select(
         self, selectable: Sequence[Any], remaining: Sequence[Any], available: Mapping[str, Any]
@@ -93,14 +89,16 @@ class LocalRun:
                 self.logger.info(f"{name} goes to {'a GPU' if kind == 'gpu' else 'CPUs'}")
         return chosen
 
-    def _place(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> dict[str, Kind]:
+    def _place(
+        self, ready: Mapping[str, Any], available: Mapping[str, Any]
+    ) -> dict[str, DeviceKind]:
         """Choose the device kinds of jobs that start, and set their resources."""
         if not ready:
             return {}
         slots = self._slots(ready, available)
-        made = decide(self._workload(), ready, slots, time.monotonic(), self._gpu_slots)
+        made = schedule(self._workload(), ready, slots, time.monotonic(), self._gpu_slots)
         self._gpu_slots = made.gpu_slots
-        placed: dict[str, Kind] = {
+        placed: dict[str, DeviceKind] = {
             start.job: "gpu" if start.pool == "gpu" else "cpu" for start in made.starts
         }
         if not self.gpus:  # no GPU is left: those that want one end with that reason
@@ -108,24 +106,22 @@ class LocalRun:
             placed |= {name: "gpu" for name, kinds in able.items() if kinds == ("gpu",)}
         return self._assign(placed, ready)
 
-    def _any(self, job: Any, ready: Mapping[str, Any], placed: dict[str, Kind]) -> Any:
+    def _any(self, job: Any, ready: Mapping[str, Any], placed: dict[str, DeviceKind]) -> Any:
         """Return a job that starts although it does not fit: nothing would ask again."""
         name = "" if job.is_group() else name_of(job)
         if name in ready and name not in placed:
             placed |= self._assign({name: self.jobs[name].kinds[-1]}, ready)
         return job
 
-    def _assign(self, kinds: dict[str, Kind], ready: Mapping[str, Any]) -> dict[str, Kind]:
+    def _assign(
+        self, kinds: dict[str, DeviceKind], ready: Mapping[str, Any]
+    ) -> dict[str, DeviceKind]:
         """Set the resources of jobs that start on these device kinds."""
         for name, kind in kinds.items():
-            job, model = ready[name], adapter.constant(ready[name], MODEL)
-            again = job.attempt - 1
+            job, again = ready[name], ready[name].attempt - 1
             request = self._model(job).request(job.wildcards, kind).grown(again, again)
-            given = self.placement.given(model)
-            values = self.placement.values(model, request)
-            chosen = adapter.overridden(job, given)
             adapter.forget_resources(job)
-            adapter.assign(self.dag, job, {n: v for n, v in values.items() if n not in chosen})
+            adapter.assign(self.dag, job, values_of(self.placement, job, request))
         return kinds
 
     def _slots(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> list[Slots]:
@@ -187,7 +183,7 @@ class LocalRun:
             if self.dag.finished(job):
                 took_s, placed = time.monotonic() - started.at_s, started.placed
                 self.placement.estimates.durations.learn(
-                    placed.rule, started.kind, placed.nominal_s, took_s
+                    placed.rule, started.kind, placed.cpu_seconds, took_s
                 )
             elif adapter.running(self.dag, job):
                 continue

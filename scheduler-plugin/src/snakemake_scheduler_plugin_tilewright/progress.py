@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE, last_waiting
-from snakemake_scheduler_plugin_tilewright.placement.resources import MODEL, Placement
+from snakemake_scheduler_plugin_tilewright.declared import declared_model
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE, last_waiting
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
-from snakemake_scheduler_plugin_tilewright.stated import stated_model_of
+from snakemake_scheduler_plugin_tilewright.units import model_of
 
 #: After 5, 10, 20 and 40 s, then every minute.
 _FIRST_S, _LAST_S = 5.0, 60.0
@@ -68,11 +69,11 @@ class Progress:
 
     def _nominal_s(self, job: Any) -> float:
         """Return the estimated work of a job; without a model, on one machine, a small one's."""
-        if model := adapter.constant(job, MODEL):
+        if model := model_of(self.placement, job):
             return self.placement.model(model).cpu_seconds(job.wildcards)
         if self.placement.cluster is None or job.is_local:
             return _SMALL_S
-        return stated_model_of(job).cpu_seconds(job.wildcards)
+        return declared_model(job).cpu_seconds(job.wildcards)
 
     def state(self, *, ended: bool = False) -> RunState:
         """Return how far the run is."""

@@ -17,23 +17,21 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
 from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
 
+from snakemake_scheduler_plugin_tilewright.cluster import cluster
+from snakemake_scheduler_plugin_tilewright.cluster.summary import cluster_summary
 from snakemake_scheduler_plugin_tilewright.errors import (
     PlacementError,
-    SiteError,
     SnakemakeError,
-    SurveyError,
 )
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.local import LocalRun
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.first_look import first_look
-from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER
-from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
-from snakemake_scheduler_plugin_tilewright.placement.stale import before_run
+from snakemake_scheduler_plugin_tilewright.placement.orphaned import before_run
 from snakemake_scheduler_plugin_tilewright.progress import Progress
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.run import Run
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command as command_line
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER
 from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
 
 #: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
@@ -46,10 +44,8 @@ class SchedulerSettings(SchedulerSettingsBase):  # type: ignore[misc]
     """No settings; Snakemake asks for them before it writes anything itself."""
 
     def __post_init__(self) -> None:
-        if command_line.does_a_job(
-            command_line.command()
-        ):  # the coordinator's TMPDIR may not be on a node
-            return
+        if command_line.does_a_job(command_line.command()):
+            return  # the coordinator's TMPDIR may not be on a node
         for sentence in refused_folders():
             raise WorkflowError(sentence)
 
@@ -84,14 +80,14 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             if runs:
                 # Snakemake asks nobody between the end of the last job and its own
                 atexit.register(self._end, placement)
-            if runs and isinstance(self._run, Run) and not placement.models:
+            if runs and isinstance(self._run, Run) and not placement.described:
                 placing = self._run.dispatcher
-                for line in first_look(placing.cluster.survey, placing.kinds):
+                for line in cluster_summary(placing.cluster.state, placing.kinds):
                     self.logger.info(line)
-            if runs and (placement.cluster or placement.models):
+            if runs and (placement.cluster or placement.described):
                 queued = [self._run.queued] if isinstance(self._run, Run) else []
                 self._progress = Progress(self.dag, placement, self.logger, *queued)
-        except (SnakemakeError, PlacementError, SiteError, SurveyError) as error:
+        except PlacementError as error:
             raise WorkflowError(str(error)) from None
 
     def _own_placement(self) -> Placement | None:

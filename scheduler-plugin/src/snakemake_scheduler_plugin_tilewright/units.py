@@ -6,16 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest, Target
+from snakemake_scheduler_plugin_tilewright.declared import declared_model, fixed_of, kinds_of
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Fixed,
     Job,
+    UserOverrides,
     job_of,
     name_of,
     rule_of,
 )
-from snakemake_scheduler_plugin_tilewright.placement.resources import MODEL, Placement
+from snakemake_scheduler_plugin_tilewright.resources import MODEL, Placement
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.stated import fixed_of, kinds_of, stated_model_of
 
 
 class Units:
@@ -39,6 +41,11 @@ class Units:
 
         Slurm's comment cannot tell some jobs of one rule apart (wildcards ``a_b``, ``c`` and ``a``,
         ``b_c``): the second of such waits untaken until the first has ended.
+
+        Raises
+        ------
+        PlacementError
+            One is a group of which placement should choose each job's target.
         """
         new: dict[str, Any] = {}
         for job in jobs:
@@ -53,41 +60,63 @@ class Units:
             if name:
                 new[name] = unit
         self.by_name.update(new)
-        by_rule = {rule_of(job): job for job in new.values() if adapter.constant(job, MODEL)}
+        by_rule = {rule_of(job): job for job in new.values() if model_of(self.placement, job)}
         fixed = {rule: self._chosen(job) for rule, job in by_rule.items()}
         return [self._job(unit, fixed.get(rule_of(unit))) for unit in new.values()]
 
-    def restated(self, task_job: Job, job: Any) -> Job:
-        """Return a job whose rule has no model with what it states by now."""
-        fixed, kinds = self._fixed(job), kinds_of(job)
-        return replace(task_job, fixed=fixed, kinds=kinds, model=stated_model_of(job))
+    def declared(self, job: Job, of: Any) -> Job:
+        """Return a job whose rule has no model with what the one of Snakemake declares by now."""
+        return replace(job, overrides=self._fixed(of), kinds=kinds_of(of), model=declared_model(of))
 
-    def _fixed(self, job: Any) -> Fixed:
+    def _fixed(self, job: Any) -> UserOverrides:
         """Return what a job fixes whose rule has no model."""
         cluster = self.placement.cluster
-        return fixed_of(job, cluster.survey.accounts if cluster else ())
+        return fixed_of(job, cluster.state.accounts if cluster else ())
 
-    def _job(self, unit: Any, chosen: Fixed | None) -> Job:
+    def _job(self, unit: Any, chosen: UserOverrides | None) -> Job:
         """Return a job or group of Snakemake as placement's; ``chosen`` if its rule has a model."""
+        if unit.is_group():
+            modelled = {one.rule.name for one in unit.jobs if model_of(self.placement, one)}
+            if modelled:
+                raise PlacementError(
+                    f"rule {min(modelled)} asks placement where each of its jobs runs, so none can "
+                    f"be in a group; take it out of group {unit.groupid}"
+                )
         needs = {
             adapter.unit_of(self.dag, need)
             for job in adapter.members(unit)
             for need in self.dag.job_dependencies(job)
         } - {unit}
         if chosen is None:
-            return job_of(unit, needs, stated_model_of(unit), self._fixed(unit), kinds_of(unit))
-        return job_of(unit, needs, self.placement.model(adapter.constant(unit, MODEL)), chosen)
+            return job_of(unit, needs, declared_model(unit), self._fixed(unit), kinds_of(unit))
+        return job_of(unit, needs, self.placement.model(model_of(self.placement, unit)), chosen)
 
-    def _chosen(self, job: Any) -> Fixed:
+    def _chosen(self, job: Any) -> UserOverrides:
         """Return what the user chose with ``--set-resources``, ``--set-threads`` or ``with:``."""
-        chosen = adapter.overridden(job, self.placement.given(adapter.constant(job, MODEL)))
+        chosen = adapter.overridden(job, self.placement.given(model_of(self.placement, job)))
 
         def value(name: str) -> Any:
             return job.resources.get(name) if name in chosen else None
 
-        return Fixed(
+        return UserOverrides(
             account=value("slurm_account"),
             cpus=job.threads if "_cores" in chosen else None,
             mem_mb=value("mem_mb"),
             runtime_min=value("runtime"),
         )
+
+
+def model_of(placement: Placement, job: Any) -> str:
+    """Return the name of the model of a job's rule; empty where it has none, and for a group."""
+    name = adapter.constant(job, MODEL)
+    return name if name in placement.models else ""
+
+
+def values_of(
+    placement: Placement, job: Any, request: ResourceRequest, target: Target | None = None
+) -> dict[str, Any]:
+    """Return the resources of a job that asks for this there, but for what the user chose."""
+    name = model_of(placement, job)
+    chosen = adapter.overridden(job, placement.given(name))
+    values = placement.values(name, request, target)
+    return {one: value for one, value in values.items() if one not in chosen}

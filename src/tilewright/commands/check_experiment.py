@@ -8,14 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import (
-    Check,
-    count,
-    ok,
-    problem,
-    said_by,
-    warning,
-)
+from snakemake_scheduler_plugin_tilewright import Check, count, ok, problem, said_by, warning
 from tilewright.config.checks import data_size, preflight_checks
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout

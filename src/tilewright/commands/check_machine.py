@@ -6,14 +6,7 @@ import importlib
 import os
 from collections.abc import Iterable, Mapping
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import (
-    Check,
-    count,
-    ok,
-    problem,
-    said_by,
-    version_of,
-)
+from snakemake_scheduler_plugin_tilewright import Check, count, ok, problem, said_by, version_of
 from tilewright.config.sizing import DataSizes
 from tilewright.devices.slurm_allocation import device_from_environment
 from tilewright.errors import DeviceError

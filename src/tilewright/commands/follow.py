@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import count
+from snakemake_scheduler_plugin_tilewright import count
 from tilewright.config.checks import check_results, check_thresholds
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout

@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import SetUpError
-from snakemake_scheduler_plugin_tilewright.runtime.words import yaml_problem
+from snakemake_scheduler_plugin_tilewright import SetUpError, yaml_problem
 from tilewright.errors import ConfigError
 
 

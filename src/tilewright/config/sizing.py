@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, ResourceModel, Shape
+from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, ResourceRequest
 from tilewright.config.rules import GPU_RULES, RULES, BlockSizes, Cost, DataSize, Rule
 
 #: Snakemake, which starts twice in every Slurm job.
@@ -28,7 +28,7 @@ _START_S = 8.0  # Snakemake starts twice in every Slurm job, measured 5.5 on idl
 
 @dataclass(frozen=True)
 class DataSizes:
-    """Shapes and times of the image rules.
+    """Requests and times of the image rules.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class DataSizes:
     """
 
     size_of: Callable[[str | None], DataSize]
-    kinds_of: Mapping[str, tuple[Kind, ...]]
+    kinds_of: Mapping[str, tuple[DeviceKind, ...]]
     blocks: BlockSizes = field(default_factory=BlockSizes)
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ class DataSizes:
             for rule in RULES
         }
 
-    def request(self, rule: str, wildcards: Any, device: Kind) -> Shape:
+    def request(self, rule: str, wildcards: Any, device: DeviceKind) -> ResourceRequest:
         """Return the request of one job on a device kind; rules not in the table count as small."""
         size = self.size_of(wildcards.get("sample"))
         overrides = self.overrides.get(rule, {})
@@ -74,7 +74,7 @@ class DataSizes:
         minutes = overrides.get("runtime_min") or math.ceil(_START_MIN + work_min)
         gpu_mb = _GPU_MEMORY_MARGIN * self._cost(rule, size, cpus).mb
         gpu_mem_mb = gpus * (overrides.get("gpu_mem_mb") or gpu_mb)
-        return Shape(cpus, mem_mb, gpus, minutes, math.ceil(gpu_mem_mb))
+        return ResourceRequest(cpus, mem_mb, gpus, minutes, math.ceil(gpu_mem_mb))
 
     def cpu_seconds(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs, Snakemake's two starts included."""

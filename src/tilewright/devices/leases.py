@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
+from snakemake_scheduler_plugin_tilewright import append_json
 from tilewright.devices.device_lease import DeviceLease, Request
 from tilewright.devices.health import failed_on, quarantined
 from tilewright.devices.inventory import Device, Snapshot, snapshot

@@ -13,12 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import (
-    JsonLines,
-    append_json,
-    read_json_lines,
-)
-from snakemake_scheduler_plugin_tilewright.runtime.records import is_moment
+from snakemake_scheduler_plugin_tilewright import JsonLines, append_json, is_moment, read_json_lines
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable
+from snakemake_scheduler_plugin_tilewright import count, printable
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.recognise import RawFolder, recognise, tables

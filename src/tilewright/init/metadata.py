@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.words import printable
+from snakemake_scheduler_plugin_tilewright import printable
 from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.recognise import RawFolder
 from tilewright.io.formats import read_images

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from snakemake_scheduler_plugin_tilewright.runtime.words import printable
+from snakemake_scheduler_plugin_tilewright import printable
 from tilewright.config.tables import Channel
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import RawFolder

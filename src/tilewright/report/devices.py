@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
-from snakemake_scheduler_plugin_tilewright.runtime.records import Check, is_number, is_text
+from snakemake_scheduler_plugin_tilewright import ValueCheck, is_number, is_text, read_json_lines
 from tilewright.devices.health import classify
 from tilewright.report.rule_colours import PALETTE
 
@@ -20,7 +19,7 @@ _MIB = 2**20
 
 Line = Mapping[str, Any]
 #: The values of a line of ``DeviceLease.evidence``; what a job does not know is null.
-_LINE: dict[str, Check] = {
+_LINE: dict[str, ValueCheck] = {
     "job": lambda value: is_text(value) and value != "",
     **dict.fromkeys(("outcome", "reason"), lambda value: value is None or is_text(value)),
     **dict.fromkeys(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright import Kind, ResourceModel, Shape
+from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, ResourceRequest
 
 
 class Sleepers:
@@ -19,14 +19,16 @@ class Sleepers:
         return {
             "work": ResourceModel(("gpu", "cpu"), self.work, self.seconds),
             "small": ResourceModel(
-                ("cpu",), lambda wildcards, kind: Shape(1, 500, 0, 5), lambda wildcards: 5.0
+                ("cpu",),
+                lambda wildcards, kind: ResourceRequest(1, 500, 0, 5),
+                lambda wildcards: 5.0,
             ),
         }
 
-    def work(self, wildcards: Any, kind: Kind) -> Shape:
+    def work(self, wildcards: Any, kind: DeviceKind) -> ResourceRequest:
         size = self.config[f"{kind}_job"]
         gpus = int(kind == "gpu")
-        return Shape(size["cpus"], size["mem_mb"], gpus, size.get("runtime_min", 5))
+        return ResourceRequest(size["cpus"], size["mem_mb"], gpus, size.get("runtime_min", 5))
 
     def seconds(self, wildcards: Any) -> float:
-        return float(self.config["nominal_s"])
+        return float(self.config["cpu_seconds"])

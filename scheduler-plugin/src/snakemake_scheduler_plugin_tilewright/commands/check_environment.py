@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, version_of
-from snakemake_scheduler_plugin_tilewright.placement.stale import sender_of
+from snakemake_scheduler_plugin_tilewright.placement.orphaned import sender_of
 from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked
 

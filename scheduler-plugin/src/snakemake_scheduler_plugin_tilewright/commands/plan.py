@@ -14,22 +14,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.errors import (
     PlacementError,
-    SiteError,
-    SurveyError,
+    SlurmQueryError,
 )
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Task, name_of
-from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
-from snakemake_scheduler_plugin_tilewright.placement.resources import Placement
+from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
+from snakemake_scheduler_plugin_tilewright.placement.jobs import JobState, name_of
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import stale_jobs
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import orphaned_jobs
 from snakemake_scheduler_plugin_tilewright.units import Units
 
 
@@ -55,7 +53,7 @@ def show_plan(options: Sequence[str], *, site: Path | None, slurm: bool, json: b
     """Print what remains of the workflow of a ``snakemake`` command; see :func:`plan_workflow`."""
     try:
         found = plan_workflow(options, site=site, slurm=slurm)
-    except (snakemake_command.DagError, PlacementError, SiteError, SurveyError) as error:
+    except PlacementError as error:
         raise SystemExit(f"plan: {error}") from None
     if json:
         typer.echo(dumps(asdict(found), indent=2))
@@ -97,21 +95,22 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
 
     Raises
     ------
-    DagError
-        The workflow cannot be read, or a target is unknown.
-    SiteError, SurveyError, PlacementError
-        The site file is wrong, Slurm does not answer, or a job can never start.
+    PlacementError
+        The workflow cannot be read, a target is unknown, the site file is wrong, Slurm does not
+        answer, or a job can never start.
     """
     argv = ["snakemake", *options]
-    with snakemake_command.as_dry_run(argv):  # the Snakefile may ask which command it is
+    executor = "slurm" if slurm else "local"
+    # the Snakefile asks which command it is
+    with snakemake_command.as_dry_run([*argv, "--executor", executor]):
         given = snakemake_command.parsed(options)
-        of_site = cluster.of_command(argv, site) if slurm else None
         given.executor = "slurm"  # under the local executor nothing is placed
         dag = snakemake_command.dag_of_command(given)
         placement = adapter.placement_of(dag) or Placement()
-        placement = replace(placement, cluster=of_site)
+        if slurm and (site is not None or placement.cluster is None):
+            placement = replace(placement, cluster=cluster.of_command(argv, site))
         units = Units(dag, placement)
-        tasks = [Task(job) for job in units.take(dag.needrun_jobs())]
+        tasks = [JobState(job) for job in units.take(dag.needrun_jobs())]
     open_ = set(map(name_of, units.names))
     ready = [task for task in tasks if open_.isdisjoint(task.job.needs)]
     found = Remaining({rule: RuleJobs() for rule in sorted({task.job.rule for task in tasks})})
@@ -134,26 +133,29 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
 def _place(
     found: Remaining,
     placement: Placement,
-    tasks: Sequence[Task],
-    ready: Sequence[Task],
+    tasks: Sequence[JobState],
+    ready: Sequence[JobState],
     most: float,
 ) -> None:
     """Play one round, as a run would, and note its starts and why other ready jobs wait."""
     assert placement.cluster is not None
-    survey, queue = placement.cluster.survey, placement.cluster.queue()
-    unknown = queue if isinstance(queue, Unknown) else survey.unknown()
-    if unknown is not None or isinstance(queue, Unknown):
-        raise PlacementError(f"what is free is not known: {unknown}")
-    capacity = survey.capacity(queue, [], str(Path.cwd()))
-    check_sizes(tasks, capacity, placement.estimates)
-    work = placement.estimates.workload(task.job for task in tasks)
-    one = Round(work, placement, capacity, [], {"gpu": (), "cpu": ()}, time.time())
-    names = {task.name for task in ready}
-    one.place(ready, [task for task in tasks if task.name not in names], GpuSlots(), most)
-    for start in one.placements:
-        pool = f"{start.place.account} {start.place.kind.upper()}".strip()
-        found.rules[start.task.job.rule].start[pool] += 1
+    estimates, folder = placement.estimates, str(Path.cwd())
+    try:
+        queue = placement.cluster.queue()
+        placement.cluster.state.check_known()
+    except SlurmQueryError as error:
+        raise PlacementError(f"what is free is not known: {error}") from None
+    state = placement.cluster.state.beside(queue, [], folder)
+    check_feasible(tasks, state, estimates)
+    work = estimates.workload(task.job for task in tasks)
+    one = Round(work, estimates, state, [], {"gpu": (), "cpu": ()}, time.time())
+    by_name = {task.name: task for task in ready}
+    one.place(ready, [task for task in tasks if task.name not in by_name], GpuSlots(), most)
+    for name, assignment in one.assignments.items():
+        target = assignment.target
+        pool = f"{target.account} {target.device.upper()}".strip()
+        found.rules[by_name[name].job.rule].start[pool] += 1
     found.waiting.update(one.why.values())
-    if active := stale_jobs(queue, str(Path.cwd())):
+    if active := orphaned_jobs(queue, folder):
         sent = f"{count(len(active), 'job')} of this folder in the queue"
         found.notes.append(f"counted twice, as in use and as remaining: {sent}")

@@ -14,7 +14,7 @@ from typing import Literal
 
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
 from snakemake_scheduler_plugin_tilewright.runtime.records import (
-    Check,
+    ValueCheck,
     by_name,
     fits,
     is_count,
@@ -30,7 +30,7 @@ _SILENT_S = 300.0
 #: Clocks are set while processes run.
 _CLOCK_S = 60.0
 
-_VALUES: dict[str, Check] = {
+_VALUES: dict[str, ValueCheck] = {
     **dict.fromkeys(("began_s", "at_s"), is_time),
     **dict.fromkeys(("jobs", "done", "waiting"), by_name(is_count)),
     **dict.fromkeys(("running", "queued"), is_count),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
+from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    Unreadable,
     parse_minutes,
     parse_time_s,
     parse_tres,
@@ -29,7 +29,7 @@ _ENDS = list(itertools.accumulate(width + 1 for width in JOB_FIELDS.values()))
 _CELLS = [slice(start, end - 1) for start, end in itertools.pairwise([0, *_ENDS])]
 
 #: States in which a job ended, or waits for somebody, unknown to Snakemake's executor.
-ODD = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
+UNHANDLED_STATES = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 #: Slurm tells times of jobs in whole seconds.
 _ROUNDED_S = 2
@@ -182,12 +182,12 @@ class SlurmJob:
 
 @lru_cache(maxsize=2)  # asked for each job that ended, 10 µs a line
 def parse_queue(text: str) -> tuple[SlurmJob, ...]:
-    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`, or raise `Unreadable`."""
+    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`, or raise `UnreadableError`."""
     found = []
     for line in _lines(text):
         cells = _cells(line)
         if len(cells) != len(JOB_FIELDS) or not re.fullmatch(r"\d{1,18}", cells[0], re.A):
-            raise Unreadable(line.decode(errors="replace"))
+            raise UnreadableError(line.decode(errors="replace"))
         row = dict(zip(JOB_FIELDS, cells, strict=True))
         found.append(
             SlurmJob(
@@ -235,7 +235,7 @@ def _cells(line: bytes) -> list[str]:
     return [cell.decode(errors="replace").strip() for cell in cells]
 
 
-def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
+def orphaned_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
     """Return the active jobs of Snakemake that write into a folder."""
     return [
         job

@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    Unreadable,
     parse_time_s,
     parse_tres,
     records_of,
@@ -119,7 +119,7 @@ def parse_reservations(text: str) -> list[Reservation]:
     for line, pairs in records_of(text, "ReservationName", "StartTime", "Nodes"):
         start_s = parse_time_s(pairs["StartTime"])
         if start_s is None:
-            raise Unreadable(line)
+            raise UnreadableError(line)
         maintains = {"MAINT", "ALL_NODES"} & set(pairs.get("Flags", "").split(","))
         cpus = math.inf if maintains else parse_tres(pairs.get("TRES", "")).get("cpu", 0)
         found.append(Reservation(tuple(node_names(pairs["Nodes"])), start_s, cpus))

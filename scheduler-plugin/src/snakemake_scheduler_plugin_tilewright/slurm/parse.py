@@ -1,6 +1,6 @@
 """Text of sacctmgr and scontrol to records (pure); a line that is none makes all unreadable.
 
-Shapes and traps of the texts were recorded on Slurm 22.05: memory comes as ``812G``, as
+Requests and traps of the texts were recorded on Slurm 22.05: memory comes as ``812G``, as
 ``312.50G``, as plain MB (assoc_mgr) and as ``1T``; a missing TRES, an empty field and ``N`` all
 mean no limit; an account with partition associations is listed several times.
 """
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
+from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     GPU_TYPE,
     JOBS,
@@ -52,18 +53,10 @@ _EACH = {
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
-class Unreadable(ValueError):
-    """An answer of Slurm with a line that is no record, or with none: as good as no answer."""
-
-    def __init__(self, line: str) -> None:
-        said = line.strip()[:80]
-        super().__init__(f"its answer holds no record in {said!r}" if said else "it said nothing")
-
-
 def require(pattern: str, text: str) -> None:
-    """Raise :class:`Unreadable` where a text has no such pattern."""
+    """Raise :class:`UnreadableError` where a text has no such pattern."""
     if re.search(pattern, text) is None:
-        raise Unreadable(text)
+        raise UnreadableError(text)
 
 
 def records_of(text: str, *keys: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -75,7 +68,7 @@ def records_of(text: str, *keys: str) -> Iterator[tuple[str, dict[str, str]]]:
         if pairs.keys() >= {*keys}:
             yield line, pairs
         elif not _NO_RECORD.fullmatch(line.strip()):
-            raise Unreadable(line)
+            raise UnreadableError(line)
 
 
 def parse_tres(text: str, gpu_type: str = "") -> Tres:
@@ -194,9 +187,9 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
         elif len(cells) == len(QOS_FIELDS) and cells[0]:
             qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True)), gpu_type))
         elif not _is_echo(line):
-            raise Unreadable(line)
+            raise UnreadableError(line)
     if not associations and not qos:
-        raise Unreadable("")
+        raise UnreadableError("")
     return associations, qos
 
 
@@ -237,7 +230,7 @@ def parse_assoc_mgr(
             user = pairs.get("UserName", "").partition("(")[0]
             found[of_association(account, user, pairs.get("Partition", ""))] = record
         elif not _NO_RECORD.fullmatch(line.strip()):
-            raise Unreadable(line)
+            raise UnreadableError(line)
     return found
 
 
@@ -322,7 +315,7 @@ def parse_licences(text: str) -> dict[str, int]:
     found = {}
     for line, pairs in records_of(text, "LicenseName", "Total"):
         if (total := _number(pairs["Total"])) is None:
-            raise Unreadable(line)
+            raise UnreadableError(line)
         found[pairs["LicenseName"]] = total
     return found
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from snakemake_scheduler_plugin_tilewright.report.page import environment, run_section
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
+from snakemake_scheduler_plugin_tilewright import count, environment, run_section
 from tilewright.config.rules import STAGES
 from tilewright.report.devices import device_section
 from tilewright.report.figures import Rendering, embed_png, render

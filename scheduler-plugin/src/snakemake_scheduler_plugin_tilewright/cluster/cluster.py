@@ -11,13 +11,14 @@ from pathlib import Path
 
 import platformdirs
 
+from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import SiteError
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
-from snakemake_scheduler_plugin_tilewright.placement.site import Site, read_site
-from snakemake_scheduler_plugin_tilewright.placement.survey import Survey, survey
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import beside_profile, command
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
 #: Calls in one look at the cluster: queue, live use and nodes, and two in which the executor looks
 #: at its jobs and asks for Slurm's config; limits and partitions every tenth time.
@@ -31,40 +32,39 @@ class Cluster:
 
     Attributes
     ----------
-    survey : Survey
+    state : ClusterState
         The last look.
     """
 
     site: Site
     client: SlurmClient
     uid: int
-    survey: Survey
+    state: ClusterState
     _looked: dict[tuple[str, ...], float] | None = field(default=None, init=False, repr=False)
 
-    def look(self) -> Survey:
+    def look(self) -> ClusterState:
         """Look again; what is younger than its time to live is not asked, nor read, again."""
         if self._looked is None or self._looked != self.client.answered_s():
-            self.survey = survey(self.client, self.uid, self.site)
+            self.state = query_cluster(self.client, self.uid, self.site)
             self._looked = self.client.answered_s()
-        return self.survey
+        return self.state
 
-    def queue(self) -> list[SlurmJob] | Unknown:
+    def queue(self) -> list[SlurmJob]:
         """Return this person's jobs, those that ended in the last minutes too."""
-        said = self.client.queue()
-        return said if isinstance(said, Unknown) else list(parse_queue(said))
+        return list(parse_queue(self.client.queue()))
 
     @property
     def durations_file(self) -> Path:
         """Where learned durations are kept, one file for each set of partitions."""
-        names = ",".join(sorted({p.name for p in self.survey.partitions.values() if p}))
+        names = ",".join(sorted({p.name for p in self.state.partitions.values() if p}))
         return self.client.cache_dir / f"durations-{zlib.crc32(names.encode()):08x}.json"
 
-    def max_times_min(self) -> dict[Kind, int | None]:
+    def max_times_min(self) -> dict[DeviceKind, int | None]:
         """Return the longest job of each device kind's partition, where it has a limit."""
-        return {kind: p.max_time_min if p else None for kind, p in self.survey.partitions.items()}
+        return {kind: p.max_time_min if p else None for kind, p in self.state.partitions.items()}
 
 
-def use(path: Path | None = None) -> Cluster:
+def open_cluster(path: Path | None = None) -> Cluster:
     """Return the cluster as it is now, by a site file.
 
     Parameters
@@ -85,7 +85,7 @@ def use(path: Path | None = None) -> Cluster:
     client = own_client(read.calls_per_min)
     # what other runs were told of limits minutes ago may be why this one was just changed
     client.forget(limits=True, but_last_s=_MIN_TTL_S)
-    found = survey(client, os.getuid(), read)
+    found = query_cluster(client, os.getuid(), read)
     _check_names(found, str(path))
     return Cluster(read, client, os.getuid(), found)
 
@@ -94,9 +94,9 @@ def of_command(argv: Sequence[str], site: Path | None = None) -> Cluster:
     """Return the cluster of a ``snakemake`` command.
 
     It is that of ``site``, else of the ``site.yaml`` beside the profile. Errors are those of
-    :func:`use`.
+    :func:`open_cluster`.
     """
-    return use(site or beside_profile("site.yaml", argv))
+    return open_cluster(site or beside_profile("site.yaml", argv))
 
 
 def slots() -> dict[str, int]:
@@ -105,7 +105,7 @@ def slots() -> dict[str, int]:
     They count jobs for schedulers that do not look at Slurm themselves. Where not even one job of
     the site's sizes fits, a name that no job asks for: Snakemake wants one.
     """
-    found = of_command(command()).survey
+    found = of_command(command()).state
     return {pool.name: pool.slots for pool in found.pools} or {"no_slots": 1}
 
 
@@ -116,11 +116,11 @@ def own_client(calls_per_min: float = 60.0) -> SlurmClient:
     return SlurmClient(user, cache, ttl_s=ttl_s, shared_dir=cache / "answers")
 
 
-def _check_names(found: Survey, path: str) -> None:
+def _check_names(found: ClusterState, path: str) -> None:
     """Refuse a site that names what the cluster does not have."""
     absent = [note for note in found.notes if note.about == "site"]
     if absent:
         raise SiteError(f"{path}: {absent[0]}")
     if not found.accounts:
-        reasons = "; ".join(f"{left.account}: {left.reason}" for left in found.left_out)
+        reasons = "; ".join(f"{one.account}: {one.reason}" for one in found.left_out)
         raise SiteError(f"no account is left to place jobs on ({reasons or 'there are none'})")

@@ -23,40 +23,42 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.cluster import cluster as clusters
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.cluster.limits import clipped, too_big
+from snakemake_scheduler_plugin_tilewright.cluster.request import (
+    DeviceKind,
+    ResourceRequest,
+    Target,
+)
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement import cluster as clusters
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.estimates import (
+    Durations,
+    Estimates,
+    local_durations,
+    stated_model,
+)
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    Assignment,
     Job,
-    Kind,
-    Place,
     ResourceModel,
-    Shape,
     key_of,
 )
-from snakemake_scheduler_plugin_tilewright.placement.ledger import (
+from snakemake_scheduler_plugin_tilewright.placement.orphaned import before_run
+from snakemake_scheduler_plugin_tilewright.runtime.allocation import allocated_cpus, allocated_gpus
+from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
     LEDGER,
     last_run,
     read_ledger,
     resume_line,
     summary_lines,
 )
-from snakemake_scheduler_plugin_tilewright.placement.limits import clipped, pool_name, too_big
-from snakemake_scheduler_plugin_tilewright.placement.sizing import (
-    Durations,
-    Estimates,
-    local_durations,
-    stated_model,
-)
-from snakemake_scheduler_plugin_tilewright.placement.stale import before_run
-from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
-from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_cpus, granted_gpus
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
     command,
     executor_of,
     other_scheduler,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 
 #: The constant resource that names the model of a rule.
 MODEL = "placement"
@@ -67,7 +69,7 @@ def detect(
     models: Mapping[str, ResourceModel] | None = None,
     *,
     ledger: Path = LEDGER,
-    device: Kind | None = None,
+    device: DeviceKind | None = None,
     logs: Path | None = None,
 ) -> Placement:
     """Return where jobs of a run go: to Slurm, to this machine, or this is one of Slurm's jobs.
@@ -98,13 +100,13 @@ def detect(
         before_run(found, argv)
     inside = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
     if device is None:
-        device = "gpu" if inside and granted_gpus() else "cpu"
+        device = "gpu" if inside and allocated_gpus() else "cpu"
     return Placement(
         dict(models or {}),
         device,
         found,
         inside,
-        granted_cpus() if inside else None,
+        allocated_cpus() if inside else None,
         ledger,
         other_scheduler(argv),
         logs=logs,
@@ -139,7 +141,7 @@ class Placement:
     """
 
     models: dict[str, ResourceModel] = field(default_factory=dict)
-    device: Kind = "cpu"
+    device: DeviceKind = "cpu"
     cluster: Cluster | None = None
     inside_job: bool = False
     allocated_cpus: int | None = None
@@ -147,10 +149,11 @@ class Placement:
     counts_slots: bool = False
     gpus: Callable[[int], int] | None = None
     logs: Path | None = None
+    _stated: set[str] = field(default_factory=set)
     _resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     _threads: dict[str, Callable[..., int]] = field(default_factory=dict)
     _at_end: list[Callable[[], None]] = field(default_factory=list)
-    _static: dict[str, Place] = field(default_factory=dict)
+    _static: dict[str, Assignment] = field(default_factory=dict)
     _began_s: float = field(default_factory=time.time)
     _ended: bool = False
 
@@ -162,6 +165,11 @@ class Placement:
         site = self.cluster.site
         learned = Durations(self.cluster.durations_file, site.slowdown, site.slowdowns)
         return Estimates(learned, self.cluster.max_times_min())
+
+    @property
+    def described(self) -> bool:
+        """Whether the workflow has models of its rules, beyond what ``either`` states."""
+        return bool(self.models.keys() - self._stated)
 
     def resources(self, name: str, **own: Callable[..., Any]) -> dict[str, Any]:
         """Return the resources of a rule, as Snakemake's functions where jobs differ.
@@ -180,7 +188,7 @@ class Placement:
             names += ("gpu", "cpu", "gpu_mem_mb") if able and self.device == "gpu" else ()
             return self._functions(name, names, own)
         places = ["slurm_account", "slurm_partition", *(["gpu"] if able else [])]
-        if any(account.qos for account in self.cluster.survey.accounts):
+        if any(account.qos for account in self.cluster.state.accounts):
             places.append("qos")
         return self._functions(name, names, own, places)
 
@@ -207,6 +215,7 @@ class Placement:
             A key is absent or unknown.
         """
         self.models[name] = stated_model(gpu, cpu)
+        self._stated.add(name)
         names = ["cpus_per_task", "mem_mb", "runtime", "device"]
         if self.cluster is None:
             return self._functions(name, [*names, "gpu"])
@@ -233,10 +242,10 @@ class Placement:
             raise PlacementError(f"no model says what rule {name} needs; add it to the models")
         return self.models[name]
 
-    def request(self, name: str, wildcards: Any, attempt: int = 1) -> Shape:
+    def request(self, name: str, wildcards: Any, attempt: int = 1) -> ResourceRequest:
         """Return what a job asks for where it is not placed: here, or by the static assignment."""
         if self.cluster is not None:
-            return self.static(name, wildcards).shape
+            return self.static(name, wildcards).request
         model = self.model(name)
         kind = model.devices[0] if self.device == "gpu" else "cpu"
         return model.request(wildcards, kind).grown(attempt - 1, attempt - 1)
@@ -246,9 +255,11 @@ class Placement:
         threads = {"_cores": self._threads[name]} if name in self._threads else {}
         return {**self._resources.get(name, {}), **threads}
 
-    def values(self, name: str, request: Shape, place: Place | None = None) -> dict[str, Any]:
+    def values(
+        self, name: str, request: ResourceRequest, target: Target | None = None
+    ) -> dict[str, Any]:
         """Return the values of what a rule was given, for a job that asks for this there."""
-        return {one: self._value(one, request, place) for one in self.given(name) if one != MODEL}
+        return {one: self._value(one, request, target) for one in self.given(name) if one != MODEL}
 
     def _functions(
         self,
@@ -259,20 +270,20 @@ class Placement:
     ) -> dict[str, Any]:
         def function(one: str) -> Callable[..., Any]:
             def resource(wildcards: Any, attempt: int) -> Any:
-                place = self.static(name, wildcards) if self.cluster else None
-                return self._value(one, self.request(name, wildcards, attempt), place)
+                target = self.static(name, wildcards).target if self.cluster else None
+                return self._value(one, self.request(name, wildcards, attempt), target)
 
             return resource
 
         if name not in self._resources:
             found: dict[str, Any] = dict.fromkeys(places) | {MODEL: name}
             if self.counts_slots:
-                pools = {pool.name for pool in self.cluster.survey.pools} if self.cluster else ()
+                pools = {pool.name for pool in self.cluster.state.pools} if self.cluster else ()
                 found = {one: function(one) for one in (*places, *sorted(pools))}
             self._resources[name] = found | {one: function(one) for one in names} | dict(own)
         return self._resources[name]
 
-    def _value(self, name: str, request: Shape, place: Place | None) -> Any:
+    def _value(self, name: str, request: ResourceRequest, target: Target | None) -> Any:
         match name:
             case "_cores":
                 return request.cpus
@@ -291,55 +302,43 @@ class Placement:
             case "device":
                 return "gpu" if request.gpus else "cpu"
             case "slurm_account":
-                return (place.account or None) if place else None
+                return (target.account or None) if target else None
             case "slurm_partition":
-                return place.partition if place else None
+                return target.partition if target else None
             case "qos":
-                return place.qos if place else None
+                return (target.qos or None) if target else None
             case _:  # a pool
-                return 1 if place and place.pool == name else None
+                return 1 if target and target.pool == name else None
 
-    def static(self, name: str, wildcards: Any) -> Place:
-        """Return a pool for a job by its name, in proportion to slots and speed."""
+    def static(self, name: str, wildcards: Any) -> Assignment:
+        """Return an assignment of a job by its name alone, in proportion to slots and speed."""
         assert self.cluster is not None
         key = key_of(name, wildcards)
         if key in self._static:
             return self._static[key]
-        survey, model = self.cluster.survey, self.model(name)
+        state, model = self.cluster.state, self.model(name)
         kinds, cpu_seconds = model.devices, model.cpu_seconds(wildcards)
-        job = Job(key, name, kinds, nominal_s=cpu_seconds, wildcards=wildcards, model=model)
-        accounts = {account.name: account for account in survey.accounts}
+        job = Job(key, name, kinds, cpu_seconds=cpu_seconds, wildcards=wildcards, model=model)
+        accounts = {account.name: account for account in state.accounts}
         pools = [
             pool
-            for pool in survey.pools
+            for pool in state.pools
             if pool.kind in kinds
             and not too_big(
                 accounts[pool.account],
-                self.estimates.shape(job, pool.kind),
-                survey.partitions[pool.kind],
+                self.estimates.request(job, pool.kind),
+                state.partitions[pool.kind],
             )
         ]
-        account, kind = next(iter(accounts.values())), kinds[-1]
+        account, kind = state.accounts[0], kinds[-1]
         if pools:
             speeds = {kind: 1 / self.estimates.factor(job, kind) for kind in kinds}
             ends = list(accumulate(pool.slots * speeds[pool.kind] for pool in pools))
             pool = pools[bisect(ends, zlib.crc32(key.encode()) / 2**32 * ends[-1])]
             account, kind = accounts[pool.account], pool.kind
-        self._static[key] = self.place(account, kind, self.estimates.shape(job, kind))
+        request = clipped(self.estimates.request(job, kind), account, state.partitions[kind])
+        self._static[key] = Assignment(state.target(account, kind), request)
         return self._static[key]
-
-    def place(self, account: Account, kind: Kind, shape: Shape) -> Place:
-        """Return a place on an account for a job that asks for so much."""
-        assert self.cluster is not None
-        partition = self.cluster.survey.partitions[kind]
-        return Place(
-            account.name,
-            account.qos or None,
-            partition.name if partition else None,
-            kind,
-            clipped(shape, account, partition),
-            pool_name(account.name, kind),
-        )
 
     def at_end(self, function: Callable[[], None]) -> None:
         """Have a function called when the run ends, so that the last jobs get into the ledger."""

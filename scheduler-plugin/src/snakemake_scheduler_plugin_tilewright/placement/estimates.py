@@ -13,17 +13,11 @@ from pathlib import Path
 
 import platformdirs
 
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind, ResourceRequest
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
-from snakemake_scheduler_plugin_tilewright.placement.failures import memory_limit_mb, partitions_of
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    KINDS,
-    Job,
-    Kind,
-    ResourceModel,
-    Shape,
-    Task,
-)
+from snakemake_scheduler_plugin_tilewright.placement.failures import memory_limit_mb
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, JobState, ResourceModel
 from snakemake_scheduler_plugin_tilewright.placement.workload import Workload
 from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
 
@@ -74,7 +68,7 @@ class Durations:
     def __post_init__(self) -> None:
         self._seen = _read(self.path)
 
-    def factor(self, rule: str, kind: Kind, *, only: bool = False) -> float:
+    def factor(self, rule: str, kind: DeviceKind, *, only: bool = False) -> float:
         """Return seconds on a device per nominal second: the median of the last jobs, if any.
 
         A device that never ran the rule is estimated from the one that did, unless it is the
@@ -92,12 +86,12 @@ class Durations:
         """Return the share by which a job may take longer on a CPU than estimated."""
         return margin_of(self._seen.get(f"{rule} cpu", ()))
 
-    def learn(self, rule: str, kind: Kind, nominal_s: float, took_s: float) -> None:
+    def learn(self, rule: str, kind: DeviceKind, cpu_seconds: float, took_s: float) -> None:
         """Remember a finished job."""
-        if nominal_s > 0 and took_s > 0:
+        if cpu_seconds > 0 and took_s > 0:
             for kept in (self._seen, self._new):
                 values = kept.setdefault(f"{rule} {kind}", [])
-                values.append(round(took_s / nominal_s, 6))
+                values.append(round(took_s / cpu_seconds, 6))
                 del values[:-_KEPT]
 
     def save(self) -> None:
@@ -111,7 +105,7 @@ class Durations:
             write_text_atomic(self.path, json.dumps(kept, indent=1, sort_keys=True))
             self._new.clear()
 
-    def _median(self, rule: str, kind: Kind) -> float | None:
+    def _median(self, rule: str, kind: DeviceKind) -> float | None:
         values = self._seen.get(f"{rule} {kind}")
         return statistics.median(values) if values else None
 
@@ -146,12 +140,15 @@ def stated_model(gpu: Mapping[str, int], cpu: Mapping[str, int]) -> ResourceMode
     PlacementError
         A key is absent or unknown, or a value is no positive integer.
     """
-    shapes: dict[Kind, Shape] = {"gpu": _stated(gpu, gpus=1), "cpu": _stated(cpu, gpus=0)}
+    shapes: dict[DeviceKind, ResourceRequest] = {
+        "gpu": _stated(gpu, gpus=1),
+        "cpu": _stated(cpu, gpus=0),
+    }
     half_limit_s = 30.0 * shapes["cpu"].runtime_min
     return ResourceModel(KINDS, lambda _, kind: shapes[kind], lambda _: half_limit_s)
 
 
-def _stated(stated: Mapping[str, int], gpus: int) -> Shape:
+def _stated(stated: Mapping[str, int], gpus: int) -> ResourceRequest:
     known = {"cpus", "mem_mb", "runtime", "gpus"}
     if wrong := sorted(stated.keys() - known):
         raise PlacementError(f"either() takes {', '.join(sorted(known))}, and not {wrong[0]}")
@@ -159,7 +156,9 @@ def _stated(stated: Mapping[str, int], gpus: int) -> Shape:
         value = stated.get(key)
         if not isinstance(value, int) or value < 1:
             raise PlacementError(f"either() needs {key} for each kind, an integer above 0")
-    return Shape(stated["cpus"], stated["mem_mb"], stated.get("gpus", gpus), stated["runtime"])
+    return ResourceRequest(
+        stated["cpus"], stated["mem_mb"], stated.get("gpus", gpus), stated["runtime"]
+    )
 
 
 @dataclass
@@ -175,33 +174,33 @@ class Estimates:
     """
 
     durations: Durations
-    max_time_min: Mapping[Kind, int | None] = field(default_factory=dict)
-    _requests: dict[tuple[str, Kind], Shape] = field(default_factory=dict)
+    max_time_min: Mapping[DeviceKind, int | None] = field(default_factory=dict)
+    _requests: dict[tuple[str, DeviceKind], ResourceRequest] = field(default_factory=dict)
 
     def forget(self, name: str) -> None:
         """Ask for what a job needs again: its input was not there before."""
         for kind in KINDS:
             self._requests.pop((name, kind), None)
 
-    def factor(self, job: Job, kind: Kind) -> float:
+    def factor(self, job: Job, kind: DeviceKind) -> float:
         """Return seconds on a device kind per nominal second of a job."""
         only = job.model is not None and kind not in job.model.devices
         return self.durations.factor(job.rule, kind, only=only)
 
-    def seconds(self, job: Job, kind: Kind) -> float:
+    def seconds(self, job: Job, kind: DeviceKind) -> float:
         """Return about how long a job runs on a device kind."""
-        return self.factor(job, kind) * job.nominal_s
+        return self.factor(job, kind) * job.cpu_seconds
 
-    def shape(self, job: Job, kind: Kind) -> Shape:
+    def request(self, job: Job, kind: DeviceKind) -> ResourceRequest:
         """Return what a job needs on a device kind, no longer than its partition allows."""
-        shape = self._requests.get((job.name, kind))
-        if shape is None:
+        request = self._requests.get((job.name, kind))
+        if request is None:
             assert job.model is not None
-            shape = self._requests[job.name, kind] = job.model.request(job.wildcards, kind)
-        minutes = max(shape.runtime_min, self.seconds(job, kind) / 30)
-        most = None if shape.partition else self.max_time_min.get(kind)
+            request = self._requests[job.name, kind] = job.model.request(job.wildcards, kind)
+        minutes = max(request.runtime_min, self.seconds(job, kind) / 30)
+        most = None if request.partition else self.max_time_min.get(kind)
         runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
-        return replace(shape, runtime_min=max(1, runtime_min, shape.stated_min))
+        return replace(request, runtime_min=max(1, runtime_min, request.required_min))
 
     def workload(self, jobs: Iterable[Job]) -> Workload:
         """Return the policy's view of all jobs, with what is known now."""
@@ -213,83 +212,82 @@ class Estimates:
             {rule: self.durations.margin(rule) for rule in rules},
         )
 
-    def shape_of(self, task: Task, kind: Kind, capacity: Capacity) -> Shape:
-        """Return what a task asks for on a device kind, after its failures and the user's choices.
+    def request_of(self, task: JobState, kind: DeviceKind, state: ClusterState) -> ResourceRequest:
+        """Return what a job asks for on a device kind, after its failures and the user's choices.
 
         Memory and time double with each failure for want of them; grown memory is cut to the
         most that any account allows. What no account can hold from the start is not cut: it is
         refused.
         """
         job = task.job
-        base = job.fixed.applied(self.shape(job, kind))
-        grown = base.grown(task.past.memory, task.past.time)
+        base = job.overrides.applied(self.request(job, kind))
+        grown = base.grown(task.history.memory, task.history.time)
         grown = replace(
             grown,
             mem_mb=max(grown.mem_mb, task.least_mem_mb),
             runtime_min=max(grown.runtime_min, task.least_min),
         )
-        partition = capacity.where(kind, base)
+        partition = state.partition(kind, base.partition)
         if partition is not None and partition.max_time_min is not None:
-            most = max(partition.max_time_min, base.stated_min)
+            most = max(partition.max_time_min, base.required_min)
             grown = replace(grown, runtime_min=min(grown.runtime_min, most))
-        if not task.past.memory:
+        if not task.history.memory:
             return grown
-        where = partitions_of(job, capacity.partitions, capacity.named)
-        most_mb = memory_limit_mb(job, capacity.accounts, where)
+        most_mb = memory_limit_mb(job, state)
         if most_mb is not None:
             return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
         return grown
 
 
-class Shapes:
-    """The shapes of tasks under one capacity; tasks of equal size share one mapping.
+class Requests:
+    """What jobs ask for under one state of a cluster; those of equal size share one mapping.
 
-    10,000 tasks are then as many lookups, not as many computations: 3 s were 0.2 s.
+    10,000 jobs are then as many lookups, not as many computations: 3 s were 0.2 s.
     """
 
-    def __init__(self, estimates: Estimates, capacity: Capacity) -> None:
-        self.estimates, self.capacity = estimates, capacity
-        self._of_task: dict[str, Mapping[Kind, Shape]] = {}
-        self._of_size: dict[Hashable, Mapping[Kind, Shape]] = {}
+    def __init__(self, estimates: Estimates, state: ClusterState) -> None:
+        self.estimates, self.state = estimates, state
+        self._of_task: dict[str, Mapping[DeviceKind, ResourceRequest]] = {}
+        self._of_size: dict[Hashable, Mapping[DeviceKind, ResourceRequest]] = {}
 
-    def of(self, task: Task) -> Mapping[Kind, Shape]:
-        """Return the shape of a task on each device kind that may run it."""
+    def of(self, task: JobState) -> Mapping[DeviceKind, ResourceRequest]:
+        """Return what a job asks for on each device kind that may run it."""
         found = self._of_task.get(task.name)
         if found is None:
-            job, past = task.job, task.past
-            stated = [self.estimates.shape(job, kind) for kind in job.kinds]
+            job, history = task.job, task.history
+            needs = [self.estimates.request(job, kind) for kind in job.kinds]
             least = task.least_mem_mb, task.least_min
-            size = (job.kinds, *stated, job.fixed, past.memory, past.time, least)
+            size = (job.kinds, *needs, job.overrides, history.memory, history.time, least)
             found = self._of_size.get(size)
             if found is None:
                 found = {
-                    kind: self.estimates.shape_of(task, kind, self.capacity) for kind in job.kinds
+                    kind: self.estimates.request_of(task, kind, self.state) for kind in job.kinds
                 }
                 self._of_size[size] = found
             self._of_task[task.name] = found
         return found
 
-    def largest(self, tasks: Iterable[Task]) -> dict[Kind, Shape]:
-        """Return for each device kind that a task may use a shape that holds all of them."""
-        distinct = list({id(shapes): shapes for shapes in map(self.of, tasks)}.values())
-        found: dict[Kind, Shape] = {}
+    def largest(self, tasks: Iterable[JobState]) -> dict[DeviceKind, ResourceRequest]:
+        """Return for each device kind that a job may use a request as large as all of theirs."""
+        distinct = list({id(requests): requests for requests in map(self.of, tasks)}.values())
+        found: dict[DeviceKind, ResourceRequest] = {}
         for kind in KINDS:
-            shapes = [shapes[kind] for shapes in distinct if kind in shapes]
-            if shapes:
-                names = {shape.partition for shape in shapes}
-                found[kind] = Shape(
-                    max(shape.cpus for shape in shapes),
-                    max(shape.mem_mb for shape in shapes),
-                    max(shape.gpus for shape in shapes),
-                    max(shape.runtime_min for shape in shapes),
+            requests = [requests[kind] for requests in distinct if kind in requests]
+            if requests:
+                names = {one.partition for one in requests}
+                found[kind] = ResourceRequest(
+                    max(one.cpus for one in requests),
+                    max(one.mem_mb for one in requests),
+                    max(one.gpus for one in requests),
+                    max(one.runtime_min for one in requests),
                     partition=names.pop() if len(names) == 1 else "",
                 )
         return found
 
-    def without_largest(self, tasks: Iterable[Task]) -> list[Task]:
-        """Return the tasks that ask for less than the largest, in memory or in CPUs.
+    def without_largest(self, tasks: Iterable[JobState]) -> list[JobState]:
+        """Return the jobs that ask for less than the largest, in memory or in CPUs.
 
-        Where no task is the largest in both, those with most memory go.
+        Where no job is the largest in both, those with most memory go.
         """
         tops = self.largest(tasks := list(tasks)).values()
         cpus, mem_mb = max(top.cpus for top in tops), max(top.mem_mb for top in tops)
