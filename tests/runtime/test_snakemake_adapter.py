@@ -33,9 +33,9 @@ from snakemake_scheduler_plugin_tilewright.errors import SnakemakeError
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
     LOOKING,
-    beside_profile,
     executor_of,
-    only_looks,
+    profile_file,
+    runs_nothing,
     targets,
 )
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler
@@ -431,7 +431,7 @@ registration --report-after-run
     [(one, text == LOOK) for text in (LOOK, RUN) for one in re.split(r";\s+", text.strip())],
 )
 def test_what_only_looks_and_what_runs_jobs_or_unlocks(command: str, looks: bool) -> None:
-    assert only_looks(command.split()) == looks
+    assert runs_nothing(command.split()) == looks
 
 
 def test_targets_are_those_of_snakemakes_own_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -454,7 +454,7 @@ def test_a_copied_profile_has_the_site_file_beside_it(
     (tmp_path / "bare/config.yaml").touch()
 
     def found(command: str) -> Path:
-        return beside_profile("site.yaml", ["snakemake", *command.split()]) or Path("none")
+        return profile_file("site.yaml", ["snakemake", *command.split()]) or Path("none")
 
     assert found("all --workflow-profile theirs") == Path("theirs/site.yaml")
     assert found("--workflow-profile=ours/config.yaml -n").resolve() == tmp_path / "ours/site.yaml"

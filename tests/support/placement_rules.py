@@ -138,7 +138,7 @@ def room(
 ) -> ClusterState:
     """Return what fits now, where jobs may use all of an account."""
     of = {"utilisation": 1.0, "partitions": PLACES, **of}
-    return ClusterState(accounts, **of).beside(waiting, sent, workdir)
+    return ClusterState(accounts, **of).with_pending(waiting, sent, workdir)
 
 
 def slots_of(

@@ -134,7 +134,7 @@ def named_qos(folder: Path) -> Cluster:
     """Return a cluster where the jobs of one account must name their QOS."""
     cluster, recorded = cluster_with("", folder)
     recorded.answers["sacctmgr"] = LIMITS.replace("maigan,maigan-b|maigan|", "maigan,maigan-b||")
-    cluster.client._kept.clear()
+    cluster.client._cache.clear()
     return replace(cluster, state=query_cluster(cluster.client, 1001, Site()))
 
 

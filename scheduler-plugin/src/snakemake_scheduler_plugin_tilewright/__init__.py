@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         Check,
         ok,
         problem,
-        said_by,
+        problem_from,
         version_of,
         warning,
     )
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         SetUpError,
         command,
         is_locked,
-        only_looks,
+        runs_nothing,
         targets,
     )
     from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable, yaml_problem
@@ -67,8 +67,8 @@ __all__ = [
     "ResourceRequest", "Scheduler", "SchedulerSettings", "SetUpError", "ValueCheck",
     "allocated_gpus", "append_json", "cause_line", "check_all", "command", "count",
     "detect", "environment", "is_locked", "is_moment", "is_number", "is_text", "ok",
-    "on_slurm", "only_looks", "open_cluster", "pale", "printable", "problem",
-    "read_json_lines", "run_section", "said_by", "show_checks", "show_status", "slots",
+    "on_slurm", "open_cluster", "pale", "printable", "problem", "problem_from",
+    "read_json_lines", "run_section", "runs_nothing", "show_checks", "show_status", "slots",
     "slurm_wanted", "span_text", "targets", "version_of", "warning", "yaml_problem",
 ]  # fmt: skip
 
@@ -77,7 +77,7 @@ _NAMES = {
     "cluster.cluster": "Cluster open_cluster slots",
     "cluster.request": "DeviceKind ResourceRequest",
     "commands.check_environment": "check_all",
-    "commands.checks": "Check ok problem said_by version_of warning",
+    "commands.checks": "Check ok problem problem_from version_of warning",
     "commands.doctor": "on_slurm show_checks",
     "commands.slurm_here": "slurm_wanted",
     "commands.status": "show_status",
@@ -91,7 +91,7 @@ _NAMES = {
     "runtime.files": "JsonLines append_json read_json_lines",
     "runtime.records": "ValueCheck is_moment is_number is_text",
     "runtime.run_state": "span_text",
-    "runtime.snakemake_command": "SetUpError command is_locked only_looks targets",
+    "runtime.snakemake_command": "SetUpError command is_locked runs_nothing targets",
     "runtime.words": "count printable yaml_problem",
     "scheduler": "Scheduler SchedulerSettings",
 }

@@ -89,7 +89,7 @@ def run_report(
         ".snakemake/tilewright/ledger.jsonl"
     ),
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="HTML file; its table lies beside it as CSV.")
+        Path, typer.Option("--output", "-o", help="HTML file; its table is next to it as CSV.")
     ] = Path("run.html"),
 ) -> None:
     """Show where the jobs of any workflow ran, from the ledger of their placement."""

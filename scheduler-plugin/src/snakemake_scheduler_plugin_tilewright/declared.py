@@ -105,9 +105,9 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
     >>> gpus_of({"slurm_extra": "--nice=5 --gres=gpu:2"}), gpus_of({"slurm_extra": "--gpus a100:3"})
     (2, 3)
     """
-    stated = _integer(resources.get("gpu")) or _integer(resources.get("gpus"))
-    if stated or resources.get("gpu_model"):
-        return stated or 1
+    number = _integer(resources.get("gpu")) or _integer(resources.get("gpus"))
+    if number or resources.get("gpu_model"):
+        return number or 1
     extra = str(resources.get("slurm_extra") or "")
     named = [str(resources.get("gres") or "")]
     named += re.findall(r"--gres[= ]'?\"?(\S+)", extra)

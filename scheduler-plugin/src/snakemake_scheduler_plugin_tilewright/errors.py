@@ -32,7 +32,7 @@ class SlurmQueryError(PlacementError):
     command : str
         What was run.
     reason : str
-        What it said, or that it took too long.
+        Its answer, or that it took too long.
     refused : bool
         It answered, with an error.
     """

@@ -53,7 +53,7 @@ class Progress:
         threading.Thread(target=self._talk, name="tilewright-progress", daemon=True).start()
 
     def _places(self) -> list[Path]:
-        """Return the files that say how far the run is: beside its ledger, and where it began."""
+        """Return the files that say how far the run is: next to its ledger, and where it began."""
         if self.placement.ledger is None:
             return []
         places = [self.placement.ledger.absolute().with_name(STATE)]
@@ -77,7 +77,7 @@ class Progress:
 
     def state(self, *, ended: bool = False) -> RunState:
         """Return how far the run is."""
-        # after a checkpoint Snakemake makes some jobs anew, and leaves the old ones out
+        # after a checkpoint Snakemake makes some jobs again, and leaves the old ones out
         known = [job for job in list(self._work_s) if len(job.output)]
         jobs = [job for job in known if self.dag.needrun(job) or self.dag.finished(job)]
         done = [job for job in jobs if self.dag.finished(job)]
@@ -129,4 +129,4 @@ class Progress:
                     self._write(state)
                     self.logger.info(state.line())
             except Exception:
-                self.logger.exception("how far the run is could not be said; it is tried again")
+                self.logger.exception("how far the run is could not be written; it is tried again")

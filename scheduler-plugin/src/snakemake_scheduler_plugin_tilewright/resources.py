@@ -35,8 +35,8 @@ from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.estimates import (
     Durations,
     Estimates,
+    either_model,
     local_durations,
-    stated_model,
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Assignment,
@@ -86,7 +86,7 @@ def detect(
         Where jobs run that are not placed: this machine's device, or the one that Slurm allocated;
         by default a GPU where Slurm allocated one.
     logs : Path, optional
-        Folder of the jobs' logs, in which the end of a failed run looks for the causes.
+        Folder of the jobs' logs, in which the end of a failed run finds the causes.
 
     Raises
     ------
@@ -149,7 +149,7 @@ class Placement:
     counts_slots: bool = False
     gpus: Callable[[int], int] | None = None
     logs: Path | None = None
-    _stated: set[str] = field(default_factory=set)
+    _either: set[str] = field(default_factory=set)
     _resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     _threads: dict[str, Callable[..., int]] = field(default_factory=dict)
     _at_end: list[Callable[[], None]] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Placement:
     @property
     def described(self) -> bool:
         """Whether the workflow has models of its rules, beyond what ``either`` states."""
-        return bool(self.models.keys() - self._stated)
+        return bool(self.models.keys() - self._either)
 
     def resources(self, name: str, **own: Callable[..., Any]) -> dict[str, Any]:
         """Return the resources of a rule, as Snakemake's functions where jobs differ.
@@ -207,15 +207,15 @@ class Placement:
             The rule.
         gpu, cpu : mapping
             What a job needs on each kind: ``cpus``, ``mem_mb``, ``runtime`` in minutes, and for
-            ``gpu`` the number of ``gpus``, 1 unless stated.
+            ``gpu`` the number of ``gpus``, 1 by default.
 
         Raises
         ------
         PlacementError
             A key is absent or unknown.
         """
-        self.models[name] = stated_model(gpu, cpu)
-        self._stated.add(name)
+        self.models[name] = either_model(gpu, cpu)
+        self._either.add(name)
         names = ["cpus_per_task", "mem_mb", "runtime", "device"]
         if self.cluster is None:
             return self._functions(name, [*names, "gpu"])
@@ -350,7 +350,7 @@ class Placement:
         Parameters
         ----------
         failed : bool
-            Whether it ended early: a job failed, or somebody stopped it.
+            Whether it ended early: a job failed, or it was stopped.
         """
         if self._ended:
             return
@@ -366,6 +366,6 @@ class Placement:
         elif failed:
             causes = failed_since(self.logs, self._began_s) if self.logs else ()
             lines = [f"failed: {words}; log: {path}" for path, words in causes]
-            lines += [f"what is finished is kept; {resume_line(command())}"]
+            lines += [f"what is finished stays; {resume_line(command())}"]
         for line in lines:
             sys.stderr.write(f"{line}\n")

@@ -91,7 +91,7 @@ class Run:
         ready = {name: job for job in selectable if (name := self._names.get(job))}
         others = [job for job in selectable if self._names.get(job) == ""]
         for name, job in ready.items():
-            if job is not self.jobs[name]:  # a group that Snakemake made anew
+            if job is not self.jobs[name]:  # a group that Snakemake made again
                 job.attempt, self.jobs[name] = self.jobs[name].attempt, job
         self._settle(ready)
         self._read_declared(ready)
@@ -259,7 +259,7 @@ class Run:
             self.logger.warning(sentence)
         for name, (why, success) in self.dispatcher.lost().items():
             task = self.dispatcher.tasks[name]
-            own = task.requeue_reason or task.refused  # said above
+            own = task.requeue_reason or task.refused  # logged above
             if adapter.end(self.dag, self.jobs[name], why, success=success) and not own:
                 self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
         if adapter.started(self.dag):

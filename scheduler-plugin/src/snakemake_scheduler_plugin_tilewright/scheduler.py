@@ -34,7 +34,7 @@ from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command as c
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER
 from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
 
-#: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
+#: Rounds that may fail, one every 5 s, before the greedy scheduler sends all that is ready.
 _PATIENCE = 12
 _AGAIN_S = 5
 
@@ -74,11 +74,11 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 self._run = Run(self.dag, placement.cluster, placement, self.logger)
             elif placement.gpus is not None:
                 self._run = LocalRun(self.dag, placement, self.logger)
-            runs = adapter.is_main(self.dag) and not command_line.only_looks(
+            runs = adapter.is_main(self.dag) and not command_line.runs_nothing(
                 command_line.command()[1:]
             )
             if runs:
-                # Snakemake asks nobody between the end of the last job and its own
+                # Snakemake asks nothing between the end of the last job and its own
                 atexit.register(self._end, placement)
             if runs and isinstance(self._run, Run) and not placement.described:
                 placing = self._run.dispatcher

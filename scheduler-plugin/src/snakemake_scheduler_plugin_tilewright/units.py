@@ -28,7 +28,7 @@ class Units:
     by_name : dict of str to object
         Jobs and groups of Snakemake that are placed.
     names : dict
-        Job or group to its name, which is empty for those that run beside the coordinator.
+        Job or group to its name, which is empty for those that run next to the coordinator.
     """
 
     def __init__(self, dag: Any, placement: Placement) -> None:
@@ -39,7 +39,7 @@ class Units:
     def take(self, jobs: Iterable[Any]) -> list[Job]:
         """Return the jobs and groups that are not known yet: all at first, then a checkpoint's.
 
-        Slurm's comment cannot tell some jobs of one rule apart (wildcards ``a_b``, ``c`` and ``a``,
+        Slurm's comment is the same for some jobs of one rule (wildcards ``a_b``, ``c`` and ``a``,
         ``b_c``): the second of such waits untaken until the first has ended.
 
         Raises

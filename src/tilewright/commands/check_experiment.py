@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright import Check, count, ok, problem, said_by, warning
+from snakemake_scheduler_plugin_tilewright import Check, count, ok, problem, problem_from, warning
 from tilewright.config.checks import data_size, preflight_checks
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -33,7 +33,7 @@ def check_config(experiment: Experiment) -> Iterable[Check]:
         except ConfigError as error:
             valid = False
             for message in error.args:
-                yield said_by(subject, message, "fix the configuration or the files")
+                yield problem_from(subject, message, "fix the configuration or the files")
     if valid and experiment.settings.stitched:
         for sample in experiment.samples.values():
             located = read_images(str(sample.raw_dir.resolve()))

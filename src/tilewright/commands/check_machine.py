@@ -6,7 +6,14 @@ import importlib
 import os
 from collections.abc import Iterable, Mapping
 
-from snakemake_scheduler_plugin_tilewright import Check, count, ok, problem, said_by, version_of
+from snakemake_scheduler_plugin_tilewright import (
+    Check,
+    count,
+    ok,
+    problem,
+    problem_from,
+    version_of,
+)
 from tilewright.config.sizing import DataSizes
 from tilewright.devices.slurm_allocation import device_from_environment
 from tilewright.errors import DeviceError
@@ -37,7 +44,7 @@ def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
             return
         driver = gpu_backend().xp.cuda.runtime.driverGetVersion()
     except DeviceError as error:
-        yield said_by("device", error, "set TILEWRIGHT_DEVICE=cpu, or fix the GPU")
+        yield problem_from("device", error, "set TILEWRIGHT_DEVICE=cpu, or fix the GPU")
         return
     yield ok(
         "device",

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from snakemake_scheduler_plugin_tilewright import append_json, is_locked, only_looks
+from snakemake_scheduler_plugin_tilewright import append_json, is_locked, runs_nothing
 from tilewright.errors import ConfigError
 from tilewright.follow.verdicts import now, read_record
 
@@ -95,7 +95,7 @@ class Runs:
         for word in self.options:
             if word == "--config" or word.startswith(("-C", "--config=")):
                 raise ConfigError(f"{word} after -- would replace the cycles; use the config file")
-        if only_looks(self.options):
+        if runs_nothing(self.options):
             raise ConfigError("with an option after -- snakemake runs nothing; remove it")
 
     def acquire(self, say: Callable[[str], None]) -> bool:

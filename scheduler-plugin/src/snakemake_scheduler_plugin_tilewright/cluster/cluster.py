@@ -16,11 +16,11 @@ from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import SiteError
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import beside_profile, command
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import command, profile_file
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
-#: Calls in one look at the cluster: queue, live use and nodes, and two in which the executor looks
+#: Calls in one look at the cluster: queue, live use and nodes, and two in which the executor asks
 #: at its jobs and asks for Slurm's config; limits and partitions every tenth time.
 _CALLS_A_LOOK = 5
 _MIN_TTL_S = 5.0
@@ -55,7 +55,7 @@ class Cluster:
 
     @property
     def durations_file(self) -> Path:
-        """Where learned durations are kept, one file for each set of partitions."""
+        """The file of learned durations, one for each set of partitions."""
         names = ",".join(sorted({p.name for p in self.state.partitions.values() if p}))
         return self.client.cache_dir / f"durations-{zlib.crc32(names.encode()):08x}.json"
 
@@ -83,7 +83,7 @@ def open_cluster(path: Path | None = None) -> Cluster:
         path = Path(named)
     read = read_site(path)
     client = own_client(read.calls_per_min)
-    # what other runs were told of limits minutes ago may be why this one was just changed
+    # what other runs know of limits minutes ago may be why this one was just changed
     client.forget(limits=True, but_last_s=_MIN_TTL_S)
     found = query_cluster(client, os.getuid(), read)
     _check_names(found, str(path))
@@ -93,10 +93,10 @@ def open_cluster(path: Path | None = None) -> Cluster:
 def of_command(argv: Sequence[str], site: Path | None = None) -> Cluster:
     """Return the cluster of a ``snakemake`` command.
 
-    It is that of ``site``, else of the ``site.yaml`` beside the profile. Errors are those of
+    It is that of ``site``, else of the ``site.yaml`` next to the profile. Errors are those of
     :func:`open_cluster`.
     """
-    return open_cluster(site or beside_profile("site.yaml", argv))
+    return open_cluster(site or profile_file("site.yaml", argv))
 
 
 def slots() -> dict[str, int]:

@@ -135,7 +135,7 @@ def too_big(
     """Return why a job that asks for this can never start on an account, None if it may.
 
     What is used up of a budget does not come back in this run, what running jobs may take does.
-    A limit of no jobs at all is a gate that somebody opens again.
+    A limit of no jobs at all is a gate that is opened again.
     """
     if long := too_long(account, request, partition):
         return long
@@ -166,5 +166,5 @@ def unknown_use(account: Account, partition: Partition | None = None) -> dict[st
 
 
 def use_is_known(account: Account, partition: Partition | None, tres: str) -> bool:
-    """Return whether Slurm said the use of a TRES by all that limits it."""
+    """Return whether Slurm reported the use of a TRES by all that limits it."""
     return not any(tres in unknown for unknown in unknown_use(account, partition).values())

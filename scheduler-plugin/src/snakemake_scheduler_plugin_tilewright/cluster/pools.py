@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
-#: jobs' own CPUs fit beside them: 104 CPUs in jobs of 8 are then 11 slots.
+#: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
 UTILISATION = 0.85
 #: Jobs of a pool that nothing bounds, not even a partition of known size.
 _MOST_SLOTS = 1000
-#: Budgets that are used up for good, so that they bound slots also when nobody else is there.
+#: Budgets that are used up for good, so that they bound slots also on an empty cluster.
 _SPENT = frozenset({WALL, *map(budget, BUDGETED)})
 #: ``bound`` of a pool that has no limit of its own.
 _PARTITION = "partition"
@@ -50,7 +50,7 @@ class Pool:
     slots : int
         Jobs that its limits allow.
     free : int
-        Jobs that fit now beside what is in use.
+        Jobs that fit now, next to what is in use.
     bound : str
         What bounds ``slots``: ``cpu``, ``mem``, ``gres/gpu``, ``gres/gpu:type``, ``jobs``,
         ``submit``, a budget or ``partition``.
@@ -180,7 +180,7 @@ def _fit(
     *,
     now: bool,
 ) -> tuple[int, str]:
-    """Return how many jobs fit beside those counted before, and what bounds them, GPUs first."""
+    """Return how many jobs fit after those counted before, and what bounds them, GPUs first."""
     wanted = {tres: n for tres, n in tres_of(request, 1, partition).items() if n > 0}
     most = {tres: largest(account, partition, tres) for tres in limited(account, partition)}
     for tres, n in most.items():

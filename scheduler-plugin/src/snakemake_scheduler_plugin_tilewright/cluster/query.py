@@ -75,10 +75,10 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     usable = partial(
         usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
     )
-    accounts, left_out = usable() if records.kept else ([NO_ACCOUNT], [])
+    accounts, left_out = usable() if records.has_accounts else ([NO_ACCOUNT], [])
     types = _types_not_counted(accounts, gpus, records.gpu_type)
     of_use: list[Note] = []
-    if records.kept:
+    if records.has_accounts:
         usage, of_use = _live_use(client, usable, records, wheres, uid)
         accounts, _ = usable(usage)
     wrong, (nodes, lost) = _wrong_names(client.user, site, accounts, left_out), _nodes(client)
@@ -101,13 +101,13 @@ def _licences(client: SlurmClient) -> dict[str, int] | None:
 
 
 class _Database(NamedTuple):
-    """What sacctmgr says; ``kept`` is false of a Slurm that keeps no accounts."""
+    """What sacctmgr says; ``has_accounts`` is false of a Slurm that keeps no accounts."""
 
     associations: list[Association]
     qos: list[Qos]
     gpu_type: str
     notes: list[Note]
-    kept: bool = True
+    has_accounts: bool = True
 
 
 def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
@@ -119,7 +119,7 @@ def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
         if NO_ACCOUNTING not in error.reason:
             raise SurveyError(f"the accounts are not known: {error}") from None
         note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
-        return _Database([], [], gpu_type, [Note("limits", note)], kept=False)
+        return _Database([], [], gpu_type, [Note("limits", note)], has_accounts=False)
     notes = []
     if answer.failure:
         notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
@@ -251,7 +251,7 @@ def _scopes(accounts: Iterable[Account]) -> Iterator[LimitScope]:
 
 
 def _groups(user: str, uid: int) -> frozenset[str] | None:
-    """Return a user's groups; None of root, who may use all partitions, and where nobody says."""
+    """Return a user's groups; None of root, who may use all partitions, and if not known."""
     try:
         numbers = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except KeyError:

@@ -1,4 +1,4 @@
-"""What is particular to a site: the file ``site.yaml`` beside a profile, and its keys."""
+"""What is particular to a site: the file ``site.yaml`` next to a profile, and its keys."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Site(_Section):
     slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
     """The same for single rules."""
     patience_s: float = Field(default=60.0, ge=0)
-    """Seconds a job pends in vain before it may be moved, and before its reason is said."""
+    """Seconds a job pends in vain before it may be moved, and before its reason is shown."""
     calls_per_min: float = Field(default=12.0, ge=1)
     """About how often Slurm is asked in a run; how old answers may be follows from it."""
 

@@ -56,7 +56,7 @@ class ClusterState:
     Attributes
     ----------
     accounts : tuple of Account
-        By name, with live use where Slurm said it.
+        By name, with live use where Slurm reports it.
     partitions : dict of {"gpu", "cpu"} to Partition or None
         Where jobs of each device kind go that name no partition.
     named : dict of str to Partition
@@ -259,10 +259,10 @@ class ClusterState:
         closed = {target: why for target in self.targets() if target.device == device}
         return replace(self, closed={**self.closed, **closed})
 
-    def beside(
+    def with_pending(
         self, waiting: Iterable[SlurmJob], sent: Iterable[PendingUse], workdir: str = ""
     ) -> ClusterState:
-        """Return what fits beside own pending jobs, and those sent that squeue does not show yet.
+        """Return what fits with own pending jobs, and those sent that squeue does not show yet.
 
         Where use is not known nothing is taken. An account on which own jobs pend for a group
         limit takes nothing more of the kind that waits, and nothing at all where CPUs or memory
@@ -276,7 +276,7 @@ class ClusterState:
         sent : iterable of PendingUse
             Jobs handed to sbatch that squeue does not show yet.
         workdir : str
-            Folder of the run: of jobs elsewhere it is said what the user may do.
+            Folder of the run: of jobs elsewhere the reason says what the user may do.
         """
         own = {account.name: account for account in self.accounts}
         pending = [job for job in waiting if may_start(job, own.get(job.account))]

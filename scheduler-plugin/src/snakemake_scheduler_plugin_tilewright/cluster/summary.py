@@ -21,7 +21,7 @@ def cluster_summary(state: ClusterState, kinds: Collection[DeviceKind] = KINDS) 
     Parameters
     ----------
     kinds : collection of {"gpu", "cpu"}
-        Where jobs of the run may go: nothing is said of the other.
+        Where jobs of the run may go: nothing is shown of the other.
     """
     where: dict[str, Partition | None] = dict.fromkeys(_SHOWN, state.partitions["cpu"])
     where["gres/gpu"] = state.partitions["gpu"]

@@ -94,11 +94,11 @@ def as_json(state: ClusterState) -> dict[str, Any]:
             for account in state.accounts
         ],
         "pools": {
-            "independent": [asdict(pool) for pool in _apart(state)],
+            "independent": [asdict(pool) for pool in _each_alone(state)],
             "shared": [asdict(pool) for pool in state.pools],
         },
         "total": {
-            "independent": total_slots(_apart(state, together=True)),
+            "independent": total_slots(_each_alone(state, together=True)),
             "shared": total_slots(state.slots(KINDS, together=True)),
         },
         "left_out": {one.account: one.reason for one in state.left_out},
@@ -139,7 +139,7 @@ def _table(state: ClusterState) -> Table:
     table.add_column("account", no_wrap=True)
     for name in ("CPU", "memory GB", "GPU", "jobs", "GPU or CPU slots"):
         table.add_column(name, justify="right")
-    pools = _apart(state)
+    pools = _each_alone(state)
     for account in state.accounts:
         slots = _slots(state, account, pools, now=False)
         table.add_row(account.name or "(none)", "", "", "", "", slots, style="bold")
@@ -201,18 +201,18 @@ def _slots(state: ClusterState, account: Account, pools: Sequence[Pool], *, now:
 
 def _totals(state: ClusterState) -> list[str]:
     """Return the slots of all accounts; where jobs of one kind take the other's, that too."""
-    pools, apart = state.slots(KINDS, together=True), _apart(state, together=True)
-    if _sum(pools) == _sum(apart):
+    pools, alone = state.slots(KINDS, together=True), _each_alone(state, together=True)
+    if _sum(pools) == _sum(alone):
         return [f"at once: {_sum(pools)}"]
     bounds = [f"{p.account} {p.slots} ({p.bound})" for p in pools if p.kind == "cpu"]
     return [
         f"at once: {_sum(pools)}, GPU jobs first, CPU jobs in what they leave",
-        f"each kind alone: {total_slots(apart, 'gpu')} GPU or {total_slots(apart, 'cpu')} CPU jobs",
-        f"CPU slots beside all GPU jobs: {', '.join(bounds) or 'none'}",
+        f"each kind alone: {total_slots(alone, 'gpu')} GPU or {total_slots(alone, 'cpu')} CPU jobs",
+        f"CPU slots next to all GPU jobs: {', '.join(bounds) or 'none'}",
     ]
 
 
-def _apart(state: ClusterState, *, together: bool = False) -> list[Pool]:
+def _each_alone(state: ClusterState, *, together: bool = False) -> list[Pool]:
     """Return the slots of each device kind, each counted as if it were the only one."""
     found = [pool for kind in KINDS for pool in state.slots([kind], together=together)]
     return sorted(found, key=lambda pool: pool.account)

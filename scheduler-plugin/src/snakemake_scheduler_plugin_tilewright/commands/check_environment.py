@@ -1,4 +1,4 @@
-"""What doctor looks at first: Snakemake's plugins, caches, the lock of the folder."""
+"""What doctor checks first: Snakemake's plugins, caches, the lock of the folder."""
 
 from __future__ import annotations
 

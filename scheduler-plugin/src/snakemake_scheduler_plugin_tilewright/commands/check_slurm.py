@@ -1,4 +1,4 @@
-"""What doctor looks at on a cluster: Slurm's answers, accounts, partitions, orphaned jobs."""
+"""What doctor checks on a cluster: Slurm's answers, accounts, partitions, orphaned jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from snakemake_scheduler_plugin_tilewright.commands.checks import (
     count,
     ok,
     problem,
-    said_by,
+    problem_from,
     sizes_text,
     warning,
 )
@@ -102,7 +102,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
             text = f"use of {', '.join(unseen)} is not known, so no job goes where it limits them"
             yield warning("account", f"{account.name}: {text}", "wait until scontrol answers")
         elif spent := [str(one) for one in left_of(account, state) if not one.left]:
-            fix = "it takes jobs again when somebody raises the budget, or its use decays"
+            fix = "it takes jobs again when an administrator raises the budget, or its use decays"
             yield warning("account", f"{account.name}: left are {'; '.join(spent)}", fix)
         elif not own:
             fix = "block it in the site file, or lower gpu_job and cpu_job there"
@@ -113,7 +113,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
         yield ok("account", f"{one.account} is left out: {one.reason}")
     for note in state.notes:
         if note.about == "limits":
-            continue  # said of slurmdbd
+            continue  # reported of slurmdbd
         fix = "`tilewright-placement accounts` shows what is known"
         if note.about == "blocked":
             fix = "correct the name in the site file, unless it is an account of others"
@@ -158,7 +158,7 @@ def check_orphaned(cluster: Cluster, folder: str) -> Iterable[Check]:
     try:
         left = find_orphaned(cluster.client, folder)
     except PlacementError as error:
-        yield said_by("orphaned jobs", error, "try again when Slurm answers")
+        yield problem_from("orphaned jobs", error, "try again when Slurm answers")
         return
     if left:
         sender = sender_of(Path(folder))

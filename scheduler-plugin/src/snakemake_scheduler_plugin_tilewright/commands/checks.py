@@ -56,7 +56,7 @@ def warning(about: str, text: str, fix: str) -> Check:
     return Check(about, "warning", text, fix)
 
 
-def said_by(about: str, error: Exception | str, fix: str) -> Check:
+def problem_from(about: str, error: Exception | str, fix: str) -> Check:
     """Return a problem in an error's words, which end with the fix after the last semicolon.
 
     Parameters

@@ -89,7 +89,7 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
     options : sequence of str
         Those of the ``snakemake`` command that would run it.
     site : Path or None
-        The site file; without one that beside the profile.
+        The site file; without one that next to the profile.
     slurm : bool
         Whether jobs go to Slurm.
 
@@ -145,7 +145,7 @@ def _place(
         placement.cluster.state.check_known()
     except SlurmQueryError as error:
         raise PlacementError(f"what is free is not known: {error}") from None
-    state = placement.cluster.state.beside(queue, [], folder)
+    state = placement.cluster.state.with_pending(queue, [], folder)
     check_feasible(tasks, state, estimates)
     work = estimates.workload(task.job for task in tasks)
     one = Round(work, estimates, state, [], {"gpu": (), "cpu": ()}, time.time())

@@ -64,7 +64,7 @@ class Dispatcher:
     why_waiting : dict of str to str
         Why the jobs that the last round did not start wait.
     kinds : set of str
-        Device kinds that may run any of the jobs; nothing is said of others.
+        Device kinds that may run any of the jobs; nothing is shown of others.
     backoff : Backoff
         Targets at which jobs pended in vain.
     requeuer : Requeuer
@@ -128,7 +128,7 @@ class Dispatcher:
     ) -> dict[str, Assignment]:
         """Choose which ready jobs, ``most`` at most, start now; the ledger gets it.
 
-        Where Slurm does not answer nothing starts, and the reason is said once.
+        Where Slurm does not answer nothing starts, and the reason is logged once.
         """
         with self.lock, self.submissions.alone() as alone:
             if not alone:
@@ -212,7 +212,7 @@ class Dispatcher:
             if task.waiting and task.assignment
         ]
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
-        state = found.beside(queue, sent, self.workdir)
+        state = found.with_pending(queue, sent, self.workdir)
         for kind, nodes in self.bad_nodes.items():
             partition = found.partitions[kind]
             if partition is not None and len(nodes) >= partition.nodes:
@@ -254,7 +254,7 @@ class Dispatcher:
         Parameters
         ----------
         known_s : float
-            When it was known to have ended: what the queue has not said of it since is not asked
+            When it was known to have ended: what the queue has not shown of it since is not asked
             again. Of 50 jobs that ended at once each would cost a call where Slurm forgets them.
         """
         with self.lock:

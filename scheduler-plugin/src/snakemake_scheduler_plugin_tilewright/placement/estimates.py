@@ -1,4 +1,4 @@
-"""What a job needs on each device kind, and how long it takes: stated first, then learned."""
+"""What a job needs on each device kind, and how long it takes: as written, then learned."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Durations:
     Attributes
     ----------
     path : Path or None
-        Where factors are kept from run to run.
+        File of the factors, from run to run.
     slowdown : float
         How much longer a CPU job takes than a GPU job, until it is learned.
     slowdowns : mapping
@@ -62,11 +62,11 @@ class Durations:
     path: Path | None = None
     slowdown: float = 5.0
     slowdowns: Mapping[str, float] = field(default_factory=dict)
-    _seen: dict[str, list[float]] = field(default_factory=dict)
+    _learned: dict[str, list[float]] = field(default_factory=dict)
     _new: dict[str, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._seen = _read(self.path)
+        self._learned = _read(self.path)
 
     def factor(self, rule: str, kind: DeviceKind, *, only: bool = False) -> float:
         """Return seconds on a device per nominal second: the median of the last jobs, if any.
@@ -84,13 +84,13 @@ class Durations:
 
     def margin(self, rule: str) -> float:
         """Return the share by which a job may take longer on a CPU than estimated."""
-        return margin_of(self._seen.get(f"{rule} cpu", ()))
+        return margin_of(self._learned.get(f"{rule} cpu", ()))
 
     def learn(self, rule: str, kind: DeviceKind, cpu_seconds: float, took_s: float) -> None:
         """Remember a finished job."""
         if cpu_seconds > 0 and took_s > 0:
-            for kept in (self._seen, self._new):
-                values = kept.setdefault(f"{rule} {kind}", [])
+            for factors in (self._learned, self._new):
+                values = factors.setdefault(f"{rule} {kind}", [])
                 values.append(round(took_s / cpu_seconds, 6))
                 del values[:-_KEPT]
 
@@ -98,15 +98,15 @@ class Durations:
         """Add what was learned to the file; another run may have written it meanwhile."""
         if self.path is None or not self._new:
             return
-        kept = _read(self.path)
+        factors = _read(self.path)
         for key, values in self._new.items():
-            kept[key] = [*kept.get(key, []), *values][-_KEPT:]
+            factors[key] = [*factors.get(key, []), *values][-_KEPT:]
         with contextlib.suppress(OSError):  # a full home must not end the run
-            write_text_atomic(self.path, json.dumps(kept, indent=1, sort_keys=True))
+            write_text_atomic(self.path, json.dumps(factors, indent=1, sort_keys=True))
             self._new.clear()
 
     def _median(self, rule: str, kind: DeviceKind) -> float | None:
-        values = self._seen.get(f"{rule} {kind}")
+        values = self._learned.get(f"{rule} {kind}")
         return statistics.median(values) if values else None
 
 
@@ -132,32 +132,32 @@ def _read(path: Path | None) -> dict[str, list[float]]:
     }
 
 
-def stated_model(gpu: Mapping[str, int], cpu: Mapping[str, int]) -> ResourceModel:
-    """Return the model of a rule whose author states what a job needs on each device kind.
+def either_model(gpu: Mapping[str, int], cpu: Mapping[str, int]) -> ResourceModel:
+    """Return the model of a rule whose author writes what a job needs on each device kind.
 
     Raises
     ------
     PlacementError
         A key is absent or unknown, or a value is no positive integer.
     """
-    shapes: dict[DeviceKind, ResourceRequest] = {
-        "gpu": _stated(gpu, gpus=1),
-        "cpu": _stated(cpu, gpus=0),
+    requests: dict[DeviceKind, ResourceRequest] = {
+        "gpu": _request(gpu, gpus=1),
+        "cpu": _request(cpu, gpus=0),
     }
-    half_limit_s = 30.0 * shapes["cpu"].runtime_min
-    return ResourceModel(KINDS, lambda _, kind: shapes[kind], lambda _: half_limit_s)
+    half_limit_s = 30.0 * requests["cpu"].runtime_min
+    return ResourceModel(KINDS, lambda _, kind: requests[kind], lambda _: half_limit_s)
 
 
-def _stated(stated: Mapping[str, int], gpus: int) -> ResourceRequest:
+def _request(values: Mapping[str, int], gpus: int) -> ResourceRequest:
     known = {"cpus", "mem_mb", "runtime", "gpus"}
-    if wrong := sorted(stated.keys() - known):
+    if wrong := sorted(values.keys() - known):
         raise PlacementError(f"either() takes {', '.join(sorted(known))}, and not {wrong[0]}")
     for key in ("cpus", "mem_mb", "runtime"):
-        value = stated.get(key)
+        value = values.get(key)
         if not isinstance(value, int) or value < 1:
             raise PlacementError(f"either() needs {key} for each kind, an integer above 0")
     return ResourceRequest(
-        stated["cpus"], stated["mem_mb"], stated.get("gpus", gpus), stated["runtime"]
+        values["cpus"], values["mem_mb"], values.get("gpus", gpus), values["runtime"]
     )
 
 

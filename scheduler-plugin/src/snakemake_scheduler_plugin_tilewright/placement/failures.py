@@ -33,9 +33,9 @@ from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 
-#: Characters of a log's last line that are kept.
+#: Characters of a log's last line that are recorded.
 _MOST_WORDS = 300
-#: Failures that are nobody's fault and do not count as tries; more of them do.
+#: Failures that are no fault of the job and do not count as tries; more of them do.
 _MOST_FREE = 10
 #: The same for what sbatch refuses, since a wrong option of the user's own is refused as well.
 _MOST_REFUSED = 3
@@ -77,7 +77,7 @@ def next_try(
     cause : str
         As :func:`cause_of` says, ``device`` where CUDA failed.
     words : str
-        What Slurm and the job's log said; two equal ones are the same failure.
+        The words of Slurm and the job's log; two equal ones are the same failure.
     node : str
         Where it ran.
     requeued : bool
@@ -85,8 +85,8 @@ def next_try(
     """
     if requeued and cause in ("cancelled", "unknown"):
         return NextTry(past, "is placed again", free=True)
-    said = f"{cause}: {words}"
-    now = replace(past, causes=(*past.causes, said))
+    failure = f"{cause}: {words}"
+    now = replace(past, causes=(*past.causes, failure))
     match cause:
         case "memory":
             return NextTry(replace(now, memory=past.memory + 1), "gets twice the memory")
@@ -101,9 +101,9 @@ def next_try(
         case "preempted":
             return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
         case "refused":
-            free = now.causes.count(said) <= _MOST_REFUSED
+            free = now.causes.count(failure) <= _MOST_REFUSED
             return NextTry(now, "goes elsewhere, or there after a while", free=free)
-        case "error" if said in past.causes:
+        case "error" if failure in past.causes:
             return NextTry(now, "failed twice in the same way and is not tried again", True)
         case _:
             return NextTry(now, "is tried again")
@@ -112,7 +112,7 @@ def next_try(
 def failure_reason(
     client: SlurmClient, job: SlurmJob | None, log: str, sent_s: float = 0.0
 ) -> tuple[Cause, str, str, str]:
-    """Return the cause of a failure, what was said, the node, and the log to look at.
+    """Return the cause of a failure, its words, the node, and the log to look at.
 
     That is the job's own log, else what Slurm wrote of it.
 

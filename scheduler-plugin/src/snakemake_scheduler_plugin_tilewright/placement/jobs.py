@@ -212,7 +212,7 @@ class JobState:
     refused : str
         Why it was cancelled for good: no target is left that Slurm takes it on.
     last_reason : str
-        Why it pends, as the user was last told.
+        Why it pends, as last explained to the user.
     unexpected_since_s : float or None
         Since when the queue shows it in a state that does not end by itself, or not at all.
     least_mem_mb, least_min : int

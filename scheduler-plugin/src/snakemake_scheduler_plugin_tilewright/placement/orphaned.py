@@ -18,19 +18,19 @@ from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked, only_looks
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked, runs_nothing
 from snakemake_scheduler_plugin_tilewright.runtime.words import count
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, drop_options
 
 _POLL_S = 10.0
-_PATIENCE = 30  # looks in vain while waiting
+_PATIENCE = 30  # queries in vain while waiting
 _ENDED = "of an earlier run"
 
 
 @dataclass(frozen=True)
 class Sender:
-    """The run that sent the jobs of a folder, as far as can be seen from here.
+    """The run that sent the jobs of a folder, as far as is known here.
 
     Attributes
     ----------
@@ -80,9 +80,9 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
     state, now_s = _state_of_another(folder), time.time()
     life = state.life(now_s) if state else "ended"
     if state and life == "active":
-        seen = span_text(max(0.0, now_s - state.at_s))
+        age = span_text(max(0.0, now_s - state.at_s))
         stop = f"Ctrl-C in its terminal, or `kill -INT {state.pid}` on {state.host}"
-        words = f"of the run that is active now ({state.where}, seen {seen} ago)"
+        words = f"of the run that is active now ({state.where}, seen {age} ago)"
         return Sender(True, words, stop)
     if state and life == "silent":
         silent = span_text(now_s - state.at_s)
@@ -95,7 +95,7 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
 
 
 def _state_of_another(folder: Path) -> RunState | None:
-    """Return what another process last said of its run; one that is damaged says nothing."""
+    """Return what another process last wrote of its run; one that is damaged says nothing."""
     try:
         state = read_state(folder / LEDGER.with_name(STATE))
     except (OSError, ValueError):
@@ -123,7 +123,7 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
         There are such jobs, the queue is not known, or the working directory has a line break in
         its name.
     """
-    if cluster is None or only_looks(argv[1:]):
+    if cluster is None or runs_nothing(argv[1:]):
         return
     if options := drop_options():
         sys.stderr.write(
@@ -150,7 +150,7 @@ def find_orphaned(client: SlurmClient, workdir: str) -> list[SlurmJob]:
     Raises
     ------
     PlacementError
-        The queue is not known: then nobody can say that nothing writes there.
+        The queue is not known: then it is not sure that nothing writes there.
     """
     client.forget()
     try:

@@ -1,4 +1,4 @@
-"""What is done with jobs that pend: which are requeued, which targets are closed, and what is said.
+"""What becomes of jobs that pend: which are requeued, which targets closed, and what is shown.
 
 To requeue a job is to cancel it and to exclude the target at which it pended: it is ready again,
 and a later round places it as any other.
@@ -188,7 +188,7 @@ class Requeuer:
         return {target, *same}
 
     def _pending(self, tasks: Iterable[JobState]) -> list[_Pending]:
-        """Return the jobs that pend, as the queue last said."""
+        """Return the jobs that pend, as the queue last showed."""
         now_s = self.clock()
         return [
             _Pending(task, job, assignment, self._why(job, assignment), now_s - task.sent_s)

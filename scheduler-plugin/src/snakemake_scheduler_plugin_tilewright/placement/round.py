@@ -138,7 +138,7 @@ class Round:
     def _note_no_slot(
         self, tasks: list[JobState], coming: Sequence[JobState], group: _Group
     ) -> None:
-        """Note why jobs have no slot, and of which only CPUs that are kept free are in the way."""
+        """Note why jobs have no slot, and of which only CPUs that stay free are in the way."""
         why = self._why_none(self._slots(tasks, coming, group, self.state), group)
         self.why |= dict.fromkeys((task.name for task in tasks), why)
         share = self.state.utilisation
@@ -155,7 +155,7 @@ class Round:
         group: _Group,
         state: ClusterState,
     ) -> list[Slots]:
-        """Return the pools for the largest of some jobs; CPU slots are beside later GPU jobs.
+        """Return the pools for the largest of some jobs; CPU slots are next to later GPU jobs.
 
         Where those leave none, and nothing runs for which to wait, the jobs go first: the later
         ones may wait for them.
@@ -175,7 +175,7 @@ class Round:
         return self.state.target(account, pool.kind, group[0])
 
     def _group(self, task: JobState) -> _Group:
-        """Return what keeps a job apart from others, nothing for most of them."""
+        """Return what keeps a job from others, nothing for most of them."""
         key = id(self.requests.of(task)), task.excluded_targets
         if key not in self._group_of:
             every, allowed = (

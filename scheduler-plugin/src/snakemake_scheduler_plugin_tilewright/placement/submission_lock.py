@@ -1,7 +1,7 @@
 """What the runs of one person have just sent, so that two of them do not fill the same slots.
 
 Live use shows a job some seconds after sbatch took it. For that long each run writes its uses
-to a file of its own beside the others', and one lock lets them choose one after the other.
+to a file of its own next to the others', and one lock lets them choose one after the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of where jobs ran, and its table as CSV beside it."""
+"""The page of where jobs ran, and its table as CSV next to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINES = 20
 
 
 def environment(*folders: Path) -> jinja2.Environment:
-    """Return the templates of some folders beside those of here; ``style`` is the style of all.
+    """Return the templates of some folders besides those of here; ``style`` is the style of all.
 
     The filter ``span`` writes a length of time with its unit.
     """
@@ -41,7 +41,7 @@ def environment(*folders: Path) -> jinja2.Environment:
 
 
 def run_section(ledger: Path, page: Path, palette: Palette | None = None) -> dict[str, Any] | None:
-    """Write the table beside a page, and return what the page says of the runs on a cluster.
+    """Write the table next to a page, and return what the page says of the runs on a cluster.
 
     Returns None and writes nothing where no job ended on one.
 

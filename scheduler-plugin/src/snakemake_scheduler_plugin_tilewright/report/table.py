@@ -67,10 +67,8 @@ def rows_of(runs: Sequence[Run], palette: Palette) -> list[Row]:
             wait_s = round(sum(waits) / len(waits), 1) if waits else None
             hours = round(sum(one.ran_s for one in own) / 3600, 4)
             causes = Counter(one.cause for one in own if one.cause)
-            said = ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))
-            rows.append(
-                Row(*pool, slots, used, rule, len(own), hours, wait_s, causes.total(), said)
-            )
+            why = ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))
+            rows.append(Row(*pool, slots, used, rule, len(own), hours, wait_s, causes.total(), why))
     return rows
 
 

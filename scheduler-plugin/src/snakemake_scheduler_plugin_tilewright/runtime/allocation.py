@@ -1,4 +1,4 @@
-"""What Slurm granted the job that this process runs, by the variables that it sets."""
+"""What Slurm gave the job that this process runs, by the variables that it sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def allocated_gpus(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether Slurm granted this job a GPU.
+    """Return whether Slurm gave this job a GPU.
 
     ``CUDA_VISIBLE_DEVICES`` alone does not count: sbatch hands a job the variables of the shell
     that submitted it. Slurm itself lists the GPUs of a job and of a step.
@@ -19,6 +19,6 @@ def allocated_gpus(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def allocated_cpus(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the CPUs that Slurm granted this job, None where it does not say."""
+    """Return the CPUs that Slurm gave this job, None where it does not say."""
     text = environ.get("SLURM_CPUS_PER_TASK") or environ.get("SLURM_CPUS_ON_NODE") or ""
     return int(text) if text.isdigit() else None

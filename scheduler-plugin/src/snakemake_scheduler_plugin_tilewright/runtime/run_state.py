@@ -61,14 +61,14 @@ class RunState:
     share : float
         Of the work, counted in the estimated seconds of each job, what is done; 0 to 1.
     waiting : mapping
-        Reason to the ready jobs that wait for it, where placement said so; 0 of what is
-        said although no job is ready.
+        Reason to the ready jobs that wait for it, where placement knows it; 0 of what is
+        known although no job is ready.
     ended : bool
         Whether the run ended, well or not.
     pid : int
         Where the process that says this runs.
     ledger : str
-        Where its decisions are written; empty: beside the state, if anywhere.
+        Where its decisions are written; empty: next to the state, if anywhere.
     queued : int
         Jobs that were handed to Slurm and pend there.
     """
@@ -104,7 +104,7 @@ class RunState:
         return f"process {self.pid} on {self.host}"
 
     def life(self, now_s: float) -> Life:
-        """Return what became of the run, as far as that can be seen from this machine."""
+        """Return what became of the run, as far as that is known on this machine."""
         if self.ended:
             return "ended"
         if self.host == socket.gethostname():

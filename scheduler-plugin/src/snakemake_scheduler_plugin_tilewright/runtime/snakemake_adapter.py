@@ -1,6 +1,6 @@
 """Everything that tilewright touches of Snakemake beyond its documented interfaces.
 
-Each function names the attribute that it rests on. :func:`check` looks for all of them when a
+Each function names the attribute that it rests on. :func:`check` finds all of them when a
 run begins, so that a Snakemake that renamed one stops with a sentence; one test for each fails
 by its name. ``docs/development.md`` proposes public hooks.
 """
@@ -104,7 +104,7 @@ def open_checkpoints(dag: Any) -> list[str]:
 def unit_of(dag: Any, job: Any) -> Any:
     """Return what is dispatched of a job: its group where it is in one, else itself.
 
-    Groups of one name are told apart by their ``wildcards``, which a group has not by itself: the
+    Groups of one name differ in their ``wildcards``, which a group has not by itself: the
     executor puts those of any job into Slurm's comment. The class gets them: after a checkpoint
     Snakemake may send another object for the same group. Uses ``dag.get_job_group``.
     """
@@ -138,7 +138,7 @@ def members(job: Any) -> Iterable[Any]:
 def finished(dag: Any, job: Any) -> bool:
     """Return whether a job, or all of a group, has finished.
 
-    When a group with a checkpoint ends, Snakemake makes others of its jobs anew, and counts those
+    When a group with a checkpoint ends, Snakemake makes others of its jobs again, and counts those
     as finished in place of the old; some groups hold a job twice by then. Uses ``dag.finished``,
     ``dag.job_factory``.
     """
@@ -154,7 +154,7 @@ def finished(dag: Any, job: Any) -> bool:
 def is_open(dag: Any, job: Any) -> bool:
     """Return whether a job is still to run or runs.
 
-    After a checkpoint Snakemake makes some jobs anew, and leaves the old ones out of the DAG. Uses
+    After a checkpoint Snakemake makes some jobs again, and leaves the old ones out of the DAG. Uses
     ``dag.needrun``, ``scheduler.failed`` and ``scheduler.running``.
     """
     if finished(dag, job) or failed(dag, job):

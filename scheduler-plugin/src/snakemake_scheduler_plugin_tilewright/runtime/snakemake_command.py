@@ -68,11 +68,11 @@ def parsed(options: Sequence[str]) -> Any:
     from snakemake.cli import parse_args
     from snakemake_interface_common.exceptions import WorkflowError
 
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
         try:
             return parse_args(list(options))[1]
         except (SystemExit, WorkflowError) as error:
-            words = said.getvalue().strip().splitlines() or [str(error)]
+            words = stderr.getvalue().strip().splitlines() or [str(error)]
     raise DagError(words[-1])
 
 
@@ -158,10 +158,10 @@ def _dag_of(api: Any, given: Any) -> Any:
     return internal.dag
 
 
-def only_looks(argv: Sequence[str]) -> bool:
+def runs_nothing(argv: Sequence[str]) -> bool:
     """Return whether a Snakemake command runs no job and unlocks nothing.
 
-    >>> only_looks(["registration", "-np"]), only_looks(["registration", "--unlock"])
+    >>> runs_nothing(["registration", "-np"]), runs_nothing(["registration", "--unlock"])
     (True, False)
     """
     given = _options(argv)
@@ -205,8 +205,8 @@ def other_scheduler(argv: Sequence[str]) -> bool:
     return any(name != "tilewright" for name in named)
 
 
-def beside_profile(name: str, argv: Sequence[str]) -> Path | None:
-    """Return a file beside a profile that a Snakemake command names, else of this folder, if any.
+def profile_file(name: str, argv: Sequence[str]) -> Path | None:
+    """Return a file next to a profile that a Snakemake command names, else of this folder, if any.
 
     A profile cannot tell where it lies, and a copy of one must not read the file of the other.
     """
@@ -246,8 +246,8 @@ def _profiles(argv: Sequence[str]) -> list[Path]:
     if given.workflow_profile != "none":
         name = Path("profiles", given.workflow_profile or "default")
         snakefile = resolve_snakefile(given.snakefile, allow_missing=True)
-        beside = [Path(snakefile).parent / name] if snakefile else []
-        own = [*filter(None, [given.workflow_profile]), name, *beside]
+        own_folder = [Path(snakefile).parent / name] if snakefile else []
+        own = [*filter(None, [given.workflow_profile]), name, *own_folder]
     found = [get_profile_dir(str(profile)) for profile in own]
     workflow_profile = next(filter(None, found), None)
     others = [get_profile_dir(str(profile)) for profile in given.profile or ()]

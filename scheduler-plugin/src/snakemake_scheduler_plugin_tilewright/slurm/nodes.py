@@ -38,7 +38,7 @@ class Node:
     owner : str
         Whose jobs alone it takes now (``ExclusiveUser``); empty for everybody's.
     free_min : int or None
-        Minutes until somebody's reservation of it begins; None where there is none.
+        Minutes until a reservation of it begins; None where there is none.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Node:
         return self.free == self.total
 
     def room(self, wanted: Mapping[str, int], *, now: bool) -> int:
-        """Return how many jobs that want so much fit: now, or if nobody else were there."""
+        """Return how many jobs that want so much fit: now, or if the nodes were empty."""
         if not self.up:
             return 0
         have = self.free if now else self.total
@@ -80,7 +80,7 @@ def parse_nodes(text: str) -> list[Node]:
     found = []
     for _, pairs in records_of(text, "NodeName", "State", "CfgTRES", "AllocTRES"):
         total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs["AllocTRES"])
-        if "gres/gpu" not in total:  # Slurm counts them only where it is told to
+        if "gres/gpu" not in total:  # Slurm counts them only where it is set up to
             gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs.get("Gres", ""))
             total["gres/gpu"] = sum(map(int, gpus))
         state = pairs["State"]  # with a star where the node does not respond
@@ -151,7 +151,7 @@ def before_reservations(
     """Return the nodes with the minutes until a reservation of each begins; those of now are over.
 
     A node that is reserved now says so in its state. One that takes some CPUs of its nodes counts
-    for nothing: jobs may start beside it.
+    for nothing: other jobs may start with it.
     """
     nodes = list(nodes)
     cpus = {node.name: node.total.get("cpu", 0) for node in nodes}

@@ -40,7 +40,7 @@ QOS_FIELDS = (
     "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
     "maxtresmins", "grpwall",
 )  # fmt: skip
-#: What scontrol prints beside records.
+#: What scontrol prints besides records.
 _NO_RECORD = re.compile(
     r"Current Association Manager state|\w+ Records"
     r"|No [\w ]+ (in the system|configured in Slurm\.|currently cached in Slurm\.)"
@@ -172,7 +172,7 @@ def parse_time_s(text: str) -> float | None:
 def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], list[Qos]]:
     """Return what one sacctmgr process printed for associations and for QOS.
 
-    The two are told apart by their number of columns (:data:`ASSOCIATION_FIELDS`,
+    The two differ in their number of columns (:data:`ASSOCIATION_FIELDS`,
     :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither. ``gpu_type`` is the type of
     the GPUs that jobs get.
     """
@@ -195,9 +195,9 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
 
 def _is_echo(line: str) -> bool:
     """Return whether a line is of the questions, of which some terminals show sacctmgr a part."""
-    said = re.sub(r"\x1b\[[\d;?]*\w|[\x00-\x1f]", "", line).removeprefix("sacctmgr:").strip(" <>")
+    part = re.sub(r"\x1b\[[\d;?]*\w|[\x00-\x1f]", "", line).removeprefix("sacctmgr:").strip(" <>")
     fields = f"{','.join(ASSOCIATION_FIELDS)} {','.join(QOS_FIELDS)}"
-    return said.startswith("show ") or said in fields
+    return part.startswith("show ") or part in fields
 
 
 def parse_assoc_mgr(
@@ -208,7 +208,7 @@ def parse_assoc_mgr(
     Each has the name of :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.on_qos` or
     :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.of_association`. ``gpu_type`` is
     the type of the GPUs that jobs get, ``users`` has names by number, by which the users of a QOS
-    are told. What a record does not say is in none of them.
+    are found. What a record does not say is in none of them.
     """
     found: dict[str, Usage] = {}
     for line, pairs in records_of(text):
@@ -239,7 +239,7 @@ def _usage_of_each(text: str, who: str, nothing: Usage, gpu_type: str) -> dict[s
 
     Slurm lists all who have jobs there, or says that there are none; only then it is known that
     others (:data:`~snakemake_scheduler_plugin_tilewright.slurm.records.OTHERS`) use nothing. From
-    23.02 on it names the users beside their numbers.
+    23.02 on it names the users next to their numbers.
     """
     found = {}
     for name, block in _EACH[who].findall(text):
@@ -263,7 +263,7 @@ def _jobs_usage(pairs: dict[str, str], *keys: str) -> tuple[Tres, Tres]:
 
 
 def _jobs(*counts: int | None) -> Tres:
-    """Return how many jobs run, and run or pend, as amounts beside TRES; None is no limit."""
+    """Return how many jobs run, and run or pend, as amounts besides TRES; None is no limit."""
     return {name: count for name, count in zip(JOBS, counts, strict=True) if count is not None}
 
 

@@ -16,7 +16,7 @@ def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
 
 
 def why_not(partition: Partition, groups: frozenset[str] | None) -> str:
-    """Return why a person may not use a partition, or nobody may; empty if nothing forbids it.
+    """Return why a person may not use a partition, or no one may; empty if nothing forbids it.
 
     Parameters
     ----------

@@ -141,13 +141,13 @@ class SlurmClient:
     user : str
         Whose associations are asked for.
     cache_dir : Path
-        Where the last good limits are kept.
+        File of the last good limits.
     ttl_s : float
         Seconds for which live usage is not asked again; limits for ten times as long.
     run, clock : callable
         :func:`run_command`, and the time in seconds since the epoch.
     shared_dir : Path or None
-        Where all runs of a user on one host keep what they were told, so that several ask about
+        Where all runs of a user on one host share what Slurm answered, so that several ask about
         as often as one.
     """
 
@@ -157,7 +157,7 @@ class SlurmClient:
     run: Callable[..., str] = run_command
     clock: Callable[[], float] = time.time
     shared_dir: Path | None = None
-    _kept: dict[tuple[str, ...], tuple[float, str | SlurmQueryError]] = field(default_factory=dict)
+    _cache: dict[tuple[str, ...], tuple[float, str | SlurmQueryError]] = field(default_factory=dict)
     _answered: set[tuple[str, ...]] = field(default_factory=set)
     _silent: dict[str, tuple[float, SlurmQueryError]] = field(default_factory=dict)
     _saved_s: float = float("-inf")
@@ -186,7 +186,7 @@ class SlurmClient:
             text = self._ask(argv, 10 * self.ttl_s, asked)
         except SlurmQueryError as error:
             return self._last_good(path, asked, error)
-        asked_s = self._kept[argv][0]
+        asked_s = self._cache[argv][0]
         if asked_s != self._saved_s:
             content = {"time_s": asked_s, "asked": asked, "text": text}
             with contextlib.suppress(OSError):  # a full home must not end the run
@@ -216,17 +216,17 @@ class SlurmClient:
         neither.
         """
         argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", jobs.JOB_FORMAT)
-        before = self._kept.get(argv)
+        before = self._cache.get(argv)
         try:
             return self._ask(argv, self.ttl_s)
         finally:
-            if self._kept.get(argv) is not before:
-                for key in [key for key in self._kept if {"assoc_mgr", "node"} & set(key)]:
-                    del self._kept[key]
+            if self._cache.get(argv) is not before:
+                for key in [key for key in self._cache if {"assoc_mgr", "node"} & set(key)]:
+                    del self._cache[key]
 
     def queue_asked_s(self) -> float:
         """Return when Slurm was last asked for this user's jobs, in seconds since the epoch."""
-        times = [at_s for argv, (at_s, _) in self._kept.items() if "-u" in argv]
+        times = [at_s for argv, (at_s, _) in self._cache.items() if "-u" in argv]
         return max(times, default=float("-inf"))
 
     def everybodys_queue(self) -> str:
@@ -251,28 +251,28 @@ class SlurmClient:
     def forget(self, *, limits: bool = False, but_last_s: float = 0.0) -> None:
         """Ask again for live use and the queue, and for partitions and ``limits`` too.
 
-        What another run was told in the last ``but_last_s`` seconds is taken all the same.
+        What another run learned in the last ``but_last_s`` seconds is taken all the same.
         """
         self._forgot_s = self.clock() - but_last_s
-        for argv in list(self._kept):
+        for argv in list(self._cache):
             if limits or (argv[0] != "sacctmgr" and "partition" not in argv):
-                del self._kept[argv]
+                del self._cache[argv]
 
     def answered_s(self) -> dict[tuple[str, ...], float] | None:
         """Return when each question was answered; None where one would be asked again now."""
         now = self.clock()
-        if not all(0 <= now - at_s < self._ttl_s[argv] for argv, (at_s, _) in self._kept.items()):
+        if not all(0 <= now - at_s < self._ttl_s[argv] for argv, (at_s, _) in self._cache.items()):
             return None
-        return {argv: at_s for argv, (at_s, _) in self._kept.items()}
+        return {argv: at_s for argv, (at_s, _) in self._cache.items()}
 
     def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str:
         now = self.clock()
         self._ttl_s[argv] = ttl_s
-        asked_s, answer = self._kept.get(argv, (float("-inf"), ""))
+        asked_s, answer = self._cache.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
             shared = self._shared(argv, stdin, now, ttl_s)
-            self._kept[argv] = shared or (now, self._call_again(argv, stdin))
-            answer = self._kept[argv][1]
+            self._cache[argv] = shared or (now, self._call_again(argv, stdin))
+            answer = self._cache[argv][1]
             if shared is None and isinstance(answer, str) and self.shared_dir:
                 with contextlib.suppress(OSError):
                     path = self.shared_dir / self._question(argv, stdin)
@@ -295,7 +295,7 @@ class SlurmClient:
             return None
         least_s = self._forgot_s
         if {"assoc_mgr", "node"} & set(argv):  # a job that started meanwhile would be in neither
-            queues = [at_s for key, (at_s, _) in self._kept.items() if key[0] == "squeue"]
+            queues = [at_s for key, (at_s, _) in self._cache.items() if key[0] == "squeue"]
             least_s = max([least_s, *queues])
         return (asked_s, answer) if 0 <= now - asked_s < ttl_s and asked_s > least_s else None
 
