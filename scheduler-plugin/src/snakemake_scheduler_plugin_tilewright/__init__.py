@@ -10,56 +10,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster, open_cluster, slots
-    from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind, ResourceRequest
-    from snakemake_scheduler_plugin_tilewright.commands.check_environment import check_all
-    from snakemake_scheduler_plugin_tilewright.commands.checks import (
-        Check,
-        ok,
-        problem,
-        problem_from,
-        version_of,
-        warning,
-    )
-    from snakemake_scheduler_plugin_tilewright.commands.doctor import on_slurm, show_checks
-    from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
-    from snakemake_scheduler_plugin_tilewright.commands.status import show_status
-    from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-    from snakemake_scheduler_plugin_tilewright.placement.jobs import ResourceModel
-    from snakemake_scheduler_plugin_tilewright.report.page import environment, run_section
-    from snakemake_scheduler_plugin_tilewright.report.palette import (
-        BLUE,
-        COLOURS,
-        GREY,
-        ORANGE,
-        RED,
-        Palette,
-        pale,
-    )
-    from snakemake_scheduler_plugin_tilewright.resources import Placement, detect
-    from snakemake_scheduler_plugin_tilewright.runtime.allocation import allocated_gpus
-    from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
-    from snakemake_scheduler_plugin_tilewright.runtime.files import (
-        JsonLines,
-        append_json,
-        read_json_lines,
-    )
-    from snakemake_scheduler_plugin_tilewright.runtime.records import (
-        ValueCheck,
-        is_moment,
-        is_number,
-        is_text,
-    )
-    from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
-    from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
-        SetUpError,
-        command,
-        is_locked,
-        runs_nothing,
-        targets,
-    )
-    from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable, yaml_problem
-    from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
+    from .cluster.cluster import Cluster, open_cluster, slots
+    from .cluster.request import DeviceKind, ResourceRequest
+    from .commands.check_environment import check_all
+    from .commands.checks import Check, ok, problem, problem_from, version_of, warning
+    from .commands.doctor import on_slurm, show_checks
+    from .commands.slurm_here import slurm_wanted
+    from .commands.status import show_status
+    from .errors import PlacementError
+    from .placement.jobs import ResourceModel
+    from .report.page import environment, run_section
+    from .report.palette import BLUE, COLOURS, GREY, ORANGE, RED, Palette, pale
+    from .resources import Placement, detect
+    from .runtime.allocation import allocated_gpus
+    from .runtime.cause import cause_line
+    from .runtime.files import JsonLines, append_json, read_json_lines
+    from .runtime.records import ValueCheck, is_moment, is_number, is_text
+    from .runtime.run_state import span_text
+    from .runtime.snakemake_command import SetUpError, command, is_locked, runs_nothing, targets
+    from .runtime.words import count, printable, yaml_problem
+    from .scheduler import Scheduler, SchedulerSettings
 
 __all__ = [
     "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind",

@@ -6,13 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind, ResourceRequest
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Assignment,
-    ResourceModel,
-    UserOverrides,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
+from .cluster.request import DeviceKind, ResourceRequest
+from .placement.jobs import Assignment, ResourceModel, UserOverrides
+from .slurm.accounts import Account
 
 #: Where a rule does not state them, and before its input is there.
 _MEM_MB = 1000

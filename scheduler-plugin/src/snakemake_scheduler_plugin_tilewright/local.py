@@ -9,20 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
-from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, ResourceModel, job_of, name_of
-from snakemake_scheduler_plugin_tilewright.placement.policy import schedule
-from snakemake_scheduler_plugin_tilewright.placement.workload import (
-    GpuSlots,
-    Running,
-    Slots,
-    Workload,
-)
-from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
-from snakemake_scheduler_plugin_tilewright.units import model_of, values_of
+from .cluster.request import KINDS, DeviceKind
+from .fit import first_fit
+from .placement.jobs import Job, ResourceModel, job_of, name_of
+from .placement.policy import schedule
+from .placement.workload import GpuSlots, Running, Slots, Workload
+from .resources import Placement
+from .runtime import snakemake_adapter as adapter
+from .runtime.words import count
+from .units import model_of, values_of
 
 #: Estimates are made again this often.
 _ESTIMATES_S = 60.0

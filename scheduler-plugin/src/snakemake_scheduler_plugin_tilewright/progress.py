@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.declared import declared_model
-from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE, last_waiting
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
-from snakemake_scheduler_plugin_tilewright.units import model_of
+from .declared import declared_model
+from .resources import Placement
+from .runtime import snakemake_adapter as adapter
+from .runtime.ledger import LEDGER, STATE, last_waiting
+from .runtime.run_state import RunState, write_state
+from .units import model_of
 
 #: After 5, 10, 20 and 40 s, then every minute.
 _FIRST_S, _LAST_S = 5.0, 60.0

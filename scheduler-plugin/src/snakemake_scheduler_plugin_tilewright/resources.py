@@ -23,42 +23,18 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.cluster import cluster as clusters
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.cluster.limits import clipped, too_big
-from snakemake_scheduler_plugin_tilewright.cluster.request import (
-    DeviceKind,
-    ResourceRequest,
-    Target,
-)
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.estimates import (
-    Durations,
-    Estimates,
-    either_model,
-    local_durations,
-)
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Assignment,
-    Job,
-    ResourceModel,
-    key_of,
-)
-from snakemake_scheduler_plugin_tilewright.placement.orphaned import before_run
-from snakemake_scheduler_plugin_tilewright.runtime.allocation import allocated_cpus, allocated_gpus
-from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
-    LEDGER,
-    last_run,
-    read_ledger,
-    resume_line,
-    summary_lines,
-)
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
-    command,
-    executor_of,
-    other_scheduler,
-)
+from .cluster import cluster as clusters
+from .cluster.cluster import Cluster
+from .cluster.limits import clipped, too_big
+from .cluster.request import DeviceKind, ResourceRequest, Target
+from .errors import PlacementError
+from .placement.estimates import Durations, Estimates, either_model, local_durations
+from .placement.jobs import Assignment, Job, ResourceModel, key_of
+from .placement.orphaned import before_run
+from .runtime.allocation import allocated_cpus, allocated_gpus
+from .runtime.cause import failed_since
+from .runtime.ledger import LEDGER, last_run, read_ledger, resume_line, summary_lines
+from .runtime.snakemake_command import command, executor_of, other_scheduler
 
 #: The constant resource that names the model of a rule.
 MODEL = "placement"

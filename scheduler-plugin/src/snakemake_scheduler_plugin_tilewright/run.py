@@ -9,19 +9,19 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, pool_name
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.declared import declared_request, fixed_of, resources_at
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, rule_of
-from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger
-from snakemake_scheduler_plugin_tilewright.units import Units, model_of, values_of
+from .cluster.cluster import Cluster
+from .cluster.request import KINDS, pool_name
+from .cluster.state import ClusterState
+from .declared import declared_request, fixed_of, resources_at
+from .errors import PlacementError, SlurmQueryError
+from .fit import first_fit
+from .placement.dispatcher import Dispatcher
+from .placement.feasibility import check_feasible
+from .placement.jobs import Assignment, rule_of
+from .resources import Placement
+from .runtime import snakemake_adapter as adapter
+from .runtime.ledger import Ledger
+from .units import Units, model_of, values_of
 
 _MONITOR_S = 5.0
 _SAY_S = 300.0

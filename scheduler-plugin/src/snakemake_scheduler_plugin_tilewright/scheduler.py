@@ -17,22 +17,19 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
 from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
 
-from snakemake_scheduler_plugin_tilewright.cluster import cluster
-from snakemake_scheduler_plugin_tilewright.cluster.summary import cluster_summary
-from snakemake_scheduler_plugin_tilewright.errors import (
-    PlacementError,
-    SnakemakeError,
-)
-from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.local import LocalRun
-from snakemake_scheduler_plugin_tilewright.placement.orphaned import before_run
-from snakemake_scheduler_plugin_tilewright.progress import Progress
-from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.run import Run
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command as command_line
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER
-from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
+from .cluster import cluster
+from .cluster.summary import cluster_summary
+from .errors import PlacementError, SnakemakeError
+from .fit import first_fit
+from .local import LocalRun
+from .placement.orphaned import before_run
+from .progress import Progress
+from .resources import Placement
+from .run import Run
+from .runtime import snakemake_adapter as adapter
+from .runtime import snakemake_command as command_line
+from .runtime.ledger import LEDGER
+from .runtime.scratch import refused_folders
 
 #: Rounds that may fail, one every 5 s, before the greedy scheduler sends all that is ready.
 _PATIENCE = 12

@@ -6,18 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest, Target
-from snakemake_scheduler_plugin_tilewright.declared import declared_model, fixed_of, kinds_of
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Job,
-    UserOverrides,
-    job_of,
-    name_of,
-    rule_of,
-)
-from snakemake_scheduler_plugin_tilewright.resources import MODEL, Placement
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
+from .cluster.request import ResourceRequest, Target
+from .declared import declared_model, fixed_of, kinds_of
+from .errors import PlacementError
+from .placement.jobs import Job, UserOverrides, job_of, name_of, rule_of
+from .resources import MODEL, Placement
+from .runtime import snakemake_adapter as adapter
 
 
 class Units:

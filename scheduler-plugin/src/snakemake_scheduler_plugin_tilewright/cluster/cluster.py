@@ -11,14 +11,14 @@ from pathlib import Path
 
 import platformdirs
 
-from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
-from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind
-from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.errors import SiteError
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import command, profile_file
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from ..errors import SiteError
+from ..runtime.snakemake_command import command, profile_file
+from ..slurm.jobs import SlurmJob, parse_queue
+from ..slurm.query import SlurmClient
+from .query import query_cluster
+from .request import DeviceKind
+from .site import Site, read_site
+from .state import ClusterState
 
 #: Calls in one look at the cluster: queue, live use and nodes, and two in which the executor asks
 #: at its jobs and asks for Slurm's config; limits and partitions every tenth time.

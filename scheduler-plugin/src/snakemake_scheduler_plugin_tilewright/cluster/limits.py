@@ -6,15 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
-from snakemake_scheduler_plugin_tilewright.cluster.tres import in_hours, tres_of
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import LIMITED, Account
-from snakemake_scheduler_plugin_tilewright.slurm.records import (
-    BUDGETS,
-    JOBS,
-    Partition,
-    spent,
-)
+from ..slurm.accounts import LIMITED, Account
+from ..slurm.records import BUDGETS, JOBS, Partition, spent
+from .request import ResourceRequest
+from .tres import in_hours, tres_of
 
 
 def limited(account: Account, partition: Partition | None) -> list[str]:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
-from snakemake_scheduler_plugin_tilewright.cluster.tres import ON_NODES, may_hold, tres_of
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node, placed
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
+from ..slurm.accounts import Account
+from ..slurm.jobs import SlurmJob
+from ..slurm.nodes import Node, placed
+from ..slurm.records import Partition
+from .request import ResourceRequest
+from .tres import ON_NODES, may_hold, tres_of
 
 
 @dataclass(frozen=True)

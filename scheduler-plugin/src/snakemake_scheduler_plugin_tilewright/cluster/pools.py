@@ -8,27 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from snakemake_scheduler_plugin_tilewright.cluster.limits import largest, limited, may_use
-from snakemake_scheduler_plugin_tilewright.cluster.request import (
-    KINDS,
-    DeviceKind,
-    ResourceRequest,
-    pool_name,
-)
-from snakemake_scheduler_plugin_tilewright.cluster.tres import fitting_jobs, tres_of
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account
-from snakemake_scheduler_plugin_tilewright.slurm.records import (
-    BUDGETED,
-    BUDGETS,
-    GPU_TYPE,
-    JOBS,
-    WALL,
-    Partition,
-    budget,
-)
+from ..slurm.accounts import COUNTED, Account
+from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget
+from .limits import largest, limited, may_use
+from .request import KINDS, DeviceKind, ResourceRequest, pool_name
+from .tres import fitting_jobs, tres_of
 
 if TYPE_CHECKING:
-    from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+    from .state import ClusterState
 
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
 #: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.

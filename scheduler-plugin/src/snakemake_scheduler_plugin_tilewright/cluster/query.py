@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Literal, NamedTuple
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind
-from snakemake_scheduler_plugin_tilewright.cluster.site import Site
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState, Note
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError, SurveyError
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
-from snakemake_scheduler_plugin_tilewright.slurm import parse
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
+from ..errors import SlurmQueryError, SurveyError
+from ..runtime.run_state import span_text
+from ..slurm import parse
+from ..slurm.accounts import (
     COUNTED,
     LIMITED,
     NO_ACCOUNT,
@@ -26,15 +23,9 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     names_of,
     usable_accounts,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import parse_queue, usage_of_queue
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
-    Node,
-    before_reservations,
-    open_to,
-    parse_nodes,
-    parse_reservations,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.partitions import (
+from ..slurm.jobs import parse_queue, usage_of_queue
+from ..slurm.nodes import Node, before_reservations, open_to, parse_nodes, parse_reservations
+from ..slurm.partitions import (
     cpu_partition,
     gpu_partition,
     gpu_type_of,
@@ -42,15 +33,11 @@ from snakemake_scheduler_plugin_tilewright.slurm.partitions import (
     with_qos,
     with_whole_nodes,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient
-from snakemake_scheduler_plugin_tilewright.slurm.records import (
-    JOBS,
-    Association,
-    Partition,
-    Qos,
-    Usage,
-    of_association,
-)
+from ..slurm.query import NO_ACCOUNTING, SlurmClient
+from ..slurm.records import JOBS, Association, Partition, Qos, Usage, of_association
+from .request import DeviceKind
+from .site import Site
+from .state import ClusterState, Note
 
 
 def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:

@@ -9,11 +9,11 @@ from typing import Annotated
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind, ResourceRequest
-from snakemake_scheduler_plugin_tilewright.errors import SiteError
-from snakemake_scheduler_plugin_tilewright.runtime.words import yaml_problem
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, SiteRules
-from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_tres
+from ..errors import SiteError
+from ..runtime.words import yaml_problem
+from ..slurm.accounts import COUNTED, SiteRules
+from ..slurm.parse import parse_tres
+from .request import DeviceKind, ResourceRequest
 
 
 def _expression(text: str) -> str:

@@ -7,35 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.cluster.limits import (
-    largest,
-    left,
-    limited,
-    may_use,
-    too_big,
-    too_long,
-    unknown_use,
-)
-from snakemake_scheduler_plugin_tilewright.cluster.pending_use import (
-    PendingUse,
-    may_start,
-    use_of_pending,
-    with_use,
-    with_use_of_nodes,
-)
-from snakemake_scheduler_plugin_tilewright.cluster.pools import UTILISATION, Pool, make_pools
-from snakemake_scheduler_plugin_tilewright.cluster.request import (
-    KINDS,
-    DeviceKind,
-    ResourceRequest,
-    Target,
-)
-from snakemake_scheduler_plugin_tilewright.cluster.tres import fitting_jobs, in_hours, tres_of
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, LeftOut
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, why_pending
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import BUDGETS, Partition
+from ..errors import SlurmQueryError
+from ..slurm.accounts import Account, LeftOut
+from ..slurm.jobs import SlurmJob, why_pending
+from ..slurm.nodes import Node
+from ..slurm.records import BUDGETS, Partition
+from .limits import largest, left, limited, may_use, too_big, too_long, unknown_use
+from .pending_use import PendingUse, may_start, use_of_pending, with_use, with_use_of_nodes
+from .pools import UTILISATION, Pool, make_pools
+from .request import KINDS, DeviceKind, ResourceRequest, Target
+from .tres import fitting_jobs, in_hours, tres_of
 
 
 @dataclass(frozen=True)

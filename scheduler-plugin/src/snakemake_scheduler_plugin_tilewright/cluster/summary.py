@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from snakemake_scheduler_plugin_tilewright.cluster.limits import largest, left, use_is_known
-from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
+from ..slurm.accounts import Account
+from ..slurm.records import Partition
+from .limits import largest, left, use_is_known
+from .request import KINDS, DeviceKind
+from .state import ClusterState
 
 #: Accounts with words of their own, and names of those left out for one reason.
 _ACCOUNTS, _LEFT_OUT = 3, 4

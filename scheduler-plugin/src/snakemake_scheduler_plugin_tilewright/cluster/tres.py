@@ -6,19 +6,10 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import (
-    BUDGETED,
-    BUDGETS,
-    GPU_TYPE,
-    WALL,
-    Partition,
-    Tres,
-    budget,
-    running,
-)
+from ..slurm.accounts import Account
+from ..slurm.nodes import Node
+from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, WALL, Partition, Tres, budget, running
+from .request import ResourceRequest
 
 #: TRES of which nodes have so much.
 ON_NODES = ("cpu", "mem", "gres/gpu")

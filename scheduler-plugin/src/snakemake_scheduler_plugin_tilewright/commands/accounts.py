@@ -16,18 +16,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from snakemake_scheduler_plugin_tilewright.cluster.limits import left, unknown_use, use_is_known
-from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool, total_slots
-from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
-from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS
-from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.cluster.tres import Budget, budgets
-from snakemake_scheduler_plugin_tilewright.commands.checks import sizes_text
-from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, LimitScope
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from ..cluster.limits import left, unknown_use, use_is_known
+from ..cluster.pools import Pool, total_slots
+from ..cluster.query import query_cluster
+from ..cluster.request import KINDS
+from ..cluster.site import Site, read_site
+from ..cluster.state import ClusterState
+from ..cluster.tres import Budget, budgets
+from ..errors import PlacementError
+from ..slurm.accounts import Account, LimitScope
+from ..slurm.query import SlurmClient
+from .checks import sizes_text
+from .slurm_here import slurm_wanted
 
 #: TRES and numbers of jobs that have a column.
 _SHOWN = ("cpu", "mem", "gres/gpu", "jobs")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, version_of
-from snakemake_scheduler_plugin_tilewright.placement.orphaned import sender_of
-from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked
+from ..placement.orphaned import sender_of
+from ..runtime.scratch import refused_folders
+from ..runtime.snakemake_command import is_locked
+from .checks import Check, ok, problem, version_of
 
 _OWN = "snakemake-scheduler-plugin-tilewright"
 

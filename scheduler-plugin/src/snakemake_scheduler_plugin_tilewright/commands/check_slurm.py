@@ -7,23 +7,15 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.cluster.limits import may_use, unknown_use
-from snakemake_scheduler_plugin_tilewright.cluster.pools import total_slots
-from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind
-from snakemake_scheduler_plugin_tilewright.commands.accounts import left_of
-from snakemake_scheduler_plugin_tilewright.commands.checks import (
-    Check,
-    count,
-    ok,
-    problem,
-    problem_from,
-    sizes_text,
-    warning,
-)
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.placement.orphaned import find_orphaned, sender_of
-from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient
+from ..cluster.cluster import Cluster
+from ..cluster.limits import may_use, unknown_use
+from ..cluster.pools import total_slots
+from ..cluster.request import DeviceKind
+from ..errors import PlacementError, SlurmQueryError
+from ..placement.orphaned import find_orphaned, sender_of
+from ..slurm.query import NO_ACCOUNTING, SlurmClient
+from .accounts import left_of
+from .checks import Check, count, ok, problem, problem_from, sizes_text, warning
 
 _PROGRAMS = ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel")
 #: The executor asks squeue after 5 s and wants ended jobs to be listed for three times as long.

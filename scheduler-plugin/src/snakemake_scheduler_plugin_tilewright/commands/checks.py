@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind, ResourceRequest
-from snakemake_scheduler_plugin_tilewright.runtime.words import count as count
+from ..cluster.request import DeviceKind, ResourceRequest
+from ..runtime.words import count as count
 
 
 @dataclass(frozen=True)

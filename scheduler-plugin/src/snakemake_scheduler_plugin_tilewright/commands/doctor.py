@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from snakemake_scheduler_plugin_tilewright.cluster import cluster
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
-from snakemake_scheduler_plugin_tilewright.commands.checks import Check, count, ok, problem
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from ..cluster import cluster
+from ..cluster.cluster import Cluster
+from ..errors import PlacementError
+from ..slurm.query import SlurmClient
+from . import check_environment, check_slurm
+from .checks import Check, count, ok, problem
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 

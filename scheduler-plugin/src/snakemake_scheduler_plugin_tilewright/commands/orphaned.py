@@ -8,16 +8,12 @@ from typing import Literal
 
 import typer
 
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import own_client
-from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.orphaned import (
-    end_orphaned,
-    find_orphaned,
-    sender_of,
-)
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from ..cluster.cluster import own_client
+from ..errors import PlacementError
+from ..placement.orphaned import end_orphaned, find_orphaned, sender_of
+from ..runtime.snakemake_command import is_locked
+from ..slurm.query import SlurmClient
+from .slurm_here import slurm_wanted
 
 _RESUME = """\
 the folder is still locked; unless a run is active in it, run the same command twice:

@@ -14,21 +14,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from snakemake_scheduler_plugin_tilewright.cluster import cluster
-from snakemake_scheduler_plugin_tilewright.errors import (
-    PlacementError,
-    SlurmQueryError,
-)
-from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
-from snakemake_scheduler_plugin_tilewright.placement.jobs import JobState, name_of
-from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
-from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import orphaned_jobs
-from snakemake_scheduler_plugin_tilewright.units import Units
+from ..cluster import cluster
+from ..errors import PlacementError, SlurmQueryError
+from ..placement.feasibility import check_feasible
+from ..placement.jobs import JobState, name_of
+from ..placement.round import Round
+from ..placement.workload import GpuSlots
+from ..resources import Placement
+from ..runtime import snakemake_adapter as adapter
+from ..runtime import snakemake_command
+from ..runtime.words import count
+from ..slurm.jobs import orphaned_jobs
+from ..units import Units
 
 
 @dataclass

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.slurm.query import run_command
+from ..errors import SlurmQueryError
+from ..slurm.query import run_command
 
 
 def slurm_wanted(site: Path | None = None) -> bool:

@@ -10,15 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
-    LEDGER,
-    STATE,
-    failure_lines,
-    read_ledger,
-)
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
-from snakemake_scheduler_plugin_tilewright.runtime.words import printable
+from ..runtime.cause import failed_since
+from ..runtime.ledger import LEDGER, STATE, failure_lines, read_ledger
+from ..runtime.run_state import RunState, read_state, span_text
+from ..runtime.words import printable
 
 
 def show_status(results: Path) -> None:

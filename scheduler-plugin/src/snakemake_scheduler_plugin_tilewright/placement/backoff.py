@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import Target
+from ..cluster.request import Target
 
 #: A target is avoided so long at least, and twice as long each time.
 _AVOID_S = 60.0

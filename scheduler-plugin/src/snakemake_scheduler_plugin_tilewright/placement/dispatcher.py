@@ -16,26 +16,20 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind, Target
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.placement.backoff import Backoff
-from snakemake_scheduler_plugin_tilewright.placement.estimates import Estimates, Requests
-from snakemake_scheduler_plugin_tilewright.placement.failures import (
-    NextTry,
-    failure_reason,
-    next_try,
-    unseen_ends,
-    why_no_retry,
-)
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, Job, JobState, observe
-from snakemake_scheduler_plugin_tilewright.placement.requeue import Requeuer
-from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
-from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots, Workload
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, orphaned_jobs
+from ..cluster.cluster import Cluster
+from ..cluster.request import KINDS, DeviceKind, Target
+from ..cluster.state import ClusterState
+from ..errors import SlurmQueryError
+from ..runtime.ledger import Ledger
+from ..slurm.jobs import SlurmJob, orphaned_jobs
+from .backoff import Backoff
+from .estimates import Estimates, Requests
+from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
+from .jobs import Assignment, Job, JobState, observe
+from .requeue import Requeuer
+from .round import Round
+from .submission_lock import SubmissionLock
+from .workload import GpuSlots, Workload
 
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
 _ESTIMATES_S = 60.0

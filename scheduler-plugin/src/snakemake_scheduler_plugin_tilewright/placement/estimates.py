@@ -13,13 +13,13 @@ from pathlib import Path
 
 import platformdirs
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind, ResourceRequest
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.failures import memory_limit_mb
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, JobState, ResourceModel
-from snakemake_scheduler_plugin_tilewright.placement.workload import Workload
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
+from ..cluster.request import KINDS, DeviceKind, ResourceRequest
+from ..cluster.state import ClusterState
+from ..errors import PlacementError
+from ..runtime.files import write_text_atomic
+from .failures import memory_limit_mb
+from .jobs import Job, JobState, ResourceModel
+from .workload import Workload
 
 #: Finished jobs that are remembered for each rule and device.
 _KEPT = 30

@@ -6,32 +6,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.cluster.limits import (
-    largest,
-    longest_min,
-    may_use,
-)
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Assignment,
-    FailureHistory,
-    Job,
-    JobState,
-)
-from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
-    ACTIVE,
-    UNHANDLED_STATES,
-    Cause,
-    SlurmJob,
-    cause_of,
-    node_of,
-    stdout_of,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
+from ..cluster.limits import largest, longest_min, may_use
+from ..cluster.state import ClusterState
+from ..errors import SlurmQueryError
+from ..runtime.cause import last_line, read_cause
+from ..slurm.accounts import Account
+from ..slurm.jobs import ACTIVE, UNHANDLED_STATES, Cause, SlurmJob, cause_of, node_of, stdout_of
+from ..slurm.query import SlurmClient
+from ..slurm.records import Partition
+from .jobs import Assignment, FailureHistory, Job, JobState
 
 #: Characters of a log's last line that are recorded.
 _MOST_WORDS = 300

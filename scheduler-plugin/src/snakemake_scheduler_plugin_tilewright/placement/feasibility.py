@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from snakemake_scheduler_plugin_tilewright.cluster.limits import clipped, may_use, too_big
-from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind, ResourceRequest
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.estimates import Estimates
-from snakemake_scheduler_plugin_tilewright.placement.jobs import JobState
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
+from ..cluster.limits import clipped, may_use, too_big
+from ..cluster.request import DeviceKind, ResourceRequest
+from ..cluster.state import ClusterState
+from ..errors import PlacementError
+from ..runtime.words import count
+from ..slurm.accounts import Account
+from .estimates import Estimates
+from .jobs import JobState
 
 
 def check_feasible(tasks: Iterable[JobState], state: ClusterState, estimates: Estimates) -> None:

@@ -6,13 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import (
-    DeviceKind,
-    ResourceRequest,
-    Target,
-)
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import members, priority
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+from ..cluster.request import DeviceKind, ResourceRequest, Target
+from ..runtime.snakemake_adapter import members, priority
+from ..slurm.jobs import SlurmJob
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked, runs_nothing
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, drop_options
+from ..cluster.cluster import Cluster
+from ..errors import PlacementError, SlurmQueryError
+from ..runtime.ledger import LEDGER, STATE
+from ..runtime.run_state import RunState, read_state, span_text
+from ..runtime.snakemake_command import is_locked, runs_nothing
+from ..runtime.words import count
+from ..slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
+from ..slurm.query import SlurmClient, drop_options
 
 _POLL_S = 10.0
 _PATIENCE = 30  # queries in vain while waiting

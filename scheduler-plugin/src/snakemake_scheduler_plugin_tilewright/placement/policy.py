@@ -12,16 +12,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
-from snakemake_scheduler_plugin_tilewright.placement.workload import (
-    Choice,
-    Decision,
-    GpuSlots,
-    Running,
-    Slots,
-    Workload,
-)
+from ..cluster.request import KINDS
+from .jobs import Job
+from .workload import Choice, Decision, GpuSlots, Running, Slots, Workload
 
 _REASONS = ("a GPU slot is free", "a CPU slot finishes it in time")
 

@@ -12,22 +12,17 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.cluster.limits import counted, has_room
-from snakemake_scheduler_plugin_tilewright.cluster.request import (
-    KINDS,
-    DeviceKind,
-    ResourceRequest,
-    Target,
-)
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.cluster.tres import fitting_jobs
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.placement.backoff import Backoff
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, JobState, observe
-from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, Waiting, why_pending
+from ..cluster.cluster import Cluster
+from ..cluster.limits import counted, has_room
+from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
+from ..cluster.state import ClusterState
+from ..cluster.tres import fitting_jobs
+from ..errors import SlurmQueryError
+from ..runtime.ledger import Ledger
+from ..slurm.jobs import SlurmJob, Waiting, why_pending
+from .backoff import Backoff
+from .jobs import Assignment, JobState, observe
+from .round import Round
 
 #: A job is requeued at most so often; where it cannot stay, as often as there are targets.
 MOST_REQUEUES = 3

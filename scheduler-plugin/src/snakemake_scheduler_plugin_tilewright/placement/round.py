@@ -9,22 +9,13 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import replace
 from operator import attrgetter
 
-from snakemake_scheduler_plugin_tilewright.cluster.limits import clipped, too_long
-from snakemake_scheduler_plugin_tilewright.cluster.request import (
-    DeviceKind,
-    ResourceRequest,
-    Target,
-)
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.placement.estimates import Estimates, Requests
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, JobState
-from snakemake_scheduler_plugin_tilewright.placement.policy import schedule
-from snakemake_scheduler_plugin_tilewright.placement.workload import (
-    GpuSlots,
-    Running,
-    Slots,
-    Workload,
-)
+from ..cluster.limits import clipped, too_long
+from ..cluster.request import DeviceKind, ResourceRequest, Target
+from ..cluster.state import ClusterState
+from .estimates import Estimates, Requests
+from .jobs import Assignment, JobState
+from .policy import schedule
+from .workload import GpuSlots, Running, Slots, Workload
 
 _PASSES = 6
 #: Jobs of one device kind that wait in Slurm's queue for nodes that others fill.

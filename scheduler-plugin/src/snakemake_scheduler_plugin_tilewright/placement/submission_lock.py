@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
+from ..cluster.pending_use import PendingUse
+from ..runtime.files import write_text_atomic
 
 #: Beyond the age of live use, for sbatch: 12 jobs were submitted within 2 s.
 _SUBMIT_S = 10.0

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
+from ..cluster.request import KINDS, DeviceKind
+from .jobs import Job
 
 #: Margin of a job on a CPU of whose rule nothing is known, as a share of its time.
 UNKNOWN_MARGIN = 0.4

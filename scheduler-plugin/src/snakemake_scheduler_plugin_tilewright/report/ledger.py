@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.words import printable
+from ..runtime.words import printable
 
 #: Causes of the failure of a job that the workflow itself took back, to place it again.
 _BY_MOVE = ("cancelled", "unknown")

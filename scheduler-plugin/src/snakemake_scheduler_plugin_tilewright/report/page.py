@@ -8,13 +8,13 @@ from typing import Any
 
 import jinja2
 
-from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
-from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs
-from snakemake_scheduler_plugin_tilewright.report.palette import Palette, palette_of
-from snakemake_scheduler_plugin_tilewright.report.table import as_csv, rows_of
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_ledger, write_text_atomic
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
-from snakemake_scheduler_plugin_tilewright.runtime.words import count, count_jobs
+from ..runtime.files import read_ledger, write_text_atomic
+from ..runtime.run_state import span_text
+from ..runtime.words import count, count_jobs
+from .gantt import draw_gantt
+from .ledger import cluster_runs
+from .palette import Palette, palette_of
+from .table import as_csv, rows_of
 
 #: Lines of the list of moves and failures.
 _LINES = 20

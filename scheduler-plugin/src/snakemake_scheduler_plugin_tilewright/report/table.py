@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 
-from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool
-from snakemake_scheduler_plugin_tilewright.report.ledger import Run, Try
-from snakemake_scheduler_plugin_tilewright.report.palette import Palette
+from ..cluster.pools import Pool
+from .ledger import Run, Try
+from .palette import Palette
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.records import EVENT, ValueCheck, fits
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
+from .records import EVENT, ValueCheck, fits
+from .words import count
 
 
 def write_text_atomic(path: Path, text: str) -> None:

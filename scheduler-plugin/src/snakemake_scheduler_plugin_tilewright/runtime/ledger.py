@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_ledger as read_ledger
-from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs, printable
+from .files import append_json
+from .files import read_ledger as read_ledger
+from .words import count_jobs, printable
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")

@@ -12,16 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
-from snakemake_scheduler_plugin_tilewright.runtime.records import (
-    ValueCheck,
-    by_name,
-    fits,
-    is_count,
-    is_number,
-    is_text,
-    is_time,
-)
+from .files import write_text_atomic
+from .records import ValueCheck, by_name, fits, is_count, is_number, is_text, is_time
 
 #: Below this share of the work no time left is estimated.
 _TOLD = 0.05

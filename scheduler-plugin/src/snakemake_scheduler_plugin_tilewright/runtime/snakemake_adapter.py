@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.errors import SnakemakeError
+from ..errors import SnakemakeError
 
 #: What a scheduler, a DAG and a job must have beyond the interfaces of Snakemake's scheduler and
 #: executor plugins; see the functions below for what each is used for.

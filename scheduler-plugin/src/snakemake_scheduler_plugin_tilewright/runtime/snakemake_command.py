@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from snakemake_interface_common.exceptions import ApiError
 
-from snakemake_scheduler_plugin_tilewright.errors import DagError
+from ..errors import DagError
 
 #: Options with which Snakemake runs nothing, as its parser names them.
 LOOKING = (

@@ -10,13 +10,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
-from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    parse_minutes,
-    parse_time_s,
-    parse_tres,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, Tres, Usage
+from ..errors import UnreadableError
+from .parse import parse_minutes, parse_time_s, parse_tres
+from .records import GPU_TYPE, Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
 JOB_FIELDS = {

@@ -7,13 +7,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
-from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    parse_time_s,
-    parse_tres,
-    records_of,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.records import Tres
+from ..errors import UnreadableError
+from .parse import parse_time_s, parse_tres, records_of
+from .records import Tres
 
 #: Words of a node's state with which it takes no job. One that power saving switched off,
 #: ``IDLE+CLOUD+POWERED_DOWN`` or ``IDLE~``, does: Slurm wakes it.

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
-from snakemake_scheduler_plugin_tilewright.slurm.records import (
+from ..errors import UnreadableError
+from .records import (
     GPU_TYPE,
     JOBS,
     OTHERS,

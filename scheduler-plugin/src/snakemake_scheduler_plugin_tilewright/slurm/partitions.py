@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition, Qos
+from .nodes import Node
+from .records import Partition, Qos
 
 
 def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:

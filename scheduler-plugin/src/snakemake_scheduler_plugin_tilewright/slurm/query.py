@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError, UnreadableError
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
-from snakemake_scheduler_plugin_tilewright.slurm import jobs, nodes, parse
+from ..errors import SlurmQueryError, UnreadableError
+from ..runtime.files import write_text_atomic
+from . import jobs, nodes, parse
 
 #: What reads the answer to each question, or raises :class:`~UnreadableError`.
 _READERS: Mapping[str, Callable[[str], object]] = {
