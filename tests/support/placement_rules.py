@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
-from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool, make_pools
+from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool
 from snakemake_scheduler_plugin_tilewright.cluster.request import (
     DeviceKind,
     ResourceRequest,
@@ -149,7 +149,8 @@ def slots_of(
     **of: Any,
 ) -> list[Pool]:
     """Return the pools of accounts for jobs that ask for this."""
-    return make_pools(ClusterState(tuple(accounts), **of), requests, together=together)
+    state = ClusterState(tuple(accounts), largest_jobs=requests, **of)
+    return state.slots(requests, together=together)
 
 
 def at(state: ClusterState, account: str, kind: DeviceKind, partition: str = "") -> Target:

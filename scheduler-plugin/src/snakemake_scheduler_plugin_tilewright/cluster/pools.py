@@ -6,16 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ..slurm.accounts import COUNTED, Account
+from ..slurm.nodes import Node
 from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget
 from .limits import largest, limited, may_use
 from .request import KINDS, DeviceKind, ResourceRequest, pool_name
 from .tres import fitting_jobs, tres_of
-
-if TYPE_CHECKING:
-    from .state import ClusterState
 
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
 #: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
@@ -57,7 +54,13 @@ class Pool:
 
 
 def make_pools(
-    state: ClusterState, requests: Mapping[DeviceKind, ResourceRequest], *, together: bool = False
+    accounts: Sequence[Account],
+    requests: Mapping[DeviceKind, ResourceRequest],
+    partitions: Mapping[DeviceKind, Partition | None],
+    nodes: Sequence[Node] | None,
+    utilisation: float = UTILISATION,
+    *,
+    together: bool = False,
 ) -> list[Pool]:
     """Return the pools of all accounts; one without slots is left out.
 
@@ -69,6 +72,8 @@ def make_pools(
     ----------
     requests : mapping
         Largest job of each device kind; a kind that is absent gets no pool.
+    partitions : mapping
+        Where those jobs go.
     together : bool
         Each account gets what those before it leave, instead of all that it may have alone.
 
@@ -78,21 +83,20 @@ def make_pools(
         By account, GPU first.
     """
     pools = []
-    wheres = {kind: state.partition(kind, one.partition) for kind, one in requests.items()}
     rooms = {  # of nodes: the same for every account
-        kind: [fitting_jobs(state.nodes, where, requests[kind], now=now) for now in (False, True)]
-        for kind, where in wheres.items()
-        if state.nodes is not None and where is not None
+        kind: [fitting_jobs(nodes, where, requests[kind], now=now) for now in (False, True)]
+        for kind, where in partitions.items()
+        if nodes is not None and where is not None
     }
     taken, taken_now = _Taken(), _Taken()
-    for account in state.accounts:
+    for account in accounts:
         if not together:
             taken, taken_now = _Taken(), _Taken()
         for kind in KINDS:
-            where = wheres.get(kind)
+            where = partitions.get(kind)
             if kind not in requests or not may_use(account, where):
                 continue
-            request, share = requests[kind], state.utilisation if kind == "cpu" else 1.0
+            request, share = requests[kind], utilisation if kind == "cpu" else 1.0
             slots, free, bound = _slots(account, where, request, share, taken, taken_now)
             if kind in rooms:
                 most, now = rooms[kind]

@@ -115,12 +115,20 @@ class ClusterState:
     def slots(self, kinds: Iterable[DeviceKind], *, together: bool = False) -> list[Pool]:
         """Return the slots for the largest jobs of these device kinds; see :func:`make_pools`."""
         largest = {kind: self.largest_jobs[kind] for kind in kinds if kind in self.largest_jobs}
-        return make_pools(self, largest, together=together)
+        return self._pools(largest, together=together)
+
+    def _pools(
+        self, requests: Mapping[DeviceKind, ResourceRequest], *, together: bool = False
+    ) -> list[Pool]:
+        at = {kind: self.partition(kind, one.partition) for kind, one in requests.items()}
+        return make_pools(
+            self.accounts, requests, at, self.nodes, self.utilisation, together=together
+        )
 
     def free_slots(self, requests: Mapping[DeviceKind, ResourceRequest]) -> list[Pool]:
         """Return the slots for jobs that ask for this; one that is closed has nothing free."""
-        found = make_pools(
-            self, {kind: one for kind, one in requests.items() if self.has_partition(kind, one)}
+        found = self._pools(
+            {kind: one for kind, one in requests.items() if self.has_partition(kind, one)}
         )
         accounts = {account.name: account for account in self.accounts}
         return [
