@@ -82,7 +82,7 @@ class Scheduler(SchedulerBase):
                       adapter.all_done(dag)),
             "job": (adapter.running(dag, job), adapter.failed(dag, job)),
             "has_tries": (adapter.has_tries(job), adapter.has_tries(jobs["other"])),
-            "machine": adapter.machine_resources(dag)["_cores"] > 0,
+            "machine": adapter.machine_resources(dag)["mem_mb"] == 1000,
             "ended": adapter.end(dag, job, "never sent", success=True),
             "unit": (adapter.unit_of(dag, part) is group, adapter.unit_of(dag, job) is job),
             "members": [len(list(adapter.members(one))) for one in (group, job)],

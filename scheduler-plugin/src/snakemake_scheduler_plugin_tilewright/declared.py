@@ -113,8 +113,8 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
         total += int(found[1] or 1) if found else 0
     options = r"(?<![\w-])(?:(?:--gpus|--gpus-per-node|--gpus-per-task)[= ]|-G ?)'?\"?(\S+)"
     for text in re.findall(options, extra):
-        number = re.search(r"(\d+)\W*$", text)
-        total += int(number[1]) if number else 1
+        asked = re.search(r"(\d+)\W*$", text)
+        total += int(asked[1]) if asked else 1
     return total
 
 

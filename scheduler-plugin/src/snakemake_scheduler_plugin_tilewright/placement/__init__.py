@@ -1,1 +1,1 @@
-"""Where a job goes: which ready jobs start now and at which target, and what becomes of them then."""
+"""Which ready jobs start now and at which target, and what becomes of them then."""

@@ -168,10 +168,11 @@ def why_no_retry(job: Job, assignment: Assignment, cause: Cause, state: ClusterS
 def _allowed(job: Job, state: ClusterState) -> list[tuple[Account, Partition | None]]:
     """Return the accounts and partitions that a job may go to; for CPUs Slurm has a default."""
     name = job.overrides.partition or ""
-    wheres = [state.partition(kind, name) for kind in job.kinds]
+    found = [state.partition(kind, name) for kind in job.kinds]
+    wheres: list[Partition | None] = [where for where in found if where is not None]
     return [
         (account, where)
-        for where in [where for where in wheres if where is not None] or [None]
+        for where in wheres or [None]
         for account in state.accounts
         if job.overrides.account in (None, account.name) and may_use(account, where)
     ]

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 
-from ..cluster.pools import Pool
-from .ledger import Run, Try
+from .ledger import Pool, Run, Try
 from .palette import Palette
 
 
