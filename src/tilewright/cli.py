@@ -29,8 +29,8 @@ def init(
     force: Annotated[bool, typer.Option(help="Overwrite an existing configuration.")] = False,
 ) -> None:
     """Write a configuration and tables for a folder of raw tiles."""
-    from snakemake_scheduler_plugin_tilewright import printable
     from tilewright.init.folder import create_experiment
+    from tilewright.runtime.text import printable
 
     try:
         result = create_experiment(raw_dir, output, force=force)

@@ -24,22 +24,17 @@ if TYPE_CHECKING:
     from .resources import Placement, detect
     from .runtime.allocation import allocated_gpus
     from .runtime.cause import cause_line
-    from .runtime.files import JsonLines, append_json, read_json_lines
-    from .runtime.records import ValueCheck, is_moment, is_number, is_text
     from .runtime.run_state import span_text
     from .runtime.snakemake_command import SetUpError, command, is_locked, runs_nothing, targets
-    from .runtime.words import count, printable, yaml_problem
     from .scheduler import Scheduler, SchedulerSettings
 
 __all__ = [
-    "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind",
-    "JsonLines", "Palette", "Placement", "PlacementError", "ResourceModel",
-    "ResourceRequest", "Scheduler", "SchedulerSettings", "SetUpError", "ValueCheck",
-    "allocated_gpus", "append_json", "cause_line", "check_all", "command", "count",
-    "detect", "environment", "is_locked", "is_moment", "is_number", "is_text", "ok",
-    "on_slurm", "open_cluster", "pale", "printable", "problem", "problem_from",
-    "read_json_lines", "run_section", "runs_nothing", "show_checks", "show_status", "slots",
-    "slurm_wanted", "span_text", "targets", "version_of", "warning", "yaml_problem",
+    "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind", "Palette",
+    "Placement", "PlacementError", "ResourceModel", "ResourceRequest", "Scheduler",
+    "SchedulerSettings", "SetUpError", "allocated_gpus", "cause_line", "check_all",
+    "command", "detect", "environment", "is_locked", "ok", "on_slurm", "open_cluster",
+    "pale", "problem", "problem_from", "run_section", "runs_nothing", "show_checks",
+    "show_status", "slots", "slurm_wanted", "span_text", "targets", "version_of", "warning",
 ]  # fmt: skip
 
 #: Module to its public names.
@@ -58,11 +53,8 @@ _NAMES = {
     "resources": "Placement detect",
     "runtime.allocation": "allocated_gpus",
     "runtime.cause": "cause_line",
-    "runtime.files": "JsonLines append_json read_json_lines",
-    "runtime.records": "ValueCheck is_moment is_number is_text",
     "runtime.run_state": "span_text",
     "runtime.snakemake_command": "SetUpError command is_locked runs_nothing targets",
-    "runtime.words": "count printable yaml_problem",
     "scheduler": "Scheduler SchedulerSettings",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

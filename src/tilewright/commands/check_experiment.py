@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright import Check, count, ok, problem, problem_from, warning
+from snakemake_scheduler_plugin_tilewright import Check, ok, problem, problem_from, warning
 from tilewright.config.checks import data_size, preflight_checks
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -17,6 +17,7 @@ from tilewright.config.settings import Settings
 from tilewright.config.tables import Channel
 from tilewright.errors import ConfigError
 from tilewright.io.formats.stitched import lossy_warnings, read_images
+from tilewright.runtime.text import count
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7

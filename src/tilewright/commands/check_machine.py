@@ -6,18 +6,12 @@ import importlib
 import os
 from collections.abc import Iterable, Mapping
 
-from snakemake_scheduler_plugin_tilewright import (
-    Check,
-    count,
-    ok,
-    problem,
-    problem_from,
-    version_of,
-)
+from snakemake_scheduler_plugin_tilewright import Check, ok, problem, problem_from, version_of
 from tilewright.config.sizing import DataSizes
 from tilewright.devices.slurm_allocation import device_from_environment
 from tilewright.errors import DeviceError
 from tilewright.runtime.machine import usable_gpus
+from tilewright.runtime.text import count
 
 _CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"
 _CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")

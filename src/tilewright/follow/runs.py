@@ -16,9 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from snakemake_scheduler_plugin_tilewright import append_json, is_locked, runs_nothing
+from snakemake_scheduler_plugin_tilewright import is_locked, runs_nothing
 from tilewright.errors import ConfigError
 from tilewright.follow.verdicts import now, read_record
+from tilewright.runtime.json_lines import append_json
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Between attempts to lock the record.

@@ -13,13 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright import JsonLines, append_json, is_moment, read_json_lines
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
 from tilewright.errors import ConfigError
 from tilewright.report.judge import judge_again, read_quality
 from tilewright.report.verdict import Item
+from tilewright.runtime.json_lines import JsonLines, append_json, is_moment, read_json_lines
 
 #: Time limit of the notifying command, and delay of another attempt after it failed.
 _NOTIFY_S, _RETRY_S = 60, 600

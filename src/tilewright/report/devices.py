@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright import ValueCheck, is_number, is_text, read_json_lines
 from tilewright.devices.health import classify
 from tilewright.report.rule_colours import PALETTE
+from tilewright.runtime.json_lines import ValueCheck, is_number, is_text, read_json_lines
 
 #: The memory to ask for is the largest peak of at least so many jobs, and a margin, up to steps.
 ENOUGH, _MARGIN_PERCENT, _STEP_MIB = 5, 20, 64

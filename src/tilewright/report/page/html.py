@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from snakemake_scheduler_plugin_tilewright import count, environment, run_section
+from snakemake_scheduler_plugin_tilewright import environment, run_section
 from tilewright.config.rules import STAGES
 from tilewright.report.devices import device_section
 from tilewright.report.figures import Rendering, embed_png, render
@@ -22,6 +22,7 @@ from tilewright.report.page.summary import trusted_markers
 from tilewright.report.rule_colours import PALETTE
 from tilewright.report.verdict import RANK, worst
 from tilewright.runtime.files import write_text_atomic
+from tilewright.runtime.text import count
 
 #: Problems that are shown, and lines of each; the rest is folded.
 _SHOWN, _LINES = 12, 2
