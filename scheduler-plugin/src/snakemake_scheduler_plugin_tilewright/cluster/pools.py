@@ -62,7 +62,7 @@ def make_pools(
     *,
     together: bool = False,
 ) -> list[Pool]:
-    """Return the pools of all accounts; one without slots is left out.
+    """Return the pools by account, GPU first; one without slots is left out.
 
     GPU jobs are packed first, and CPU slots counted from what remains, in every TRES. A limit of
     0 means no limit to Snakemake, hence no pool of 0 slots. What is up and free of the nodes bounds
@@ -76,11 +76,6 @@ def make_pools(
         Where those jobs go.
     together : bool
         Each account gets what those before it leave, instead of all that it may have alone.
-
-    Returns
-    -------
-    list of Pool
-        By account, GPU first.
     """
     pools = []
     rooms = {  # of nodes: the same for every account

@@ -204,24 +204,25 @@ def usable_accounts(
             user, name, known.get(chosen, Qos(chosen)), own[name], held,
             rules.caps.get(name, {}), usage or {},
         )  # fmt: skip
-        bound = {row.partition for row in own[name]}
-        limits = {"": _limits(of, "", None)}
-        limits |= {
-            p.name: _limits(of, p.name, known.get(p.qos or ""))
-            for p in wheres
-            if p.qos or p.name in bound
-        }
-        accounts.append(
-            Account(
-                name,
-                chosen,
-                limits,
-                () if "" in bound else tuple(sorted(bound)),
-                tuple(dict.fromkeys(qos for row in own[name] for qos in row.qos)),
-                of.in_use(on_qos(chosen, user), on_qos(chosen, OTHER_USERS)),
-            )
-        )
+        accounts.append(_account(of, wheres, known))
     return accounts, left_out
+
+
+def _account(of: _Records, partitions: Iterable[Partition], known: Mapping[str, Qos]) -> Account:
+    """Return an account on its QOS, with its limits in each partition that has some."""
+    bound = {row.partition for row in of.own}
+    limits = {"": _limits(of, "", None)}
+    limits |= {
+        p.name: _limits(of, p.name, known.get(p.qos or ""))
+        for p in partitions
+        if p.qos or p.name in bound
+    }
+    return Account(
+        of.account, of.qos.name, limits,
+        () if "" in bound else tuple(sorted(bound)),
+        tuple(dict.fromkeys(qos for row in of.own for qos in row.qos)),
+        of.in_use(on_qos(of.qos.name, of.user), on_qos(of.qos.name, OTHER_USERS)),
+    )  # fmt: skip
 
 
 def lineage(account: str, rows: Mapping[str, Association]) -> list[str]:
