@@ -16,7 +16,7 @@ from snakemake_scheduler_plugin_tilewright.cli import app
 from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.commands.plan import Remaining, plan_workflow, print_plan
-from snakemake_scheduler_plugin_tilewright.errors import DagError, PlacementError, SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from tests.commands.no_slurm import command
 from tests.conftest import REPO
 from tests.support.recorded import cluster_with, queue_line
@@ -103,7 +103,7 @@ def test_what_a_run_refuses_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         planned("--set-threads", "a=400")
     for option, words in (("nothing", "No rule to produce nothing$"),
                           ("--colour", "unrecognized arguments: --colour")):  # fmt: skip
-        with pytest.raises(DagError, match=words):
+        with pytest.raises(PlacementError, match=words):
             planned(option, slurm=False)
     hidden, _ = cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
     use(monkeypatch, hidden)

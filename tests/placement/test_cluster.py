@@ -19,7 +19,7 @@ from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState, Note
 from snakemake_scheduler_plugin_tilewright.cluster.summary import cluster_summary
 from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_accounts
-from snakemake_scheduler_plugin_tilewright.errors import SiteError, SlurmQueryError, SurveyError
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SiteError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import NO_ACCOUNT, LimitScope
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
@@ -140,7 +140,7 @@ def test_limits_of_a_dead_slurmdbd_are_said_to_be_old(recorded: Recorded, tmp_pa
     old = "limits are 2.0 h old: sacctmgr did not answer: Connection refused"
     assert found.notes == (Note("limits", old),)
     (tmp_path / "limits-ada.json").write_text("{broken")
-    with pytest.raises(SurveyError, match="Connection refused"):
+    with pytest.raises(PlacementError, match="Connection refused"):
         query_cluster(client(recorded, tmp_path), 1001, Site())
 
 
@@ -151,7 +151,7 @@ def test_limits_of_a_dead_slurmdbd_are_said_to_be_old(recorded: Recorded, tmp_pa
 def test_never_known_limits_are_an_error(
     look: Look, said: str | SlurmQueryError, message: str
 ) -> None:
-    with pytest.raises(SurveyError, match=message):
+    with pytest.raises(PlacementError, match=message):
         look(sacctmgr=said)
 
 
@@ -322,7 +322,7 @@ def test_accounts_of_other_clusters_are_not_ours(look: Look) -> None:
     config = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"
     found = look(sacctmgr="\n".join([*here, *there, *rest]), config=config)
     assert [one.name for one in found.accounts] == ["brusko", "clive", "maigan"]
-    with pytest.raises(SurveyError, match="which of hpg, other this is"):
+    with pytest.raises(PlacementError, match="which of hpg, other this is"):
         look(config=SILENT)
 
 

@@ -6,9 +6,7 @@
     ├── SiteError              the site file
     ├── SlurmQueryError        Slurm did not answer a question
     ├── UnreadableError        a line of its answer cannot be read
-    ├── SurveyError            the accounts are not known
-    ├── SnakemakeError         Snakemake lacks something that placement needs
-    └── DagError               Snakemake cannot say what would run
+    └── SnakemakeError         Snakemake lacks something that placement needs
 
 ``snakemake_command.SetUpError`` is Snakemake's own way to print one of them without a traceback.
 """
@@ -55,13 +53,5 @@ class UnreadableError(PlacementError, ValueError):
         )
 
 
-class SurveyError(PlacementError):
-    """Nothing is known of the accounts; the message says what did not answer."""
-
-
 class SnakemakeError(PlacementError):
     """Snakemake lacks something that placement needs; the message names it and the fix."""
-
-
-class DagError(PlacementError):
-    """Snakemake cannot say what would run; the message is its own."""

@@ -76,7 +76,7 @@ def open_cluster(path: Path | None = None) -> Cluster:
     ------
     SiteError
         The site file is wrong, or names accounts or partitions that the cluster does not have.
-    SurveyError
+    PlacementError
         The accounts are not known.
     """
     if named := os.environ.get("TILEWRIGHT_SITE"):

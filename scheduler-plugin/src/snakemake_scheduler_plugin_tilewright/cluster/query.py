@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Literal, NamedTuple
 
-from ..errors import SlurmQueryError, SurveyError
+from ..errors import PlacementError, SlurmQueryError
 from ..runtime.run_state import span_text
 from ..slurm import parse
 from ..slurm.accounts import (
@@ -52,7 +52,7 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
 
     Raises
     ------
-    SurveyError
+    PlacementError
         Limits were never known: sacctmgr fails and no good answer is on disk.
     """
     names, all_, more = _partitions(client, site, _groups(client.user, uid))
@@ -104,7 +104,7 @@ def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
         answer = client.limits()
     except SlurmQueryError as error:
         if NO_ACCOUNTING not in error.reason:
-            raise SurveyError(f"the accounts are not known: {error}") from None
+            raise PlacementError(f"the accounts are not known: {error}") from None
         note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
         return _Database([], [], gpu_type, [Note("limits", note)], has_accounts=False)
     notes = []
@@ -177,7 +177,7 @@ def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> li
         found = re.search(r"^ClusterName\s*=\s*(\S+)", client.show("config"), re.M)
     except SlurmQueryError as error:
         names = ", ".join(sorted(clusters))
-        raise SurveyError(f"which of {names} this is is not known: {error}") from None
+        raise PlacementError(f"which of {names} this is is not known: {error}") from None
     name = found.group(1) if found else ""
     return [association for association in associations if association.cluster == name]
 

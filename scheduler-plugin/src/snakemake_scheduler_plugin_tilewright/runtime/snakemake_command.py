@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from snakemake_interface_common.exceptions import ApiError
 
-from ..errors import DagError
+from ..errors import PlacementError
 
 #: Options with which Snakemake runs nothing, as its parser names them.
 LOOKING = (
@@ -62,7 +62,7 @@ def parsed(options: Sequence[str]) -> Any:
 
     Raises
     ------
-    DagError
+    PlacementError
         Snakemake refuses them.
     """
     from snakemake.cli import parse_args
@@ -73,7 +73,7 @@ def parsed(options: Sequence[str]) -> Any:
             return parse_args(list(options))[1]
         except (SystemExit, WorkflowError) as error:
             words = stderr.getvalue().strip().splitlines() or [str(error)]
-    raise DagError(words[-1])
+    raise PlacementError(words[-1])
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ def dag_of_command(given: Any) -> Any:
 
     Raises
     ------
-    DagError
+    PlacementError
         The workflow cannot be read, or a target is unknown.
     """
     from snakemake.api import SnakemakeApi
@@ -108,7 +108,7 @@ def dag_of_command(given: Any) -> Any:
         with SnakemakeApi(silent) as api, contextlib.redirect_stdout(io.StringIO()):
             return _dag_of(api, given)
     except (ApiError, OSError, RuleException, WorkflowError) as error:
-        raise DagError(str(error).partition(" (if you use input functions")[0]) from None
+        raise PlacementError(str(error).partition(" (if you use input functions")[0]) from None
 
 
 def _dag_of(api: Any, given: Any) -> Any:
