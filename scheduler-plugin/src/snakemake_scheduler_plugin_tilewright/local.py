@@ -126,10 +126,10 @@ class LocalRun:
         taken = sum(one.kind == "gpu" for one in self.running.values())
         # more jobs than GPUs share them
         gpu_jobs = self.gpus * max(1, math.ceil(most.get("gpu", 0) / max(1, self.most_gpus)))
-        shapes = [self._model(job).request(job.wildcards, "cpu") for job in ready.values()]
+        requests = [self._model(job).request(job.wildcards, "cpu") for job in ready.values()]
         # Snakemake gives a job that asks for more than there is all that there is
-        cpus = max(min(s.cpus, most.get("_cores", s.cpus)) for s in shapes)
-        mem_mb = max(min(s.mem_mb, most.get("mem_mb", s.mem_mb)) for s in shapes)
+        cpus = max(min(s.cpus, most.get("_cores", s.cpus)) for s in requests)
+        mem_mb = max(min(s.mem_mb, most.get("mem_mb", s.mem_mb)) for s in requests)
         left = available.get("cpu", available.get("_cores", cpus))
         free = {
             "gpu": min(available.get("gpu", gpu_jobs), gpu_jobs - taken),
@@ -149,8 +149,8 @@ class LocalRun:
     def _count_gpus(self, ready: Mapping[str, Any]) -> None:
         """Look, every few seconds, which GPUs are healthy and not filled by others."""
         now_s = time.monotonic()
-        shapes = (self._model(job).request(job.wildcards, "gpu") for job in ready.values())
-        need_mb = max((shape.gpu_mem_mb for shape in shapes), default=0)
+        requests = (self._model(job).request(job.wildcards, "gpu") for job in ready.values())
+        need_mb = max((request.gpu_mem_mb for request in requests), default=0)
         fresh = now_s - self._counted_s < _COUNT_S and need_mb == self._counted_mb
         if self.placement.gpus is None or fresh:
             return
