@@ -242,7 +242,7 @@ def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
     assert "placement" in seen, (folder / "said").read_text()
     expected = {
         "placement": "as it was set",
-        "chosen": [["_cores", "slurm_extra"], ["_cores", "mem_mb", "runtime"]],
+        "chosen": [["_cores", "slurm_extra"], ["_cores", "runtime"]],
         "executor": ["scribe", True],
         "workdir": str(folder.resolve()),
         "whole": [True, True, False, False],

@@ -108,15 +108,15 @@ class UserOverrides:
     mem_mb: int | None = None
     runtime_min: int | None = None
 
-    def applied(self, shape: ResourceRequest) -> ResourceRequest:
-        """Return a shape with what was chosen."""
+    def applied(self, request: ResourceRequest) -> ResourceRequest:
+        """Return a request with what was chosen."""
         return replace(
-            shape,
-            cpus=self.cpus or shape.cpus,
-            mem_mb=self.mem_mb or shape.mem_mb,
-            runtime_min=self.runtime_min or shape.runtime_min,
-            required_min=self.runtime_min or shape.required_min,
-            partition=self.partition or shape.partition,
+            request,
+            cpus=self.cpus or request.cpus,
+            mem_mb=self.mem_mb or request.mem_mb,
+            runtime_min=self.runtime_min or request.runtime_min,
+            required_min=self.runtime_min or request.required_min,
+            partition=self.partition or request.partition,
         )
 
 
