@@ -342,7 +342,7 @@ def test_a_slurm_without_accounts_is_bound_by_its_nodes(recorded: Recorded, tmp_
     placement = Placement(
         Rules({"work": {"cpu": CPU}}).models, cluster=Cluster(Site(), asking, 1001, found)
     )
-    assert placement.static("work", {}).account == ""
+    assert placement.static("work", {}).target.account == ""
 
 
 def test_what_is_left_of_budgets_is_shown_in_hours(look: Look) -> None:

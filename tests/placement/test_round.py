@@ -166,7 +166,7 @@ def capacity(
 ) -> ClusterState:
     named = {"cpu": partition("cpu"), **named}
     where = {"cpu": named["cpu"], "gpu": None}
-    return room(*accounts, partitions=where, nodes=nodes, named=named)  # type: ignore[arg-type]
+    return room(*accounts, partitions=where, nodes=nodes, named=named)
 
 
 def tasks(
