@@ -127,7 +127,7 @@ _VALUES = {
     "clear": "UUID",
 }
 #: Commands that read the state of a cluster.
-_ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "stale", "run-report")
+_ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "orphaned", "run-report")
 
 
 def commands(app: typer.Typer) -> dict[str, Any]:
