@@ -100,7 +100,7 @@ def test_what_one_job_of_a_rule_needs() -> None:
     """A GPU gets less time and fewer CPUs than CPUs do; what the user sets holds on both."""
     size = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
     sizes = DataSizes(lambda _: size, {})
-    on_cpus, on_gpu = (sizes.request("deconvolve", {}, kind) for kind in ("cpu", "gpu"))
+    on_cpus, on_gpu = sizes.request("deconvolve", {}, "cpu"), sizes.request("deconvolve", {}, "gpu")
     assert (on_cpus.gpus, on_gpu.gpus) == (0, 1)
     assert on_gpu.runtime_min < on_cpus.runtime_min
     assert on_gpu.cpus <= 2 < on_cpus.cpus
