@@ -140,7 +140,7 @@ def test_the_end_speaks_of_the_last_run_only(
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys, "argv", ["/opt/bin/snakemake", "qc"])
     Placement(Rules({}).models, ledger=ledger.path).end(failed=True)
-    resume = "what is finished is kept; resume with: snakemake qc\n"
+    resume = "what is finished stays; resume with: snakemake qc\n"
     assert capsys.readouterr().err == resume
     old, well, new = (tmp_path / f"logs/{name}.log" for name in ("a/a", "a/b", "c/c"))
     for folder in (old.parent, new.parent):
