@@ -232,7 +232,7 @@ def report(run: Run, side: int, motions: list[Motion]) -> None:
     print(f"{'rule':16}{'jobs':>5}{'CPU s':>8}{'CPU s/Mpx':>11}{'peak MB':>9}{'of asked':>9}"
           f"{'longest s':>10}{'of asked':>9}")  # fmt: skip
     for rule, cost in found.items():
-        shape = sizes.shape(rule, {"sample": "slide"}, gpu=False)
+        shape = sizes.request(rule, {"sample": "slide"}, "cpu")
         by = len(experiment.channels) if rule in ("assemble", "resample", "qc_cycle") else cost.jobs
         work = max(0.0, cost.cpu_s - start_s * cost.jobs) / by / mpx
         print(f"{rule:16}{cost.jobs:5}{cost.cpu_s:8.1f}{work:11.4f}{cost.peak_mb:9.0f}"

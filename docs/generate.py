@@ -20,7 +20,7 @@ from docs.keys import TOP, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
 from snakemake_scheduler_plugin_tilewright import cli as placement
-from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
@@ -127,7 +127,7 @@ _VALUES = {
     "clear": "UUID",
 }
 #: Commands that read the state of a cluster.
-_ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "stale", "run-report")
+_ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "orphaned", "run-report")
 
 
 def commands(app: typer.Typer) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import yaml
 
 from docs import constants, generate, hooks, keys, markdown, reason_pictures, tried
 from snakemake_scheduler_plugin_tilewright import cli as placement
-from snakemake_scheduler_plugin_tilewright.placement.site import Site
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from tests.conftest import REPO
 from tilewright import cli
 from tilewright.config.settings import Convention

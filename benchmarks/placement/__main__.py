@@ -24,8 +24,9 @@ from benchmarks.placement.best_known import best_of_many_s, told
 from benchmarks.placement.bound import Bound, Scenario
 from benchmarks.placement.policies import BASELINES, any_free, ours, preassigned
 from benchmarks.placement.scenarios import make_scenario
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job
-from snakemake_scheduler_plugin_tilewright.placement.policy import decide
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
+from snakemake_scheduler_plugin_tilewright.placement.policy import schedule
 from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots, Slots, Workload
 from tests.support.simulated_cluster import Policy, SimulatedRun, simulate
 
@@ -154,7 +155,7 @@ def time_round_ms(count: int) -> float:
     times = []
     for _ in range(15):
         begin = time.perf_counter()
-        decide(work, names, pools, 0.0, GpuSlots())
+        schedule(work, names, pools, 0.0, GpuSlots())
         times.append(time.perf_counter() - begin)
     return 1e3 * min(times)
 

@@ -14,7 +14,7 @@ from tests.support.simulated_cluster import ClusterView, simulate
 
 def told(scenario: Scenario) -> Scenario:
     """Return the same scenario with the true duration of every job as its estimate."""
-    jobs = [replace(job, rule=job.name, nominal_s=1.0) for job in scenario.jobs]
+    jobs = [replace(job, rule=job.name, cpu_seconds=1.0) for job in scenario.jobs]
     return replace(scenario, jobs=jobs, estimates_s=dict(scenario.true_s))
 
 

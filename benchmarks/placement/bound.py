@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
 from snakemake_scheduler_plugin_tilewright.placement.workload import Slots
 from tests.support.simulated_cluster import Change
 
@@ -26,8 +27,8 @@ class Scenario:
 
     jobs: list[Job]
     pools: list[Slots]
-    estimates_s: dict[tuple[str, Kind], float]
-    true_s: dict[tuple[str, Kind], float]
+    estimates_s: dict[tuple[str, DeviceKind], float]
+    true_s: dict[tuple[str, DeviceKind], float]
     changes: list[Change] = field(default_factory=list)
     tags: frozenset[str] = frozenset()
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from benchmarks.placement.bound import Scenario
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
-from snakemake_scheduler_plugin_tilewright.placement.policy import decide
-from snakemake_scheduler_plugin_tilewright.placement.sizing import margin_of
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
+from snakemake_scheduler_plugin_tilewright.placement.estimates import margin_of
+from snakemake_scheduler_plugin_tilewright.placement.policy import schedule
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Decision,
     GpuSlots,
@@ -35,7 +35,7 @@ def ours(
     jobs = {job.name: job for job in scenario.jobs}
     kinds = {pool.name: pool.kind for pool in scenario.pools}
     estimates = dict(scenario.estimates_s)
-    logs: dict[tuple[str, Kind], list[float]] = defaultdict(list)
+    logs: dict[tuple[str, DeviceKind], list[float]] = defaultdict(list)
 
     def workload() -> Workload:
         margins = {
@@ -52,7 +52,7 @@ def ours(
         for span in snapshot.spans[seen:]:
             if span.done:
                 key = jobs[span.job].rule, kinds[span.pool]
-                per_nominal_s = (span.end_s - span.start_s) / jobs[span.job].nominal_s
+                per_nominal_s = (span.end_s - span.start_s) / jobs[span.job].cpu_seconds
                 logs[key].append(math.log(per_nominal_s / scenario.estimates_s[key]))
                 learned_s = scenario.estimates_s[key] * math.exp(
                     sum(logs[key]) / (len(logs[key]) + 0.5)
@@ -63,15 +63,15 @@ def ours(
         if stale and learn:
             work = workload()
 
-        def end_s(run: Running, kind: Kind) -> float:
+        def end_s(run: Running, kind: DeviceKind) -> float:
             job = jobs[run.job]
-            return run.start_s + estimates[job.rule, kind] * job.nominal_s
+            return run.start_s + estimates[job.rule, kind] * job.cpu_seconds
 
         pools = [
             replace(p, running=tuple(replace(r, end_s=end_s(r, p.kind)) for r in p.running))
             for p in snapshot.pools
         ]
-        found = decide(work, snapshot.ready, pools, snapshot.clock_s, gpu_slots)
+        found = schedule(work, snapshot.ready, pools, snapshot.clock_s, gpu_slots)
         gpu_slots = found.gpu_slots
         return found.starts
 

@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterable
 
 from benchmarks.placement.bound import Bound, Scenario
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
 from snakemake_scheduler_plugin_tilewright.placement.workload import Slots
 from tests.support.simulated_cluster import Change
 
@@ -31,7 +32,7 @@ def pipeline(rng: random.Random, count: int) -> list[Job]:
             def add(rule: str, part: str, needs: Iterable[str], small: bool = False,
                     group: str = group, work: float = work) -> str:
                 name = f"{rule}_{group}_{part}"
-                kinds: tuple[Kind, ...] = ("cpu",) if small else KINDS
+                kinds: tuple[DeviceKind, ...] = ("cpu",) if small else KINDS
                 jobs.append(Job(name, rule, kinds, tuple(needs), work))
                 return name
 
@@ -78,7 +79,7 @@ def make_scenario(seed: int) -> Scenario:
     jobs = shape(rng, count)[:count]
     tags = {shape.__name__, "<= 40 jobs" if count <= 40 else "> 40 jobs"}
     ratio = math.exp(rng.uniform(math.log(1.5), math.log(25)))
-    estimates: dict[tuple[str, Kind], float] = {("qc", "cpu"): rng.uniform(10, 60)}
+    estimates: dict[tuple[str, DeviceKind], float] = {("qc", "cpu"): rng.uniform(10, 60)}
     for rule in RULES:
         gpu_s = math.exp(rng.uniform(math.log(30), math.log(600)))
         own = min(25.0, max(1.5, ratio * math.exp(rng.uniform(-0.5, 0.5))))
@@ -89,7 +90,7 @@ def make_scenario(seed: int) -> Scenario:
     off = {key: math.exp(rng.uniform(-half, half)) for key in estimates}
     true = {
         (job.name, kind): estimates[job.rule, kind]
-        * job.nominal_s
+        * job.cpu_seconds
         * off[job.rule, kind]
         * math.exp(rng.uniform(-half, half))
         for job in jobs

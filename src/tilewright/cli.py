@@ -22,8 +22,8 @@ def init(
     force: Annotated[bool, typer.Option(help="Overwrite an existing configuration.")] = False,
 ) -> None:
     """Write a configuration and tables for a folder of raw tiles."""
-    from snakemake_scheduler_plugin_tilewright.runtime.words import printable
     from tilewright.init.folder import create_experiment
+    from tilewright.runtime.text import printable
 
     try:
         result = create_experiment(raw_dir, output, force=force)
@@ -41,11 +41,10 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check everything that would make a run fail; status 1 if something would."""
-    from snakemake_scheduler_plugin_tilewright.commands.doctor import show
-    from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+    from snakemake_scheduler_plugin_tilewright import show_checks, slurm_wanted
     from tilewright.commands.doctor import examine
 
-    show(examine(configfile, site=site, slurm=slurm_wanted(site)), json=json)
+    show_checks(examine(configfile, site=site, slurm=slurm_wanted(site)), json=json)
 
 
 @app.command()

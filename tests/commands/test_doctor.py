@@ -16,17 +16,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from snakemake_scheduler_plugin_tilewright.cluster import cluster
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site
+from snakemake_scheduler_plugin_tilewright.cluster.state import Note
 from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, warning
 from snakemake_scheduler_plugin_tilewright.commands.doctor import as_json, on_slurm, print_checks
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
-from snakemake_scheduler_plugin_tilewright.placement.site import Site
-from snakemake_scheduler_plugin_tilewright.placement.survey import Note, survey
+from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
-from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient
 from tests.commands.no_slurm import command
 from tests.support import recorded
 from tests.support.placement_rules import with_use
@@ -55,7 +57,7 @@ def asking(folder: Path, now_s: float = 1000.0, **changed: Any) -> SlurmClient:
 
 def cluster_of(folder: Path, site: dict[str, Any] | None = None, **changed: Any) -> Cluster:
     rules, client = Site.model_validate(site or {}), asking(folder, **changed)
-    return Cluster(rules, client, 1001, survey(client, 1001, rules))
+    return Cluster(rules, client, 1001, query_cluster(client, 1001, rules))
 
 
 def states(checks: Iterable[Check]) -> list[tuple[str, str]]:
@@ -75,8 +77,8 @@ def test_a_cluster_that_answers_is_well(tmp_path: Path) -> None:
 
 def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
     list(check_slurm.check_daemons(asking(tmp_path)))
-    refused = Unknown("sacctmgr", "Connection refused")
-    silent = {"sacctmgr": refused, "config": Unknown("scontrol", "no answer within 15 s")}
+    refused = SlurmQueryError("sacctmgr", "Connection refused")
+    silent = {"sacctmgr": refused, "config": SlurmQueryError("scontrol", "no answer within 15 s")}
     client = asking(tmp_path, 1000.0 + 7200, **silent)
     controller, database = check_slurm.check_daemons(client)
     assert controller.state == "problem"
@@ -84,7 +86,7 @@ def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
     assert (database.state, "limits of 2.0 h ago" in database.text) == ("warning", True)
     never = replace(client, cache_dir=tmp_path / "empty")
     assert list(check_slurm.check_daemons(never))[-1].state == "problem"
-    none = Unknown("sacctmgr", f"You are {NO_ACCOUNTING}")
+    none = SlurmQueryError("sacctmgr", f"You are {NO_ACCOUNTING}")
     found = list(check_slurm.check_daemons(asking(tmp_path / "none", sacctmgr=none)))[-1]
     assert (found.state, "keeps no accounts" in found.text) == ("ok", True)
 
@@ -103,7 +105,7 @@ def test_a_daemon_that_does_not_answer_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(tmp_path, monkeypatch, "Connection refused")
-    found = on_slurm(cluster.use, lambda found: ())
+    found = on_slurm(cluster.open_cluster, lambda found: ())
     assert states(found) == [("slurmctld", "problem"), ("slurmdbd", "problem")]
 
 
@@ -155,9 +157,9 @@ def test_accounts_that_are_spent_or_of_unknown_use(tmp_path: Path) -> None:
     found = {check.text: check.state for check in check_slurm.check_accounts(cluster)}
     assert found["clive: left are 0 CPU-hours of 10 CPU-hours (QOS clive)"] == "warning"
     assert "maigan: 2 GPU + 5 CPU slots" in found
-    unknown = with_use(cluster_of(tmp_path).survey.accounts[0], lambda _: None)
+    unknown = with_use(cluster_of(tmp_path).state.accounts[0], lambda _: None)
     notes = (Note("limits", "limits are old"), Note("use", "x"))
-    cluster.survey = replace(cluster.survey, accounts=(unknown,), notes=notes)
+    cluster.state = replace(cluster.state, accounts=(unknown,), notes=notes)
     warned = [c.text for c in check_slurm.check_accounts(cluster) if c.state == "warning"]
     assert warned == [
         "brusko: use of QOS brusko is not known, so no job goes where it limits them", "x",
@@ -169,7 +171,7 @@ def test_devices_without_cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (found,) = check_machine.check_cupy(["clive_gpu", "maigan_gpu"])
     assert found.state == "problem"
     assert "partitions: {gpu: none}" in found.fix
-    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).survey.pools
+    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).state.pools
     assert {pool.kind for pool in pools} == {"cpu"}
     assert not list(check_machine.check_cupy([]))
     assert [check.state for check in check_machine.check_device({})] == ["ok"]
@@ -206,12 +208,12 @@ def test_a_full_cache_and_a_closed_tmpdir_are_problems(
 
 def test_stale_jobs_a_locked_folder_and_the_run_that_is_active(tmp_path: Path) -> None:
     cluster, _ = cluster_with(HERE, tmp_path)
-    (found,) = check_slurm.check_stale(cluster, "/data/run")
+    (found,) = check_slurm.check_orphaned(cluster, "/data/run")
     assert found.state == "problem"
-    (found,) = check_slurm.check_stale(cluster, "/data/other")
+    (found,) = check_slurm.check_orphaned(cluster, "/data/other")
     assert found.state == "ok"
-    hidden, _ = cluster_with(Unknown("squeue", "refused"), tmp_path)
-    (found,) = check_slurm.check_stale(hidden, "/data/run")
+    hidden, _ = cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
+    (found,) = check_slurm.check_orphaned(hidden, "/data/run")
     assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
     here = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="rule_a")
     cluster, _ = cluster_with(here, tmp_path)
@@ -225,7 +227,7 @@ def test_stale_jobs_a_locked_folder_and_the_run_that_is_active(tmp_path: Path) -
     now_s = time.time()
     state = RunState(now_s, now_s, {"a": 2}, {}, pid=os.getppid())
     write_state(tmp_path / LEDGER.with_name(STATE), state)
-    (found,) = check_slurm.check_stale(cluster, str(tmp_path))
+    (found,) = check_slurm.check_orphaned(cluster, str(tmp_path))
     assert found.text.startswith("1 job of the run that is active now (process")
     assert "--cancel" not in found.fix
     (found,) = check_environment.check_lock(tmp_path)

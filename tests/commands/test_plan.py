@@ -13,15 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.cli import app
-from snakemake_scheduler_plugin_tilewright.commands.plan import (
-    Remaining,
-    plan_workflow,
-    print_plan,
-)
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import DagError
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.cluster import cluster
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.commands.plan import Remaining, plan_workflow, print_plan
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from tests.commands.no_slurm import command
 from tests.conftest import REPO
 from tests.support.recorded import cluster_with, queue_line
@@ -50,9 +45,14 @@ def snakefile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a Snakefile, and the recorded cluster as that of this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
-    monkeypatch.setattr(cluster, "_current", cluster_with("", tmp_path)[0])
+    use(monkeypatch, cluster_with("", tmp_path)[0])
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     return tmp_path / "Snakefile"
+
+
+def use(monkeypatch: pytest.MonkeyPatch, found: Cluster) -> None:
+    """Make a cluster that of every command."""
+    monkeypatch.setattr(cluster, "of_command", lambda *asked: found)
 
 
 def planned(*options: str, slurm: bool = True) -> tuple[Remaining, str]:
@@ -103,10 +103,10 @@ def test_what_a_run_refuses_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         planned("--set-threads", "a=400")
     for option, words in (("nothing", "No rule to produce nothing$"),
                           ("--colour", "unrecognized arguments: --colour")):  # fmt: skip
-        with pytest.raises(DagError, match=words):
+        with pytest.raises(PlacementError, match=words):
             planned(option, slurm=False)
-    hidden, _ = cluster_with(Unknown("squeue", "refused"), tmp_path)
-    monkeypatch.setattr(cluster, "_current", hidden)
+    hidden, _ = cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
+    use(monkeypatch, hidden)
     with pytest.raises(PlacementError, match=r"what is free is not known: .*refused"):
         planned()
 
@@ -128,7 +128,7 @@ def test_what_is_not_counted_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         notes = planned(slurm=slurm)[0].notes
         assert "the jobs that checkpoint a will add are not counted" in notes
     sent = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="rule_a_b")
-    monkeypatch.setattr(cluster, "_current", cluster_with(sent, tmp_path)[0])
+    use(monkeypatch, cluster_with(sent, tmp_path)[0])
     twice = "counted twice, as in use and as remaining: 1 job of this folder in the queue"
     assert twice in planned()[0].notes
 
@@ -149,7 +149,6 @@ def test_the_jobs_of_tilewright_are_those_of_a_dry_run(
     run = make_run(tmp_path, cycles=2, channels=2, rows=1, cols=2, planes=3, tile_px=128)
     run.snakemake("results/tonsil/illumination/cycle1_channel1-ffp.tif", "--cores", "2")
     dry = run.planned("registration", "qc")
-    monkeypatch.setattr(cluster, "_current", None)
     own = ("plan", "registration", "qc", "-s", str(REPO / "workflow/Snakefile"), "--configfile")
     done = command(app, run, monkeypatch, *own, "config.yaml", "--json")
     assert (done.exit_code, done.stderr) == (0, ""), done.exception

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright import DeviceKind
 from tests.config.configs import refused, set_key
 from tilewright.config.consistency import check_targets
 from tilewright.config.load import load_experiment
@@ -100,13 +101,14 @@ def test_what_one_job_of_a_rule_needs() -> None:
     """A GPU gets less time and fewer CPUs than CPUs do; what the user sets holds on both."""
     size = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
     sizes = DataSizes(lambda _: size, {})
-    on_cpus, on_gpu = (sizes.shape("deconvolve", {}, gpu=gpu) for gpu in (False, True))
+    on_cpus, on_gpu = sizes.request("deconvolve", {}, "cpu"), sizes.request("deconvolve", {}, "gpu")
     assert (on_cpus.gpus, on_gpu.gpus) == (0, 1)
     assert on_gpu.runtime_min < on_cpus.runtime_min
     assert on_gpu.cpus <= 2 < on_cpus.cpus
     own = {"cpus": 3, "mem_mb": 7000, "runtime_min": 60, "gpu_mem_mb": 9000}
     sizes = DataSizes(lambda _: size, {}, overrides={"deconvolve": own})
-    for gpu in (False, True):
-        shape = sizes.shape("deconvolve", {}, gpu=gpu)
+    kinds: dict[DeviceKind, int] = {"cpu": 0, "gpu": 9000}
+    for kind, gpu_mem_mb in kinds.items():
+        shape = sizes.models()["deconvolve"].request({}, kind)
         assert (shape.cpus, shape.mem_mb, shape.runtime_min) == (3, 7000, 60)
-        assert shape.gpu_mem_mb == 9000 * gpu
+        assert shape.gpu_mem_mb == gpu_mem_mb

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json, read_json_lines
 from tilewright.errors import ConfigError
 from tilewright.follow.runs import Runs, Stop
+from tilewright.runtime.json_lines import append_json, read_json_lines
 
 _RULE = """
 rule one:

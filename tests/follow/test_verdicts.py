@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
 from tilewright.errors import ConfigError
 from tilewright.follow.verdicts import Notice, Notifier
 from tilewright.quality.results import QcContext, QcResult, resolve_thresholds
+from tilewright.runtime.json_lines import read_json_lines
 
 
 def judged(value: float, cycle: int = 2, channel: str = "1") -> QcResult:

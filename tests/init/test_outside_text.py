@@ -14,7 +14,6 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tests.init.raw_folders import two_fields
 from tests.support.microscope_files import write_phenix
 from tilewright.config.tables import Channel, read_markers
@@ -25,6 +24,7 @@ from tilewright.init.recognise import RawFolder
 from tilewright.init.tile_layout import TileLayout
 from tilewright.init.write import config_text, readme_text
 from tilewright.io.formats.common import RawPlane, ScanOptions
+from tilewright.runtime.text import printable
 
 KEYS = {"samples", "markers", "results", "acquisition", "camera", "optics", "deconvolve"}
 LIVE = "\nillumination:\n  flat_file: /tmp/x.npy\n#"

@@ -15,7 +15,7 @@ import pytest
 import tifffile
 
 from tests.conftest import REPO
-from tests.support.consumers import said_by, said_by_viv, said_elsewhere
+from tests.support.consumers import problem_from, said_by_viv, said_elsewhere
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.ome_zarr import create_image
@@ -99,7 +99,9 @@ def test_bioio(images: Images) -> None:
         "        levels.append(image.get_image_dask_data('CYX'))\n"
         "    tell(image.channel_names, [um.Y, um.X], levels)\n"
     )
-    tiff, *zarrs = lines(said_by("bioio_ome_zarr", code, str(images.tiff), *map(str, images.zarrs)))
+    tiff, *zarrs = lines(
+        problem_from("bioio_ome_zarr", code, str(images.tiff), *map(str, images.zarrs))
+    )
     # bioio-ome-tiff knows no pyramids.
     assert tiff == images.told(levels=1)
     assert zarrs == [images.told()] * 2
@@ -114,7 +116,7 @@ def test_ome_zarr_py(images: Images) -> None:
         "    scale = node.metadata['coordinateTransformations'][0][0]['scale']\n"
         "    tell(node.metadata['channel_names'], scale[1:], node.data)\n"
     )
-    assert lines(said_by("ome_zarr", code, *map(str, images.zarrs))) == [images.told()] * 2
+    assert lines(problem_from("ome_zarr", code, *map(str, images.zarrs))) == [images.told()] * 2
 
 
 def test_napari(images: Images, tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_napari(images: Images, tmp_path: Path) -> None:
     )
     paths = map(str, [images.tiff, *images.zarrs])
     config = {"NAPARI_CONFIG": str(tmp_path / "settings.yaml"), "QT_QPA_PLATFORM": "offscreen"}
-    said = lines(said_by("napari", code, *paths, **config))
+    said = lines(problem_from("napari", code, *paths, **config))
     assert said[::2] == [images.told()] * 3
     # Dozens of markers at once would be a white mess: OME-Zarr says which are shown at first.
     assert said[3::2] == [[[True] * 4 + [False] * 2]] * 2
@@ -150,7 +152,7 @@ def test_sopa(images: Images) -> None:
         "from spatialdata.models import get_channel_names\n"
         "print(json.dumps([[*get_channel_names(data.images['tonsil'])]]))\n"
     )
-    image, data = lines(said_by("sopa", code, str(images.tiff)))
+    image, data = lines(problem_from("sopa", code, str(images.tiff)))
     # sopa works in pixels and makes a pyramid of its own.
     names, _, *pixels = images.told(levels=1)
     assert image == [names, [], *pixels]
@@ -164,7 +166,7 @@ def test_ome_types(images: Images) -> None:
         "um = [pixels.physical_size_y, pixels.physical_size_x]\n"
         "tell([channel.name for channel in pixels.channels], um, [])\n"
     )
-    assert lines(said_by("ome_types", code, str(images.tiff))) == [[NAMES, PIXEL_UM, [], []]]
+    assert lines(problem_from("ome_types", code, str(images.tiff))) == [[NAMES, PIXEL_UM, [], []]]
 
 
 def test_palom(images: Images) -> None:
@@ -190,7 +192,7 @@ def test_spatialdata(images: Images) -> None:
         "tell(get_channel_names(image), get_transformation(image, 'micrometer').scale, levels)\n"
     )
     for version in VERSIONS:
-        (said,) = lines(said_by("spatialdata", code, str(images.folder / version)))
+        (said,) = lines(problem_from("spatialdata", code, str(images.folder / version)))
         # The coarse levels are SpatialData's own.
         names, um, shapes, pixels = images.told(levels=1)
         assert said[:2] == [names, um]
@@ -207,7 +209,7 @@ def test_the_reader_of_mcmicro_folders(images: Images, tmp_path: Path) -> None:
         "image = spatialdata_io.mcmicro(sys.argv[1]).images['tonsil_image']\n"
         "tell(image.c.values, [], [image.values])\n"
     )
-    (said,) = lines(said_by("spatialdata_io", code, str(tmp_path / "mcmicro")))
+    (said,) = lines(problem_from("spatialdata_io", code, str(tmp_path / "mcmicro")))
     names, _, *pixels = images.told(levels=1)
     assert said == [names, [], *pixels]
 
@@ -215,7 +217,7 @@ def test_the_reader_of_mcmicro_folders(images: Images, tmp_path: Path) -> None:
 def offsets(images: Images) -> Path:
     """Return the file that the page makes for readers over HTTP."""
     code = f"import os, sys\nos.chdir(sys.argv[1])\n{snippet('Viv, Avivator, Vitessce')}"
-    said_by("tifffile", code, str(images.tiff.parents[3]))
+    problem_from("tifffile", code, str(images.tiff.parents[3]))
     return images.tiff.with_name("tonsil.offsets.json")
 
 
@@ -267,7 +269,7 @@ def test_the_ome_xml_keeps_to_its_schema(tmp_path: Path) -> None:
         "        print('SizeQ' in str(error))\n"
     )
     paths = map(str, tmp_path.glob("*.ome.tif"))
-    assert said_by("ome_types", code, *paths).split() == ["True"] * 3
+    assert problem_from("ome_types", code, *paths).split() == ["True"] * 3
 
 
 def test_the_zarr_metadata_keep_to_their_schemas(images: Images, tmp_path: Path) -> None:
@@ -296,4 +298,4 @@ def test_the_zarr_metadata_keep_to_their_schemas(images: Images, tmp_path: Path)
         "    except ValidationError:\n"
         "        print('refused')\n"
     )
-    assert said_by("ngff_zarr", code, json.dumps(documents)).split() == ["refused"] * 4
+    assert problem_from("ngff_zarr", code, json.dumps(documents)).split() == ["refused"] * 4

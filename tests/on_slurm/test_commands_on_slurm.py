@@ -1,4 +1,4 @@
-"""``plan``, ``doctor`` and ``stale`` on a real Slurm cluster."""
+"""``plan``, ``doctor`` and ``orphaned`` on a real Slurm cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
     placement = "snakemake_scheduler_plugin_tilewright"
 
     def tilewright(*args: str, of: str = "tilewright") -> subprocess.CompletedProcess[str]:
-        site = ["--site", "site.yaml"] if args[0] != "stale" else []
+        site = ["--site", "site.yaml"] if args[0] != "orphaned" else []
         return subprocess.run(
             [sys.executable, "-m", f"{of}.cli", *args, *site],
             cwd=run.folder, env={**own, **quiet_slurm.env, **cache}, capture_output=True,
@@ -51,14 +51,14 @@ def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
     assert looked.returncode == len(wrong)
     assert checks["slurmctld"] == checks["slurmdbd"] == checks["disk"] == "ok"
 
-    assert tilewright("stale", of=placement).returncode == 0
+    assert tilewright("orphaned", of=placement).returncode == 0
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     job = quiet_slurm.sbatch(
         user, "--account=clive", "--mem=100", f"--chdir={tmp_path}",
         "--comment=rule_stitch_wildcards_a", command="sleep 300",
     )  # fmt: skip
-    wait_for(lambda: str(job) in tilewright("stale", of=placement).stdout, 20)
-    assert tilewright("stale", of=placement).returncode == 1
+    wait_for(lambda: str(job) in tilewright("orphaned", of=placement).stdout, 20)
+    assert tilewright("orphaned", of=placement).returncode == 1
     assert tilewright("doctor").returncode == 1
-    ended = tilewright("stale", "--cancel", of=placement)
-    assert (ended.returncode, tilewright("stale", of=placement).returncode) == (0, 0)
+    ended = tilewright("orphaned", "--cancel", of=placement)
+    assert (ended.returncode, tilewright("orphaned", of=placement).returncode) == (0, 0)

@@ -28,7 +28,7 @@ IMPORTED = """
 import sys
 from snakemake_scheduler_plugin_tilewright import Scheduler, SchedulerSettings, cli
 from snakemake_scheduler_plugin_tilewright.commands import accounts, doctor, plan
-from snakemake_scheduler_plugin_tilewright.commands import stale, status
+from snakemake_scheduler_plugin_tilewright.commands import orphaned, status
 from snakemake_scheduler_plugin_tilewright.report import page
 print(*{name.partition(".")[0] for name in sys.modules})
 """

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
+from snakemake_scheduler_plugin_tilewright.cluster.request import Target
+from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Place
-from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, Job
+from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger, read_ledger
 from tests.support.placement_rules import BOTH, CPU, GPU, Rules
 from tests.support.recorded import USE, Recorded, cluster_with, queue_line
 
@@ -28,12 +28,14 @@ def gpus_in_use(**used: int) -> dict[str, str]:
     return {"flags=qos": text}
 
 
+#: Where jobs were sent.
+CLIVE_GPU = Target("clive", "clive", "hpg-b200", "gpu")
 #: Others hold the GPUs of the account that jobs were sent to.
 FULL = gpus_in_use(clive=3)
 
 
 def dispatcher(
-    queue: str | Unknown,
+    queue: str | SlurmQueryError,
     folder: Path,
     sent: int = 0,
     ready: int = 0,
@@ -43,13 +45,14 @@ def dispatcher(
     """Return a run with jobs sent to GPUs, of which ``queue`` tells, and ready ones."""
     cluster, recorded = cluster_with(queue, folder)
     recorded.answers |= answers
-    plan = Plan(RULES, cluster=cluster)
-    made = Dispatcher(cluster, plan, Ledger(folder / "ledger.jsonl"), "/data/run", lambda: 5000.0)
-    of = {"kinds": BOTH, "nominal_s": 600.0, **of}
+    estimates = Placement(cluster=cluster).estimates
+    ledger = Ledger(folder / "ledger.jsonl")
+    made = Dispatcher(cluster, estimates, ledger, "/data/run", clock=lambda: 5000.0)
+    of = {"kinds": BOTH, "cpu_seconds": 600.0, "model": RULES.models["work"], **of}
     names = [(f"rule_work_wildcards_{i}", {"i": i}) for i in range(sent + ready)]
     made.load(Job(name, "work", wildcards=wildcards, **of) for name, wildcards in names)
     for task in list(made.tasks.values())[:sent]:
-        task.place = Place("clive", None, "hpg-b200", "gpu", GPU, "clive_gpu")
+        task.assignment = Assignment(CLIVE_GPU, GPU)
         task.sent_s = 4900.0
     cluster.client.forget()
     return made
@@ -78,12 +81,6 @@ def change_jobs(run: Dispatcher, **values: Any) -> None:
 
 def events(run: Dispatcher, name: str) -> list[dict[str, Any]]:
     return [event for event in read_ledger(run.ledger.path) if event["event"] == name]
-
-
-def known(run: Dispatcher) -> Capacity:
-    capacity = run.capacity()
-    assert not isinstance(capacity, Unknown)
-    return capacity
 
 
 def pending(count: int, reason: str) -> str:

@@ -11,28 +11,30 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_survey
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.first_look import first_look
-from snakemake_scheduler_plugin_tilewright.placement.limits import left
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
-from snakemake_scheduler_plugin_tilewright.placement.survey import Note, Survey, SurveyError, survey
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import NO_ACCOUNT, Holder
+from snakemake_scheduler_plugin_tilewright.cluster import cluster
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.cluster.limits import left
+from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState, Note
+from snakemake_scheduler_plugin_tilewright.cluster.summary import cluster_summary
+from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_accounts
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SiteError, SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import NO_ACCOUNT, LimitScope
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.conftest import REPO
 from tests.support.placement_rules import CPU, Rules, with_use
 from tests.support.recorded import LIMITS, NODES, PARTITIONS, USE, Recorded, client, queue_line
 
 HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
-REFUSED = Unknown("sacctmgr", "Connection refused")
-DENIED = Unknown("scontrol", "Access/permission denied")
-SILENT = Unknown("scontrol", "no answer within 15 s", refused=False)
-Look = Callable[..., Survey]
+REFUSED = SlurmQueryError("sacctmgr", "Connection refused")
+DENIED = SlurmQueryError("scontrol", "Access/permission denied")
+SILENT = SlurmQueryError("scontrol", "no answer within 15 s", refused=False)
+Look = Callable[..., ClusterState]
 
 
 @pytest.fixture
@@ -44,23 +46,23 @@ def recorded() -> Recorded:
 def look(recorded: Recorded, tmp_path: Path) -> Look:
     """Return what looks at the cluster with an empty cache, where Slurm answers otherwise."""
 
-    def looked(site: Site = Site(), **answers: str | Unknown) -> Survey:  # noqa: B008
+    def looked(site: Site = Site(), **answers: str | SlurmQueryError) -> ClusterState:  # noqa: B008
         recorded.answers |= {name.replace("_", "="): said for name, said in answers.items()}
         cache = tmp_path / f"cache-{len(list(tmp_path.iterdir()))}"
-        return survey(client(recorded, cache), 1001, site)
+        return query_cluster(client(recorded, cache), 1001, site)
 
     return looked
 
 
-def slots(found: Survey) -> dict[str, tuple[int, int | None]]:
+def slots(found: ClusterState) -> dict[str, tuple[int, int | None]]:
     """Slots of each device kind, as if it were the only one."""
     pools = found.slots(["gpu"]) + found.slots(["cpu"])
     return {pool.name: (pool.slots, pool.free) for pool in pools}
 
 
-def text_of(found: Survey) -> str:
+def text_of(found: ClusterState) -> str:
     stream = io.StringIO()
-    print_survey(found, read_site(HIPERGATOR), Console(file=stream, width=80))
+    print_accounts(found, read_site(HIPERGATOR), Console(file=stream, width=80))
     return stream.getvalue()
 
 
@@ -126,28 +128,30 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     ):  # fmt: skip
         now[0] = at_s
         recorded.asked.clear()
-        survey(asking, 1001, Site())
+        query_cluster(asking, 1001, Site())
         assert recorded.asked == asked
 
 
 def test_limits_of_a_dead_slurmdbd_are_said_to_be_old(recorded: Recorded, tmp_path: Path) -> None:
-    survey(client(recorded, tmp_path, [0.0]), 1001, Site())
+    query_cluster(client(recorded, tmp_path, [0.0]), 1001, Site())
     recorded.answers["sacctmgr"] = REFUSED
-    found = survey(client(recorded, tmp_path, [7300.0]), 1001, Site())
+    found = query_cluster(client(recorded, tmp_path, [7300.0]), 1001, Site())
     assert [account.name for account in found.accounts] == ["brusko", "clive", "maigan"]
     old = "limits are 2.0 h old: sacctmgr did not answer: Connection refused"
     assert found.notes == (Note("limits", old),)
     (tmp_path / "limits-ada.json").write_text("{broken")
-    with pytest.raises(SurveyError, match="Connection refused"):
-        survey(client(recorded, tmp_path), 1001, Site())
+    with pytest.raises(PlacementError, match="Connection refused"):
+        query_cluster(client(recorded, tmp_path), 1001, Site())
 
 
 @pytest.mark.parametrize(
     ("said", "message"),
     [(REFUSED, "Connection refused"), ("no table", "holds no record in 'no table'")],
 )
-def test_never_known_limits_are_an_error(look: Look, said: str | Unknown, message: str) -> None:
-    with pytest.raises(SurveyError, match=message):
+def test_never_known_limits_are_an_error(
+    look: Look, said: str | SlurmQueryError, message: str
+) -> None:
+    with pytest.raises(PlacementError, match=message):
         look(sacctmgr=said)
 
 
@@ -194,15 +198,14 @@ def test_accounts_that_the_user_does_not_have_are_named(
     site = tmp_path / "site.yaml"
     site.write_text("blocked: {brusk: not ours}\n", encoding="utf-8")
     monkeypatch.setattr(cluster, "own_client", lambda calls_per_min: client(recorded, tmp_path))
-    monkeypatch.setattr(cluster, "_current", None)
     there = "which ada does not have; there are brusko, clive, clive-b, maigan"
-    found = cluster.use(site).survey
+    found = cluster.open_cluster(site).state
     assert found.notes == (Note("blocked", f"'blocked' names account brusk, {there}"),)
     site.write_text("caps: {maigen: cpu=40}\n", encoding="utf-8")
     said = f"'caps' names account maigen, {there}"
     with pytest.raises(SiteError, match=f"site.yaml: {said}"):
-        cluster.use(site)
-    shown = text_of(survey(client(recorded, tmp_path), 1001, read_site(site)))
+        cluster.open_cluster(site)
+    shown = text_of(query_cluster(client(recorded, tmp_path), 1001, read_site(site)))
     assert f"note: {said}" in " ".join(shown.split())
 
 
@@ -229,14 +232,14 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(look: Look) -> None:
     assert where is not None
     assert where.max_time_min == 1440
     within = found.accounts[1].within(where)
-    assert within.holders[:3] == (
-        Holder("QOS part", {"cpu": 48, "jobs": 12}, {"cpu": 40, "jobs": 1, "submit": 4}),
-        Holder("ada on QOS part", {"cpu": 9, "jobs": 2, "submit": 5},
+    assert within.scopes[:3] == (
+        LimitScope("QOS part", {"cpu": 48, "jobs": 12}, {"cpu": 40, "jobs": 1, "submit": 4}),
+        LimitScope("ada on QOS part", {"cpu": 9, "jobs": 2, "submit": 5},
                {"cpu": 5, "jobs": 1, "submit": 4}),
-        Holder("account clive on QOS part", {"cpu": 40, "jobs": 3},
+        LimitScope("account clive on QOS part", {"cpu": 40, "jobs": 3},
                {"cpu": 7, "jobs": 1, "submit": 3}),
     )  # fmt: skip
-    own = within.holders[3]
+    own = within.scopes[3]
     assert (own.name, set(own.limit)) == ("QOS clive", {"mem", "gres/gpu"})
     assert (within.per_job, within.longest_min) == ({"cpu": 16}, 1440)
     shown = text_of(found)
@@ -255,13 +258,13 @@ def test_limits_of_the_gpu_type_that_the_partition_has(look: Look) -> None:
         sacctmgr=LIMITS.replace("gres/gpu=3", "gres/gpu=3,gres/gpu:b200=2"),
         flags_qos=USE.replace("gpu=3(1)", "gpu=3(1),gres/gpu:b200=2(1)"),
     )
-    assert untyped.accounts[1].at("").holders[0].limit["gres/gpu"] == 3
+    assert untyped.accounts[1].at("").scopes[0].limit["gres/gpu"] == 3
     assert untyped.notes == (
         Note("types", "limits of GPU types on clive are not looked at: Slurm does not count the "
              "GPUs of partition hpg-b200 as of one type"),
     )  # fmt: skip
     found = look(partition=PARTITIONS.replace("gres/gpu=8", "gres/gpu=8,gres/gpu:b200=8"))
-    (clive,) = found.accounts[1].at("").holders
+    (clive,) = found.accounts[1].at("").scopes
     assert (clive.limit["gres/gpu"], clive.limit[GPU_TYPE], found.notes) == (3, 2, ())
     held = {"cpu": 40, "mem": 716_800, "gres/gpu": 1, GPU_TYPE: 1}
     assert clive.used == {**held, "jobs": 2, "submit": 2}
@@ -276,7 +279,7 @@ def test_use_is_seen_in_the_queue_where_slurm_refuses_not_where_it_is_silent(loo
     ):
         found = look(flags_qos=said, squeue="")
         limits = [at for one in found.accounts for at in one.limits.values()]
-        used = [holder.used for at in limits for holder in at.holders]
+        used = [scope.used for at in limits for scope in at.scopes]
         assert {None if one is None else one["cpu"] for one in used} == {cpus}
         assert found.notes[0].text.startswith(start)
         assert part in found.notes[0].text
@@ -304,10 +307,10 @@ def test_use_of_accounts_above_and_of_numbers_of_jobs_is_seen_in_the_queue_too(l
     (note,) = found.notes
     assert note.text.startswith("use of account dept, ada of account clive is a lower bound")
     clive = found.accounts[1]
-    by_name = {holder.name: holder for holder in clive.at("").holders}
+    by_name = {scope.name: scope for scope in clive.at("").scopes}
     assert by_name["account dept"].limit == {"cpu": 64, "jobs": 3}
     assert [left(clive, None, tres) for tres in ("cpu", "jobs", "submit")] == [48, 1, 7]
-    assert found.unknown() is None
+    found.check_known()
     assert slots(found)["clive_cpu"] == (3, 1)
 
 
@@ -319,25 +322,27 @@ def test_accounts_of_other_clusters_are_not_ours(look: Look) -> None:
     config = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"
     found = look(sacctmgr="\n".join([*here, *there, *rest]), config=config)
     assert [one.name for one in found.accounts] == ["brusko", "clive", "maigan"]
-    with pytest.raises(SurveyError, match="which of hpg, other this is"):
+    with pytest.raises(PlacementError, match="which of hpg, other this is"):
         look(config=SILENT)
 
 
 def test_a_slurm_without_accounts_is_bound_by_its_nodes(recorded: Recorded, tmp_path: Path) -> None:
-    recorded.answers["sacctmgr"] = Unknown(
+    recorded.answers["sacctmgr"] = SlurmQueryError(
         "sacctmgr",
         "You are not running a supported accounting_storage plugin Only "
         "'accounting_storage/slurmdbd' is supported.",
     )
     asking = client(recorded, tmp_path)
-    found = survey(asking, 1001, Site())
+    found = query_cluster(asking, 1001, Site())
     assert {name: n for name, (n, _) in slots(found).items()} == {
         "slurm_gpu": 8, "slurm_cpu": 27,  # 85 % of 256 CPUs
     }  # fmt: skip
     assert "keeps no accounts" in found.notes[0].text
-    assert found.unknown() is None
-    plan = Plan(Rules({"work": {"cpu": CPU}}), cluster=Cluster(Site(), asking, 1001, found))
-    assert plan.routed("work")["slurm_account"]({}, 1) is None
+    found.check_known()
+    placement = Placement(
+        Rules({"work": {"cpu": CPU}}).models, cluster=Cluster(Site(), asking, 1001, found)
+    )
+    assert placement.static("work", {}).target.account == ""
 
 
 def test_what_is_left_of_budgets_is_shown_in_hours(look: Look) -> None:
@@ -377,18 +382,17 @@ def test_a_run_believes_no_answer_of_another_that_is_more_than_seconds_old(
         return replace(client(recorded, tmp_path, now), shared_dir=tmp_path / "answers")
 
     monkeypatch.setattr(cluster, "own_client", asks)
-    monkeypatch.setattr(cluster, "_current", None)
     (tmp_path / "site.yaml").write_text("allowed: [maigan]\n", encoding="utf-8")
     recorded.answers["sacctmgr"] = LIMITS.replace("maigan|ada|", "maigan|ben|")
     with pytest.raises(SiteError, match="account maigan, which ada does not have"):
-        cluster.use(tmp_path / "site.yaml")
+        cluster.open_cluster(tmp_path / "site.yaml")
     recorded.answers["sacctmgr"] = LIMITS
     now[0] += 73.0
-    found = cluster.use(tmp_path / "site.yaml")
-    assert [account.name for account in found.survey.accounts] == ["maigan"]
+    found = cluster.open_cluster(tmp_path / "site.yaml")
+    assert [account.name for account in found.state.accounts] == ["maigan"]
     asked = len(recorded.asked)
     now[0] += 2.0
-    cluster.use(tmp_path / "site.yaml")
+    cluster.open_cluster(tmp_path / "site.yaml")
     assert len(recorded.asked) == asked
 
 
@@ -396,7 +400,7 @@ def test_a_run_believes_no_answer_of_another_that_is_more_than_seconds_old(
 
 
 def test_accounts_limits_and_what_is_left_out_are_said_in_a_few_lines(look: Look) -> None:
-    assert first_look(look()) == [
+    assert cluster_summary(look()) == [
         "jobs go to 3 accounts of ada; see `tilewright-placement accounts`",
         "  brusko: QOS brusko, 32 CPUs, 250 GB, 1 GPU; 32 CPUs, 250 GB, 1 GPU free now",
         "  clive: QOS clive, 104 CPUs, 812 GB, 3 GPUs; 64 CPUs, 112 GB, 2 GPUs free now",
@@ -404,7 +408,7 @@ def test_accounts_limits_and_what_is_left_out_are_said_in_a_few_lines(look: Look
         "  left out: clive-b: burst account (its name matches -b$)",
         "  partitions: GPU jobs to hpg-b200; CPU jobs to hpg-default",
     ]
-    lines = first_look(look(), {"cpu"})  # nothing of GPUs where no job may use one
+    lines = cluster_summary(look(), {"cpu"})  # nothing of GPUs where no job may use one
     assert lines[2] == "  clive: QOS clive, 104 CPUs, 812 GB; 64 CPUs, 112 GB free now"
     assert lines[5:] == ["  partitions: CPU jobs to hpg-default"]
 
@@ -413,11 +417,11 @@ def test_many_accounts_none_and_unknown_use_are_said(look: Look) -> None:
     found = look()
     unknown = with_use(found.accounts[1], lambda _: None)
     many = tuple(replace(unknown, name=f"lab{k}") for k in range(40))
-    head, first, _, _, rest, *others = first_look(replace(found, accounts=many))
+    head, first, _, _, rest, *others = cluster_summary(replace(found, accounts=many))
     assert head == "jobs go to 40 accounts of ada; see `tilewright-placement accounts`"
     assert first.endswith("3 GPUs; what is free now is not known")
     assert rest == "  and lab3, lab4, lab5, lab6 and 33 more"
     assert len(others) == 2
-    none = first_look(replace(found, accounts=(NO_ACCOUNT,), left_out=()))
+    none = cluster_summary(replace(found, accounts=(NO_ACCOUNT,), left_out=()))
     assert none[0].startswith("this Slurm keeps no accounts")
     assert len(none) == 2

@@ -8,13 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Place, Shape, Task
-from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest, Target
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    Assignment,
+    Job,
+    JobState,
+    UserOverrides,
+)
+from snakemake_scheduler_plugin_tilewright.placement.requeue import sooner_elsewhere
+from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
 from tests.placement.dispatched import (
+    CLIVE_GPU,
     DOWN,
     FULL,
     RULES,
@@ -22,7 +30,6 @@ from tests.placement.dispatched import (
     change_jobs,
     dispatcher,
     events,
-    known,
     nodes,
     pending,
     pends,
@@ -31,23 +38,26 @@ from tests.placement.dispatched import (
 from tests.support.placement_rules import CPU, GPU, LIMIT, Rules, account, room, round_on
 from tests.support.recorded import cluster_with, queue_line
 
-SILENT = Unknown("squeue", "no answer within 15 s")
+SILENT = SlurmQueryError("squeue", "no answer within 15 s")
 MOST = "Snakemake runs no more jobs at once (--jobs)"
 
 
 def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
-    plan = Plan(RULES, cluster=cluster_with("", tmp_path)[0])  # 600 s on CPUs, 120 s on GPUs
-    job = Job("t", "work", ("gpu", "cpu"), nominal_s=600.0, wildcards={})
-    task = Task(job, Place("a", None, None, "gpu", GPU, "a_gpu"))
+    placement = Placement(
+        RULES.models, cluster=cluster_with("", tmp_path)[0]
+    )  # 600 s on CPUs, 120 s on GPUs
+    job = Job("t", "work", ("gpu", "cpu"), cpu_seconds=600.0, model=RULES.models["work"])
+    task = JobState(job, Assignment(Target("a", "a", "g", "gpu"), GPU))
 
-    def sooner(task: Task, capacity: Capacity, waited_s: float) -> object:
-        return round_on(capacity, plan, [], active=[task]).sooner_elsewhere(task, waited_s)
+    def sooner(task: JobState, state: ClusterState, waited_s: float) -> object:
+        found = sooner_elsewhere(round_on(state, placement, [], active=[task]), task, waited_s)
+        return found and (found[0].account, found[0].device, found[1])
 
     own, other = account("a", limit=LIMIT), account("b", limit=LIMIT)
     assert sooner(task, room(own, other), 60.0) == ("b", "gpu", GPU)
     assert sooner(task, room(own), 470.0) is None  # 470 + 120 s is less than 600
     assert sooner(task, room(own), 490.0) == ("a", "cpu", CPU)
-    fixed = replace(task, job=replace(job, fixed=Fixed("a")))
+    fixed = replace(task, job=replace(job, overrides=UserOverrides("a")))
     assert sooner(fixed, room(own, other), 60.0) is None
     assert sooner(task, room(), 9999.0) is None
 
@@ -58,13 +68,13 @@ def test_where_every_gpu_node_failed_jobs_go_to_cpus_at_once(tmp_path: Path, rea
     run.bad_nodes["gpu"].add("b1")
     ready = list(run.tasks)[3:]
     places = run.round(ready, [])
-    assert [place.kind for place in places.values()] == ["cpu"] * 6
+    assert [place.target.device for place in places.values()] == ["cpu"] * 6
     assert (sorted(places), run.why_waiting) == (ready, {})
     (closed,) = (event["closed"] for event in events(run, "room"))
     assert closed["clive gpu"] == "every node of hpg-b200 failed in this run: b1"
     assert {name.split()[1] for name in closed} == {"gpu"}
     well = pends(tmp_path / "well", reason, 3, 6)
-    assert "gpu" in {place.kind for place in well.round(list(well.tasks)[3:], []).values()}
+    assert "gpu" in {place.target.device for place in well.round(list(well.tasks)[3:], []).values()}
 
 
 def test_a_queue_that_is_not_known_starts_nothing_and_is_said_once(tmp_path: Path) -> None:
@@ -78,11 +88,11 @@ def test_a_queue_that_is_not_known_starts_nothing_and_is_said_once(tmp_path: Pat
 def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> None:
     first, second = (dispatcher("", tmp_path, ready=5) for _ in range(2))
     names = list(first.tasks)
-    taken = Counter(place.pool for place in first.round(names, []).values())
+    taken = Counter(place.target.pool for place in first.round(names, []).values())
     assert taken == {"clive_gpu": 2, "maigan_gpu": 2, "brusko_gpu": 1}  # every free GPU
     (own,) = (tmp_path / "claims").glob("*.json")
     own.rename(own.with_name("other-1.json"))  # as if another process had written it
-    assert {place.kind for place in second.round(names, []).values()} == {"cpu"}
+    assert {place.target.device for place in second.round(names, []).values()} == {"cpu"}
 
 
 @pytest.mark.parametrize(
@@ -108,10 +118,10 @@ def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
     run = pends(tmp_path, reason, 1, 0, FULL)
     (task,) = run.tasks.values()
     task.sent_s = 5000.0 - waited_s
-    assert run.move_pending(lambda name: movable) == [task.name] * moves
-    assert run.move_pending(lambda name: movable) == []  # once
+    assert run.requeue_pending(lambda name: movable) == [task.name] * moves
+    assert run.requeue_pending(lambda name: movable) == []  # once
     said = events(run, "move")
-    assert (len(said), bool(task.moved)) == (moves, moves)
+    assert (len(said), bool(task.requeue_reason)) == (moves, moves)
     for event in said:
         assert (event["job"], event["slurm_id"]) == (task.name, 20)
         assert event["reason"] == f"{reason} on clive for {waited_s:.0f} s"
@@ -131,7 +141,7 @@ def test_nodes_that_failed_are_forgiven_only_where_nothing_else_is_left(tmp_path
     run = dispatcher("", tmp_path, ready=1)
     names = list(run.tasks)
     run.bad_nodes = {"gpu": set(), "cpu": {"c1"}}
-    assert not {kind for _, kind in known(run).closed} & {"gpu"}  # it died under a CPU job
+    assert not {target.device for target in run.state().closed} & {"gpu"}  # it died under a CPU job
     run.bad_nodes = {"gpu": {"b1"}, "cpu": {"c1", "c2"}}
     assert list(run.round(names, [])) == []
     assert [event["nodes"] for event in events(run, "forgive")] == [["b1", "c1", "c2"]]
@@ -143,14 +153,14 @@ def test_nodes_that_failed_are_forgiven_only_where_nothing_else_is_left(tmp_path
                                             (nodes(8, "IDLE+DRAIN"), "cpu")])  # fmt: skip
 def test_busy_or_drained_gpus_are_left_out(tmp_path: Path, said: dict[str, str], kind: str) -> None:
     run = dispatcher("", tmp_path, 0, 2, said)
-    assert {place.kind for place in run.round(list(run.tasks), []).values()} == {kind}
+    assert {place.target.device for place in run.round(list(run.tasks), []).values()} == {kind}
 
 
 def test_jobs_for_gpus_only_wait_in_slurms_queue_a_few_at_a_time(tmp_path: Path) -> None:
     run = dispatcher("", tmp_path, 0, 9, nodes(0), kinds=("gpu",))
     sent = run.round(list(run.tasks), [])
-    assert [place.kind for place in sent.values()] == ["gpu"] * 4
-    assert len({place.account for place in sent.values()}) > 1
+    assert [place.target.device for place in sent.values()] == ["gpu"] * 4
+    assert len({place.target.account for place in sent.values()}) > 1
     assert run.round([name for name in run.tasks if name not in sent], []) == {}
     drained = dispatcher("", tmp_path / "d", 0, 9, nodes(0, "DOWN*"), kinds=("gpu",))
     assert drained.round(list(drained.tasks), []) == {}
@@ -162,35 +172,35 @@ def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_pat
     run.clock = lambda: now[0]
     (task, other), waits = run.tasks.values(), []
     for _ in range(3):
-        task.sent_s, task.moved = now[0] - 1e4, ""
-        assert run.move_pending() == [task.name]
-        avoided = run.avoided["clive", "gpu"]
+        task.sent_s, task.requeue_reason = now[0] - 1e4, ""
+        assert run.requeue_pending() == [task.name]
+        avoided = run.backoff[CLIVE_GPU]
         waits.append(avoided.until_s - now[0])
-        assert {kind for _, kind in run.avoided} == {"gpu"}
+        assert {target.device for target in run.backoff} == {"gpu"}
         placed = run.round([other.name], [])
-        assert {place.kind for place in placed.values()} == {"cpu"}
-        other.place = None
+        assert {place.target.device for place in placed.values()} == {"cpu"}
+        other.assignment = None
         now[0] = avoided.until_s + 1
-        task.seen = SlurmJob(20, "PENDING", reason=DOWN, account="clive")
+        task.slurm_job = SlurmJob(20, "PENDING", reason=DOWN, account="clive")
         answer(run, squeue=pending(1, DOWN))
     assert waits == [60, 120, 240]
-    task.sent_s, task.moved = now[0] - 1e4, ""
-    assert run.move_pending() == []  # three times at most
+    task.sent_s, task.requeue_reason = now[0] - 1e4, ""
+    assert run.requeue_pending() == []  # three times at most
 
 
 def test_a_limit_that_slurms_own_numbers_leave_free_means_busy_nodes(tmp_path: Path) -> None:
     run = pends(tmp_path, "QOSGrpGRES")
     (task,) = run.tasks.values()
-    assert run.move_pending() == []  # two of clive's three GPUs are free; CPUs take longer
+    assert run.requeue_pending() == []  # two of clive's three GPUs are free; CPUs take longer
     task.sent_s = 4000.0
-    assert run.move_pending() == [task.name]
-    assert {kind for _, kind in run.avoided} == {"gpu"}
+    assert run.requeue_pending() == [task.name]
+    assert {target.device for target in run.backoff} == {"gpu"}
 
 
 def test_jobs_that_are_moved_together_count_once(tmp_path: Path) -> None:
     run = pends(tmp_path, DOWN, sent=3)
-    assert len(run.move_pending()) == 3
-    assert {(one.until_s, one.times) for one in run.avoided.values()} == {(5060.0, 0)}
+    assert len(run.requeue_pending()) == 3
+    assert {(one.until_s, one.times) for one in run.backoff.values()} == {(5060.0, 0)}
 
 
 def test_where_sbatch_takes_no_job_nothing_is_sent_for_a_while(tmp_path: Path) -> None:
@@ -199,37 +209,39 @@ def test_where_sbatch_takes_no_job_nothing_is_sent_for_a_while(tmp_path: Path) -
     first, other = run.tasks
     found = run.failed(first)
     assert (found.free, found.next) == (True, "goes elsewhere, or there after a while")
-    assert set(run.avoided) == {("clive", "gpu")}
+    assert set(run.backoff) == {CLIVE_GPU}
     recorded_by(run).asked.clear()
     (place,) = run.round([other], []).values()
-    assert (place.account, place.kind) != ("clive", "gpu")
+    assert (place.target.account, place.target.device) != ("clive", "gpu")
     assert {"sacctmgr", "partition"} <= set(recorded_by(run).asked)
 
 
 @pytest.mark.parametrize("queue", [SILENT, pending(1, "Priority")])
-def test_a_refusal_beside_others_or_silence_is_free(tmp_path: Path, queue: str | Unknown) -> None:
+def test_a_refusal_beside_others_or_silence_is_free(
+    tmp_path: Path, queue: str | SlurmQueryError
+) -> None:
     """One of five calls failed; the job waited a minute beside a free GPU of that account."""
     run = dispatcher(queue, tmp_path, sent=2)
     assert run.failed("rule_work_wildcards_1").free
-    assert not run.avoided
+    assert not run.backoff
 
 
 def test_an_invalid_job_goes_where_it_would_wait_and_nobody_follows_it(tmp_path: Path) -> None:
     run = pends(tmp_path, "InvalidQOS", 1, 1, nodes(0), kinds=("gpu",))
     task, other = run.tasks.values()
     task.sent_s = 4999.0
-    assert run.move_pending() == [task.name]
+    assert run.requeue_pending() == [task.name]
     (place,) = run.round([other.name], []).values()
-    assert place.account != "clive"
+    assert place.target.account != "clive"
 
 
 def test_an_invalid_job_that_nobody_takes_ends(tmp_path: Path) -> None:
-    run = pends(tmp_path, "InvalidQOS", fixed=Fixed("clive"), kinds=("gpu",))
+    run = pends(tmp_path, "InvalidQOS", overrides=UserOverrides("clive"), kinds=("gpu",))
     (task,) = run.tasks.values()
     task.sent_s = 4990.0
-    assert run.move_pending() == []  # it may come back
+    assert run.requeue_pending() == []  # it may come back
     task.sent_s = 4900.0
-    assert run.move_pending() == [task.name]
+    assert run.requeue_pending() == [task.name]
     found = run.failed(task.name)
     assert found.give_up
     assert "withdrawn" in found.next
@@ -237,7 +249,7 @@ def test_an_invalid_job_that_nobody_takes_ends(tmp_path: Path) -> None:
 
 def test_why_jobs_pend_is_said_once_for_each_reason(tmp_path: Path) -> None:
     run = pends(tmp_path, "JobHeldAdmin", sent=3)
-    run.capacity()
+    run.state()
     (said,) = run.explain_pending()
     assert said.startswith("rule_work_wildcards_0 and 2 more pend: it is held")
     assert run.explain_pending() == []
@@ -262,7 +274,7 @@ def test_ends_that_the_executor_does_not_see(
     now = [5000.0]
     run = pends(tmp_path, "Priority")
     run.clock = lambda: now[0]
-    run.capacity()
+    run.state()
     answer(run, squeue=pending(1, "").replace("PENDING", line) if line else "", sacct=final)
     assert run.lost() == {}  # a requeued job leaves such a state by itself
     now[0] += 30
@@ -272,9 +284,9 @@ def test_ends_that_the_executor_does_not_see(
 
 def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path) -> None:
     run = pends(tmp_path, "Priority")
-    run.capacity()
+    run.state()
     ((name, task),) = run.tasks.items()
-    task.moved = "another account is free"
+    task.requeue_reason = "another account is free"
     answer(run, squeue=pending(1, "").replace("PENDING", "CANCELLED"))
     assert run.lost() == {name: ("Slurm job 20 is cancelled to be placed again", False)}
 
@@ -296,31 +308,30 @@ def test_the_queue_alone_is_asked_where_nothing_can_be_done(tmp_path: Path, stat
                       Comment="rule_work_wildcards_0", Reason="Priority")  # fmt: skip
     run = dispatcher(line, tmp_path, sent=1)
     (task,) = run.tasks.values()
-    run.capacity()
+    run.state()
     task.sent_s = 0.0 if state == "RUNNING" else 4995.0
     recorded_by(run).asked.clear()
     run.cluster.client.forget()
-    assert run.move_pending() == []
-    assert task.runs == (state == "RUNNING")
+    assert run.requeue_pending() == []
+    assert task.running == (state == "RUNNING")
     assert set(recorded_by(run).asked) <= {"squeue"}
 
 
 @pytest.mark.parametrize("described", [False, True])
 def test_slots_of_a_run_are_those_of_its_own_sizes(tmp_path: Path, described: bool) -> None:
     run = dispatcher("", tmp_path, ready=2, kinds=("cpu",))
-    run.plan = Plan(cluster=run.cluster)
-    run.plan.sizes.add("work", Rules({"work": {"cpu": Shape(2, 100, 0, 60)}}))
-    run.plan.described = RULES if described else None
-    run.begin(known(run))
+    run.site_sizes = described
+    change_jobs(run, model=Rules({"work": {"cpu": ResourceRequest(2, 100, 0, 60)}}).models["work"])
+    run.begin(run.state())
     (said,) = [event["pools"] for event in read_ledger(run.ledger.path)]
-    of_site = {pool.name: pool.slots for pool in run.cluster.survey.pools}
+    of_site = {pool.name: pool.slots for pool in run.cluster.state.pools}
     assert (said["clive_cpu"][2] > of_site["clive_cpu"]) != described
 
 
 def test_the_ledger_says_which_device_kinds_jobs_may_use(tmp_path: Path) -> None:
     run = dispatcher("", tmp_path, ready=2, kinds=("cpu",))
-    run.begin(known(run))
-    run.avoided.avoid(("clive", "gpu"), "refused", 5000.0, for_all=True)
+    run.begin(run.state())
+    run.backoff.avoid(CLIVE_GPU, "refused", 5000.0, for_all=True)
     first, second = run.tasks
     run.round([first], [])
     assert [event["kinds"] for event in events(run, "run")] == [["cpu"]]

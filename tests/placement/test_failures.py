@@ -10,25 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
+from snakemake_scheduler_plugin_tilewright.cluster.request import (
+    DeviceKind,
+    ResourceRequest,
+    Target,
+)
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.failures import (
     memory_limit_mb,
     next_try,
     why_no_retry,
 )
+from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Fixed,
+    Assignment,
+    FailureHistory,
     Job,
-    Kind,
-    Past,
-    Place,
-    PlacementError,
-    Shape,
-    Task,
+    JobState,
+    UserOverrides,
 )
-from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, Holder
+from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, LimitScope
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
 from tests.support.placement_rules import (
@@ -49,76 +52,79 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 def test_memory_and_time_grow_by_their_own_failures_only() -> None:
-    past = Past()
+    past = FailureHistory()
     causes: tuple[Cause, ...] = ("memory", "time", "memory")
     for cause, grown in zip(causes, ((1, 0), (1, 1), (2, 1)), strict=True):
         found = next_try(past, cause, cause.upper(), "c1")
-        past = found.past
+        past = found.history
         assert ((past.memory, past.time), found.give_up, found.free) == (grown, False, False)
     assert not past.nodes
 
 
 @pytest.mark.parametrize("cause", ["node", "device"])
 def test_a_node_that_died_is_avoided(cause: Cause) -> None:
-    first = next_try(Past(), cause, "NODE_FAIL", "b1")
-    assert (set(first.past.nodes), first.next) == ({"b1"}, "goes elsewhere than b1")
-    second = next_try(first.past, cause, "NODE_FAIL", "b2")
-    assert (set(second.past.nodes), second.give_up) == ({"b1", "b2"}, False)
-    unnamed = next_try(first.past, cause, "NODE_FAIL", "")
-    assert (set(unnamed.past.nodes), unnamed.next) == ({"b1"}, "goes elsewhere than there")
+    first = next_try(FailureHistory(), cause, "NODE_FAIL", "b1")
+    assert (set(first.history.nodes), first.next) == ({"b1"}, "goes elsewhere than b1")
+    second = next_try(first.history, cause, "NODE_FAIL", "b2")
+    assert (set(second.history.nodes), second.give_up) == ({"b1", "b2"}, False)
+    unnamed = next_try(first.history, cause, "NODE_FAIL", "")
+    assert (set(unnamed.history.nodes), unnamed.next) == ({"b1"}, "goes elsewhere than there")
 
 
 def test_the_same_error_twice_gives_up_and_another_one_does_not() -> None:
-    first = next_try(Past(), "error", "ValueError: no nuclei", "c1")
+    first = next_try(FailureHistory(), "error", "ValueError: no nuclei", "c1")
     assert (first.give_up, first.next) == (False, "is tried again")
-    other = next_try(first.past, "error", "OSError: disk full", "c1")
-    again = next_try(other.past, "error", "ValueError: no nuclei", "c2")
-    assert (other.give_up, again.give_up, len(again.past.causes)) == (False, True, 3)
+    other = next_try(first.history, "error", "OSError: disk full", "c1")
+    again = next_try(other.history, "error", "ValueError: no nuclei", "c2")
+    assert (other.give_up, again.give_up, len(again.history.causes)) == (False, True, 3)
     assert "twice in the same way" in again.next
 
 
 @given(st.sampled_from(CAUSES), st.text(max_size=9), st.sampled_from(["", "c1"]))
 def test_only_errors_of_the_job_itself_give_up(cause: Cause, words: str, node: str) -> None:
-    once = next_try(Past(), cause, words, node)
-    twice = next_try(once.past, cause, words, node)
+    once = next_try(FailureHistory(), cause, words, node)
+    twice = next_try(once.history, cause, words, node)
     assert (once.give_up, twice.give_up) == (False, cause == "error")
     assert once.free == twice.free == (cause in MOST_FREE)
-    assert twice.past.causes == (f"{cause}: {words}",) * 2
+    assert twice.history.causes == (f"{cause}: {words}",) * 2
 
 
 @pytest.mark.parametrize(("cause", "most"), MOST_FREE.items())
 def test_what_is_nobodys_fault_is_free_for_so_many_times(cause: Cause, most: int) -> None:
-    past, free = Past(), []
+    past, free = FailureHistory(), []
     for _ in range(12):
         found = next_try(past, cause, "words", "c1")
         free.append(found.free)
-        past = found.past
+        past = found.history
     assert free == [True] * most + [False] * (12 - most)
 
 
 @given(st.sampled_from(CAUSES), st.integers(0, 3))
 def test_a_move_is_free_unless_the_job_failed_meanwhile(cause: Cause, memory: int) -> None:
-    past = Past(memory, 0, ("error: before",))
-    found = next_try(past, cause, "words", "c1", moved=True)
+    past = FailureHistory(memory, 0, ("error: before",))
+    found = next_try(past, cause, "words", "c1", requeued=True)
     own = cause in ("cancelled", "unknown")
     assert found.free == (own or cause in MOST_FREE)
-    assert (found.past == past) == own
+    assert (found.history == past) == own
     assert own or found == next_try(past, cause, "words", "c1")
 
 
-def shape_of(base: Shape, memory: int, mem_mb: Mapping[str, int | None], **job: Any) -> Shape:
+def shape_of(
+    base: ResourceRequest, memory: int, mem_mb: Mapping[str, int | None], **job: Any
+) -> ResourceRequest:
     """Return what a job asks for after failures, where accounts have so much memory."""
     limits = {name: {} if n is None else {"mem": n} for name, n in mem_mb.items()}
     accounts = tuple(account(name, limit=limit) for name, limit in limits.items())
-    capacity = Capacity(accounts, {}, 1.0, {"gpu": None, "cpu": partition("c")})
-    task = Task(replace(JOB, **job), past=Past(memory))
-    return Plan(Rules({"a": {"cpu": base}})).estimates.shape_of(task, "cpu", capacity)
+    capacity = ClusterState(accounts, {"gpu": None, "cpu": partition("c")})
+    task = JobState(replace(JOB, **job), history=FailureHistory(memory))
+    task.job = replace(task.job, model=Rules({"a": {"cpu": base}}).models["a"])
+    return Placement().estimates.request_of(task, "cpu", capacity)
 
 
 def test_a_grown_shape_is_bounded_by_what_the_chosen_account_has() -> None:
-    base, limits = Shape(8, 100, 0, 60), {"a": 250, "b": None}
+    base, limits = ResourceRequest(8, 100, 0, 60), {"a": 250, "b": None}
     assert shape_of(base, 5, limits) == replace(base, mem_mb=3200)
-    assert shape_of(base, 5, limits, fixed=Fixed("a")).mem_mb == 250
+    assert shape_of(base, 5, limits, overrides=UserOverrides("a")).mem_mb == 250
 
 
 @given(
@@ -129,7 +135,7 @@ def test_a_grown_shape_is_bounded_by_what_the_chosen_account_has() -> None:
     ),
 )
 def test_a_grown_shape_has_bounds(mem_mb: int, memory: int, limits: dict[str, int | None]) -> None:
-    base = Shape(1, mem_mb, 0, 5)
+    base = ResourceRequest(1, mem_mb, 0, 5)
     wanted = base.grown(memory).mem_mb
     most = max(wanted if n is None else n for n in limits.values())
     found = shape_of(base, memory, limits)
@@ -138,12 +144,12 @@ def test_a_grown_shape_has_bounds(mem_mb: int, memory: int, limits: dict[str, in
 
 @given(st.integers(1, 64), st.integers(1, 10**6), st.integers(0, 5), st.integers(0, 5))
 def test_each_failure_doubles(cpus: int, mem_mb: int, memory: int, time: int) -> None:
-    found = Shape(cpus, mem_mb, 1, 30).grown(memory, time)
-    assert found == Shape(cpus, mem_mb * 2**memory, 1, 30 * 2**time)
+    found = ResourceRequest(cpus, mem_mb, 1, 30).grown(memory, time)
+    assert found == ResourceRequest(cpus, mem_mb * 2**memory, 1, 30 * 2**time)
 
 
 SMALL, LARGE = account("a", limit={"mem": 150}), account("b", limit={"mem": 250})
-BOUND = in_partition(LARGE, "cpu", Holder("QOS part", {"mem": 40}, {}))
+BOUND = in_partition(LARGE, "cpu", LimitScope("QOS part", {"mem": 40}, {}))
 CPUS = partition("cpu")
 
 
@@ -157,14 +163,16 @@ CPUS = partition("cpu")
         ([SMALL, account("e")], [None], None, None),
         ([SMALL, replace(LARGE, partitions=("turin",))], [CPUS], None, 150),
         ([BOUND], [CPUS], None, 40),
-        ([in_partition(BOUND, "big", Holder("QOS big", {"mem": 400}, {}))],
+        ([in_partition(BOUND, "big", LimitScope("QOS big", {"mem": 400}, {}))],
          [CPUS, partition("big")], None, 400),
     ],
 )  # fmt: skip
 def test_most_memory_is_that_of_the_accounts_a_job_may_use(
     accounts: list[Account], where: list[Any], fixed: str | None, most: int | None
 ) -> None:
-    assert memory_limit_mb(replace(JOB, fixed=Fixed(fixed)), accounts, where) == most
+    places: dict[DeviceKind, Any] = dict(zip(("cpu", "gpu"), where, strict=False))
+    job = replace(JOB, overrides=UserOverrides(fixed), kinds=tuple(places))
+    assert memory_limit_mb(job, ClusterState(tuple(accounts), places)) == most
 
 
 LONG = replace(partition("gpu"), max_time_min=900)
@@ -175,11 +183,11 @@ LONG = replace(partition("gpu"), max_time_min=900)
     [
         ("memory", {"mem_mb": 249}, {}, None, ""),
         ("memory", {"mem_mb": 250}, {}, None, "more memory than any account"),
-        ("memory", {"mem_mb": 150}, {"fixed": Fixed("b")}, None, "more memory"),
-        ("memory", {}, {"fixed": Fixed(mem_mb=100)}, None, "chosen for it"),
+        ("memory", {"mem_mb": 150}, {"overrides": UserOverrides("b")}, None, "more memory"),
+        ("memory", {}, {"overrides": UserOverrides(mem_mb=100)}, None, "chosen for it"),
         ("time", {"runtime_min": 599}, {}, None, ""),
         ("time", {"runtime_min": 600}, {}, None, "longest"),
-        ("time", {}, {"fixed": Fixed(runtime_min=60)}, None, "chosen for it"),
+        ("time", {}, {"overrides": UserOverrides(runtime_min=60)}, None, "chosen for it"),
         ("time", {"runtime_min": 600}, {"kinds": BOTH}, partition("gpu"), ""),
         ("time", {"runtime_min": 600}, {"kinds": BOTH}, None, "longest"),
         ("time", {"runtime_min": 600}, {"kinds": BOTH}, LONG, ""),
@@ -189,19 +197,20 @@ LONG = replace(partition("gpu"), max_time_min=900)
 def test_a_job_that_had_all_there_is_is_not_tried_again(
     cause: Cause, had: dict[str, int], job: dict[str, Any], gpu: Any, words: str
 ) -> None:
-    accounts = [account("a", limit={"mem": 250}), account("b", limit={"mem": 150})]
-    shape = replace(Shape(1, 100, 0, 60), **had)  # type: ignore[arg-type]
-    at = Place("a", None, "cpu", "cpu", shape, "a_cpu")
-    places: dict[Kind, Any] = {"cpu": replace(CPUS, max_time_min=600), "gpu": gpu}
-    said = why_no_retry(replace(JOB, **job), at, cause, accounts, places, {})
+    accounts = account("a", limit={"mem": 250}), account("b", limit={"mem": 150})
+    request = replace(ResourceRequest(1, 100, 0, 60), **had)  # type: ignore[arg-type]
+    assignment = Assignment(Target("a", "a", "cpu", "cpu"), request)
+    places: dict[DeviceKind, Any] = {"cpu": replace(CPUS, max_time_min=600), "gpu": gpu}
+    state = ClusterState(accounts, places)
+    said = why_no_retry(replace(JOB, **job), assignment, cause, state)
     assert words in said
     assert bool(said) == bool(words)
 
 
 # Before anything is submitted
 
-GPU, CPU = Shape(8, 180, 1, 60), Shape(8, 48, 0, 60)
-SHAPES: dict[Kind, Shape] = {"gpu": GPU, "cpu": CPU}
+GPU, CPU = ResourceRequest(8, 180, 1, 60), ResourceRequest(8, 48, 0, 60)
+SHAPES: dict[DeviceKind, ResourceRequest] = {"gpu": GPU, "cpu": CPU}
 Values = Mapping[str, Any]
 ON_CPU: Values = {"kinds": ("cpu",)}
 MATLAB: Values = {"licences": (("matlab", 2),)}
@@ -219,9 +228,14 @@ def spent(minutes: int) -> Account:
 
 def check(accounts: list[Account], job: Values, of: Values, shape: Values, memory: int = 0) -> None:
     shapes = {kind: replace(one, **shape) for kind, one in SHAPES.items()}
-    made = Job("rule_work_wildcards_a", "work", **{"kinds": BOTH, "wildcards": {}, **job})
-    plan = Plan(Rules({"work": shapes}))
-    check_sizes([Task(made, past=Past(memory))], room(*accounts, **of), plan.estimates)
+    model = Rules({"work": shapes}).models["work"]
+    of_job = {"kinds": BOTH, "wildcards": {}, "model": model, **job}
+    made = Job("rule_work_wildcards_a", "work", **of_job)
+    check_feasible(
+        [JobState(made, history=FailureHistory(memory))],
+        room(*accounts, **of),
+        Placement().estimates,
+    )
 
 
 def licence(**there: int) -> Values:
@@ -237,12 +251,13 @@ def licence(**there: int) -> Values:
          None),
         ([FOUR, account("b", limit={"cpu": 99}, used=None)], ON_CPU, {}, {}, None),
         ([FOUR], ON_CPU, {}, {}, "cpu=8 and account a has 4"),
-        ([account("a", limit={"cpu": 8})], {"fixed": Fixed(cpus=9)}, {}, {},
+        ([account("a", limit={"cpu": 8})], {"overrides": UserOverrides(cpus=9)}, {}, {},
          "asks for cpu=9 and account a has 8"),
         ([account("c", of_user={"cpu": 7})], {}, {}, {}, "cpu=8 and account c has 7"),
         ([FOUR, ANY], {}, {}, {}, None),
-        ([FOUR, ANY], {"fixed": Fixed("a")}, {}, {}, "asks for cpu=8 and account a has 4"),
-        ([FOUR, ANY], {"fixed": Fixed("z")}, {}, {},
+        ([FOUR, ANY], {"overrides": UserOverrides("a")}, {}, {},
+         "asks for cpu=8 and account a has 4"),
+        ([FOUR, ANY], {"overrides": UserOverrides("z")}, {}, {},
          "on account z, which cannot be used; there are a, b"),
         ([ANY], {}, {"partitions": NO_GPU}, {}, None),
         ([ANY], {"kinds": ("gpu",)}, {}, {}, None),
@@ -254,7 +269,7 @@ def licence(**there: int) -> Values:
         ([account("a", limit={"cpu": 48})], ON_CPU, {"partitions": WHOLE}, {},
          "a whole node with cpu=96 and account a has 48"),
         ([ANY], ON_CPU, {"nodes": DOWN}, {}, None),  # it may come up again
-        ([ANY], {"fixed": Fixed(cpus=9), **ON_CPU}, {"nodes": DOWN}, {},
+        ([ANY], {"overrides": UserOverrides(cpus=9), **ON_CPU}, {"nodes": DOWN}, {},
          "no node of partition c has 9 CPUs, 48 MB"),
         ([ANY], ON_CPU, {"nodes": DOWN}, {"features": ("avx",)}, "8 CPUs, 48 MB, feature avx"),
         ([spent(9)], ON_CPU, {}, {}, None),  # what running jobs may take comes back
@@ -284,7 +299,7 @@ def test_who_is_refused_is_told_with_all_figures() -> None:
     with pytest.raises(PlacementError) as caught:
         check([FOUR, account("b", limit={"mem": 40})], {}, {}, {})
     assert str(caught.value) == (
-        "rule_work_wildcards_a would pend for ever: it asks for cpu=8 and account a has 4; "
+        "rule_work_wildcards_a can never start: it asks for cpu=8 and account a has 4; "
         "it asks for mem=180 and account b has 40; it asks for mem=48 and account b has 40. "
         "Lower the resources of rule work, or use an account that has more"
     )

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import (
+from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
     Ledger,
     last_waiting,
     read_ledger,
     summary_lines,
 )
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState
 from tests.support.placement_rules import Rules
 from tests.support.recorded import cluster_with
@@ -127,27 +127,27 @@ def test_the_end_speaks_of_the_last_run_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, _ = cluster_with("", tmp_path / "cache")
-    plan = Plan(Rules({}), cluster=cluster, ledger=ledger.path)
-    plan.at_end(lambda: ledger.write(**DONE))
+    placement = Placement(Rules({}).models, cluster=cluster, ledger=ledger.path)
+    placement.at_end(lambda: ledger.write(**DONE))
     ledger.write("run", run="1")
     ledger.write(**FAIL)
     ledger.write("run", run="2")
-    plan.estimates.durations.learn("a", "cpu", 1.0, 2.0)
-    plan.end()
+    placement.estimates.durations.learn("a", "cpu", 1.0, 2.0)
+    placement.end()
     assert capsys.readouterr().err == "placement: 1 job done (clive_cpu 1)\n"
     assert cluster.durations_file.is_file()
-    Plan(Rules({}), ledger=ledger.path).end()
+    Placement(Rules({}).models, ledger=ledger.path).end()
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys, "argv", ["/opt/bin/snakemake", "qc"])
-    Plan(Rules({}), ledger=ledger.path).end(failed=True)
-    resume = "what is finished is kept; resume with: snakemake qc\n"
+    Placement(Rules({}).models, ledger=ledger.path).end(failed=True)
+    resume = "what is finished stays; resume with: snakemake qc\n"
     assert capsys.readouterr().err == resume
     old, well, new = (tmp_path / f"logs/{name}.log" for name in ("a/a", "a/b", "c/c"))
     for folder in (old.parent, new.parent):
         folder.mkdir(parents=True)
     old.write_text(f"{cause_line('error', 'ValueError: the run before')}\n")
     os.utime(old, (1, 1))
-    failing = Plan(Rules({}), ledger=ledger.path, logs=tmp_path / "logs")
+    failing = Placement(Rules({}).models, ledger=ledger.path, logs=tmp_path / "logs")
     well.write_text("this one did not fail\n")
     new.write_text(f"much\n{cause_line('error', 'ValueError: no tissue')}\n")
     failing.end(failed=True)

@@ -10,20 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind, Shape
-from snakemake_scheduler_plugin_tilewright.placement.limits import (
-    Pool,
+from snakemake_scheduler_plugin_tilewright.cluster.limits import (
     clipped,
     largest,
     left,
     longest_min,
-    make_pools,
     may_use,
-    pool_name,
     too_big,
     unknown_use,
 )
+from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
+from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool
+from snakemake_scheduler_plugin_tilewright.cluster.request import (
+    KINDS,
+    DeviceKind,
+    ResourceRequest,
+    pool_name,
+)
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, SiteRules, usable_accounts
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
@@ -33,15 +37,28 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     Qos,
     Usage,
 )
-from tests.support.placement_rules import account, idle, in_use, partition, room
+from tests.support.placement_rules import (
+    account,
+    at,
+    fits,
+    idle,
+    in_use,
+    partition,
+    room,
+    slots_of,
+    take,
+)
 
 GB = 1024
-SHAPES: dict[Kind, Shape] = {"gpu": Shape(8, 180 * GB, 1, 240), "cpu": Shape(8, 48 * GB, 0, 1200)}
-GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 100, 0, 60)
+SHAPES: dict[DeviceKind, ResourceRequest] = {
+    "gpu": ResourceRequest(8, 180 * GB, 1, 240),
+    "cpu": ResourceRequest(8, 48 * GB, 0, 1200),
+}
+GPU, CPU = ResourceRequest(8, 100, 1, 60), ResourceRequest(8, 100, 0, 60)
 LIMIT = {"cpu": 64, "gres/gpu": 4, "mem": 9000}
 GPUS = replace(partition("gpu", tres={"cpu": 999, "gres/gpu": 9}), qos="part-gpu")
 CPUS = replace(partition("cpu", tres={"cpu": 999}), qos="part-cpu")
-PLACES: dict[Kind, Partition | None] = {"gpu": GPUS, "cpu": CPUS}
+PLACES: dict[DeviceKind, Partition | None] = {"gpu": GPUS, "cpu": CPUS}
 PARTS = (Qos("part-gpu", {"cpu": 16, "gres/gpu": 4}), Qos("part-cpu", {"cpu": 24}))
 NORMAL = [Qos("normal")]
 Used = Mapping[str, Mapping[str, int]]
@@ -78,13 +95,15 @@ def of_rows(*rows: Association, qos: Qos = NORMAL[0], used: Used = UNUSED) -> li
     return usable(rows, [qos], {**idle("normal"), **used}, plain)
 
 
-def rooms(*sent: Claim, parts: Iterable[Qos] = PARTS, used: Used = UNUSED, **of: Any) -> Capacity:
+def rooms(
+    *sent: PendingUse, parts: Iterable[Qos] = PARTS, used: Used = UNUSED, **of: Any
+) -> ClusterState:
     return room(*on_two_qos(*parts, used=used), sent=sent, partitions=PLACES, **of)
 
 
 def apart(one: Account) -> list[Pool]:
     """Slots of each device kind, as if it were the only one."""
-    return [pool for kind in KINDS for pool in make_pools([one], {kind: SHAPES[kind]})]
+    return [pool for kind in KINDS for pool in slots_of([one], {kind: SHAPES[kind]})]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +135,7 @@ _tres = {
 def test_pools_never_promise_too_much(limit: dict[str, int], used: dict[str, int]) -> None:
     place = partition("p", tres={"cpu": 512, "gres/gpu": 8})
     one = account("clive", limit=limit, used=used)
-    pools = make_pools([one], SHAPES, partitions={"gpu": place, "cpu": place})
+    pools = slots_of([one], SHAPES, partitions={"gpu": place, "cpu": place})
     count = {pool.kind: pool.slots for pool in pools}
     free = {pool.kind: pool.free for pool in pools}
     needs = {"cpu": (8, 8), "mem": (180 * GB, 48 * GB), "gres/gpu": (1, 0)}
@@ -179,38 +198,38 @@ def test_a_cap_holds_beside_all_limits_and_counts_the_jobs_of_its_account() -> N
     assert (left(a, CPUS, "cpu"), left(a, None, "cpu")) == (10, 10)
     full, _ = on_two_qos(caps=caps, used={"QOS a": {"cpu": 60}})
     assert left(full, None, "cpu") == 4
-    here = room(a, sent=[Claim("a", {"cpu": 8}, "cpu")], partitions={"cpu": CPUS})
+    here = room(a, sent=[PendingUse("a", {"cpu": 8}, "cpu")], partitions={"cpu": CPUS})
     assert left(here.accounts[0], CPUS, "cpu") == 2
 
 
 def test_jobs_of_two_accounts_share_the_room_of_a_partition_qos() -> None:
     here = rooms()
     for name in "aba":
-        assert here.fits(name, "cpu", CPU)
-        here = here.take(name, "cpu", CPU)
-    assert [here.fits(name, "cpu", CPU) for name in "ab"] == [False, False]
-    assert here.fits("b", "gpu", GPU)
-    assert not here.take("b", "gpu", GPU).take("a", "gpu", GPU).fits("b", "gpu", GPU)
+        assert fits(here, name, "cpu", CPU)
+        here = take(here, name, "cpu", CPU)
+    assert [fits(here, name, "cpu", CPU) for name in "ab"] == [False, False]
+    assert fits(here, "b", "gpu", GPU)
+    assert not fits(take(take(here, "b", "gpu", GPU), "a", "gpu", GPU), "b", "gpu", GPU)
 
 
 def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
-    sent = Claim("a", {"cpu": 16, "mem": 1, "jobs": 1}, "cpu")
+    sent = PendingUse("a", {"cpu": 16, "mem": 1, "jobs": 1}, "cpu")
     pending = SlurmJob(1, "PENDING", "a", "a", "cpu", tres={"cpu": 24})
-    assert rooms(sent).fits("b", "cpu", CPU)
-    assert rooms(replace(sent, partition="gpu"), sent).fits("b", "cpu", CPU)
+    assert fits(rooms(sent), "b", "cpu", CPU)
+    assert fits(rooms(replace(sent, partition="gpu"), sent), "b", "cpu", CPU)
     for full in (rooms(sent, sent), rooms(waiting=[pending])):
-        assert not full.fits("b", "cpu", CPU)
+        assert not fits(full, "b", "cpu", CPU)
     counted: dict[str, Any] = {
         "parts": [Qos("part-cpu", {"jobs": 2, "submit": 4})],
         "used": {"QOS part-cpu": {"jobs": 0, "submit": 1}},
     }
-    sent = Claim("a", {"cpu": 8, "mem": 1, "jobs": 1, "submit": 1}, "cpu")
+    sent = PendingUse("a", {"cpu": 8, "mem": 1, "jobs": 1, "submit": 1}, "cpu")
     pending = replace(pending, tres={"cpu": 8})
     here = rooms(sent, waiting=[pending], **counted)
     # squeue shows the one that pends, so Slurm counts it as submitted already
     assert [left(here.accounts[0], CPUS, name) for name in JOBS] == [0, 2]
-    assert rooms(sent, **counted).fits("b", "cpu", CPU)
-    assert not here.fits("b", "cpu", CPU)
+    assert fits(rooms(sent, **counted), "b", "cpu", CPU)
+    assert not fits(here, "b", "cpu", CPU)
 
 
 def test_jobs_are_counted_on_the_qos_of_the_partition() -> None:
@@ -230,17 +249,17 @@ def test_jobs_are_counted_on_the_qos_of_the_partition() -> None:
     each = Qos("part-cpu", tres_per_account={"jobs": 4})
     here = rooms(parts=[each], used={"account a on QOS part-cpu": {"jobs": 4}})
     assert [left(one, CPUS, "jobs") for one in here.accounts] == [0, 4]
-    assert not here.fits("a", "cpu", CPU)
-    assert here.fits("a", "gpu", GPU)
+    assert not fits(here, "a", "cpu", CPU)
+    assert fits(here, "a", "gpu", GPU)
 
 
 def test_unknown_use_of_a_partition_qos_closes_its_kind() -> None:
     rows = [Association("a", "ada", "", ("a",), "a")]
     found = usable(rows, [Qos("a"), *PARTS], idle("a", "part-gpu"), [GPUS, CPUS])
     here = room(*found, partitions=PLACES)
-    assert here.fits("a", "gpu", GPU)
-    assert not here.fits("a", "cpu", CPU)
-    assert here.closed["a", "cpu"] == "use of cpu on QOS part-cpu is not known"
+    assert fits(here, "a", "gpu", GPU)
+    assert not fits(here, "a", "cpu", CPU)
+    assert here.closed[at(here, "a", "cpu")] == "use of cpu on QOS part-cpu is not known"
 
 
 @pytest.mark.parametrize(
@@ -253,18 +272,18 @@ def test_unknown_use_of_a_partition_qos_closes_its_kind() -> None:
 )
 def test_slots_of_a_partition_qos(parts: list[Qos], cpu: Partition, slots: list[int]) -> None:
     one = on_two_qos(*parts)[:1]
-    where: dict[Kind, Partition | None] = {"gpu": GPUS, "cpu": cpu}
-    pools = make_pools(one, {"gpu": GPU, "cpu": CPU}, utilisation=1.0, partitions=where)
+    where: dict[DeviceKind, Partition | None] = {"gpu": GPUS, "cpu": cpu}
+    pools = slots_of(one, {"gpu": GPU, "cpu": CPU}, utilisation=1.0, partitions=where)
     assert [pool.slots for pool in pools] == slots
 
 
 def test_a_job_bigger_than_one_job_may_be_has_no_slot() -> None:
     a = account("a", limit=LIMIT, per_job={"cpu": 4})
     assert too_big(a, CPU) == "it asks for cpu=8 and account a has 4"
-    assert make_pools([a], {"cpu": CPU}) == []
+    assert slots_of([a], {"cpu": CPU}) == []
     here = room(a, partitions={})
-    assert not here.fits("a", "cpu", CPU)
-    assert here.fits("a", "cpu", replace(CPU, cpus=4))
+    assert not fits(here, "a", "cpu", CPU)
+    assert fits(here, "a", "cpu", replace(CPU, cpus=4))
 
 
 def test_the_shortest_wall_holds() -> None:
@@ -298,7 +317,7 @@ def test_a_limit_of_each_account_counts_that_account_alone() -> None:
     both = of_rows(row("lab"), row("other"), qos=shared, used=used)
     found = [[left(one, None, tres) for tres in ("cpu", "gres/gpu", "jobs")] for one in both]
     assert found == [[24, 1, 4], [40, 2, 6]]
-    assert {pool.name: (pool.slots, pool.free) for pool in make_pools(both, SHAPES)} == {
+    assert {pool.name: (pool.slots, pool.free) for pool in slots_of(both, SHAPES)} == {
         "lab_gpu": (2, 1), "lab_cpu": (2, 1), "other_gpu": (2, 2), "other_cpu": (2, 2),
     }  # fmt: skip
 
@@ -313,9 +332,9 @@ def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos
     }
     both = of_rows(*rows, used=used)
     assert [left(a, None, "jobs") for a in both] == [1, 2]
-    here = room(*both, partitions={}).take("lab", "cpu", CPU)
-    assert not here.fits("lab", "cpu", CPU)
-    assert here.take("other", "cpu", CPU).fits("other", "cpu", CPU)
+    here = take(room(*both, partitions={}), "lab", "cpu", CPU)
+    assert not fits(here, "lab", "cpu", CPU)
+    assert fits(take(here, "other", "cpu", CPU), "other", "cpu", CPU)
     # a limit of the QOS wins, and counts all
     both = of_rows(*rows, qos=Qos("normal", {"jobs": 5}), used=used)
     assert [left(a, None, "jobs") for a in both] == [2, 2]
@@ -327,7 +346,7 @@ def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
     normal = {"QOS normal": {"cpu": 150, "mem": 900, "gres/gpu": 9}}
     own = {"account lab": {"cpu": 8, "mem": 10, "gres/gpu": 1}}
     (seen,) = usable(rows, qos, {**normal, **own})
-    assert {holder.name: holder.limit for holder in seen.at("").holders} == {
+    assert {scope.name: scope.limit for scope in seen.at("").scopes} == {
         "QOS normal": {"cpu": 200}, "account lab": {"mem": 64, "gres/gpu": 1},
     }  # fmt: skip
     assert [left(seen, None, tres) for tres in ("cpu", "mem", "gres/gpu")] == [50, 54, 0]
@@ -336,7 +355,7 @@ def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_qos", "of_college", "used", "holders", "pools"),
+    ("of_qos", "of_college", "used", "scopes", "pools"),
     [
         ({"gres/gpu": 2}, {"cpu": 64, "gres/gpu": 4}, {"cpu": 48, "gres/gpu": 3},
          {"QOS normal": {"gres/gpu": 2}, "account college": {"cpu": 64}},  # the QOS wins
@@ -348,16 +367,16 @@ def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
 )  # fmt: skip
 def test_limits_of_accounts_above_bound_all_that_is_below_them(
     of_qos: dict[str, int], of_college: dict[str, int], used: dict[str, int],
-    holders: dict[str, Any], pools: dict[str, tuple[int, int]],
+    scopes: dict[str, Any], pools: dict[str, tuple[int, int]],
 ) -> None:  # fmt: skip
     rows = [Association("root"), Association("college", tres=of_college, parent="root"),
             Association("lab", parent="college"), row("lab")]  # fmt: skip
     qos = [Qos("normal", of_qos)]
     (seen,) = usable(rows, qos, {"QOS normal": {}, "account college": used})
-    assert {one.name: one.limit for one in seen.at("").holders} == holders
-    assert {p.kind: (p.slots, p.free) for p in make_pools([seen], SHAPES)} == pools
+    assert {one.name: one.limit for one in seen.at("").scopes} == scopes
+    assert {p.kind: (p.slots, p.free) for p in slots_of([seen], SHAPES)} == pools
     (hidden,) = usable(rows, qos, {"QOS normal": {}})
-    assert unknown_use(hidden) == {"account college": list(holders["account college"])}
+    assert unknown_use(hidden) == {"account college": list(scopes["account college"])}
 
 
 def test_of_one_job_the_nearest_row_holds_and_the_qos_before_it() -> None:
@@ -366,19 +385,19 @@ def test_of_one_job_the_nearest_row_holds_and_the_qos_before_it() -> None:
         Association("lab", "ada", "", ("normal",), "normal", {}, {"cpu": 16}, {"jobs": 3}, 600),
     ]
     wins = Qos("normal", tres_per_job={"cpu": 64}, tres_per_user={"jobs": 5}, max_wall_min=900)
-    for qos, cpus, longest, holder, jobs in (
+    for qos, cpus, longest, scope, jobs in (
         (NORMAL[0], 16, 600, "ada of account lab", 3),
         (wins, 64, 900, "ada on QOS normal", 5),
     ):
         found = usable(rows, [qos], {})[0].at("")
         assert (found.per_job, found.longest_min) == ({"cpu": cpus, "mem": 9}, longest)
-        assert {one.name: one.limit for one in found.holders} == {holder: {"jobs": jobs}}
+        assert {one.name: one.limit for one in found.scopes} == {scope: {"jobs": jobs}}
 
 
 def test_what_a_user_may_run_is_counted_over_both_partitions() -> None:
     qos = [Qos("normal", tres_per_user={"jobs": 3}), Qos("part-cpu", {"jobs": 100})]
     accounts = usable([row("lab")], qos, {}, [GPUS, CPUS])
-    pools = make_pools(accounts, SHAPES, partitions=PLACES)
+    pools = slots_of(accounts, SHAPES, partitions=PLACES)
     assert sum(pool.slots for pool in pools) == 3
 
 
@@ -424,11 +443,11 @@ def test_what_an_account_whose_qos_wins_takes_counts_for_others_below_the_same_a
     ]  # fmt: skip
     qos = [Qos("gold", {"cpu": 100}), *NORMAL]
     here = room(*usable(rows, qos, {**idle("gold", "normal"), "account dept": {}}), partitions={})
-    assert here.fits("poor", "cpu", CPU)
+    assert fits(here, "poor", "cpu", CPU)
     for _ in range(3):
-        here = here.take("rich", "cpu", CPU)
-    assert here.fits("rich", "cpu", CPU)
-    assert not here.fits("poor", "cpu", CPU)
+        here = take(here, "rich", "cpu", CPU)
+    assert fits(here, "rich", "cpu", CPU)
+    assert not fits(here, "poor", "cpu", CPU)
 
 
 def test_a_job_that_pends_on_another_qos_counts_on_the_association() -> None:
@@ -444,5 +463,5 @@ def test_slots_of_accounts_that_share_a_limit_are_counted_once_together() -> Non
     both = of_rows(Association("dept", tres={"cpu": 40}), *above, row("lab"), row("other"),
                    used={"account dept": {"cpu": 8}})  # fmt: skip
     for together, accounts in ((False, 2), (True, 1)):
-        pools = make_pools(both, {"cpu": CPU}, utilisation=1.0, together=together)
+        pools = slots_of(both, {"cpu": CPU}, utilisation=1.0, together=together)
         assert [(pool.slots, pool.free) for pool in pools] == [(5, 4)] * accounts

@@ -11,15 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.budgets import budgets
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
-from snakemake_scheduler_plugin_tilewright.placement.limits import make_pools, too_big, unknown_use
-from snakemake_scheduler_plugin_tilewright.placement.needs import in_hours, needs, room_on
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.cluster.limits import too_big, unknown_use
+from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
+from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind, ResourceRequest
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+from snakemake_scheduler_plugin_tilewright.cluster.tres import (
+    budgets,
+    fitting_jobs,
+    in_hours,
+    tres_of,
+)
+from snakemake_scheduler_plugin_tilewright.placement.jobs import JobState
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
     Account,
-    Holder,
+    LimitScope,
     SiteRules,
     usable_accounts,
 )
@@ -36,25 +42,27 @@ from tests.support.placement_rules import (
     PLACES,
     Rules,
     account,
+    at,
+    fits,
     idle,
     partition,
     room,
     round_on,
+    slots_of,
+    take,
 )
 from tests.support.recorded import cluster_with
 
 
-def free(found: Capacity) -> dict[str, int]:
-    return {pool.name: pool.free for pool in found.pools({"gpu": GPU, "cpu": CPU})}
+def free(found: ClusterState) -> dict[str, int]:
+    return {pool.name: pool.free for pool in found.free_slots({"gpu": GPU, "cpu": CPU})}
 
 
-def fitting(found: Capacity) -> list[str]:
+def fitting(found: ClusterState) -> list[str]:
     """Return which of CPU and GPU jobs fit on which account."""
     names = [one.name for one in found.accounts]
-    shapes: dict[Kind, Shape] = {"cpu": CPU, "gpu": GPU}
-    fits = {f"{n} {k}": found.fits(n, k, one) for n in names for k, one in shapes.items()}
-    assert all(fit in (True, False) for fit in fits.values())
-    return [name for name, fit in fits.items() if fit]
+    shapes: dict[DeviceKind, ResourceRequest] = {"cpu": CPU, "gpu": GPU}
+    return [f"{n} {k}" for n in names for k, one in shapes.items() if fits(found, n, k, one)]
 
 
 def pend(account: str, reason: str = "Priority", **of: Any) -> SlurmJob:
@@ -63,14 +71,14 @@ def pend(account: str, reason: str = "Priority", **of: Any) -> SlurmJob:
 
 def test_accounts_on_one_qos_share_its_room() -> None:
     both = [account(name, limit={"cpu": 8}, qos="shared") for name in "ab"]
-    assert fitting(room(*both).take("a", "cpu", CPU)) == []
+    assert fitting(take(room(*both), "a", "cpu", CPU)) == []
 
 
 def test_others_jobs_count_for_the_most_jobs_of_an_account_and_not_of_a_user() -> None:
     full = room(account("a", limit={"jobs": 2}, used={"jobs": 2}))
-    assert (fitting(full), [pool.free for pool in full.pools({"cpu": CPU})]) == ([], [0])
+    assert (fitting(full), [pool.free for pool in full.free_slots({"cpu": CPU})]) == ([], [0])
     one = account("a", used={"jobs": 4}, of_user={"jobs": 4})
-    assert [pool.free for pool in room(one).pools({"cpu": CPU})] == [4]
+    assert [pool.free for pool in room(one).free_slots({"cpu": CPU})] == [4]
     assert fitting(room(account("a", of_user={"jobs": 4}, mine={"jobs": 4}))) == []
 
 
@@ -101,10 +109,10 @@ def test_use_pending_jobs_and_claims_all_take_room() -> None:
     waiting = [pend("a", tres=of), running, pend("b", tres=of)]
     assert free(room(one)) == {"a_gpu": 2, "a_cpu": 2}
     assert free(room(one, waiting=waiting)) == {"a_gpu": 2, "a_cpu": 1}
-    sent = Claim("a", {"cpu": 8, "mem": 100, "gres/gpu": 1, "jobs": 1})
+    sent = PendingUse("a", {"cpu": 8, "mem": 100, "gres/gpu": 1, "jobs": 1})
     both = room(one, waiting=waiting, sent=[sent])
     assert free(both) == {"a_gpu": 1, "a_cpu": 1}
-    (qos,) = both.accounts[0].at("").holders
+    (qos,) = both.accounts[0].at("").scopes
     assert qos.used == {"cpu": 24, "mem": 250, "gres/gpu": 1}
 
 
@@ -118,26 +126,26 @@ def test_a_limit_of_each_account_counts_what_was_sent_there(where: int) -> None:
     pending = pend("a", qos="q", partition="p", tres={"cpu": 8})
     found = room(*accounts, waiting=[pending], partitions={"gpu": None, "cpu": place})
     assert fitting(found) == ["b cpu"]
-    assert fitting(found.take("b", "cpu", CPU)) == []
+    assert fitting(take(found, "b", "cpu", CPU)) == []
 
 
 def test_each_start_takes_its_own_room() -> None:
     left = room(account("a", limit=LIMIT), account("b", limit={"cpu": 8}))
     assert fitting(left) == ["a cpu", "a gpu", "b cpu", "b gpu"]
-    left = left.take("a", "gpu", GPU)
-    assert left.fits("a", "gpu", GPU)
-    left = left.take("a", "gpu", GPU)
+    left = take(left, "a", "gpu", GPU)
+    assert fits(left, "a", "gpu", GPU)
+    left = take(left, "a", "gpu", GPU)
     assert fitting(left) == ["a cpu", "b cpu", "b gpu"]
-    assert fitting(left.take("b", "cpu", CPU)) == ["a cpu"]
-    assert not left.fits("nobody", "cpu", CPU)
+    assert fitting(take(left, "b", "cpu", CPU)) == ["a cpu"]
+    assert not fits(left, "nobody", "cpu", CPU)
 
 
 @pytest.mark.parametrize("bound", ["jobs", "submit"])
 def test_numbers_of_jobs_bound_as_well(bound: str) -> None:
     used = {"jobs": 1, "submit": 1}
-    left = room(account("a", limit={bound: 3}, used=used, mine=used)).take("a", "cpu", CPU)
-    assert left.fits("a", "cpu", CPU)
-    assert fitting(left.take("a", "cpu", CPU)) == []
+    left = take(room(account("a", limit={bound: 3}, used=used, mine=used)), "a", "cpu", CPU)
+    assert fits(left, "a", "cpu", CPU)
+    assert fitting(take(left, "a", "cpu", CPU)) == []
 
 
 def test_partitions_that_an_account_may_not_use_are_no_room() -> None:
@@ -151,8 +159,8 @@ def test_an_account_whose_use_is_not_known_takes_nothing() -> None:
     unknown = account("a", limit=LIMIT, used=None)
     partly = account("b", limit=LIMIT, used={"cpu": 0, "mem": 0})
     found = room(unknown, partly, account("c", limit=LIMIT))
-    assert found.closed["a", "gpu"] == "use of cpu, mem, gres/gpu on QOS a is not known"
-    assert found.closed["b", "cpu"] == "use of gres/gpu on QOS b is not known"
+    assert found.closed[at(found, "a", "gpu")] == "use of cpu, mem, gres/gpu on QOS a is not known"
+    assert found.closed[at(found, "b", "cpu")] == "use of gres/gpu on QOS b is not known"
     assert free(found) == {"a_gpu": 0, "a_cpu": 0, "b_gpu": 0, "b_cpu": 0, "c_gpu": 2, "c_cpu": 3}
     assert fitting(found) == ["c cpu", "c gpu"]
 
@@ -164,9 +172,9 @@ def test_a_group_limit_on_which_a_job_pends_closes_what_waits_for_the_same(reaso
     found = room(*both, waiting=[job])
     assert fitting(found) == ["a cpu"] * ("GRES" in reason) + ["b cpu", "b gpu"]
     said = f"your job 7 waits on a: {reason}"
-    assert found.closed["a", "gpu"] == f"{said}; cancel it, or wait"
+    assert found.closed[at(found, "a", "gpu")] == f"{said}; cancel it, or wait"
     own = room(*both, waiting=[replace(job, workdir="/run")], workdir="/run")
-    assert own.closed["a", "gpu"] == said
+    assert own.closed[at(own, "a", "gpu")] == said
 
 
 # Budgets
@@ -180,11 +188,11 @@ def with_budget(limit: int, used: int, name: str = "cpu/min", spent: int | None 
 
 def test_a_job_goes_only_where_the_budget_can_end_it() -> None:
     enough, short = room(with_budget(1000, 520)), room(with_budget(1000, 521))
-    assert enough.fits("a", "cpu", CPU)  # 8 CPUs for 60 minutes
-    assert fitting(enough.take("a", "cpu", CPU)) == []
+    assert fits(enough, "a", "cpu", CPU)  # 8 CPUs for 60 minutes
+    assert fitting(take(enough, "a", "cpu", CPU)) == []
     assert fitting(short) == []  # CPUs are charged on both kinds
-    assert [pool.free for pool in enough.pools({"cpu": CPU})] == [1]
-    assert short.pools({"cpu": CPU}) == []
+    assert [pool.free for pool in enough.free_slots({"cpu": CPU})] == [1]
+    assert short.free_slots({"cpu": CPU}) == []
     assert fitting(room(with_budget(0, 0, "gres/gpu/min"))) == ["a cpu"]
 
 
@@ -199,14 +207,14 @@ def test_what_running_jobs_may_take_comes_back_and_what_is_spent_does_not() -> N
 
 
 def test_a_budget_above_an_account_and_one_whose_use_is_not_known() -> None:
-    above = account("a", above=(Holder("account dept", {"cpu/min": 500}, {"cpu/min": 100}),))
+    above = account("a", above=(LimitScope("account dept", {"cpu/min": 500}, {"cpu/min": 100}),))
     assert fitting(room(above)) == []
     assert [str(one) for one in budgets(above)] == [
         "6.67 CPU-hours of 8.33 CPU-hours (account dept)"
     ]
     unknown = account("a", limit={"cpu/min": 500})
     assert unknown_use(unknown) == {"QOS a": ["cpu/min"]}
-    assert "cpu/min on QOS a is not known" in room(unknown).closed["a", "cpu"]
+    assert "cpu/min on QOS a is not known" in room(unknown).closed[at(room(unknown), "a", "cpu")]
     assert [str(one) for one in budgets(unknown)] == ["? of 8.33 CPU-hours (QOS a)"]
 
 
@@ -215,7 +223,8 @@ def test_a_job_that_pends_counts_with_its_time_limit_and_closes_what_it_waits_fo
     assert "a cpu" in fitting(room(with_budget(959, 0)))
     assert fitting(room(with_budget(959, 0), waiting=[job])) == []
     job = replace(job, reason="AssocGrpCPUMinutesLimit")
-    assert set(room(account("a"), waiting=[job]).closed) == {("a", "gpu"), ("a", "cpu")}
+    found = room(account("a"), waiting=[job])
+    assert set(found.closed) == {at(found, "a", "gpu"), at(found, "a", "cpu")}
 
 
 def test_budgets_of_a_qos_and_of_an_association_as_slurm_says_them() -> None:
@@ -231,7 +240,7 @@ def test_budgets_of_a_qos_and_of_an_association_as_slurm_says_them() -> None:
         " GrpTRESMins=gres/gpu=60(7) GrpTRESRunMins=gres/gpu=N(3),node=N(5)\n"
     )
     (one,), _ = usable_accounts("ada", found, qos, SiteRules(), (), live)
-    assert {holder.name: holder.limit for holder in one.at("").holders} == {
+    assert {scope.name: scope.limit for scope in one.at("").scopes} == {
         "QOS c": {"cpu/min": 1200, "cpu/min/running": 300},
         "account root": {"gres/gpu/min": 60, "wall/min": 1440},
     }
@@ -244,11 +253,11 @@ def test_budgets_of_a_qos_and_of_an_association_as_slurm_says_them() -> None:
     st.sampled_from(BUDGETS),
 )  # fmt: skip
 def test_slots_stay_in_a_budget(cpus: int, minutes: int, limit: int, used: int, name: str) -> None:
-    shape = Shape(cpus, 10, 0, minutes)
-    one, each = with_budget(limit, used, name), needs(shape, 1)[name]
-    for pool in make_pools([one], {"cpu": shape}, utilisation=1.0):
+    shape = ResourceRequest(cpus, 10, 0, minutes)
+    one, each = with_budget(limit, used, name), tres_of(shape, 1)[name]
+    for pool in slots_of([one], {"cpu": shape}, utilisation=1.0):
         assert pool.free * each <= max(0, limit - used)
-    assert room(one).fits("a", "cpu", shape) == (each <= max(0, limit - used))
+    assert fits(room(one), "a", "cpu", shape) == (each <= max(0, limit - used))
 
 
 def test_hours_are_said_in_the_unit_of_the_budget() -> None:
@@ -275,26 +284,32 @@ def up(name: str, partition: str, free_gpus: int, total_gpus: int = 8) -> Node:
 def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:
     full = (up("g1", "g", 1), up("g2", "g", 0), up("c1", "c", 0, 0))
     found = room(account("a"), account("b"), nodes=full)
-    assert found.fits("a", "gpu", GPU)
-    taken = found.take("a", "gpu", GPU)
-    assert (taken.fits("b", "gpu", GPU), taken.may_queue("b", "gpu", GPU)) == (False, True)
-    assert not found.may_queue("b", "gpu", replace(GPU, gpus=9))
-    avoided = replace(found, avoided={("a", "gpu"): "Resources"})
-    assert (avoided.fits("a", "gpu", GPU), avoided.may_queue("a", "gpu", GPU)) == (False, True)
-    assert {p.name: p.free for p in avoided.pools({"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
+    assert fits(found, "a", "gpu", GPU)
+    taken = take(found, "a", "gpu", GPU)
+    assert (fits(taken, "b", "gpu", GPU), taken.within_limits(at(taken, "b", "gpu"), GPU)) == (
+        False,
+        True,
+    )
+    assert not found.within_limits(at(found, "b", "gpu"), replace(GPU, gpus=9))
+    avoided = replace(found, avoided={at(found, "a", "gpu"): "Resources"})
+    assert (
+        fits(avoided, "a", "gpu", GPU),
+        avoided.within_limits(at(avoided, "a", "gpu"), GPU),
+    ) == (False, True)
+    assert {p.name: p.free for p in avoided.free_slots({"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
     pending = pend("a", partition="g", tres={"cpu": 8, "gres/gpu": 1})  # it stands before new ones
     own = room(account("a"), waiting=[pending], nodes=full[:1])
-    assert not own.fits("a", "gpu", GPU)
+    assert not fits(own, "a", "gpu", GPU)
 
 
 def test_accounts_without_limits_share_the_nodes() -> None:
     eight, own = [account(str(i)) for i in range(8)], account("own", limit={"gres/gpu": 2})
-    sized: Mapping[Kind, Partition | None] = {
+    sized: Mapping[DeviceKind, Partition | None] = {
         "gpu": partition("g", tres={"cpu": 99, "gres/gpu": 8})
     }
 
-    def slots(accounts: list[Account], where: Mapping[Kind, Partition | None]) -> list[Any]:
-        pools = make_pools(accounts, {"gpu": GPU}, partitions=where, nodes=[up("g1", "g", 8)])
+    def slots(accounts: list[Account], where: Mapping[DeviceKind, Partition | None]) -> list[Any]:
+        pools = slots_of(accounts, {"gpu": GPU}, partitions=where, nodes=(up("g1", "g", 8),))
         return [(pool.account, pool.slots, pool.bound) for pool in pools]
 
     each = [(str(i), 1, "partition") for i in range(8)]
@@ -316,49 +331,49 @@ def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, wai
     here = room(one, partitions={"gpu": None, "cpu": where}, nodes=both)
     found, big = here, replace(CPU, features=("big",))
     for _ in range(waiting):
-        found = found.take("a", "cpu", big)
-    assert found.fits("a", "cpu", CPU)
+        found = take(found, "a", "cpu", big)
+    assert fits(found, "a", "cpu", CPU)
     rules = Rules({"feature": {"cpu": big}, "plain": {"cpu": CPU}}, seconds=600)
-    plan = Plan(rules, cluster=cluster_with("", tmp_path)[0])
+    placement = Placement(rules.models, cluster=cluster_with("", tmp_path)[0])
     names = ["feature"] * waiting + ["plain"] * 4
     tasks = [
-        Task(Job(f"{rule}{i}", rule, ("cpu",), nominal_s=600.0, wildcards={"i": i}, priority=-i))
+        JobState(rules.job(f"{rule}{i}", rule, wildcards={"i": i}, priority=-i))
         for i, rule in enumerate(names)
     ]
-    started = [one.task.job.rule for one in round_on(here, plan, tasks).placements]
-    assert started.count("plain") == 4
+    started = round_on(here, placement, tasks).assignments
+    assert sum(name.startswith("plain") for name in started) == 4
 
 
 def test_where_jobs_get_whole_nodes_they_count_with_all_of_one() -> None:
     where = with_whole_nodes(replace(partition("c"), whole_nodes=True), nodes(96, 96))
-    wanted = needs(CPU, 1, where)
+    wanted = tres_of(CPU, 1, where)
     assert (wanted["cpu"], wanted["mem"], wanted["gres/gpu"]) == (96, 50, 2)
-    assert [room_on(nodes(96, 90), where, CPU, now=now) for now in (True, False)] == [1, 2]
+    assert [fitting_jobs(nodes(96, 90), where, CPU, now=now) for now in (True, False)] == [1, 2]
     few, many = account("a", limit={"cpu": 48}), account("b", limit={"cpu": 200})
     found = room(few, many, nodes=nodes(96, 96), partitions={**PLACES, "cpu": where})
     assert too_big(few, CPU, where) == "it gets a whole node with cpu=96 and account a has 48"
-    assert (found.fits("a", "cpu", CPU), found.fits("b", "cpu", CPU)) == (False, True)
-    after = found.take("b", "cpu", CPU)
-    assert [pool.free for pool in after.pools({"cpu": CPU}) if pool.account == "b"] == [1]
-    assert not after.take("b", "cpu", CPU).fits("b", "cpu", CPU)
+    assert (fits(found, "a", "cpu", CPU), fits(found, "b", "cpu", CPU)) == (False, True)
+    after = take(found, "b", "cpu", CPU)
+    assert [pool.free for pool in after.free_slots({"cpu": CPU}) if pool.account == "b"] == [1]
+    assert not fits(take(after, "b", "cpu", CPU), "b", "cpu", CPU)
 
 
 def test_limits_of_a_partition_for_each_node_and_cpu() -> None:
     plain = partition("c")
     few = replace(plain, cpus_a_node=20)
-    assert room_on(nodes(96), few, CPU, now=False) == 2
-    assert room_on(nodes(88), few, CPU, now=True) == 1
+    assert fitting_jobs(nodes(96), few, CPU, now=False) == 2
+    assert fitting_jobs(nodes(88), few, CPU, now=True) == 1
     for where in (replace(plain, cpus_a_node=4), replace(plain, mem_a_node=49)):
         assert too_big(account("a"), CPU, where) is not None
-    assert needs(CPU, 1, replace(plain, mem_a_cpu=5))["cpu"] == 10
+    assert tres_of(CPU, 1, replace(plain, mem_a_cpu=5))["cpu"] == 10
 
 
 def test_nodes_with_a_feature_a_gpu_type_or_a_reservation() -> None:
     where, own = partition("c"), nodes(96, features=("avx", "big"), gpu_types=("a100",))
-    assert room_on(own, where, replace(CPU, features=("big",)), now=True)
-    assert not room_on(own, where, replace(CPU, features=("big", "ib")), now=False)
-    assert not room_on(own, where, replace(GPU, gpu_type="h100"), now=False)
+    assert fitting_jobs(own, where, replace(CPU, features=("big",)), now=True)
+    assert not fitting_jobs(own, where, replace(CPU, features=("big", "ib")), now=False)
+    assert not fitting_jobs(own, where, replace(GPU, gpu_type="h100"), now=False)
     soon = nodes(96, free_min=59)
-    assert not room_on(soon, where, CPU, now=True)
-    assert room_on(soon, where, replace(CPU, runtime_min=59), now=True)
-    assert room_on(soon, where, CPU, now=False)  # after it
+    assert not fitting_jobs(soon, where, CPU, now=True)
+    assert fitting_jobs(soon, where, replace(CPU, runtime_min=59), now=True)
+    assert fitting_jobs(soon, where, CPU, now=False)  # after it

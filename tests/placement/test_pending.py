@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind, Target
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Fixed, Kind, Place
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, UserOverrides
+from snakemake_scheduler_plugin_tilewright.placement.requeue import sooner_elsewhere
 from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
 from tests.placement.dispatched import (
+    CLIVE_GPU,
     FULL,
     answer,
     change_jobs,
@@ -36,8 +38,8 @@ OTHERS_FULL = gpus_in_use(maigan=2, brusko=1)
 TOO_LONG = "QOSMaxWallDurationPerJobLimit"
 
 
-def closed_for_all(run: Dispatcher) -> set[tuple[str, Kind]]:
-    return {key for key, one in run.avoided.items() if one.for_all}
+def closed_for_all(run: Dispatcher) -> set[tuple[str, DeviceKind]]:
+    return {(to.account, to.device) for to, one in run.backoff.items() if one.for_all}
 
 
 @pytest.mark.parametrize("reason", ["QOSGrpGRES", "AReasonOfTomorrow", "ReqNodeNotAvail"])
@@ -46,77 +48,82 @@ def test_a_moved_job_does_not_return(tmp_path: Path, reason: str) -> None:
     run = pends(tmp_path, reason, 1, 0, FULL)
     (name,) = run.tasks
     run.tasks[name].sent_s = 4000.0
-    assert run.move_pending() == [name]
+    assert run.requeue_pending() == [name]
     run.failed(name)
-    run.avoided.clear()
+    run.backoff.clear()
     answer(run, OTHERS_FULL | nodes(8) | GONE)
     change_jobs(run, kinds=("gpu",))
     assert run.round([name], []) == {}
-    assert run.why_waiting[name] == "it was moved, and no other place that takes it is free"
+    assert run.why_waiting[name].startswith(
+        ("no account has a GPU slot", "no slot is free", "every")
+    )
     answer(run, gpus_in_use(maigan=1, brusko=1))
     (place,) = run.round([name], []).values()
-    assert (place.account, place.kind) == ("maigan", "gpu")
+    assert (place.target.account, place.target.device) == ("maigan", "gpu")
 
 
 def test_a_job_is_not_given_up_while_the_other_account_is_full(tmp_path: Path) -> None:
     run = pends(tmp_path, TOO_LONG, 3, 0, OTHERS_FULL, kinds=("gpu",))
     names = list(run.tasks)
-    assert run.move_pending() == names
+    assert run.requeue_pending() == names
     assert [event.get("later") for event in events(run, "move")] == [True] * 3
     assert not any(run.failed(name).give_up for name in names)
     answer(run, GONE)
     assert run.round(names, []) == {}
     answer(run, gpus_in_use(brusko=1))
-    assert {place.account for place in run.round(names, []).values()} == {"maigan"}
+    assert {place.target.account for place in run.round(names, []).values()} == {"maigan"}
 
 
 def test_a_job_that_cannot_stay_goes_back_before_it_is_given_up(tmp_path: Path) -> None:
     run = pends(tmp_path, "InvalidQOS", 1, 0, OTHERS_FULL, kinds=("gpu",))
     (name,) = run.tasks
-    run.tasks[name].left = frozenset({("maigan", "gpu"), ("brusko", "gpu")})
-    assert run.move_pending() == [name]
+    others = (replace(CLIVE_GPU, account=one, qos=one) for one in ("maigan", "brusko"))
+    run.tasks[name].excluded_targets = frozenset(others)
+    assert run.requeue_pending() == [name]
     assert not run.failed(name).give_up
     answer(run, gpus_in_use(brusko=1) | GONE)
     (place,) = run.round([name], []).values()
-    assert place.account == "maigan"
+    assert place.target.account == "maigan"
 
 
 def test_a_job_that_became_too_long_is_sent_again_with_less_time(tmp_path: Path) -> None:
     cut = {"sacctmgr": LIMITS.replace("mem=812G|||||||", "mem=812G|||||||00:03:00")}
-    run = pends(tmp_path, TOO_LONG, kinds=("gpu",), fixed=Fixed("clive"))
+    run = pends(tmp_path, TOO_LONG, kinds=("gpu",), overrides=UserOverrides("clive"))
     (name,) = run.tasks
     answer(run, cut)
-    assert run.move_pending() == [name]
+    assert run.requeue_pending() == [name]
     assert not run.failed(name).give_up
     answer(run, GONE)
     (place,) = run.round([name], []).values()
-    assert (place.account, place.shape.runtime_min) == ("clive", 3)
+    assert (place.target.account, place.request.runtime_min) == ("clive", 3)
 
 
 def test_a_spent_budget_closes_the_account_for_all_kinds(tmp_path: Path) -> None:
     run = pends(tmp_path, "QOSGrpCPUMinutesLimit", 1, 6, OTHERS_FULL | nodes(8, "DOWN"))
     first, *others = run.tasks
-    assert run.move_pending() == [first]  # to CPUs of another account
+    assert run.requeue_pending() == [first]  # to CPUs of another account
     assert not run.failed(first).give_up
     answer(run, GONE)
-    accounts = {place.account for place in run.round([first, *others], []).values()}
+    accounts = {place.target.account for place in run.round([first, *others], []).values()}
     assert accounts
     assert "clive" not in accounts
     assert closed_for_all(run) == {("clive", "gpu"), ("clive", "cpu")}
 
 
 @pytest.mark.parametrize(("tres", "closed"), [("cpu", KINDS), ("gres/gpu", ("gpu",))])
-def test_what_a_budget_ends_moves(tmp_path: Path, tres: str, closed: tuple[Kind, ...]) -> None:
+def test_what_a_budget_ends_moves(
+    tmp_path: Path, tres: str, closed: tuple[DeviceKind, ...]
+) -> None:
     said = f"Job_is_at_or_exceeds_QOS_clive's_group_max_TRES({tres})_minutes_of_1_with_2"
     run = dispatcher(pending(1, "").replace("PENDING", "TIMEOUT"), tmp_path, sent=1)
     answer(run, scontrol=details("TIMEOUT", said, "0:0", "0:0"))
     (name,) = run.tasks
     found = run.failed(name)
-    assert (found.free, found.past.time, run.tasks[name].past.time) == (True, 0, 0)
+    assert (found.free, found.history.time, run.tasks[name].history.time) == (True, 0, 0)
     assert closed_for_all(run) == {("clive", kind) for kind in closed}
     (place,) = run.round([name], []).values()
-    assert (place.account, place.kind) not in run.avoided
-    assert place.shape.runtime_min == 60
+    assert place.target not in run.backoff
+    assert place.request.runtime_min == 60
 
 
 def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Path) -> None:
@@ -144,70 +151,62 @@ def test_why_a_job_waits_where_it_is_is_said(
     tmp_path: Path, reason: str, fixed: str | None, moves: int, answers: dict[str, str],
     part: str, none: str,
 ) -> None:  # fmt: skip
-    run = pends(tmp_path, reason, 1, 0, answers, fixed=Fixed(fixed))
+    run = pends(tmp_path, reason, 1, 0, answers, overrides=UserOverrides(fixed))
     (task,) = run.tasks.values()
-    task.moves, task.sent_s = moves, 1000.0
-    assert (run.move_pending(), task.refused) == ([], "")
+    task.requeues, task.sent_s = moves, 1000.0
+    assert (run.requeue_pending(), task.refused) == ([], "")
     (said,) = run.explain_pending()
     assert part in said
     assert none not in said
 
 
-def test_two_runs_move_no_jobs_to_one_gpu(tmp_path: Path) -> None:
-    first, second = (
-        pends(tmp_path, "QOSGrpGRES", 1, 0, ONE_FREE, kinds=("gpu",)) for _ in range(2)
-    )
-    assert len(first.move_pending()) == 1
-    (own,) = (tmp_path / "claims").glob("*.json")
-    assert json.loads(own.read_text())[0]["tres"]["gres/gpu"] == 1
-    other = own.rename(own.with_name("other-1.json"))  # as if another process had written it
-    assert second.move_pending() == []
-    other.unlink()
-    assert len(second.move_pending()) == 1
-
-
-def test_a_moved_job_keeps_its_place_from_the_others_of_its_run(tmp_path: Path) -> None:
-    run = pends(tmp_path, "QOSGrpGRES", 1, 9, ONE_FREE, kinds=("gpu",))
-    first, *others = run.tasks
-    assert run.move_pending() == [first]
-    assert run.round(others, []) == {}  # the one GPU of maigan is the moved job's
+def test_requeued_jobs_go_before_others_and_no_more_are_until_they_are_ready(
+    tmp_path: Path,
+) -> None:
+    run = pends(tmp_path, "QOSGrpGRES", 2, 9, ONE_FREE, kinds=("gpu",))
+    first, second, *others = run.tasks
+    assert run.requeue_pending() == [first]  # to the one GPU of maigan
+    assert run.requeue_pending() == []
     run.failed(first)
     answer(run, GONE)
     assert set(run.round([*others, first], [])) == {first}
+    assert second in run.tasks
 
 
-PLACES: list[tuple[str, Kind]] = [(name, kind) for name in "abc" for kind in KINDS]
+PLACES = [Target(name, name, kind[0], kind) for name in "abc" for kind in KINDS]
 places = st.frozensets(st.sampled_from(PLACES))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(PLACES), places, places, places, st.booleans())
-def test_no_move_returns_before_nothing_else_takes_the_job(
+def test_no_requeued_job_returns_before_nothing_else_takes_it(
     tmp_path: Path,
-    here: tuple[str, Kind],
-    left: frozenset[tuple[str, Kind]],
-    full: frozenset[tuple[str, Kind]],
-    invalid: frozenset[tuple[str, Kind]],
+    here: Target,
+    excluded: frozenset[Target],
+    full: frozenset[Target],
+    invalid: frozenset[Target],
     anywhere: bool,
 ) -> None:
     run = dispatcher("", tmp_path, sent=1)
     (task,) = run.tasks.values()
-    name, kind = here
-    task.place = Place(name, None, kind, kind, GPU if kind == "gpu" else CPU, "pool")
-    task.left = left
-    capacity = replace(room(*map(account, "abc")), closed=dict.fromkeys(full, "full"),
-                       invalid=frozenset(invalid))  # fmt: skip
-    best = run.begin_round(capacity).sooner_elsewhere(task, math.inf, anywhere=anywhere)
-    fresh = {place for place in PLACES if place not in left | {here}}
+    task.assignment = Assignment(here, GPU if here.device == "gpu" else CPU)
+    task.excluded_targets = excluded
+    state = replace(room(*map(account, "abc")), closed=dict.fromkeys(full, "full"),
+                    invalid=frozenset(invalid))  # fmt: skip
+    best = sooner_elsewhere(run.begin_round(state), task, math.inf, anywhere=anywhere)
+    fresh = {target for target in PLACES if target not in excluded | {here}}
     if best is None:
         assert not fresh - full
         return
-    assert best[:2] not in full | {here}
-    assert best[:2] not in left or (anywhere and fresh <= invalid)
-    task.place, task.bound, task.left = None, best[:2], left | {here}
-    again = run.begin_round(capacity)
+    target, _ = best
+    assert target not in full | {here}
+    assert target not in excluded or (anywhere and fresh <= invalid)
+    task.assignment, task.excluded_targets = None, (excluded | {here}) - {target}
+    again = run.begin_round(state)
     again.place([task], [], GpuSlots())
-    assert [(one.place.account, one.place.kind) for one in again.placements] == [best[:2]]
+    (assignment,) = again.assignments.values()
+    assert assignment.target not in full
+    assert assignment.target != here or fresh <= invalid
 
 
 @pytest.mark.parametrize(
@@ -221,18 +220,18 @@ def test_no_move_returns_before_nothing_else_takes_the_job(
 def test_where_a_limit_is_not_counted_the_job_moves(reason: str, tmp_path: Path) -> None:
     run = pends(tmp_path, reason, 1, 2, nodes(8))
     first, *others = run.tasks
-    run.capacity()
+    run.state()
     (said,) = run.explain_pending()
     assert said.endswith(f"running jobs fill a limit of its account or QOS (Slurm: {reason})")
-    assert run.move_pending() == [first]
+    assert run.requeue_pending() == [first]
     assert [move["sooner"] for move in events(run, "move")] == ["brusko gpu"]
     assert run.failed(first).free
     answer(run, GONE)
-    accounts = [place.account for place in run.round([first, *others], []).values()]
+    accounts = [place.target.account for place in run.round([first, *others], []).values()]
     assert (len(accounts), "clive" in accounts) == (3, False)
-    alone = pends(tmp_path / "alone", reason, 1, 2, nodes(8), fixed=Fixed("clive"))
-    assert alone.move_pending() == []  # where only one account takes it
-    assert not alone.avoided
+    alone = pends(tmp_path / "alone", reason, 1, 2, nodes(8), overrides=UserOverrides("clive"))
+    assert alone.requeue_pending() == []  # where only one account takes it
+    assert not alone.backoff
 
 
 @pytest.mark.parametrize("use", ["gres/gpu=3", "gres/gpu=N(1)", "gres/gpu=3(1),gres/shard=8(8)"])
@@ -242,6 +241,6 @@ def test_a_limit_counts_only_where_it_and_its_use_are_known(use: str, tmp_path: 
         limits = LIMITS.replace("clive|cpu=104,gres/gpu=3,", "clive|cpu=104,")
         run = pends(tmp_path, "QOSGrpGRES")
         answer(run, {"flags=qos": said, "sacctmgr": limits})
-        run.capacity()
-        (stuck,) = run.pending._stuck(run.tasks.values())
+        run.state()
+        (stuck,) = run.requeuer._pending(run.tasks.values())
         assert stuck.why.obstacle == reason

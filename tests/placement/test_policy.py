@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Job, Kind
-from snakemake_scheduler_plugin_tilewright.placement.policy import decide
+from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, UserOverrides
+from snakemake_scheduler_plugin_tilewright.placement.policy import schedule
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Choice,
     Decision,
@@ -30,7 +31,7 @@ from tests.support.simulated_cluster import (
     simulate,
 )
 
-ESTIMATES_S: dict[tuple[str, Kind], float] = {
+ESTIMATES_S: dict[tuple[str, DeviceKind], float] = {
     ("stitch", "gpu"): 60.0,
     ("stitch", "cpu"): 300.0,
     ("edf", "gpu"): 20.0,
@@ -40,18 +41,22 @@ ESTIMATES_S: dict[tuple[str, Kind], float] = {
 Question = tuple[list[Job], list[str], list[Slots], float]
 
 
-def pool(account: str, kind: Kind, slots: int, free: int | None = None, *ends_s: float) -> Slots:
+def pool(
+    account: str, kind: DeviceKind, slots: int, free: int | None = None, *ends_s: float
+) -> Slots:
     running = tuple(Running(f"{account}_{kind}_{k}", 0.0, end) for k, end in enumerate(ends_s))
     name = f"{account}_{kind}"
     return Slots(name, account, kind, slots, slots if free is None else free, running)
 
 
-def kinds_of(rule: str) -> tuple[Kind, ...]:
+def kinds_of(rule: str) -> tuple[DeviceKind, ...]:
     return ("cpu",) if rule == "qc" else BOTH
 
 
 def same(count: int, rule: str = "stitch", account: str | None = None) -> list[Job]:
-    return [Job(f"j{i}", rule, kinds_of(rule), fixed=Fixed(account)) for i in range(count)]
+    return [
+        Job(f"j{i}", rule, kinds_of(rule), overrides=UserOverrides(account)) for i in range(count)
+    ]
 
 
 def chain(count: int, rule: str = "edf", account: str | None = None, name: str = "c") -> list[Job]:
@@ -63,7 +68,7 @@ def chain(count: int, rule: str = "edf", account: str | None = None, name: str =
             kinds_of(rule),
             (f"{name}{i - 1}",) if i else (),
             1.0,
-            Fixed(account),
+            UserOverrides(account),
         )
         for i in range(count)
     ]
@@ -75,12 +80,14 @@ def questions(draw: st.DrawFn) -> Question:
     jobs: list[Job] = []
     for i in range(draw(st.integers(0, 25))):
         rule = draw(st.sampled_from(["stitch", "edf", "qc"]))
-        able: list[tuple[Kind, ...]] = [BOTH, BOTH, ("cpu",), ("gpu",)]
+        able: list[tuple[DeviceKind, ...]] = [BOTH, BOTH, ("cpu",), ("gpu",)]
         kinds = kinds_of(rule) if rule == "qc" else draw(st.sampled_from(able))
         needs = draw(st.sets(st.sampled_from([j.name for j in jobs]), max_size=2)) if jobs else ()
         account = draw(st.sampled_from([None, None, None, "a", "b", "gone"]))
-        nominal_s = draw(st.floats(0.1, 10))
-        jobs.append(Job(f"j{i}", rule, kinds, tuple(sorted(needs)), nominal_s, Fixed(account)))
+        cpu_seconds = draw(st.floats(0.1, 10))
+        jobs.append(
+            Job(f"j{i}", rule, kinds, tuple(sorted(needs)), cpu_seconds, UserOverrides(account))
+        )
     pools = [
         pool(account, kind, draw(st.integers(0, 4)), draw(st.integers(-1, 6)),
              *draw(st.lists(st.floats(0, 900), max_size=4)))
@@ -98,7 +105,7 @@ def ask(
     ready: list[str] | None = None,
 ) -> Choice:
     ready = [job.name for job in jobs if not job.needs] if ready is None else ready
-    return decide(Workload(jobs, ESTIMATES_S), ready, pools, clock_s, gpu_slots or GpuSlots())
+    return schedule(Workload(jobs, ESTIMATES_S), ready, pools, clock_s, gpu_slots or GpuSlots())
 
 
 def placed(*args: object) -> dict[str, str]:
@@ -118,9 +125,11 @@ def test_no_pool_is_exceeded_nor_a_reason_absent(question: Question, gpu_slots: 
     for start in found.starts:
         job, p = by_name[start.job], by_pool[start.pool]
         assert p.kind in job.kinds
-        assert job.fixed.account in (None, p.account)
+        assert job.overrides.account in (None, p.account)
         assert start.start_s == clock_s < start.end_s
-        assert start.end_s == pytest.approx(clock_s + ESTIMATES_S[job.rule, p.kind] * job.nominal_s)
+        assert start.end_s == pytest.approx(
+            clock_s + ESTIMATES_S[job.rule, p.kind] * job.cpu_seconds
+        )
         assert start.reason
     assert sorted([s.job for s in found.starts] + list(found.waiting)) == sorted(ready)
     assert all(found.waiting.values())
@@ -133,7 +142,7 @@ def test_an_idle_cluster_never_waits_and_answers_stay_the_same(question: Questio
     assert ask(jobs, pools, clock_s) == ask(jobs, pools, clock_s, ready=ready[::-1])
     idle = [pool(p.account, p.kind, p.slots) for p in pools]
     able = any(
-        p.slots and p.kind in job.kinds and job.fixed.account in (None, p.account)
+        p.slots and p.kind in job.kinds and job.overrides.account in (None, p.account)
         for job in jobs if job.name in ready for p in idle
     )  # fmt: skip
     assert bool(ask(jobs, idle, clock_s).starts) == able
@@ -180,8 +189,8 @@ def test_qc_leaves_the_gpu_alone_and_does_not_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_higher_priority_goes_before_a_longer_chain(kind: Kind) -> None:
-    jobs = [Job("long", "stitch", BOTH, nominal_s=3.0), Job("first", "edf", BOTH, priority=0.5)]
+def test_a_higher_priority_goes_before_a_longer_chain(kind: DeviceKind) -> None:
+    jobs = [Job("long", "stitch", BOTH, cpu_seconds=3.0), Job("first", "edf", BOTH, priority=0.5)]
     assert [set(placed(jobs, [pool("a", kind, n)])) for n in (1, 2)] == [
         {"first"},
         {"first", "long"},
@@ -196,7 +205,7 @@ def test_the_account_that_a_user_chose_is_kept() -> None:
     assert set(gone.waiting.values()) == {"account b has no GPU or CPU slot for it"}
 
 
-OWN = Job("own", "edf", BOTH, fixed=Fixed("a"))
+OWN = Job("own", "edf", BOTH, overrides=UserOverrides("a"))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +230,7 @@ def test_a_job_with_an_account_takes_what_longer_chains_leave() -> None:
     assert placed(jobs, [pool("a", "gpu", 1, 0, 100.0), pool("a", "cpu", 1)]) == {"own": "a_cpu"}
 
 
-LONGEST_STITCH = [*(Job(f"e{i}", "edf", BOTH, nominal_s=2) for i in range(2)), *same(1)]
+LONGEST_STITCH = [*(Job(f"e{i}", "edf", BOTH, cpu_seconds=2) for i in range(2)), *same(1)]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +246,7 @@ LONGEST_STITCH = [*(Job(f"e{i}", "edf", BOTH, nominal_s=2) for i in range(2)), *
     ids=["chains on GPUs", "chains on CPUs", "least loss", "no GPU"],
 )
 def test_the_order_that_ends_soonest(jobs: list[Job], pools: list[Slots], end_s: float) -> None:
-    true_s = {(j.name, k): ESTIMATES_S[j.rule, k] * j.nominal_s for j in jobs for k in j.kinds}
+    true_s = {(j.name, k): ESTIMATES_S[j.rule, k] * j.cpu_seconds for j in jobs for k in j.kinds}
     assert simulate(jobs, true_s, pools, production(jobs, ESTIMATES_S)).makespan_s == end_s
 
 
@@ -248,18 +257,18 @@ def test_jobs_in_a_circle_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("margin", "kinds"), [(0.4, {"gpu"}), (0.05, {"gpu", "cpu"})])
-def test_a_job_takes_a_cpu_where_its_margin_lets_it(margin: float, kinds: set[Kind]) -> None:
+def test_a_job_takes_a_cpu_where_its_margin_lets_it(margin: float, kinds: set[DeviceKind]) -> None:
     # on the GPU alone 400 s; with one job on the CPU 300 s, or 420 s if it takes 40 % longer
     jobs = same(4)
     work = Workload(jobs, {("stitch", "gpu"): 100.0, ("stitch", "cpu"): 300.0}, {"stitch": margin})
     slots = [pool("a", "gpu", 1), pool("a", "cpu", 1)]
-    starts = decide(work, [job.name for job in jobs], slots, 0.0, GpuSlots()).starts
+    starts = schedule(work, [job.name for job in jobs], slots, 0.0, GpuSlots()).starts
     assert {start.pool.removeprefix("a_") for start in starts} == kinds
 
 
 # Whole runs on the simulated cluster
 
-UNIT_S: dict[tuple[str, Kind], float] = {
+UNIT_S: dict[tuple[str, DeviceKind], float] = {
     ("stitch", "gpu"): 1, ("stitch", "cpu"): 5, ("qc", "cpu"): 0.5,
 }  # fmt: skip
 #: The worked example: 5 GPU and 19 CPU slots on two accounts.
@@ -267,12 +276,14 @@ POOLS = [pool("clive", "gpu", 3), pool("clive", "cpu", 11),
          pool("maigan", "gpu", 2), pool("maigan", "cpu", 8)]  # fmt: skip
 
 
-def production(jobs: list[Job], estimates_s: Mapping[tuple[str, Kind], float] = UNIT_S) -> Policy:
+def production(
+    jobs: list[Job], estimates_s: Mapping[tuple[str, DeviceKind], float] = UNIT_S
+) -> Policy:
     work, gpu_slots = Workload(jobs, estimates_s), GpuSlots()
 
     def policy(seen: ClusterView) -> Iterable[Decision]:
         nonlocal gpu_slots
-        found = decide(work, seen.ready, seen.pools, seen.clock_s, gpu_slots)
+        found = schedule(work, seen.ready, seen.pools, seen.clock_s, gpu_slots)
         gpu_slots = found.gpu_slots
         return found.starts
 

@@ -11,24 +11,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.failures import why_no_retry
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Fixed,
-    Job,
-    Kind,
-    Past,
-    Place,
-    PlacementError,
-    Shape,
-    Task,
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
+from snakemake_scheduler_plugin_tilewright.cluster.request import (
+    DeviceKind,
+    ResourceRequest,
+    Target,
 )
-from snakemake_scheduler_plugin_tilewright.placement.needs import needs
-from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+from snakemake_scheduler_plugin_tilewright.cluster.tres import tres_of
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.failures import why_no_retry
+from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
+from snakemake_scheduler_plugin_tilewright.placement.jobs import (
+    Assignment,
+    FailureHistory,
+    Job,
+    JobState,
+    UserOverrides,
+)
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import LIMITED, Account, Holder
+from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import LIMITED, Account, LimitScope
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
 from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition
@@ -46,7 +50,7 @@ from tests.support.recorded import cluster_with
 
 #: 20 GB of memory are left.
 BUSY = account("clive", limit={"cpu": 400, "mem": 64_000}, used={"cpu": 10, "mem": 44_000})
-SHAPE = Shape(2, 10, 0, 120)
+SHAPE = ResourceRequest(2, 10, 0, 120)
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +59,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 
 
 def on_cpus(**cpus_and_mem: tuple[int, int]) -> Rules:
-    shapes = {n: {"cpu": Shape(cpus, mem, 0, 10)} for n, (cpus, mem) in cpus_and_mem.items()}
+    shapes = {
+        n: {"cpu": ResourceRequest(cpus, mem, 0, 10)} for n, (cpus, mem) in cpus_and_mem.items()
+    }
     return Rules(shapes, seconds=600)  # type: ignore[arg-type]
 
 
-def placed(cluster: Cluster, rules: Rules, capacity: Capacity, **of: Any) -> Round:
+def placed(cluster: Cluster, rules: Rules, capacity: ClusterState, **of: Any) -> Round:
     """Return a round with one ready job of each rule, but for that of the rule ``later``."""
-    plan = Plan(rules, cluster=cluster)
-    tasks = [Task(job) for job in jobs_of(rules, **of)]
+    placement = Placement(rules.models, cluster=cluster)
+    tasks = [JobState(job) for job in jobs_of(rules, **of)]
     ready = [task for task in tasks if task.name != "later"]
-    return round_on(capacity, plan, ready, [task for task in tasks if task.name == "later"])
+    return round_on(capacity, placement, ready, [task for task in tasks if task.name == "later"])
 
 
 def started(found: Round) -> list[str]:
-    return [one.task.name for one in found.placements]
+    return list(found.assignments)
 
 
 @pytest.mark.parametrize("sizes", [1, 6, 40])
@@ -84,7 +90,7 @@ def test_jobs_of_many_sizes_that_do_not_fit_hide_none_that_does(
 def test_where_memory_follows_the_input_all_that_fits_starts(cluster: Cluster) -> None:
     rules = on_cpus(**{f"of{n}": (2, n * 1000) for n in range(1, 41)})
     found = placed(cluster, rules, room(BUSY))
-    used = sum(start.place.shape.mem_mb for start in found.placements)
+    used = sum(one.request.mem_mb for one in found.assignments.values())
     assert used + min(rules.shapes[name]["cpu"].mem_mb for name in found.why) > 20_000
 
 
@@ -113,7 +119,7 @@ def test_the_last_cpus_go_to_the_job_of_the_higher_priority(
 def test_all_of_a_cap_is_filled_and_cpus_that_are_kept_free_are_said(cluster: Cluster) -> None:
     capped = room(account("clive", limit={"cpu": 40}, of_cap={"cpu": 8}), utilisation=0.85)
     rules = on_cpus(**{f"r{n}": (4, 100) for n in range(3)})
-    assert len(placed(cluster, rules, capped).placements) == 2
+    assert len(placed(cluster, rules, capped).assignments) == 2
     one = room(account("clive", limit={"cpu": 20}, used={"cpu": 15}), utilisation=0.85)
     share = "15 % of an account's CPUs are kept free: utilisation"
     assert placed(cluster, on_cpus(four=(4, 100), eight=(8, 100)), one).why == {
@@ -123,22 +129,28 @@ def test_all_of_a_cap_is_filled_and_cpus_that_are_kept_free_are_said(cluster: Cl
 
 @pytest.mark.parametrize("cpus", [1, 2, 8])
 def test_jobs_that_gpu_jobs_wait_for_are_not_kept_out_by_those(cluster: Cluster, cpus: int) -> None:
-    both: dict[Kind, Shape] = {"gpu": Shape(8, 100, 1, 10), "cpu": Shape(8, 100, 0, 10)}
-    rules = Rules({"first": {"cpu": Shape(cpus, 100, 0, 10)}, "later": both}, seconds=600)
+    both: dict[DeviceKind, ResourceRequest] = {
+        "gpu": ResourceRequest(8, 100, 1, 10),
+        "cpu": ResourceRequest(8, 100, 0, 10),
+    }
+    rules = Rules({"first": {"cpu": ResourceRequest(cpus, 100, 0, 10)}, "later": both}, seconds=600)
     here = room(account("clive", limit={"cpu": 8, "gres/gpu": 1}))
     assert started(placed(cluster, rules, here)) == ["first"]
-    half: dict[Kind, Shape] = {"gpu": Shape(4, 100, 1, 10), "cpu": Shape(4, 100, 0, 10)}
-    rules = Rules({"first": {"cpu": Shape(4, 100, 0, 10)}, "later": half}, seconds=600)
+    half: dict[DeviceKind, ResourceRequest] = {
+        "gpu": ResourceRequest(4, 100, 1, 10),
+        "cpu": ResourceRequest(4, 100, 0, 10),
+    }
+    rules = Rules({"first": {"cpu": ResourceRequest(4, 100, 0, 10)}, "later": half}, seconds=600)
     busy = account("clive", limit={"cpu": 8, "gres/gpu": 1}, used={"cpu": 4, "gres/gpu": 0})
     assert started(placed(cluster, rules, room(busy))) == ["first"]
 
 
 def test_cpu_jobs_leave_room_to_gpu_jobs_that_become_ready_later(cluster: Cluster) -> None:
     rules = on_cpus(one=(4, 100), two=(4, 100), later=(4, 100))
-    both = {"gpu": Shape(4, 100, 1, 10), **rules.shapes["later"]}
+    both = {"gpu": ResourceRequest(4, 100, 1, 10), **rules.shapes["later"]}
     rules = replace(rules, shapes={**rules.shapes, "later": both})
     found = placed(cluster, rules, room(account("clive", limit={"cpu": 8, "gres/gpu": 1})))
-    assert len(found.placements) == 1
+    assert len(found.assignments) == 1
 
 
 # Jobs whose rule names a partition, or states more minutes than some account allows
@@ -151,54 +163,62 @@ def node(name: str, where: str, cpus: int = 8, held: int = 0) -> Node:
 
 def capacity(
     *accounts: Account, nodes: tuple[Node, ...] | None = None, **named: Partition
-) -> Capacity:
+) -> ClusterState:
     named = {"cpu": partition("cpu"), **named}
     where = {"cpu": named["cpu"], "gpu": None}
-    return room(*accounts, partitions=where, nodes=nodes, named=named)  # type: ignore[arg-type]
+    return room(*accounts, partitions=where, nodes=nodes, named=named)
 
 
-def tasks(count: int, shape: Shape = SHAPE, fixed: Fixed = Fixed()) -> tuple[Plan, list[Task]]:  # noqa: B008
-    plan = Plan(Rules({"work": {"cpu": shape}}))
-    return plan, [Task(Job(f"work{k}", "work", ("cpu",), fixed=fixed)) for k in range(count)]
+def tasks(
+    count: int,
+    shape: ResourceRequest = SHAPE,
+    overrides: UserOverrides = UserOverrides(),  # noqa: B008
+) -> tuple[Placement, list[JobState]]:
+    placement = Placement(Rules({"work": {"cpu": shape}}).models)
+    model = placement.models["work"]
+    names = [f"work{k}" for k in range(count)]
+    jobs = (Job(name, "work", ("cpu",), overrides=overrides, model=model) for name in names)
+    return placement, list(map(JobState, jobs))
 
 
-def sent(here: Capacity, plan: Plan, ready: list[Task]) -> Counter[str]:
+def sent(here: ClusterState, placement: Placement, ready: list[JobState]) -> Counter[str]:
     """Return how many jobs start at once on each account."""
-    plan.place = lambda account, kind, rule, wildcards: Place(  # type: ignore[method-assign]
-        account.name, None, "cpu", kind, SHAPE, f"{account.name}_{kind}"
+    found = round_on(here, placement, ready).assignments.values()
+    return Counter(
+        one.target.account for one in found if "waits in Slurm's queue" not in one.reason
     )
-    found = round_on(here, plan, ready).placements
-    return Counter(one.place.account for one in found if "waits in Slurm's queue" not in one.reason)
 
 
 def test_a_named_partition_is_the_one_that_is_looked_at() -> None:
     lab = account("lab", limit={"cpu": 40})
     full, turin = (node("a", "cpu", held=8), node("b", "turin")), partition("turin")
     here = capacity(lab, nodes=full, turin=turin)
-    assert sent(here, *tasks(5, fixed=Fixed(partition="turin"))) == {"lab": 4}
+    assert sent(here, *tasks(5, overrides=UserOverrides(partition="turin"))) == {"lab": 4}
     assert sent(here, *tasks(5)) == {}
-    unseen = tasks(5, fixed=Fixed(partition="unseen"))
+    unseen = tasks(5, overrides=UserOverrides(partition="unseen"))
     assert sent(capacity(lab, nodes=full), *unseen) == {"lab": 5}
     closed = partition("cpu", allow_accounts=("other",))
     small = (node("a", "cpu", cpus=1), node("b", "turin"))
     here = capacity(lab, nodes=small, cpu=closed, turin=turin)
-    plan, ready = tasks(1, fixed=Fixed(partition="turin"))
-    check_sizes(ready, here, plan.estimates)
+    placement, ready = tasks(1, overrides=UserOverrides(partition="turin"))
+    check_feasible(ready, here, placement.estimates)
     with pytest.raises(PlacementError, match="account lab may not use partition cpu"):
-        check_sizes(tasks(1)[1], here, plan.estimates)
-    plan, ready = tasks(1, replace(SHAPE, cpus=9), Fixed(partition="turin"))
+        check_feasible(tasks(1)[1], here, placement.estimates)
+    placement, ready = tasks(1, replace(SHAPE, cpus=9), UserOverrides(partition="turin"))
     with pytest.raises(PlacementError, match="no node of partition turin has 9 CPUs"):
-        check_sizes(ready, here, plan.estimates)
+        check_feasible(ready, here, placement.estimates)
 
 
 def test_a_job_that_ran_out_of_time_may_have_what_its_own_partition_allows() -> None:
     lab, short = account("lab"), partition("cpu", max_time_min=60)
     named = {"long": partition("long", max_time_min=900)}
-    job = Job("a", "work", ("cpu",), fixed=Fixed(partition="long"))
-    place = Place("lab", None, "long", "cpu", replace(SHAPE, runtime_min=60), "lab_cpu")
-    assert not why_no_retry(job, place, "time", [lab], {"cpu": short}, named)
-    default = replace(job, fixed=Fixed())
-    assert "longest" in why_no_retry(default, place, "time", [lab], {"cpu": short}, named)
+    job = Job("a", "work", ("cpu",), overrides=UserOverrides(partition="long"))
+    there = Target("lab", "lab", "long", "cpu")
+    assignment = Assignment(there, replace(SHAPE, runtime_min=60))
+    state = ClusterState((lab,), {"cpu": short}, named)
+    assert not why_no_retry(job, assignment, "time", state)
+    default = replace(job, overrides=UserOverrides())
+    assert "longest" in why_no_retry(default, assignment, "time", state)
 
 
 def test_no_account_gets_a_job_that_it_gives_too_few_minutes() -> None:
@@ -206,22 +226,22 @@ def test_no_account_gets_a_job_that_it_gives_too_few_minutes() -> None:
         account("short", limit={"cpu": 40}, longest_min=60),
         account("long", limit={"cpu": 4}),
     )
-    stated = replace(SHAPE, stated_min=120)
+    stated = replace(SHAPE, required_min=120)
     assert sent(capacity(short, long), *tasks(5, stated)) == {"long": 2}
     assert "short" in sent(capacity(short, long), *tasks(5))  # nobody stated these minutes
-    plan, ready = tasks(1, stated)
+    placement, ready = tasks(1, stated)
     with pytest.raises(PlacementError, match="asks for 120 min and account short has 60"):
-        check_sizes(ready, capacity(short), plan.estimates)
+        check_feasible(ready, capacity(short), placement.estimates)
     # shorter jobs go where longer ones may not
     short, long = (
         account("short", limit={"cpu": 4}, longest_min=60),
         account("long", limit={"cpu": 2}),
     )
     rules = Rules(
-        {"work": {"cpu": stated}, "brief": {"cpu": replace(SHAPE, runtime_min=50, stated_min=50)}}
+        {"work": {"cpu": stated}, "brief": {"cpu": replace(SHAPE, runtime_min=50, required_min=50)}}
     )
-    ready = [Task(Job(f"{rule}{k}", rule, ("cpu",))) for rule in rules.shapes for k in range(3)]
-    assert sent(capacity(short, long), Plan(rules), ready) == {"long": 1, "short": 2}
+    ready = [JobState(rules.job(f"{rule}{k}", rule)) for rule in rules.shapes for k in range(3)]
+    assert sent(capacity(short, long), Placement(rules.models), ready) == {"long": 1, "short": 2}
 
 
 # Any round: it never promises more than there is
@@ -256,35 +276,36 @@ def questions(draw: st.DrawFn) -> SimpleNamespace:
     def up_to(most: int, least: int = 1) -> int:
         return draw(st.integers(least, most))
 
-    def shape(gpus: int, least: int = 1) -> Shape:
-        return Shape(up_to(12, least), up_to(120, 10), gpus, 60)
+    def shape(gpus: int, least: int = 1) -> ResourceRequest:
+        return ResourceRequest(up_to(12, least), up_to(120, 10), gpus, 60)
 
-    shapes: dict[str, dict[Kind, Shape]] = {
+    shapes: dict[str, dict[DeviceKind, ResourceRequest]] = {
         "both": {"gpu": shape(up_to(2)), "cpu": shape(0, 2)},
         "large": {"gpu": shape(1), "cpu": shape(0, 2)},
         "cpu": {"cpu": shape(0, 2)},
-        "small": {"cpu": Shape(1, up_to(60, 10), 0, 5)},
+        "small": {"cpu": ResourceRequest(1, up_to(60, 10), 0, 5)},
     }
 
     def job(name: str, **values: Any) -> Job:
         rule = one_of(*shapes)
-        return Job(name, rule, tuple(shapes[rule]), nominal_s=60.0, wildcards={}, **values)
+        return Rules(shapes).job(name, rule, **values)
 
-    def sent(name: str) -> Task:
+    def sent(name: str) -> JobState:
         made, where = job(name), draw(_names)
         kind = one_of(*made.kinds)
-        place = Place(where, None, None, kind, shapes[made.rule][kind], f"{where}_{kind}")
-        seen = one_of(None, *(SlurmJob(7, s, start_s=4995.0) for s in ("PENDING", "RUNNING")))
-        return Task(made, place, 4990.0, seen=seen)
+        assignment = Assignment(Target(where, where, kind[0], kind), shapes[made.rule][kind])
+        there = (SlurmJob(7, state, start_s=4995.0) for state in ("PENDING", "RUNNING"))
+        return JobState(made, assignment, 4990.0, slurm_job=one_of(None, *there))
 
-    def ready(name: str) -> Task:
-        fixed = Fixed(one_of(None, None, None, "a", "gone"), cpus=one_of(None, None, 3))
-        past = Past(up_to(2, 0), 0, (), frozenset(draw(st.sets(_names))))
-        left = one_of(frozenset(), frozenset(), frozenset({("a", "gpu"), ("b", "cpu")}))
-        return Task(job(name, fixed=fixed), past=past, left=left)
+    def ready(name: str) -> JobState:
+        fixed = UserOverrides(one_of(None, None, None, "a", "gone"), cpus=one_of(None, None, 3))
+        past = FailureHistory(up_to(2, 0), 0, (), frozenset(draw(st.sets(_names))))
+        both = frozenset({Target("a", "a", "g", "gpu"), Target("b", "b", "c", "cpu")})
+        excluded = one_of(frozenset(), frozenset(), both)
+        return JobState(job(name, overrides=fixed), history=past, excluded_targets=excluded)
 
     #: What limits a and b together.
-    dept = Holder("account dept", draw(_some_tres), draw(_used))
+    dept = LimitScope("account dept", draw(_some_tres), draw(_used))
     return SimpleNamespace(
         accounts=[
             account(
@@ -304,7 +325,8 @@ def questions(draw: st.DrawFn) -> SimpleNamespace:
             for n in range(up_to(3, 0))
         ],
         claims=[
-            Claim(draw(_names), needs(Shape(up_to(8), 20, 0, 5), 1)) for _ in range(up_to(2, 0))
+            PendingUse(draw(_names), tres_of(ResourceRequest(up_to(8), 20, 0, 5), 1))
+            for _ in range(up_to(2, 0))
         ],
         partitions={
             "gpu": partition("g", allow_accounts=one_of(None, ("a", "b"))),
@@ -313,7 +335,7 @@ def questions(draw: st.DrawFn) -> SimpleNamespace:
         utilisation=one_of(0.5, 0.85, 1.0),
         shapes=shapes,
         ready=[ready(f"r{n}") for n in range(up_to(12))],
-        later=[Task(job(f"l{n}", needs=("r0",))) for n in range(up_to(3, 0))],
+        later=[JobState(job(f"l{n}", needs=("r0",))) for n in range(up_to(3, 0))],
         active=[sent(f"s{n}") for n in range(up_to(3, 0))],
         bad_nodes={"gpu": draw(st.sets(st.sampled_from(["g1", "g2"]))), "cpu": {"c1"}},
     )  # fmt: skip
@@ -323,7 +345,7 @@ def counts(one: Account, job: SlurmJob) -> bool:
     """Return whether a job pends on an account and may start there at some time."""
     return job.account == one.name and job.state != "RUNNING" and all(
         job.tres.get(tres, 0) <= most
-        for holder in one.at("").holders for tres, most in holder.limit.items()
+        for scope in one.at("").scopes for tres, most in scope.limit.items()
     )  # fmt: skip
 
 
@@ -338,8 +360,8 @@ def promised(question: SimpleNamespace, accounts: list[Account]) -> Counter[str]
     return total
 
 
-def closed_kinds(question: SimpleNamespace, one: Account) -> set[Kind]:
-    if any(holder.limit.keys() - (holder.used or {}) for holder in one.at("").holders):
+def closed_kinds(question: SimpleNamespace, one: Account) -> set[DeviceKind]:
+    if any(scope.limit.keys() - (scope.used or {}) for scope in one.at("").scopes):
         return set(BOTH)
     reasons = {job.reason for job in question.waiting if counts(one, job)} & set(GROUP_REASONS)
     return {kind for reason in reasons for kind in BOTH if kind == "gpu" or "GRES" not in reason}
@@ -358,36 +380,37 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         partitions=places,
         utilisation=question.utilisation,
     )
-    survey = replace(cluster.survey, partitions=places)
-    plan = Plan(Rules(question.shapes), cluster=replace(cluster, survey=survey))
+    of_run = replace(cluster, state=replace(cluster.state, partitions=places))
+    placement = Placement(Rules(question.shapes).models, cluster=of_run)
     tasks = (question.ready, question.later, question.active)
-    found = round_on(capacity, plan, *tasks, bad_nodes=question.bad_nodes)
-    started = [start.task.name for start in found.placements]
+    found = round_on(capacity, placement, *tasks, bad_nodes=question.bad_nodes)
+    started = found.assignments
     assert sorted([*started, *found.why]) == sorted(task.name for task in question.ready)
     assert all(found.why.values())
     accounts = {one.name: one for one in question.accounts}
-    holders = {holder.name: holder for one in question.accounts for holder in one.at("").holders}
-    for holder in holders.values():
-        below = [one for one in accounts.values() if holder in one.at("").holders]
-        here = [start for start in found.placements if accounts[start.place.account] in below]
+    scopes = {scope.name: scope for one in question.accounts for scope in one.at("").scopes}
+    for scope in scopes.values():
+        below = [one for one in accounts.values() if scope in one.at("").scopes]
+        here = [one for one in started.values() if accounts[one.target.account] in below]
         asked: Counter[str] = Counter()
         for start in here:
-            asked.update(needs(start.place.shape, 1))
+            asked.update(tres_of(start.request, 1))
         more = promised(question, below)
-        for tres in holder.limit.keys() & LIMITED if here else ():
-            left = holder.limit[tres] - (holder.used or {}).get(tres, 0) - more[tres]
-            assert asked[tres] <= max(0, left), (holder.name, tres)
-    for start in found.placements:
-        task, place = start.task, start.place
-        one, where = accounts[place.account], places[place.kind]
-        assert place.kind not in closed_kinds(question, one)
-        assert place.kind in task.job.kinds
-        assert (place.shape.gpus > 0) == (place.kind == "gpu")
-        assert task.job.fixed.account in (None, place.account)
-        assert place.shape.cpus == task.job.fixed.cpus or task.job.fixed.cpus is None
-        assert (place.account, place.kind) in {where[:2] for where in found.places(task)}
-        assert place.partition == where.name
+        for tres in scope.limit.keys() & LIMITED if here else ():
+            rest = scope.limit[tres] - (scope.used or {}).get(tres, 0) - more[tres]
+            assert asked[tres] <= max(0, rest), (scope.name, tres)
+    by_name = {task.name: task for task in question.ready}
+    for name, start in started.items():
+        task, target, request = by_name[name], start.target, start.request
+        one, where = accounts[target.account], places[target.device]
+        assert target.device not in closed_kinds(question, one)
+        assert target.device in task.job.kinds
+        assert (request.gpus > 0) == (target.device == "gpu")
+        assert task.job.overrides.account in (None, target.account)
+        assert request.cpus == task.job.overrides.cpus or task.job.overrides.cpus is None
+        assert (target, request) in found.targets(task)
+        assert target.partition == where.name
         assert where.allow_accounts is None or one.name in where.allow_accounts
         assert not one.partitions or where.name in one.partitions
-        assert set(place.exclude) == question.bad_nodes[place.kind] | task.past.nodes
+        assert set(start.exclude) == question.bad_nodes[target.device] | task.history.nodes
         assert start.reason

@@ -5,26 +5,27 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
-from snakemake_scheduler_plugin_tilewright.placement.sizing import (
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
+from snakemake_scheduler_plugin_tilewright.declared import declared_model
+from snakemake_scheduler_plugin_tilewright.placement.estimates import (
     Durations,
     Estimates,
-    RuleSizes,
     margin_of,
 )
-from snakemake_scheduler_plugin_tilewright.stated import StatedSizes
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
 
 
-def factors(durations: Durations, rule: str = "stitch") -> dict[Kind, float]:
+def factors(durations: Durations, rule: str = "stitch") -> dict[DeviceKind, float]:
     return {kind: durations.factor(rule, kind) for kind in KINDS}
 
 
-def learn(durations: Durations, kind: Kind, *took_s: float, rule: str = "stitch") -> None:
+def learn(durations: Durations, kind: DeviceKind, *took_s: float, rule: str = "stitch") -> None:
     for seconds in took_s:
         durations.learn(rule, kind, 100.0, seconds)
 
@@ -42,10 +43,9 @@ def test_one_device_informs_the_other_until_it_ran_itself() -> None:
 
 
 def test_a_job_that_states_a_gpu_alone_is_not_taken_for_one_that_was_slower_on_cpus() -> None:
-    sizes = RuleSizes(None)
-    sizes.add("train", StatedSizes())
-    estimates = Estimates(sizes, Durations())
-    job = Job("train", "train", ("gpu",), nominal_s=1800.0, wildcards={})
+    estimates = Estimates(Durations())
+    asked = SimpleNamespace(resources={"gpu": 1, "runtime": 60}, threads=1)
+    job = Job("train", "train", ("gpu",), cpu_seconds=1800.0, model=declared_model(asked))
     assert estimates.seconds(job, "gpu") == 1800
     estimates.durations.learn("train", "gpu", 1800.0, 900.0)
     assert estimates.seconds(job, "gpu") == 900
@@ -78,9 +78,9 @@ def test_a_margin_is_a_share_whatever_was_measured(measured: list[float]) -> Non
 
 
 @given(st.floats(-1, 1e6), st.integers(-1, 10**6))
-def test_a_factor_stays_above_zero_whatever_was_measured(nominal_s: float, took_s: int) -> None:
+def test_a_factor_stays_above_zero_whatever_was_measured(cpu_seconds: float, took_s: int) -> None:
     durations = Durations()
-    durations.learn("stitch", "cpu", nominal_s, took_s)
+    durations.learn("stitch", "cpu", cpu_seconds, took_s)
     assert min(factors(durations).values()) > 0
 
 

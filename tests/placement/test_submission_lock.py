@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Claim
+from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
 from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
 
-ONE = Claim("clive", {"cpu": 8, "mem": 100, "gres/gpu": 1, "jobs": 1})
-TWO = Claim("maigan", {"cpu": 4})
+ONE = PendingUse("clive", {"cpu": 8, "mem": 100, "gres/gpu": 1, "jobs": 1})
+TWO = PendingUse("maigan", {"cpu": 4})
 
 
 @dataclass
@@ -78,7 +78,7 @@ def test_claims_that_are_old_are_not_written_again(runs: Two) -> None:
 def test_a_claim_of_a_clock_that_is_ahead_does_not_count(runs: Two) -> None:
     first, second, now = runs
     Run(first.folder, pid=3, now=[now[0] + 86_400]).add([ONE])
-    first.add([], held=[TWO])
+    first.add([TWO])
     assert second.others() == [TWO]
     second.add([ONE])  # and its file is not kept
     assert files(first) == ["here-1.json", "here-2.json"]
@@ -111,13 +111,13 @@ def test_neither_a_bad_folder_nor_an_error_holds_the_lock(tmp_path: Path, folder
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Claim
+from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
 from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
 claims = SubmissionLock(Path(sys.argv[1]))
 print("trying", flush=True)
 with claims.alone():
     print(time.monotonic(), flush=True)
-    claims.add([Claim("clive", {"cpu": 8})])
+    claims.add([PendingUse("clive", {"cpu": 8})])
     sys.stdin.readline()
     print(time.monotonic(), flush=True)
 """
@@ -133,16 +133,16 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 
 def test_the_lock_keeps_another_process_out_until_it_is_left(tmp_path: Path) -> None:
-    with start(tmp_path) as holder:
-        assert holder.stdout is not None
-        held_s = float(holder.stdout.readline())
+    with start(tmp_path) as scope:
+        assert scope.stdout is not None
+        held_s = float(scope.stdout.readline())
         with start(tmp_path) as blocked, start(tmp_path / "other") as free:
             assert free.stdout is not None
             other_s = float(free.stdout.readline())  # another folder is another lock
             time.sleep(0.3)
-            left_s = float(holder.communicate("\n")[0])
+            left_s = float(scope.communicate("\n")[0])
             entered_s, _ = map(float, blocked.communicate("\n")[0].split())
             free.communicate("\n")
     assert held_s < left_s < entered_s
     assert other_s < left_s
-    assert SubmissionLock(tmp_path).others() == [Claim("clive", {"cpu": 8})] * 2
+    assert SubmissionLock(tmp_path).others() == [PendingUse("clive", {"cpu": 8})] * 2

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.commands.status import show_status
-from snakemake_scheduler_plugin_tilewright.placement.ledger import (
+from snakemake_scheduler_plugin_tilewright.report.page import run_section, write_run_report
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
     last_run,
     last_waiting,
     read_ledger,
     summary_lines,
 )
-from snakemake_scheduler_plugin_tilewright.report.page import run_section, write_run_report
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import (
     RunState,
     read_state,

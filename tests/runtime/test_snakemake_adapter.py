@@ -29,21 +29,24 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG
 
-from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.errors import SnakemakeError
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
     LOOKING,
-    beside_profile,
-    only_looks,
+    executor_of,
+    profile_file,
+    runs_nothing,
     targets,
 )
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler
+from tests.conftest import REPO
 from tests.support.scribe import Code, default_target, dispatched, rule, run
 
 NEEDED = [(what, name) for what in adapter.NEEDED for name in adapter.NEEDED[what]]
 NAMES = [f"{what}.{name}" for what, name in NEEDED]
 
 CANARY = """
+import inspect
 import json
 import threading
 from pathlib import Path
@@ -65,17 +68,21 @@ class Scheduler(SchedulerBase):
         for what, thing in things.items():
             adapter.check(what, thing)
         part = next(job for job in dag.needrun_jobs() if job.rule.name == "part")
-        chosen = [adapter.chosen_resources(dag, rule) for rule in ("work", "other")]
+        functions = {name: inspect.unwrap(job.rule.resources[name]._evaluator)
+                     for name in ("own", "mem_mb")}
+        given = {**functions, "placement": "work", "slurm_extra": None}
+        chosen = [adapter.overridden(jobs[rule], given) for rule in ("work", "other")]
         seen = {
-            "functions": [(rule, f.__name__) for rule, f in adapter.resource_functions(dag)],
-            "chosen": [[list(names), threads] for names, threads in chosen],
+            "placement": adapter.placement_of(dag),
+            "constants": [adapter.constant(jobs[rule], "placement") for rule in jobs],
+            "chosen": [sorted(names - {"_nodes", "tmpdir", "disk_mb"}) for names in chosen],
             "executor": (adapter.executor(dag), adapter.is_snakemakes(dag)),
             "workdir": str(Path(adapter.workdir(dag)).resolve()),
             "whole": (adapter.started(dag), adapter.is_main(dag), adapter.anything_runs(dag),
                       adapter.all_done(dag)),
             "job": (adapter.running(dag, job), adapter.failed(dag, job)),
             "has_tries": (adapter.has_tries(job), adapter.has_tries(jobs["other"])),
-            "machine": adapter.machine_resources(dag)["_cores"] > 0,
+            "machine": adapter.machine_resources(dag)["mem_mb"] == 1000,
             "ended": adapter.end(dag, job, "never sent", success=True),
             "unit": (adapter.unit_of(dag, part) is group, adapter.unit_of(dag, job) is job),
             "members": [len(list(adapter.members(one))) for one in (group, job)],
@@ -99,17 +106,19 @@ class Scheduler(SchedulerBase):
             kept = {n: job.resources.get(n) for n in ("mem_mb", "slurm_extra", "own", "new")}
             return kept | {"scheduled": job.scheduler_resources["own"]}
 
-        adapter.change_resources(group, 1, {"mem_mb": 800, "slurm_account": "a"})
+        adapter.assign(dag, group, {"mem_mb": 800, "slurm_account": "a"})
         seen["group"] = [group.resources.get(n) for n in ("mem_mb", "runtime", "slurm_account")]
-        adapter.change_resources(group, 2, {"mem_mb": None})
+        adapter.forget_resources(group)
         seen["group back"] = [group.resources.get(n) for n in ("mem_mb", "slurm_account")]
         seen["stated"] = resources()
         wanted = {"mem_mb": 700, "slurm_extra": "--nice=5 --exclude=b1", "new": "x", "own": 8}
-        adapter.change_resources(job, 1, wanted)
+        adapter.assign(dag, job, wanted)
         seen["changed"] = resources()
-        adapter.change_resources(job, 2, dict.fromkeys(wanted))
+        adapter.forget_resources(job)
         seen["back"] = resources()
-        adapter.change_resources(job, 3, {"mem_mb": 900, "new": 3})
+        adapter.assign(dag, job, {"mem_mb": 99_999, "new": 3, "_cores": 99, "own": None})
+        seen["bounded"] = [job.resources.get(n) for n in ("mem_mb", "mem_mib", "own", "_cores")]
+        seen["bounded"] += [job.threads, job.resources.mem]
         adapter.give_up(dag, jobs["bad"])
         seen["given up"] = adapter.failed(dag, jobs["bad"]), jobs["bad"] in dag._ready_jobs
         Path("seen.json").write_text(json.dumps(seen))
@@ -120,9 +129,16 @@ class Scheduler(SchedulerBase):
 """
 GROUPED = "grouped"
 SNAKEFILE = "".join((
+    """
+def memory(wildcards):
+    return 100
+def own_of_attempt(wildcards, attempt):
+    return attempt
+workflow.placement = "as it was set"
+""",
     default_target("work.txt", "other.txt", "bad.txt", "y.whole"),
-    rule("work", output="work.txt", retries=2, mem_mb=Code("lambda wildcards: 100"),
-         slurm_extra="--nice=5", own=Code("lambda wildcards, attempt: attempt")),
+    rule("work", output="work.txt", retries=2, mem_mb=Code("memory"), placement="work",
+         slurm_extra="--nice=5", own=Code("own_of_attempt")),
     rule("other", output="other.txt"),
     rule("part", output="{i}.part", group=GROUPED, mem_mb=200, runtime=3),
     rule("whole", output="{i}.whole", input="x.part", group=GROUPED, threads=2, mem_mb=100,
@@ -138,7 +154,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("canary")
     done = run(
         folder, SNAKEFILE, "canary", "--set-resources", "other:runtime=7", "--set-threads",
-        "other=3", plugins={"scheduler_plugin_canary": CANARY},
+        "other=3", "--resources", "mem_mb=1000", "--max-threads", "5",
+        plugins={"scheduler_plugin_canary": CANARY},
     )  # fmt: skip
     (folder / "said").write_text(done.stdout + done.stderr)
     return folder
@@ -176,10 +193,6 @@ def test_snakemake_has_what_no_run_shows() -> None:
     def own(wildcards: Any) -> int:
         return 3
 
-    name = snakemake.common.FUNC_OVERWRITE_PARAMS_ATTR
-    assert getattr(adapter.remember_parameters(own), name)
-    setattr(own, name, {"remembered": None})
-    assert list(snakemake.common.get_function_params(own)) == ["remembered"]
     assert Resource("name", own)._evaluator is own
     assert not callable(getattr(Resource("name", 3), "_evaluator", None))
     assert isinstance(getattr(WorkflowApi, "_workflow", None), property)
@@ -226,10 +239,10 @@ def test_a_group_that_is_made_anew_has_the_same_wildcards() -> None:
 
 
 def test_a_run_is_seen_as_it_is(seen: dict[str, Any], folder: Path) -> None:
-    assert "functions" in seen, (folder / "said").read_text()
-    assert seen["functions"].count(["work", "<lambda>"]) == 2
+    assert "placement" in seen, (folder / "said").read_text()
     expected = {
-        "chosen": [[[], False], [["runtime"], True]],
+        "placement": "as it was set",
+        "chosen": [["_cores", "slurm_extra"], ["_cores", "runtime"]],
         "executor": ["scribe", True],
         "workdir": str(folder.resolve()),
         "whole": [True, True, False, False],
@@ -273,7 +286,9 @@ def test_resources_are_set_replaced_and_left_to_the_rule(
     changed = {"mem_mb": 700, "slurm_extra": "--nice=5 --exclude=b1", "own": 8, "new": "x"}
     assert seen["changed"] == {**changed, "scheduled": 8}
     ((_, given),) = dispatched(folder, "work")
-    assert (given["mem_mb"], given["slurm_extra"], given["new"]) == (900, "--nice=5", 3)
+    assert seen["bounded"] == [1000, 954, None, 5, 5, "1 GB"]
+    assert (given["mem_mb"], given["slurm_extra"], given["new"]) == (1000, "--nice=5", 3)
+    assert (given["threads"], given["placement"]) == (5, "work")
 
 
 def test_a_job_that_was_given_up_fails_and_the_others_end(
@@ -360,7 +375,7 @@ def thing_without(what: str, name: str = "") -> Any:
 @pytest.mark.parametrize(("what", "name"), NEEDED, ids=NAMES)
 def test_what_lacks_something_is_refused_with_its_name(what: str, name: str) -> None:
     adapter.check(what, thing_without(what))
-    with pytest.raises(adapter.AdapterError) as caught:
+    with pytest.raises(SnakemakeError) as caught:
         adapter.check(what, thing_without(what, name))
     assert str(caught.value) == (
         f"Snakemake {snakemake.__version__} has no {what}.{name}, which placement needs; install "
@@ -376,9 +391,10 @@ def dag_of_snakemake(**values: Any) -> Any:
 def test_the_scheduler_plugin_refuses_a_dag_and_a_scheduler_of_another_snakemake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster, "_current", None)
     values: dict[str, Any] = {**vars(thing_without("dag")), "needrun_jobs": list}
-    values["workflow"] = SimpleNamespace(**{**vars(thing_without("workflow")), "rules": []})
+    values["workflow"] = SimpleNamespace(
+        **{**vars(thing_without("workflow")), "rules": [], "executor_plugin": None}
+    )
     logger = logging.getLogger("canary")
     lacking = {name: value for name, value in values.items() if name != "_ready_jobs"}
     with pytest.raises(WorkflowError, match=r"has no dag\._ready_jobs, which placement needs"):
@@ -415,7 +431,7 @@ registration --report-after-run
     [(one, text == LOOK) for text in (LOOK, RUN) for one in re.split(r";\s+", text.strip())],
 )
 def test_what_only_looks_and_what_runs_jobs_or_unlocks(command: str, looks: bool) -> None:
-    assert only_looks(command.split()) == looks
+    assert runs_nothing(command.split()) == looks
 
 
 def test_targets_are_those_of_snakemakes_own_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -436,10 +452,9 @@ def test_a_copied_profile_has_the_site_file_beside_it(
         (tmp_path / name / "site.yaml").touch()
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare/config.yaml").touch()
-    site = Path("site.yaml")
 
     def found(command: str) -> Path:
-        return beside_profile(site, ["snakemake", *command.split()])
+        return profile_file("site.yaml", ["snakemake", *command.split()]) or Path("none")
 
     assert found("all --workflow-profile theirs") == Path("theirs/site.yaml")
     assert found("--workflow-profile=ours/config.yaml -n").resolve() == tmp_path / "ours/site.yaml"
@@ -449,9 +464,29 @@ def test_a_copied_profile_has_the_site_file_beside_it(
     (tmp_path / "ours").rename(tmp_path / "profiles/hidden")
     assert found("--workflow-profile hidden") == Path("profiles/hidden/site.yaml")
     (tmp_path / "profiles/hidden").rename(tmp_path / "ours")
-    assert found("--workflow-profile bare") == found("all") == found("--no-such") == site
+    assert found("--workflow-profile bare") == found("all") == found("--no-such") == Path("none")
     monkeypatch.setenv("SNAKEMAKE_PROFILE", "ours")
     assert found("all").resolve() == tmp_path / "ours/site.yaml"
-    whole = tmp_path / "elsewhere.yaml"
-    whole.touch()
-    assert beside_profile(whole, ["snakemake", "--workflow-profile", "ours"]) == whole
+    (tmp_path / "site.yaml").touch()
+    assert found("--workflow-profile bare --profile bare") == Path("site.yaml")
+
+
+@pytest.mark.parametrize(
+    ("command", "executor"),
+    [
+        ("all", ""), ("all --executor slurm", "slurm"), ("-e slurm -n", "slurm"),
+        ("--workflow-profile ours", "slurm"), ("--profile ours -e local", "local"),
+        ("--workflow-profile bare --profile ours", "slurm"), ("--no-such", ""), ("-n -x", ""),
+        ("--profile broken", ""),
+    ],
+)  # fmt: skip
+def test_the_executor_is_that_of_the_command_or_its_profile(
+    command: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    ours = (REPO / "profiles/slurm/config.yaml").read_text(encoding="utf-8")
+    for name, text in (("ours", ours), ("bare", ""), ("broken", "a: [")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(text, encoding="utf-8")
+    assert executor_of(["snakemake", *command.split()]) == executor

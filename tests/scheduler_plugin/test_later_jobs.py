@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from tests.support.scribe import Code, default_target, dispatched, events, rule, run
 
 HEAD = """
 from pathlib import Path
 from tests.support.failing_slurm import RULES as SHAPES, cluster_with_qos
-from snakemake_scheduler_plugin_tilewright.placement import cluster
+from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 
-cluster._current = cluster_with_qos()  # as a profile names it
+found = cluster_with_qos()
+cluster.of_command = lambda *asked: found
 """
 SPLIT = rule("split", "checkpoint", output=Code('directory("parts")'), mem_mb=500, runtime=20)
 AFTER_SPLIT = Code("lambda wildcards: checkpoints.split.get().output")
@@ -215,10 +216,10 @@ def watch(run, *asked, own=Run.select):
     return chosen
 
 def without_room(self, ready, later, most, own=Dispatcher.round):
-    failed = {name for name in ready if self.tasks[name].past.causes}
+    failed = {name for name in ready if self.tasks[name].history.causes}
     if len(failed) == 2:
         Path("split.held").unlink(missing_ok=True)
-    parted = self.tasks["rule_split"].sent_s and not self.tasks["rule_split"].place
+    parted = self.tasks["rule_split"].sent_s and not self.tasks["rule_split"].assignment
     return own(self, [name for name in ready if parted or name not in failed], later, most)
 
 Run.select, Dispatcher.round = watch, without_room
@@ -259,11 +260,11 @@ def give_up(dag, job, own=snakemake_adapter.give_up):
     if job.rule.name == "bad":
         Path("split.held").unlink()
 
-def capacity(self, own=Dispatcher.capacity):  # both threads change what Slurm's client keeps
-    assert self.lock._is_owned() or "tilewright-tend" not in [one.name for one in threads()]
+def state(self, own=Dispatcher.state):  # both threads change what Slurm's client keeps
+    assert self.lock._is_owned() or "tilewright-monitor" not in [one.name for one in threads()]
     return own(self)
 
-snakemake_adapter.give_up, Dispatcher.capacity = give_up, capacity
+snakemake_adapter.give_up, Dispatcher.state = give_up, state
 """
     large = Code("lambda wildcards, input: 99_000_000 if Path(input[0]).exists() else 9")
     rules = (
@@ -275,7 +276,7 @@ snakemake_adapter.give_up, Dispatcher.capacity = give_up, capacity
         rule("next", output="next.txt", input="small.txt"),
     )  # fmt: skip
     said = play(tmp_path, rules, "--retries", "5", "--keep-going", status=1)
-    assert "rule_large is given up: rule_large would pend for ever" in said
+    assert "rule_large is given up: rule_large can never start" in said
     assert "placement failed" not in said
     assert tries(tmp_path, "bad", "attempt") == [(1,), (2,)]
     assert len(dispatched(tmp_path, "free")) == 1
@@ -287,18 +288,21 @@ snakemake_adapter.give_up, Dispatcher.capacity = give_up, capacity
 @pytest.mark.parametrize(
     ("stated", "sentences"),
     [
-        ({"group": "own", "threads": Code('plan.threads("good")'),
-          "resources": '**plan.routed("good")'},
+        ({"group": "own", "threads": Code('placement.threads("good")'),
+          "resources": '**placement.resources("good")'},
          ("rule good asks placement where each of its jobs runs", "take it out of group own")),
-        ({"mem_mb": 99_000_000, "runtime": 20}, ("rule_good would pend for ever",)),
+        ({"mem_mb": 99_000_000, "runtime": 20}, ("rule_good can never start",)),
     ],
     ids=["a group of rules that ask placement", "too large"],
 )  # fmt: skip
 def test_what_cannot_be_placed_is_refused_in_one_sentence_and_is_no_run_in_the_ledger(
     tmp_path: Path, stated: dict[str, object], sentences: tuple[str, ...]
 ) -> None:
-    plan = 'plan = Plan(SHAPES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))\n'
-    said = play(tmp_path, (plan, rule("good", output="good.txt", **stated)), status=1)
+    placement = (
+        "placement = workflow.placement = Placement("
+        'SHAPES.models, cluster=found, ledger=Path("ledger.jsonl"))\n'
+    )
+    said = play(tmp_path, (placement, rule("good", output="good.txt", **stated)), status=1)
     for sentence in sentences:
         assert sentence in said
     assert "Traceback" not in said

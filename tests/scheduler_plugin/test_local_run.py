@@ -21,23 +21,23 @@ SNAKEFILE = f"""
 from dataclasses import replace
 from pathlib import Path
 from tests.support.sleepers.sizes import Sleepers
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright import Placement, ResourceModel
 
-class Sizes(Sleepers):
-    def kinds(self, rule):
-        return tuple(config["kinds"])
-    def shape(self, rule, wildcards, *, gpu):
-        return replace(super().shape(rule, wildcards, gpu=gpu), gpu_mem_mb=900 * gpu)
+sleepers = Sleepers(config)
+def request(wildcards, kind):
+    return replace(sleepers.work(wildcards, kind), gpu_mem_mb=900 * (kind == "gpu"))
 
-plan = Plan(Sizes(config), "gpu", gpus=lambda need_mb: int(Path("gpus").read_text()))
+models = {{"work": ResourceModel(tuple(config["kinds"]), request, sleepers.seconds)}}
+placement = workflow.placement = Placement(
+    models, "gpu", gpus=lambda need_mb: int(Path("gpus").read_text()))
 
 rule all:
     input: expand("out/{{i}}", i=range(config["jobs"]))
 
 rule work:
     output: "out/{{i}}"
-    threads: plan.threads("work")
-    resources: **plan.routed("work")
+    threads: placement.threads("work")
+    resources: **placement.resources("work")
     shell: "{sys.executable} job.py {{resources.gpu_mem_mb}} {{threads}} {{resources.mem_mb}}"
            " {{output}}"
 """
@@ -73,14 +73,14 @@ def play(
     if last is not None:
         (folder / "last").write_text(str(last))
     sizes = {"gpu_job": {"cpus": 1, "mem_mb": 100}, "cpu_job": {"cpus": 2, "mem_mb": 300}}
-    values = {"jobs": jobs, "nominal_s": 1.4, "kinds": ["gpu", "cpu"], **sizes, **config}
+    values = {"jobs": jobs, "cpu_seconds": 1.4, "kinds": ["gpu", "cpu"], **sizes, **config}
     (folder / "config.json").write_text(json.dumps(values))
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "--cores", "8", "--scheduler", "tilewright",
          "--configfile", "config.json", "--workflow-profile", "none", "--latency-wait", "1",
          "--keep-going", "--retries", "3", "--resources", *pools],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{REPO}",
+        env={**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{REPO / 'scheduler-plugin/src'}:{REPO}",
              "XDG_CACHE_HOME": str(folder / "cache")},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip

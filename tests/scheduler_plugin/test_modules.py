@@ -6,31 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from tests.support.scribe import dispatched, run
 
 MODULE = """
-from snakemake_scheduler_plugin_tilewright.placement.routing import set_up
+from snakemake_scheduler_plugin_tilewright import detect
 from tests.support.failing_slurm import RULES
 
-plan = set_up(workflow, RULES)
+placement = workflow.placement = detect(workflow, RULES.models)
 
 rule good:
     output: "good/{i}.txt"
-    threads: plan.threads("good")
-    resources: **plan.routed("good")
+    threads: placement.threads("good")
+    resources: **placement.resources("good")
     shell: "true"
 rule either:
     output: "either/{i}.txt"
     resources:
-        **plan.either(gpu={"cpus": 3, "mem_mb": 700, "runtime": 9},
-                      cpu={"cpus": 5, "mem_mb": 800, "runtime": 99}),
+        **placement.either("either", gpu={"cpus": 3, "mem_mb": 700, "runtime": 9},
+                           cpu={"cpus": 5, "mem_mb": 800, "runtime": 99}),
     shell: "true"
 """
 SNAKEFILE = """
 from tests.support.failing_slurm import recorded_cluster
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-cluster._current = recorded_cluster()
+from snakemake_scheduler_plugin_tilewright.cluster import cluster
+cluster.of_command = lambda *asked: recorded_cluster()
 
 module images:
     snakefile: "images.smk"

@@ -25,19 +25,13 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG, TestSchedulerBase
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger, read_ledger
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.run import Run
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger, read_ledger
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
 from tests.support.failing_slurm import RULES
 from tests.support.recorded import cluster_with
 from tests.support.scribe import Code, default_target, dispatched, rule, run
-
-
-@pytest.fixture(autouse=True)
-def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_current", None)
 
 
 class TestOurScheduler(TestSchedulerBase):  # type: ignore[misc]
@@ -115,11 +109,10 @@ def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
 HEAD = """
 from pathlib import Path
 from tests.support.failing_slurm import RULES, recorded_cluster
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 
-cluster._current = recorded_cluster()
-plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))
+placement = workflow.placement = Placement(
+    RULES.models, cluster=recorded_cluster(), ledger=Path("ledger.jsonl"))
 
 """
 
@@ -127,8 +120,8 @@ plan = Plan(RULES, cluster=cluster.current(), ledger=Path("ledger.jsonl"))
 def routed(name: str, **stated: str) -> str:
     """Return a rule that asks placement where each of its jobs runs."""
     own = {
-        "threads": Code(f'plan.threads("{name}")'),
-        "resources": f'**plan.routed("{name}")',
+        "threads": Code(f'placement.threads("{name}")'),
+        "resources": f'**placement.resources("{name}")',
     }
     return rule(name, **stated, **own)
 
@@ -164,7 +157,7 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
     places = {e["job"]: e for e in events if e["event"] == "place" and e["rule"] == "good"}
     good = dispatched(tmp_path, "good")
     assert len(good) == len(places) == 8, said
-    static = Plan(RULES, cluster=cluster_with("", tmp_path / "cache2")[0])
+    static = Placement(RULES.models, cluster=cluster_with("", tmp_path / "cache2")[0])
     elsewhere = 0
     for wildcards, given_ in good:
         place = places[f"rule_good_wildcards_{wildcards['i']}"]
@@ -173,8 +166,8 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
         assert asked == {"mem_mb": place["mem_mb"],
                          "runtime": place["runtime_min"], "threads": place["cpus"]}  # fmt: skip
         assert given_.get("gpu", 0) == place["gpus"]
-        before = static.place_of("good", wildcards)
-        elsewhere += before is not None and before.pool != place["pool"]
+        before = static.static("good", wildcards)
+        elsewhere += before.target.pool != place["pool"]
     assert elsewhere  # or it shows nothing: the static plan gave them their values
     assert sum(event["event"] == "done" for event in events) == 10, (events, said)
     # two tries and not six: the second failure is the same

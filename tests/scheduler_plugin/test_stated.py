@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright import stated as stated_module
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Fixed, Place, PlacementError, Shape
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
-from snakemake_scheduler_plugin_tilewright.stated import (
-    StatedSizes,
+from snakemake_scheduler_plugin_tilewright import declared as declared_module
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, ResourceRequest, Target
+from snakemake_scheduler_plugin_tilewright.declared import (
+    declared_model,
+    declared_request,
     fixed_of,
     gpus_of,
     kinds_of,
     resources_at,
-    stated_shape_of,
 )
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, UserOverrides
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
 
 
 def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources: Any) -> Any:
@@ -31,16 +32,16 @@ def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources
 
 
 def test_features_and_gpu_types_are_stated_in_any_words() -> None:
-    found = stated_shape_of(job(constraint="avx&ib", gpu=1, gpu_model="a100"))
+    found = declared_request(job(constraint="avx&ib", gpu=1, gpu_model="a100"))
     assert (found.features, found.gpu_type) == (("avx", "ib"), "a100")
-    found = stated_shape_of(job(slurm_extra="--constraint='big' --gres=gpu:h100:2"))
+    found = declared_request(job(slurm_extra="--constraint='big' --gres=gpu:h100:2"))
     assert (found.features, found.gpu_type, found.gpus) == (("big",), "h100", 2)
-    found = stated_shape_of(job(slurm_extra="--qos=x --licenses=matlab:2"))
+    found = declared_request(job(slurm_extra="--qos=x --licenses=matlab:2"))
     assert found.licences == (("matlab", 2),)
-    assert stated_shape_of(job(slurm_extra="-L 'a|b'")).licences == ()
-    found = stated_shape_of(job(constraint="[rack1|rack2]", gpu_model="a100"))
+    assert declared_request(job(slurm_extra="-L 'a|b'")).licences == ()
+    found = declared_request(job(constraint="[rack1|rack2]", gpu_model="a100"))
     assert (found.features, found.gpu_type, found.gpus) == ((), "a100", 1)
-    assert stated_shape_of(job(slurm_extra="--constraint=a100")).gpu_type == ""
+    assert declared_request(job(slurm_extra="--constraint=a100")).gpu_type == ""
 
 
 class Tbd:
@@ -71,60 +72,56 @@ def test_gpus(stated: dict[str, Any], gpus: int) -> None:
 
 
 def test_the_examples_of_the_module() -> None:
-    result = doctest.testmod(stated_module)
+    result = doctest.testmod(declared_module)
     assert result.attempted > 0 == result.failed
 
 
 @pytest.mark.parametrize(
     ("threads", "stated", "shape"),
     [
-        (1, {}, Shape(1, 1000, 0, 60)),
-        (8, {"mem_mb": 5000, "runtime": 30}, Shape(8, 5000, 0, 30, stated_min=30)),
-        (8, {"runtime": 30, "qos": "long"}, Shape(8, 1000, 0, 30)),
-        (1, {"slurm_partition": "long"}, Shape(1, 1000, 0, 60, partition="long")),
-        (8, {"cpus_per_task": 3}, Shape(3, 1000, 0, 60)),
-        (2, {"tasks": 4, "mem_mb": 5000}, Shape(8, 5000, 0, 60)),
-        (4, {"mem_mb_per_cpu": 500, "mem_mb": 9}, Shape(4, 2000, 0, 60)),
-        (2, {"tasks": 4, "mem_mb_per_cpu": 500}, Shape(8, 4000, 0, 60)),
-        (1, {"mem_mb": Tbd(), "runtime": Tbd()}, Shape(1, 1000, 0, 60)),
-        (0, {"gpu": 1}, Shape(1, 1000, 1, 60)),
+        (1, {}, ResourceRequest(1, 1000, 0, 60)),
+        (8, {"mem_mb": 5000, "runtime": 30}, ResourceRequest(8, 5000, 0, 30, required_min=30)),
+        (8, {"runtime": 30, "qos": "long"}, ResourceRequest(8, 1000, 0, 30)),
+        (1, {"slurm_partition": "long"}, ResourceRequest(1, 1000, 0, 60, partition="long")),
+        (8, {"cpus_per_task": 3}, ResourceRequest(3, 1000, 0, 60)),
+        (2, {"tasks": 4, "mem_mb": 5000}, ResourceRequest(8, 5000, 0, 60)),
+        (4, {"mem_mb_per_cpu": 500, "mem_mb": 9}, ResourceRequest(4, 2000, 0, 60)),
+        (2, {"tasks": 4, "mem_mb_per_cpu": 500}, ResourceRequest(8, 4000, 0, 60)),
+        (1, {"mem_mb": Tbd(), "runtime": Tbd()}, ResourceRequest(1, 1000, 0, 60)),
+        (0, {"gpu": 1}, ResourceRequest(1, 1000, 1, 60)),
     ],
 )
-def test_what_a_job_needs(threads: int, stated: dict[str, Any], shape: Shape) -> None:
-    assert stated_shape_of(job(threads, **stated)) == shape
+def test_what_a_job_needs(threads: int, stated: dict[str, Any], shape: ResourceRequest) -> None:
+    assert declared_request(job(threads, **stated)) == shape
 
 
-def test_sizes_are_those_of_each_job() -> None:
-    small = job(2, wildcards={"i": "1"}, mem_mb=100, runtime=10)
-    large = job(4, wildcards={"i": "2"}, mem_mb=900, runtime=20)
-    sizes = StatedSizes()
-    sizes.take([small, large])
-    assert sizes.shape("work", {"i": "1"}, gpu=False) == Shape(2, 100, 0, 10, stated_min=10)
-    assert sizes.shape("work", {"i": "2"}, gpu=True) == Shape(4, 900, 0, 20, stated_min=20)
-    assert sizes.nominal_s("work", {"i": "2"}) == 600
-    assert sizes.kinds("work") == ("cpu",)
-    sizes.take([job(8, wildcards={"i": "1"})])
-    assert sizes.shape("work", {"i": "1"}, gpu=False).cpus == 8  # Snakemake made it anew
-    with pytest.raises(PlacementError, match="no job rule_work_wildcards_3 was taken"):
-        sizes.shape("work", {"i": "3"}, gpu=False)
+def test_a_model_is_what_one_job_states_by_now() -> None:
+    small = job(2, mem_mb=100, runtime=10)
+    model = declared_model(small)
+    small.resources["mem_mb"] = 900
+    for kind in KINDS:
+        assert model.request({}, kind) == ResourceRequest(2, 100, 0, 10, required_min=10)
+    assert model.cpu_seconds({}) == 300
+    assert model.devices == ("cpu",)
     assert (kinds_of(small), kinds_of(job(gres="gpu:1"))) == (("cpu",), ("gpu",))
 
 
 def test_what_a_rule_fixes() -> None:
-    assert fixed_of(job(mem_mb=5, runtime=5)) == Fixed()
+    assert fixed_of(job(mem_mb=5, runtime=5)) == UserOverrides()
     stated: dict[str, Any] = {"slurm_account": "maigan", "slurm_partition": "hpg-turin"}
-    assert fixed_of(job(**stated)) == Fixed("maigan", "hpg-turin")
-    assert fixed_of(job(slurm_account="", slurm_partition=None)) == Fixed()
+    assert fixed_of(job(**stated)) == UserOverrides("maigan", "hpg-turin")
+    assert fixed_of(job(slurm_account="", slurm_partition=None)) == UserOverrides()
     brusko = Account("brusko", "brusko", {}, takes=("night", "brusko"))
     maigan = replace(brusko, name="maigan", qos="maigan", takes=("night", "maigan"))
     accounts = [brusko, maigan]
-    assert fixed_of(job(qos="maigan"), accounts) == Fixed("maigan")
-    assert fixed_of(job(qos="night"), accounts) == Fixed("brusko")
-    assert fixed_of(job(qos="unknown"), accounts) == Fixed()
-    assert fixed_of(job(qos="maigan", slurm_account="brusko"), accounts) == Fixed("brusko")
+    assert fixed_of(job(qos="maigan"), accounts) == UserOverrides("maigan")
+    assert fixed_of(job(qos="night"), accounts) == UserOverrides("brusko")
+    assert fixed_of(job(qos="unknown"), accounts) == UserOverrides()
+    assert fixed_of(job(qos="maigan", slurm_account="brusko"), accounts) == UserOverrides("brusko")
 
 
-PLACE = Place("maigan", "night", "hpg-b200", "cpu", Shape(4, 8000, 0, 120), "maigan_cpu")
+MAIGAN = Target("maigan", "night", "hpg-b200", "cpu")
+PLACE = Assignment(MAIGAN, ResourceRequest(4, 8000, 0, 120))
 SENT = {"slurm_account": "maigan", "slurm_partition": "hpg-b200", "qos": "night"}
 
 
@@ -132,14 +129,18 @@ SENT = {"slurm_account": "maigan", "slurm_partition": "hpg-b200", "qos": "night"
     ("stated", "place", "given"),
     [
         ({}, PLACE, SENT),
-        ({}, replace(PLACE, qos=None, partition=None), {"slurm_account": "maigan"}),
+        (
+            {},
+            replace(PLACE, target=replace(MAIGAN, qos="", partition=None)),
+            {"slurm_account": "maigan"},
+        ),
         ({"slurm_account": "maigan"}, PLACE, {"slurm_partition": "hpg-b200", "qos": "night"}),
         ({"slurm_partition": "own"}, PLACE, {"slurm_account": "maigan", "qos": "night"}),
         ({"qos": "own"}, PLACE, {"slurm_account": "maigan", "slurm_partition": "hpg-b200"}),
     ],
 )
 def test_only_what_the_rule_leaves_open_is_set(
-    stated: dict[str, Any], place: Place, given: dict[str, Any]
+    stated: dict[str, Any], place: Assignment, given: dict[str, Any]
 ) -> None:
     asked = job(4, mem_mb=1000, runtime=10, **stated)
     assert resources_at(place, asked, failed=False) == given
@@ -166,6 +167,6 @@ def test_after_a_failure_memory_and_time_are_no_less_than_the_rule_states(
 
 
 def test_memory_per_cpu_is_never_rounded_down() -> None:
-    place = replace(PLACE, shape=Shape(3, 1000, 0, 60))
+    place = replace(PLACE, request=ResourceRequest(3, 1000, 0, 60))
     found = resources_at(place, job(3, mem_mb_per_cpu=100, runtime=60), failed=True)
     assert found["mem_mb_per_cpu"] == 334

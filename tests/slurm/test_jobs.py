@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
     JOB_FIELDS,
     Cause,
@@ -19,7 +20,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
     usage_of_queue,
     why_pending,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.parse import Unreadable, parse_time_s
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_time_s
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.support.recorded import details
 
@@ -78,7 +79,7 @@ def test_the_queue_with_padded_cells_and_separators_in_the_comment() -> None:
 )
 def test_a_line_that_is_no_job_makes_the_queue_unreadable(text: str) -> None:
     for said in (text, f"{text}\n{QUEUE}", f"{QUEUE}\n{text}"):
-        with pytest.raises(Unreadable, match="holds no record in '") as caught:
+        with pytest.raises(UnreadableError, match="holds no record in '") as caught:
             parse_queue(said)
         assert str(caught.value).isprintable()
 
@@ -101,7 +102,7 @@ _pieces = st.lists(
 
 @given(st.text() | _pieces)
 def test_any_text_gives_jobs_or_is_unreadable(text: str) -> None:
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableError):
         for job in parse_queue(text):
             assert job.id >= 0
             assert all(value >= 0 for value in job.tres.values())

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
     Node,
     before_reservations,
@@ -18,7 +19,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
     placed,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    Unreadable,
     parse_assoc_mgr,
     parse_licences,
     parse_minutes,
@@ -187,14 +187,14 @@ _pieces = st.lists(
 
 @given(st.text() | _pieces)
 def test_any_text_gives_records_and_no_number_below_zero(text: str) -> None:
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableError):
         associations, qos = parse_sacctmgr(text)
         for limits in (*(a.tres for a in associations), *(q.tres for q in qos)):
             assert all(value >= 0 for value in limits.values())
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableError):
         for usage in parse_assoc_mgr(text).values():
             assert all(value >= 0 for value in (*usage.used.values(), *usage.limit.values()))
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableError):
         parse_partitions(text)
     parse_tres_usage(text)
     assert (parse_minutes(text) or 0) >= 0
@@ -303,13 +303,13 @@ def test_a_reservation_counts_where_it_takes_whole_nodes(said: str, free_min: in
 @given(st.text(alphabet="c[]-,0123456789 ()", max_size=30))
 def test_any_text_gives_names_of_nodes_or_nothing(text: str) -> None:
     assert all(node_names(text))
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableError):
         parse_reservations(text)
 
 
 def test_lines_that_are_no_nodes_are_not_passed_over() -> None:
     for text in ("", "slurm_load_node error", "NodeName=x State=IDLE", "NodeName=y CfgTRES=cpu=1"):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableError):
             parse_nodes(text)
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.placement.site import Site
-from snakemake_scheduler_plugin_tilewright.placement.survey import Survey, survey
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Holder
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown, run_command
+from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import LimitScope
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, run_command
 from tests.support.recorded import USE, Recorded, client, queue_line
 
 #: The same situation on three releases of Slurm, recorded on real clusters.
@@ -36,7 +39,14 @@ QUEUE = "".join(
     ) + "\n"
     for number, user, cpus in ((1, "root", 8), (4, "kuser", 4))
 )  # fmt: skip
-DENIED = Unknown("squeue", "Access/permission denied")
+DENIED = SlurmQueryError("squeue", "Access/permission denied")
+
+
+def error_of(ask: Callable[[], object]) -> SlurmQueryError:
+    """Return why a question was not answered."""
+    with pytest.raises(SlurmQueryError) as caught:
+        ask()
+    return caught.value
 
 
 def test_use_is_never_older_than_the_queue(tmp_path: Path) -> None:
@@ -86,17 +96,17 @@ def test_what_another_run_kept_is_read_as_an_answer_is(tmp_path: Path) -> None:
 def test_a_program_that_took_long_to_fail_is_not_asked_again_at_once(tmp_path: Path) -> None:
     now, asked = [0.0], []
 
-    def run(argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+    def run(argv: Sequence[str], stdin: str | None = None) -> str:
         asked.append(argv[-1])
         now[0] += 9.0 if argv[-1] == "1" else 0.01
-        return Unknown(argv[0], "Unable to contact slurm controller")
+        raise SlurmQueryError(argv[0], "Unable to contact slurm controller")
 
     asking = SlurmClient("ada", tmp_path, ttl_s=5.0, run=run, clock=lambda: now[0])
-    assert asking.job(1) == asking.job(2)
+    assert error_of(lambda: asking.job(1)).args == error_of(lambda: asking.job(2)).args
     assert asked == ["1"]
     now[0] += 6.0
-    asking.job(3)
-    asking.job(4)  # the last failed at once: it may be about that job alone
+    for number in (3, 4):  # the last failed at once: it may be about that job alone
+        error_of(partial(asking.job, number))
     assert asked == ["1", "3", "4"]
 
 
@@ -104,16 +114,18 @@ def test_what_has_answered_before_is_asked_once_more(tmp_path: Path) -> None:
     """One of five calls failed: a ready job waited 16 s for the queue."""
     now, asked, failing = [0.0], [], {1, 3, 4}
 
-    def run(argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+    def run(argv: Sequence[str], stdin: str | None = None) -> str:
         asked.append(argv[0])
-        return Unknown(argv[0], "connect failure") if len(asked) in failing else ""
+        if len(asked) in failing:
+            raise SlurmQueryError(argv[0], "connect failure")
+        return ""
 
     asking = SlurmClient("ada", tmp_path, ttl_s=5.0, run=run, clock=lambda: now[0])
-    said = []
-    for _ in range(3):
-        said.append(isinstance(asking.queue(), Unknown))
+    for fails in (True, False, True):
+        with pytest.raises(SlurmQueryError) if fails else nullcontext():
+            asking.queue()
         now[0] += 6.0
-    assert (said, len(asked)) == ([True, False, True], 4)
+    assert len(asked) == 4
     failing.clear()
     asking.queue()
     failing.add(6)
@@ -123,16 +135,15 @@ def test_what_has_answered_before_is_asked_once_more(tmp_path: Path) -> None:
 
 def test_commands_that_fail_hang_or_are_absent_are_unknown(tmp_path: Path) -> None:
     assert run_command(["sh", "-c", "cat; echo out"], "in\n") == "in\nout\n"
-    assert run_command(["sh", "-c", "echo broken >&2; exit 3"]) == Unknown("sh", "broken")
-    silent = run_command(["sh", "-c", "echo 'sacctmgr: error: refused' >&2"])
-    assert isinstance(silent, Unknown)
-    hung = run_command(["sleep", "30"], timeout_s=0.2)
-    assert hung == Unknown("sleep", "no answer within 0.2 s", refused=False)
-    absent = run_command([str(tmp_path / "sacctmgr")])
-    assert isinstance(absent, Unknown)
+    broken = error_of(lambda: run_command(["sh", "-c", "echo broken >&2; exit 3"]))
+    assert broken.args == ("sh", "broken", True)
+    error_of(lambda: run_command(["sh", "-c", "echo 'sacctmgr: error: refused' >&2"]))
+    hung = error_of(lambda: run_command(["sleep", "30"], timeout_s=0.2))
+    assert hung.args == ("sleep", "no answer within 0.2 s", False)
+    absent = error_of(lambda: run_command([str(tmp_path / "sacctmgr")]))
     assert "No such file" in absent.reason
-    said = run_command(["printf", "7|RUNNING\\n8|RUN"])
-    assert str(said) == "printf did not answer: its answer ends early, in '7|RUNNING\\n8|RUN'"
+    short = error_of(lambda: run_command(["printf", "7|RUNNING\\n8|RUN"]))
+    assert str(short) == "printf did not answer: its answer ends early, in '7|RUNNING\\n8|RUN'"
 
 
 def test_options_of_the_environment_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +151,8 @@ def test_options_of_the_environment_are_none_of_ours(monkeypatch: pytest.MonkeyP
              "SCANCEL_STATE", "SCONTROL_ALL", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")  # fmt: skip
     for name in (*names, "SLURM_CONF", "SBATCHER"):
         monkeypatch.setenv(name, "own")
-    said = run_command(["env"])
-    assert isinstance(said, str)
-    found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    shown = run_command(["env"])
+    found = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     assert {name: found[name] for name in (*names, "SLURM_CONF", "SBATCHER") if name in found} == {
         "SLURM_TIME_FORMAT": "standard", "SLURM_CONF": "own", "SBATCHER": "own",
     }  # fmt: skip
@@ -178,8 +188,7 @@ def test_an_answer_that_is_no_record_is_unknown(question: str, text: str, tmp_pa
         "ada", tmp_path, run=lambda argv, stdin=None: answers["said"], clock=lambda: 1000.0,
         shared_dir=tmp_path / "answers",
     )  # fmt: skip
-    said = QUESTIONS[question](asking)
-    assert isinstance(said, Unknown)
+    said = error_of(lambda: QUESTIONS[question](asking))
     assert (str(said).isprintable(), len(str(said)) < 200) == (True, True)
     assert "holds no record in '" in str(said)
     assert not [*(tmp_path / "answers").glob("*"), *tmp_path.glob("limits*")]
@@ -192,7 +201,8 @@ def test_an_answer_that_is_no_record_is_unknown(question: str, text: str, tmp_pa
     for among in (text + good, good + text):
         asking.forget(limits=True)
         answers["said"] = among
-        assert question == "config" or isinstance(QUESTIONS[question](asking), Unknown)
+        if question != "config":
+            error_of(lambda: QUESTIONS[question](asking))
 
 
 @EACH_RELEASE
@@ -203,8 +213,12 @@ def test_recorded_answers_are_read(release: str, tmp_path: Path) -> None:
 
 
 def look(
-    release: str, user: str, folder: Path, use: str | None = None, queue: str | Unknown = QUEUE
-) -> tuple[dict[str, Holder], list[str]]:
+    release: str,
+    user: str,
+    folder: Path,
+    use: str | None = None,
+    queue: str | SlurmQueryError = QUEUE,
+) -> tuple[dict[str, LimitScope], list[str]]:
     """Return what limits maigan for a user, and what is noted of the use."""
     said = RELEASES[release]
     answers = {**said, "sacctmgr": LIMITS.format(user=user), "squeue": queue}
@@ -212,10 +226,12 @@ def look(
     uid = {"root": 0, "kuser": 1001, "labmate": 1002}[user]
     if release != "22.05.8" and uid:
         uid -= 1
-    found: Survey = survey(SlurmClient(user, folder, run=Recorded(answers)), uid, Site())
+    found: ClusterState = query_cluster(
+        SlurmClient(user, folder, run=Recorded(answers)), uid, Site()
+    )
     (maigan,) = [account for account in found.accounts if account.name == "maigan"]
-    holders = {holder.name: holder for holder in maigan.at("").holders}
-    return holders, [str(note) for note in found.notes if note.about == "use"]
+    scopes = {scope.name: scope for scope in maigan.at("").scopes}
+    return scopes, [str(note) for note in found.notes if note.about == "use"]
 
 
 @EACH_RELEASE
@@ -228,8 +244,8 @@ def look(
     ],
 )
 def test_use_in_each_release(release: str, user: str, used: dict[str, int], tmp_path: Path) -> None:
-    holders, notes = look(release, user, tmp_path)
-    own, of_account = holders[f"{user} on QOS maigan"], holders["account maigan on QOS maigan"]
+    scopes, notes = look(release, user, tmp_path)
+    own, of_account = scopes[f"{user} on QOS maigan"], scopes["account maigan on QOS maigan"]
     assert own.limit == {"cpu": 16, "jobs": 4, "submit": 20}
     assert {tres: (own.used or {}).get(tres) for tres in used} == used
     assert (of_account.limit["cpu"], (of_account.used or {})["cpu"]) == (64, 20)
@@ -255,16 +271,16 @@ DAMAGES = {
 @EACH_RELEASE
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_absent_is_unknown(release: str, damage: str, tmp_path: Path) -> None:
-    old, new, holder, tres = DAMAGES[damage]
+    old, new, scope, tres = DAMAGES[damage]
     use, number = re.subn(old, new, RELEASES[release]["qos"])
     assert number
-    holders, (note,) = look(release, "kuser", tmp_path, use, DENIED)
-    assert tres not in (holders[holder].used or {})
-    assert re.search(rf"\b{holder}\b.* not known: ", note)
+    scopes, (note,) = look(release, "kuser", tmp_path, use, DENIED)
+    assert tres not in (scopes[scope].used or {})
+    assert re.search(rf"\b{scope}\b.* not known: ", note)
     if tres in ("cpu", "jobs", "submit"):  # what squeue shows is a lower bound
-        holders, (note,) = look(release, "kuser", tmp_path, use)
-        assert (holders[holder].used or {})[tres] > 0
-        assert holder in note
+        scopes, (note,) = look(release, "kuser", tmp_path, use)
+        assert (scopes[scope].used or {})[tres] > 0
+        assert scope in note
         assert "a lower bound" in note
 
 
@@ -272,5 +288,5 @@ def test_what_is_absent_is_unknown(release: str, damage: str, tmp_path: Path) ->
 def test_an_entry_that_cannot_be_read_may_be_ones_own(release: str, tmp_path: Path) -> None:
     use = re.sub(r"(root\()?\b0\)?=\{", "root?={", RELEASES[release]["qos"])
     for user, known in (("labmate", False), ("kuser", True)):
-        holders, _ = look(release, user, tmp_path, use, DENIED)
-        assert bool(holders[f"{user} on QOS maigan"].used) == known
+        scopes, _ = look(release, user, tmp_path, use, DENIED)
+        assert bool(scopes[f"{user} on QOS maigan"].used) == known

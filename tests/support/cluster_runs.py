@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from tests.conftest import REPO
 from tests.support.slurm_cluster import BUSY, Cluster, Job, peak_use, wait_for
 from tests.support.slurm_cluster.settings import ACCOUNTS
@@ -32,7 +32,7 @@ SLEEPERS: dict[str, Any] = {
     "jobs": 8,
     "small": 0,
     "seconds": "2,6",
-    "nominal_s": 20,
+    "cpu_seconds": 20,
     "gpu_job": {"cpus": 8, "mem_mb": 180_000},
     "cpu_job": {"cpus": 8, "mem_mb": 48_000},
 }
@@ -157,10 +157,10 @@ class ClusterRun:
         assert (status == 0) == ok, self.log[-6000:]
         return time.monotonic() - began
 
-    def end_stale(self, how: str) -> None:
+    def end_orphaned(self, how: str) -> None:
         """Wait for the jobs of a killed run with ``--wait``, or end them with ``--cancel``."""
         subprocess.run(
-            [*PLACEMENT, "stale", how],
+            [*PLACEMENT, "orphaned", how],
             cwd=self.folder,
             env=self.environment(),
             check=True,

@@ -15,7 +15,7 @@ OTHER_PYTHON = Path(sys.prefix) / "consumers/bin/python"
 VIV = Path(sys.prefix) / "consumers/node_modules"
 
 
-def said_by(library: str, code: str, *args: str, **environment: str) -> str:
+def problem_from(library: str, code: str, *args: str, **environment: str) -> str:
     """Return what Python code prints that uses a library, which may warn as it likes."""
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed: make test LONG=1 installs it")

@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
 from tests.support.placement_rules import Rules
 from tests.support.recorded import (
     PARTITIONS,
@@ -21,8 +20,8 @@ from tests.support.recorded import (
 )
 
 RULES = Rules(
-    {"good": {"gpu": Shape(8, 5000, 1, 60), "cpu": Shape(6, 3000, 0, 90)},
-     **{rule: {"cpu": Shape(2, 100, 0, 5)} for rule in ("bad", "lost", "gone")}}
+    {"good": {"gpu": ResourceRequest(8, 5000, 1, 60), "cpu": ResourceRequest(6, 3000, 0, 90)},
+     **{rule: {"cpu": ResourceRequest(2, 100, 0, 5)} for rule in ("bad", "lost", "gone")}}
 )  # fmt: skip
 
 
@@ -39,7 +38,7 @@ _ENDED = {
 class FailingSlurm(Recorded):
     """Recorded answers; ``bad`` jobs end with exit code 1, others as they do in ``_ENDED``."""
 
-    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str:
         if "job" in argv:
             said = {str(number): words for number, _, words in _ENDED.values()}
             if argv[-1] not in said:  # the log that is read is that of before

@@ -85,7 +85,7 @@ FEATURES = (
     ),
     Feature(
         "SIGKILL, then `--unlock` and the same command",
-        "the run refuses while jobs still write; `stale` waits for or cancels them",
+        "the run refuses while jobs still write; `orphaned` waits for or cancels them",
         f"{RUNS}::test_coordinators_killed_and_restarted",
     ),
     Feature(
@@ -96,7 +96,10 @@ FEATURES = (
         "a job that, by its input, asks for more than any account has",
         "fails at once by name; the others go on", LATER,
     ),
-    Feature("a group of rules that call `either` or `routed`", "refused before the run", LATER),
+    Feature(
+        "a group of rules with `either` or `resources` of placement", "refused before the run",
+        LATER,
+    ),
     Feature(
         "`--group-components` above 1 behind a checkpoint that is done",
         "do not use it: whatever the scheduler, Snakemake 9.27 submits groups that overlap", "",

@@ -6,12 +6,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity, Claim, capacity_now
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Shape, Task
+from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
+from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool
+from snakemake_scheduler_plugin_tilewright.cluster.request import (
+    DeviceKind,
+    ResourceRequest,
+    Target,
+)
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, JobState, ResourceModel
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
 from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, Account, Holder, Limits
+from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
+    COUNTED,
+    Account,
+    Limits,
+    LimitScope,
+)
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import (
     JOBS,
@@ -23,7 +35,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     on_qos,
 )
 
-BOTH: tuple[Kind, ...] = ("gpu", "cpu")
+BOTH: tuple[DeviceKind, ...] = ("gpu", "cpu")
 GROUP_REASONS = (
     "AssocGrpCPUMinutesLimit",
     "QOSGrpGRESMinutes",
@@ -32,7 +44,7 @@ GROUP_REASONS = (
     "AssocGrpMemLimit",
     "QOSMaxCpuPerUserLimit",
 )
-GPU, CPU = Shape(8, 100, 1, 60), Shape(8, 50, 0, 60)
+GPU, CPU = ResourceRequest(8, 100, 1, 60), ResourceRequest(8, 50, 0, 60)
 LIMIT = {"cpu": 40, "mem": 400, "gres/gpu": 2}
 #: Nothing is in use.
 FREE = dict.fromkeys((*COUNTED, *JOBS), 0)
@@ -42,18 +54,22 @@ FREE = dict.fromkeys((*COUNTED, *JOBS), 0)
 class Rules:
     """Rules as a test names them: a shape for each device kind."""
 
-    shapes: Mapping[str, Mapping[Kind, Shape]]
+    shapes: Mapping[str, Mapping[DeviceKind, ResourceRequest]]
     seconds: float = 60.0
 
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        return tuple(self.shapes[rule])
+    @property
+    def models(self) -> dict[str, ResourceModel]:
+        return {rule: self._model(shapes) for rule, shapes in self.shapes.items()}
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        shapes = self.shapes[rule]
-        return shapes["gpu"] if gpu else shapes.get("cpu", shapes[next(iter(shapes))])
+    def job(self, name: str, rule: str, **of: Any) -> Job:
+        """Return a job of a rule."""
+        model, values = self.models[rule], {"wildcards": {}, **of}
+        return Job(name, rule, model.devices, cpu_seconds=self.seconds, model=model, **values)
 
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        return self.seconds
+    def _model(self, shapes: Mapping[DeviceKind, ResourceRequest]) -> ResourceModel:
+        first = next(iter(shapes.values()))
+        request = lambda _, kind: shapes.get(kind, first)  # noqa: E731
+        return ResourceModel(tuple(shapes), request, lambda _: self.seconds)
 
 
 def account(
@@ -67,7 +83,7 @@ def account(
     of_account: Tres | None = None,
     of_cap: Tres | None = None,
     qos: str | None = None,
-    above: tuple[Holder, ...] = (),
+    above: tuple[LimitScope, ...] = (),
     per_job: Tres | None = None,
     longest_min: int | None = None,
     partitions: tuple[str, ...] = (),
@@ -75,10 +91,10 @@ def account(
     """Return an account with limits of its QOS, of a user and an account on it, and a cap."""
     qos = qos or name
     all_ = (
-        Holder(f"QOS {qos}", limit or {}, used),
-        Holder(f"ada on QOS {qos}", of_user or {}, mine),
-        Holder(f"account {name} on QOS {qos}", of_account or {}, ours),
-        Holder(f"cap of account {name} on QOS {qos}", of_cap or {}, ours, cap=True),
+        LimitScope(f"QOS {qos}", limit or {}, used),
+        LimitScope(f"ada on QOS {qos}", of_user or {}, mine),
+        LimitScope(f"account {name} on QOS {qos}", of_account or {}, ours),
+        LimitScope(f"cap of account {name} on QOS {qos}", of_cap or {}, ours, cap=True),
         *above,
     )
     limits = Limits(
@@ -90,16 +106,16 @@ def account(
     return Account(name, qos, {"": limits}, partitions)
 
 
-def in_partition(one: Account, name: str, *holders: Holder) -> Account:
+def in_partition(one: Account, name: str, *scopes: LimitScope) -> Account:
     """Return an account that a partition bounds otherwise."""
-    there = Limits(holders, tuple(holder.name for holder in holders))
+    there = Limits(scopes, tuple(scope.name for scope in scopes))
     return replace(one, limits={**one.limits, name: there})
 
 
-def with_use(one: Account, use: Callable[[Holder], Tres | None]) -> Account:
+def with_use(one: Account, use: Callable[[LimitScope], Tres | None]) -> Account:
     """Return an account with other use."""
     limits = {
-        where: replace(at, holders=tuple(replace(h, used=use(h)) for h in at.holders))
+        where: replace(at, scopes=tuple(replace(h, used=use(h)) for h in at.scopes))
         for where, at in one.limits.items()
     }
     return replace(one, limits=limits)
@@ -110,34 +126,63 @@ def partition(name: str, **values: Any) -> Partition:
     return Partition(name, None, up=True, default=True, allow_qos=None, **plain)
 
 
-PLACES: dict[Kind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
+PLACES: dict[DeviceKind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
 
 
 def room(
     *accounts: Account,
     waiting: Iterable[SlurmJob] = (),
-    sent: Iterable[Claim] = (),
-    partitions: Mapping[Kind, Partition | None] = PLACES,
+    sent: Iterable[PendingUse] = (),
+    workdir: str = "",
     **of: Any,
-) -> Capacity:
+) -> ClusterState:
     """Return what fits now, where jobs may use all of an account."""
-    of = {"utilisation": 1.0, **of}
-    return capacity_now(accounts, waiting, sent, partitions=partitions, **of)
+    of = {"utilisation": 1.0, "partitions": PLACES, **of}
+    return ClusterState(accounts, **of).with_pending(waiting, sent, workdir)
+
+
+def slots_of(
+    accounts: Iterable[Account],
+    requests: Mapping[DeviceKind, ResourceRequest],
+    *,
+    together: bool = False,
+    **of: Any,
+) -> list[Pool]:
+    """Return the pools of accounts for jobs that ask for this."""
+    state = ClusterState(tuple(accounts), largest_jobs=requests, **of)
+    return state.slots(requests, together=together)
+
+
+def at(state: ClusterState, account: str, kind: DeviceKind, partition: str = "") -> Target:
+    """Return the target of an account and a device kind."""
+    found = state.account(account)
+    return state.target(found, kind, partition) if found else Target(account, "", None, kind)
+
+
+def take(
+    state: ClusterState, account: str, kind: DeviceKind, request: ResourceRequest
+) -> ClusterState:
+    return state.take(at(state, account, kind, request.partition), request)
+
+
+def fits(state: ClusterState, account: str, kind: DeviceKind, request: ResourceRequest) -> bool:
+    return state.fits(at(state, account, kind, request.partition), request)
 
 
 def round_on(
-    capacity: Capacity,
-    plan: Plan,
-    ready: Iterable[Task],
-    later: Iterable[Task] = (),
-    active: Iterable[Task] = (),
-    bad_nodes: dict[Kind, set[str]] | None = None,
+    state: ClusterState,
+    placement: Placement,
+    ready: Iterable[JobState],
+    later: Iterable[JobState] = (),
+    active: Iterable[JobState] = (),
+    bad_nodes: dict[DeviceKind, set[str]] | None = None,
 ) -> Round:
     """Return a round of placing that is done."""
     ready, later, active = list(ready), list(later), list(active)
-    work = plan.estimates.workload(task.job for task in (*ready, *later, *active))
+    estimates = placement.estimates
+    work = estimates.workload(task.job for task in (*ready, *later, *active))
     bad_nodes = bad_nodes or {"gpu": set(), "cpu": set()}
-    found = Round(work, plan, capacity, active, bad_nodes, 5000.0)
+    found = Round(work, estimates, state, active, bad_nodes, 5000.0)
     found.place(ready, later, GpuSlots())
     return found
 
@@ -145,9 +190,10 @@ def round_on(
 def jobs_of(rules: Rules, **of: Any) -> list[Job]:
     """Return a job of each rule, with what is said of it by the name of its rule."""
     return [
-        Job(rule, rule, tuple(kinds), nominal_s=600.0, wildcards={}, **of.get(rule, {}))
-        for rule, kinds in rules.shapes.items()
-    ]
+        Job(rule, rule, model.devices, cpu_seconds=600.0, wildcards={}, model=model,
+            **of.get(rule, {}))
+        for rule, model in rules.models.items()
+    ]  # fmt: skip
 
 
 def in_use(used: Mapping[str, int]) -> Usage:

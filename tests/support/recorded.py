@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.site import Site
-from snakemake_scheduler_plugin_tilewright.placement.survey import survey
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site
+from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FIELDS
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
 LIMITS = """\
 brusko|ada||brusko|brusko|||||||||||||
@@ -55,14 +56,21 @@ LINE = (
 _MIDDLE = "Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0"
 
 
+def answer_with(answer: str | SlurmQueryError) -> str:
+    """Answer as a program of Slurm does."""
+    if isinstance(answer, SlurmQueryError):
+        raise answer
+    return answer
+
+
 @dataclass
 class Recorded:
     """Answers by the command's word; counts how often each was asked."""
 
-    answers: dict[str, str | Unknown]
+    answers: dict[str, str | SlurmQueryError]
     asked: list[str] = field(default_factory=list)
 
-    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str:
         shown = (
             "flags=qos",
             "flags=assoc",
@@ -76,7 +84,8 @@ class Recorded:
         self.asked.append(word)
         if word in ("reservation", "licenses") and word not in self.answers:
             return "No reservations in the system"
-        return self.answers.get(word, Unknown(word, "Access/permission denied"))
+        denied = SlurmQueryError(word, "Access/permission denied")
+        return answer_with(self.answers.get(word, denied))
 
 
 def client(recorded: Recorded, folder: Path, now: list[float] | None = None) -> SlurmClient:
@@ -103,7 +112,7 @@ OTHERS = [
 class Queue(Recorded):
     """Recorded answers with a queue whose jobs are gone once they were cancelled."""
 
-    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str:
         if argv[0] == "scancel":
             self.asked.append(" ".join(argv))
             self.answers["squeue"] = "\n".join(OTHERS)
@@ -111,22 +120,22 @@ class Queue(Recorded):
         return super().__call__(argv, stdin)
 
 
-def cluster_with(queue: str | Unknown, folder: Path) -> tuple[Cluster, Queue]:
+def cluster_with(queue: str | SlurmQueryError, folder: Path) -> tuple[Cluster, Queue]:
     answers = {
         "sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES,
         "squeue": queue,
     }  # fmt: skip
     recorded = Queue(answers)
     asking = replace(client(recorded, folder), run=recorded)
-    return Cluster(Site(), asking, 1001, survey(asking, 1001, Site())), recorded
+    return Cluster(Site(), asking, 1001, query_cluster(asking, 1001, Site())), recorded
 
 
 def named_qos(folder: Path) -> Cluster:
     """Return a cluster where the jobs of one account must name their QOS."""
     cluster, recorded = cluster_with("", folder)
     recorded.answers["sacctmgr"] = LIMITS.replace("maigan,maigan-b|maigan|", "maigan,maigan-b||")
-    cluster.client._kept.clear()
-    return replace(cluster, survey=survey(cluster.client, 1001, Site()))
+    cluster.client._cache.clear()
+    return replace(cluster, state=query_cluster(cluster.client, 1001, Site()))
 
 
 def details(state: str, reason: str, code: str, derived: str) -> str:

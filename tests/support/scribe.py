@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import read_ledger
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from tests.conftest import REPO
 
 EXECUTOR = """
@@ -115,7 +115,7 @@ def run(
     (folder / "Snakefile").write_text(snakefile)
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("SLURM_")},
-        "PYTHONPATH": f"{folder / 'plugins'}:{REPO / 'src'}:{REPO}",
+        "PYTHONPATH": f"{folder / 'plugins'}:{REPO / 'src'}:{REPO / 'scheduler-plugin/src'}:{REPO}",
         "XDG_CACHE_HOME": str(folder / "cache"),
     }
     return subprocess.run(

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind
+from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
 from snakemake_scheduler_plugin_tilewright.placement.workload import Decision, Running, Slots
 
 
@@ -89,7 +90,7 @@ class OversubscribedError(ValueError):
 
 def simulate(
     jobs: Iterable[Job],
-    true_s: Mapping[tuple[str, Kind], float],
+    true_s: Mapping[tuple[str, DeviceKind], float],
     pools: Iterable[Slots],
     policy: Policy,
     changes: Iterable[Change] = (),
@@ -122,7 +123,7 @@ class _SimulatedCluster:
     def __init__(
         self,
         jobs: Iterable[Job],
-        true_s: Mapping[tuple[str, Kind], float],
+        true_s: Mapping[tuple[str, DeviceKind], float],
         pools: Iterable[Slots],
         policy: Policy,
     ) -> None:

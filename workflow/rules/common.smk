@@ -1,69 +1,43 @@
-import os
 from pathlib import Path
 
 from snakemake.logging import logger
 
-from tilewright.devices.slurm_allocation import use_granted_device
+from tilewright.config.checks import checked_experiment
 from tilewright.config.config_file import read_config
-from tilewright.config.load import load_experiment
 from tilewright.config.layout import Layout
+from tilewright.config.load import load_experiment
+from tilewright.config.rule_files import RuleFiles
 from tilewright.config.rules import STAGES
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
-from tilewright.runtime.machine import (
-    device_kinds,
-    healthy_gpus,
-    usable_gpus,
-    write_evidence_to,
-)
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.routing import in_slurm_job, set_up
-from tilewright.config.checks import checked_experiment, data_sizes
 from tilewright.errors import TilewrightError
+from tilewright.resources import detect_placement
+from snakemake_scheduler_plugin_tilewright import (
+    PlacementError,
+    SetUpError,
+    command,
+    targets,
+)
 
 try:
     if workflow.is_main_process:
         # Snakemake's own reading lets the last of two equal keys win.
         for path in workflow.configfiles:
             read_config(Path(path))
-        experiment = checked_experiment(
-            config, snakemake_command.targets(snakemake_command.command()[1:])
-        )
+        experiment = checked_experiment(config, targets(command()[1:]))
     else:
         # Jobs trust the manifests that the main process checked: raw files are looked at once.
         experiment = load_experiment(config)
     layout = Layout(experiment.settings.results)
-    in_job = in_slurm_job(workflow)
-    if in_job:
-        use_granted_device()
-    # On a cluster the GPUs are those of its partitions.
-    here = cluster.current() is None and not in_job
-    kinds = device_kinds(
-        experiment.settings,
-        usable_gpus if here else None,
-        os.environ if here else {},
-    )
-    write_evidence_to(layout.device_evidence)
-    any_gpu = here and any("gpu" in able for able in kinds.values())
-    plan = set_up(
-        workflow,
-        data_sizes(experiment, layout, kinds),
-        ledger=layout.ledger,
-        device=None if in_job else "gpu" if any_gpu else "cpu",
-        gpus=healthy_gpus if any_gpu else None,
-        logs=layout.logs,
-    )
+    # The scheduler finds it at the same place, also where this is a module.
+    placement = workflow.placement = detect_placement(workflow, experiment, layout)
 except (TilewrightError, PlacementError) as error:
-    raise snakemake_command.SetUpError(str(error)) from None
+    raise SetUpError(str(error)) from None
 
-routed = plan.routed
-threads = plan.threads
-# Raw images that are stitched already come in where tiles have become an in-focus plane.
-STITCHED = experiment.settings.stitched
+files = RuleFiles(experiment, layout)
+threads = placement.threads
 if (
     workflow.is_main_process
     and experiment.settings.edf.method == "auto"
-    and not STITCHED
+    and not experiment.settings.stitched
 ):
     logger.info(
         f"in-focus planes: method {experiment.settings.plane_method} (edf.method: auto)"
@@ -74,19 +48,8 @@ if (
         )
     )
 
-# Whether stacks can be deconvolved, and whether the in-focus plane is made of such.
-DECONVOLVED = experiment.settings.deconvolves
 PLANE_OF_DECONVOLVED = experiment.settings.plane_of_deconvolved
 KEEPS_STACKS = experiment.settings.output.keep == "stacks"
-STAGES_JUDGED = [
-    stage
-    for stage in (
-        ("stitched", "register", "image")
-        if STITCHED
-        else [name for name in STAGES if name != "stitched"]
-    )
-    if stage != "deconvolve" or PLANE_OF_DECONVOLVED
-]
 # What reads a stack that is on the disk goes before what makes the next one.
 AFTER_STITCH = 0 if KEEPS_STACKS else 2
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
@@ -104,14 +67,17 @@ wildcard_constraints:
     channel="[A-Za-z0-9-]+",
 
 
-def planes(template, cycles=experiment.cycles, sample=None):
-    """Expand a template over samples (or one), and the channels of the cycles."""
-    return [
-        template.format(sample=name, cycle=channel.cycle, channel=channel.channel)
-        for name in ([sample] if sample else experiment.samples)
-        for channel in experiment.channels
-        if channel.cycle in cycles
-    ]
+def resources_of(rule):
+    """Return the resources of a rule: functions of a job, which Snakemake calls for each.
+
+    Its memory is written out here; `placement.resources` adds the time, GPUs and, on a cluster,
+    the account, partition and QOS, which the scheduler fills in as the job starts.
+    """
+
+    def mem_mb(wildcards, attempt):
+        return placement.request(rule, wildcards, attempt).mem_mb
+
+    return placement.resources(rule, mem_mb=mem_mb)
 
 
 def illumination_outputs(template):
@@ -119,19 +85,6 @@ def illumination_outputs(template):
     return [
         template.replace("{channel}", name) for name in SHARED_CHANNELS or ["{channel}"]
     ]
-
-
-def channels_of_cycle(wildcards):
-    return [channel.channel for channel in experiment.channels_of(int(wildcards.cycle))]
-
-
-def illumination_files(wildcards):
-    """Return the flat-fields and dark-fields that the configuration names, one per channel."""
-    found = [
-        experiment.files("illumination", {**dict(wildcards.items()), "channel": name})
-        for name in channels_of_cycle(wildcards)
-    ]
-    return {key: [files[key] for files in found] for key in found[0]}
 
 
 def stack(template):
@@ -147,65 +100,6 @@ def stitch_priority(wildcards):
     return 1 - cycles.index((wildcards.sample, int(wildcards.cycle))) / len(cycles)
 
 
-def judged_stacks():
-    """Return what must be judged of the stacks before they are gone."""
-    return [
-        layout.qc("stitch", "json").format(sample=sample, cycle=cycle)
-        for sample in experiment.samples
-        for cycle in experiment.cycles
-        if not KEEPS_STACKS and not STITCHED
-    ]
-
-
-def of_cycle(template):
-    """Return an input function: a template over the channels of the job's cycle."""
-    return lambda wildcards: planes(template, [int(wildcards.cycle)], wildcards.sample)
-
-
-def of_image_channels(template):
-    """Return an input function: a template over the image's channels of the job's cycle."""
-    return lambda wildcards: [
-        template.format(**{**entry, "sample": wildcards.sample})
-        for entry in experiment.image_table(int(wildcards.cycle))
-    ]
-
-
-def of_backgrounds(template, cycles=experiment.cycles):
-    """Return an input function: a template over what is subtracted from those, of some cycles."""
-    return lambda wildcards: [
-        template.format(**{**entry["background"], "sample": wildcards.sample})
-        for entry in experiment.image_table(int(wildcards.cycle))
-        if "background" in entry and entry["background"]["cycle"] in cycles
-    ]
-
-
-def of_moving_cycle(template):
-    """Return an input function: a template, nothing for the reference cycle."""
-    return lambda wildcards: (
-        template.format(**wildcards)
-        if int(wildcards.cycle) in experiment.moving_cycles
-        else []
-    )
-
-
-def of_reference_channel(template):
-    """Return a template with the reference channel filled in."""
-    return template.replace("{channel}", experiment.reference_channel)
-
-
-def of_reference_cycle(template):
-    """Return a template with the reference cycle filled in."""
-    return template.replace("{cycle}", str(experiment.reference_cycle))
-
-
-def registered_images():
-    return [
-        template.format(sample=sample)
-        for sample in experiment.samples
-        for template in (layout.image_tiff, layout.image_zarr, layout.image_markers)
-    ]
-
-
 def quality_picture(stage):
     """Return a stage's picture of a cycle, as Snakemake's own report shows it."""
     return report(
@@ -215,19 +109,3 @@ def quality_picture(stage):
         subcategory=STAGES[stage].title,
         labels={"cycle": "{cycle}"},
     )
-
-
-def quality_of_stages(suffix):
-    return [
-        layout.qc(stage, suffix).format(sample=sample, cycle=cycle)
-        for sample in experiment.samples
-        for cycle in experiment.cycles
-        for stage in STAGES_JUDGED
-        if stage != "register" or cycle in experiment.moving_cycles
-        # Of a cycle that was only a background the image may have nothing.
-        if stage != "image" or cycle in experiment.image_cycles
-    ]
-
-
-def quality_files():
-    return [layout.report, layout.qc_json, layout.qc_csv, layout.trusted_markers]

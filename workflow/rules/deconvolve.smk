@@ -13,7 +13,7 @@ rule deconvolve:
         "../envs/tilewright.yaml"
     threads: threads("deconvolve")
     resources:
-        **routed("deconvolve"),
+        **resources_of("deconvolve"),
     params:
         optics=lambda wildcards: experiment.optics_of(
             wildcards.cycle, wildcards.channel

@@ -14,7 +14,7 @@ rule edf_plane:
         "../envs/tilewright.yaml"
     threads: threads("edf_plane")
     resources:
-        **routed("edf_plane"),
+        **resources_of("edf_plane"),
     params:
         optics=lambda wildcards: experiment.optics_of(
             wildcards.cycle, wildcards.channel

@@ -1,7 +1,7 @@
 rule qc_register:
     input:
-        reference=of_reference_channel(of_reference_cycle(layout.edf)),
-        moving=of_reference_channel(layout.edf),
+        reference=files.of_reference_channel(files.of_reference_cycle(layout.edf)),
+        moving=files.of_reference_channel(layout.edf),
         transform=layout.transform,
     output:
         register_json=layout.qc("register", "json"),
@@ -15,7 +15,7 @@ rule qc_register:
         "../envs/tilewright.yaml"
     threads: threads("qc_register")
     resources:
-        **routed("qc_register"),
+        **resources_of("qc_register"),
     params:
         stages=["register"],
         channels=[],
@@ -29,7 +29,7 @@ rule qc_image:
         zarr=layout.image_zarr,
         tiff=layout.image_tiff,
         stitched=layout.stitched_view,
-        transform=of_moving_cycle(layout.transform),
+        transform=files.of_moving_cycle(layout.transform),
         subtraction=layout.subtraction,
     output:
         image_json=layout.qc("image", "json"),
@@ -43,7 +43,7 @@ rule qc_image:
         "../envs/tilewright.yaml"
     threads: threads("qc_image")
     resources:
-        **routed("qc_image"),
+        **resources_of("qc_image"),
     params:
         stages=["image"],
         channels=lambda wildcards: [
@@ -57,12 +57,12 @@ rule qc_image:
 
 rule report:
     input:
-        numbers=quality_of_stages("json"),
-        pictures=quality_of_stages("png"),
+        numbers=files.stage_quality("json"),
+        pictures=files.stage_quality("png"),
         images=[
             layout.image_zarr.format(sample=sample) for sample in experiment.samples
         ],
-        planes=planes(layout.edf),
+        planes=files.planes(layout.edf),
     output:
         html=report(layout.report, caption="../report/report.rst", category="Summary"),
     log:
@@ -73,7 +73,7 @@ rule report:
         "../envs/tilewright.yaml"
     threads: threads("report")
     resources:
-        **routed("report"),
+        **resources_of("report"),
     params:
         samples=list(experiment.samples),
         waiting=experiment.waiting_cycles,
@@ -91,7 +91,7 @@ rule report:
 
 rule summary:
     input:
-        quality_of_stages("json"),
+        files.stage_quality("json"),
     output:
         json=layout.qc_json,
         csv=layout.qc_csv,
@@ -104,7 +104,7 @@ rule summary:
         "../envs/tilewright.yaml"
     threads: threads("summary")
     resources:
-        **routed("summary"),
+        **resources_of("summary"),
     params:
         channels=experiment.channel_table(),
         thresholds=experiment.thresholds(),
@@ -128,7 +128,7 @@ rule verdict:
         "../envs/tilewright.yaml"
     threads: threads("verdict")
     resources:
-        **routed("verdict"),
+        **resources_of("verdict"),
     params:
         channels=experiment.channel_table(),
         on_fail=experiment.settings.qc.on_fail,

@@ -1,17 +1,17 @@
 # All stages of a cycle's own images at once: a job takes as long to start as one stage to judge.
 rule qc_cycle:
     input:
-        flat=of_cycle(layout.flat),
-        dark=of_cycle(layout.dark),
-        numbers=of_cycle(layout.illumination_json),
+        flat=files.of_cycle(layout.flat),
+        dark=files.of_cycle(layout.dark),
+        numbers=files.of_cycle(layout.illumination_json),
         manifest=layout.manifest,
         positions=layout.positions,
         edges=layout.edges,
         distortion=layout.distortion,
-        mosaic=of_cycle(layout.stitch),
-        deconvolved=of_cycle(layout.deconvolve) if PLANE_OF_DECONVOLVED else [],
-        plane=of_cycle(layout.edf),
-        height=of_cycle(layout.height),
+        mosaic=files.of_cycle(layout.stitch),
+        deconvolved=files.of_cycle(layout.deconvolve) if PLANE_OF_DECONVOLVED else [],
+        plane=files.of_cycle(layout.edf),
+        height=files.of_cycle(layout.height),
     output:
         illumination_json=layout.qc("illumination", "json"),
         illumination_png=quality_picture("illumination"),
@@ -35,12 +35,14 @@ rule qc_cycle:
         "../envs/tilewright.yaml"
     threads: threads("qc_cycle")
     resources:
-        **routed("qc_cycle"),
+        **resources_of("qc_cycle"),
     params:
-        stages=[stage for stage in STAGES_JUDGED if stage not in ("register", "image")],
+        stages=[stage for stage in files.stages if stage not in ("register", "image")],
         # Without markers, as there are no limits: what only names or judges is added when the
         # tables and the report are made, and a changed one makes no stack again.
-        channels=lambda wildcards: [(name, "") for name in channels_of_cycle(wildcards)],
+        channels=lambda wildcards: [
+            (name, "") for name in files.channels_of_cycle(wildcards)
+        ],
         options={},
     script:
         "../../scripts/quality.py"

@@ -1,7 +1,7 @@
 rule register:
     input:
-        reference=of_reference_channel(of_reference_cycle(layout.edf)),
-        moving=of_reference_channel(layout.edf),
+        reference=files.of_reference_channel(files.of_reference_cycle(layout.edf)),
+        moving=files.of_reference_channel(layout.edf),
     output:
         transform=layout.transform,
         numbers=layout.transform_json,
@@ -14,7 +14,7 @@ rule register:
         "../envs/tilewright.yaml"
     threads: threads("register")
     resources:
-        **routed("register"),
+        **resources_of("register"),
     params:
         options=lambda wildcards: experiment.register_options(wildcards.cycle),
     script:
@@ -23,11 +23,13 @@ rule register:
 
 rule resample:
     input:
-        planes=of_image_channels(layout.edf),
-        transform=of_moving_cycle(layout.transform),
-        frame=of_reference_channel(of_reference_cycle(layout.edf)),
-        backgrounds=of_backgrounds(layout.edf),
-        background_transforms=of_backgrounds(layout.transform, experiment.moving_cycles),
+        planes=files.of_image_channels(layout.edf),
+        transform=files.of_moving_cycle(layout.transform),
+        frame=files.of_reference_channel(files.of_reference_cycle(layout.edf)),
+        backgrounds=files.of_backgrounds(layout.edf),
+        background_transforms=files.of_backgrounds(
+            layout.transform, experiment.moving_cycles
+        ),
     output:
         zarr=directory(layout.resample),
         subtraction=layout.subtraction,
@@ -41,7 +43,7 @@ rule resample:
         "../envs/tilewright.yaml"
     threads: threads("resample")
     resources:
-        **routed("resample"),
+        **resources_of("resample"),
     params:
         channels=lambda wildcards: experiment.image_table(int(wildcards.cycle)),
         reference_cycle=experiment.reference_cycle,
@@ -68,7 +70,7 @@ rule assemble:
         "../envs/tilewright.yaml"
     threads: threads("assemble")
     resources:
-        **routed("assemble"),
+        **resources_of("assemble"),
     params:
         cycles=experiment.image_cycles,
         output=experiment.options("output", "tiff_compression", "tiff_tile_px"),

@@ -1,6 +1,6 @@
 rule illumination:
     input:
-        unpack(illumination_files),
+        unpack(files.illumination),
         manifest=layout.manifest,
     output:
         flat=illumination_outputs(layout.flat),
@@ -14,9 +14,9 @@ rule illumination:
         "../envs/tilewright.yaml"
     threads: threads("illumination")
     resources:
-        **routed("illumination"),
+        **resources_of("illumination"),
     params:
-        channels=channels_of_cycle,
+        channels=files.channels_of_cycle,
         reference_channel=experiment.reference_channel,
         positions=experiment.options(
             "tile_positions", "max_shift_px", "sigma_px", "planes"
@@ -30,8 +30,8 @@ rule illumination:
 rule tile_positions:
     input:
         manifest=layout.manifest,
-        flat=of_reference_channel(layout.flat),
-        dark=of_reference_channel(layout.dark),
+        flat=files.of_reference_channel(layout.flat),
+        dark=files.of_reference_channel(layout.dark),
     output:
         positions=layout.positions,
         edges=layout.edges,
@@ -45,7 +45,7 @@ rule tile_positions:
         "../envs/tilewright.yaml"
     threads: threads("tile_positions")
     resources:
-        **routed("tile_positions"),
+        **resources_of("tile_positions"),
     params:
         reference_channel=experiment.reference_channel,
         options=experiment.options("tile_positions"),
@@ -72,7 +72,7 @@ rule stitch:
         "../envs/tilewright.yaml"
     threads: threads("stitch")
     resources:
-        **routed("stitch"),
+        **resources_of("stitch"),
     params:
         voxel_um=experiment.voxel_um,
         options=experiment.options("stitch"),

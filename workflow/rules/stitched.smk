@@ -11,7 +11,7 @@ rule stitched_plane:
         "../envs/tilewright.yaml"
     threads: threads("stitched_plane")
     resources:
-        **routed("stitched_plane"),
+        **resources_of("stitched_plane"),
     params:
         voxel_um=experiment.voxel_um,
         saturation_counts=experiment.options("camera")["saturation_counts"],
@@ -22,7 +22,7 @@ rule stitched_plane:
 
 rule qc_cycle:
     input:
-        plane=of_cycle(layout.edf),
+        plane=files.of_cycle(layout.edf),
     output:
         stitched_json=layout.qc("stitched", "json"),
         stitched_png=quality_picture("stitched"),
@@ -36,10 +36,12 @@ rule qc_cycle:
         "../envs/tilewright.yaml"
     threads: threads("qc_cycle")
     resources:
-        **routed("qc_cycle"),
+        **resources_of("qc_cycle"),
     params:
         stages=["stitched"],
-        channels=lambda wildcards: [(name, "") for name in channels_of_cycle(wildcards)],
+        channels=lambda wildcards: [
+            (name, "") for name in files.channels_of_cycle(wildcards)
+        ],
         options={},
     script:
         "../../scripts/quality.py"

@@ -1,16 +1,66 @@
 """Snakemake's scheduler ``tilewright``: an account and a device slot for every job.
 
-Every process that runs a job imports this, and few of them schedule: ``Scheduler`` and
-``SchedulerSettings`` are loaded when Snakemake asks for them.
+Every process that runs a job imports this, and few of them schedule: what it offers is loaded when
+it is asked for. Other packages import these names, and no module of the package.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .cluster.cluster import Cluster, open_cluster, slots
+    from .cluster.request import DeviceKind, ResourceRequest
+    from .commands.check_environment import check_all
+    from .commands.checks import Check, ok, problem, problem_from, version_of, warning
+    from .commands.doctor import on_slurm, show_checks
+    from .commands.slurm_here import slurm_wanted
+    from .commands.status import show_status
+    from .errors import PlacementError
+    from .placement.jobs import ResourceModel
+    from .report.page import environment, run_section
+    from .report.palette import BLUE, COLOURS, GREY, ORANGE, RED, Palette, pale
+    from .resources import Placement, detect
+    from .runtime.allocation import allocated_gpus
+    from .runtime.cause import cause_line
+    from .runtime.run_state import span_text
+    from .runtime.snakemake_command import SetUpError, command, is_locked, runs_nothing, targets
+    from .scheduler import Scheduler, SchedulerSettings
+
+__all__ = [
+    "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind", "Palette",
+    "Placement", "PlacementError", "ResourceModel", "ResourceRequest", "Scheduler",
+    "SchedulerSettings", "SetUpError", "allocated_gpus", "cause_line", "check_all",
+    "command", "detect", "environment", "is_locked", "ok", "on_slurm", "open_cluster",
+    "pale", "problem", "problem_from", "run_section", "runs_nothing", "show_checks",
+    "show_status", "slots", "slurm_wanted", "span_text", "targets", "version_of", "warning",
+]  # fmt: skip
+
+#: Module to its public names.
+_NAMES = {
+    "cluster.cluster": "Cluster open_cluster slots",
+    "cluster.request": "DeviceKind ResourceRequest",
+    "commands.check_environment": "check_all",
+    "commands.checks": "Check ok problem problem_from version_of warning",
+    "commands.doctor": "on_slurm show_checks",
+    "commands.slurm_here": "slurm_wanted",
+    "commands.status": "show_status",
+    "errors": "PlacementError",
+    "placement.jobs": "ResourceModel",
+    "report.page": "environment run_section",
+    "report.palette": "BLUE COLOURS GREY ORANGE Palette RED pale",
+    "resources": "Placement detect",
+    "runtime.allocation": "allocated_gpus",
+    "runtime.cause": "cause_line",
+    "runtime.run_state": "span_text",
+    "runtime.snakemake_command": "SetUpError command is_locked runs_nothing targets",
+    "scheduler": "Scheduler SchedulerSettings",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Scheduler", "SchedulerSettings"):
-        return getattr(import_module(f"{__name__}.scheduler"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__} has no {name}")

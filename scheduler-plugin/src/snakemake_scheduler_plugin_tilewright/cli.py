@@ -32,7 +32,7 @@ def accounts(
     json: Json = False,
 ) -> None:
     """Show your Slurm accounts: limits, use, and how many jobs fit."""
-    from snakemake_scheduler_plugin_tilewright.commands.accounts import show_accounts
+    from .commands.accounts import show_accounts
 
     show_accounts(site, user, json=json)
 
@@ -43,8 +43,8 @@ def plan(context: typer.Context, site: SiteFile = None, json: Json = False) -> N
 
     All other options and targets are those of your snakemake command.
     """
-    from snakemake_scheduler_plugin_tilewright.commands.plan import show_plan
-    from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+    from .commands.plan import show_plan
+    from .commands.slurm_here import slurm_wanted
 
     show_plan(context.args, site=site, slurm=slurm_wanted(site), json=json)
 
@@ -52,23 +52,23 @@ def plan(context: typer.Context, site: SiteFile = None, json: Json = False) -> N
 @app.command()
 def doctor(site: SiteFile = None, json: Json = False) -> None:
     """Look for what would make any run fail here; status 1 if something would."""
-    from snakemake_scheduler_plugin_tilewright.commands.doctor import examine, show
-    from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
+    from .commands.doctor import examine, show_checks
+    from .commands.slurm_here import slurm_wanted
 
-    show(examine(site=site, slurm=slurm_wanted(site)), json=json)
+    show_checks(examine(site=site, slurm=slurm_wanted(site)), json=json)
 
 
 @app.command()
-def stale(
+def orphaned(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel them, unless their run is active.")
     ] = False,
 ) -> None:
     """List jobs of a killed run that still write into this folder; status 1 if there are some."""
-    from snakemake_scheduler_plugin_tilewright.commands.stale import show_stale
+    from .commands.orphaned import show_orphaned
 
-    show_stale(wait=wait, cancel=cancel)
+    show_orphaned(wait=wait, cancel=cancel)
 
 
 @app.command()
@@ -78,7 +78,7 @@ def status(
     ] = Path(),
 ) -> None:
     """Show how far a run is, and what failed."""
-    from snakemake_scheduler_plugin_tilewright.commands.status import show_status
+    from .commands.status import show_status
 
     show_status(results)
 
@@ -89,11 +89,11 @@ def run_report(
         ".snakemake/tilewright/ledger.jsonl"
     ),
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="HTML file; its table lies beside it as CSV.")
+        Path, typer.Option("--output", "-o", help="HTML file; its table is next to it as CSV.")
     ] = Path("run.html"),
 ) -> None:
     """Show where the jobs of any workflow ran, from the ledger of their placement."""
-    from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
+    from .report.page import write_run_report
 
     try:
         write_run_report(ledger, output)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def first_fit(jobs: Iterable[Any], available: Mapping[str, int | str]) -> list[Any]:
-    """Return the jobs that fit beside each other, by priority."""
+    """Return the jobs that fit at once, by priority."""
     left = {name: n for name, n in available.items() if isinstance(n, int)}
     chosen = []
     for job in sorted(jobs, key=lambda job: -job.priority):

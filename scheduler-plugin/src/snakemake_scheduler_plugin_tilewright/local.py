@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import time
@@ -10,18 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind, job_of, name_of
-from snakemake_scheduler_plugin_tilewright.placement.policy import decide
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.placement.workload import (
-    GpuSlots,
-    Running,
-    Slots,
-    Workload,
-)
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
+from .cluster.request import KINDS, DeviceKind
+from .fit import first_fit
+from .placement.jobs import Job, ResourceModel, job_of, name_of
+from .placement.policy import schedule
+from .placement.workload import GpuSlots, Running, Slots, Workload
+from .resources import Placement
+from .runtime import snakemake_adapter as adapter
+from .runtime.words import count
+from .units import model_of, values_of
 
 #: Estimates are made again this often.
 _ESTIMATES_S = 60.0
@@ -32,7 +28,7 @@ _COUNT_S = 2.0
 class _Started:
     """A job in a slot, as Snakemake's and as placement's."""
 
-    kind: Kind
+    kind: DeviceKind
     at_s: float
     job: Any
     placed: Job
@@ -41,14 +37,13 @@ class _Started:
 class LocalRun:
     """Answers the scheduler plugin on one machine with GPUs."""
 
-    def __init__(self, dag: Any, plan: Plan, logger: logging.Logger) -> None:
-        self.dag, self.plan, self.logger = dag, plan, logger
+    def __init__(self, dag: Any, placement: Placement, logger: logging.Logger) -> None:
+        self.dag, self.placement, self.logger = dag, placement, logger
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, _Started] = {}
         self._counted_s, self._counted_mb = -math.inf, 0
-        self._numbers = itertools.count(1)
-        self.gpus = self.most_gpus = plan.gpus(0) if plan.gpus else 0
-        self._seen: set[Any] = set()
+        self.gpus = self.most_gpus = placement.gpus(0) if placement.gpus else 0
+        self._known: set[Any] = set()
         self._work: Workload | None = None
         self._work_s = 0.0
         self._gpu_slots = GpuSlots()
@@ -56,14 +51,16 @@ class LocalRun:
 
     def load(self, jobs: Iterable[Any]) -> None:
         """Take the jobs that could use a GPU and are not known yet."""
-        sizes = self.plan.sizes
         for job in jobs:
-            if job not in self._seen and "gpu_mem_mb" in job.rule.resources:
-                needs, rule = self.dag.job_dependencies(job), job.rule.name
-                one = job_of(job, needs, sizes.of(rule), described=sizes.name(rule))
+            given = self.placement.given(model_of(self.placement, job))
+            if job not in self._known and "gpu_mem_mb" in given:
+                one = job_of(job, self.dag.job_dependencies(job), self._model(job))
                 self.jobs[one.name] = one
                 self._work = None
-            self._seen.add(job)
+            self._known.add(job)
+
+    def _model(self, job: Any) -> ResourceModel:
+        return self.placement.model(model_of(self.placement, job))
 
     def select(
         self, selectable: Sequence[Any], remaining: Sequence[Any], available: Mapping[str, Any]
@@ -87,33 +84,39 @@ class LocalRun:
                 self.logger.info(f"{name} goes to {'a GPU' if kind == 'gpu' else 'CPUs'}")
         return chosen
 
-    def _place(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> dict[str, Kind]:
-        """Choose device kinds; they stand in the plan when Snakemake asks for resources."""
+    def _place(
+        self, ready: Mapping[str, Any], available: Mapping[str, Any]
+    ) -> dict[str, DeviceKind]:
+        """Choose the device kinds of jobs that start, and set their resources."""
         if not ready:
             return {}
         slots = self._slots(ready, available)
-        made = decide(self._workload(), ready, slots, time.monotonic(), self._gpu_slots)
+        made = schedule(self._workload(), ready, slots, time.monotonic(), self._gpu_slots)
         self._gpu_slots = made.gpu_slots
-        placed: dict[str, Kind] = {
+        placed: dict[str, DeviceKind] = {
             start.job: "gpu" if start.pool == "gpu" else "cpu" for start in made.starts
         }
         if not self.gpus:  # no GPU is left: those that want one end with that reason
-            able = {name: self.plan.sizes.kinds(job.rule.name) for name, job in ready.items()}
+            able = {name: self.jobs[name].kinds for name in ready}
             placed |= {name: "gpu" for name, kinds in able.items() if kinds == ("gpu",)}
         return self._assign(placed, ready)
 
-    def _any(self, job: Any, ready: Mapping[str, Any], placed: dict[str, Kind]) -> Any:
+    def _any(self, job: Any, ready: Mapping[str, Any], placed: dict[str, DeviceKind]) -> Any:
         """Return a job that starts although it does not fit: nothing would ask again."""
         name = "" if job.is_group() else name_of(job)
         if name in ready and name not in placed:
-            placed |= self._assign({name: self.plan.sizes.kinds(job.rule.name)[-1]}, ready)
+            placed |= self._assign({name: self.jobs[name].kinds[-1]}, ready)
         return job
 
-    def _assign(self, kinds: dict[str, Kind], ready: Mapping[str, Any]) -> dict[str, Kind]:
-        """Put kinds where the resource functions find them."""
+    def _assign(
+        self, kinds: dict[str, DeviceKind], ready: Mapping[str, Any]
+    ) -> dict[str, DeviceKind]:
+        """Set the resources of jobs that start on these device kinds."""
         for name, kind in kinds.items():
-            self.plan.here[name] = kind
-            adapter.change_resources(ready[name], next(self._numbers), {})
+            job, again = ready[name], ready[name].attempt - 1
+            request = self._model(job).request(job.wildcards, kind).grown(again, again)
+            adapter.forget_resources(job)
+            adapter.assign(self.dag, job, values_of(self.placement, job, request))
         return kinds
 
     def _slots(self, ready: Mapping[str, Any], available: Mapping[str, Any]) -> list[Slots]:
@@ -123,12 +126,10 @@ class LocalRun:
         taken = sum(one.kind == "gpu" for one in self.running.values())
         # more jobs than GPUs share them
         gpu_jobs = self.gpus * max(1, math.ceil(most.get("gpu", 0) / max(1, self.most_gpus)))
-        shapes = [
-            self.plan.sizes.shape(job.rule.name, job.wildcards, gpu=False) for job in ready.values()
-        ]
+        requests = [self._model(job).request(job.wildcards, "cpu") for job in ready.values()]
         # Snakemake gives a job that asks for more than there is all that there is
-        cpus = max(min(s.cpus, most.get("_cores", s.cpus)) for s in shapes)
-        mem_mb = max(min(s.mem_mb, most.get("mem_mb", s.mem_mb)) for s in shapes)
+        cpus = max(min(s.cpus, most.get("_cores", s.cpus)) for s in requests)
+        mem_mb = max(min(s.mem_mb, most.get("mem_mb", s.mem_mb)) for s in requests)
         left = available.get("cpu", available.get("_cores", cpus))
         free = {
             "gpu": min(available.get("gpu", gpu_jobs), gpu_jobs - taken),
@@ -148,25 +149,25 @@ class LocalRun:
     def _count_gpus(self, ready: Mapping[str, Any]) -> None:
         """Look, every few seconds, which GPUs are healthy and not filled by others."""
         now_s = time.monotonic()
-        shapes = (self.plan.sizes.shape(j.rule.name, j.wildcards, gpu=True) for j in ready.values())
-        need_mb = max((shape.gpu_mem_mb for shape in shapes), default=0)
+        requests = (self._model(job).request(job.wildcards, "gpu") for job in ready.values())
+        need_mb = max((request.gpu_mem_mb for request in requests), default=0)
         fresh = now_s - self._counted_s < _COUNT_S and need_mb == self._counted_mb
-        if self.plan.gpus is None or fresh:
+        if self.placement.gpus is None or fresh:
             return
-        gpus, self._counted_s, self._counted_mb = self.plan.gpus(need_mb), now_s, need_mb
+        gpus, self._counted_s, self._counted_mb = self.placement.gpus(need_mb), now_s, need_mb
         if gpus != self.gpus:
             self.logger.info(f"{count(gpus, 'GPU')} can be used, {self.gpus} before")
         self.gpus, self.most_gpus = gpus, max(gpus, self.most_gpus)
 
     def _run(self, name: str, started: _Started) -> Running:
-        seconds = self.plan.estimates.seconds(started.placed, started.kind)
+        seconds = self.placement.estimates.seconds(started.placed, started.kind)
         return Running(name, started.at_s, started.at_s + seconds)
 
     def _workload(self) -> Workload:
         """Return all jobs with estimates that are at most a minute old."""
         now_s = time.monotonic()
         if self._work is None or now_s - self._work_s > _ESTIMATES_S:
-            self._work = self.plan.estimates.workload(self.jobs.values())
+            self._work = self.placement.estimates.workload(self.jobs.values())
             self._work_s = now_s
         return self._work
 
@@ -176,8 +177,8 @@ class LocalRun:
             job = started.job
             if self.dag.finished(job):
                 took_s, placed = time.monotonic() - started.at_s, started.placed
-                self.plan.estimates.durations.learn(
-                    placed.rule, started.kind, placed.nominal_s, took_s
+                self.placement.estimates.durations.learn(
+                    placed.rule, started.kind, placed.cpu_seconds, took_s
                 )
             elif adapter.running(self.dag, job):
                 continue

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE, last_waiting
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
+from .declared import declared_model
+from .resources import Placement
+from .runtime import snakemake_adapter as adapter
+from .runtime.ledger import LEDGER, STATE, last_waiting
+from .runtime.run_state import RunState, write_state
+from .units import model_of
 
 #: After 5, 10, 20 and 40 s, then every minute.
 _FIRST_S, _LAST_S = 5.0, 60.0
@@ -37,26 +38,26 @@ class Progress:
     def __init__(
         self,
         dag: Any,
-        plan: Plan,
+        placement: Placement,
         logger: logging.Logger,
         queued: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.dag, self.plan, self.logger, self.queued = dag, plan, logger, queued
+        self.dag, self.placement, self.logger, self.queued = dag, placement, logger, queued
         self._began_s = time.time()
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._work_s: dict[Any, float] = {}
         self._paths = self._places()
         self.load(dag.needrun_jobs())
         self._write(self.state())  # before a job is sent: whose it is may be asked at once
-        plan.at_end(self._end)
+        placement.at_end(self._end)
         threading.Thread(target=self._talk, name="tilewright-progress", daemon=True).start()
 
     def _places(self) -> list[Path]:
-        """Return the files that say how far the run is: beside its ledger, and where it began."""
-        if self.plan.ledger is None:
+        """Return the files that say how far the run is: next to its ledger, and where it began."""
+        if self.placement.ledger is None:
             return []
-        places = [self.plan.ledger.absolute().with_name(STATE)]
-        if self.plan.cluster is not None:
+        places = [self.placement.ledger.absolute().with_name(STATE)]
+        if self.placement.cluster is not None:
             places.append(Path(adapter.workdir(self.dag)).absolute() / LEDGER.with_name(STATE))
         return list(dict.fromkeys(places))
 
@@ -67,21 +68,21 @@ class Progress:
                 self._work_s[job] = self._nominal_s(job) if len(job.output) else 0.0
 
     def _nominal_s(self, job: Any) -> float:
-        """Return the estimated work of a job; of one that nothing describes, as a small one's."""
-        rule = job.rule.name
-        try:
-            return self.plan.sizes.nominal_s(rule, job.wildcards)
-        except PlacementError:
+        """Return the estimated work of a job; without a model, on one machine, a small one's."""
+        if model := model_of(self.placement, job):
+            return self.placement.model(model).cpu_seconds(job.wildcards)
+        if self.placement.cluster is None or job.is_local:
             return _SMALL_S
+        return declared_model(job).cpu_seconds(job.wildcards)
 
     def state(self, *, ended: bool = False) -> RunState:
         """Return how far the run is."""
-        # after a checkpoint Snakemake makes some jobs anew, and leaves the old ones out
+        # after a checkpoint Snakemake makes some jobs again, and leaves the old ones out
         known = [job for job in list(self._work_s) if len(job.output)]
         jobs = [job for job in known if self.dag.needrun(job) or self.dag.finished(job)]
         done = [job for job in jobs if self.dag.finished(job)]
-        ledger, begun = self.plan.ledger, adapter.started(self.dag)
-        waits = self.plan.cluster is not None and ledger is not None and not ended
+        ledger, begun = self.placement.ledger, adapter.started(self.dag)
+        waits = self.placement.cluster is not None and ledger is not None and not ended
         waiting = last_waiting(ledger) if waits and ledger else {}
         sent = 0 if ended or not begun else sum(adapter.running(self.dag, job) for job in jobs)
         queued = min(sent, self.queued()) if sent else 0
@@ -128,4 +129,4 @@ class Progress:
                     self._write(state)
                     self.logger.info(state.line())
             except Exception:
-                self.logger.exception("how far the run is could not be said; it is tried again")
+                self.logger.exception("how far the run is could not be written; it is tried again")

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Capacity
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    KINDS,
-    Place,
-    PlacementError,
-    rule_of,
-)
-from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
-from snakemake_scheduler_plugin_tilewright.placement.limits import pool_name
-from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-from snakemake_scheduler_plugin_tilewright.stated import (
-    STATED,
-    fixed_of,
-    kinds_of,
-    resources_at,
-    stated_shape_of,
-)
-from snakemake_scheduler_plugin_tilewright.units import Units
+from .cluster.cluster import Cluster
+from .cluster.request import KINDS, pool_name
+from .cluster.state import ClusterState
+from .declared import declared_request, fixed_of, resources_at
+from .errors import PlacementError, SlurmQueryError
+from .fit import first_fit
+from .placement.dispatcher import Dispatcher
+from .placement.feasibility import check_feasible
+from .placement.jobs import Assignment, rule_of
+from .resources import Placement
+from .runtime import snakemake_adapter as adapter
+from .runtime.ledger import Ledger
+from .units import Units, model_of, values_of
 
-#: What placement sets on plain jobs, left to their rules.
-_UNSET: Mapping[str, Any] = dict.fromkeys((*STATED, "slurm_extra"))
-_TEND_S = 5.0
+_MONITOR_S = 5.0
 _SAY_S = 300.0
 
 
@@ -48,51 +33,49 @@ class Run:
     Raises
     ------
     PlacementError
-        A job would pend for ever, or Slurm does not answer.
+        A job can never start, or Slurm does not answer.
     """
 
-    def __init__(self, dag: Any, cluster: Cluster, plan: Plan, logger: logging.Logger) -> None:
-        if plan.ledger is None:
-            raise PlacementError("the plan has no ledger; name a file for it in the Snakefile")
-        self.dag, self.plan, self.logger = dag, plan, logger
-        self.units = Units(dag, plan)
+    def __init__(
+        self, dag: Any, cluster: Cluster, placement: Placement, logger: logging.Logger
+    ) -> None:
+        if placement.ledger is None:
+            raise PlacementError("placement has no ledger; name a file for it in the Snakefile")
+        self.dag, self.placement, self.logger = dag, placement, logger
+        self.units = Units(dag, placement)
         self.jobs, self._names = self.units.by_name, self.units.names
         self.tries: dict[str, int] = {}
-        self._numbers = itertools.count(1)
-        self._said: dict[str, float] = {}
-        self._read: dict[Any, int] = {}
+        self._logged_s: dict[str, float] = {}
+        self._attempts: dict[Any, int] = {}
         self._ended = threading.Event()
-        self.dispatcher = Dispatcher(cluster, plan, Ledger(plan.ledger), adapter.workdir(dag))
+        self.dispatcher = Dispatcher(
+            cluster,
+            placement.estimates,
+            Ledger(placement.ledger),
+            adapter.workdir(dag),
+            site_sizes=placement.described,
+        )
         self.load(dag.needrun_jobs())
-        capacity = self.dispatcher.capacity()
-        if isinstance(capacity, Unknown):
-            raise PlacementError(f"Slurm does not answer: {capacity}; try again when it does")
-        self._check(self.jobs, capacity)
-        self.dispatcher.begin(capacity)  # a run that is refused is none in the ledger
-        plan.at_end(self.close)
-        threading.Thread(target=self._tend, name="tilewright-tend", daemon=True).start()
+        try:
+            state = self.dispatcher.state()
+        except SlurmQueryError as error:
+            raise PlacementError(
+                f"Slurm does not answer: {error}; try again when it does"
+            ) from None
+        self._check(self.jobs, state)
+        self.dispatcher.begin(state)  # a run that is refused is none in the ledger
+        placement.at_end(self.close)
+        threading.Thread(target=self._monitor, name="tilewright-monitor", daemon=True).start()
 
     def load(self, jobs: Iterable[Any]) -> None:
         """Take the jobs and groups that are not known yet: all at first, then a checkpoint's."""
         if new := self.units.take(jobs):
             self.dispatcher.load(new)
 
-    def _check(self, names: Iterable[str], capacity: Capacity) -> None:
-        """Refuse what could never run.
-
-        Raises
-        ------
-        PlacementError
-            No account takes it, or it is a group of which placement should choose each job's place.
-        """
-        for name in names:
-            unit = self.jobs[name]
-            if unit.is_group() and (asking := sorted(self.plan.rules & unit.rules)):
-                raise PlacementError(
-                    f"rule {asking[0]} asks placement where each of its jobs runs, so none can be "
-                    f"in a group; take it out of group {unit.groupid}"
-                )
-        check_sizes([self.dispatcher.tasks[name] for name in names], capacity, self.plan.estimates)
+    def _check(self, names: Iterable[str], state: ClusterState) -> None:
+        """Refuse what can never start, see :func:`check_feasible`."""
+        tasks = [self.dispatcher.tasks[name] for name in names]
+        check_feasible(tasks, state, self.placement.estimates)
 
     def select(
         self,
@@ -100,67 +83,69 @@ class Run:
         remaining: Sequence[Any],
         available: Mapping[str, int | str],
     ) -> list[Any]:
-        """Return the jobs that start now, each with its place in the table."""
-        adapter.without_timers(self.dag)  # `_tend` wakes Snakemake instead
+        """Return the jobs that start now, each with its place among its resources."""
+        adapter.without_timers(self.dag)  # `_monitor` wakes Snakemake instead
         adapter.keep_ready(self.dag, selectable)
         self._settle({})  # before a job of the same name is taken
         self.load([*remaining, *(job for job in selectable if job.is_group())])
         ready = {name: job for job in selectable if (name := self._names.get(job))}
         others = [job for job in selectable if self._names.get(job) == ""]
         for name, job in ready.items():
-            if job is not self.jobs[name]:  # a group that Snakemake made anew
+            if job is not self.jobs[name]:  # a group that Snakemake made again
                 job.attempt, self.jobs[name] = self.jobs[name].attempt, job
         self._settle(ready)
-        self._read_stated(ready)
+        self._read_declared(ready)
         waiting = {self._names.get(job, "") for job in remaining}
         later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
         limits = [available.get(name) for name in ("_nodes", "_job_count")]
         most = min((n for n in limits if isinstance(n, int)), default=math.inf) - len(others)
-        places = self.dispatcher.round(ready, later, most)
-        for name in places:
-            job = ready[name]
-            self._send_to(job, places[name])
-            self.tries[name] = job.attempt
+        assigned = self.dispatcher.round(ready, later, most)
+        for name, assignment in assigned.items():
+            self._assign(ready[name], assignment)
+            self.tries[name] = ready[name].attempt
         self._say_waiting()
         # slots are counted from what Slurm says, not from jobs that Snakemake has yet to see end
-        accounts = self.dispatcher.cluster.survey.accounts
+        accounts = self.dispatcher.cluster.state.accounts
         pools = {pool_name(account.name, kind) for account in accounts for kind in KINDS}
         rest = {name: n for name, n in available.items() if name not in pools}
-        chosen = first_fit([*others, *(ready[name] for name in places)], rest)
-        for name in places:
+        chosen = first_fit([*others, *(ready[name] for name in assigned)], rest)
+        for name in assigned:
             if ready[name] not in chosen:
                 self.dispatcher.withdraw(name)
         return chosen
 
-    def _read_stated(self, ready: dict[str, Any]) -> None:
-        """Note, once a try, what plain jobs ask for: by now their input is there.
+    def _read_declared(self, ready: dict[str, Any]) -> None:
+        """Note, once a try, what jobs without a model declare: by now their input is there.
 
         Those that by now ask for more than any account has are given up, and leave ``ready``.
         """
         first = []
         for name, job in ready.items():
-            if rule_of(job) in self.plan.rules or self._read.get(job) == job.attempt:
+            if model_of(self.placement, job) or self._attempts.get(job) == job.attempt:
                 continue
-            self._read[job] = job.attempt
+            self._attempts[job] = job.attempt
             if job.is_group() or job.attempt > 1:
-                adapter.change_resources(job, next(self._numbers), _UNSET)
-            task, stated = self.dispatcher.tasks[name], stated_shape_of(job)
-            task.job = replace(task.job, fixed=self.units.fixed(job), kinds=kinds_of(job))
+                adapter.forget_resources(job)
+            task, request = self.dispatcher.tasks[name], declared_request(job)
             if job.attempt == 1:
-                self.plan.estimates.forget(task.job.rule, job.wildcards)
+                task.job = self.units.declared(task.job, job)
+                self.placement.estimates.forget(name)
                 first.append(name)
             else:
-                task.least_mem_mb, task.least_min = stated.mem_mb, stated.runtime_min
-        with self.dispatcher.lock:  # the other thread asks as well
-            capacity = self.dispatcher.capacity() if first else None
-        if capacity is None or isinstance(capacity, Unknown):
+                task.least_mem_mb, task.least_min = request.mem_mb, request.runtime_min
+        if not first:
             return
         try:
-            self._check(first, capacity)  # jobs that are alike are looked at once
+            with self.dispatcher.lock:  # the other thread asks as well
+                state = self.dispatcher.state()
+        except SlurmQueryError:
+            return
+        try:
+            self._check(first, state)  # jobs that are alike are looked at once
         except PlacementError:
             for name in first:
                 try:
-                    self._check([name], capacity)
+                    self._check([name], state)
                 except PlacementError as error:
                     self._give_up(name, ready.pop(name), str(error))
 
@@ -173,54 +158,58 @@ class Run:
         )  # fmt: skip
         adapter.give_up(self.dag, job)
 
-    def _send_to(self, job: Any, place: Place) -> None:
-        """Have Snakemake ask all resource functions of a job again, and set what none gives."""
-        name, plain = self._names[job], rule_of(job) not in self.plan.rules
-        task = self.dispatcher.tasks[name]
-        if not plain or name in self.tries:  # else Snakemake has just asked, and nothing was set
-            unset = _UNSET if plain else {"slurm_extra": None}
-            adapter.change_resources(job, next(self._numbers), unset)
-        values: dict[str, Any] = {}
-        if place.exclude:  # what the user gave stays
-            own, exclude = job.resources.get("slurm_extra"), f"--exclude={','.join(place.exclude)}"
+    def _assign(self, job: Any, assignment: Assignment) -> None:
+        """Set the resources of a job that starts: where it goes, and what it asks for there."""
+        name = self._names[job]
+        if name in self.tries:  # else the rule was just asked, and nothing was set
+            adapter.forget_resources(job)
+        if model_of(self.placement, job):
+            values = values_of(self.placement, job, assignment.request, assignment.target)
+        else:
+            failed = bool(self.dispatcher.tasks[name].history.causes)
+            values = resources_at(assignment, job, failed=failed)
+        if assignment.exclude:  # what the user gave stays
+            exclude = f"--exclude={','.join(assignment.exclude)}"
+            own = job.resources.get("slurm_extra")
             values["slurm_extra"] = f"{own} {exclude}" if own else exclude
-        if plain:
-            values |= resources_at(place, job, failed=bool(task.past.causes))
-        if values:
-            adapter.change_resources(job, next(self._numbers), values)
+        adapter.assign(self.dag, job, values)
 
     def send_anywhere(self, jobs: Iterable[Any]) -> None:
         """Give jobs that could not be placed an account that may be used: the default may not."""
-        accounts = self.dispatcher.cluster.survey.accounts
+        accounts = self.dispatcher.cluster.state.accounts
         for job in jobs:
-            stated = (
-                job.is_local or rule_of(job) in self.plan.rules or fixed_of(job, accounts).account
-            )
-            if accounts and accounts[0].name and not stated:
+            if job.is_local or not accounts or not accounts[0].name:
+                continue
+            if model := model_of(self.placement, job):
+                static = self.placement.static(model, job.wildcards)
+                values = values_of(self.placement, job, static.request, static.target)
+            elif not fixed_of(job, accounts).account:
                 values = {"slurm_account": accounts[0].name}
                 if not job.resources.get("qos"):
                     values["qos"] = accounts[0].qos
-                adapter.change_resources(job, next(self._numbers), values)
-                self.tries.setdefault(self._names.get(job, ""), job.attempt)
+            else:
+                continue
+            adapter.assign(self.dag, job, values)
+            self.tries.setdefault(self._names.get(job, ""), job.attempt)
 
     def _say_waiting(self) -> None:
         """Say why ready jobs wait, each reason every few minutes at most."""
         now_s = time.monotonic()
         for why, number in self.dispatcher.waiting().items():
-            if now_s - self._said.get(why, -math.inf) > _SAY_S:
-                self._said[why] = now_s
+            if now_s - self._logged_s.get(why, -math.inf) > _SAY_S:
+                self._logged_s[why] = now_s
                 ready = f"{number} ready jobs wait" if number > 1 else "a ready job waits"
                 self.logger.info(f"{ready}: {why}")
 
     def _settle(self, ready: dict[str, Any]) -> None:
         """Note which of the jobs that were sent have ended; those given up leave ``ready``."""
         self._note_ends()
-        for task in [one for one in self.dispatcher.tasks.values() if one.place is not None]:
+        for task in [one for one in self.dispatcher.tasks.values() if one.assignment is not None]:
             name = task.job.name
             job = self.jobs[name]
             if name in ready or adapter.failed(self.dag, job):
                 found = self.dispatcher.failed(name)
-                why = task.past.causes[-1] if task.past.causes else "it was moved"
+                why = task.history.causes[-1] if task.history.causes else "it was moved"
                 self.logger.info(f"{name} ended early ({why}) and {found.next}")
                 if found.free and name in ready:
                     job.attempt = self.tries.get(name, job.attempt)
@@ -231,7 +220,7 @@ class Run:
     def _note_ends(self) -> None:
         """Note which of the jobs that were sent have finished."""
         tasks = list(self.dispatcher.tasks.values())  # the other thread may add some
-        sent = [task.job.name for task in tasks if task.place is not None]
+        sent = [task.job.name for task in tasks if task.assignment is not None]
         ended = [name for name in sent if adapter.finished(self.dag, self.jobs[name])]
         known_s = self.dispatcher.clock()
         for name in ended:
@@ -240,35 +229,37 @@ class Run:
     def queued(self) -> int:
         """Return how many jobs of Snakemake were sent and pend, as far as the queue says."""
         tasks = list(self.dispatcher.tasks.values())  # the other thread may add some
-        return sum(task.job.members for task in tasks if task.pends)
+        return sum(task.job.members for task in tasks if task.pending)
 
     def close(self) -> None:
         """Write how the last jobs ended, and stop looking after pending ones."""
         self._ended.set()
         self._settle({})
 
-    def _tend(self) -> None:
-        """Every few seconds move jobs that would end sooner, and keep the executor awake."""
-        while not self._ended.wait(_TEND_S):
+    def _monitor(self) -> None:
+        """Every few seconds requeue jobs that pend in vain, and keep the executor awake."""
+        while not self._ended.wait(_MONITOR_S):
             try:
-                self._tend_once()
+                self._monitor_once()
             except Exception:
                 self.logger.exception("looking after pending jobs failed; it is tried again")
 
-    def _tend_once(self) -> None:
+    def _monitor_once(self) -> None:
         self._note_ends()  # else the ledger has them with the next round
 
         def movable(name: str) -> bool:
             return bool(adapter.has_tries(self.jobs[name]))
 
-        for name in self.dispatcher.move_pending(movable):
+        for name in self.dispatcher.requeue_pending(movable):
             task = self.dispatcher.tasks[name]
-            self.logger.info(f"{name}: {task.refused or f'{task.moved}; it is placed again'}")
+            self.logger.info(
+                f"{name}: {task.refused or f'{task.requeue_reason}; it is placed again'}"
+            )
         for sentence in self.dispatcher.explain_pending():
             self.logger.warning(sentence)
         for name, (why, success) in self.dispatcher.lost().items():
             task = self.dispatcher.tasks[name]
-            own = task.moved or task.refused  # said above
+            own = task.requeue_reason or task.refused  # logged above
             if adapter.end(self.dag, self.jobs[name], why, success=success) and not own:
                 self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
         if adapter.started(self.dag):

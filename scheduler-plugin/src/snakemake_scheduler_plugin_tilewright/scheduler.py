@@ -1,8 +1,8 @@
 """Snakemake's ``--scheduler tilewright``: asks tilewright's placement who goes where, now.
 
-It places the jobs of any workflow: of rules that ask a plan, and of rules that only state
-``threads``, ``mem_mb``, ``runtime`` and ``gpu``. Inside jobs, and on one machine without a plan,
-it hands jobs out as they come.
+It places the jobs of any workflow: of rules that take their resources from
+``workflow.placement``, and of rules that only state ``threads``, ``mem_mb``, ``runtime`` and
+``gpu``. Inside jobs, and on one machine without GPUs, it hands jobs out as they come.
 """
 
 from __future__ import annotations
@@ -17,23 +17,21 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
 from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
 
-from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.local import LocalRun
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.first_look import first_look
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
-from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
-from snakemake_scheduler_plugin_tilewright.placement.stale import before_run
-from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
-from snakemake_scheduler_plugin_tilewright.progress import Progress
-from snakemake_scheduler_plugin_tilewright.run import Run
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command as command_line
-from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
+from .cluster import cluster
+from .cluster.summary import cluster_summary
+from .errors import PlacementError, SnakemakeError
+from .fit import first_fit
+from .local import LocalRun
+from .placement.orphaned import before_run
+from .progress import Progress
+from .resources import Placement
+from .run import Run
+from .runtime import snakemake_adapter as adapter
+from .runtime import snakemake_command as command_line
+from .runtime.ledger import LEDGER
+from .runtime.scratch import refused_folders
 
-#: Rounds that may fail, 5 s apart, before the greedy scheduler sends all that is ready.
+#: Rounds that may fail, one every 5 s, before the greedy scheduler sends all that is ready.
 _PATIENCE = 12
 _AGAIN_S = 5
 
@@ -43,10 +41,8 @@ class SchedulerSettings(SchedulerSettingsBase):  # type: ignore[misc]
     """No settings; Snakemake asks for them before it writes anything itself."""
 
     def __post_init__(self) -> None:
-        if command_line.does_a_job(
-            command_line.command()
-        ):  # the coordinator's TMPDIR may not be on a node
-            return
+        if command_line.does_a_job(command_line.command()):
+            return  # the coordinator's TMPDIR may not be on a node
         for sentence in refused_folders():
             raise WorkflowError(sentence)
 
@@ -66,43 +62,43 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         try:
             adapter.check("dag", self.dag)
             adapter.check("workflow", self.dag.workflow)
-            plan = plan_of(adapter.resource_functions(self.dag)) or self._own_plan()
-            if plan is None:
+            placement = adapter.placement_of(self.dag) or self._own_placement()
+            if placement is None:
                 return
             if job := next(iter(self.dag.needrun_jobs()), None):
                 adapter.check("job", job)
-            if plan.cluster is not None:
-                self._run = Run(self.dag, plan.cluster, plan, self.logger)
-            elif plan.gpus is not None:
-                self._run = LocalRun(self.dag, plan, self.logger)
-            runs = adapter.is_main(self.dag) and not command_line.only_looks(
+            if placement.cluster is not None:
+                self._run = Run(self.dag, placement.cluster, placement, self.logger)
+            elif placement.gpus is not None:
+                self._run = LocalRun(self.dag, placement, self.logger)
+            runs = adapter.is_main(self.dag) and not command_line.runs_nothing(
                 command_line.command()[1:]
             )
             if runs:
-                # Snakemake asks nobody between the end of the last job and its own
-                atexit.register(self._end, plan)
-            if runs and isinstance(self._run, Run) and not plan.described:
+                # Snakemake asks nothing between the end of the last job and its own
+                atexit.register(self._end, placement)
+            if runs and isinstance(self._run, Run) and not placement.described:
                 placing = self._run.dispatcher
-                for line in first_look(placing.cluster.survey, placing.kinds):
+                for line in cluster_summary(placing.cluster.state, placing.kinds):
                     self.logger.info(line)
-            if runs and (plan.cluster or plan.described):
+            if runs and (placement.cluster or placement.described):
                 queued = [self._run.queued] if isinstance(self._run, Run) else []
-                self._progress = Progress(self.dag, plan, self.logger, *queued)
-        except (adapter.AdapterError, PlacementError, SiteError, SurveyError) as error:
+                self._progress = Progress(self.dag, placement, self.logger, *queued)
+        except PlacementError as error:
             raise WorkflowError(str(error)) from None
 
-    def _own_plan(self) -> Plan | None:
-        """Return a plan for a workflow that never heard of placement, None without Slurm."""
+    def _own_placement(self) -> Placement | None:
+        """Return that of a workflow that never heard of placement, None without Slurm."""
         if adapter.executor(self.dag) != "slurm":
             return None
         argv = command_line.command()
         found = cluster.of_command(argv)
         before_run(found, argv, has_lock=True)
-        return Plan(cluster=found, ledger=LEDGER)
+        return Placement(cluster=found, ledger=LEDGER)
 
-    def _end(self, plan: Plan) -> None:
+    def _end(self, placement: Placement) -> None:
         """End a run whose Snakefile did not: Snakemake leaves ``onsuccess`` of a module out."""
-        plan.end(failed=not adapter.all_done(self.dag))
+        placement.end(failed=not adapter.all_done(self.dag))
 
     def _follow(self, jobs: Sequence[Any]) -> None:
         """Count the jobs that a checkpoint brought, once it is known what they need."""
@@ -125,7 +121,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 adapter.check("scheduler", self.dag.workflow.scheduler)
                 if isinstance(self._run, Run):
                     adapter.check("executor", adapter.executor_of(self.dag))
-            except adapter.AdapterError as error:
+            except SnakemakeError as error:
                 raise WorkflowError(str(error)) from None
             self._checked = True
         try:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Fixed,
-    Job,
-    job_of,
-    name_of,
-    rule_of,
-)
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.stated import StatedSizes, fixed_of, kinds_of
+from .cluster.request import ResourceRequest, Target
+from .declared import declared_model, fixed_of, kinds_of
+from .errors import PlacementError
+from .placement.jobs import Job, UserOverrides, job_of, name_of, rule_of
+from .resources import MODEL, Placement
+from .runtime import snakemake_adapter as adapter
 
 
 class Units:
@@ -25,20 +22,24 @@ class Units:
     by_name : dict of str to object
         Jobs and groups of Snakemake that are placed.
     names : dict
-        Job or group to its name, which is empty for those that run beside the coordinator.
+        Job or group to its name, which is empty for those that run next to the coordinator.
     """
 
-    def __init__(self, dag: Any, plan: Plan) -> None:
-        self.dag, self.plan = dag, plan
+    def __init__(self, dag: Any, placement: Placement) -> None:
+        self.dag, self.placement = dag, placement
         self.by_name: dict[str, Any] = {}
         self.names: dict[Any, str] = {}
-        self._stated = StatedSizes()
 
     def take(self, jobs: Iterable[Any]) -> list[Job]:
         """Return the jobs and groups that are not known yet: all at first, then a checkpoint's.
 
-        Slurm's comment cannot tell some jobs of one rule apart (wildcards ``a_b``, ``c`` and ``a``,
+        Slurm's comment is the same for some jobs of one rule (wildcards ``a_b``, ``c`` and ``a``,
         ``b_c``): the second of such waits untaken until the first has ended.
+
+        Raises
+        ------
+        PlacementError
+            One is a group of which placement should choose each job's target.
         """
         new: dict[str, Any] = {}
         for job in jobs:
@@ -52,42 +53,64 @@ class Units:
             self.names[job] = self.names[unit] = name
             if name:
                 new[name] = unit
-        stated = [unit for unit in new.values() if rule_of(unit) not in self.plan.rules]
-        self._stated.take(stated)
-        for rule in set(map(rule_of, stated)):
-            self.plan.sizes.add(rule, self._stated)
         self.by_name.update(new)
-        chosen = {rule_of(job): job for job in new.values() if rule_of(job) in self.plan.rules}
-        fixed = {rule: self._chosen(job) for rule, job in chosen.items()}
+        by_rule = {rule_of(job): job for job in new.values() if model_of(self.placement, job)}
+        fixed = {rule: self._chosen(job) for rule, job in by_rule.items()}
         return [self._job(unit, fixed.get(rule_of(unit))) for unit in new.values()]
 
-    def fixed(self, job: Any) -> Fixed:
-        """Return what a job fixes whose rule asks no plan."""
-        cluster = self.plan.cluster
-        return fixed_of(job, cluster.survey.accounts if cluster else ())
+    def declared(self, job: Job, of: Any) -> Job:
+        """Return a job whose rule has no model with what the one of Snakemake declares by now."""
+        return replace(job, overrides=self._fixed(of), kinds=kinds_of(of), model=declared_model(of))
 
-    def _job(self, unit: Any, chosen: Fixed | None) -> Job:
-        """Return a job or group of Snakemake as placement's; ``chosen`` if its rule has a plan."""
+    def _fixed(self, job: Any) -> UserOverrides:
+        """Return what a job fixes whose rule has no model."""
+        cluster = self.placement.cluster
+        return fixed_of(job, cluster.state.accounts if cluster else ())
+
+    def _job(self, unit: Any, chosen: UserOverrides | None) -> Job:
+        """Return a job or group of Snakemake as placement's; ``chosen`` if its rule has a model."""
+        if unit.is_group():
+            modelled = {one.rule.name for one in unit.jobs if model_of(self.placement, one)}
+            if modelled:
+                raise PlacementError(
+                    f"rule {min(modelled)} asks placement where each of its jobs runs, so none can "
+                    f"be in a group; take it out of group {unit.groupid}"
+                )
         needs = {
             adapter.unit_of(self.dag, need)
             for job in adapter.members(unit)
             for need in self.dag.job_dependencies(job)
-        }
-        rule, all_, kinds = rule_of(unit), self.plan.sizes, None
+        } - {unit}
         if chosen is None:
-            chosen, kinds = self.fixed(unit), kinds_of(unit)
-        return job_of(unit, needs - {unit}, all_.of(rule), chosen, kinds, all_.name(rule))
+            return job_of(unit, needs, declared_model(unit), self._fixed(unit), kinds_of(unit))
+        return job_of(unit, needs, self.placement.model(model_of(self.placement, unit)), chosen)
 
-    def _chosen(self, job: Any) -> Fixed:
-        """Return what the user chose with ``--set-resources`` and ``--set-threads``."""
-        chosen, threads = adapter.chosen_resources(self.dag, job.rule.name)
+    def _chosen(self, job: Any) -> UserOverrides:
+        """Return what the user chose with ``--set-resources``, ``--set-threads`` or ``with:``."""
+        chosen = adapter.overridden(job, self.placement.given(model_of(self.placement, job)))
 
-        def value(*names: str) -> Any:
-            return job.resources.get(names[-1]) if any(name in chosen for name in names) else None
+        def value(name: str) -> Any:
+            return job.resources.get(name) if name in chosen else None
 
-        return Fixed(
+        return UserOverrides(
             account=value("slurm_account"),
-            cpus=job.threads if threads else None,
-            mem_mb=value("mem", "mem_mb"),
+            cpus=job.threads if "_cores" in chosen else None,
+            mem_mb=value("mem_mb"),
             runtime_min=value("runtime"),
         )
+
+
+def model_of(placement: Placement, job: Any) -> str:
+    """Return the name of the model of a job's rule; empty where it has none, and for a group."""
+    name = adapter.constant(job, MODEL)
+    return name if name in placement.models else ""
+
+
+def values_of(
+    placement: Placement, job: Any, request: ResourceRequest, target: Target | None = None
+) -> dict[str, Any]:
+    """Return the resources of a job that asks for this there, but for what the user chose."""
+    name = model_of(placement, job)
+    chosen = adapter.overridden(job, placement.given(name))
+    values = placement.values(name, request, target)
+    return {one: value for one, value in values.items() if one not in chosen}

@@ -8,14 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import (
-    Check,
-    count,
-    ok,
-    problem,
-    said_by,
-    warning,
-)
+from snakemake_scheduler_plugin_tilewright import Check, ok, problem, problem_from, warning
 from tilewright.config.checks import data_size, preflight_checks
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -24,6 +17,7 @@ from tilewright.config.settings import Settings
 from tilewright.config.tables import Channel
 from tilewright.errors import ConfigError
 from tilewright.io.formats.stitched import lossy_warnings, read_images
+from tilewright.runtime.text import count
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
@@ -40,7 +34,7 @@ def check_config(experiment: Experiment) -> Iterable[Check]:
         except ConfigError as error:
             valid = False
             for message in error.args:
-                yield said_by(subject, message, "fix the configuration or the files")
+                yield problem_from(subject, message, "fix the configuration or the files")
     if valid and experiment.settings.stitched:
         for sample in experiment.samples.values():
             located = read_images(str(sample.raw_dir.resolve()))

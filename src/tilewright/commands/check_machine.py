@@ -6,18 +6,12 @@ import importlib
 import os
 from collections.abc import Iterable, Mapping
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import (
-    Check,
-    count,
-    ok,
-    problem,
-    said_by,
-    version_of,
-)
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Sizes
+from snakemake_scheduler_plugin_tilewright import Check, ok, problem, problem_from, version_of
+from tilewright.config.sizing import DataSizes
 from tilewright.devices.slurm_allocation import device_from_environment
 from tilewright.errors import DeviceError
 from tilewright.runtime.machine import usable_gpus
+from tilewright.runtime.text import count
 
 _CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"
 _CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
@@ -44,7 +38,7 @@ def check_device(environ: Mapping[str, str] = os.environ) -> Iterable[Check]:
             return
         driver = gpu_backend().xp.cuda.runtime.driverGetVersion()
     except DeviceError as error:
-        yield said_by("device", error, "set TILEWRIGHT_DEVICE=cpu, or fix the GPU")
+        yield problem_from("device", error, "set TILEWRIGHT_DEVICE=cpu, or fix the GPU")
         return
     yield ok(
         "device",
@@ -72,9 +66,9 @@ def check_cupy(gpu_pools: Iterable[str]) -> Iterable[Check]:
     )
 
 
-def check_memory(sizes: Sizes, rules: Iterable[str]) -> Check:
+def check_memory(sizes: DataSizes, rules: Iterable[str]) -> Check:
     """Check that the largest job of some rules fits into this machine's memory."""
-    most_mb, rule = max((sizes.shape(rule, {}, gpu=False).mem_mb, rule) for rule in rules)
+    most_mb, rule = max((sizes.request(rule, {}, "cpu").mem_mb, rule) for rule in rules)
     have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE / 2**20
     text = (
         f"the largest job, of {rule}, asks for {most_mb / 1024:.1f} GB of {have_mb / 1024:.1f} GB"

@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import count
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
+from snakemake_scheduler_plugin_tilewright import span_text
 from tilewright.devices.health import Quarantine, clear, quarantined
 from tilewright.devices.inventory import Snapshot, snapshot
 from tilewright.devices.lease_folder import lease_root
 from tilewright.devices.leases import Holder, leases
 from tilewright.errors import ConfigError, LeaseError
 from tilewright.runtime.machine import NO_CUPY
+from tilewright.runtime.text import count
 
 _GB = 1e9
 #: Characters of a UUID that are shown.

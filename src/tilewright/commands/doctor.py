@@ -7,11 +7,15 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.commands.check_environment import check_all
-from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem
-from snakemake_scheduler_plugin_tilewright.commands.doctor import on_slurm
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright import (
+    Check,
+    Cluster,
+    check_all,
+    ok,
+    on_slurm,
+    open_cluster,
+    problem,
+)
 from tilewright.commands import check_machine
 from tilewright.commands.check_experiment import (
     check_config,
@@ -53,7 +57,7 @@ def examine(configfile: Path | None, *, site: Path | None, slurm: bool) -> list[
             fix = f"fix {configfile}, or its tables"
             checks += [problem("config", str(message), fix) for message in error.args]
     if slurm:
-        return [*checks, *on_slurm(lambda: cluster.use(site), partial(_check_cluster, experiment))]
+        return [*checks, *on_slurm(lambda: open_cluster(site), partial(_check_cluster, experiment))]
     checks += [ok("Slurm", "not on this machine: all jobs run here"), *check_machine.check_device()]
     if experiment is not None:
         layout = Layout(experiment.settings.results)
@@ -66,7 +70,7 @@ def examine(configfile: Path | None, *, site: Path | None, slurm: bool) -> list[
 
 def _check_cluster(experiment: Experiment | None, current: Cluster | None) -> Iterable[Check]:
     """Check CuPy and disk space for a run on a cluster."""
-    pools = current.survey.pools if current else ()
+    pools = current.state.pools if current else ()
     yield from check_machine.check_cupy(pool.name for pool in pools if pool.kind == "gpu")
     if experiment is not None:
         layout = Layout(experiment.settings.results)

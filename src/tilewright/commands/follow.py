@@ -11,7 +11,6 @@ from pathlib import Path
 
 import typer
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import count
 from tilewright.config.checks import check_results, check_thresholds
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -23,6 +22,7 @@ from tilewright.follow.runs import Runs, Stop
 from tilewright.follow.verdicts import Notice, Notifier, current_items
 from tilewright.follow.watch import Files
 from tilewright.installed import snakefile as installed_snakefile
+from tilewright.runtime.text import count
 
 #: Scans of the raw data within the time without change, and their shortest and longest interval.
 _SCANS, _SHORTEST_S, _LONGEST_S = 10, 0.2, 60.0

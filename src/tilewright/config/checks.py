@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
+from snakemake_scheduler_plugin_tilewright import DeviceKind
 from tilewright.config.consistency import check_experiment, check_targets
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -334,7 +334,7 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
 
 
 def data_sizes(
-    experiment: Experiment, layout: Layout, kinds_of: Mapping[str, tuple[Kind, ...]]
+    experiment: Experiment, layout: Layout, kinds_of: Mapping[str, tuple[DeviceKind, ...]]
 ) -> DataSizes:
     """Return shapes and times of the rules on the experiment's data.
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import SetUpError
-from snakemake_scheduler_plugin_tilewright.runtime.words import yaml_problem
+from snakemake_scheduler_plugin_tilewright import SetUpError
 from tilewright.errors import ConfigError
+from tilewright.runtime.text import yaml_problem
 
 
 class _StrictLoader(yaml.SafeLoader):

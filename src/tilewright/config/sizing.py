@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
+from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, ResourceRequest
 from tilewright.config.rules import GPU_RULES, RULES, BlockSizes, Cost, DataSize, Rule
 
 #: Snakemake, which starts twice in every Slurm job.
@@ -27,7 +28,7 @@ _START_S = 8.0  # Snakemake starts twice in every Slurm job, measured 5.5 on idl
 
 @dataclass(frozen=True)
 class DataSizes:
-    """Shapes and times of the image rules.
+    """Requests and times of the image rules.
 
     Attributes
     ----------
@@ -41,21 +42,28 @@ class DataSizes:
     """
 
     size_of: Callable[[str | None], DataSize]
-    kinds_of: Mapping[str, tuple[Kind, ...]]
+    kinds_of: Mapping[str, tuple[DeviceKind, ...]]
     blocks: BlockSizes = field(default_factory=BlockSizes)
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return the device kinds that may run a rule."""
-        return self.kinds_of.get(rule, ("cpu",))
+    def models(self) -> dict[str, ResourceModel]:
+        """Return the model of each rule."""
+        return {
+            rule: ResourceModel(
+                self.kinds_of.get(rule, ("cpu",)),
+                partial(self.request, rule),
+                partial(self.cpu_seconds, rule),
+            )
+            for rule in RULES
+        }
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
+    def request(self, rule: str, wildcards: Any, device: DeviceKind) -> ResourceRequest:
         """Return the request of one job on a device kind; rules not in the table count as small."""
         size = self.size_of(wildcards.get("sample"))
         overrides = self.overrides.get(rule, {})
         cpus = overrides.get("cpus") or self._cpus(rule, size)
         cost = self._cost(rule, size, cpus)
-        gpus = int(gpu and rule in GPU_RULES)
+        gpus = int(device == "gpu" and rule in GPU_RULES)
         mem_mb = overrides.get("mem_mb") or math.ceil(
             _MEMORY_MARGIN * (SNAKEMAKE_MB + _PYTHON_MB + cost.mb) + gpus * _GPU_MB
         )
@@ -66,9 +74,9 @@ class DataSizes:
         minutes = overrides.get("runtime_min") or math.ceil(_START_MIN + work_min)
         gpu_mb = _GPU_MEMORY_MARGIN * self._cost(rule, size, cpus).mb
         gpu_mem_mb = gpus * (overrides.get("gpu_mem_mb") or gpu_mb)
-        return Shape(cpus, mem_mb, gpus, minutes, math.ceil(gpu_mem_mb))
+        return ResourceRequest(cpus, mem_mb, gpus, minutes, math.ceil(gpu_mem_mb))
 
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
+    def cpu_seconds(self, rule: str, wildcards: Any) -> float:
         """Return about how long one job takes on CPUs, Snakemake's two starts included."""
         size = self.size_of(wildcards.get("sample"))
         return _START_S + self._cost(rule, size, self._cpus(rule, size)).work_s

@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
 from tilewright.devices.device_lease import DeviceLease, Request
 from tilewright.devices.health import failed_on, quarantined
 from tilewright.devices.inventory import Device, Snapshot, snapshot
@@ -33,6 +32,7 @@ from tilewright.devices.lease_folder import lease_root, locked
 from tilewright.devices.monitor import monitor
 from tilewright.devices.slurm_allocation import by_slurm
 from tilewright.errors import LeaseTimeoutError, NoDeviceError
+from tilewright.runtime.json_lines import append_json
 
 logger = logging.getLogger("tilewright")
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
-from snakemake_scheduler_plugin_tilewright.runtime.granted import granted_gpus
+from snakemake_scheduler_plugin_tilewright import allocated_gpus
 from tilewright.errors import DeviceError
 
 #: Set in a job of the workflow that has an allocation of its own.
@@ -37,7 +37,7 @@ def device_from_environment(
 
 def use_granted_device() -> None:
     """Make this process and its children use the device that Slurm allocated."""
-    os.environ["TILEWRIGHT_DEVICE"] = "gpu" if granted_gpus() else "cpu"
+    os.environ["TILEWRIGHT_DEVICE"] = "gpu" if allocated_gpus() else "cpu"
     os.environ[GRANTED] = "1"
 
 
@@ -47,4 +47,4 @@ def by_slurm() -> bool:
     Not where Snakemake itself runs inside an allocation, whose GPUs its jobs share.
     """
     alone = os.environ.get(GRANTED) and os.environ.get("SLURM_JOB_ID")
-    return bool(alone) and granted_gpus()
+    return bool(alone) and allocated_gpus()

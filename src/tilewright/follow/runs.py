@@ -16,10 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
+from snakemake_scheduler_plugin_tilewright import is_locked, runs_nothing
 from tilewright.errors import ConfigError
 from tilewright.follow.verdicts import now, read_record
+from tilewright.runtime.json_lines import append_json
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Between attempts to lock the record.
@@ -96,7 +96,7 @@ class Runs:
         for word in self.options:
             if word == "--config" or word.startswith(("-C", "--config=")):
                 raise ConfigError(f"{word} after -- would replace the cycles; use the config file")
-        if snakemake_command.only_looks(self.options):
+        if runs_nothing(self.options):
             raise ConfigError("with an option after -- snakemake runs nothing; remove it")
 
     def acquire(self, say: Callable[[str], None]) -> bool:
@@ -134,7 +134,7 @@ class Runs:
 
     def locked(self) -> bool:
         """Return whether another run has locked this folder, or was killed there."""
-        return snakemake_command.is_locked(Path.cwd()) and not self._is_our_lock()
+        return is_locked(Path.cwd()) and not self._is_our_lock()
 
     def _is_our_lock(self) -> bool:
         """Return whether the lock is of our run that was killed, by the time of its start."""
@@ -151,7 +151,7 @@ class Runs:
         their raw files then too.
         """
         only = [] if cycles is None else ["--config", f"cycles=[{','.join(map(str, cycles))}]"]
-        if snakemake_command.is_locked(Path.cwd()) and self._is_our_lock():
+        if is_locked(Path.cwd()) and self._is_our_lock():
             self._start(*targets, "--unlock", *only)
         self._killed_s = None
         append_json(self.record, {"time": now(), "run": "began", "cycles": cycles or "all"})

@@ -13,18 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import (
-    JsonLines,
-    append_json,
-    read_json_lines,
-)
-from snakemake_scheduler_plugin_tilewright.runtime.records import is_moment
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import STAGES
 from tilewright.errors import ConfigError
 from tilewright.quality.evaluate import apply_thresholds, read_qc
 from tilewright.quality.results import QcResult
+from tilewright.runtime.json_lines import JsonLines, append_json, is_moment, read_json_lines
 
 #: Time limit of the notifying command, and delay of another attempt after it failed.
 _NOTIFY_S, _RETRY_S = 60, 600

@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.words import count, printable
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.recognise import RawFolder, recognise, tables
@@ -19,6 +18,7 @@ from tilewright.installed import shipped
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.runtime.files import write_text_atomic
+from tilewright.runtime.text import count, printable
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.recognise import RawFolder
 from tilewright.io.formats import read_images
@@ -26,6 +25,7 @@ from tilewright.io.inputs.codex_metadata import (
 )
 from tilewright.io.tiff.metadata import MICROMETRES, imagej_unit, of_tiff, pixel_um
 from tilewright.io.tiff.ome_xml import OmeChannel
+from tilewright.runtime.text import printable
 
 _EXCITATION = (
     "the metadata give excitation wavelengths; emission_nm in the markers table is "

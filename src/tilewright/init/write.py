@@ -12,11 +12,11 @@ from pathlib import Path
 
 import yaml
 
-from snakemake_scheduler_plugin_tilewright.runtime.words import printable
 from tilewright.config.tables import Channel
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import RawFolder
 from tilewright.init.tile_layout import TileLayout
+from tilewright.runtime.text import printable
 
 _HEADER = """\
 # Written by `tilewright init {raw_dir}`.

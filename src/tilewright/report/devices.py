@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_json_lines
-from snakemake_scheduler_plugin_tilewright.runtime.records import Check, is_number, is_text
 from tilewright.devices.health import classify
 from tilewright.report.rule_colours import PALETTE
+from tilewright.runtime.json_lines import ValueCheck, is_number, is_text, read_json_lines
 
 #: The memory to ask for is the largest peak of at least so many jobs, and a margin, up to steps.
 ENOUGH, _MARGIN_PERCENT, _STEP_MIB = 5, 20, 64
@@ -20,7 +19,7 @@ _MIB = 2**20
 
 Line = Mapping[str, Any]
 #: The values of a ``DeviceLease.usage_record``; unknown ones are null.
-_LINE: dict[str, Check] = {
+_LINE: dict[str, ValueCheck] = {
     "job": lambda value: is_text(value) and value != "",
     **dict.fromkeys(("outcome", "reason"), lambda value: value is None or is_text(value)),
     **dict.fromkeys(

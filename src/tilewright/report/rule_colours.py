@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from snakemake_scheduler_plugin_tilewright.report.palette import COLOURS, Palette, pale
+from snakemake_scheduler_plugin_tilewright import COLOURS, Palette, pale
 from tilewright.config.rules import RULES
 
 #: The eighth colour of Okabe and Ito, a little lighter.

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from threadpoolctl import threadpool_limits
 
-from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
+from snakemake_scheduler_plugin_tilewright import cause_line
 from tilewright.devices.leases import WAIT_EXIT_CODE
 from tilewright.errors import DeviceError, LeaseTimeoutError
 from tilewright.kernels.backend import Backend, cpu_backend

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind
+from snakemake_scheduler_plugin_tilewright import DeviceKind
 from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings
 from tilewright.devices.device_lease import CONTEXT_B
@@ -46,7 +46,7 @@ def device_kinds(
     settings: Settings,
     query: Callable[[], Snapshot] | None,
     environ: Mapping[str, str] = os.environ,
-) -> dict[str, tuple[Kind, ...]]:
+) -> dict[str, tuple[DeviceKind, ...]]:
     """Return the device kinds that may run each rule that a GPU can run, the preferred one first.
 
     A rule's own ``device`` wins over ``TILEWRIGHT_DEVICE``, and that over the config's.
@@ -65,7 +65,7 @@ def device_kinds(
         if settings.resources[rule].device == "gpu":
             raise ConfigError(f"resources.{rule}.device: rule {rule} uses no GPU; remove the key")
     general = device_from_environment(environ, settings.device)
-    kinds: dict[str, tuple[Kind, ...]] = {}
+    kinds: dict[str, tuple[DeviceKind, ...]] = {}
     gpus: Snapshot | None = None
     for rule in sorted(GPU_RULES):
         own = settings.resources.get(rule)
@@ -80,7 +80,7 @@ def device_kinds(
                 f"rule {rule} requires a GPU, but no usable GPU was found ({gpus.reason}); "
                 f"set {key} to auto or cpu, or see `tilewright devices`"
             )
-        kinds_of: dict[DeviceChoice, tuple[Kind, ...]] = {
+        kinds_of: dict[DeviceChoice, tuple[DeviceKind, ...]] = {
             "cpu": ("cpu",), "gpu": ("gpu",), "auto": ("gpu", "cpu") if present else ("cpu",)
         }  # fmt: skip
         kinds[rule] = kinds_of[choice]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
+from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, ResourceRequest
 
 
 class Sleepers:
@@ -14,14 +14,21 @@ class Sleepers:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
 
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        return ("gpu", "cpu") if rule == "work" else ("cpu",)
+    @property
+    def models(self) -> dict[str, ResourceModel]:
+        return {
+            "work": ResourceModel(("gpu", "cpu"), self.work, self.seconds),
+            "small": ResourceModel(
+                ("cpu",),
+                lambda wildcards, kind: ResourceRequest(1, 500, 0, 5),
+                lambda wildcards: 5.0,
+            ),
+        }
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        if rule == "small":
-            return Shape(1, 500, 0, 5)
-        size = self.config["gpu_job" if gpu else "cpu_job"]
-        return Shape(size["cpus"], size["mem_mb"], int(gpu), size.get("runtime_min", 5))
+    def work(self, wildcards: Any, kind: DeviceKind) -> ResourceRequest:
+        size = self.config[f"{kind}_job"]
+        gpus = int(kind == "gpu")
+        return ResourceRequest(size["cpus"], size["mem_mb"], gpus, size.get("runtime_min", 5))
 
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        return float(self.config["nominal_s"]) if rule == "work" else 5.0
+    def seconds(self, wildcards: Any) -> float:
+        return float(self.config["cpu_seconds"])

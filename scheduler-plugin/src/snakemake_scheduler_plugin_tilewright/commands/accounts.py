@@ -1,4 +1,4 @@
-"""The survey of accounts as a table of 80 columns, or as JSON."""
+"""The accounts as a table of 80 columns, or as JSON."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import sizes_text
-from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
-from snakemake_scheduler_plugin_tilewright.placement.budgets import Budget, budgets
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS
-from snakemake_scheduler_plugin_tilewright.placement.limits import (
-    Pool,
-    left,
-    total_slots,
-    unknown_use,
-    use_is_known,
-)
-from snakemake_scheduler_plugin_tilewright.placement.site import Site, SiteError, read_site
-from snakemake_scheduler_plugin_tilewright.placement.survey import Survey, SurveyError, survey
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, Holder
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from ..cluster.limits import left, unknown_use, use_is_known
+from ..cluster.pools import Pool, total_slots
+from ..cluster.query import query_cluster
+from ..cluster.request import KINDS
+from ..cluster.site import Site, read_site
+from ..cluster.state import ClusterState
+from ..cluster.tres import Budget, budgets
+from ..errors import PlacementError
+from ..slurm.accounts import Account, LimitScope
+from ..slurm.query import SlurmClient
+from .checks import sizes_text
+from .slurm_here import slurm_wanted
 
 #: TRES and numbers of jobs that have a column.
 _SHOWN = ("cpu", "mem", "gres/gpu", "jobs")
@@ -46,114 +43,114 @@ def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
         person = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
         client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"))
         rules = read_site(site)
-        found = survey(client, person.pw_uid, rules)
+        found = query_cluster(client, person.pw_uid, rules)
     except KeyError:
         raise SystemExit(f"accounts: there is no user {user}") from None
-    except (SiteError, SurveyError) as error:
+    except PlacementError as error:
         raise SystemExit(f"accounts: {error}") from None
     if not found.accounts and not found.left_out:
         raise SystemExit(f"accounts: Slurm has no account of {found.user}")
     if json:
         typer.echo(dumps(as_json(found), indent=2))
     else:
-        print_survey(found, rules, Console())
+        print_accounts(found, rules, Console())
 
 
-def print_survey(survey: Survey, site: Site, console: Console) -> None:
+def print_accounts(state: ClusterState, site: Site, console: Console) -> None:
     """Print limits, use and slots of every account, and who is left out and why."""
-    console.print(_table(survey))
-    console.print(sizes_text(site.shapes()), highlight=False)
-    for line in _totals(survey):
+    console.print(_table(state))
+    console.print(sizes_text(site.largest_jobs()), highlight=False)
+    for line in _totals(state):
         console.print(line, highlight=False, markup=False)
-    for account in survey.accounts:
-        rests = [f"left on {account.name}: {budget}" for budget in left_of(account, survey)]
-        for line in [*_queued(survey, account), *rests]:
+    for account in state.accounts:
+        rests = [f"left on {account.name}: {budget}" for budget in left_of(account, state)]
+        for line in [*_queued(state, account), *rests]:
             console.print(line, highlight=False, markup=False)
-    if survey.left_out:
+    if state.left_out:
         console.print("\nleft out:", highlight=False)
-        width = max(len(one.account) for one in survey.left_out)
-        for one in survey.left_out:
+        width = max(len(one.account) for one in state.left_out)
+        for one in state.left_out:
             console.print(f"  {one.account:<{width}}  {one.reason}", highlight=False, markup=False)
-    for note in survey.notes:
+    for note in state.notes:
         console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
 
 
-def as_json(survey: Survey) -> dict[str, Any]:
-    """Return the survey as plain values; unknown use is null, memory is in MB."""
+def as_json(state: ClusterState) -> dict[str, Any]:
+    """Return the accounts as plain values; unknown use is null, memory is in MB."""
     return {
-        "user": survey.user,
+        "user": state.user,
         "accounts": [
             {
                 "name": account.name,
                 "qos": account.qos,
-                "limits": [asdict(holder) for holder in holders_of(survey, account)],
+                "limits": [asdict(scope) for scope in holders_of(state, account)],
                 "mine": account.mine,
-                "free": {tres: n for tres in _SHOWN if (n := _free(survey, account, tres)) != ""},
+                "free": {tres: n for tres in _SHOWN if (n := _free(state, account, tres)) != ""},
                 "budgets": [
                     {**asdict(one), "left": one.left, "words": str(one)}
-                    for one in left_of(account, survey)
+                    for one in left_of(account, state)
                 ],
             }
-            for account in survey.accounts
+            for account in state.accounts
         ],
         "pools": {
-            "independent": [asdict(pool) for pool in _apart(survey)],
-            "shared": [asdict(pool) for pool in survey.pools],
+            "independent": [asdict(pool) for pool in _each_alone(state)],
+            "shared": [asdict(pool) for pool in state.pools],
         },
         "total": {
-            "independent": total_slots(_apart(survey, together=True)),
-            "shared": total_slots(survey.slots(KINDS, together=True)),
+            "independent": total_slots(_each_alone(state, together=True)),
+            "shared": total_slots(state.slots(KINDS, together=True)),
         },
-        "left_out": {one.account: one.reason for one in survey.left_out},
-        "notes": [note.text for note in survey.notes],
+        "left_out": {one.account: one.reason for one in state.left_out},
+        "notes": [note.text for note in state.notes],
     }
 
 
-def left_of(account: Account, survey: Survey) -> list[Budget]:
+def left_of(account: Account, state: ClusterState) -> list[Budget]:
     """Return what is left of the budgets that bound an account's jobs in any partition."""
-    found = [one for where in survey.partitions.values() for one in budgets(account, where)]
+    found = [one for where in state.partitions.values() for one in budgets(account, where)]
     return list(dict.fromkeys(found))
 
 
-def holders_of(survey: Survey, account: Account) -> list[Holder]:
+def holders_of(state: ClusterState, account: Account) -> list[LimitScope]:
     """Return all that limits an account's jobs in the partition of any device kind."""
-    found: dict[str, Holder] = {}
-    for where in [None, *survey.partitions.values()]:
-        for holder in account.within(where).holders:
-            before = found.get(holder.name, holder)
-            found[holder.name] = replace(holder, limit=before.limit | holder.limit)
+    found: dict[str, LimitScope] = {}
+    for where in [None, *state.partitions.values()]:
+        for scope in account.within(where).scopes:
+            before = found.get(scope.name, scope)
+            found[scope.name] = replace(scope, limit=before.limit | scope.limit)
     return list(found.values())
 
 
-def _free(survey: Survey, account: Account, tres: str) -> int | Literal[""] | None:
+def _free(state: ClusterState, account: Account, tres: str) -> int | Literal[""] | None:
     """Return what is left of a TRES: None where use is not known, nothing where nothing limits it.
 
     Of GPUs in their partition, of all else in that of CPU jobs.
     """
-    where = survey.partitions["gpu" if tres == "gres/gpu" else "cpu"]
+    where = state.partitions["gpu" if tres == "gres/gpu" else "cpu"]
     if not use_is_known(account, where, tres):
         return None
     rest = left(account, where, tres)
     return "" if rest is None else rest
 
 
-def _table(survey: Survey) -> Table:
-    table = Table(title=f"Accounts of {survey.user}", title_justify="left", pad_edge=False)
+def _table(state: ClusterState) -> Table:
+    table = Table(title=f"Accounts of {state.user}", title_justify="left", pad_edge=False)
     table.add_column("account", no_wrap=True)
     for name in ("CPU", "memory GB", "GPU", "jobs", "GPU or CPU slots"):
         table.add_column(name, justify="right")
-    pools = _apart(survey)
-    for account in survey.accounts:
-        slots = _slots(survey, account, pools, now=False)
+    pools = _each_alone(state)
+    for account in state.accounts:
+        slots = _slots(state, account, pools, now=False)
         table.add_row(account.name or "(none)", "", "", "", "", slots, style="bold")
-        for holder in holders_of(survey, account):
-            cells = [_of(holder, tres) for tres in _SHOWN]
+        for scope in holders_of(state, account):
+            cells = [_of(scope, tres) for tres in _SHOWN]
             if any(cells):
-                table.add_row(_indented(holder.name), *cells, "")
+                table.add_row(_indented(scope.name), *cells, "")
         mine = [_cell(tres, (account.mine or {}).get(tres)) for tres in _SHOWN]
         table.add_row("  mine", *mine, "")
-        free = [_cell(tres, _free(survey, account, tres)) for tres in _SHOWN]
-        now = _slots(survey, account, pools, now=True)
+        free = [_cell(tres, _free(state, account, tres)) for tres in _SHOWN]
+        now = _slots(state, account, pools, now=True)
         table.add_row("  free", *free, now, end_section=True)
     return table
 
@@ -167,12 +164,12 @@ def _indented(name: str) -> str:
     return fill(name, _NAME, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _of(holder: Holder, tres: str) -> str:
+def _of(scope: LimitScope, tres: str) -> str:
     """Return use and limit of a TRES; empty where it is not limited."""
-    if tres not in holder.limit:
+    if tres not in scope.limit:
         return ""
-    used = _cell(tres, (holder.used or {}).get(tres))
-    return f"{used} of {_cell(tres, holder.limit[tres])}"
+    used = _cell(tres, (scope.used or {}).get(tres))
+    return f"{used} of {_cell(tres, scope.limit[tres])}"
 
 
 def _cell(tres: str, value: int | str | None) -> str:
@@ -184,17 +181,17 @@ def _cell(tres: str, value: int | str | None) -> str:
     return f"{int(value) / (1024 if tres == 'mem' else 1):.0f}"
 
 
-def _queued(survey: Survey, account: Account) -> list[str]:
+def _queued(state: ClusterState, account: Account) -> list[str]:
     """Return the limits on jobs that run or wait."""
     return [
-        f"jobs that run or wait on {account.name}: {_of(holder, 'submit')} ({holder.name})"
-        for holder in holders_of(survey, account)
-        if "submit" in holder.limit
+        f"jobs that run or wait on {account.name}: {_of(scope, 'submit')} ({scope.name})"
+        for scope in holders_of(state, account)
+        if "submit" in scope.limit
     ]
 
 
-def _slots(survey: Survey, account: Account, pools: Sequence[Pool], *, now: bool) -> str:
-    if now and any(unknown_use(account, where) for where in survey.partitions.values()):
+def _slots(state: ClusterState, account: Account, pools: Sequence[Pool], *, now: bool) -> str:
+    if now and any(unknown_use(account, where) for where in state.partitions.values()):
         return "?"
     own = [pool for pool in pools if pool.account == account.name]
     kinds = {kind: [pool for pool in own if pool.kind == kind] for kind in KINDS}
@@ -202,22 +199,22 @@ def _slots(survey: Survey, account: Account, pools: Sequence[Pool], *, now: bool
     return f"{counts['gpu']} or {counts['cpu']}"
 
 
-def _totals(survey: Survey) -> list[str]:
+def _totals(state: ClusterState) -> list[str]:
     """Return the slots of all accounts; where jobs of one kind take the other's, that too."""
-    pools, apart = survey.slots(KINDS, together=True), _apart(survey, together=True)
-    if _sum(pools) == _sum(apart):
+    pools, alone = state.slots(KINDS, together=True), _each_alone(state, together=True)
+    if _sum(pools) == _sum(alone):
         return [f"at once: {_sum(pools)}"]
     bounds = [f"{p.account} {p.slots} ({p.bound})" for p in pools if p.kind == "cpu"]
     return [
         f"at once: {_sum(pools)}, GPU jobs first, CPU jobs in what they leave",
-        f"each kind alone: {total_slots(apart, 'gpu')} GPU or {total_slots(apart, 'cpu')} CPU jobs",
-        f"CPU slots beside all GPU jobs: {', '.join(bounds) or 'none'}",
+        f"each kind alone: {total_slots(alone, 'gpu')} GPU or {total_slots(alone, 'cpu')} CPU jobs",
+        f"CPU slots next to all GPU jobs: {', '.join(bounds) or 'none'}",
     ]
 
 
-def _apart(survey: Survey, *, together: bool = False) -> list[Pool]:
+def _each_alone(state: ClusterState, *, together: bool = False) -> list[Pool]:
     """Return the slots of each device kind, each counted as if it were the only one."""
-    found = [pool for kind in KINDS for pool in survey.slots([kind], together=together)]
+    found = [pool for kind in KINDS for pool in state.slots([kind], together=together)]
     return sorted(found, key=lambda pool: pool.account)
 
 

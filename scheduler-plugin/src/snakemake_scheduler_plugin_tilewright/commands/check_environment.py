@@ -1,14 +1,14 @@
-"""What doctor looks at first: Snakemake's plugins, caches, the lock of the folder."""
+"""What doctor checks first: Snakemake's plugins, caches, the lock of the folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, version_of
-from snakemake_scheduler_plugin_tilewright.placement.stale import sender_of
-from snakemake_scheduler_plugin_tilewright.runtime.scratch import refused_folders
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked
+from ..placement.orphaned import sender_of
+from ..runtime.scratch import refused_folders
+from ..runtime.snakemake_command import is_locked
+from .checks import Check, ok, problem, version_of
 
 _OWN = "snakemake-scheduler-plugin-tilewright"
 

@@ -1,4 +1,4 @@
-"""What doctor looks at on a cluster: Slurm's answers, accounts, partitions, stale jobs."""
+"""What doctor checks on a cluster: Slurm's answers, accounts, partitions, orphaned jobs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,15 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.commands.accounts import left_of
-from snakemake_scheduler_plugin_tilewright.commands.checks import (
-    Check,
-    count,
-    ok,
-    problem,
-    said_by,
-    sizes_text,
-    warning,
-)
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.limits import (
-    may_use,
-    total_slots,
-    unknown_use,
-)
-from snakemake_scheduler_plugin_tilewright.placement.stale import look_for_stale, sender_of
-from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient, Unknown
+from ..cluster.cluster import Cluster
+from ..cluster.limits import may_use, unknown_use
+from ..cluster.pools import total_slots
+from ..cluster.request import DeviceKind
+from ..errors import PlacementError, SlurmQueryError
+from ..placement.orphaned import find_orphaned, sender_of
+from ..slurm.query import NO_ACCOUNTING, SlurmClient
+from .accounts import left_of
+from .checks import Check, count, ok, problem, problem_from, sizes_text, warning
 
 _PROGRAMS = ("sbatch", "squeue", "scontrol", "sacctmgr", "scancel")
 #: The executor asks squeue after 5 s and wants ended jobs to be listed for three times as long.
@@ -45,19 +35,24 @@ def check_programs(which: Callable[[str], str | None] = shutil.which) -> Iterabl
 
 def check_daemons(client: SlurmClient) -> Iterable[Check]:
     """Check that slurmctld and slurmdbd answer, and how long ended jobs stay in the queue."""
-    said = client.run(("scontrol", "show", "config"))
-    if isinstance(said, Unknown):
-        yield problem("slurmctld", str(said), "wait until it answers, or ask your cluster's staff")
+    try:
+        config = client.run(("scontrol", "show", "config"))
+    except SlurmQueryError as error:
+        yield problem("slurmctld", str(error), "wait until it answers, or ask your cluster's staff")
     else:
-        found = re.search(r"^SLURM_VERSION\s*=\s*(\S+)", said, re.M)
+        found = re.search(r"^SLURM_VERSION\s*=\s*(\S+)", config, re.M)
         yield ok("slurmctld", f"answers, Slurm {found.group(1) if found else 'version not known'}")
-        yield check_job_age(said)
-    limits = client.limits()
-    if isinstance(limits, Unknown) and NO_ACCOUNTING in limits.reason:
-        yield ok("slurmdbd", "this Slurm keeps no accounts; jobs are bounded by its nodes alone")
-    elif isinstance(limits, Unknown):
-        yield problem("slurmdbd", str(limits), "wait until it answers; limits were never known")
-    elif limits.failure is not None:
+        yield check_job_age(config)
+    try:
+        limits = client.limits()
+    except SlurmQueryError as error:
+        if NO_ACCOUNTING in error.reason:
+            text = "this Slurm keeps no accounts; jobs are bounded by its nodes alone"
+            yield ok("slurmdbd", text)
+        else:
+            yield problem("slurmdbd", str(error), "wait until it answers; limits were never known")
+        return
+    if limits.failure is not None:
         yield warning(
             "slurmdbd",
             f"{limits.failure}; limits of {limits.age_s / 3600:.1f} h ago are used",
@@ -84,33 +79,33 @@ def check_job_age(config: str) -> Check:
 
 def check_accounts(cluster: Cluster) -> Iterable[Check]:
     """Check accounts and their slots; those left out are named with the reason."""
-    survey = cluster.survey
+    state = cluster.state
     old = f"what is known of it is up to {cluster.client.ttl_s:.0f} s old"
     yield ok(
         "calls", f"a run asks Slurm about {cluster.site.calls_per_min:g} times a minute; {old}"
     )
-    yield ok("slots", sizes_text(cluster.site.shapes()))
-    for account in survey.accounts:
-        own = [p for p in survey.pools if p.account == account.name]
-        kinds: tuple[Kind, ...] = ("gpu", "cpu")
+    yield ok("slots", sizes_text(cluster.site.largest_jobs()))
+    for account in state.accounts:
+        own = [p for p in state.pools if p.account == account.name]
+        kinds: tuple[DeviceKind, ...] = ("gpu", "cpu")
         gpu, cpu = (total_slots(own, kind) for kind in kinds)
-        wheres = survey.partitions.values()
+        wheres = state.partitions.values()
         if unseen := sorted({name for where in wheres for name in unknown_use(account, where)}):
             text = f"use of {', '.join(unseen)} is not known, so no job goes where it limits them"
             yield warning("account", f"{account.name}: {text}", "wait until scontrol answers")
-        elif spent := [str(one) for one in left_of(account, survey) if not one.left]:
-            fix = "it takes jobs again when somebody raises the budget, or its use decays"
+        elif spent := [str(one) for one in left_of(account, state) if not one.left]:
+            fix = "it takes jobs again when an administrator raises the budget, or its use decays"
             yield warning("account", f"{account.name}: left are {'; '.join(spent)}", fix)
         elif not own:
             fix = "block it in the site file, or lower gpu_job and cpu_job there"
             yield warning("account", f"{account.name} has no slot", fix)
         else:
             yield ok("account", f"{account.name}: {gpu} GPU + {cpu} CPU slots")
-    for left in survey.left_out:
-        yield ok("account", f"{left.account} is left out: {left.reason}")
-    for note in survey.notes:
+    for one in state.left_out:
+        yield ok("account", f"{one.account} is left out: {one.reason}")
+    for note in state.notes:
         if note.about == "limits":
-            continue  # said of slurmdbd
+            continue  # reported of slurmdbd
         fix = "`tilewright-placement accounts` shows what is known"
         if note.about == "blocked":
             fix = "correct the name in the site file, unless it is an account of others"
@@ -119,9 +114,9 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
 
 def check_partitions(cluster: Cluster) -> Iterable[Check]:
     """Check that each device kind has a partition, which takes the accounts and is long enough."""
-    kinds: tuple[Kind, ...] = ("gpu", "cpu")
+    kinds: tuple[DeviceKind, ...] = ("gpu", "cpu")
     for kind in kinds:
-        partition, about = cluster.survey.partitions[kind], f"{kind.upper()} partition"
+        partition, about = cluster.state.partitions[kind], f"{kind.upper()} partition"
         job = cluster.site.gpu_job if kind == "gpu" else cluster.site.cpu_job
         if partition is None:
             if kind == "gpu":
@@ -133,7 +128,7 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
         text = f"{partition.name} is up, {count(partition.nodes, 'node')}, "
         text += "no time limit" if most is None else f"jobs of at most {most / 60:g} h"
         text += ", each gets a whole node" if partition.whole_nodes else ""
-        refused = [a.name for a in cluster.survey.accounts if not may_use(a, partition)]
+        refused = [a.name for a in cluster.state.accounts if not may_use(a, partition)]
         if refused:
             yield warning(
                 about,
@@ -150,16 +145,16 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
             yield ok(about, text)
 
 
-def check_stale(cluster: Cluster, folder: str) -> Iterable[Check]:
+def check_orphaned(cluster: Cluster, folder: str) -> Iterable[Check]:
     """Check that no job of another run still writes into a folder."""
     try:
-        left = look_for_stale(cluster.client, folder)
+        left = find_orphaned(cluster.client, folder)
     except PlacementError as error:
-        yield said_by("stale jobs", error, "try again when Slurm answers")
+        yield problem_from("orphaned jobs", error, "try again when Slurm answers")
         return
     if left:
         sender = sender_of(Path(folder))
         text = f"{count(len(left), 'job')} {sender.words} still to end"
-        yield problem("stale jobs", text, sender.advice)
+        yield problem("orphaned jobs", text, sender.advice)
     else:
-        yield ok("stale jobs", "no job of an earlier run writes here")
+        yield ok("orphaned jobs", "no job of an earlier run writes here")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Kind, Shape
-from snakemake_scheduler_plugin_tilewright.runtime.words import count as count
+from ..cluster.request import DeviceKind, ResourceRequest
+from ..runtime.words import count as count
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Check:
     fix: str = ""
 
 
-def sizes_text(shapes: Mapping[Kind, Shape]) -> str:
+def sizes_text(largest: Mapping[DeviceKind, ResourceRequest]) -> str:
     """Say for jobs of which sizes slots are counted.
 
-    >>> sizes_text({"cpu": Shape(1, 700, 0, 60)})
+    >>> sizes_text({"cpu": ResourceRequest(1, 700, 0, 60)})
     'slots for CPU jobs of 1 CPU and 700 MB (gpu_job and cpu_job in site.yaml)'
     """
     sizes = (
-        f"{kind.upper()} jobs of {count(shape.cpus, 'CPU')} and {shape.mem_mb} MB"
-        for kind, shape in shapes.items()
+        f"{kind.upper()} jobs of {count(one.cpus, 'CPU')} and {one.mem_mb} MB"
+        for kind, one in largest.items()
     )
     return f"slots for {', '.join(sizes)} (gpu_job and cpu_job in site.yaml)"
 
@@ -56,7 +56,7 @@ def warning(about: str, text: str, fix: str) -> Check:
     return Check(about, "warning", text, fix)
 
 
-def said_by(about: str, error: Exception | str, fix: str) -> Check:
+def problem_from(about: str, error: Exception | str, fix: str) -> Check:
     """Return a problem in an error's words, which end with the fix after the last semicolon.
 
     Parameters

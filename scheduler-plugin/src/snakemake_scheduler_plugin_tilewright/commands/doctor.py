@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
-from snakemake_scheduler_plugin_tilewright.commands.checks import Check, count, ok, problem
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
-from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from ..cluster import cluster
+from ..cluster.cluster import Cluster
+from ..errors import PlacementError
+from ..slurm.query import SlurmClient
+from . import check_environment, check_slurm
+from .checks import Check, count, ok, problem
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
@@ -70,18 +69,18 @@ def on_slurm(
         return  # the rest would say the same once more
     try:
         found = find()
-    except (SiteError, SurveyError) as error:
+    except PlacementError as error:
         yield problem(
             "site", str(error), "correct --site or the site file; where Slurm does not answer, wait"
         )
         return
     yield from check_slurm.check_accounts(found)
     yield from check_slurm.check_partitions(found)
-    yield from check_slurm.check_stale(found, str(Path.cwd()))
+    yield from check_slurm.check_orphaned(found, str(Path.cwd()))
     yield from of_run(found)
 
 
-def show(checks: Sequence[Check], *, json: bool) -> NoReturn:
+def show_checks(checks: Sequence[Check], *, json: bool) -> NoReturn:
     """Print checks, and end with status 1 if something would make a run fail."""
     if json:
         typer.echo(dumps(as_json(checks), indent=2))

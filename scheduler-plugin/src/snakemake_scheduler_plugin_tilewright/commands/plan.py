@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from json import dumps
 from pathlib import Path
 
@@ -14,20 +14,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from snakemake_scheduler_plugin_tilewright.placement import cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError, Task, name_of
-from snakemake_scheduler_plugin_tilewright.placement.preflight import check_sizes
-from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan, plan_of
-from snakemake_scheduler_plugin_tilewright.placement.site import SiteError
-from snakemake_scheduler_plugin_tilewright.placement.survey import SurveyError
-from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_command
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import stale_jobs
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
-from snakemake_scheduler_plugin_tilewright.units import Units
+from ..cluster import cluster
+from ..errors import PlacementError, SlurmQueryError
+from ..placement.feasibility import check_feasible
+from ..placement.jobs import JobState, name_of
+from ..placement.round import Round
+from ..placement.workload import GpuSlots
+from ..resources import Placement
+from ..runtime import snakemake_adapter as adapter
+from ..runtime import snakemake_command
+from ..runtime.words import count
+from ..slurm.jobs import orphaned_jobs
+from ..units import Units
 
 
 @dataclass
@@ -52,7 +50,7 @@ def show_plan(options: Sequence[str], *, site: Path | None, slurm: bool, json: b
     """Print what remains of the workflow of a ``snakemake`` command; see :func:`plan_workflow`."""
     try:
         found = plan_workflow(options, site=site, slurm=slurm)
-    except (snakemake_command.DagError, PlacementError, SiteError, SurveyError) as error:
+    except PlacementError as error:
         raise SystemExit(f"plan: {error}") from None
     if json:
         typer.echo(dumps(asdict(found), indent=2))
@@ -88,26 +86,28 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
     options : sequence of str
         Those of the ``snakemake`` command that would run it.
     site : Path or None
-        The site file; without one that beside the profile.
+        The site file; without one that next to the profile.
     slurm : bool
         Whether jobs go to Slurm.
 
     Raises
     ------
-    DagError
-        The workflow cannot be read, or a target is unknown.
-    SiteError, SurveyError, PlacementError
-        The site file is wrong, Slurm does not answer, or a job can never start.
+    PlacementError
+        The workflow cannot be read, a target is unknown, the site file is wrong, Slurm does not
+        answer, or a job can never start.
     """
     argv = ["snakemake", *options]
-    with snakemake_command.as_dry_run(argv):  # the Snakefile may ask which command it is
+    executor = "slurm" if slurm else "local"
+    # the Snakefile asks which command it is
+    with snakemake_command.as_dry_run([*argv, "--executor", executor]):
         given = snakemake_command.parsed(options)
-        own = Plan(cluster=cluster.of_command(argv, site) if slurm else None)
         given.executor = "slurm"  # under the local executor nothing is placed
         dag = snakemake_command.dag_of_command(given)
-        plan = plan_of(adapter.resource_functions(dag)) or own
-        units = Units(dag, plan)
-        tasks = [Task(job) for job in units.take(dag.needrun_jobs())]
+        placement = adapter.placement_of(dag) or Placement()
+        if slurm and (site is not None or placement.cluster is None):
+            placement = replace(placement, cluster=cluster.of_command(argv, site))
+        units = Units(dag, placement)
+        tasks = [JobState(job) for job in units.take(dag.needrun_jobs())]
     open_ = set(map(name_of, units.names))
     ready = [task for task in tasks if open_.isdisjoint(task.job.needs)]
     found = Remaining({rule: RuleJobs() for rule in sorted({task.job.rule for task in tasks})})
@@ -115,10 +115,10 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
         found.rules[task.job.rule].remain += 1
     for task in ready:
         found.rules[task.job.rule].ready += 1
-    if plan.cluster is None:
+    if placement.cluster is None:
         found.notes.append("no Slurm here: jobs run on this machine, as its CPUs and GPUs allow")
     else:
-        _place(found, plan, tasks, ready, given.jobs or math.inf)
+        _place(found, placement, tasks, ready, given.jobs or math.inf)
     local = [job for job, name in units.names.items() if not name and not job.is_group()]
     if here := sum(bool(job.output) for job in local):
         found.notes.append(f"not counted: {count(here, 'local job')}, run where snakemake runs")
@@ -128,24 +128,31 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
 
 
 def _place(
-    found: Remaining, plan: Plan, tasks: Sequence[Task], ready: Sequence[Task], most: float
+    found: Remaining,
+    placement: Placement,
+    tasks: Sequence[JobState],
+    ready: Sequence[JobState],
+    most: float,
 ) -> None:
     """Play one round, as a run would, and note its starts and why other ready jobs wait."""
-    assert plan.cluster is not None
-    survey, queue = plan.cluster.survey, plan.cluster.queue()
-    unknown = queue if isinstance(queue, Unknown) else survey.unknown()
-    if unknown is not None or isinstance(queue, Unknown):
-        raise PlacementError(f"what is free is not known: {unknown}")
-    capacity = survey.capacity(queue, [], str(Path.cwd()))
-    check_sizes(tasks, capacity, plan.estimates)
-    work = plan.estimates.workload(task.job for task in tasks)
-    one = Round(work, plan, capacity, [], {"gpu": (), "cpu": ()}, time.time())
-    names = {task.name for task in ready}
-    one.place(ready, [task for task in tasks if task.name not in names], GpuSlots(), most)
-    for start in one.placements:
-        pool = f"{start.place.account} {start.place.kind.upper()}".strip()
-        found.rules[start.task.job.rule].start[pool] += 1
+    assert placement.cluster is not None
+    estimates, folder = placement.estimates, str(Path.cwd())
+    try:
+        queue = placement.cluster.queue()
+        placement.cluster.state.check_known()
+    except SlurmQueryError as error:
+        raise PlacementError(f"what is free is not known: {error}") from None
+    state = placement.cluster.state.with_pending(queue, [], folder)
+    check_feasible(tasks, state, estimates)
+    work = estimates.workload(task.job for task in tasks)
+    one = Round(work, estimates, state, [], {"gpu": (), "cpu": ()}, time.time())
+    by_name = {task.name: task for task in ready}
+    one.place(ready, [task for task in tasks if task.name not in by_name], GpuSlots(), most)
+    for name, assignment in one.assignments.items():
+        target = assignment.target
+        pool = f"{target.account} {target.device.upper()}".strip()
+        found.rules[by_name[name].job.rule].start[pool] += 1
     found.waiting.update(one.why.values())
-    if active := stale_jobs(queue, str(Path.cwd())):
+    if active := orphaned_jobs(queue, folder):
         sent = f"{count(len(active), 'job')} of this folder in the queue"
         found.notes.append(f"counted twice, as in use and as remaining: {sent}")

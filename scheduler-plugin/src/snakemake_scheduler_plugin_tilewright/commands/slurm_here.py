@@ -6,7 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown, run_command
+from ..errors import SlurmQueryError
+from ..slurm.query import run_command
 
 
 def slurm_wanted(site: Path | None = None) -> bool:
@@ -16,6 +17,9 @@ def slurm_wanted(site: Path | None = None) -> bool:
     if not shutil.which("sbatch"):
         return False
     # Slurm's commands alone, which name no cluster; one that is down is another matter
-    said = run_command(["scontrol", "ping"])
-    signs = ("DNS SRV lookup failed", "configuration source")
-    return not (isinstance(said, Unknown) and any(sign in said.reason for sign in signs))
+    try:
+        run_command(["scontrol", "ping"])
+    except SlurmQueryError as error:
+        signs = ("DNS SRV lookup failed", "configuration source")
+        return not any(sign in error.reason for sign in signs)
+    return True

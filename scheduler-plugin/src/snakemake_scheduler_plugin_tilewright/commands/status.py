@@ -10,15 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from snakemake_scheduler_plugin_tilewright.placement.ledger import (
-    LEDGER,
-    STATE,
-    failure_lines,
-    read_ledger,
-)
-from snakemake_scheduler_plugin_tilewright.runtime.cause import failed_since
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
-from snakemake_scheduler_plugin_tilewright.runtime.words import printable
+from ..runtime.cause import failed_since
+from ..runtime.ledger import LEDGER, STATE, failure_lines, read_ledger
+from ..runtime.run_state import RunState, read_state, span_text
+from ..runtime.words import printable
 
 
 def show_status(results: Path) -> None:
@@ -30,8 +25,8 @@ def show_status(results: Path) -> None:
     found = next((folder for folder in folders if (folder / STATE).is_file()), None)
     if found is None:
         raise SystemExit(
-            f"status: no run with --scheduler tilewright has said in {results.absolute()} how far "
-            "it is; name the folder in which snakemake was started (with the workflow of "
+            f"status: no run with --scheduler tilewright has written in {results.absolute()} "
+            "how far it is; name the folder in which snakemake was started (with the workflow of "
             "tilewright: its results folder), and wait until the run is 5 s old"
         )
     try:
@@ -66,14 +61,14 @@ def _what(state: RunState, now_s: float) -> str:
     if state.ended:
         how = "complete" if state.complete else "ended before all was done"
         return f"{how}: {begun}, ended {_clock(state.at_s)}"
-    seen = span_text(max(0.0, now_s - state.at_s))
+    age = span_text(max(0.0, now_s - state.at_s))
     match state.life(now_s):
         case "killed":
             return f"ended without writing its end; it was probably killed: {begun}, {state.where}"
         case "silent":
-            return f"not heard of for {seen}; look whether it still runs: {begun}, {state.where}"
+            return f"not heard of for {age}; look whether it still runs: {begun}, {state.where}"
         case _:
-            return f"running: {begun}, {state.where}, seen {seen} ago"
+            return f"running: {begun}, {state.where}, seen {age} ago"
 
 
 def _clock(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""Where a job runs: the resources each rule asks for."""
+"""Which ready jobs start now and at which target, and what becomes of them then."""

@@ -1,4 +1,4 @@
-"""The state of one run: which ready jobs start now and where, which are moved, how each ended.
+"""The state of one run: which ready jobs start now and where, which are requeued, how each ended.
 
 It knows jobs and Slurm, not Snakemake; the scheduler plugin translates. Every decision goes to
 the ledger.
@@ -6,54 +6,37 @@ the ledger.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.avoided import AvoidedPlaces
-from snakemake_scheduler_plugin_tilewright.placement.capacity import (
-    Capacity,
-    Claim,
-    claim_at,
-    claim_of,
-)
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.failures import (
-    NextTry,
-    find_cause,
-    next_try,
-    why_no_retry,
-)
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    KINDS,
-    Job,
-    Kind,
-    Place,
-    Task,
-    observe,
-)
-from snakemake_scheduler_plugin_tilewright.placement.ledger import Ledger
-from snakemake_scheduler_plugin_tilewright.placement.limits import partition_of
-from snakemake_scheduler_plugin_tilewright.placement.pending import PendingJobs
-from snakemake_scheduler_plugin_tilewright.placement.round import Placement, Round
-from snakemake_scheduler_plugin_tilewright.placement.routing import Plan
-from snakemake_scheduler_plugin_tilewright.placement.sizing import Shapes
-from snakemake_scheduler_plugin_tilewright.placement.submission_lock import SubmissionLock
-from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots, Workload
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import ACTIVE, ODD, SlurmJob, stale_jobs
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from ..cluster.cluster import Cluster
+from ..cluster.request import KINDS, DeviceKind, Target
+from ..cluster.state import ClusterState
+from ..errors import SlurmQueryError
+from ..runtime.ledger import Ledger
+from ..slurm.jobs import SlurmJob, orphaned_jobs
+from .backoff import Backoff
+from .estimates import Estimates, Requests
+from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
+from .jobs import Assignment, Job, JobState, observe
+from .requeue import Requeuer
+from .round import Round
+from .submission_lock import SubmissionLock
+from .workload import GpuSlots, Workload
 
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
 _ESTIMATES_S = 60.0
-#: A state that the executor does not know must last so long: a requeued job leaves it by itself.
-_ODD_S = 20.0
-_DONE = "COMPLETED"
-#: Where a move cancelled it, a job that is cancelled counts too.
-_UNSEEN = ODD | {"CANCELLED"}
+
+
+def _no_nodes() -> dict[DeviceKind, set[str]]:
+    return {kind: set() for kind in KINDS}
 
 
 @dataclass
@@ -62,10 +45,10 @@ class Dispatcher:
 
     Attributes
     ----------
-    plan : Plan
-        Its table is written here.
     workdir : str
         Where the jobs run; with the comment it tells this run's jobs in the queue.
+    site_sizes : bool
+        Whether the jobs are of the site's sizes, from which its slots are counted.
     clock : callable
         Seconds since the epoch.
     bad_nodes : dict of str to set of str
@@ -75,103 +58,100 @@ class Dispatcher:
     why_waiting : dict of str to str
         Why the jobs that the last round did not start wait.
     kinds : set of str
-        Device kinds that may run any of the jobs; nothing is said of others.
-    avoided : AvoidedPlaces
-        Account and device kind that jobs were moved away from.
-    pending : PendingJobs
+        Device kinds that may run any of the jobs; nothing is shown of others.
+    backoff : Backoff
+        Targets at which jobs pended in vain.
+    requeuer : Requeuer
         Looks after the jobs that pend.
     """
 
     cluster: Cluster
-    plan: Plan
+    estimates: Estimates
     ledger: Ledger
     workdir: str
+    site_sizes: bool = True
     clock: Callable[[], float] = time.time
-    tasks: dict[str, Task] = field(default_factory=dict)
-    bad_nodes: dict[Kind, set[str]] = field(default_factory=lambda: {"gpu": set(), "cpu": set()})
+    tasks: dict[str, JobState] = field(default_factory=dict)
+    bad_nodes: dict[DeviceKind, set[str]] = field(default_factory=_no_nodes)
     lock: threading.RLock = field(default_factory=threading.RLock)
     gpu_slots: GpuSlots = field(default_factory=GpuSlots)
     why_waiting: dict[str, str] = field(default_factory=dict)
-    kinds: set[Kind] = field(default_factory=set)
+    kinds: set[DeviceKind] = field(default_factory=set)
     first_id: int = 0
-    avoided: AvoidedPlaces = field(init=False)
-    pending: PendingJobs = field(init=False)
+    backoff: Backoff = field(init=False)
+    requeuer: Requeuer = field(init=False)
     submissions: SubmissionLock = field(init=False)
     _work: Workload | None = None
     _work_s: float = 0.0
 
     def __post_init__(self) -> None:
         client = self.cluster.client
-        self.avoided = AvoidedPlaces(self.cluster.site.patience_s)
-        self.pending = PendingJobs(self.cluster, self.ledger, self.avoided, self.workdir,
-                                   lambda: self.clock())  # fmt: skip
+        self.backoff = Backoff(self.cluster.site.patience_s)
+        self.requeuer = Requeuer(self.cluster, self.ledger, self.backoff, self.workdir,
+                                 lambda: self.clock())  # fmt: skip
         self.submissions = SubmissionLock(client.cache_dir / "claims", client.ttl_s)
 
-    def begin(self, capacity: Capacity) -> None:
+    def begin(self, state: ClusterState) -> None:
         """Write what the run starts from; jobs in the queue by now are not this run's."""
-        survey = self.cluster.look()
-        queue = self.cluster.queue()
-        if not isinstance(queue, Unknown):
-            self.first_id = max((job.id for job in queue), default=0)
+        self.first_id = max((job.id for job in self.cluster.queue()), default=0)
         self.kinds = {kind for task in self.tasks.values() for kind in task.job.kinds}
-        pools = list(survey.pools)
-        if not self.plan.described:  # its jobs are not of the site's sizes
-            shapes = Shapes(self.plan.estimates, capacity).largest(self.tasks.values())
-            pools += replace(survey, shapes=shapes).pools
+        found = self.cluster.state
+        pools = list(found.pools)
+        if not self.site_sizes:
+            largest = Requests(self.estimates, state).largest(self.tasks.values())
+            pools += replace(found, largest_jobs=largest).pools
         self.ledger.write(
             "run",
             run=uuid.uuid4().hex[:8],
-            user=survey.user,
+            user=found.user,
             kinds=sorted(self.kinds),
             pools={p.name: [p.account, p.kind, p.slots] for p in pools},
-            left_out={left.account: left.reason for left in survey.left_out},
-            notes=[note.text for note in survey.notes],
+            left_out={one.account: one.reason for one in found.left_out},
+            notes=[note.text for note in found.notes],
         )
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Take jobs of the DAG; what happened to those that were there stays."""
         with self.lock:
             for job in jobs:
-                self.tasks.setdefault(job.name, Task(job)).job = job
+                self.tasks.setdefault(job.name, JobState(job)).job = job
             self._work = None
 
     def round(
         self, ready: Collection[str], later: Collection[str], most: float = math.inf
-    ) -> dict[str, Place]:
-        """Choose which ready jobs, ``most`` at most, start now: for the table and the ledger.
+    ) -> dict[str, Assignment]:
+        """Choose which ready jobs, ``most`` at most, start now; the ledger gets it.
 
-        Where Slurm does not answer nothing starts, and the reason is said once.
+        Where Slurm does not answer nothing starts, and the reason is logged once.
         """
         with self.lock, self.submissions.alone() as alone:
             if not alone:
                 note = "other runs of yours may choose at the same time: no lock could be had"
                 self.ledger.write_change("notes", "claims", notes=[note])
-            capacity = self.capacity()
-            if isinstance(capacity, Unknown):
-                if self.ledger.write_change(
-                    "hold", "slurm", reason=str(capacity), ready=len(ready)
-                ):
-                    self.why_waiting = dict.fromkeys(ready, str(capacity))
+            try:
+                state = self.state()
+            except SlurmQueryError as error:
+                reason = str(error)
+                if self.ledger.write_change("hold", "slurm", reason=reason, ready=len(ready)):
+                    self.why_waiting = dict.fromkeys(ready, reason)
                 return {}
             doubles = self._cancel_doubles(ready)
             tasks = [self.tasks[name] for name in ready if name not in doubles]
-            self._write_room(capacity, tasks)
-            round_ = self.begin_round(capacity)
-            coming = [self.tasks[name] for name in later]
+            self._write_room(state, tasks)
+            round_, coming = self.begin_round(state), [self.tasks[name] for name in later]
             self.gpu_slots = round_.place(tasks, coming, self.gpu_slots, most)
-            self.why_waiting = round_.why | dict.fromkeys(
-                doubles, "an earlier try of it is still in the queue and is cancelled"
-            )
-            sent = {found.task.name: self._send(found) for found in round_.placements}
+            still = "an earlier try of it is still in the queue and is cancelled"
+            self.why_waiting = round_.why | dict.fromkeys(doubles, still)
+            for name, assignment in round_.assignments.items():
+                self._send(self.tasks[name], assignment)
             waiting = self.waiting()
             self.ledger.write_change("wait", "ready", ready=len(self.why_waiting), why=waiting)
             idle = not any(task.active for task in self.tasks.values())
-            if ready and idle and any(self.bad_nodes.values()):
-                # nothing else is left: a node may be well again, and retries are bounded
+            if ready and idle and any(self.bad_nodes.values()):  # they may be well again
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
-                self.bad_nodes = {"gpu": set(), "cpu": set()}
-            where = self.cluster.survey.where
-            self._claim([claim_of(place, where(place)) for place in sent.values()])
+                self.bad_nodes = _no_nodes()
+            sent = round_.assignments
+            self.submissions.add([state.use_of(one.target, one.request) for one in sent.values()])
             return sent
 
     def waiting(self) -> Counter[str]:
@@ -181,7 +161,7 @@ class Dispatcher:
             found[why] += self.tasks[name].job.members
         return found
 
-    def _write_room(self, capacity: Capacity, ready: Iterable[Task]) -> None:
+    def _write_room(self, state: ClusterState, ready: Iterable[JobState]) -> None:
         """Write what is closed, of the device kinds that jobs may run on, and what is not known.
 
         Of some jobs their kinds are known only when they are ready.
@@ -189,80 +169,77 @@ class Dispatcher:
         if more := {kind for task in ready for kind in task.job.kinds} - self.kinds:
             self.kinds |= more
             self.ledger.write("kinds", kinds=sorted(self.kinds))
-        closed = {f"{a} {kind}": why for (a, kind), why in capacity.closed.items()
-                  if kind in self.kinds}  # fmt: skip
+        closed = {f"{target.account} {target.device}": why for target, why in state.closed.items()
+                  if target.device in self.kinds}  # fmt: skip
         self.ledger.write_change("room", "slurm", closed=closed)
-        notes = [note.text for note in self.cluster.survey.notes]
-        self.ledger.write_change("notes", "survey", notes=notes)
+        self.ledger.write_change("notes", "survey", notes=[note.text for note in state.notes])
 
-    def begin_round(self, capacity: Capacity) -> Round:
+    def begin_round(self, state: ClusterState) -> Round:
         """Return a round with all that is known now."""
         active = [task for task in self.tasks.values() if task.active]
-        return Round(self.workload(), self.plan, capacity, active, self.bad_nodes, self.clock())
+        now_s = self.clock()
+        return Round(self.workload(), self.estimates, state, active, self.bad_nodes, now_s)
 
     def workload(self) -> Workload:
         """Return all jobs with estimates that are at most a minute old."""
         now_s = self.clock()
         if self._work is None or now_s - self._work_s > _ESTIMATES_S:
             jobs = [task.job for task in self.tasks.values()]
-            self._work, self._work_s = self.plan.estimates.workload(jobs), now_s
+            self._work, self._work_s = self.estimates.workload(jobs), now_s
         return self._work
 
-    def capacity(self) -> Capacity | Unknown:
-        """Return what fits where now, or why that is not known."""
+    def state(self) -> ClusterState:
+        """Return what fits where now.
+
+        Raises
+        ------
+        SlurmQueryError
+            The queue, the partitions or any use are not known.
+        """
         queue = self.cluster.queue()
-        if isinstance(queue, Unknown):
-            return queue
         observe(self.tasks.values(), queue, self.workdir)
-        survey = self.cluster.look()
-        unknown = survey.unknown()
-        if unknown is not None:
-            return unknown
+        found = self.cluster.look()
+        found.check_known()
         sent = [
-            claim_of(task.place, survey.where(task.place))
+            found.use_of(task.assignment.target, task.assignment.request)
             for task in self.tasks.values()
-            if task.waiting and task.place
+            if task.waiting and task.assignment
         ]
-        sent += self._on_their_way()
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
-        capacity = survey.capacity(queue, sent, self.workdir)
+        state = found.with_pending(queue, sent, self.workdir)
         for kind, nodes in self.bad_nodes.items():
-            partition = survey.partitions[kind]
+            partition = found.partitions[kind]
             if partition is not None and len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed in this run: {', '.join(nodes)}"
-                capacity = capacity.without(kind, why)
+                state = state.without(kind, why)
         for task in self.tasks.values():
-            if task.place and task.runs and task.seen:
-                place = task.place
-                self.avoided.works((place.account, place.kind), task.sent_s, task.seen.start_s)
-        avoided = self.avoided.now(self.clock())
-        closed = {key: one.why for key, one in avoided.items() if one.for_all}
+            if task.assignment and task.running and task.slurm_job:
+                self.backoff.works(task.assignment.target, task.sent_s, task.slurm_job.start_s)
+        avoided = self.backoff.now(self.clock())
+        closed = {target: one.why for target, one in avoided.items() if one.for_all}
         return replace(
-            capacity,
-            closed={**capacity.closed, **closed},
-            avoided={key: one.why for key, one in avoided.items()},
-            invalid=frozenset(key for key, one in avoided.items() if one.invalid),
+            state,
+            closed={**state.closed, **closed},
+            avoided={target: one.why for target, one in avoided.items()},
+            invalid=frozenset(target for target, one in avoided.items() if one.invalid),
         )
 
-    def _send(self, found: Placement) -> Place:
-        task, place, job = found.task, found.place, found.task.job
-        task.after_id = max(self.first_id, task.seen.id if task.seen else 0, task.after_id)
-        task.place, task.sent_s, task.seen, task.moved = place, self.clock(), None, ""
-        task.bound = None
-        self.plan.table[job.name] = place
+    def _send(self, task: JobState, assignment: Assignment) -> None:
+        task.after_id = max(self.first_id, task.slurm_job.id if task.slurm_job else 0,
+                            task.after_id)  # fmt: skip
+        task.assignment, task.sent_s, task.slurm_job = assignment, self.clock(), None
+        task.requeue_reason = ""
+        request = assignment.request
         self.ledger.write(
-            "place", job=job.name, rule=job.rule, pool=place.pool, account=place.account,
-            kind=place.kind, cpus=place.shape.cpus, mem_mb=place.shape.mem_mb,
-            gpus=place.shape.gpus, runtime_min=place.shape.runtime_min, reason=found.reason,
-            estimate_s=round(found.estimate_s, 1), exclude=list(place.exclude) or None,
+            "place", **_event(task), cpus=request.cpus, mem_mb=request.mem_mb, gpus=request.gpus,
+            runtime_min=request.runtime_min, reason=assignment.reason,
+            estimate_s=round(assignment.estimate_s, 1), exclude=list(assignment.exclude) or None,
         )  # fmt: skip
-        return place
 
     def withdraw(self, name: str) -> None:
-        """Take back a place that could not be used in this round."""
+        """Take back an assignment that could not be used in this round."""
         with self.lock:
-            self.tasks[name].place = None
-            self.plan.table.pop(name, None)
+            self.tasks[name].assignment = None
             self.ledger.write("withdraw", job=name, reason="another limit of Snakemake is reached")
 
     def done(self, name: str, known_s: float = math.inf) -> None:
@@ -271,166 +248,128 @@ class Dispatcher:
         Parameters
         ----------
         known_s : float
-            When it was known to have ended: what the queue has not said of it since is not asked
+            When it was known to have ended: what the queue has not shown of it since is not asked
             again. Of 50 jobs that ended at once each would cost a call where Slurm forgets them.
         """
         with self.lock:
             task = self.tasks[name]
-            if task.place is None:
+            if task.assignment is None:
                 return
-            place, seen = task.place, self._seen(task, known_s)
-            start_s, end_s = (seen.start_s, seen.end_s) if seen else (None, None)
-            if start_s and end_s and seen and seen.state == "COMPLETED":
-                self.plan.estimates.durations.learn(
-                    task.job.rule, place.kind, task.job.nominal_s, end_s - start_s
+            target, ended = task.assignment.target, self._ended(task, known_s)
+            start_s, end_s = (ended.start_s, ended.end_s) if ended else (None, None)
+            if start_s and end_s and ended and ended.state == "COMPLETED":
+                self.estimates.durations.learn(
+                    task.job.rule, target.device, task.job.cpu_seconds, end_s - start_s
                 )
             self.ledger.write(
-                "done", job=name, rule=task.job.rule, pool=place.pool, account=place.account,
-                kind=place.kind, slurm_id=seen.id if seen else None,
-                node=seen.nodes if seen else None, start_s=start_s or task.sent_s,
-                end_s=end_s or self.clock(), sent_s=task.sent_s,
+                "done", **_event(task), node=ended.nodes if ended else None,
+                start_s=start_s or task.sent_s, end_s=end_s or self.clock(), sent_s=task.sent_s,
                 members=task.job.members if task.job.members > 1 else None,
             )  # fmt: skip
-            task.place = None
+            task.assignment = None
 
     def failed(self, name: str) -> NextTry:
         """Find out why a job failed and what it gets next."""
         with self.lock:
             task = self.tasks[name]
-            job, place, seen = task.job, task.place, self._seen(task)
-            cause, words, node, log = find_cause(self.cluster.client, seen, job.log, task.sent_s)
-            found = next_try(task.past, cause, words, node, moved=bool(task.moved))
+            job, ended = task.job, self._ended(task)
+            cause, words, node, log = failure_reason(
+                self.cluster.client, ended, job.log, task.sent_s
+            )
+            found = next_try(task.history, cause, words, node, requeued=bool(task.requeue_reason))
             if task.refused:
-                found = NextTry(task.past, task.refused, give_up=True)
-            if place is not None:
-                survey = self.cluster.survey
-                why = why_no_retry(
-                    job, place, cause, survey.accounts, survey.partitions, survey.named
-                )
-                found = NextTry(found.past, why, give_up=True) if why else found
-            task.past = found.past
-            answers = not isinstance(self.cluster.queue(), Unknown)  # else sbatch takes nothing
-            closed = answers and not any(one.taken_as(task) for one in self.tasks.values())
-            if place is not None and cause == "refused" and closed:
-                self.pending.avoid(place.account, [place.kind], f"{words}: {name}", for_all=True)
-            if place is not None and cause == "budget":
-                kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
-                self.pending.avoid(place.account, kinds, f"{words}: {name}", for_all=True)
-            if not task.moved:  # what it was moved for may be over by now
-                task.left, task.bound = frozenset(), None
-            if node and place is not None and cause in ("node", "device"):
-                self.bad_nodes[place.kind].add(node)
+                found = NextTry(task.history, task.refused, give_up=True)
+            if task.assignment is not None:
+                if why := why_no_retry(job, task.assignment, cause, self.cluster.state):
+                    found = NextTry(found.history, why, give_up=True)
+                self._close_after(task, task.assignment.target, cause, words, node)
+            task.history = found.history
+            if not task.requeue_reason:  # what it was requeued for may be over by now
+                task.excluded_targets = frozenset()
             self.ledger.write(
-                "fail", job=name, rule=job.rule, cause=cause, words=words, next=found.next,
-                pool=place.pool if place else None, account=place.account if place else None,
-                kind=place.kind if place else None, slurm_id=seen.id if seen else None,
-                node=node or None, start_s=seen.start_s if seen else None,
-                end_s=(seen.end_s if seen else None) or self.clock(), log=log or None,
+                "fail", **_event(task), cause=cause, words=words, next=found.next,
+                node=node or None, start_s=ended.start_s if ended else None,
+                end_s=(ended.end_s if ended else None) or self.clock(), log=log or None,
                 give_up=found.give_up or None,
             )  # fmt: skip
-            if seen is not None:
-                task.after_id = seen.id
-            task.place, task.seen = None, None
+            if ended is not None:
+                task.after_id = ended.id
+            task.assignment, task.slurm_job = None, None
             return found
 
-    def _seen(self, task: Task, known_s: float = math.inf) -> SlurmJob | None:
-        """Return what the queue says of a job that ended."""
-        queue = self.cluster.queue()
-        if not isinstance(queue, Unknown):
-            observe([task], queue, self.workdir)
-            old = self.cluster.client.queue_asked_s() < known_s
-            if old and (task.seen is None or task.seen.active):
-                self.cluster.client.forget()
-                queue = self.cluster.queue()
-                if not isinstance(queue, Unknown):  # whether the place took others counts as well
-                    observe(self.tasks.values(), queue, self.workdir)
-        return task.seen
+    def _close_after(
+        self, task: JobState, target: Target, cause: str, words: str, node: str
+    ) -> None:
+        """Send nothing for a while to a target, or node, that a job failed at by no fault of it."""
+        why = f"{words}: {task.name}"
+        if cause == "refused":
+            with contextlib.suppress(SlurmQueryError):  # then sbatch takes nothing
+                self.cluster.queue()
+                if not any(one.taken_as(task) for one in self.tasks.values()):
+                    self.requeuer.avoid([target], why, for_all=True)
+        elif cause == "budget":
+            kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
+            self.requeuer.avoid(self.requeuer.of_account(target, kinds), why, for_all=True)
+        elif cause in ("node", "device") and node:
+            self.bad_nodes[target.device].add(node)
 
-    def move_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
-        """Cancel jobs that pend in vain while another place ends them sooner; return their names.
+    def _ended(self, task: JobState, known_s: float = math.inf) -> SlurmJob | None:
+        """Return what the queue says of a job that ended, as far as it is known."""
+        with contextlib.suppress(SlurmQueryError):
+            observe([task], self.cluster.queue(), self.workdir)
+            old = self.cluster.client.queue_asked_s() < known_s
+            if old and (task.slurm_job is None or task.slurm_job.active):
+                self.cluster.client.forget()
+                # whether the target took others counts as well
+                observe(self.tasks.values(), self.cluster.queue(), self.workdir)
+        return task.slurm_job
+
+    def requeue_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
+        """Cancel jobs that pend in vain while another target ends them sooner; return their names.
+
+        As long as some of before are not ready again, none: they may take what is free.
 
         Parameters
         ----------
         movable : callable
             Whether Snakemake would try a job again.
         """
-        with self.lock, self.submissions.alone() as alone:
+        with self.lock, self.submissions.alone():
             tasks = [task for task in self.tasks.values() if task.active]
-            if all(task.runs for task in tasks):
+            cancelled = any(t.requeue_reason and t.assignment for t in self.tasks.values())
+            if cancelled or all(task.running for task in tasks):
                 return []
-            queue = self.cluster.queue()
-            if not isinstance(queue, Unknown):
-                observe(tasks, queue, self.workdir)
-            if not self.pending.due(tasks):  # nothing else is asked: most jobs start in time
-                return []
-            capacity = self.capacity()
-            if isinstance(capacity, Unknown):
+            try:
+                observe(tasks, self.cluster.queue(), self.workdir)
+                if not self.requeuer.due(tasks):  # nothing else is asked: most jobs start in time
+                    return []
+                state = self.state()
+            except SlurmQueryError:
                 return []
             tasks = [task for task in tasks if movable(task.name)]
-            capacity = self.pending.refreshed(tasks, capacity, self.capacity)
-            moved = self.pending.move(tasks, self.begin_round(capacity), self.begin_round)
-            if alone and moved:
-                self._claim()
-            return [task.name for task in moved]
+            state = self.requeuer.refreshed(tasks, state, self.state)
+            found = self.requeuer.requeue(tasks, self.begin_round(state), self.begin_round)
+            return [task.name for task in found]
 
     def explain_pending(self) -> list[str]:
         """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
         with self.lock:
-            return self.pending.explain(self.tasks.values())
-
-    def _on_their_way(self) -> list[Claim]:
-        """Return what the tasks that were moved will take: it is kept for them."""
-        survey, estimates = self.cluster.survey, self.plan.estimates
-        return [
-            claim_at(account, estimates.shape(task.job.rule, task.job.wildcards, kind), where)
-            for task in self.tasks.values()
-            if task.place and task.moved and task.bound
-            for account, kind in [task.bound]
-            for name in [task.job.fixed.partition]
-            for where in [partition_of(kind, name, survey.partitions, survey.named)]
-        ]
-
-    def _claim(self, sent: Sequence[Claim] = ()) -> None:
-        """Have the other runs count what is sent now and what is on its way."""
-        self.submissions.add(list(sent), self._on_their_way())
+            return self.requeuer.explain(self.tasks.values())
 
     def lost(self) -> dict[str, tuple[str, bool]]:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
 
         Preempted and revoked jobs are left by it to Slurm, and those that slurmctld forgets are
-        taken to run for ever. Jobs that were cancelled here to be placed again it would see up to
-        a minute later.
+        taken to run on. Jobs that were cancelled here to be placed again it would see up to a
+        minute later.
         """
         with self.lock:
-            queue = self.cluster.queue()
-            if isinstance(queue, Unknown):
+            try:
+                queue = self.cluster.queue()
+            except SlurmQueryError:
                 return {}
             observe(self.tasks.values(), queue, self.workdir)
-            there, now_s = {job.id for job in queue}, self.clock()
-            found: dict[str, tuple[str, bool]] = {}
-            for task in self.tasks.values():
-                seen = task.seen
-                odd = seen is not None and (seen.state in _UNSEEN or seen.id not in there)
-                if task.place is None or seen is None or not odd:
-                    task.odd_s = None
-                    continue
-                task.odd_s = now_s if task.odd_s is None else task.odd_s
-                moved = bool(task.moved or task.refused) and seen.state == "CANCELLED"
-                if now_s - task.odd_s < _ODD_S and not moved:
-                    continue
-                state = seen.state
-                if seen.id not in there:
-                    said = self.cluster.client.final_state(seen.id)
-                    state = "lost" if isinstance(said, Unknown) or not said else said
-                elif state == "SPECIAL_EXIT":
-                    self.cluster.client.cancel([seen.id])
-                if state not in ACTIVE:
-                    why = " to be placed again" if task.moved and moved else ""
-                    found[task.name] = (
-                        f"Slurm job {seen.id} is {state.lower()}{why}",
-                        state == _DONE,
-                    )
-            return found
+            return unseen_ends(self.tasks.values(), queue, self.cluster.client, self.clock())
 
     def _cancel_doubles(self, ready: Collection[str]) -> set[str]:
         """Cancel what the queue still has of jobs that are to be sent, and name those jobs.
@@ -438,11 +377,19 @@ class Dispatcher:
         sbatch may say that slurmctld did not answer although the job was taken.
         """
         queue = self.cluster.queue()
-        if isinstance(queue, Unknown):
-            return set()
-        found = [job for job in stale_jobs(queue, self.workdir) if job.comment in ready]
+        found = [job for job in orphaned_jobs(queue, self.workdir) if job.comment in ready]
         wanted = [job.id for job in found if job.state != "COMPLETING"]
         if wanted:
-            self.cluster.client.cancel(wanted)
+            with contextlib.suppress(SlurmQueryError):  # the next round does it again
+                self.cluster.client.cancel(wanted)
             self.ledger.write("cancel", slurm_ids=wanted, reason="an earlier try of a ready job")
         return {job.comment for job in found}
+
+
+def _event(task: JobState) -> dict[str, Any]:
+    """Return what the ledger says of each event of a job that was sent."""
+    found: dict[str, Any] = {"job": task.name, "rule": task.job.rule}
+    if task.assignment is not None:
+        target = task.assignment.target
+        found |= {"pool": target.pool, "account": target.account, "kind": target.device}
+    return found | {"slurm_id": task.slurm_job.id if task.slurm_job else None}

@@ -1,36 +1,31 @@
-"""Why a job failed, and what it gets next."""
+"""How jobs ended: why one failed and what it gets next; ends that the executor does not see."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, Kind, Past, Place
-from snakemake_scheduler_plugin_tilewright.placement.limits import (
-    largest,
-    longest_min,
-    may_use,
-    partition_of,
-)
-from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
-    Cause,
-    SlurmJob,
-    cause_of,
-    node_of,
-    stdout_of,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
+from ..cluster.limits import largest, longest_min, may_use
+from ..cluster.state import ClusterState
+from ..errors import SlurmQueryError
+from ..runtime.cause import last_line, read_cause
+from ..slurm.accounts import Account
+from ..slurm.jobs import ACTIVE, UNHANDLED_STATES, Cause, SlurmJob, cause_of, node_of, stdout_of
+from ..slurm.query import SlurmClient
+from ..slurm.records import Partition
+from .jobs import Assignment, FailureHistory, Job, JobState
 
-#: Characters of a log's last line that are kept.
+#: Characters of a log's last line that are recorded.
 _MOST_WORDS = 300
-#: Failures that are nobody's fault and do not count as tries; more of them do.
+#: Failures that are no fault of the job and do not count as tries; more of them do.
 _MOST_FREE = 10
 #: The same for what sbatch refuses, since a wrong option of the user's own is refused as well.
 _MOST_REFUSED = 3
+#: A state that the executor does not know must last so long: a requeued job leaves it by itself.
+_UNEXPECTED_S = 20.0
+#: Where it was cancelled to be requeued, a job that is cancelled counts too.
+_UNSEEN = UNHANDLED_STATES | {"CANCELLED"}
 
 
 @dataclass(frozen=True)
@@ -47,32 +42,34 @@ class NextTry:
         The failure does not count as one of the job's tries.
     """
 
-    past: Past
+    history: FailureHistory
     next: str
     give_up: bool = False
     free: bool = False
 
 
-def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = False) -> NextTry:
+def next_try(
+    past: FailureHistory, cause: Cause, words: str, node: str, *, requeued: bool = False
+) -> NextTry:
     """Return what a job gets after a failure.
 
     Parameters
     ----------
-    past : Past
+    past : FailureHistory
         Its failures before.
     cause : str
         As :func:`cause_of` says, ``device`` where CUDA failed.
     words : str
-        What Slurm and the job's log said; two equal ones are the same failure.
+        The words of Slurm and the job's log; two equal ones are the same failure.
     node : str
         Where it ran.
-    moved : bool
+    requeued : bool
         The workflow cancelled it itself, to place it elsewhere.
     """
-    if moved and cause in ("cancelled", "unknown"):
+    if requeued and cause in ("cancelled", "unknown"):
         return NextTry(past, "is placed again", free=True)
-    said = f"{cause}: {words}"
-    now = replace(past, causes=(*past.causes, said))
+    failure = f"{cause}: {words}"
+    now = replace(past, causes=(*past.causes, failure))
     match cause:
         case "memory":
             return NextTry(replace(now, memory=past.memory + 1), "gets twice the memory")
@@ -87,18 +84,18 @@ def next_try(past: Past, cause: Cause, words: str, node: str, *, moved: bool = F
         case "preempted":
             return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
         case "refused":
-            free = now.causes.count(said) <= _MOST_REFUSED
+            free = now.causes.count(failure) <= _MOST_REFUSED
             return NextTry(now, "goes elsewhere, or there after a while", free=free)
-        case "error" if said in past.causes:
+        case "error" if failure in past.causes:
             return NextTry(now, "failed twice in the same way and is not tried again", True)
         case _:
             return NextTry(now, "is tried again")
 
 
-def find_cause(
+def failure_reason(
     client: SlurmClient, job: SlurmJob | None, log: str, sent_s: float = 0.0
 ) -> tuple[Cause, str, str, str]:
-    """Return the cause of a failure, what was said, the node, and the log to look at.
+    """Return the cause of a failure, its words, the node, and the log to look at.
 
     That is the job's own log, else what Slurm wrote of it.
 
@@ -111,93 +108,111 @@ def find_cause(
     sent_s : float
         When the job was sent, in seconds since the epoch: an older log is of an earlier try.
     """
-    stated, words = read_cause(last_line(log))
+    of_log, words = read_cause(last_line(log))
     words = words[:_MOST_WORDS]
     if job is None:
         if words and Path(log).stat().st_mtime >= sent_s:
             return "unknown", words, "", log
-        said = "sbatch refused it: see the lines above, or .snakemake/log"
-        return "refused", said, "", log
-    details = client.job(job.id)
-    if isinstance(details, Unknown):
-        return "unknown", str(details), job.nodes, log
-    cause, said = cause_of(details)
+        refusal = "sbatch refused it: see the lines above, or .snakemake/log"
+        return "refused", refusal, "", log
+    try:
+        details = client.job(job.id)
+    except SlurmQueryError as error:
+        return "unknown", str(error), job.nodes, log
+    cause, of_slurm = cause_of(details)
     node = node_of(details) or job.nodes
     if cause == "error" and words:
-        return stated, words, node, log
+        return of_log, words, node, log
     if cause == "error" and log:
         # it may never have begun, as when srun finds no slurmctld: no two of these are the same
-        said = f"{said}; job {job.id} wrote nothing to its log"
-    return cause, said, node, log or stdout_of(details)
+        of_slurm = f"{of_slurm}; job {job.id} wrote nothing to its log"
+    return cause, of_slurm, node, log or stdout_of(details)
 
 
-def memory_limit_mb(
-    job: Job, accounts: Iterable[Account], partitions: Iterable[Partition | None]
-) -> int | None:
+def memory_limit_mb(job: Job, state: ClusterState) -> int | None:
     """Return the most memory that a job may have anywhere it may go; None without a limit."""
-    accounts = list(accounts)
-    limits = [
-        largest(account, partition, "mem")
-        for partition in partitions
-        for account in _allowed(job, accounts, partition)
-    ]
+    limits = [largest(account, partition, "mem") for account, partition in _allowed(job, state)]
     known = [limit for limit in limits if limit is not None]
     return max(known) if known and len(known) == len(limits) else None
 
 
-def why_no_retry(
-    job: Job,
-    place: Place,
-    cause: Cause,
-    accounts: Iterable[Account],
-    partitions: Mapping[Kind, Partition | None],
-    named: Mapping[str, Partition],
-) -> str:
+def why_no_retry(job: Job, assignment: Assignment, cause: Cause, state: ClusterState) -> str:
     """Return why another try of a job would end as this one did; empty if it may not.
 
     Parameters
     ----------
     job : Job
         That ran out of memory or time.
-    place : Place
+    assignment : Assignment
         Where.
-    partitions, named : mapping
-        Partition of each device kind, and all by name.
     """
-    shape, accounts = place.shape, list(accounts)
-    wheres = partitions_of(job, partitions, named)
+    request = assignment.request
     if cause == "memory":
-        if job.fixed.mem_mb:
-            return f"had the {shape.mem_mb} MB that were chosen for it and is not tried again"
-        most = memory_limit_mb(job, accounts, wheres)
-        if most is not None and most <= shape.mem_mb:
+        if job.overrides.mem_mb:
+            return f"had the {request.mem_mb} MB that were chosen for it and is not tried again"
+        most = memory_limit_mb(job, state)
+        if most is not None and most <= request.mem_mb:
             return "needs more memory than any account has"
     if cause == "time":
-        if job.fixed.runtime_min:
-            return f"had the {shape.runtime_min} min that were chosen for it, no second try"
-        if place.kind == "cpu" and "gpu" in job.kinds and partitions.get("gpu"):
+        if job.overrides.runtime_min:
+            return f"had the {request.runtime_min} min that were chosen for it, no second try"
+        on_cpu = assignment.target.device == "cpu"
+        if on_cpu and "gpu" in job.kinds and state.partitions.get("gpu"):
             return ""  # a GPU may do it in time
-        longest = [
-            longest_min(account, where)
-            for where in wheres
-            for account in _allowed(job, accounts, where)
-        ]
-        if all(most is not None and most <= shape.runtime_min for most in longest):
-            return f"needs more than {shape.runtime_min} min, the longest that a job may take"
+        longest = [longest_min(account, where) for account, where in _allowed(job, state)]
+        if all(most is not None and most <= request.runtime_min for most in longest):
+            return f"needs more than {request.runtime_min} min, the longest that a job may take"
     return ""
 
 
-def partitions_of(
-    job: Job, partitions: Mapping[Kind, Partition | None], named: Mapping[str, Partition]
-) -> list[Partition | None]:
-    """Return the partitions that a job may go to; for CPUs Slurm has a default."""
-    found = [partition_of(kind, job.fixed.partition, partitions, named) for kind in job.kinds]
-    return [where for where in found if where is not None] or [None]
-
-
-def _allowed(job: Job, accounts: Iterable[Account], partition: Partition | None) -> list[Account]:
+def _allowed(job: Job, state: ClusterState) -> list[tuple[Account, Partition | None]]:
+    """Return the accounts and partitions that a job may go to; for CPUs Slurm has a default."""
+    name = job.overrides.partition or ""
+    found = [state.partition(kind, name) for kind in job.kinds]
+    wheres: list[Partition | None] = [where for where in found if where is not None]
     return [
-        account
-        for account in accounts
-        if job.fixed.account in (None, account.name) and may_use(account, partition)
+        (account, where)
+        for where in wheres or [None]
+        for account in state.accounts
+        if job.overrides.account in (None, account.name) and may_use(account, where)
     ]
+
+
+def unseen_ends(
+    tasks: Iterable[JobState], queue: Iterable[SlurmJob], client: SlurmClient, now_s: float
+) -> dict[str, tuple[str, bool]]:
+    """Return how jobs ended that the executor takes to run on, and whether they are done.
+
+    It leaves preempted and revoked jobs to Slurm, and those that slurmctld forgot it never sees
+    end. Jobs that were cancelled to be requeued it would see up to a minute later.
+    """
+    there = {job.id for job in queue}
+    ends = {task.name: _end(task, there, client, now_s) for task in tasks}
+    return {name: end for name, end in ends.items() if end is not None}
+
+
+def _end(
+    task: JobState, there: Collection[int], client: SlurmClient, now_s: float
+) -> tuple[str, bool] | None:
+    job = task.slurm_job
+    unexpected = job is not None and (job.state in _UNSEEN or job.id not in there)
+    if task.assignment is None or job is None or not unexpected:
+        task.unexpected_since_s = None
+        return None
+    if task.unexpected_since_s is None:
+        task.unexpected_since_s = now_s
+    cancelled = bool(task.requeue_reason or task.refused) and job.state == "CANCELLED"
+    if now_s - task.unexpected_since_s < _UNEXPECTED_S and not cancelled:
+        return None
+    state = job.state
+    try:
+        if job.id not in there:
+            state = client.final_state(job.id) or "lost"
+        elif state == "SPECIAL_EXIT":
+            client.cancel([job.id])
+    except SlurmQueryError:
+        state = state if job.id in there else "lost"
+    if state in ACTIVE:
+        return None
+    why = " to be placed again" if task.requeue_reason and cancelled else ""
+    return f"Slurm job {job.id} is {state.lower()}{why}", state == "COMPLETED"

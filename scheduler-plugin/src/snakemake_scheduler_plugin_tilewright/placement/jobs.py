@@ -2,90 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import members, priority
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-
-
-class PlacementError(RuntimeError):
-    """A run cannot be placed; the message says why and what to do."""
-
-
-Kind = Literal["gpu", "cpu"]
-
-KINDS: tuple[Kind, ...] = ("gpu", "cpu")
+from ..cluster.request import DeviceKind, ResourceRequest, Target
+from ..runtime.snakemake_adapter import members, priority
+from ..slurm.jobs import SlurmJob
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What one job needs.
-
-    ``gpu_mem_mb`` is memory of its device, 0 on CPUs; its node has all ``features``, and GPUs of
-    ``gpu_type`` where it names one; ``licences`` are names and numbers. ``partition`` is the one
-    that its rule names, empty for that of its device kind. A place that allows it less than
-    ``stated_min`` minutes does not take it.
-    """
-
-    cpus: int
-    mem_mb: int
-    gpus: int
-    runtime_min: int
-    gpu_mem_mb: int = 0
-    features: tuple[str, ...] = ()
-    gpu_type: str = ""
-    licences: tuple[tuple[str, int], ...] = ()
-    partition: str = ""
-    stated_min: int = 0
-
-    def grown(self, memory: int = 0, time: int = 0) -> Shape:
-        """Return the shape after so many failures for want of memory and of time: each doubles."""
-        return replace(
-            self,
-            mem_mb=self.mem_mb * 2**memory,
-            runtime_min=self.runtime_min * 2**time,
-            gpu_mem_mb=self.gpu_mem_mb * 2**memory,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one job runs.
+class Assignment:
+    """Where one job runs, and why.
 
     Attributes
     ----------
-    qos : str or None
-        None where Slurm takes the account's by itself: then the user may change the account.
-    shape : Shape
+    request : ResourceRequest
         What it asks Slurm for.
-    pool : str
-        Name of the Snakemake resource that counts its slot.
     exclude : tuple of str
         Nodes it must not run on.
+    reason : str
+        Why it starts now.
+    estimate_s : float
+        How long it may take.
     """
 
-    account: str
-    qos: str | None
-    partition: str | None
-    kind: Kind
-    shape: Shape
-    pool: str
+    target: Target
+    request: ResourceRequest
     exclude: tuple[str, ...] = ()
+    reason: str = ""
+    estimate_s: float = 0.0
 
 
-class Sizes(Protocol):
-    """What a workflow says of its rules: who may use a GPU, what a job needs, how long it takes."""
+@dataclass(frozen=True)
+class ResourceModel:
+    """What the jobs of a rule need, and how long they take.
 
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return the device kinds that may run a rule."""
+    Attributes
+    ----------
+    devices : tuple of str
+        Device kinds that may run them, the preferred one first.
+    request : callable
+        Wildcards and device kind to what one job needs there.
+    cpu_seconds : callable
+        Wildcards to about how long one job takes on CPUs.
+    """
 
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job needs on a device kind."""
-
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        """Return about how long one job takes on CPUs."""
+    devices: tuple[DeviceKind, ...]
+    request: Callable[[Any, DeviceKind], ResourceRequest]
+    cpu_seconds: Callable[[Any], float]
 
 
 def key_of(rule: str, wildcards: Any) -> str:
@@ -114,7 +79,7 @@ def name_of(job: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class FailureHistory:
     """The failures of one job.
 
     Attributes
@@ -134,7 +99,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class UserOverrides:
     """What the user chose for a job, in its rule or on the command line, and what stays so."""
 
     account: str | None = None
@@ -143,15 +108,15 @@ class Fixed:
     mem_mb: int | None = None
     runtime_min: int | None = None
 
-    def applied(self, shape: Shape) -> Shape:
-        """Return a shape with what was chosen."""
+    def applied(self, request: ResourceRequest) -> ResourceRequest:
+        """Return a request with what was chosen."""
         return replace(
-            shape,
-            cpus=self.cpus or shape.cpus,
-            mem_mb=self.mem_mb or shape.mem_mb,
-            runtime_min=self.runtime_min or shape.runtime_min,
-            stated_min=self.runtime_min or shape.stated_min,
-            partition=self.partition or shape.partition,
+            request,
+            cpus=self.cpus or request.cpus,
+            mem_mb=self.mem_mb or request.mem_mb,
+            runtime_min=self.runtime_min or request.runtime_min,
+            required_min=self.runtime_min or request.required_min,
+            partition=self.partition or request.partition,
         )
 
 
@@ -167,9 +132,9 @@ class Job:
         Device kinds that may run it.
     needs : tuple of str
         Names of the jobs that must be done first.
-    nominal_s : float
+    cpu_seconds : float
         About how long it takes on CPUs; only ratios between jobs of a rule count.
-    fixed : Fixed
+    overrides : UserOverrides
         What the user chose for it.
     log : str
         Its log file; empty if it has none.
@@ -177,92 +142,91 @@ class Job:
         Jobs of a higher one go first.
     members : int
         Jobs of Snakemake that it is: more than one where it is a group.
+    model : ResourceModel or None
+        What it needs.
     """
 
     name: str
     rule: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DeviceKind, ...]
     needs: tuple[str, ...] = ()
-    nominal_s: float = 1.0
-    fixed: Fixed = Fixed()
+    cpu_seconds: float = 1.0
+    overrides: UserOverrides = UserOverrides()
     wildcards: Any = None
     log: str = ""
     priority: float = 0.0
     members: int = 1
+    model: ResourceModel | None = None
 
 
 def job_of(
     job: Any,
     needs: Iterable[Any],
-    sizes: Sizes,
-    fixed: Fixed = Fixed(),
-    kinds: tuple[Kind, ...] | None = None,
-    described: str = "",
+    model: ResourceModel,
+    fixed: UserOverrides = UserOverrides(),
+    kinds: tuple[DeviceKind, ...] | None = None,
 ) -> Job:
-    """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place.
-
-    ``described`` is the name of its rule for ``sizes``, where a module has changed it.
-    """
-    rule, wildcards = rule_of(job), job.wildcards
+    """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place."""
+    wildcards = job.wildcards
     return Job(
         name_of(job),
-        rule,
-        kinds or sizes.kinds(described or rule),
+        rule_of(job),
+        kinds or model.devices,
         tuple(map(name_of, needs)),
-        sizes.nominal_s(described or rule, wildcards),
+        model.cpu_seconds(wildcards),
         fixed,
         wildcards,
         str(job.log[0]) if len(job.log) else "",
         priority(job),
         sum(1 for _ in members(job)),
+        model,
     )
 
 
 @dataclass(slots=True)
-class Task:
+class JobState:
     """A job in a run: where it was sent, and what became of it.
 
     Attributes
     ----------
-    place : Place or None
+    assignment : Assignment or None
         Where it was sent.
     sent_s : float
         When; seconds since the epoch.
     after_id : int
         The queue's jobs up to this number are not this try.
-    seen : SlurmJob or None
-        What the queue last said of this try.
-    moved : str
+    slurm_job : SlurmJob or None
+        This try in the queue, as it last was.
+    history : FailureHistory
+        Its failures.
+    requeue_reason : str
         Why it was cancelled to be placed again; empty if it was not.
-    moves : int
+    requeues : int
         How often it was.
+    excluded_targets : frozenset of Target
+        Those that it pended at in vain: it does not go back there.
     refused : str
-        Why it was cancelled for good: no place is left that Slurm takes it on.
-    bound : (str, str) or None
-        Account and device kind that it was moved for.
-    left : frozenset of (str, str)
-        Accounts and device kinds that it was moved away from: it does not go back there.
-    said : str
-        Why it pends, as it was last said to the user.
-    odd_s : float or None
+        Why it was cancelled for good: no target is left that Slurm takes it on.
+    last_reason : str
+        Why it pends, as last explained to the user.
+    unexpected_since_s : float or None
         Since when the queue shows it in a state that does not end by itself, or not at all.
     least_mem_mb, least_min : int
         Memory and minutes that its rule asks for at this try, by its own function of the attempt.
     """
 
     job: Job
-    place: Place | None = None
+    assignment: Assignment | None = None
     sent_s: float = 0.0
     after_id: int = 0
-    seen: SlurmJob | None = None
-    past: Past = Past()
-    moved: str = ""
-    moves: int = 0
-    bound: tuple[str, Kind] | None = None
-    left: frozenset[tuple[str, Kind]] = frozenset()
+    slurm_job: SlurmJob | None = None
+    history: FailureHistory = FailureHistory()
+    requeue_reason: str = ""
+    requeues: int = 0
+    excluded_targets: frozenset[Target] = frozenset()
     refused: str = ""
-    said: str = ""
-    odd_s: float | None = None
+    last_reason: str = ""
+    unexpected_since_s: float | None = None
     least_mem_mb: int = 0
     least_min: int = 0
 
@@ -274,42 +238,46 @@ class Task:
     @property
     def waiting(self) -> bool:
         """Whether it was sent and the queue does not show it yet."""
-        return self.place is not None and self.seen is None
+        return self.assignment is not None and self.slurm_job is None
 
     @property
-    def runs(self) -> bool:
+    def running(self) -> bool:
         """Whether it was sent and runs, as far as the queue says."""
-        return self.place is not None and self.seen is not None and self.seen.state == "RUNNING"
+        there = self.assignment is not None and self.slurm_job is not None
+        return there and self.slurm_state == "RUNNING"
 
     @property
-    def pends(self) -> bool:
+    def pending(self) -> bool:
         """Whether it was sent and has not begun, as far as the queue says."""
-        state = self.seen.state if self.seen else "PENDING"
-        return self.place is not None and state in ("PENDING", "CONFIGURING")
+        return self.assignment is not None and self.slurm_state in ("PENDING", "CONFIGURING")
 
-    def taken_as(self, other: Task) -> bool:
-        """Return whether Slurm took it where another was sent, then or later."""
-        if self is other or not (self.seen and self.place and other.place):
-            return False
-        here, there = self.place, other.place
-        same = (here.account, here.kind) == (there.account, there.kind)
-        return same and self.sent_s >= other.sent_s
+    @property
+    def slurm_state(self) -> str:
+        """Its state in the queue, ``PENDING`` as long as it is not there."""
+        return self.slurm_job.state if self.slurm_job else "PENDING"
 
     @property
     def active(self) -> bool:
         """Whether it was sent and has not ended, as far as the queue says."""
-        return self.place is not None and (self.seen is None or self.seen.active)
+        return self.assignment is not None and (self.slurm_job is None or self.slurm_job.active)
+
+    def taken_as(self, other: JobState) -> bool:
+        """Return whether Slurm took it where another was sent, then or later."""
+        if self is other or not (self.slurm_job and self.assignment and other.assignment):
+            return False
+        same = self.assignment.target == other.assignment.target
+        return same and self.sent_s >= other.sent_s
 
 
-def observe(tasks: Iterable[Task], queue: Iterable[SlurmJob], workdir: str) -> None:
+def observe(states: Iterable[JobState], queue: Iterable[SlurmJob], workdir: str) -> None:
     """Note what the queue says of each job that was sent from a folder."""
     last: dict[str, SlurmJob] = {}
     for job in queue:
         if job.workdir == workdir and (job.comment not in last or job.id > last[job.comment].id):
             last[job.comment] = job
-    for task in tasks:
-        if task.place is None:
+    for state in states:
+        if state.assignment is None:
             continue
-        found = last.get(task.job.name)
-        if found is not None and found.id > task.after_id:
-            task.seen = found
+        found = last.get(state.job.name)
+        if found is not None and found.id > state.after_id:
+            state.slurm_job = found

@@ -12,20 +12,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job
-from snakemake_scheduler_plugin_tilewright.placement.workload import (
-    Choice,
-    Decision,
-    GpuSlots,
-    Running,
-    Slots,
-    Workload,
-)
+from ..cluster.request import KINDS
+from .jobs import Job
+from .workload import Choice, Decision, GpuSlots, Running, Slots, Workload
 
 _REASONS = ("a GPU slot is free", "a CPU slot finishes it in time")
 
 
-def decide(
+def schedule(
     work: Workload,
     ready: Iterable[str],
     pools: Sequence[Slots],
@@ -83,7 +77,7 @@ class _Schedule:
         self.work, self.jobs, self.pools, self.clock_s = work, jobs, pools, clock_s
         self.free = [pool.fillable for pool in pools]
         #: Jobs whose account the user chose, by account: the others leave them its slots.
-        self.chosen = Counter(work.jobs[i].fixed.account for i in jobs)
+        self.chosen = Counter(work.jobs[i].overrides.account for i in jobs)
         #: For each pool a heap of the times at which its slots are free; the last one is of the
         #: GPU slots that were lost and are expected back, of whatever account.
         self.times: list[list[float]] = [[] for _ in pools]
@@ -117,13 +111,13 @@ class _Schedule:
             if starts:
                 job, pool = self.work.jobs[i], self.pools[k]
                 reason = _REASONS[kind]
-                if job.fixed.account is not None:
+                if job.overrides.account is not None:
                     reason = "the account that was chosen for it has a slot"
                 yield Decision(job.name, pool.name, start_s, start_s + seconds, reason)
 
     def _ends(self, i: int) -> Iterator[tuple[float, int, int, float, float]]:
         """Yield a job's end on each kind, with its margin; kind, pool, start, and its seconds."""
-        account = self.work.jobs[i].fixed.account
+        account = self.work.jobs[i].overrides.account
         for kind, seconds_of in enumerate(self.work.seconds):
             seconds = seconds_of[i]
             k = self._pool(kind, account) if seconds < math.inf else None
@@ -156,14 +150,14 @@ class _Schedule:
         alike: dict[tuple[object, ...], str] = {}
         found = {}
         for job in jobs:
-            key = job.kinds, job.fixed.account
+            key = job.kinds, job.overrides.account
             if key not in alike:
                 alike[key] = self._reason(job)
             found[job.name] = alike[key]
         return found
 
     def _reason(self, job: Job) -> str:
-        account = job.fixed.account
+        account = job.overrides.account
         fits = [k for k, pool in enumerate(self.pools) if pool.kind in job.kinds and pool.slots > 0
                 and account in (None, pool.account)]  # fmt: skip
         if not fits:

@@ -1,7 +1,7 @@
 """What the runs of one person have just sent, so that two of them do not fill the same slots.
 
-Live use shows a job some seconds after sbatch took it. For that long each run writes its claims
-to a file of its own beside the others', and one lock lets them choose one after the other.
+Live use shows a job some seconds after sbatch took it. For that long each run writes its uses
+to a file of its own next to the others', and one lock lets them choose one after the other.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from snakemake_scheduler_plugin_tilewright.placement.capacity import Claim
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
+from ..cluster.pending_use import PendingUse
+from ..runtime.files import write_text_atomic
 
 #: Beyond the age of live use, for sbatch: 12 jobs were submitted within 2 s.
 _SUBMIT_S = 10.0
-#: A job that is cancelled to go elsewhere is ready again after 10 s, and after a minute at most.
-_HELD_S = 60.0
 #: A round takes 0.1 s, and as long as one query that Slurm does not answer.
 _LOCK_S = 20.0
 
 
 @dataclass
 class SubmissionLock:
-    """The claims of all runs that share a folder.
+    """What all runs that share a folder have just sent.
 
     Attributes
     ----------
@@ -46,7 +44,7 @@ class SubmissionLock:
     folder: Path
     ttl_s: float = 5.0
     clock: Callable[[], float] = time.time
-    _own: list[tuple[float, Claim]] = field(default_factory=list)
+    _own: list[tuple[float, PendingUse]] = field(default_factory=list)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
@@ -77,47 +75,38 @@ class SubmissionLock:
             except OSError:
                 return False
 
-    def others(self, asked_s: float = -math.inf) -> list[Claim]:
+    def others(self, asked_s: float = -math.inf) -> list[PendingUse]:
         """Return what other runs sent, but for what Slurm knew when it was asked."""
         paths = [path for path in self.folder.glob("*.json") if path != self._path]
-        return [claim for path in paths for claim in self._fresh(path, asked_s - _SUBMIT_S)]
+        return [use for path in paths for use in self._fresh(path, asked_s - _SUBMIT_S)]
 
-    def _fresh(self, path: Path, after_s: float = -math.inf) -> list[Claim]:
+    def _fresh(self, path: Path, after_s: float = -math.inf) -> list[PendingUse]:
         """Return the claims of a file; one that is damaged, or of another clock, holds none."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return [
-                Claim(sent["account"], dict(sent["tres"]), sent.get("partition"))
+                PendingUse(sent["account"], dict(sent["tres"]), sent.get("partition"))
                 for sent in json.loads(path.read_text(encoding="utf-8"))
-                if -_HELD_S - _SUBMIT_S < self.clock() - sent["time_s"] < self.ttl_s + _SUBMIT_S
+                if -_SUBMIT_S < self.clock() - sent["time_s"] < self.ttl_s + _SUBMIT_S
                 and sent["time_s"] > after_s
             ]
         return []
 
-    def add(self, claims: list[Claim], held: Iterable[Claim] = ()) -> None:
-        """Write what this run sends now, and remove what ended runs left; only when alone.
-
-        Parameters
-        ----------
-        claims : list of Claim
-            Of jobs that are sent now.
-        held : iterable of Claim
-            For jobs that are on their way there; what was held before is not any more.
-        """
+    def add(self, uses: list[PendingUse]) -> None:
+        """Write what this run sends now, and remove what ended runs left; only when alone."""
         now_s = self.clock()
         own = [own for own in self._own if now_s - self.ttl_s - _SUBMIT_S < own[0] <= now_s]
-        own += [(now_s, claim) for claim in claims]
-        own += [(now_s + _HELD_S, claim) for claim in held]
+        own += [(now_s, use) for use in uses]
         if own == self._own:
             return
         self._own = own
         content = [
             {
                 "time_s": sent_s,
-                "account": claim.account,
-                "tres": dict(claim.tres),
-                "partition": claim.partition,
+                "account": use.account,
+                "tres": dict(use.tres),
+                "partition": use.partition,
             }
-            for sent_s, claim in self._own
+            for sent_s, use in self._own
         ]
         with contextlib.suppress(OSError):
             for path in self.folder.glob("*.json"):

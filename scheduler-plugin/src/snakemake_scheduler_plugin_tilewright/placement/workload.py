@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Job, Kind
+from ..cluster.request import KINDS, DeviceKind
+from .jobs import Job
 
 #: Margin of a job on a CPU of whose rule nothing is known, as a share of its time.
 UNKNOWN_MARGIN = 0.4
@@ -27,7 +28,7 @@ class Slots:
 
     name: str
     account: str
-    kind: Kind
+    kind: DeviceKind
     slots: int
     free: int
     running: tuple[Running, ...] = ()
@@ -119,14 +120,14 @@ class Workload:
     def __init__(
         self,
         jobs: Iterable[Job],
-        estimates_s: Mapping[tuple[str, Kind], float],
+        estimates_s: Mapping[tuple[str, DeviceKind], float],
         margins: Mapping[str, float] | None = None,
     ) -> None:
         self.jobs = list(jobs)
         self.margin = [(margins or {}).get(j.rule, UNKNOWN_MARGIN) for j in self.jobs]
         self.index = {job.name: i for i, job in enumerate(self.jobs)}
         self.seconds = [
-            [max(1e-6, estimates_s[j.rule, kind] * j.nominal_s) if kind in j.kinds else math.inf
+            [max(1e-6, estimates_s[j.rule, kind] * j.cpu_seconds) if kind in j.kinds else math.inf
              for j in self.jobs]
             for kind in KINDS
         ]  # fmt: skip

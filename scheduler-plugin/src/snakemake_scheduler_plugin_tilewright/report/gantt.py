@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from snakemake_scheduler_plugin_tilewright.report.ledger import Run, Try
-from snakemake_scheduler_plugin_tilewright.report.palette import IDLE, Palette
-from snakemake_scheduler_plugin_tilewright.report.table import pools_of
+from .ledger import Run, Try
+from .palette import IDLE, Palette
+from .table import pools_of
 
 #: Pixels: the width, all lanes together, a lane, the gap between pools, the thinnest bar.
 _WIDTH, _LANES, _LOW, _HIGH, _GAP, _THIN = 1100.0, 700.0, 2.1, 16.0, 18.0, 1.5

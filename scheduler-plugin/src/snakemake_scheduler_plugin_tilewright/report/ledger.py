@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.words import printable
+from ..runtime.words import printable
 
 #: Causes of the failure of a job that the workflow itself took back, to place it again.
 _BY_MOVE = ("cancelled", "unknown")
@@ -94,12 +94,12 @@ def cluster_runs(events: Iterable[Event]) -> list[Run]:
 def _run(number: int, events: Sequence[Event]) -> Run:
     moved: set[str] = set()
     tries: list[Try] = []
-    said: list[tuple[float, str]] = []
+    remarks_at: list[tuple[float, str]] = []
     for event in events:
         name, job = event["event"], event.get("job", "")
         if name == "move":
             moved.add(job)
-            said.append((event["time_s"], _move(event)))
+            remarks_at.append((event["time_s"], _move(event)))
         elif name in ("done", "fail"):
             was_moved = job in moved and event.get("cause") in _BY_MOVE
             moved.discard(job)
@@ -107,14 +107,14 @@ def _run(number: int, events: Sequence[Event]) -> Run:
             if one.start_s is not None or not was_moved:
                 tries.append(one)
             if one.cause:
-                said.append((event["time_s"], _failure(event)))
+                remarks_at.append((event["time_s"], _failure(event)))
     pools = events[0].get("pools", {}).values()
     # empty where the ledger does not say
     kinds = {str(kind) for event in events for kind in event.get("kinds") or ()}
     slots = {(account, kind): n for account, kind, n in pools if not kinds or kind in kinds}
     times = [event["time_s"] for event in events]
     start_s = min([times[0], *(one.start_s for one in tries if one.start_s is not None)])
-    remarks = tuple((max(0.0, time_s - start_s), text) for time_s, text in said)
+    remarks = tuple((max(0.0, time_s - start_s), text) for time_s, text in remarks_at)
     return Run(number, start_s, max(times), slots, tuple(tries), remarks)
 
 

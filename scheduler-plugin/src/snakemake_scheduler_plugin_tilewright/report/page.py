@@ -1,4 +1,4 @@
-"""The page of where jobs ran, and its table as CSV beside it."""
+"""The page of where jobs ran, and its table as CSV next to it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 import jinja2
 
-from snakemake_scheduler_plugin_tilewright.report.gantt import draw_gantt
-from snakemake_scheduler_plugin_tilewright.report.ledger import cluster_runs
-from snakemake_scheduler_plugin_tilewright.report.palette import Palette, palette_of
-from snakemake_scheduler_plugin_tilewright.report.table import as_csv, rows_of
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_ledger, write_text_atomic
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import span_text
-from snakemake_scheduler_plugin_tilewright.runtime.words import count, count_jobs
+from ..runtime.files import read_ledger, write_text_atomic
+from ..runtime.run_state import span_text
+from ..runtime.words import count, count_jobs
+from .gantt import draw_gantt
+from .ledger import cluster_runs
+from .palette import Palette, palette_of
+from .table import as_csv, rows_of
 
 #: Lines of the list of moves and failures.
 _LINES = 20
 
 
 def environment(*folders: Path) -> jinja2.Environment:
-    """Return the templates of some folders beside those of here; ``style`` is the style of all.
+    """Return the templates of some folders besides those of here; ``style`` is the style of all.
 
     The filter ``span`` writes a length of time with its unit.
     """
@@ -41,7 +41,7 @@ def environment(*folders: Path) -> jinja2.Environment:
 
 
 def run_section(ledger: Path, page: Path, palette: Palette | None = None) -> dict[str, Any] | None:
-    """Write the table beside a page, and return what the page says of the runs on a cluster.
+    """Write the table next to a page, and return what the page says of the runs on a cluster.
 
     Returns None and writes nothing where no job ended on one.
 

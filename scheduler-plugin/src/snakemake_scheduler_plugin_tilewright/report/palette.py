@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: Okabe–Ito colours: told apart by colour-blind readers.
+#: Okabe–Ito colours: colour-blind readers can tell them from each other.
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8a8f98"
 COLOURS = (ORANGE, "#56B4E9", BLUE, RED, "#009E73", "#CC79A7", "#E6D800")
 IDLE = "#e9ecf0"

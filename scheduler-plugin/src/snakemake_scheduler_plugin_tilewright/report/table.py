@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 
-from snakemake_scheduler_plugin_tilewright.report.ledger import Pool, Run, Try
-from snakemake_scheduler_plugin_tilewright.report.palette import Palette
+from .ledger import Pool, Run, Try
+from .palette import Palette
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,8 @@ def rows_of(runs: Sequence[Run], palette: Palette) -> list[Row]:
             wait_s = round(sum(waits) / len(waits), 1) if waits else None
             hours = round(sum(one.ran_s for one in own) / 3600, 4)
             causes = Counter(one.cause for one in own if one.cause)
-            said = ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))
-            rows.append(
-                Row(*pool, slots, used, rule, len(own), hours, wait_s, causes.total(), said)
-            )
+            why = ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items()))
+            rows.append(Row(*pool, slots, used, rule, len(own), hours, wait_s, causes.total(), why))
     return rows
 
 

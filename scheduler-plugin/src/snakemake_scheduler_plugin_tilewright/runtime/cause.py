@@ -31,8 +31,8 @@ def read_cause(line: str) -> tuple[LogCause, str]:
     """
     if line.startswith(_MARK):
         try:
-            said = json.loads(line.removeprefix(_MARK))
-            return ("device" if said["cause"] == "device" else "error"), str(said["words"])
+            found = json.loads(line.removeprefix(_MARK))
+            return ("device" if found["cause"] == "device" else "error"), str(found["words"])
         except (ValueError, KeyError, TypeError):
             pass
     return "error", line

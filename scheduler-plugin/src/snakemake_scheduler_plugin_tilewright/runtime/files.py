@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.records import EVENT, Check, fits
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
+from .records import EVENT, ValueCheck, fits
+from .words import count
 
 
 def write_text_atomic(path: Path, text: str) -> None:
@@ -50,7 +50,7 @@ class JsonLines(list[dict[str, Any]]):
 
 
 def read_json_lines(
-    path: Path, checks: Mapping[str, Check] = {}, needed: Iterable[str] = ()
+    path: Path, checks: Mapping[str, ValueCheck] = {}, needed: Iterable[str] = ()
 ) -> JsonLines:
     """Return the objects of a file of JSON lines, none where there is no file.
 

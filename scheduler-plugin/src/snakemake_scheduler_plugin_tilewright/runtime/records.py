@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-Check = Callable[[Any], bool]
+ValueCheck = Callable[[Any], bool]
 
 
 def is_text(value: Any) -> bool:
@@ -37,12 +37,12 @@ def is_moment(value: Any) -> bool:
         return False
 
 
-def by_name(check: Check) -> Check:
+def by_name(check: ValueCheck) -> ValueCheck:
     """Return the check of an object's values."""
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def fits(entry: Any, checks: Mapping[str, Check], needed: Iterable[str] = ()) -> bool:
+def fits(entry: Any, checks: Mapping[str, ValueCheck], needed: Iterable[str] = ()) -> bool:
     """Return whether an entry is an object that has what is needed, and values that are such."""
     return (
         isinstance(entry, dict)
@@ -57,7 +57,7 @@ def _pool(value: Any) -> bool:
 
 
 #: The values of a ledger's events that are read again.
-EVENT: dict[str, Check] = {
+EVENT: dict[str, ValueCheck] = {
     **dict.fromkeys(("time_s", "start_s", "end_s", "sent_s"), is_time),
     **dict.fromkeys(("event", "job", "rule", "pool", "account", "kind", "node", "cause"), is_text),
     **dict.fromkeys(("words", "reason", "next", "log", "sooner"), is_text),

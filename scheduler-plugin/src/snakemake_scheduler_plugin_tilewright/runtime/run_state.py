@@ -12,16 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
-from snakemake_scheduler_plugin_tilewright.runtime.records import (
-    Check,
-    by_name,
-    fits,
-    is_count,
-    is_number,
-    is_text,
-    is_time,
-)
+from .files import write_text_atomic
+from .records import ValueCheck, by_name, fits, is_count, is_number, is_text, is_time
 
 #: Below this share of the work no time left is estimated.
 _TOLD = 0.05
@@ -30,7 +22,7 @@ _SILENT_S = 300.0
 #: Clocks are set while processes run.
 _CLOCK_S = 60.0
 
-_VALUES: dict[str, Check] = {
+_VALUES: dict[str, ValueCheck] = {
     **dict.fromkeys(("began_s", "at_s"), is_time),
     **dict.fromkeys(("jobs", "done", "waiting"), by_name(is_count)),
     **dict.fromkeys(("running", "queued"), is_count),
@@ -61,14 +53,14 @@ class RunState:
     share : float
         Of the work, counted in the estimated seconds of each job, what is done; 0 to 1.
     waiting : mapping
-        Reason to the ready jobs that wait for it, where placement said so; 0 of what is
-        said although no job is ready.
+        Reason to the ready jobs that wait for it, where placement knows it; 0 of what is
+        known although no job is ready.
     ended : bool
         Whether the run ended, well or not.
     pid : int
         Where the process that says this runs.
     ledger : str
-        Where its decisions are written; empty: beside the state, if anywhere.
+        Where its decisions are written; empty: next to the state, if anywhere.
     queued : int
         Jobs that were handed to Slurm and pend there.
     """
@@ -104,7 +96,7 @@ class RunState:
         return f"process {self.pid} on {self.host}"
 
     def life(self, now_s: float) -> Life:
-        """Return what became of the run, as far as that can be seen from this machine."""
+        """Return what became of the run, as far as that is known on this machine."""
         if self.ended:
             return "ended"
         if self.host == socket.gethostname():

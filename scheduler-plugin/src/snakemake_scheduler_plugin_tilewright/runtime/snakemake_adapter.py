@@ -1,6 +1,6 @@
 """Everything that tilewright touches of Snakemake beyond its documented interfaces.
 
-Each function names the attribute that it rests on. :func:`check` looks for all of them when a
+Each function names the attribute that it rests on. :func:`check` finds all of them when a
 run begins, so that a Snakemake that renamed one stops with a sentence; one test for each fails
 by its name. ``docs/development.md`` proposes public hooks.
 """
@@ -8,10 +8,13 @@ by its name. ``docs/development.md`` proposes public hooks.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: What a scheduler, a DAG and a job must have; see the functions below for what each is used for.
+from ..errors import SnakemakeError
+
+#: What a scheduler, a DAG and a job must have beyond the interfaces of Snakemake's scheduler and
+#: executor plugins; see the functions below for what each is used for.
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "scheduler": (
         "_errors",
@@ -19,50 +22,13 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "_open_jobs",
         "_schedule_reevalutation",
         "failed",
-        "global_resources",
         "running",
     ),
-    "dag": (
-        "_ready_jobs",
-        "_running",
-        "finished",
-        "get_job_group",
-        "job_dependencies",
-        "job_factory",
-        "needrun",
-        "needrun_jobs",
-        "workflow",
-    ),
-    "job": (
-        "_aux_resources",
-        "_resources",
-        "_scheduler_resources",
-        "add_aux_resource",
-        "attempt",
-        "priority",
-        "restart_times",
-        "uuid",
-        "wildcards_dict",
-    ),
-    "group": (
-        "_resources",
-        "_scheduler_resources",
-        "attempt",
-        "jobs",
-        "name",
-        "restart_times",
-        "rules",
-        "toposorted",
-    ),
+    "dag": ("_ready_jobs", "_running", "get_job_group", "job_factory", "needrun", "workflow"),
+    "job": ("_resources", "_scheduler_resources", "restart_times", "uuid", "wildcards_dict"),
+    "group": ("_resources", "_scheduler_resources", "restart_times"),
     "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
-    "workflow": (
-        "executor_plugin",
-        "is_main_process",
-        "resource_settings",
-        "rules",
-        "scheduler",
-        "workdir_init",
-    ),
+    "workflow": ("global_resources", "is_main_process", "resource_settings", "rules"),
 }
 
 #: What of Snakemake's documented interfaces must be called for placement to work; the canaries say
@@ -78,10 +44,6 @@ HOOKS = (
 )
 
 
-class AdapterError(RuntimeError):
-    """Snakemake lacks something that placement needs; the message names it and the fix."""
-
-
 def is_snakemakes(dag: Any) -> bool:
     """Return whether a DAG is Snakemake's own, and not one of its test of schedulers."""
     return type(dag).__module__.partition(".")[0] == "snakemake"
@@ -92,14 +54,14 @@ def check(what: str, thing: Any) -> None:
 
     Raises
     ------
-    AdapterError
+    SnakemakeError
         With the first attribute that is absent.
     """
     absent = [name for name in NEEDED[what] if not hasattr(thing, name)]
     if absent:
         import snakemake
 
-        raise AdapterError(
+        raise SnakemakeError(
             f"Snakemake {snakemake.__version__} has no {what}.{absent[0]}, which placement needs; "
             "install a version that this scheduler asks for, or run with "
             "--scheduler greedy"
@@ -109,30 +71,29 @@ def check(what: str, thing: Any) -> None:
 # Rules and jobs.
 
 
-def remember_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep a function's parameters where Snakemake looks for them before it inspects.
+def placement_of(dag: Any) -> Any:
+    """Return what the Snakefile set as ``workflow.placement``, None where it set nothing."""
+    return getattr(dag.workflow, "placement", None)
 
-    It inspects its own method twice and the function once for every resource of every job, 45 µs
-    each: a quarter of the time of a dry run. Uses ``FUNC_OVERWRITE_PARAMS_ATTR`` and
-    ``Resource.evaluate``.
+
+def constant(job: Any, name: str) -> str:
+    """Return a constant resource of a job's rule; empty where it has none, and for a group."""
+    resource = None if job.is_group() else job.rule.resources.get(name)
+    return "" if resource is None or resource.is_evaluable() else str(resource.value or "")
+
+
+def overridden(job: Any, given: Mapping[str, Any]) -> set[str]:
+    """Return the resources of a job's rule that are not as they were given to it.
+
+    They come from ``--set-resources``, ``--set-threads``, or a rule that uses another. Snakemake
+    wraps some functions. Uses ``Resource._evaluator``.
     """
-    from snakemake.common import FUNC_OVERWRITE_PARAMS_ATTR as REMEMBERED
-    from snakemake.resources import Resource
-
-    setattr(function, REMEMBERED, inspect.signature(function).parameters)
-    if not hasattr(Resource.evaluate, REMEMBERED):
-        bound = inspect.signature(Resource("name", 1).evaluate).parameters
-        setattr(Resource.evaluate, REMEMBERED, bound)
-    return function
-
-
-def resource_functions(dag: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the rule names and resource functions of all rules. Uses ``Resource._evaluator``."""
-    for rule in dag.workflow.rules:
-        for resource in rule.resources.values():
-            function = getattr(resource, "_evaluator", None)
-            if function is not None:
-                yield rule.name, function
+    found = set()
+    for name, resource in job.rule.resources.items():
+        value = inspect.unwrap(resource._evaluator) if resource.is_evaluable() else resource.value
+        if name not in given or value != given[name]:
+            found.add(name)
+    return found
 
 
 def open_checkpoints(dag: Any) -> list[str]:
@@ -140,19 +101,10 @@ def open_checkpoints(dag: Any) -> list[str]:
     return sorted({job.rule.name for job in dag.needrun_jobs() if job.is_checkpoint})
 
 
-def chosen_resources(dag: Any, rule: str) -> tuple[Mapping[str, Any], bool]:
-    """Return the resources, and whether the threads, that the command line set for a rule.
-
-    Uses ``workflow.resource_settings``.
-    """
-    settings = dag.workflow.resource_settings
-    return settings.overwrite_resources.get(rule, {}), rule in settings.overwrite_threads
-
-
 def unit_of(dag: Any, job: Any) -> Any:
     """Return what is dispatched of a job: its group where it is in one, else itself.
 
-    Groups of one name are told apart by their ``wildcards``, which a group has not by itself: the
+    Groups of one name differ in their ``wildcards``, which a group has not by itself: the
     executor puts those of any job into Slurm's comment. The class gets them: after a checkpoint
     Snakemake may send another object for the same group. Uses ``dag.get_job_group``.
     """
@@ -186,7 +138,7 @@ def members(job: Any) -> Iterable[Any]:
 def finished(dag: Any, job: Any) -> bool:
     """Return whether a job, or all of a group, has finished.
 
-    When a group with a checkpoint ends, Snakemake makes others of its jobs anew, and counts those
+    When a group with a checkpoint ends, Snakemake makes others of its jobs again, and counts those
     as finished in place of the old; some groups hold a job twice by then. Uses ``dag.finished``,
     ``dag.job_factory``.
     """
@@ -202,7 +154,7 @@ def finished(dag: Any, job: Any) -> bool:
 def is_open(dag: Any, job: Any) -> bool:
     """Return whether a job is still to run or runs.
 
-    After a checkpoint Snakemake makes some jobs anew, and leaves the old ones out of the DAG. Uses
+    After a checkpoint Snakemake makes some jobs again, and leaves the old ones out of the DAG. Uses
     ``dag.needrun``, ``scheduler.failed`` and ``scheduler.running``.
     """
     if finished(dag, job) or failed(dag, job):
@@ -210,37 +162,33 @@ def is_open(dag: Any, job: Any) -> bool:
     return all(map(dag.needrun, members(job))) or (started(dag) and running(dag, job))
 
 
-def change_resources(job: Any, number: int, values: Mapping[str, Any]) -> None:
-    """Make Snakemake ask all resource functions of a job again, and set some resources.
+def forget_resources(job: Any) -> None:
+    """Have Snakemake ask the rule for a job's resources again.
 
-    Uses ``job._aux_resources``, ``job._resources`` and ``job._scheduler_resources``: Snakemake
-    keeps what it asked once; an auxiliary resource that the rule does not name makes it forget.
-    What the rule itself names it never takes from auxiliary resources, so that is replaced in
-    what it keeps. A group has no auxiliary resources; what it keeps is a dictionary.
-
-    Parameters
-    ----------
-    number : int
-        One that was not used for this job before.
-    values : mapping
-        Resource to value; None leaves it to the rule.
+    Uses ``job._resources`` and ``job._scheduler_resources``, in which it keeps them.
     """
-    wanted = {name: value for name, value in values.items() if value is not None}
-    if job.is_group():
-        job._resources = None
-        job._resources, job._scheduler_resources = dict(job.resources.items()) | wanted, None
-        return
-    earlier = [name for name in job._aux_resources if name.startswith("placement_")]
-    for name in [*values, *earlier]:
-        job._aux_resources.pop(name, None)
-    job._resources = None
-    job.add_aux_resource(f"placement_{number}", 1)
-    named = set(job.resources.keys())
-    for name in wanted.keys() - named:
-        job.add_aux_resource(name, wanted[name])
-    if replaced := {name: value for name, value in wanted.items() if name in named}:
-        both = dict(job.resources.items()) | replaced
-        job._resources, job._scheduler_resources = type(job.resources)(fromdict=both), None
+    job._resources = job._scheduler_resources = None
+
+
+def assign(dag: Any, job: Any, values: Mapping[str, Any]) -> None:
+    """Set resources of a job or group, ``_cores`` for its threads, as far as the run has them.
+
+    Until its next try; None takes one away. Uses ``job._resources`` and
+    ``job._scheduler_resources``, ``workflow.global_resources`` and ``workflow.resource_settings``.
+    """
+    from snakemake.resources import Resources
+
+    workflow, wanted = dag.workflow, {n: value for n, value in values.items() if value is not None}
+    resources = {name: value for name, value in job.resources.items() if name not in values}
+    most_threads = workflow.resource_settings.max_threads
+    if "_cores" in wanted and most_threads is not None:
+        wanted["_cores"] = min(wanted["_cores"], most_threads)
+    expanded = Resources.from_mapping(wanted).expand_items(
+        constraints=workflow.global_resources, evaluate=None
+    )
+    resources |= dict(expanded)
+    job._resources = resources if job.is_group() else type(job.resources)(fromdict=resources)
+    job._scheduler_resources = None
 
 
 def priority(job: Any) -> float:
@@ -289,9 +237,9 @@ def anything_runs(dag: Any) -> bool:
 
 
 def machine_resources(dag: Any) -> Mapping[str, int]:
-    """Return what the whole machine has. Uses ``scheduler.global_resources``."""
-    most: Mapping[str, int] = dag.workflow.scheduler.global_resources
-    return most
+    """Return what the whole machine has. Uses ``workflow.global_resources``."""
+    found = {name: one.value for name, one in dag.workflow.global_resources.items()}
+    return {name: value for name, value in found.items() if isinstance(value, int)}
 
 
 def give_up(dag: Any, job: Any) -> None:

@@ -13,7 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from snakemake_interface_common.exceptions import ApiError
+
+from ..errors import PlacementError
 
 #: Options with which Snakemake runs nothing, as its parser names them.
 LOOKING = (
@@ -32,10 +35,6 @@ class SetUpError(ApiError):  # type: ignore[misc]
     """
 
     __traceback__ = None
-
-
-class DagError(RuntimeError):
-    """Snakemake cannot say what would run; the message is its own."""
 
 
 def command() -> list[str]:
@@ -63,18 +62,18 @@ def parsed(options: Sequence[str]) -> Any:
 
     Raises
     ------
-    DagError
+    PlacementError
         Snakemake refuses them.
     """
     from snakemake.cli import parse_args
     from snakemake_interface_common.exceptions import WorkflowError
 
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
         try:
             return parse_args(list(options))[1]
         except (SystemExit, WorkflowError) as error:
-            words = said.getvalue().strip().splitlines() or [str(error)]
-    raise DagError(words[-1])
+            words = stderr.getvalue().strip().splitlines() or [str(error)]
+    raise PlacementError(words[-1])
 
 
 @contextlib.contextmanager
@@ -93,7 +92,7 @@ def dag_of_command(given: Any) -> Any:
 
     Raises
     ------
-    DagError
+    PlacementError
         The workflow cannot be read, or a target is unknown.
     """
     from snakemake.api import SnakemakeApi
@@ -109,7 +108,7 @@ def dag_of_command(given: Any) -> Any:
         with SnakemakeApi(silent) as api, contextlib.redirect_stdout(io.StringIO()):
             return _dag_of(api, given)
     except (ApiError, OSError, RuleException, WorkflowError) as error:
-        raise DagError(str(error).partition(" (if you use input functions")[0]) from None
+        raise PlacementError(str(error).partition(" (if you use input functions")[0]) from None
 
 
 def _dag_of(api: Any, given: Any) -> Any:
@@ -159,10 +158,10 @@ def _dag_of(api: Any, given: Any) -> Any:
     return internal.dag
 
 
-def only_looks(argv: Sequence[str]) -> bool:
+def runs_nothing(argv: Sequence[str]) -> bool:
     """Return whether a Snakemake command runs no job and unlocks nothing.
 
-    >>> only_looks(["registration", "-np"]), only_looks(["registration", "--unlock"])
+    >>> runs_nothing(["registration", "-np"]), runs_nothing(["registration", "--unlock"])
     (True, False)
     """
     given = _options(argv)
@@ -206,25 +205,50 @@ def other_scheduler(argv: Sequence[str]) -> bool:
     return any(name != "tilewright" for name in named)
 
 
-def beside_profile(name: Path, argv: Sequence[str]) -> Path:
-    """Return a file beside the profile that a Snakemake command names, else as it is.
+def profile_file(name: str, argv: Sequence[str]) -> Path | None:
+    """Return a file next to a profile that a Snakemake command names, else of this folder, if any.
 
     A profile cannot tell where it lies, and a copy of one must not read the file of the other.
+    """
+    found = (*(file.with_name(name) for file in _profiles(argv)), Path(name))
+    return next((path for path in found if path.is_file()), None)
+
+
+def executor_of(argv: Sequence[str]) -> str:
+    """Return the executor that a Snakemake command or its profile names; empty for none.
+
+    Profiles are read as they stand: to evaluate one would count slots again.
+    """
+    with contextlib.redirect_stderr(io.StringIO()):
+        given = _options(argv[1:])
+    if given is not None and given.executor:
+        return str(given.executor)
+    for file in _profiles(argv):
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+            if isinstance(content, dict) and content.get("executor"):
+                return str(content["executor"])
+    return ""
+
+
+def _profiles(argv: Sequence[str]) -> list[Path]:
+    """Return the files of the profiles of a Snakemake command, that of the workflow first.
+
     Uses ``get_profile_dir`` and ``resolve_snakefile`` of ``snakemake.cli``.
     """
     from snakemake.cli import get_profile_dir, resolve_snakefile
 
-    given = _options(argv[1:])
+    with contextlib.redirect_stderr(io.StringIO()):
+        given = _options(argv[1:])
     if given is None:
-        return name
-    profiles = list(given.profile or ())
-    if given.workflow_profile:
-        own = Path("profiles", given.workflow_profile)
+        return []
+    own: list[str | Path] = []
+    if given.workflow_profile != "none":
+        name = Path("profiles", given.workflow_profile or "default")
         snakefile = resolve_snakefile(given.snakefile, allow_missing=True)
-        beside = [Path(snakefile).parent / own] if snakefile else []
-        profiles = [given.workflow_profile, own, *beside, *profiles]
-    for profile in profiles:
-        found = get_profile_dir(str(profile))
-        if found is not None and Path(found[0], name).is_file():
-            return Path(found[0], name)
-    return name
+        own_folder = [Path(snakefile).parent / name] if snakefile else []
+        own = [*filter(None, [given.workflow_profile]), name, *own_folder]
+    found = [get_profile_dir(str(profile)) for profile in own]
+    workflow_profile = next(filter(None, found), None)
+    others = [get_profile_dir(str(profile)) for profile in given.profile or ()]
+    return [Path(one[1]) for one in (workflow_profile, *others) if one is not None]

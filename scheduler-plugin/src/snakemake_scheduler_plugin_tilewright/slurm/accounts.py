@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.records import (
+from .jobs import SlurmJob
+from .records import (
     BUDGETS,
     GPU_TYPE,
     JOBS,
@@ -23,7 +23,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.records import (
     on_qos,
 )
 
-#: TRES that decide how many jobs fit.
+#: TRES that schedule how many jobs fit.
 COUNTED = ("cpu", "mem", "gres/gpu", GPU_TYPE)
 #: The same with budgets and numbers of jobs.
 LIMITED = (*COUNTED, *BUDGETS, *JOBS)
@@ -61,7 +61,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Holder:
+class LimitScope:
     """What limits jobs together: a QOS, a user or an account on it, an association, a cap.
 
     Attributes
@@ -81,7 +81,7 @@ class Holder:
     used: Tres | None
     cap: bool = False
 
-    def with_more(self, more: Mapping[str, int]) -> Holder:
+    def with_more(self, more: Mapping[str, int]) -> LimitScope:
         """Return it with more in use; what is not known stays so."""
         if self.used is None:
             return self
@@ -95,7 +95,7 @@ class Limits:
 
     Attributes
     ----------
-    holders : tuple of Holder
+    scopes : tuple of LimitScope
         All that limit something.
     counts_on : tuple of str
         Names of all that its jobs count on, whether it limits them or only other accounts' jobs.
@@ -107,7 +107,7 @@ class Limits:
         Its jobs may take longer than their partition allows (flag ``PartitionTimeLimit``).
     """
 
-    holders: tuple[Holder, ...] = ()
+    scopes: tuple[LimitScope, ...] = ()
     counts_on: tuple[str, ...] = ()
     per_job: Tres = field(default_factory=dict)
     longest_min: int | None = None
@@ -204,24 +204,25 @@ def usable_accounts(
             user, name, known.get(chosen, Qos(chosen)), own[name], held,
             rules.caps.get(name, {}), usage or {},
         )  # fmt: skip
-        bound = {row.partition for row in own[name]}
-        limits = {"": _limits(of, "", None)}
-        limits |= {
-            p.name: _limits(of, p.name, known.get(p.qos or ""))
-            for p in wheres
-            if p.qos or p.name in bound
-        }
-        accounts.append(
-            Account(
-                name,
-                chosen,
-                limits,
-                () if "" in bound else tuple(sorted(bound)),
-                tuple(dict.fromkeys(qos for row in own[name] for qos in row.qos)),
-                of.in_use(on_qos(chosen, user), on_qos(chosen, OTHER_USERS)),
-            )
-        )
+        accounts.append(_account(of, wheres, known))
     return accounts, left_out
+
+
+def _account(of: _Records, partitions: Iterable[Partition], known: Mapping[str, Qos]) -> Account:
+    """Return an account on its QOS, with its limits in each partition that has some."""
+    bound = {row.partition for row in of.own}
+    limits = {"": _limits(of, "", None)}
+    limits |= {
+        p.name: _limits(of, p.name, known.get(p.qos or ""))
+        for p in partitions
+        if p.qos or p.name in bound
+    }
+    return Account(
+        of.account, of.qos.name, limits,
+        () if "" in bound else tuple(sorted(bound)),
+        tuple(dict.fromkeys(qos for row in of.own for qos in row.qos)),
+        of.in_use(on_qos(of.qos.name, of.user), on_qos(of.qos.name, OTHER_USERS)),
+    )  # fmt: skip
 
 
 def lineage(account: str, rows: Mapping[str, Association]) -> list[str]:
@@ -285,7 +286,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
     order = list(ordered.values())
     if "OverPartQOS" in of.qos.flags:
         order.reverse()
-    found: list[Holder] = []
+    found: list[LimitScope] = []
     of_account, group = of_association(of.account), set[str]()
     each_user, each_account = set[str](), set[str]()
     for qos in order:
@@ -297,7 +298,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
             name = on_qos(qos.name, who)
             limit = of.live(name, limit)
             used = of.in_use(name, on_qos(qos.name, others))
-            found.append(Holder(name, _without(limit, set_before), used))
+            found.append(LimitScope(name, _without(limit, set_before), used))
             set_before.update(limit)
     for row in [*own, *of.rows]:
         name = of_association(row.account, row.user, row.partition)
@@ -305,18 +306,18 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
         if row.user:  # numbers of its jobs come from the account where it has none of its own
             jobs = {t: n for one in (*of.rows[:1], row) for t, n in one.tres_per_user.items()}
             limit = _least(limit, _without(jobs, each_user | each_account))
-        found.append(Holder(name, limit, of.in_use(name)))
+        found.append(LimitScope(name, limit, of.in_use(name)))
     whose = f"cap of {of_account}", of_account, OTHER_ACCOUNTS
     names = [on_qos(of.qos.name, who) for who in whose]
-    found.append(Holder(names[0], of.cap, of.in_use(*names), cap=True))
+    found.append(LimitScope(names[0], of.cap, of.in_use(*names), cap=True))
     of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]
     per_job: Tres = {}
     for one in reversed(of_one):
         per_job |= one.tres_per_job
     walls = (one.max_wall_min for one in of_one)
     return Limits(
-        tuple(holder for holder in found if holder.limit),
-        tuple(holder.name for holder in found),
+        tuple(scope for scope in found if scope.limit),
+        tuple(scope.name for scope in found),
         per_job,
         next((minutes for minutes in walls if minutes is not None), None),
         "PartitionTimeLimit" in of.qos.flags,

@@ -10,13 +10,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    Unreadable,
-    parse_minutes,
-    parse_time_s,
-    parse_tres,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, Tres, Usage
+from ..errors import UnreadableError
+from .parse import parse_minutes, parse_time_s, parse_tres
+from .records import GPU_TYPE, Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
 JOB_FIELDS = {
@@ -28,8 +24,8 @@ JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
 _ENDS = list(itertools.accumulate(width + 1 for width in JOB_FIELDS.values()))
 _CELLS = [slice(start, end - 1) for start, end in itertools.pairwise([0, *_ENDS])]
 
-#: States in which a job ended, or waits for somebody, unknown to Snakemake's executor.
-ODD = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
+#: States in which a job ended, or waits for a person, unknown to Snakemake's executor.
+UNHANDLED_STATES = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 #: Slurm tells times of jobs in whole seconds.
 _ROUNDED_S = 2
@@ -49,7 +45,7 @@ class Waiting:
     obstacle : str
         A ``limit`` of account or QOS is reached, or one that is ``uncounted``: Slurm alone knows
         its use, and only placement says so; its ``budget`` is used up; Slurm finds the job
-        ``invalid``; it is ``held``, by somebody or for what no other place has; its ``nodes`` are
+        ``invalid``; it is ``held``, by a person or for what no other place has; its ``nodes`` are
         not there; they are ``busy``.
     words : str
         The same as a sentence's end, and what can be done.
@@ -182,12 +178,12 @@ class SlurmJob:
 
 @lru_cache(maxsize=2)  # asked for each job that ended, 10 µs a line
 def parse_queue(text: str) -> tuple[SlurmJob, ...]:
-    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`, or raise `Unreadable`."""
+    """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`, or raise `UnreadableError`."""
     found = []
     for line in _lines(text):
         cells = _cells(line)
         if len(cells) != len(JOB_FIELDS) or not re.fullmatch(r"\d{1,18}", cells[0], re.A):
-            raise Unreadable(line.decode(errors="replace"))
+            raise UnreadableError(line.decode(errors="replace"))
         row = dict(zip(JOB_FIELDS, cells, strict=True))
         found.append(
             SlurmJob(
@@ -213,12 +209,12 @@ def parse_queue(text: str) -> tuple[SlurmJob, ...]:
 
 def _lines(text: str) -> Iterator[bytes]:
     """Yield the lines of squeue that are not blank; names and comments may hold line breaks."""
-    said, start = text.encode() + b"\n", 0
-    while start < len(said):
+    data, start = text.encode() + b"\n", 0
+    while start < len(data):
         end = start + _ENDS[-1]
-        if said[end - 1 : end + 1] != b"|\n":
-            end = said.index(b"\n", start)
-        if line := said[start:end].strip(b" "):
+        if data[end - 1 : end + 1] != b"|\n":
+            end = data.index(b"\n", start)
+        if line := data[start:end].strip(b" "):
             yield line
         start = end + 1
 
@@ -235,7 +231,7 @@ def _cells(line: bytes) -> list[str]:
     return [cell.decode(errors="replace").strip() for cell in cells]
 
 
-def stale_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
+def orphaned_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
     """Return the active jobs of Snakemake that write into a folder."""
     return [
         job
@@ -260,7 +256,7 @@ def usage_of_queue(
             continue
         held = Counter({"submit": 1})
         if job.state != "PENDING":
-            # of which type a job's GPUs are is not always said: as many as it has count
+            # of which type a job's GPUs are is not always known: as many as it has count
             typed = {GPU_TYPE: job.tres["gres/gpu"]} if "gres/gpu" in job.tres else {}
             held.update({**job.tres, **typed, "jobs": 1})
         for name in names_of(job):
@@ -269,7 +265,7 @@ def usage_of_queue(
 
 
 def cause_of(details: str) -> tuple[Cause, str]:
-    """Return why a job ended badly, and what Slurm said, from ``scontrol -o show job``.
+    """Return why a job ended badly, and the words of Slurm, from ``scontrol -o show job``.
 
     A step that ran out of memory shows in the derived exit code only: the job itself is
     ``FAILED 1:0``. By a limit on resident memory it ends with signal 9. What ends it before its
@@ -281,7 +277,7 @@ def cause_of(details: str) -> tuple[Cause, str]:
     pairs = dict(re.findall(r"(\w+)=(\S*)", details))
     state = pairs.get("JobState", "")
     codes = {pairs.get("ExitCode", ""), pairs.get("DerivedExitCode", "")}
-    said = ", ".join([state, *({pairs.get("Reason", "None")} - {"None"}), f"exit {_worst(codes)}"])
+    words = ", ".join([state, *({pairs.get("Reason", "None")} - {"None"}), f"exit {_worst(codes)}"])
     known: dict[str, Cause] = {
         "OUT_OF_MEMORY": "memory",
         "TIMEOUT": "time",
@@ -299,8 +295,8 @@ def cause_of(details: str) -> tuple[Cause, str]:
         if word in known:
             cause = known[word]
             early = word in ("TIMEOUT", "TimeLimit") and _before_its_limit(pairs)
-            return ("budget", f"{said}, before its own time limit") if early else (cause, said)
-    return "unknown", said if state else ""
+            return ("budget", f"{words}, before its own time limit") if early else (cause, words)
+    return "unknown", words if state else ""
 
 
 def _before_its_limit(pairs: Mapping[str, str]) -> bool:

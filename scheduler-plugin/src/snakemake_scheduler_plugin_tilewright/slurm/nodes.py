@@ -7,13 +7,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from snakemake_scheduler_plugin_tilewright.slurm.parse import (
-    Unreadable,
-    parse_time_s,
-    parse_tres,
-    records_of,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.records import Tres
+from ..errors import UnreadableError
+from .parse import parse_time_s, parse_tres, records_of
+from .records import Tres
 
 #: Words of a node's state with which it takes no job. One that power saving switched off,
 #: ``IDLE+CLOUD+POWERED_DOWN`` or ``IDLE~``, does: Slurm wakes it.
@@ -38,7 +34,7 @@ class Node:
     owner : str
         Whose jobs alone it takes now (``ExclusiveUser``); empty for everybody's.
     free_min : int or None
-        Minutes until somebody's reservation of it begins; None where there is none.
+        Minutes until a reservation of it begins; None where there is none.
     """
 
     name: str
@@ -63,7 +59,7 @@ class Node:
         return self.free == self.total
 
     def room(self, wanted: Mapping[str, int], *, now: bool) -> int:
-        """Return how many jobs that want so much fit: now, or if nobody else were there."""
+        """Return how many jobs that want so much fit: now, or if the nodes were empty."""
         if not self.up:
             return 0
         have = self.free if now else self.total
@@ -80,7 +76,7 @@ def parse_nodes(text: str) -> list[Node]:
     found = []
     for _, pairs in records_of(text, "NodeName", "State", "CfgTRES", "AllocTRES"):
         total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs["AllocTRES"])
-        if "gres/gpu" not in total:  # Slurm counts them only where it is told to
+        if "gres/gpu" not in total:  # Slurm counts them only where it is set up to
             gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs.get("Gres", ""))
             total["gres/gpu"] = sum(map(int, gpus))
         state = pairs["State"]  # with a star where the node does not respond
@@ -119,7 +115,7 @@ def parse_reservations(text: str) -> list[Reservation]:
     for line, pairs in records_of(text, "ReservationName", "StartTime", "Nodes"):
         start_s = parse_time_s(pairs["StartTime"])
         if start_s is None:
-            raise Unreadable(line)
+            raise UnreadableError(line)
         maintains = {"MAINT", "ALL_NODES"} & set(pairs.get("Flags", "").split(","))
         cpus = math.inf if maintains else parse_tres(pairs.get("TRES", "")).get("cpu", 0)
         found.append(Reservation(tuple(node_names(pairs["Nodes"])), start_s, cpus))
@@ -151,7 +147,7 @@ def before_reservations(
     """Return the nodes with the minutes until a reservation of each begins; those of now are over.
 
     A node that is reserved now says so in its state. One that takes some CPUs of its nodes counts
-    for nothing: jobs may start beside it.
+    for nothing: other jobs may start with it.
     """
     nodes = list(nodes)
     cpus = {node.name: node.total.get("cpu", 0) for node in nodes}

@@ -1,6 +1,6 @@
 """Text of sacctmgr and scontrol to records (pure); a line that is none makes all unreadable.
 
-Shapes and traps of the texts were recorded on Slurm 22.05: memory comes as ``812G``, as
+Requests and traps of the texts were recorded on Slurm 22.05: memory comes as ``812G``, as
 ``312.50G``, as plain MB (assoc_mgr) and as ``1T``; a missing TRES, an empty field and ``N`` all
 mean no limit; an account with partition associations is listed several times.
 """
@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from snakemake_scheduler_plugin_tilewright.slurm.records import (
+from ..errors import UnreadableError
+from .records import (
     GPU_TYPE,
     JOBS,
     OTHERS,
@@ -39,7 +40,7 @@ QOS_FIELDS = (
     "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
     "maxtresmins", "grpwall",
 )  # fmt: skip
-#: What scontrol prints beside records.
+#: What scontrol prints besides records.
 _NO_RECORD = re.compile(
     r"Current Association Manager state|\w+ Records"
     r"|No [\w ]+ (in the system|configured in Slurm\.|currently cached in Slurm\.)"
@@ -52,18 +53,10 @@ _EACH = {
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
-class Unreadable(ValueError):
-    """An answer of Slurm with a line that is no record, or with none: as good as no answer."""
-
-    def __init__(self, line: str) -> None:
-        said = line.strip()[:80]
-        super().__init__(f"its answer holds no record in {said!r}" if said else "it said nothing")
-
-
 def require(pattern: str, text: str) -> None:
-    """Raise :class:`Unreadable` where a text has no such pattern."""
+    """Raise :class:`UnreadableError` where a text has no such pattern."""
     if re.search(pattern, text) is None:
-        raise Unreadable(text)
+        raise UnreadableError(text)
 
 
 def records_of(text: str, *keys: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -75,7 +68,7 @@ def records_of(text: str, *keys: str) -> Iterator[tuple[str, dict[str, str]]]:
         if pairs.keys() >= {*keys}:
             yield line, pairs
         elif not _NO_RECORD.fullmatch(line.strip()):
-            raise Unreadable(line)
+            raise UnreadableError(line)
 
 
 def parse_tres(text: str, gpu_type: str = "") -> Tres:
@@ -179,7 +172,7 @@ def parse_time_s(text: str) -> float | None:
 def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], list[Qos]]:
     """Return what one sacctmgr process printed for associations and for QOS.
 
-    The two are told apart by their number of columns (:data:`ASSOCIATION_FIELDS`,
+    The two differ in their number of columns (:data:`ASSOCIATION_FIELDS`,
     :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither. ``gpu_type`` is the type of
     the GPUs that jobs get.
     """
@@ -194,17 +187,17 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
         elif len(cells) == len(QOS_FIELDS) and cells[0]:
             qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True)), gpu_type))
         elif not _is_echo(line):
-            raise Unreadable(line)
+            raise UnreadableError(line)
     if not associations and not qos:
-        raise Unreadable("")
+        raise UnreadableError("")
     return associations, qos
 
 
 def _is_echo(line: str) -> bool:
     """Return whether a line is of the questions, of which some terminals show sacctmgr a part."""
-    said = re.sub(r"\x1b\[[\d;?]*\w|[\x00-\x1f]", "", line).removeprefix("sacctmgr:").strip(" <>")
+    part = re.sub(r"\x1b\[[\d;?]*\w|[\x00-\x1f]", "", line).removeprefix("sacctmgr:").strip(" <>")
     fields = f"{','.join(ASSOCIATION_FIELDS)} {','.join(QOS_FIELDS)}"
-    return said.startswith("show ") or said in fields
+    return part.startswith("show ") or part in fields
 
 
 def parse_assoc_mgr(
@@ -215,7 +208,7 @@ def parse_assoc_mgr(
     Each has the name of :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.on_qos` or
     :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.of_association`. ``gpu_type`` is
     the type of the GPUs that jobs get, ``users`` has names by number, by which the users of a QOS
-    are told. What a record does not say is in none of them.
+    are found. What a record does not say is in none of them.
     """
     found: dict[str, Usage] = {}
     for line, pairs in records_of(text):
@@ -237,7 +230,7 @@ def parse_assoc_mgr(
             user = pairs.get("UserName", "").partition("(")[0]
             found[of_association(account, user, pairs.get("Partition", ""))] = record
         elif not _NO_RECORD.fullmatch(line.strip()):
-            raise Unreadable(line)
+            raise UnreadableError(line)
     return found
 
 
@@ -246,7 +239,7 @@ def _usage_of_each(text: str, who: str, nothing: Usage, gpu_type: str) -> dict[s
 
     Slurm lists all who have jobs there, or says that there are none; only then it is known that
     others (:data:`~snakemake_scheduler_plugin_tilewright.slurm.records.OTHERS`) use nothing. From
-    23.02 on it names the users beside their numbers.
+    23.02 on it names the users next to their numbers.
     """
     found = {}
     for name, block in _EACH[who].findall(text):
@@ -270,7 +263,7 @@ def _jobs_usage(pairs: dict[str, str], *keys: str) -> tuple[Tres, Tres]:
 
 
 def _jobs(*counts: int | None) -> Tres:
-    """Return how many jobs run, and run or pend, as amounts beside TRES; None is no limit."""
+    """Return how many jobs run, and run or pend, as amounts besides TRES; None is no limit."""
     return {name: count for name, count in zip(JOBS, counts, strict=True) if count is not None}
 
 
@@ -322,7 +315,7 @@ def parse_licences(text: str) -> dict[str, int]:
     found = {}
     for line, pairs in records_of(text, "LicenseName", "Total"):
         if (total := _number(pairs["Total"])) is None:
-            raise Unreadable(line)
+            raise UnreadableError(line)
         found[pairs["LicenseName"]] = total
     return found
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition, Qos
+from .nodes import Node
+from .records import Partition, Qos
 
 
 def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
@@ -16,7 +16,7 @@ def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
 
 
 def why_not(partition: Partition, groups: frozenset[str] | None) -> str:
-    """Return why a person may not use a partition, or nobody may; empty if nothing forbids it.
+    """Return why a person may not use a partition, or no one may; empty if nothing forbids it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Runs Slurm's commands with a time limit; a failure is unknown with its reason, never zero."""
+"""Runs Slurm's commands with a time limit; a failure is an error with its reason, never zero."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import write_text_atomic
-from snakemake_scheduler_plugin_tilewright.slurm import jobs, nodes, parse
+from ..errors import SlurmQueryError, UnreadableError
+from ..runtime.files import write_text_atomic
+from . import jobs, nodes, parse
 
-#: What reads the answer to each question, or raises :class:`~parse.Unreadable`.
+#: What reads the answer to each question, or raises :class:`~UnreadableError`.
 _READERS: Mapping[str, Callable[[str], object]] = {
     "squeue": jobs.parse_queue,
     "sacctmgr": parse.parse_sacctmgr,
@@ -50,26 +51,6 @@ show qos format={qos}
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """A question that Slurm did not answer.
-
-    Attributes
-    ----------
-    reason : str
-        What it said, or that it took too long.
-    refused : bool
-        It answered, with an error.
-    """
-
-    command: str
-    reason: str
-    refused: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.command} did not answer: {self.reason}"
-
-
-@dataclass(frozen=True)
 class Answer:
     """Text that a command printed, and how old it is.
 
@@ -77,13 +58,13 @@ class Answer:
     ----------
     age_s : float
         0 of a fresh answer.
-    failure : Unknown or None
+    failure : SlurmQueryError or None
         Why an old answer was taken from disk.
     """
 
     text: str
     age_s: float = 0.0
-    failure: Unknown | None = None
+    failure: SlurmQueryError | None = None
 
 
 def drop_options() -> list[str]:
@@ -94,10 +75,8 @@ def drop_options() -> list[str]:
     return names
 
 
-def run_command(
-    argv: Sequence[str], stdin: str | None = None, timeout_s: float = TIMEOUT_S
-) -> str | Unknown:
-    """Return what a command prints, or why there is nothing.
+def run_command(argv: Sequence[str], stdin: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
+    """Return what a command prints.
 
     Parameters
     ----------
@@ -107,6 +86,11 @@ def run_command(
         Text for its standard input.
     timeout_s : float
         Seconds after which it is killed.
+
+    Raises
+    ------
+    SlurmQueryError
+        It fails, takes too long, or its answer ends early.
     """
     own = {name: value for name, value in os.environ.items() if not _OPTION.fullmatch(name)}
     environment = {**own, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
@@ -122,67 +106,74 @@ def run_command(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Unknown(argv[0], f"no answer within {timeout_s:g} s", refused=False)
+        raise SlurmQueryError(argv[0], f"no answer within {timeout_s:g} s", refused=False) from None
     except OSError as error:
-        return Unknown(argv[0], f"{error.strerror or error}", refused=False)
-    said = " ".join(done.stderr.split())
+        raise SlurmQueryError(argv[0], f"{error.strerror or error}", refused=False) from None
+    message = " ".join(done.stderr.split())
     # sacctmgr fed through stdin reports a dead slurmdbd by text only.
-    if done.returncode != 0 or (not done.stdout.strip() and "error:" in said):
-        return Unknown(argv[0], said[:300] or f"exit status {done.returncode}")
+    if done.returncode != 0 or (not done.stdout.strip() and "error:" in message):
+        raise SlurmQueryError(argv[0], message[:300] or f"exit status {done.returncode}")
     if done.stdout and not done.stdout.endswith("\n"):
-        return Unknown(argv[0], f"its answer ends early, in {done.stdout[-40:]!r}")
+        raise SlurmQueryError(argv[0], f"its answer ends early, in {done.stdout[-40:]!r}")
     # the one answer that comes as a remark: "Job 7 to start at …"
     return done.stderr if "--test-only" in argv else done.stdout
 
 
-def _read(argv: Sequence[str], said: str | Unknown) -> str | Unknown:
+def _read(argv: Sequence[str], answer: str) -> str:
     """Return an answer; one in which a line cannot be read is none."""
     question = argv[argv.index("show") + 1] if "show" in argv else argv[0]
-    if question in _READERS and not isinstance(said, Unknown):
+    if question in _READERS:
         try:
-            _READERS[question](said)
-        except parse.Unreadable as error:
-            return Unknown(argv[0], str(error))
-    return said
+            _READERS[question](answer)
+        except UnreadableError as error:
+            raise SlurmQueryError(argv[0], str(error)) from None
+    return answer
 
 
 @dataclass
 class SlurmClient:
     """Asks Slurm, remembers answers for a while, and keeps the last good limits on disk.
 
+    What Slurm does not answer is a :class:`SlurmQueryError`, remembered for as long.
+
     Parameters
     ----------
     user : str
         Whose associations are asked for.
     cache_dir : Path
-        Where the last good limits are kept.
+        File of the last good limits.
     ttl_s : float
         Seconds for which live usage is not asked again; limits for ten times as long.
     run, clock : callable
         :func:`run_command`, and the time in seconds since the epoch.
     shared_dir : Path or None
-        Where all runs of a user on one host keep what they were told, so that several ask about
+        Where all runs of a user on one host share what Slurm answered, so that several ask about
         as often as one.
     """
 
     user: str
     cache_dir: Path
     ttl_s: float = 30.0
-    run: Callable[..., str | Unknown] = run_command
+    run: Callable[..., str] = run_command
     clock: Callable[[], float] = time.time
     shared_dir: Path | None = None
-    _kept: dict[tuple[str, ...], tuple[float, str | Unknown]] = field(default_factory=dict)
+    _cache: dict[tuple[str, ...], tuple[float, str | SlurmQueryError]] = field(default_factory=dict)
     _answered: set[tuple[str, ...]] = field(default_factory=set)
-    _silent: dict[str, tuple[float, Unknown]] = field(default_factory=dict)
+    _silent: dict[str, tuple[float, SlurmQueryError]] = field(default_factory=dict)
     _saved_s: float = float("-inf")
     _forgot_s: float = float("-inf")
     _ttl_s: dict[tuple[str, ...], float] = field(default_factory=dict)
 
-    def limits(self) -> Answer | Unknown:
+    def limits(self) -> Answer:
         """Return associations and QOS as :func:`parse_sacctmgr` reads them.
 
         One sacctmgr process answers all. Where it fails, the last good answer is returned with
-        its age and the reason; without one, the failure.
+        its age and the reason.
+
+        Raises
+        ------
+        SlurmQueryError
+            It fails, and there is no good answer.
         """
         asked = _SACCTMGR.format(
             user=self.user,
@@ -190,67 +181,69 @@ class SlurmClient:
             qos=",".join(parse.QOS_FIELDS),
         )
         argv = ("sacctmgr", "-n", "-P", "-Q")
-        said = self._ask(argv, 10 * self.ttl_s, asked)
         path = self.cache_dir / f"limits-{self.user}.json"
-        if isinstance(said, Unknown):
-            return self._last_good(path, asked, said)
-        asked_s = self._kept[argv][0]
+        try:
+            text = self._ask(argv, 10 * self.ttl_s, asked)
+        except SlurmQueryError as error:
+            return self._last_good(path, asked, error)
+        asked_s = self._cache[argv][0]
         if asked_s != self._saved_s:
-            kept = {"time_s": asked_s, "asked": asked, "text": said}
+            content = {"time_s": asked_s, "asked": asked, "text": text}
             with contextlib.suppress(OSError):  # a full home must not end the run
-                write_text_atomic(path, json.dumps(kept))
+                write_text_atomic(path, json.dumps(content))
             self._saved_s = asked_s
-        return Answer(said)
+        return Answer(text)
 
-    def usage(self, qos: Sequence[str]) -> str | Unknown:
+    def usage(self, qos: Sequence[str]) -> str:
         """Return live limits and use of everybody on these QOS."""
         names = f"qos={','.join(qos)}"
         return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=qos", names), self.ttl_s)
 
-    def account_usage(self, accounts: Sequence[str]) -> str | Unknown:
+    def account_usage(self, accounts: Sequence[str]) -> str:
         """Return live limits and use of these accounts; some sites hide it."""
         names = f"account={','.join(accounts)}"
         return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
 
-    def show(self, what: str) -> str | Unknown:
+    def show(self, what: str) -> str:
         """Return all of a kind: partition, node, reservation, licenses; or the ``config``."""
         times = 1 if what == "node" else 10
         return self._ask(("scontrol", "-o", "show", what), times * self.ttl_s)
 
-    def queue(self, states: str = "all") -> str | Unknown:
+    def queue(self, states: str = "all") -> str:
         """Return this user's jobs, those that ended in the last minutes too.
 
         Live use and nodes are asked again after it: a job that started meanwhile would be in
         neither.
         """
         argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", jobs.JOB_FORMAT)
-        before = self._kept.get(argv)
-        said = self._ask(argv, self.ttl_s)
-        if self._kept.get(argv) is not before:
-            for key in [key for key in self._kept if {"assoc_mgr", "node"} & set(key)]:
-                del self._kept[key]
-        return said
+        before = self._cache.get(argv)
+        try:
+            return self._ask(argv, self.ttl_s)
+        finally:
+            if self._cache.get(argv) is not before:
+                for key in [key for key in self._cache if {"assoc_mgr", "node"} & set(key)]:
+                    del self._cache[key]
 
     def queue_asked_s(self) -> float:
         """Return when Slurm was last asked for this user's jobs, in seconds since the epoch."""
-        times = [at_s for argv, (at_s, _) in self._kept.items() if "-u" in argv]
+        times = [at_s for argv, (at_s, _) in self._cache.items() if "-u" in argv]
         return max(times, default=float("-inf"))
 
-    def everybodys_queue(self) -> str | Unknown:
+    def everybodys_queue(self) -> str:
         """Return the jobs that the site lets this user see."""
         return self._ask(("squeue", "-h", "-O", jobs.JOB_FORMAT), self.ttl_s)
 
-    def job(self, job_id: int) -> str | Unknown:
+    def job(self, job_id: int) -> str:
         """Return all that slurmctld says of one job."""
         # -d: with the derived exit code, the only sign of a step that ran out of memory
         return self._call(("scontrol", "-d", "-o", "show", "job", str(job_id)))
 
-    def final_state(self, job_id: int) -> str | Unknown:
+    def final_state(self, job_id: int) -> str:
         """Return how a job ended that slurmctld has forgotten; empty if the database has it not."""
-        said = self._call(("sacct", "-n", "-X", "-P", "-j", str(job_id), "-o", "State"))
-        return said if isinstance(said, Unknown) else re.split(r"[ +\n]", said)[0]
+        answer = self._call(("sacct", "-n", "-X", "-P", "-j", str(job_id), "-o", "State"))
+        return re.split(r"[ +\n]", answer)[0]
 
-    def cancel(self, job_ids: Sequence[int], *, pending_only: bool = False) -> str | Unknown:
+    def cancel(self, job_ids: Sequence[int], *, pending_only: bool = False) -> str:
         """Cancel jobs, or only those of them that have not started meanwhile."""
         state = ("--state=PENDING",) if pending_only else ()
         return self._call(("scancel", *state, *map(str, job_ids)))
@@ -258,59 +251,60 @@ class SlurmClient:
     def forget(self, *, limits: bool = False, but_last_s: float = 0.0) -> None:
         """Ask again for live use and the queue, and for partitions and ``limits`` too.
 
-        What another run was told in the last ``but_last_s`` seconds is taken all the same.
+        What another run learned in the last ``but_last_s`` seconds is taken all the same.
         """
         self._forgot_s = self.clock() - but_last_s
-        for argv in list(self._kept):
+        for argv in list(self._cache):
             if limits or (argv[0] != "sacctmgr" and "partition" not in argv):
-                del self._kept[argv]
+                del self._cache[argv]
 
     def answered_s(self) -> dict[tuple[str, ...], float] | None:
         """Return when each question was answered; None where one would be asked again now."""
         now = self.clock()
-        if not all(0 <= now - at_s < self._ttl_s[argv] for argv, (at_s, _) in self._kept.items()):
+        if not all(0 <= now - at_s < self._ttl_s[argv] for argv, (at_s, _) in self._cache.items()):
             return None
-        return {argv: at_s for argv, (at_s, _) in self._kept.items()}
+        return {argv: at_s for argv, (at_s, _) in self._cache.items()}
 
-    def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str | Unknown:
+    def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str:
         now = self.clock()
         self._ttl_s[argv] = ttl_s
-        asked_s, said = self._kept.get(argv, (float("-inf"), ""))
+        asked_s, answer = self._cache.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
             shared = self._shared(argv, stdin, now, ttl_s)
-            self._kept[argv] = shared or (now, self._call_again(argv, stdin))
-            said = self._kept[argv][1]
-            if shared is None and not isinstance(said, Unknown) and self.shared_dir:
+            self._cache[argv] = shared or (now, self._call_again(argv, stdin))
+            answer = self._cache[argv][1]
+            if shared is None and isinstance(answer, str) and self.shared_dir:
                 with contextlib.suppress(OSError):
                     path = self.shared_dir / self._question(argv, stdin)
-                    write_text_atomic(path, json.dumps([now, said]))
-        return said
+                    write_text_atomic(path, json.dumps([now, answer]))
+        if isinstance(answer, SlurmQueryError):
+            raise SlurmQueryError(*answer.args)
+        return answer
 
     def _shared(
         self, argv: tuple[str, ...], stdin: str | None, now: float, ttl_s: float
     ) -> tuple[float, str] | None:
-        """Return what another run was told not long ago, None where it would be too old."""
+        """Return the answer to another run of not long ago, None where it would be too old."""
         if self.shared_dir is None:
             return None
         try:
             path = self.shared_dir / self._question(argv, stdin)
-            asked_s, said = json.loads(path.read_text(encoding="utf-8"))
-            asked_s, said = float(asked_s), _read(argv, str(said))
-        except (OSError, ValueError, TypeError):
+            asked_s, answer = json.loads(path.read_text(encoding="utf-8"))
+            asked_s, answer = float(asked_s), _read(argv, str(answer))
+        except (OSError, ValueError, TypeError, SlurmQueryError):
             return None
         least_s = self._forgot_s
         if {"assoc_mgr", "node"} & set(argv):  # a job that started meanwhile would be in neither
-            queues = [at_s for key, (at_s, _) in self._kept.items() if key[0] == "squeue"]
+            queues = [at_s for key, (at_s, _) in self._cache.items() if key[0] == "squeue"]
             least_s = max([least_s, *queues])
-        fresh = 0 <= now - asked_s < ttl_s and asked_s > least_s
-        return (asked_s, said) if fresh and not isinstance(said, Unknown) else None
+        return (asked_s, answer) if 0 <= now - asked_s < ttl_s and asked_s > least_s else None
 
     def _question(self, argv: tuple[str, ...], stdin: str | None) -> str:
         """Return the name of the file of a question to this host's cluster."""
         asked = [socket.gethostname(), os.environ.get("SLURM_CONF"), self.user, stdin, *argv]
         return f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
 
-    def _call(self, argv: tuple[str, ...], stdin: str | None = None) -> str | Unknown:
+    def _call(self, argv: tuple[str, ...], stdin: str | None = None) -> str:
         """Run a command, unless the same program has just taken long only to fail.
 
         Where slurmctld is down each call takes 9 s: 100 jobs that ended would take 15 min.
@@ -318,30 +312,35 @@ class SlurmClient:
         failed_s, failure = self._silent.get(argv[0], (float("-inf"), None))
         began_s = self.clock()
         if failure is not None and 0 <= began_s - failed_s < self.ttl_s:
-            return failure
-        said = _read(argv, self.run(argv, stdin))
-        if isinstance(said, Unknown) and self.clock() - began_s > _SLOW_S:
-            self._silent[argv[0]] = (self.clock(), said)
-        return said
+            raise SlurmQueryError(*failure.args)
+        try:
+            return _read(argv, self.run(argv, stdin))
+        except SlurmQueryError as error:
+            if self.clock() - began_s > _SLOW_S:
+                self._silent[argv[0]] = (self.clock(), error)
+            raise
 
-    def _call_again(self, argv: tuple[str, ...], stdin: str | None) -> str | Unknown:
+    def _call_again(
+        self, argv: tuple[str, ...], stdin: str | None, tries: int = 2
+    ) -> str | SlurmQueryError:
         """Run a command, and once more where it fails at once and has answered before.
 
         Where one of five calls fails, ready jobs else wait three rounds for the queue (16 s).
         """
-        said = self._call(argv, stdin)
-        if isinstance(said, Unknown) and said.refused and argv in self._answered:
-            said = self._call(argv, stdin)
-        if not isinstance(said, Unknown):
-            self._answered.add(argv)
-        return said
-
-    def _last_good(self, path: Path, asked: str, failure: Unknown) -> Answer | Unknown:
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["asked"] != asked:
-                return failure
-            parse.parse_sacctmgr(kept["text"])
-            return Answer(str(kept["text"]), max(0.0, self.clock() - kept["time_s"]), failure)
-        except (OSError, ValueError, KeyError, TypeError):
-            return failure
+            answer = self._call(argv, stdin)
+        except SlurmQueryError as error:
+            if tries > 1 and error.refused and argv in self._answered:
+                return self._call_again(argv, stdin, tries - 1)
+            return error
+        self._answered.add(argv)
+        return answer
+
+    def _last_good(self, path: Path, asked: str, failure: SlurmQueryError) -> Answer:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["asked"] == asked:
+                parse.parse_sacctmgr(content["text"])
+                age_s = max(0.0, self.clock() - content["time_s"])
+                return Answer(str(content["text"]), age_s, failure)
+        raise failure

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 Tres = dict[str, int]
 #: GPUs of the one type that jobs get, where limits name it (``gres/gpu:a100``).
 GPU_TYPE = "gres/gpu:type"
-#: Numbers of jobs beside TRES: those that run, and those that run or pend.
+#: Numbers of jobs besides TRES: those that run, and those that run or pend.
 JOBS = ("jobs", "submit")
 #: Who is not listed on a QOS, where Slurm lists all who use something there.
 OTHERS = "others"

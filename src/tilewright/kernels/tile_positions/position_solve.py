@@ -117,8 +117,8 @@ def _with_risk(sigma_px: Floats, probability: Floats, max_shift_px: float) -> Fl
 def _stage_model(nominal: Floats, row: Ints) -> Floats:
     """Return columns (n, 3) of skew and scale, and of a backlash between odd and even rows."""
     # A snake scan arrives at them from both sides.
-    model = np.column_stack([nominal, row % 2]).astype(np.float64)
-    return model - model.mean(axis=0)
+    model: Floats = np.column_stack([nominal, row % 2]).astype(np.float64)
+    return np.asarray(model - model.mean(axis=0))
 
 
 def _solve(

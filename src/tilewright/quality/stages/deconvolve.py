@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.report.palette import BLUE
+from snakemake_scheduler_plugin_tilewright import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.artefacts import ringing_depth
 from tilewright.quality.evaluate import Files, StageQc

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.report.palette import ORANGE, RED
+from snakemake_scheduler_plugin_tilewright import ORANGE, RED
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.register.warp import Transform

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright.report.palette import BLUE, GREY, RED
+from snakemake_scheduler_plugin_tilewright import BLUE, GREY, RED
 from tilewright.io.inputs.tiles import excluded_tiles
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
 from tilewright.io.results.reading import read_json

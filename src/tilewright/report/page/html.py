@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from snakemake_scheduler_plugin_tilewright.report.page import environment, run_section
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
+from snakemake_scheduler_plugin_tilewright import environment, run_section
 from tilewright.config.rules import STAGES
 from tilewright.quality.evaluate import QcRecord, apply_thresholds, read_qc
 from tilewright.quality.results import RANK, worst
@@ -23,6 +22,7 @@ from tilewright.report.page.problems import Pixels, problems
 from tilewright.report.pictures import Rendering, embed_png, render
 from tilewright.report.rule_colours import PALETTE
 from tilewright.runtime.files import write_text_atomic
+from tilewright.runtime.text import count
 
 _TITLE = "tilewright report"
 #: Problems that are shown, and lines of each; the rest is folded.

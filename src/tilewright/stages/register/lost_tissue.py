@@ -117,7 +117,8 @@ def _slopes(overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
     weight = one.clip(0, None)
 
     def summed(sums: Array, where: Array) -> Array:
-        for axis, lines in enumerate((np.s_[sampling[0]], np.s_[:, sampling[1]])):
+        spans: list[tuple[slice, ...]] = [(sampling[0],), (slice(None), sampling[1])]
+        for axis, lines in enumerate(spans):
             sums = ndimage.gaussian_filter1d(
                 sums, _WINDOW_PX, axis=axis, mode="nearest", truncate=3.0
             )[lines]

@@ -1,4 +1,4 @@
-"""Rules that never heard of placement: what they need, from the resources that they state."""
+"""Rules without a model: what their jobs need, from the resources that they declare."""
 
 from __future__ import annotations
 
@@ -6,64 +6,32 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Fixed,
-    Kind,
-    Place,
-    PlacementError,
-    Shape,
-    Sizes,
-    key_of,
-    rule_of,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
+from .cluster.request import DeviceKind, ResourceRequest
+from .placement.jobs import Assignment, ResourceModel, UserOverrides
+from .slurm.accounts import Account
 
 #: Where a rule does not state them, and before its input is there.
 _MEM_MB = 1000
 _RUNTIME_MIN = 60
-#: Resources that placement sets on such jobs.
-STATED = ("slurm_account", "slurm_partition", "qos", "mem_mb", "mem_mb_per_cpu", "runtime")
 
 
-class StatedSizes(Sizes):
-    """Sizes of the jobs of Snakemake that it has taken, as they stood at the first try."""
+def declared_model(job: Any) -> ResourceModel:
+    """Return the model of one job of Snakemake, by what it declares by now.
 
-    def __init__(self) -> None:
-        self._jobs: dict[str, Any] = {}
-
-    def take(self, jobs: Iterable[Any]) -> None:
-        """Take jobs and groups of Snakemake."""
-        self._jobs |= {key_of(rule_of(job), job.wildcards): job for job in jobs}
-
-    def kinds(self, rule: str) -> tuple[Kind, ...]:
-        """Return where a rule's jobs run that state no GPU; see :func:`kinds_of`."""
-        return ("cpu",)
-
-    def shape(self, rule: str, wildcards: Any, *, gpu: bool) -> Shape:
-        """Return what one job states.
-
-        Raises
-        ------
-        PlacementError
-            It was not taken, as a job that is in a group.
-        """
-        job = self._jobs.get(key_of(rule, wildcards))
-        if job is None:
-            raise PlacementError(f"no job {key_of(rule, wildcards)} was taken")
-        return stated_shape_of(job)
-
-    def nominal_s(self, rule: str, wildcards: Any) -> float:
-        """Return about how long one job takes: half the time that it may take."""
-        return 30.0 * self.shape(rule, wildcards, gpu=False).runtime_min
+    It takes about half the time that it may take.
+    """
+    request = declared_request(job)
+    seconds = 30.0 * request.runtime_min
+    return ResourceModel(("cpu",), lambda _, kind: request, lambda _: seconds)
 
 
-def kinds_of(job: Any) -> tuple[Kind, ...]:
-    """Return the one device kind that a job runs on, by what it states."""
-    return ("gpu",) if stated_shape_of(job).gpus else ("cpu",)
+def kinds_of(job: Any) -> tuple[DeviceKind, ...]:
+    """Return the one device kind that a job runs on, by what it declares."""
+    return ("gpu",) if declared_request(job).gpus else ("cpu",)
 
 
-def stated_shape_of(job: Any) -> Shape:
-    """Return what a job of Snakemake states that it needs, in any of the executor's words."""
+def declared_request(job: Any) -> ResourceRequest:
+    """Return what a job of Snakemake declares that it needs, in any of the executor's words."""
     resources = job.resources
     cpus = _integer(resources.get("cpus_per_task")) or int(job.threads)
     cpus *= _integer(resources.get("tasks")) or 1
@@ -73,18 +41,18 @@ def stated_shape_of(job: Any) -> Shape:
         mem_mb = per_cpu_mb * cpus
     runtime_min = _integer(resources.get("runtime"))
     # what a QOS allows that the rule names is not known
-    stated_min = 0 if resources.get("qos") else runtime_min
+    required_min = 0 if resources.get("qos") else runtime_min
     gpus = gpus_of(resources)
-    return Shape(
+    return ResourceRequest(
         max(1, cpus), mem_mb or _MEM_MB, gpus, runtime_min or _RUNTIME_MIN,
         features=features_of(resources), gpu_type=gpu_type_of(resources) if gpus else "",
-        licences=licences_of(resources), stated_min=stated_min,
+        licences=licences_of(resources), required_min=required_min,
         partition=str(resources.get("slurm_partition") or ""),
     )  # fmt: skip
 
 
 def features_of(resources: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the features of nodes that a job states; of a choice between some, none.
+    """Return the features of nodes that a job declares; of a choice between some, none.
 
     >>> features_of({"constraint": "avx&ib"}), features_of({"slurm_extra": "-C 'a|b'"})
     (('avx', 'ib'), ())
@@ -96,7 +64,7 @@ def features_of(resources: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def licences_of(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    """Return the licences that a job states as an option of sbatch; of a choice between some, none.
+    """Return the licences that a job asks for by an option of sbatch; of a choice, none.
 
     >>> licences_of({"slurm_extra": "-L matlab:2,ansys"}), licences_of({})
     ((('matlab', 2), ('ansys', 1)), ())
@@ -108,7 +76,7 @@ def licences_of(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 
 
 def gpu_type_of(resources: Mapping[str, Any]) -> str:
-    """Return the type of GPU that a job states; empty for any.
+    """Return the type of GPU that a job declares; empty for any.
 
     >>> gpu_type_of({"gpu_model": "a100"}), gpu_type_of({"gres": "gpu:h100:2"}), gpu_type_of({})
     ('a100', 'h100', '')
@@ -124,7 +92,7 @@ def gpu_type_of(resources: Mapping[str, Any]) -> str:
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:
-    """Return the GPUs that a job states: by ``gpu``, ``gpu_model``, ``gres``, or sbatch's options.
+    """Return the GPUs that a job asks for: ``gpu``, ``gpu_model``, ``gres``, options of sbatch.
 
     >>> gpus_of({"gpu": 2}), gpus_of({"gres": "gpu:a100:1"}), gpus_of({"gres": "shard:4"})
     (2, 1, 0)
@@ -133,9 +101,9 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
     >>> gpus_of({"slurm_extra": "--nice=5 --gres=gpu:2"}), gpus_of({"slurm_extra": "--gpus a100:3"})
     (2, 3)
     """
-    stated = _integer(resources.get("gpu")) or _integer(resources.get("gpus"))
-    if stated or resources.get("gpu_model"):
-        return stated or 1
+    number = _integer(resources.get("gpu")) or _integer(resources.get("gpus"))
+    if number or resources.get("gpu_model"):
+        return number or 1
     extra = str(resources.get("slurm_extra") or "")
     named = [str(resources.get("gres") or "")]
     named += re.findall(r"--gres[= ]'?\"?(\S+)", extra)
@@ -145,15 +113,15 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
         total += int(found[1] or 1) if found else 0
     options = r"(?<![\w-])(?:(?:--gpus|--gpus-per-node|--gpus-per-task)[= ]|-G ?)'?\"?(\S+)"
     for text in re.findall(options, extra):
-        number = re.search(r"(\d+)\W*$", text)
-        total += int(number[1]) if number else 1
+        asked = re.search(r"(\d+)\W*$", text)
+        total += int(asked[1]) if asked else 1
     return total
 
 
-def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> Fixed:
-    """Return what a job's rule and the command line fix: account and partition stay as stated.
+def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> UserOverrides:
+    """Return what a job's rule and the command line fix: account and partition stay as they are.
 
-    A job that states only a QOS stays on the account whose jobs run on it, else on the first that
+    A job that names only a QOS stays on the account whose jobs run on it, else on the first that
     takes it.
     """
     names = ("slurm_account", "slurm_partition", "qos")
@@ -161,32 +129,32 @@ def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> Fixed:
     if qos and not account:
         takes = [one for one in accounts if qos in (one.qos, *one.takes)]
         account = min(takes, key=lambda one: one.qos != qos).name if takes else None
-    return Fixed(str(account) if account else None, str(partition) if partition else None)
+    return UserOverrides(str(account) if account else None, str(partition) if partition else None)
 
 
-def resources_at(place: Place, job: Any, *, failed: bool) -> dict[str, Any]:
-    """Return the resources that send a job to its place; what it states is not among them.
+def resources_at(assignment: Assignment, job: Any, *, failed: bool) -> dict[str, Any]:
+    """Return the resources that send a job to its target; what it declares is not among them.
 
-    Memory and time are set after a failure only, and never below what the rule then states.
+    Memory and time are set after a failure only, and never below what the rule then declares.
     """
-    given = {
-        "slurm_account": place.account, "slurm_partition": place.partition, "qos": place.qos
+    target, request = assignment.target, assignment.request
+    places = {
+        "slurm_account": target.account, "slurm_partition": target.partition, "qos": target.qos
     }  # fmt: skip
     values: dict[str, Any] = {
-        name: value for name, value in given.items() if value and not job.resources.get(name)
+        name: value for name, value in places.items() if value and not job.resources.get(name)
     }
     if failed:
-        now = stated_shape_of(job)
-        if place.shape.mem_mb > now.mem_mb:
-            cpus = max(1, place.shape.cpus)
+        now = declared_request(job)
+        if request.mem_mb > now.mem_mb:
             per_cpu = job.resources.get("mem_mb_per_cpu")
-            name, value = ("mem_mb_per_cpu", -(-place.shape.mem_mb // cpus))
-            values |= {name: value} if per_cpu else {"mem_mb": place.shape.mem_mb}
-        if place.shape.runtime_min > now.runtime_min:
-            values["runtime"] = place.shape.runtime_min
+            name, value = "mem_mb_per_cpu", -(-request.mem_mb // max(1, request.cpus))
+            values |= {name: value} if per_cpu else {"mem_mb": request.mem_mb}
+        if request.runtime_min > now.runtime_min:
+            values["runtime"] = request.runtime_min
     return values
 
 
 def _integer(value: Any) -> int:
-    """Return a stated number, 0 where it is absent or not known before the input is there."""
+    """Return a number, 0 where it is absent or not known before the input is there."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.runtime.files import append_json
-from snakemake_scheduler_plugin_tilewright.runtime.files import read_ledger as read_ledger
-from snakemake_scheduler_plugin_tilewright.runtime.words import count_jobs, printable
+from .files import append_json
+from .files import read_ledger as read_ledger
+from .words import count_jobs, printable
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
-#: The file beside it that says how far the run is; there is one in the working directory always.
+#: The file next to it that says how far the run is; there is one in the working directory always.
 STATE = "state.json"
 
 
@@ -33,7 +33,7 @@ class Ledger:
 
     path: Path
     clock: Callable[[], float] = time.time
-    _said: dict[str, str] = field(default_factory=dict)
+    _last: dict[str, str] = field(default_factory=dict)
 
     def write(self, event: str, **values: Any) -> None:
         """Append one event; values that are None are left out."""
@@ -44,10 +44,10 @@ class Ledger:
 
     def write_change(self, event: str, about: str, **values: Any) -> bool:
         """Append an event only where it differs from the last one about the same thing."""
-        said = json.dumps([event, values], sort_keys=True, default=str)
-        if self._said.get(about) == said:
+        entry = json.dumps([event, values], sort_keys=True, default=str)
+        if self._last.get(about) == entry:
             return False
-        self._said[about] = said
+        self._last[about] = entry
         self.write(event, about=about, **values)
         return True
 
@@ -77,7 +77,7 @@ def last_waiting(path: Path) -> dict[str, int]:
                 why = event.get("why", {}) if event.get("ready") else {}
             case "hold":
                 held = {str(event.get("reason")): event.get("ready", 0)}
-            case "room":  # written anew once Slurm answers
+            case "room":  # written again once Slurm answers
                 held = {}
     return held or why
 
@@ -103,12 +103,12 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
     failed = failure_lines(events, ended=True)
     if not done and not failed:
         return []
-    said = (
+    total = (
         f"placement: {count_jobs(sum(done.values()), members)} done ("
         + ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
         + (f"), {moved} moved" if moved else ")")
     )
-    return [said, *failed, *([resume_line(argv)] if failed else [])]
+    return [total, *failed, *([resume_line(argv)] if failed else [])]
 
 
 def failure_lines(events: Iterable[Mapping[str, Any]], *, ended: bool) -> list[str]:

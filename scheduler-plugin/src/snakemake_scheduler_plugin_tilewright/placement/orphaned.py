@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, read_state, span_text
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import is_locked, only_looks
-from snakemake_scheduler_plugin_tilewright.runtime.words import count
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob, parse_queue, stale_jobs
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown, drop_options
+from ..cluster.cluster import Cluster
+from ..errors import PlacementError, SlurmQueryError
+from ..runtime.ledger import LEDGER, STATE
+from ..runtime.run_state import RunState, read_state, span_text
+from ..runtime.snakemake_command import is_locked, runs_nothing
+from ..runtime.words import count
+from ..slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
+from ..slurm.query import SlurmClient, drop_options
 
 _POLL_S = 10.0
-_PATIENCE = 30  # looks in vain while waiting
+_PATIENCE = 30  # queries in vain while waiting
 _ENDED = "of an earlier run"
 
 
 @dataclass(frozen=True)
 class Sender:
-    """The run that sent the jobs of a folder, as far as can be seen from here.
+    """The run that sent the jobs of a folder, as far as is known here.
 
     Attributes
     ----------
@@ -55,10 +55,10 @@ class Sender:
     @property
     def advice(self) -> str:
         """What can be done about its jobs."""
-        wait = "wait for them with `tilewright-placement stale --wait`"
+        wait = "wait for them with `tilewright-placement orphaned --wait`"
         if self.active:
             return f"{wait}, or stop that run, which ends them: {self.stop}"
-        end = "end them with `tilewright-placement stale --cancel`"
+        end = "end them with `tilewright-placement orphaned --cancel`"
         if self.active is None:
             return f"{wait}; only where that run is not active, {end}"
         return f"{wait}, or {end}"
@@ -80,9 +80,9 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
     state, now_s = _state_of_another(folder), time.time()
     life = state.life(now_s) if state else "ended"
     if state and life == "active":
-        seen = span_text(max(0.0, now_s - state.at_s))
+        age = span_text(max(0.0, now_s - state.at_s))
         stop = f"Ctrl-C in its terminal, or `kill -INT {state.pid}` on {state.host}"
-        words = f"of the run that is active now ({state.where}, seen {seen} ago)"
+        words = f"of the run that is active now ({state.where}, seen {age} ago)"
         return Sender(True, words, stop)
     if state and life == "silent":
         silent = span_text(now_s - state.at_s)
@@ -95,7 +95,7 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
 
 
 def _state_of_another(folder: Path) -> RunState | None:
-    """Return what another process last said of its run; one that is damaged says nothing."""
+    """Return what another process last wrote of its run; one that is damaged says nothing."""
     try:
         state = read_state(folder / LEDGER.with_name(STATE))
     except (OSError, ValueError):
@@ -123,7 +123,7 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
         There are such jobs, the queue is not known, or the working directory has a line break in
         its name.
     """
-    if cluster is None or only_looks(argv[1:]):
+    if cluster is None or runs_nothing(argv[1:]):
         return
     if options := drop_options():
         sys.stderr.write(
@@ -136,7 +136,7 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
             f"the working directory {folder!r} has a line break in its name, which squeue "
             "cannot tell from the end of a job; rename it"
         )
-    found = look_for_stale(cluster.client, folder)
+    found = find_orphaned(cluster.client, folder)
     # each job that is to be sent waits for the end of its own earlier try
     if jobs := [job for job in found if job.state != "COMPLETING"]:
         sender = sender_of(Path(folder), has_lock=has_lock)
@@ -144,25 +144,25 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
         raise PlacementError(f"{sender.listed(jobs, folder)}\n{sender.advice}{unlock}")
 
 
-def look_for_stale(client: SlurmClient, workdir: str) -> list[SlurmJob]:
+def find_orphaned(client: SlurmClient, workdir: str) -> list[SlurmJob]:
     """Return the jobs of Snakemake that may write into a folder.
 
     Raises
     ------
     PlacementError
-        The queue is not known: then nobody can say that nothing writes there.
+        The queue is not known: then it is not sure that nothing writes there.
     """
     client.forget()
-    said = client.queue()
-    if isinstance(said, Unknown):
+    try:
+        return orphaned_jobs(parse_queue(client.queue()), workdir)
+    except SlurmQueryError as error:
         raise PlacementError(
-            f"whether jobs of an earlier run still write into {workdir} is not known: {said}; "
+            f"whether jobs of an earlier run still write into {workdir} is not known: {error}; "
             "try again when Slurm answers"
-        )
-    return stale_jobs(parse_queue(said), workdir)
+        ) from None
 
 
-def deal_with_stale(
+def end_orphaned(
     client: SlurmClient,
     workdir: str,
     choice: Literal["wait", "cancel"],
@@ -180,11 +180,11 @@ def deal_with_stale(
     PlacementError
         They are to be cancelled and their run is active, or the queue is not known.
     """
-    stale = look_for_stale(client, workdir)
-    if not stale:
+    orphaned = find_orphaned(client, workdir)
+    if not orphaned:
         return
     sender = sender_of(Path(workdir))
-    there = sender.listed(stale, workdir)
+    there = sender.listed(orphaned, workdir)
     if choice == "cancel" and sender.active:
         raise PlacementError(
             f"{there}\nthey are not cancelled while that run is active; stop it first: "
@@ -192,30 +192,32 @@ def deal_with_stale(
         )
     say(there)
     if choice == "cancel":
-        said = client.cancel([job.id for job in stale])
-        if isinstance(said, Unknown):
-            raise PlacementError(f"{there}\nthey could not be cancelled: {said}")
+        try:
+            client.cancel([job.id for job in orphaned])
+        except SlurmQueryError as error:
+            raise PlacementError(f"{there}\nthey could not be cancelled: {error}") from None
         say("cancelled; waiting until they are gone")
-    _wait_until_gone(client, workdir, stale, say, 1.0 if choice == "cancel" else _POLL_S)
+    _wait_until_gone(client, workdir, orphaned, say, 1.0 if choice == "cancel" else _POLL_S)
 
 
 def _wait_until_gone(
     client: SlurmClient,
     workdir: str,
-    stale: list[SlurmJob],
+    orphaned: list[SlurmJob],
     say: Callable[[str], None],
     poll_s: float,
 ) -> None:
-    """Look at the queue until no stale job is left; slurmctld may be away for some minutes."""
+    """Look at the queue until none of them is left; slurmctld may be away for minutes."""
     failures = 0
-    while stale:
+    while orphaned:
         try:
-            stale, failures = look_for_stale(client, workdir), 0
+            orphaned, failures = find_orphaned(client, workdir), 0
         except PlacementError as error:
             failures += 1
             if failures == _PATIENCE:
                 raise
             say(str(error))
-        if stale:
-            say(f"waiting for {len(stale)}: {', '.join(str(job.id) for job in stale[:8])}")
+        if orphaned:
+            ids = ", ".join(str(job.id) for job in orphaned[:8])
+            say(f"waiting for {len(orphaned)}: {ids}")
             time.sleep(poll_s)

@@ -13,38 +13,38 @@ from typing import Any, Literal
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.ledger import LEDGER, STATE
-from snakemake_scheduler_plugin_tilewright.placement.stale import (
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.placement.orphaned import (
     before_run,
-    deal_with_stale,
+    end_orphaned,
     sender_of,
 )
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, Unknown
-from tests.support.recorded import HERE, OTHERS, Queue, cluster_with, queue_line
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from tests.support.recorded import HERE, OTHERS, Queue, answer_with, cluster_with, queue_line
 
 ENDING = queue_line(JobID="7", State="COMPLETING", WorkDir="/data/run", Comment="rule_a")
 PENDING = queue_line(JobID="5", State="PENDING", WorkDir="/data/run", Comment="group_b")
-AWAY = Unknown("squeue", "Unable to contact slurm controller")
+AWAY = SlurmQueryError("squeue", "Unable to contact slurm controller")
 CHOICES = pytest.mark.parametrize("choice", ["wait", "cancel"])
 
 
 @dataclass
 class Slurm:
-    """Answers of squeue one after the other, the last for ever; what was cancelled."""
+    """Answers of squeue one after the other, the last again and again; what was cancelled."""
 
-    answers: list[str | Unknown]
-    cancelling: str | Unknown = ""
+    answers: list[str | SlurmQueryError]
+    cancelling: str | SlurmQueryError = ""
     cancelled: list[tuple[str, ...]] = field(default_factory=list)
     slept_s: list[float] = field(default_factory=list)
 
-    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str | Unknown:
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str:
         if argv[0] == "scancel":
             self.cancelled.append(tuple(argv[1:]))
-            return self.cancelling
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            return answer_with(self.cancelling)
+        return answer_with(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
 
 
 Choice = Literal["wait", "cancel"]
@@ -60,7 +60,7 @@ def deal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deal:
         monkeypatch.setattr(time, "monotonic", lambda: sum(slurm.slept_s))
         said: list[str] = []
         client = SlurmClient("ada", tmp_path, run=slurm, clock=lambda: 1000.0)
-        deal_with_stale(client, folder, choice, said.append)
+        end_orphaned(client, folder, choice, said.append)
         return said
 
     return dealt
@@ -109,7 +109,7 @@ def test_cancelling_waits_until_they_are_gone(deal: Deal) -> None:
     said = deal(slurm, "cancel")
     assert (slurm.cancelled, slurm.slept_s) == ([("7", "5")], [1.0, 1.0])
     assert said[1:] == ["cancelled; waiting until they are gone", *["waiting for 1: 7"] * 2]
-    slurm = Slurm([HERE], cancelling=Unknown("scancel", "Invalid user"))
+    slurm = Slurm([HERE], cancelling=SlurmQueryError("scancel", "Invalid user"))
     with pytest.raises(PlacementError, match=r"could not be cancelled: scancel .* Invalid user"):
         deal(slurm, "cancel")
 
@@ -134,7 +134,7 @@ def test_a_run_refuses_beside_the_jobs_of_another_and_names_the_fix(
     first, job, fix = str(caught.value).splitlines()
     assert first == f"1 job of an earlier run may still write into {tmp_path}:"
     assert job == "  7  RUNNING    rule_a"
-    assert all(part in fix for part in ("`tilewright-placement stale --wait`", "--unlock"))
+    assert all(part in fix for part in ("`tilewright-placement orphaned --wait`", "--unlock"))
     locked(tmp_path)
     with pytest.raises(PlacementError, match="of a run that may be active"):
         before_run(here[0], ["snakemake"])

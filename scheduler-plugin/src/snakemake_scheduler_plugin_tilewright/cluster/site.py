@@ -1,22 +1,19 @@
-"""What is particular to a site: the file ``site.yaml`` beside a profile, and its keys."""
+"""What is particular to a site: the file ``site.yaml`` next to a profile, and its keys."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Shape
-from snakemake_scheduler_plugin_tilewright.runtime.words import yaml_problem
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import COUNTED, SiteRules
-from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_tres
-
-
-class SiteError(ValueError):
-    """A site file cannot be used; the message names the file, the key and the fix."""
+from ..errors import SiteError
+from ..runtime.words import yaml_problem
+from ..slurm.accounts import COUNTED, SiteRules
+from ..slurm.parse import parse_tres
+from .request import DeviceKind, ResourceRequest
 
 
 def _expression(text: str) -> str:
@@ -85,7 +82,7 @@ class Site(_Section):
     slowdowns: dict[str, Annotated[float, Field(ge=0.1)]] = Field(default_factory=dict)
     """The same for single rules."""
     patience_s: float = Field(default=60.0, ge=0)
-    """Seconds a job pends in vain before it may be moved, and before its reason is said."""
+    """Seconds a job pends in vain before it may be moved, and before its reason is shown."""
     calls_per_min: float = Field(default=12.0, ge=1)
     """About how often Slurm is asked in a run; how old answers may be follows from it."""
 
@@ -94,16 +91,16 @@ class Site(_Section):
         caps = {account: parse_tres(text) for account, text in self.caps.items()}
         return SiteRules(self.burst, self.blocked, self.allowed, caps)
 
-    def shapes(self) -> dict[Literal["gpu", "cpu"], Shape]:
+    def largest_jobs(self) -> dict[DeviceKind, ResourceRequest]:
         """Return the largest job of each device kind."""
         return {
-            "gpu": _shape(self.gpu_job, gpus=1),
-            "cpu": _shape(self.cpu_job, gpus=0),
+            "gpu": _request(self.gpu_job, gpus=1),
+            "cpu": _request(self.cpu_job, gpus=0),
         }
 
 
-def _shape(size: JobSize, gpus: int) -> Shape:
-    return Shape(size.cpus, round(size.mem_gb * 1024), gpus, size.runtime_min)
+def _request(size: JobSize, gpus: int) -> ResourceRequest:
+    return ResourceRequest(size.cpus, round(size.mem_gb * 1024), gpus, size.runtime_min)
 
 
 def read_site(path: Path | None) -> Site:
@@ -132,5 +129,5 @@ def read_site(path: Path | None) -> Site:
         fixes = {"extra_forbidden": "; remove it", "dict_type": "; write `key: value` pairs"}
         fix = fixes.get(first["type"], "")
         own = first.get("ctx", {}).get("error")  # of the validators here
-        said = str(own) if own else first["msg"][:1].lower() + first["msg"][1:]
-        raise SiteError(f"{path}: '{key}': {said}{fix}") from None
+        message = str(own) if own else first["msg"][:1].lower() + first["msg"][1:]
+        raise SiteError(f"{path}: '{key}': {message}{fix}") from None

@@ -1,4 +1,4 @@
-"""``tilewright-placement stale`` on recorded queues, and without Slurm."""
+"""``tilewright-placement orphaned`` on recorded queues, and without Slurm."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.cli import app
-from snakemake_scheduler_plugin_tilewright.commands.stale import stale
-from snakemake_scheduler_plugin_tilewright.placement.jobs import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.stale import before_run
-from snakemake_scheduler_plugin_tilewright.slurm.query import Unknown
+from snakemake_scheduler_plugin_tilewright.commands.orphaned import list_orphaned
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.placement.orphaned import before_run
 from tests.support.recorded import HERE, OTHERS, cluster_with
 
 
@@ -22,7 +21,7 @@ def test_jobs_of_this_folder_are_listed_or_cancelled(
 ) -> None:
     cluster, recorded = cluster_with("\n".join([HERE, *OTHERS]), tmp_path)
     said: list[str] = []
-    assert stale(cluster.client, "/data/run", choice, said.append) == left
+    assert list_orphaned(cluster.client, "/data/run", choice, said.append) == left
     text = "\n".join(said)
     assert "7  RUNNING    rule_stitch_wildcards_a" in text
     assert not any(job in text for job in ("8  ", "9  ", "6  "))
@@ -34,17 +33,17 @@ def test_the_commands_that_go_on_are_said_where_the_folder_is_locked(tmp_path: P
     lock.parent.mkdir(parents=True)
     cluster, _ = cluster_with("", tmp_path)
     said: list[str] = []
-    stale(cluster.client, str(tmp_path), "cancel", said.append)
+    list_orphaned(cluster.client, str(tmp_path), "cancel", said.append)
     assert len(said) == 1
     lock.touch()
-    stale(cluster.client, str(tmp_path), "cancel", said.append)
+    list_orphaned(cluster.client, str(tmp_path), "cancel", said.append)
     unlock, again = said[-1].splitlines()[-2:]
     assert (unlock.split()[-1], again.split()[-1]) == ("--unlock", "--rerun-incomplete")
 
 
 @pytest.mark.parametrize(
     "queue",
-    [Unknown("squeue", "no answer within 15 s")]
+    [SlurmQueryError("squeue", "no answer within 15 s")]
     + [
         f"{line}\n{queue}"
         for line in ("Welcome! Maintenance on Friday.", HERE[:20], "\x00\x7fELF")
@@ -52,12 +51,12 @@ def test_the_commands_that_go_on_are_said_where_the_folder_is_locked(tmp_path: P
     ],
 )
 def test_a_queue_that_is_not_known_or_cannot_be_read_is_not_an_empty_one(
-    queue: str | Unknown, tmp_path: Path
+    queue: str | SlurmQueryError, tmp_path: Path
 ) -> None:
     words = "holds no record" if isinstance(queue, str) else "squeue did not answer"
     cluster, _ = cluster_with(queue, tmp_path)
     with pytest.raises(PlacementError, match=rf"is not known: .*{words}") as said:
-        stale(cluster.client, "/data/run", "list", print)
+        list_orphaned(cluster.client, "/data/run", "list", print)
     assert str(said.value).isprintable()
     with pytest.raises(PlacementError, match=words):
         before_run(cluster, ["snakemake"])
@@ -68,6 +67,6 @@ def test_nothing_is_left_where_there_is_no_slurm(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
-    done = CliRunner().invoke(app, ["stale"])
+    done = CliRunner().invoke(app, ["orphaned"])
     assert (done.exit_code, done.output.count("\n")) == (0, 1)
-    assert CliRunner().invoke(app, ["stale", "--wait", "--cancel"]).exit_code == 1
+    assert CliRunner().invoke(app, ["orphaned", "--wait", "--cancel"]).exit_code == 1

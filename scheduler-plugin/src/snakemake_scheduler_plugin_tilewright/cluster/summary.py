@@ -4,46 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import KINDS, Kind
-from snakemake_scheduler_plugin_tilewright.placement.limits import largest, left, use_is_known
-from snakemake_scheduler_plugin_tilewright.placement.survey import Survey
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
+from ..slurm.accounts import Account
+from ..slurm.records import Partition
+from .limits import largest, left, use_is_known
+from .request import KINDS, DeviceKind
+from .state import ClusterState
 
 #: Accounts with words of their own, and names of those left out for one reason.
 _ACCOUNTS, _LEFT_OUT = 3, 4
 _SHOWN = {"cpu": "CPU", "mem": "GB", "gres/gpu": "GPU", "jobs": "job"}
 
 
-def first_look(survey: Survey, kinds: Collection[Kind] = KINDS) -> list[str]:
+def cluster_summary(state: ClusterState, kinds: Collection[DeviceKind] = KINDS) -> list[str]:
     """Return the accounts and their limits, what is left out and why, and the partitions.
 
     Parameters
     ----------
     kinds : collection of {"gpu", "cpu"}
-        Where jobs of the run may go: nothing is said of the other.
+        Where jobs of the run may go: nothing is shown of the other.
     """
-    where: dict[str, Partition | None] = dict.fromkeys(_SHOWN, survey.partitions["cpu"])
-    where["gres/gpu"] = survey.partitions["gpu"]
+    where: dict[str, Partition | None] = dict.fromkeys(_SHOWN, state.partitions["cpu"])
+    where["gres/gpu"] = state.partitions["gpu"]
     if "gpu" not in kinds:
         del where["gres/gpu"]
-    shown = survey.accounts[:_ACCOUNTS]
+    shown = state.accounts[:_ACCOUNTS]
     lines = [f"  {account.name}: {_limits(account, where)}" for account in shown if account.name]
-    count = len(survey.accounts)
-    head = f"jobs go to {count} account{'s' * (count != 1)} of {survey.user}"
+    count = len(state.accounts)
+    head = f"jobs go to {count} account{'s' * (count != 1)} of {state.user}"
     if not lines:
         head = "this Slurm keeps no accounts, so jobs go where its nodes have room"
     hint = "; see `tilewright-placement accounts`" if lines else ""
-    if others := [account.name for account in survey.accounts[_ACCOUNTS:]]:
+    if others := [account.name for account in state.accounts[_ACCOUNTS:]]:
         lines.append(f"  and {_names(others)}")
     why: dict[str, list[str]] = {}
-    for one in survey.left_out:
+    for one in state.left_out:
         why.setdefault(one.reason, []).append(one.account)
     lines += [f"  left out: {_names(names)}: {reason}" for reason, names in why.items()]
-    found = {kind.upper(): survey.partitions[kind] for kind in KINDS if kind in kinds}
+    found = {kind.upper(): state.partitions[kind] for kind in KINDS if kind in kinds}
     places = (f"{k} jobs to {p.name}" if p else f"none for {k} jobs" for k, p in found.items())
     lines.append(f"  partitions: {'; '.join(places)}")
-    notes = dict.fromkeys(f"  note: {note.text}" for note in survey.notes)
+    notes = dict.fromkeys(f"  note: {note.text}" for note in state.notes)
     return [head + hint, *lines, *notes]
 
 

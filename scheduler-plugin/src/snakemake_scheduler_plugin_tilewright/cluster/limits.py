@@ -1,0 +1,165 @@
+"""Accounts, their limits and their use, and what is left of them (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..slurm.accounts import LIMITED, Account
+from ..slurm.records import BUDGETS, JOBS, Partition, spent
+from .request import ResourceRequest
+from .tres import in_hours, tres_of
+
+
+def limited(account: Account, partition: Partition | None) -> list[str]:
+    """Return the TRES, budgets and numbers of jobs that something limits on an account."""
+    within = account.within(partition)
+    names = set(within.per_job).union(*(scope.limit for scope in within.scopes))
+    if partition is not None:
+        names |= {"cpu"} if partition.cpus_a_node else set()
+        names |= {"mem"} if partition.mem_a_node else set()
+    return [tres for tres in LIMITED if tres in names]
+
+
+def bounds(
+    account: Account,
+    partition: Partition | None,
+    tres: str,
+    used: Callable[[str], str] = lambda tres: tres,
+) -> list[tuple[int, int]]:
+    """Return limit and use of all that bounds a TRES; use that is not known counts as none.
+
+    Of budgets ``used`` may be :func:`spent`.
+    """
+    return [
+        (scope.limit[tres], (scope.used or {}).get(used(tres), 0))
+        for scope in account.within(partition).scopes
+        if tres in scope.limit
+    ]
+
+
+def left(account: Account, partition: Partition | None, tres: str) -> int | None:
+    """Return what is left of a TRES, None where nothing limits it."""
+    rests = [limit - used for limit, used in bounds(account, partition, tres)]
+    return max(0, min(rests)) if rests else None
+
+
+def largest(account: Account, partition: Partition | None, tres: str) -> int | None:
+    """Return the most of a TRES that one job may ever have, None where nothing limits it."""
+    limits = [limit for limit, _ in bounds(account, partition, tres)]
+    if partition is not None:
+        node = {"cpu": partition.cpus_a_node, "mem": partition.mem_a_node}.get(tres)
+        limits += [] if node is None else [node]
+    per_job = account.within(partition).per_job
+    return min([*limits, *([per_job[tres]] if tres in per_job else [])], default=None)
+
+
+def longest_min(account: Account, partition: Partition | None) -> int | None:
+    """Return the minutes that one job may take at most, None where nothing limits them."""
+    within = account.within(partition)
+    of_partition = partition.max_time_min if partition and not within.beyond_partition else None
+    walls = (within.longest_min, of_partition)
+    return min((minutes for minutes in walls if minutes is not None), default=None)
+
+
+def clipped(
+    request: ResourceRequest, account: Account, partition: Partition | None
+) -> ResourceRequest:
+    """Return a request with no more minutes than its place allows, and no less than it states."""
+    most = longest_min(account, partition)
+    if most is None or request.runtime_min <= most:
+        return request
+    return replace(request, runtime_min=max(most, request.required_min))
+
+
+def too_long(account: Account, request: ResourceRequest, partition: Partition | None) -> str:
+    """Return that a place allows a job fewer minutes than it states; empty if it does not."""
+    most = longest_min(account, partition)
+    if most is None or request.required_min <= most:
+        return ""
+    return f"it asks for {request.required_min} min and account {account.name} has {most}"
+
+
+def may_use(account: Account, partition: Partition | None) -> bool:
+    """Return whether an account's jobs may go to a partition; to Slurm's default they may."""
+    if partition is None:
+        return True
+    accounts, qos = partition.allow_accounts, partition.allow_qos
+    return (
+        (accounts is None or account.name in accounts)
+        and (qos is None or account.qos in qos)
+        and account.name not in partition.deny_accounts
+        and account.qos not in partition.deny_qos
+        and (not account.partitions or partition.name in account.partitions)
+    )
+
+
+def has_room(account: Account, where: Partition | None, request: ResourceRequest) -> bool:
+    """Return whether use and limits of an account, as Slurm says them, leave a job room."""
+    wanted = tres_of(request, 1, where)
+    free = {tres: left(account, where, tres) for tres in limited(account, where)}
+    return all(n is None or wanted[tres] <= n for tres, n in free.items())
+
+
+#: What a limit is of, by a word of Slurm's reason for which a job pends, and whose it is.
+_OF = {"Submit": "submit", "Job": "jobs", "Cpu": "cpu", "Mem": "mem", "GRES": "gres/.*"}
+_WHOSE = {
+    "PerUser": r"\S+ on QOS .*",
+    "PerAccount": r"account \S+ on QOS .*",
+    "QOSGrp": r"QOS .*",
+    "Assoc": r"(\S+ of )?account \S+( in partition \S+)?",
+}
+
+
+def counted(reason: str, account: Account, where: Partition | None) -> bool:
+    """Return whether the limit for which a job pends is one that is known here, with its use."""
+    tres, whose = (next((at[word] for word in at if word in reason), "") for at in (_OF, _WHOSE))
+    named = [
+        (one, scope.used or {})
+        for scope in account.within(where).scopes
+        for one in scope.limit
+        if re.fullmatch(whose, scope.name) and re.fullmatch(tres, one)
+    ]
+    return bool(named) and all(one in LIMITED and one in used for one, used in named)
+
+
+def too_big(
+    account: Account, request: ResourceRequest, partition: Partition | None = None
+) -> str | None:
+    """Return why a job that asks for this can never start on an account, None if it may.
+
+    What is used up of a budget does not come back in this run, what running jobs may take does.
+    A limit of no jobs at all is a gate that is opened again.
+    """
+    if long := too_long(account, request, partition):
+        return long
+    wanted = tres_of(request, 1, partition)
+    for tres in limited(account, partition):
+        most = largest(account, partition, tres)
+        if tres in BUDGETS:
+            rests = [n - u for n, u in bounds(account, partition, tres, used=spent)]
+            most = max(0, min([most or 0, *rests])) if rests else most
+        if tres in JOBS or most is None or wanted[tres] <= most:
+            continue
+        if tres in BUDGETS:
+            asks, has = in_hours(tres, wanted[tres]), f"{in_hours(tres, most)} left"
+            return f"it may take {asks} and account {account.name} has {has}"
+        whole = partition is not None and partition.whole_nodes and tres != "mem"
+        asks = f"it gets a whole node with {tres}" if whole else f"it asks for {tres}"
+        return f"{asks}={wanted[tres]} and account {account.name} has {most}"
+    return None
+
+
+def unknown_use(account: Account, partition: Partition | None = None) -> dict[str, list[str]]:
+    """Return the limited TRES whose use Slurm did not say, by what limits them."""
+    found = {
+        scope.name: [t for t in LIMITED if t in scope.limit and t not in (scope.used or {})]
+        for scope in account.within(partition).scopes
+    }
+    return {name: unknown for name, unknown in found.items() if unknown}
+
+
+def use_is_known(account: Account, partition: Partition | None, tres: str) -> bool:
+    """Return whether Slurm reported the use of a TRES by all that limits it."""
+    return not any(tres in unknown for unknown in unknown_use(account, partition).values())

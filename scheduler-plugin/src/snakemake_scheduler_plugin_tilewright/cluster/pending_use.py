@@ -1,0 +1,94 @@
+"""What is promised on accounts and nodes but not in use yet (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ..slurm.accounts import Account
+from ..slurm.jobs import SlurmJob
+from ..slurm.nodes import Node, placed
+from ..slurm.records import Partition
+from .request import ResourceRequest
+from .tres import ON_NODES, may_hold, tres_of
+
+
+@dataclass(frozen=True)
+class PendingUse:
+    """What one job will use of an account, in a partition.
+
+    ``request`` says which nodes it may be on, None where that is not known; ``qos`` is the one
+    that it names, empty for the account's own.
+    """
+
+    account: str
+    tres: Mapping[str, int]
+    partition: str | None = None
+    request: ResourceRequest | None = None
+    qos: str = ""
+
+
+def use_of_pending(job: SlurmJob, where: Partition | None) -> PendingUse:
+    """Return what a job that pends will use; before it runs squeue does not show whole nodes.
+
+    It is in the queue already, for limits of what may be submitted.
+    """
+    cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ("cpu", "mem", "gres/gpu"))
+    wanted = tres_of(ResourceRequest(cpus, mem_mb, gpus, job.limit_min or 0), 1, where)
+    return PendingUse(job.account, {**wanted, "submit": 0}, job.partition, qos=job.qos)
+
+
+def may_start(job: SlurmJob, account: Account | None) -> bool:
+    """Return whether a job pends on an account of placement and may ever start there.
+
+    One that asks for more than the limits themselves never starts and takes nothing from others.
+    """
+    if account is None or job.state not in ("PENDING", "CONFIGURING"):
+        return False
+    names = account.counted_on(job.partition, job.qos)
+    return all(
+        job.tres.get(tres, 0) <= most
+        for scope in account.at(job.partition).scopes
+        if scope.name in names
+        for tres, most in scope.limit.items()
+    )
+
+
+def with_use(accounts: tuple[Account, ...], uses: Iterable[PendingUse]) -> tuple[Account, ...]:
+    """Return the accounts with what is promised counted as in use, by all that it counts on."""
+    own = {account.name: account for account in accounts}
+    more: dict[str, Counter[str]] = {}
+    for use in uses:
+        if use.account in own:
+            for name in own[use.account].counted_on(use.partition, use.qos):
+                more.setdefault(name, Counter()).update(use.tres)
+    if not more:
+        return accounts
+    found = []
+    for account in accounts:
+        limits = {
+            where: replace(
+                one,
+                scopes=tuple(
+                    scope.with_more(more[scope.name]) if scope.name in more else scope
+                    for scope in one.scopes
+                ),
+            )
+            for where, one in account.limits.items()
+        }
+        found.append(replace(account, limits=limits))
+    return tuple(found)
+
+
+def with_use_of_nodes(
+    nodes: tuple[Node, ...] | None, uses: Iterable[PendingUse]
+) -> tuple[Node, ...] | None:
+    """Return the nodes with what is promised, as Slurm would fill them."""
+    if nodes is None:
+        return None
+    for use in uses:
+        wanted = {tres: n for tres, n in use.tres.items() if tres in ON_NODES}
+        may = [one.name for one in nodes if use.request is None or may_hold(one, use.request)]
+        nodes = tuple(placed(nodes, use.partition, wanted, may))
+    return nodes

@@ -1,0 +1,195 @@
+"""How many jobs each account holds, all in all and now (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..slurm.accounts import COUNTED, Account
+from ..slurm.nodes import Node
+from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget
+from .limits import largest, limited, may_use
+from .request import KINDS, DeviceKind, ResourceRequest, pool_name
+from .tres import fitting_jobs, tres_of
+
+#: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
+#: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
+UTILISATION = 0.85
+#: Jobs of a pool that nothing bounds, not even a partition of known size.
+_MOST_SLOTS = 1000
+#: Budgets that are used up for good, so that they bound slots also on an empty cluster.
+_SPENT = frozenset({WALL, *map(budget, BUDGETED)})
+#: ``bound`` of a pool that has no limit of its own.
+_PARTITION = "partition"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What one account holds of jobs of one device kind.
+
+    Attributes
+    ----------
+    slots : int
+        Jobs that its limits allow.
+    free : int
+        Jobs that fit now, next to what is in use.
+    bound : str
+        What bounds ``slots``: ``cpu``, ``mem``, ``gres/gpu``, ``gres/gpu:type``, ``jobs``,
+        ``submit``, a budget or ``partition``.
+    """
+
+    account: str
+    qos: str
+    kind: DeviceKind
+    slots: int
+    free: int
+    bound: str
+
+    @property
+    def name(self) -> str:
+        """Name of the Snakemake resource that counts its slots."""
+        return pool_name(self.account, self.kind)
+
+
+def make_pools(
+    accounts: Sequence[Account],
+    requests: Mapping[DeviceKind, ResourceRequest],
+    partitions: Mapping[DeviceKind, Partition | None],
+    nodes: Sequence[Node] | None,
+    utilisation: float = UTILISATION,
+    *,
+    together: bool = False,
+) -> list[Pool]:
+    """Return the pools by account, GPU first; one without slots is left out.
+
+    GPU jobs are packed first, and CPU slots counted from what remains, in every TRES. A limit of
+    0 means no limit to Snakemake, hence no pool of 0 slots. What is up and free of the nodes bounds
+    every account; those that nothing else bounds share it.
+
+    Parameters
+    ----------
+    requests : mapping
+        Largest job of each device kind; a kind that is absent gets no pool.
+    partitions : mapping
+        Where those jobs go.
+    together : bool
+        Each account gets what those before it leave, instead of all that it may have alone.
+    """
+    pools = []
+    rooms = {  # of nodes: the same for every account
+        kind: [fitting_jobs(nodes, where, requests[kind], now=now) for now in (False, True)]
+        for kind, where in partitions.items()
+        if nodes is not None and where is not None
+    }
+    taken, taken_now = _Taken(), _Taken()
+    for account in accounts:
+        if not together:
+            taken, taken_now = _Taken(), _Taken()
+        for kind in KINDS:
+            where = partitions.get(kind)
+            if kind not in requests or not may_use(account, where):
+                continue
+            request, share = requests[kind], utilisation if kind == "cpu" else 1.0
+            slots, free, bound = _slots(account, where, request, share, taken, taken_now)
+            if kind in rooms:
+                most, now = rooms[kind]
+                free = min(free, now)
+                slots, bound = (most, _PARTITION) if most < slots else (slots, bound)
+            if slots:
+                taken.add(account, where, tres_of(request, slots, where))
+                taken_now.add(account, where, tres_of(request, free, where))
+                pools.append(Pool(account.name, account.qos, kind, slots, free, bound))
+    return _shared_out(pools)
+
+
+class _Taken:
+    """What the jobs counted before take, by what counts them."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Counter[str]] = {}
+
+    def add(self, account: Account, where: Partition | None, wanted: Mapping[str, int]) -> None:
+        """Count jobs of an account in a partition."""
+        size = [_size_of(where)] if where is not None else []
+        for name in [*account.within(where).counts_on, *size]:
+            self._of.setdefault(name, Counter()).update(wanted)
+
+    def of(self, name: str, tres: str) -> int:
+        return self._of[name][tres] if name in self._of else 0
+
+
+def _size_of(partition: Partition) -> str:
+    return f"size of partition {partition.name}"
+
+
+def _slots(
+    account: Account,
+    where: Partition | None,
+    request: ResourceRequest,
+    share: float,
+    taken: _Taken,
+    taken_now: _Taken,
+) -> tuple[int, int, str]:
+    """Return how many jobs an account's limits hold, how many of them now, and what bounds them."""
+    slots, bound = _fit(account, where, request, share, taken, now=False)
+    if not slots:  # the share of an account must not keep out the one job that it holds
+        share = 1.0
+        slots = min(1, _fit(account, where, request, share, taken, now=False)[0])
+    return slots, min(slots, _fit(account, where, request, share, taken_now, now=True)[0]), bound
+
+
+def _shared_out(pools: Sequence[Pool]) -> list[Pool]:
+    """Return the pools; those that only a partition bounds share its size."""
+    together = Counter(pool.kind for pool in pools if pool.bound == _PARTITION)
+    found = []
+    for pool in pools:
+        if pool.bound == _PARTITION:
+            slots = max(1, -(-pool.slots // together[pool.kind]))
+            pool = replace(pool, slots=slots, free=min(pool.free, slots))
+        found.append(pool)
+    return found
+
+
+def total_slots(pools: Sequence[Pool], kind: DeviceKind | None = None) -> int:
+    """Return the jobs that fit at once, of one device kind or of both."""
+    return sum(pool.slots for pool in pools if kind in (None, pool.kind))
+
+
+def _fit(
+    account: Account,
+    partition: Partition | None,
+    request: ResourceRequest,
+    share: float,
+    taken: _Taken,
+    *,
+    now: bool,
+) -> tuple[int, str]:
+    """Return how many jobs fit after those counted before, and what bounds them, GPUs first."""
+    wanted = {tres: n for tres, n in tres_of(request, 1, partition).items() if n > 0}
+    most = {tres: largest(account, partition, tres) for tres in limited(account, partition)}
+    for tres, n in most.items():
+        if n is not None and wanted.get(tres, 0) > n:
+            return 0, tres
+
+    def jobs_in(limit: int, name: str, tres: str, used: int = 0, part: float = share) -> int:
+        free = limit * (part if tres == "cpu" else 1.0) - used - taken.of(name, tres)
+        return max(0, math.floor(free / wanted[tres] + 1e-9))
+
+    counts: dict[str, int] = {}
+    for scope in account.within(partition).scopes:
+        for tres in scope.limit.keys() & wanted.keys():
+            used = (scope.used or {}).get(tres, 0) if now or tres in _SPENT else 0
+            part = 1.0 if scope.cap else share
+            jobs = jobs_in(scope.limit[tres], scope.name, tres, used, part)
+            counts[tres] = min(jobs, counts.get(tres, jobs))
+    size = [
+        jobs_in(partition.tres[tres], _size_of(partition), tres)
+        for tres in COUNTED
+        if partition is not None and tres in partition.tres and tres in wanted
+    ]
+    counts[_PARTITION] = min(size, default=_MOST_SLOTS)
+    order = ("gres/gpu", GPU_TYPE, "cpu", "mem", *JOBS, *BUDGETS, _PARTITION)
+    bound = min(counts, key=lambda name: (counts[name], order.index(name)))
+    return counts[bound], bound

@@ -1,0 +1,276 @@
+"""A Slurm cluster as one person sees it: accounts, limits, use, pools, and what is not known."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Literal, NamedTuple
+
+from ..errors import PlacementError, SlurmQueryError
+from ..runtime.run_state import span_text
+from ..slurm import parse
+from ..slurm.accounts import (
+    COUNTED,
+    LIMITED,
+    NO_ACCOUNT,
+    Account,
+    LeftOut,
+    LimitScope,
+    names_of,
+    usable_accounts,
+)
+from ..slurm.jobs import parse_queue, usage_of_queue
+from ..slurm.nodes import Node, before_reservations, open_to, parse_nodes, parse_reservations
+from ..slurm.partitions import (
+    cpu_partition,
+    gpu_partition,
+    gpu_type_of,
+    why_not,
+    with_qos,
+    with_whole_nodes,
+)
+from ..slurm.query import NO_ACCOUNTING, SlurmClient
+from ..slurm.records import JOBS, Association, Partition, Qos, Usage, of_association
+from .request import DeviceKind
+from .site import Site
+from .state import ClusterState, Note
+
+
+def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
+    """Ask Slurm what a person may use.
+
+    Parameters
+    ----------
+    uid : int
+        Number of the user, by which live use is listed.
+    site : Site
+        The site's profile.
+
+    Raises
+    ------
+    PlacementError
+        Limits were never known: sacctmgr fails and no good answer is on disk.
+    """
+    names, all_, more = _partitions(client, site, _groups(client.user, uid))
+    gpus = all_.get(names["gpu"] or "")
+    records = _records(client, gpus)
+    wheres = [with_qos(p, records.qos) for p in all_.values()]
+    usable = partial(
+        usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
+    )
+    accounts, left_out = usable() if records.has_accounts else ([NO_ACCOUNT], [])
+    types = _types_not_counted(accounts, gpus, records.gpu_type)
+    of_use: list[Note] = []
+    if records.has_accounts:
+        usage, of_use = _live_use(client, usable, records, wheres, uid)
+        accounts, _ = usable(usage)
+    wrong, (nodes, lost) = _wrong_names(client.user, site, accounts, left_out), _nodes(client)
+    named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
+    partitions = {kind: named.get(name or "") for kind, name in names.items()}
+    with_gpu = bool(more) or partitions["gpu"] is not None
+    largest = {k: one for k, one in site.largest_jobs().items() if k == "cpu" or with_gpu}
+    return ClusterState(
+        tuple(accounts), partitions, named, nodes, _licences(client), site.utilisation, largest,
+        client.user, tuple(left_out), (*records.notes, *wrong, *types, *of_use, *more, *lost),
+    )  # fmt: skip
+
+
+def _licences(client: SlurmClient) -> dict[str, int] | None:
+    """Return how many of each licence there are; None where Slurm does not say."""
+    try:
+        return parse.parse_licences(client.show("licenses"))
+    except SlurmQueryError:
+        return None
+
+
+class _Database(NamedTuple):
+    """What sacctmgr says; ``has_accounts`` is false of a Slurm that keeps no accounts."""
+
+    associations: list[Association]
+    qos: list[Qos]
+    gpu_type: str
+    notes: list[Note]
+    has_accounts: bool = True
+
+
+def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
+    """Return the associations of this cluster and all QOS, and what of them is old or absent."""
+    gpu_type = gpu_type_of(gpus)
+    try:
+        answer = client.limits()
+    except SlurmQueryError as error:
+        if NO_ACCOUNTING not in error.reason:
+            raise PlacementError(f"the accounts are not known: {error}") from None
+        note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
+        return _Database([], [], gpu_type, [Note("limits", note)], has_accounts=False)
+    notes = []
+    if answer.failure:
+        notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
+    associations, qos = parse.parse_sacctmgr(answer.text, gpu_type)
+    return _Database(_of_this_cluster(client, associations), qos, gpu_type, notes)
+
+
+def _wrong_names(
+    user: str, site: Site, accounts: Iterable[Account], left_out: Iterable[LeftOut]
+) -> list[Note]:
+    """Return what the site says of accounts that the user does not have.
+
+    A file for several people may well block what only some of them have.
+    """
+    known = sorted([one.name for one in accounts] + [one.account for one in left_out])
+    there = ", ".join(filter(None, known)) or "none"
+    named: tuple[tuple[str, Literal["site", "blocked"], Iterable[str]], ...] = (
+        ("allowed", "site", site.allowed or ()),
+        ("caps", "site", site.caps),
+        ("blocked", "blocked", site.blocked),
+    )
+    return [
+        Note(about, f"'{key}' names account {name}, which {user} does not have; there are {there}")
+        for key, about, names in named
+        for name in names
+        if name not in known
+    ]
+
+
+def _types_not_counted(
+    accounts: Iterable[Account], gpus: Partition | None, gpu_type: str
+) -> list[Note]:
+    """Return that limits of GPU types are not looked at, where there are some."""
+    typed = [
+        account.name
+        for account in accounts
+        for scope in account.at("").scopes
+        if any(tres.startswith("gres/gpu:") for tres in scope.limit)
+    ]
+    if gpus is None or gpu_type or not typed:
+        return []
+    text = (
+        f"limits of GPU types on {', '.join(dict.fromkeys(typed))} are not looked at: Slurm does "
+        f"not count the GPUs of partition {gpus.name} as of one type"
+    )
+    return [Note("types", text)]
+
+
+def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
+    """Return the nodes; where Slurm does not say them, whether they are free is not looked at."""
+    try:
+        nodes = open_to(client.user, parse_nodes(client.show("node")))
+    except SlurmQueryError as error:
+        return None, [Note("nodes", f"the nodes are not known: {error}")]
+    try:
+        reservations = parse_reservations(client.show("reservation"))
+    except SlurmQueryError as error:
+        return tuple(nodes), [Note("nodes", f"reservations are not known: {error}")]
+    return tuple(before_reservations(nodes, reservations, client.clock())), []
+
+
+def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> list[Association]:
+    """Return the associations of this cluster, where slurmdbd serves several."""
+    clusters = {association.cluster for association in associations}
+    if len(clusters) < 2:
+        return associations
+    try:
+        found = re.search(r"^ClusterName\s*=\s*(\S+)", client.show("config"), re.M)
+    except SlurmQueryError as error:
+        names = ", ".join(sorted(clusters))
+        raise PlacementError(f"which of {names} this is is not known: {error}") from None
+    name = found.group(1) if found else ""
+    return [association for association in associations if association.cluster == name]
+
+
+def _live_use(
+    client: SlurmClient,
+    usable: Callable[[Mapping[str, Usage]], tuple[list[Account], list[LeftOut]]],
+    records: _Database,
+    partitions: Iterable[Partition],
+    uid: int,
+) -> tuple[dict[str, Usage], list[Note]]:
+    """Return live use by name; of what Slurm refuses to say, that of the jobs squeue shows."""
+    where = {p.name: p.qos for p in partitions if p.qos}
+    accounts, _ = usable({})
+    qos = sorted({account.qos for account in accounts if account.qos}.union(where.values()))
+    rows = {of_association(a.account, a.user, a.partition): a for a in records.associations}
+    parents = {row.account: row for row in rows.values() if not row.user}
+    limiting = {scope.name for scope in _scopes(accounts)}
+    usage: dict[str, Usage] = {}
+    failures = []
+    for asked, names in (
+        (client.usage, qos),
+        (client.account_usage, sorted({rows[name].account for name in limiting & rows.keys()})),
+    ):
+        if not names:
+            continue
+        try:
+            usage |= parse.parse_assoc_mgr(asked(names), records.gpu_type, {str(uid): client.user})
+        except SlurmQueryError as error:
+            failures.append(error)
+    unknown = {
+        scope.name: scope.used or {}
+        for scope in _scopes(usable(usage)[0])
+        if any(tres in LIMITED and tres not in (scope.used or {}) for tres in scope.limit)
+    }
+    if not unknown:
+        return usage, []
+    why = "; ".join(map(str, failures)) or "scontrol show assoc_mgr does not say all of it"
+    about = f"use of {', '.join(sorted(unknown))} is"
+    try:
+        queue = client.everybodys_queue() if all(one.refused for one in failures) else None
+    except SlurmQueryError:
+        queue = None
+    if queue is None:
+        return usage, [Note("use", f"{about} not known: {why}")]
+    shown = usage_of_queue(parse_queue(queue), lambda job: names_of(job, rows, parents, where))
+    nothing = dict.fromkeys((*COUNTED, *JOBS), 0)
+    for name, known in unknown.items():
+        limit, used = usage.get(name, Usage()).limit, shown.get(name, Usage()).used
+        usage[name] = Usage(limit, nothing | used | known)
+    note = Note("use", f"{about} a lower bound, from the jobs that squeue shows: {why}")
+    return shown | usage, [note]
+
+
+def _scopes(accounts: Iterable[Account]) -> Iterator[LimitScope]:
+    """Yield all that limits the jobs of these accounts."""
+    return (scope for one in accounts for at in one.limits.values() for scope in at.scopes)
+
+
+def _groups(user: str, uid: int) -> frozenset[str] | None:
+    """Return a user's groups; None of root, who may use all partitions, and if not known."""
+    try:
+        numbers = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
+    except KeyError:
+        return None
+    found = set()
+    for number in numbers:
+        try:
+            found.add(grp.getgrgid(number).gr_name)
+        except KeyError:
+            continue
+    return None if uid == 0 else frozenset(found)
+
+
+def _partitions(
+    client: SlurmClient, site: Site, groups: frozenset[str] | None
+) -> tuple[dict[DeviceKind, str | None], dict[str, Partition], list[Note]]:
+    """Return the partition of each device kind, named by the site or the one that fits; and all."""
+    try:
+        all_ = parse.parse_partitions(client.show("partition"))
+    except SlurmQueryError as error:
+        note = Note("partitions", f"the partitions are not known: {error}")
+        return {"gpu": None, "cpu": None}, {}, [note]
+    known = {p.name: p for p in all_ if not why_not(p, groups)}
+    chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
+    found: dict[DeviceKind, str | None] = {}
+    notes = []
+    wanted: dict[DeviceKind, str | None] = {"gpu": site.partitions.gpu, "cpu": site.partitions.cpu}
+    for kind, name in wanted.items():
+        best = chosen[kind] if name is None else known.get(name)
+        found[kind] = best.name if best else None
+        if name is not None and name not in known and (kind, name) != ("gpu", "none"):
+            why = next((why_not(p, groups) for p in all_ if p.name == name), "does not exist")
+            there = ", ".join(sorted(known))
+            notes.append(Note("site", f"partition {name} {why}; up are {there}"))
+    return found, known, notes

@@ -1,0 +1,146 @@
+"""What jobs count as, in every unit that is limited, and how many of them nodes hold (pure)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ..slurm.accounts import Account
+from ..slurm.nodes import Node
+from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, WALL, Partition, Tres, budget, running
+from .request import ResourceRequest
+
+#: TRES of which nodes have so much.
+ON_NODES = ("cpu", "mem", "gres/gpu")
+
+
+def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None) -> dict[str, int]:
+    """Return what so many jobs of a request count as, in every unit that is limited.
+
+    In a partition that gives whole nodes a job counts with all CPUs and GPUs of one, and where
+    memory for each CPU is limited with as many CPUs as its memory takes. Budgets are charged for
+    its whole time limit, as Slurm does where it enforces ``safe`` limits.
+    """
+    cpus, gpus = request.cpus, request.gpus
+    if where is not None and where.mem_a_cpu:
+        cpus = max(cpus, -(-request.mem_mb // where.mem_a_cpu))
+    if where is not None and where.whole_nodes:
+        cpus = max(cpus, where.whole.get("cpu", 0))
+        gpus = max(gpus, where.whole.get("gres/gpu", 0))
+    one = _tres_of(cpus, request.mem_mb, gpus, request.runtime_min)
+    return {name: jobs * amount for name, amount in one}
+
+
+@functools.lru_cache(maxsize=4096)
+def _tres_of(cpus: int, mem_mb: int, gpus: int, minutes: int) -> tuple[tuple[str, int], ...]:
+    held = {"cpu": cpus, "mem": mem_mb, "gres/gpu": gpus, GPU_TYPE: gpus}
+    # without weights of the partition Slurm bills CPUs
+    charged = {**held, "node": 1, "billing": cpus}
+    budgets = {budget(tres): charged[tres] * minutes for tres in BUDGETED} | {WALL: minutes}
+    taken = {running(budget(tres)): budgets[budget(tres)] for tres in BUDGETED}
+    return tuple({**held, "jobs": 1, "submit": 1, **budgets, **taken}.items())
+
+
+def fitting_jobs(
+    nodes: Iterable[Node], partition: Partition, request: ResourceRequest, *, now: bool
+) -> int:
+    """Return how many jobs of a request fit on the nodes of a partition that are up.
+
+    Parameters
+    ----------
+    now : bool
+        Beside what others hold there; otherwise as if it were empty.
+    """
+    amounts = tres_of(request, 1, replace(partition, whole_nodes=False))
+    wanted = {tres: amounts[tres] for tres in ON_NODES}
+    return sum(
+        _room_of(node, partition, request, wanted, now=now)
+        for node in nodes
+        if partition.name in node.partitions and may_hold(node, request)
+    )
+
+
+def may_hold(node: Node, request: ResourceRequest) -> bool:
+    """Return whether a node is of the kind that a request asks for."""
+    typed = not request.gpu_type or request.gpu_type in node.gpu_types
+    return typed and set(request.features) <= set(node.features)
+
+
+def _room_of(
+    node: Node, partition: Partition, request: ResourceRequest, wanted: Tres, *, now: bool
+) -> int:
+    """Return how many jobs of a request fit on one node."""
+    if now and node.free_min is not None and request.runtime_min > node.free_min:
+        return 0  # it would not end before a reservation begins
+    if partition.whole_nodes:
+        return int(bool(node.room(wanted, now=False)) and (node.idle or not now))
+    room = node.room(wanted, now=now)
+    if partition.cpus_a_node is not None and room:
+        held = node.held_cpus if now and len(node.partitions) == 1 else 0
+        room = min(room, max(0, partition.cpus_a_node - held) // wanted["cpu"])
+    return room
+
+
+#: Words for budgets: what is charged, and how many minutes of Slurm's make one hour of it.
+_HOURS = {
+    WALL: ("job-hours", 60),
+    "cpu/min": ("CPU-hours", 60),
+    "mem/min": ("GB-hours of memory", 60 * 1024),
+    "node/min": ("node-hours", 60),
+    "billing/min": ("billing-hours", 60),
+    "gres/gpu/min": ("GPU-hours", 60),
+}
+
+
+def in_hours(name: str, minutes: float) -> str:
+    """Return an amount of a budget in words.
+
+    >>> in_hours("cpu/min", 90), in_hours("gres/gpu/min/running", 1200)
+    ('1.5 CPU-hours', '20 GPU-hours of running jobs')
+    """
+    plain = name.removesuffix("/running")
+    words, each = _HOURS.get(plain, ("GPU-hours", 60))
+    hours = minutes / each
+    text = f"{hours:.3g}" if hours < 1000 else f"{hours:.0f}"
+    return f"{text} {words}{'' if plain == name else ' of running jobs'}"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What is left of one budget of an account.
+
+    Attributes
+    ----------
+    name : str
+        Of :data:`~snakemake_scheduler_plugin_tilewright.slurm.records.BUDGETS`.
+    holder : str
+        Whose it is: a QOS, an account, or one above it.
+    used : int or None
+        With what running jobs may still take; None where Slurm did not say.
+    """
+
+    name: str
+    holder: str
+    limit: int
+    used: int | None
+
+    @property
+    def left(self) -> int | None:
+        """Minutes that are left; None where that is not known."""
+        return None if self.used is None else max(0, self.limit - self.used)
+
+    def __str__(self) -> str:
+        """Return what is left in hours."""
+        left = "?" if self.left is None else in_hours(self.name, self.left)
+        return f"{left} of {in_hours(self.name, self.limit)} ({self.holder})"
+
+
+def budgets(account: Account, partition: Partition | None = None) -> list[Budget]:
+    """Return what is left of the budgets that bound an account's jobs."""
+    return [
+        Budget(name, scope.name, scope.limit[name], (scope.used or {}).get(name))
+        for name in BUDGETS
+        for scope in account.within(partition).scopes
+        if name in scope.limit
+    ]

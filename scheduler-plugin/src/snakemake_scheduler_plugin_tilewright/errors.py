@@ -1,0 +1,57 @@
+"""The errors of placement; each message names the cause and what to do.
+
+::
+
+    PlacementError             a run cannot be placed, or a job can never run
+    ├── SiteError              the site file
+    ├── SlurmQueryError        Slurm did not answer a question
+    ├── UnreadableError        a line of its answer cannot be read
+    └── SnakemakeError         Snakemake lacks something that placement needs
+
+``snakemake_command.SetUpError`` is Snakemake's own way to print one of them without a traceback.
+"""
+
+from __future__ import annotations
+
+
+class PlacementError(Exception):
+    """A run cannot be placed, or a job can never run."""
+
+
+class SiteError(PlacementError, ValueError):
+    """A site file cannot be used; the message names the file, the key and the fix."""
+
+
+class SlurmQueryError(PlacementError):
+    """Slurm did not answer a question.
+
+    Parameters
+    ----------
+    command : str
+        What was run.
+    reason : str
+        Its answer, or that it took too long.
+    refused : bool
+        It answered, with an error.
+    """
+
+    def __init__(self, command: str, reason: str, refused: bool = True) -> None:
+        super().__init__(command, reason, refused)
+        self.command, self.reason, self.refused = command, reason, refused
+
+    def __str__(self) -> str:
+        return f"{self.command} did not answer: {self.reason}"
+
+
+class UnreadableError(PlacementError, ValueError):
+    """An answer of Slurm has a line that is no record, or none: as good as no answer."""
+
+    def __init__(self, line: str) -> None:
+        start = line.strip()[:80]
+        super().__init__(
+            f"its answer holds no record in {start!r}" if start else "its answer is empty"
+        )
+
+
+class SnakemakeError(PlacementError):
+    """Snakemake lacks something that placement needs; the message names it and the fix."""

@@ -1,0 +1,359 @@
+"""What becomes of jobs that pend: which are requeued, which targets closed, and what is shown.
+
+To requeue a job is to cancel it and to exclude the target at which it pended: it is ready again,
+and a later round places it as any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ..cluster.cluster import Cluster
+from ..cluster.limits import counted, has_room
+from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
+from ..cluster.state import ClusterState
+from ..cluster.tres import fitting_jobs
+from ..errors import SlurmQueryError
+from ..runtime.ledger import Ledger
+from ..slurm.jobs import SlurmJob, Waiting, why_pending
+from .backoff import Backoff
+from .jobs import Assignment, JobState, observe
+from .round import Round
+
+#: A job is requeued at most so often; where it cannot stay, as often as there are targets.
+MOST_REQUEUES = 3
+#: Reasons that are not known end by themselves more often than not: they get so much more time.
+_UNKNOWN_PATIENCE = 4
+#: A job with such a reason waits for no node, whatever room there is.
+_NOT_FOR_NODES = ("BeginTime", "Priority", "Prolog", "Cleaning", "SchedDefer", "FedJobLock")
+
+
+class _Pending(NamedTuple):
+    """A job that pends: what the queue says of it, where, and why it pends for how long."""
+
+    task: JobState
+    slurm_job: SlurmJob
+    assignment: Assignment
+    why: Waiting
+    waited_s: float
+
+    @property
+    def target(self) -> Target:
+        return self.assignment.target
+
+    @property
+    def for_good(self) -> bool:
+        """Whether it cannot stay: what running jobs take of a budget comes back, the rest not."""
+        spent = self.why.obstacle == "budget" and "Run" not in self.slurm_job.reason
+        return spent or self.why.obstacle == "invalid"
+
+    @property
+    def of_account(self) -> tuple[DeviceKind, ...]:
+        """The device kinds of which all jobs of its account wait for the same."""
+        if self.why.obstacle not in ("budget", "uncounted"):
+            return ()
+        return ("gpu",) if "GRES" in self.slurm_job.reason else KINDS
+
+    @property
+    def reason(self) -> str:
+        return f"{self.slurm_job.reason} on {self.target.account} for {self.waited_s:.0f} s"
+
+
+@dataclass
+class Requeuer:
+    """Looks after the jobs of one run that pend.
+
+    Attributes
+    ----------
+    backoff : Backoff
+        Gets the targets at which jobs pended in vain.
+    workdir : str
+        Where the jobs run.
+    clock : callable
+        Seconds since the epoch.
+    """
+
+    cluster: Cluster
+    ledger: Ledger
+    backoff: Backoff
+    workdir: str
+    clock: Callable[[], float]
+
+    def due(self, tasks: Iterable[JobState]) -> bool:
+        """Return whether a job pends for so long, or so, that something may be done about it."""
+        return any(
+            one.why.obstacle == "invalid" or one.waited_s >= self.cluster.site.patience_s
+            for one in self._pending(tasks)
+        )
+
+    def refreshed(
+        self, tasks: Iterable[JobState], old: ClusterState, ask: Callable[[], ClusterState]
+    ) -> ClusterState:
+        """Return the state of the cluster, asked again where Slurm finds a job invalid.
+
+        Limits or partitions then changed, and what is known of them may be minutes old.
+        """
+        invalid = {one.target for one in self._pending(tasks) if one.why.obstacle == "invalid"}
+        if not invalid - self.backoff.now(self.clock()).keys():
+            return old
+        self.cluster.client.forget(limits=True)
+        try:
+            return ask()
+        except SlurmQueryError:
+            return old
+
+    def requeue(
+        self, tasks: Iterable[JobState], round_: Round, begin: Callable[[ClusterState], Round]
+    ) -> list[JobState]:
+        """Cancel jobs that pend in vain while another target ends them sooner, and return them.
+
+        How long they would still wait is not known; as long as they did already is the guess. A
+        job that was requeued waits twice as long before it is again, and is at most three times.
+        One that Slurm finds invalid goes at once, and that or one whose budget is used up is ready
+        again where another target takes it, although not now; an invalid one that none ever will
+        take ends.
+
+        Parameters
+        ----------
+        tasks : iterable of JobState
+            That Snakemake would try again.
+        round_ : Round
+            With all that is known now.
+        begin : callable
+            Begins a round with less capacity.
+        """
+        found: list[JobState] = []
+        for one in [one for one in self._pending(tasks) if not one.task.requeue_reason]:
+            if not self._tried(one):
+                continue
+            better = self._better(one, round_)
+            later = one.for_good and better is None and self._takes_later(one, round_)
+            lost = one.why.obstacle == "invalid" and self._waited(one) and not later
+            self._close(one, better)
+            if (better or later or lost) and self._cancel(one.task):
+                self._note(one, better, lost=lost and better is None)
+                found.append(one.task)
+                round_ = begin(round_.state.take(*better) if better else round_.state)
+        return found
+
+    def explain(self, tasks: Iterable[JobState]) -> list[str]:
+        """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
+        found: dict[str, list[str]] = {}
+        for task, slurm_job, _, why, waited_s in self._pending(tasks):
+            words = why.words
+            if task.requeues >= MOST_REQUEUES:
+                words += f"; it was moved {task.requeues} times and waits here, where it ends first"
+            if waited_s >= self.cluster.site.patience_s and task.last_reason != words:
+                task.last_reason = words
+                found.setdefault(f"{words} (Slurm: {slurm_job.reason})", []).append(task.name)
+                self.ledger.write(
+                    "pend", job=task.name, slurm_id=slurm_job.id, reason=slurm_job.reason,
+                    words=words,
+                )  # fmt: skip
+        return [
+            f"{names[0]} and {len(names) - 1} more pend: {words}"
+            if names[1:]
+            else f"{names[0]} pends: {words}"
+            for words, names in found.items()
+        ]
+
+    def avoid(
+        self, targets: Collection[Target], why: str, *, for_all: bool, invalid: bool = False
+    ) -> None:
+        """Send nothing to some targets for a while.
+
+        Where Slurm takes no job as it was sent, limits or partitions changed: they are asked again.
+        """
+        now_s = self.clock()
+        new = [
+            self.backoff.avoid(target, why, now_s, for_all=for_all, invalid=invalid)
+            for target in targets
+        ]
+        if any(new) and for_all:
+            self.cluster.client.forget(limits=True)
+
+    def of_account(self, target: Target, kinds: Collection[DeviceKind]) -> set[Target]:
+        """Return a target, and those of some device kinds of its account."""
+        every = self.cluster.state.targets()
+        same = {one for one in every if one.account == target.account and one.device in kinds}
+        return {target, *same}
+
+    def _pending(self, tasks: Iterable[JobState]) -> list[_Pending]:
+        """Return the jobs that pend, as the queue last showed."""
+        now_s = self.clock()
+        return [
+            _Pending(task, job, assignment, self._why(job, assignment), now_s - task.sent_s)
+            for task in tasks
+            if (job := task.slurm_job) and (assignment := task.assignment)
+            and job.state == "PENDING"
+        ]  # fmt: skip
+
+    def _why(self, job: SlurmJob, assignment: Assignment) -> Waiting:
+        """Return why a job pends.
+
+        Slurm 22.05 names ``QOSGrpGRES`` also where GPUs of other jobs, or a reservation, are in the
+        way: where its own numbers of what it names leave room, the nodes are busy.
+        """
+        why, state = why_pending(job.reason), self.cluster.state
+        where = state.where(assignment.target)
+        account = state.account(assignment.target.account)
+        if why.obstacle == "limit" and account is not None:
+            if not counted(job.reason, account, where):
+                why = replace(why, obstacle="uncounted")
+            elif has_room(account, where, assignment.request):
+                why = Waiting("busy", "its account has room, so its nodes are in the way")
+        if why.obstacle == "busy" and state.nodes is not None and where is not None:
+            free = fitting_jobs(state.nodes, where, assignment.request, now=True)
+            if free and not job.reason.startswith(_NOT_FOR_NODES):
+                words = f"by Slurm's own numbers {where.name} has room for it: a reservation may be"
+                return Waiting("busy", f"{words} in the way")
+        return why
+
+    def _waited(self, one: _Pending) -> bool:
+        """Return whether a job has pended for longer than patience lasts."""
+        patience_s = self.cluster.site.patience_s * 2.0**one.task.requeues
+        return one.waited_s >= patience_s * (
+            _UNKNOWN_PATIENCE if one.why.obstacle == "other" else 1
+        )
+
+    def _tried(self, one: _Pending) -> bool:
+        """Return whether a job may be requeued now."""
+        if one.why.obstacle == "invalid":
+            return True
+        if one.why.obstacle == "held" or not self._waited(one):
+            return False
+        return one.for_good or one.task.requeues < MOST_REQUEUES
+
+    def _better(self, one: _Pending, round_: Round) -> tuple[Target, ResourceRequest] | None:
+        """Return the target that ends a job sooner than its own."""
+        endless = one.for_good or one.why.obstacle == "nodes"
+        return sooner_elsewhere(
+            round_,
+            one.task,
+            math.inf if endless else one.waited_s,
+            other_nodes=one.why.obstacle in ("busy", "nodes"),
+            other_account=one.of_account == KINDS,
+            anywhere=one.for_good,
+        )
+
+    def _takes_later(self, one: _Pending, round_: Round) -> bool:
+        """Return whether another target takes a job, although it is full now."""
+        own = one.target.account if one.why.obstacle == "budget" else None
+        return any(
+            target.account != own and round_.state.can_ever_run(target, request)
+            for target, request in elsewhere(round_, one.task, anywhere=one.for_good)
+        )
+
+    def _close(self, one: _Pending, better: tuple[Target, ResourceRequest] | None) -> None:
+        """Avoid for a while what a job waits for, by the reason; a limit Slurm says by itself."""
+        target, obstacle = one.target, one.why.obstacle
+        if obstacle == "budget" or (obstacle == "uncounted" and better):
+            self.avoid(self.of_account(target, one.of_account), one.reason, for_all=True)
+        elif obstacle == "other":
+            self.avoid([target], one.reason, for_all=True)
+        elif obstacle == "invalid" and (better is None or better[0] != target):
+            self.avoid([target], one.reason, for_all=True, invalid=True)
+        elif obstacle in ("busy", "nodes") and better:
+            accounts = self.cluster.state.accounts
+            same = [replace(target, account=a.name, qos=a.qos) for a in accounts]
+            self.avoid(same, one.reason, for_all=False)
+
+    def _note(
+        self, one: _Pending, better: tuple[Target, ResourceRequest] | None, *, lost: bool
+    ) -> None:
+        """Note why a job was cancelled, and where it does not go again."""
+        task = one.task
+        if lost:
+            task.refused = f"{one.why.words} (Slurm: {one.slurm_job.reason})"
+        else:
+            task.requeue_reason, task.requeues = one.reason, task.requeues + 1
+            vain = self.of_account(one.target, one.of_account)
+            # it may go back with fewer minutes
+            task.excluded_targets |= vain - ({better[0]} if better else set())
+        self.ledger.write(
+            "move", job=task.name, slurm_id=one.slurm_job.id, reason=one.reason,
+            sooner=f"{better[0].account} {better[0].device}" if better else None,
+            later=True if better is None and not lost else None,
+        )  # fmt: skip
+
+    def _cancel(self, task: JobState) -> bool:
+        """Return whether a job that pends was cancelled before it began; Slurm does not say."""
+        client = self.cluster.client
+        assert task.slurm_job is not None
+        try:
+            client.cancel([task.slurm_job.id], pending_only=True)
+        except SlurmQueryError:
+            return False
+        client.forget()
+        with contextlib.suppress(SlurmQueryError):
+            observe([task], self.cluster.queue(), self.workdir)
+        return task.slurm_job.state != "RUNNING"
+
+
+def sooner_elsewhere(
+    round_: Round,
+    task: JobState,
+    waited_s: float,
+    *,
+    other_nodes: bool = False,
+    other_account: bool = False,
+    anywhere: bool = False,
+) -> tuple[Target, ResourceRequest] | None:
+    """Return the target that would finish a pending job first, None where it best waits.
+
+    Parameters
+    ----------
+    task : JobState
+        Pending where it was sent.
+    waited_s : float
+        How long it has pended: the guess of how long it still will. Where none of its nodes
+        is up any more it never starts.
+    other_nodes : bool
+        It pends for its nodes, so that another account on the same nodes is no better.
+    other_account : bool
+        It pends for the budget of its account.
+    anywhere : bool
+        It cannot stay, so a target where it would wait for nodes is better too, and its own
+        with the minutes that it allows now.
+    """
+    assert task.assignment is not None
+    seconds, here = round_.estimates.seconds, task.assignment
+    gone = round_.state.on_nodes(here.target.device, here.request, now=False) == 0
+    best = None
+    best_s = math.inf if gone else waited_s + seconds(task.job, here.target.device)
+    for takes in (round_.state.fits, round_.state.within_limits)[: 1 + anywhere]:
+        for target, request in elsewhere(round_, task, anywhere=anywhere):
+            end_s = seconds(task.job, target.device)
+            if (other_nodes and target.device == here.target.device) or end_s >= best_s:
+                continue
+            if other_account and target.account == here.target.account:
+                continue
+            if takes(target, request):
+                best, best_s = (target, request), end_s
+        if best is not None:
+            break
+    return best
+
+
+def elsewhere(
+    round_: Round, task: JobState, *, anywhere: bool = False
+) -> list[tuple[Target, ResourceRequest]]:
+    """Return the targets of a job that pends but its own and those that are excluded.
+
+    Where it goes ``anywhere``, its own is another one with fewer minutes, and it goes back
+    where nothing else will ever take it.
+    """
+    here = task.assignment
+    assert here is not None
+    others = [
+        (target, request)
+        for target, request in round_.every_target(task)
+        if target != here.target or (anywhere and request.runtime_min < here.request.runtime_min)
+    ]
+    fresh = [(target, one) for target, one in others if target not in task.excluded_targets]
+    back = anywhere and not any(round_.state.can_ever_run(*one) for one in fresh)
+    return others if back else fresh

@@ -1,0 +1,347 @@
+"""What a Snakefile and the scheduler share: ``workflow.placement``, and the resources of its rules.
+
+The Snakefile sets it once (``workflow.placement = detect(workflow)``), in a module too, and each
+rule takes its resources from it: ``resources: **workflow.placement.resources("stitch")``. They are
+functions of a job, with a constant ``placement="stitch"``, by which the scheduler finds the model
+of a rule whatever a module renames it to. As a job starts, the scheduler writes where it goes into
+its resources. Without that scheduler a static assignment spreads jobs over the accounts by slots
+and speed; without a cluster every job runs here; inside a Slurm job the answer is what was
+allocated.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import zlib
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from .cluster import cluster as clusters
+from .cluster.cluster import Cluster
+from .cluster.limits import clipped, too_big
+from .cluster.request import DeviceKind, ResourceRequest, Target
+from .errors import PlacementError
+from .placement.estimates import Durations, Estimates, either_model, local_durations
+from .placement.jobs import Assignment, Job, ResourceModel, key_of
+from .placement.orphaned import before_run
+from .runtime.allocation import allocated_cpus, allocated_gpus
+from .runtime.cause import failed_since
+from .runtime.ledger import LEDGER, last_run, read_ledger, resume_line, summary_lines
+from .runtime.snakemake_command import command, executor_of, other_scheduler
+
+#: The constant resource that names the model of a rule.
+MODEL = "placement"
+
+
+def detect(
+    workflow: Any,
+    models: Mapping[str, ResourceModel] | None = None,
+    *,
+    ledger: Path = LEDGER,
+    device: DeviceKind | None = None,
+    logs: Path | None = None,
+) -> Placement:
+    """Return where jobs of a run go: to Slurm, to this machine, or this is one of Slurm's jobs.
+
+    Parameters
+    ----------
+    workflow : snakemake.workflow.Workflow
+        The object of that name in every Snakefile.
+    models : mapping, optional
+        Name to the model of a rule's jobs.
+    ledger : Path
+        Where decisions are written.
+    device : {"gpu", "cpu"}, optional
+        Where jobs run that are not placed: this machine's device, or the one that Slurm allocated;
+        by default a GPU where Slurm allocated one.
+    logs : Path, optional
+        Folder of the jobs' logs, in which the end of a failed run finds the causes.
+
+    Raises
+    ------
+    PlacementError
+        Jobs of an earlier run still write into this folder, the site file is wrong, or Slurm does
+        not answer.
+    """
+    argv, main = command(), workflow.is_main_process
+    found = clusters.of_command(argv) if main and executor_of(argv) == "slurm" else None
+    if main:
+        before_run(found, argv)
+    inside = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
+    if device is None:
+        device = "gpu" if inside and allocated_gpus() else "cpu"
+    return Placement(
+        dict(models or {}),
+        device,
+        found,
+        inside,
+        allocated_cpus() if inside else None,
+        ledger,
+        other_scheduler(argv),
+        logs=logs,
+    )
+
+
+@dataclass
+class Placement:
+    """Where the jobs of a run go.
+
+    Attributes
+    ----------
+    models : dict of str to ResourceModel
+        What the workflow says of its rules, by the name that they give to ``resources``.
+    device : {"gpu", "cpu"}
+        Where jobs run that are not placed: this machine's, or the one that Slurm allocated.
+    cluster : Cluster or None
+        In the main process of a run on Slurm.
+    inside_job : bool
+        Whether this process runs one job that Slurm started.
+    allocated_cpus : int or None
+        Inside a Slurm job, its CPUs.
+    ledger : Path or None
+        Where decisions are written.
+    counts_slots : bool
+        Another scheduler runs the jobs, which does not look at Slurm: they have a static account
+        and count in the Snakemake resource of their pool.
+    gpus : callable or None
+        On one machine: how many GPUs could hold a job with so many MB of device memory now.
+    logs : Path or None
+        Folder of the jobs' logs.
+    """
+
+    models: dict[str, ResourceModel] = field(default_factory=dict)
+    device: DeviceKind = "cpu"
+    cluster: Cluster | None = None
+    inside_job: bool = False
+    allocated_cpus: int | None = None
+    ledger: Path | None = None
+    counts_slots: bool = False
+    gpus: Callable[[int], int] | None = None
+    logs: Path | None = None
+    _either: set[str] = field(default_factory=set)
+    _resources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _threads: dict[str, Callable[..., int]] = field(default_factory=dict)
+    _at_end: list[Callable[[], None]] = field(default_factory=list)
+    _static: dict[str, Assignment] = field(default_factory=dict)
+    _began_s: float = field(default_factory=time.time)
+    _ended: bool = False
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """What jobs need and how long they take, with what earlier runs learned."""
+        if self.cluster is None:
+            return Estimates(Durations(local_durations() if self.gpus else None))
+        site = self.cluster.site
+        learned = Durations(self.cluster.durations_file, site.slowdown, site.slowdowns)
+        return Estimates(learned, self.cluster.max_times_min())
+
+    @property
+    def described(self) -> bool:
+        """Whether the workflow has models of its rules, beyond what ``either`` states."""
+        return bool(self.models.keys() - self._either)
+
+    def resources(self, name: str, **own: Callable[..., Any]) -> dict[str, Any]:
+        """Return the resources of a rule, as Snakemake's functions where jobs differ.
+
+        What the scheduler sets as a job starts is None until then.
+
+        Parameters
+        ----------
+        name : str
+            Of its model.
+        **own : callable
+            Functions of the rule's own, in place of those of here.
+        """
+        names, able = ["mem_mb", "runtime"], "gpu" in self.model(name).devices
+        if self.cluster is None:
+            names += ("gpu", "cpu", "gpu_mem_mb") if able and self.device == "gpu" else ()
+            return self._functions(name, names, own)
+        places = ["slurm_account", "slurm_partition", *(["gpu"] if able else [])]
+        if any(account.qos for account in self.cluster.state.accounts):
+            places.append("qos")
+        return self._functions(name, names, own, places)
+
+    def either(
+        self, name: str, *, gpu: Mapping[str, int], cpu: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """Return the resources of a rule that may run on a GPU or on CPUs.
+
+        Use it as ``resources: **placement.either("segment", gpu=..., cpu=...)``. The job finds the
+        kind that was chosen in ``resources.device``, ``"gpu"`` or ``"cpu"``, and its CPUs in
+        ``resources.cpus_per_task``.
+
+        Parameters
+        ----------
+        name : str
+            The rule.
+        gpu, cpu : mapping
+            What a job needs on each kind: ``cpus``, ``mem_mb``, ``runtime`` in minutes, and for
+            ``gpu`` the number of ``gpus``, 1 by default.
+
+        Raises
+        ------
+        PlacementError
+            A key is absent or unknown.
+        """
+        self.models[name] = either_model(gpu, cpu)
+        self._either.add(name)
+        names = ["cpus_per_task", "mem_mb", "runtime", "device"]
+        if self.cluster is None:
+            return self._functions(name, [*names, "gpu"])
+        places = ["gpu", "slurm_account", "slurm_partition", "qos"]
+        return self._functions(name, names, places=places)
+
+    def threads(self, name: str) -> Callable[..., int]:
+        """Return the threads of a rule, as Snakemake's function."""
+
+        def threads(wildcards: Any) -> int:
+            return self.allocated_cpus or self.request(name, wildcards).cpus
+
+        return self._threads.setdefault(name, threads)
+
+    def model(self, name: str) -> ResourceModel:
+        """Return the model of a rule.
+
+        Raises
+        ------
+        PlacementError
+            There is none.
+        """
+        if name not in self.models:
+            raise PlacementError(f"no model says what rule {name} needs; add it to the models")
+        return self.models[name]
+
+    def request(self, name: str, wildcards: Any, attempt: int = 1) -> ResourceRequest:
+        """Return what a job asks for where it is not placed: here, or by the static assignment."""
+        if self.cluster is not None:
+            return self.static(name, wildcards).request
+        model = self.model(name)
+        kind = model.devices[0] if self.device == "gpu" else "cpu"
+        return model.request(wildcards, kind).grown(attempt - 1, attempt - 1)
+
+    def given(self, name: str) -> dict[str, Any]:
+        """Return the resources, and as ``_cores`` the threads, that a rule was given from here."""
+        threads = {"_cores": self._threads[name]} if name in self._threads else {}
+        return {**self._resources.get(name, {}), **threads}
+
+    def values(
+        self, name: str, request: ResourceRequest, target: Target | None = None
+    ) -> dict[str, Any]:
+        """Return the values of what a rule was given, for a job that asks for this there."""
+        return {one: self._value(one, request, target) for one in self.given(name) if one != MODEL}
+
+    def _functions(
+        self,
+        name: str,
+        names: Sequence[str],
+        own: Mapping[str, Callable[..., Any]] = {},
+        places: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        def function(one: str) -> Callable[..., Any]:
+            def resource(wildcards: Any, attempt: int) -> Any:
+                target = self.static(name, wildcards).target if self.cluster else None
+                return self._value(one, self.request(name, wildcards, attempt), target)
+
+            return resource
+
+        if name not in self._resources:
+            found: dict[str, Any] = dict.fromkeys(places) | {MODEL: name}
+            if self.counts_slots:
+                pools = {pool.name for pool in self.cluster.state.pools} if self.cluster else ()
+                found = {one: function(one) for one in (*places, *sorted(pools))}
+            self._resources[name] = found | {one: function(one) for one in names} | dict(own)
+        return self._resources[name]
+
+    def _value(self, name: str, request: ResourceRequest, target: Target | None) -> Any:
+        match name:
+            case "_cores":
+                return request.cpus
+            case "mem_mb":
+                return request.mem_mb
+            case "runtime":
+                return request.runtime_min
+            case "gpu":
+                return request.gpus or None
+            case "gpu_mem_mb":
+                return request.gpu_mem_mb
+            case "cpu":
+                return None if request.gpus else request.cpus
+            case "cpus_per_task":
+                return self.allocated_cpus or request.cpus
+            case "device":
+                return "gpu" if request.gpus else "cpu"
+            case "slurm_account":
+                return (target.account or None) if target else None
+            case "slurm_partition":
+                return target.partition if target else None
+            case "qos":
+                return (target.qos or None) if target else None
+            case _:  # a pool
+                return 1 if target and target.pool == name else None
+
+    def static(self, name: str, wildcards: Any) -> Assignment:
+        """Return an assignment of a job by its name alone, in proportion to slots and speed."""
+        assert self.cluster is not None
+        key = key_of(name, wildcards)
+        if key in self._static:
+            return self._static[key]
+        state, model = self.cluster.state, self.model(name)
+        kinds, cpu_seconds = model.devices, model.cpu_seconds(wildcards)
+        job = Job(key, name, kinds, cpu_seconds=cpu_seconds, wildcards=wildcards, model=model)
+        accounts = {account.name: account for account in state.accounts}
+        pools = [
+            pool
+            for pool in state.pools
+            if pool.kind in kinds
+            and not too_big(
+                accounts[pool.account],
+                self.estimates.request(job, pool.kind),
+                state.partitions[pool.kind],
+            )
+        ]
+        account, kind = state.accounts[0], kinds[-1]
+        if pools:
+            speeds = {kind: 1 / self.estimates.factor(job, kind) for kind in kinds}
+            ends = list(accumulate(pool.slots * speeds[pool.kind] for pool in pools))
+            pool = pools[bisect(ends, zlib.crc32(key.encode()) / 2**32 * ends[-1])]
+            account, kind = accounts[pool.account], pool.kind
+        request = clipped(self.estimates.request(job, kind), account, state.partitions[kind])
+        self._static[key] = Assignment(state.target(account, kind), request)
+        return self._static[key]
+
+    def at_end(self, function: Callable[[], None]) -> None:
+        """Have a function called when the run ends, so that the last jobs get into the ledger."""
+        self._at_end.append(function)
+
+    def end(self, *, failed: bool = False) -> None:
+        """Save what was learned and say on standard error how the run ended; once.
+
+        Parameters
+        ----------
+        failed : bool
+            Whether it ended early: a job failed, or it was stopped.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        for function in self._at_end:
+            function()
+        if self.gpus is not None or self.cluster is not None:
+            self.estimates.durations.save()
+        lines = []
+        if self.cluster is not None and self.ledger is not None:
+            events = read_ledger(self.ledger)
+            lines = [*summary_lines(last_run(events), command()), *filter(None, [events.note])]
+        elif failed:
+            causes = failed_since(self.logs, self._began_s) if self.logs else ()
+            lines = [f"failed: {words}; log: {path}" for path, words in causes]
+            lines += [f"what is finished stays; {resume_line(command())}"]
+        for line in lines:
+            sys.stderr.write(f"{line}\n")

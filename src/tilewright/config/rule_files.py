@@ -1,0 +1,134 @@
+"""The files that rules read: path templates expanded over samples, cycles and channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tilewright.config.experiment import Experiment
+from tilewright.config.layout import Layout
+from tilewright.config.rules import STAGES
+
+#: What Snakemake calls with the wildcards of a job.
+InputFunction = Callable[[Any], list[str] | str]
+
+
+class RuleFiles:
+    """Inputs of rules; a template holds ``{sample}``, ``{cycle}`` and ``{channel}``.
+
+    Attributes
+    ----------
+    stages : list of str
+        Stages with quality control, in the order of the workflow.
+    """
+
+    def __init__(self, experiment: Experiment, layout: Layout) -> None:
+        self.experiment, self.layout = experiment, layout
+        stitched = [name for name in STAGES if name != "stitched"]
+        self.stages = [
+            stage
+            for stage in (
+                ["stitched", "register", "image"] if experiment.settings.stitched else stitched
+            )
+            if stage != "deconvolve" or experiment.settings.plane_of_deconvolved
+        ]
+
+    def planes(
+        self, template: str, cycles: Iterable[int] | None = None, sample: str | None = None
+    ) -> list[str]:
+        """Expand a template over samples (or one), and the channels of all cycles or some."""
+        cycles = list(self.experiment.cycles if cycles is None else cycles)
+        return [
+            template.format(sample=name, cycle=channel.cycle, channel=channel.channel)
+            for name in ([sample] if sample else self.experiment.samples)
+            for channel in self.experiment.channels
+            if channel.cycle in cycles
+        ]
+
+    def channels_of_cycle(self, wildcards: Any) -> list[str]:
+        """Return the channels of the job's cycle."""
+        return [one.channel for one in self.experiment.channels_of(int(wildcards.cycle))]
+
+    def illumination(self, wildcards: Any) -> dict[str, list[str]]:
+        """Return the flat-fields and dark-fields that the configuration names, one per channel."""
+        found = [
+            self.experiment.files("illumination", {**dict(wildcards.items()), "channel": name})
+            for name in self.channels_of_cycle(wildcards)
+        ]
+        return {key: [files[key] for files in found] for key in found[0]}
+
+    def of_cycle(self, template: str) -> InputFunction:
+        """Return an input function: a template over the channels of the job's cycle."""
+        return lambda wildcards: self.planes(template, [int(wildcards.cycle)], wildcards.sample)
+
+    def of_image_channels(self, template: str) -> InputFunction:
+        """Return an input function: a template over the image's channels of the job's cycle."""
+        return lambda wildcards: [
+            template.format(**{**entry, "sample": wildcards.sample})
+            for entry in self.experiment.image_table(int(wildcards.cycle))
+        ]
+
+    def of_backgrounds(self, template: str, cycles: Iterable[int] | None = None) -> InputFunction:
+        """Return an input function: a template over what is subtracted, of all cycles or some."""
+        some = list(self.experiment.cycles if cycles is None else cycles)
+        return lambda wildcards: [
+            template.format(**{**entry["background"], "sample": wildcards.sample})
+            for entry in self.experiment.image_table(int(wildcards.cycle))
+            if "background" in entry and entry["background"]["cycle"] in some
+        ]
+
+    def of_moving_cycle(self, template: str) -> InputFunction:
+        """Return an input function: a template, nothing for the reference cycle."""
+        return lambda wildcards: (
+            template.format(**wildcards)
+            if int(wildcards.cycle) in self.experiment.moving_cycles
+            else []
+        )
+
+    def of_reference_channel(self, template: str) -> str:
+        """Return a template with the reference channel filled in."""
+        return template.replace("{channel}", self.experiment.reference_channel)
+
+    def of_reference_cycle(self, template: str) -> str:
+        """Return a template with the reference cycle filled in."""
+        return template.replace("{cycle}", str(self.experiment.reference_cycle))
+
+    def registered_images(self) -> list[str]:
+        """Return the final image of each sample, in all its files."""
+        return [
+            template.format(sample=sample)
+            for sample in self.experiment.samples
+            for template in (
+                self.layout.image_tiff,
+                self.layout.image_zarr,
+                self.layout.image_markers,
+            )
+        ]
+
+    def stack_quality(self) -> list[str]:
+        """Return the quality numbers of stacks, which are measured before the stacks are gone."""
+        settings = self.experiment.settings
+        if settings.output.keep == "stacks" or settings.stitched:
+            return []
+        return self._quality(["stitch"], "json")
+
+    def stage_quality(self, suffix: str) -> list[str]:
+        """Return the quality files of all stages, samples and cycles."""
+        return self._quality(self.stages, suffix)
+
+    def quality(self) -> list[str]:
+        """Return what the target ``qc`` makes."""
+        layout = self.layout
+        return [layout.report, layout.qc_json, layout.qc_csv, layout.trusted_markers]
+
+    def _quality(self, stages: Iterable[str], suffix: str) -> list[str]:
+        experiment = self.experiment
+        # of a cycle that was only a background the image may have nothing
+        only = {"register": experiment.moving_cycles, "image": experiment.image_cycles}
+        return [
+            self.layout.qc(stage, suffix).format(sample=sample, cycle=cycle)
+            for sample in experiment.samples
+            for cycle in experiment.cycles
+            for stage in stages
+            if cycle in only.get(stage, experiment.cycles)
+        ]

@@ -1,0 +1,50 @@
+"""What rules ask for: which devices there are, what each rule needs, and where its jobs go."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from snakemake_scheduler_plugin_tilewright import Placement, detect
+from tilewright.config.checks import data_sizes
+from tilewright.config.experiment import Experiment
+from tilewright.config.layout import Layout
+from tilewright.devices.slurm_allocation import use_granted_device
+from tilewright.runtime.machine import (
+    device_kinds,
+    healthy_gpus,
+    usable_gpus,
+    write_evidence_to,
+)
+
+
+def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> Placement:
+    """Return where the jobs of an experiment go, with the models of its rules.
+
+    On a cluster the GPUs are those of its partitions; inside one of its jobs, those that Slurm
+    allocated.
+
+    Parameters
+    ----------
+    workflow : snakemake.workflow.Workflow
+        The object of that name in the Snakefile.
+
+    Raises
+    ------
+    PlacementError
+        Jobs of an earlier run still write into this folder, or Slurm does not answer.
+    TilewrightError
+        A rule is to run on a GPU, and there is none.
+    """
+    placement = detect(workflow, ledger=layout.ledger, logs=layout.logs)
+    if placement.inside_job:
+        use_granted_device()
+    here = placement.cluster is None and not placement.inside_job
+    kinds = device_kinds(
+        experiment.settings, usable_gpus if here else None, os.environ if here else {}
+    )
+    write_evidence_to(layout.device_evidence)
+    placement.models = data_sizes(experiment, layout, kinds).models()
+    if here and any("gpu" in able for able in kinds.values()):
+        placement.device, placement.gpus = "gpu", healthy_gpus
+    return placement

@@ -1,0 +1,45 @@
+"""Numbers and errors in words."""
+
+from __future__ import annotations
+
+import yaml
+
+
+def count(number: int, word: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "job"), count(2, "job")
+    ('1 job', '2 jobs')
+    """
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def printable(text: object, most: int = 1000) -> str:
+    r"""Return text of others as one line of at most so many printable characters.
+
+    Any white space is a space; what no terminal, comment or table should hold is written as its
+    escape.
+
+    >>> printable("CD8\u2028\x1b[2J"), printable("a" * 9, 4)
+    ('CD8 \\x1b[2J', 'aaa…')
+    """
+    line = "".join(
+        c if c.isprintable() else " " if c.isspace() else c.encode("unicode_escape").decode()
+        for c in str(text)[: most + 1]
+    )
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    r"""Return what a text breaks of YAML, and in which line.
+
+    >>> try:
+    ...     _ = yaml.safe_load("a: [1, 2\nb: 3")
+    ... except yaml.YAMLError as error:
+    ...     print(yaml_problem(error))
+    line 2, column 2: expected ',' or ']', but got ':'
+    """
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
