@@ -243,7 +243,8 @@ class LeaseQueue:
             if error.errno not in (errno.ENXIO, errno.ENOENT):
                 raise
             return
-        with contextlib.suppress(BlockingIOError):  # so full that its reader is awake already
+        # so full that its reader is awake already, or killed since the pipe was opened
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(pipe, kind)
         os.close(pipe)
 

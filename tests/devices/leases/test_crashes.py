@@ -144,6 +144,28 @@ def test_a_program_that_a_killed_holder_started_does_not_keep_the_lease(
         os.kill(program, signal.SIGKILL)
 
 
+def test_a_waiter_killed_while_it_is_woken_fails_nobody(
+    root: Path, jobs: Jobs, own: Own, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies between the opening of its pipe and the writing."""
+    opened = os.open
+    late: list[BaseProcess] = []
+
+    def open_and_kill(path: str | Path, flags: int, mode: int = 0o777) -> int:
+        descriptor = opened(path, flags, mode)
+        if Path(path).parent == root / "pipes" and flags & os.O_WRONLY and late:
+            kill(late.pop())
+        return descriptor
+
+    with own(Request(20 * GIB, "holder")):
+        late.append(jobs.waiter(20, "late"))
+        monkeypatch.setattr(os, "open", open_and_kill)
+        with own(Request(GIB, "small")):
+            pass
+    monkeypatch.undo()
+    assert (holders(root), waiters(root), late) == ([], [], [])
+
+
 @pytest.mark.parametrize("goes", ["the folder", "the claim"])
 def test_what_goes_while_a_job_waits_is_its_error(root: Path, jobs: Jobs, goes: str) -> None:
     jobs.holder(20, "holder")
