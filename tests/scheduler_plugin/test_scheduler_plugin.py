@@ -214,3 +214,27 @@ def test_a_job_on_a_node_without_the_coordinators_tmpdir_begins(
     monkeypatch.setattr(sys, "argv", ["snakemake", "qc"])
     with pytest.raises(WorkflowError, match="TMPDIR="):
         SchedulerSettings()
+
+
+#: SIGTERM arrives while jobs are selected, and Snakemake holds the lock that its handler takes.
+_TERMINATED_WHILE_SELECTING = """
+import os
+import signal
+from snakemake_scheduler_plugin_tilewright import scheduler
+
+class Scheduler(scheduler.Scheduler):
+    def select_jobs(self, *args):
+        chosen = super().select_jobs(*args)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return chosen
+"""
+
+
+def test_a_run_that_is_terminated_while_it_selects_jobs_ends(tmp_path: Path) -> None:
+    snakefile = default_target("first.txt", "second.txt")
+    snakefile += rule("first", output="first.txt") + rule("second", output="second.txt")
+    plugins = {"scheduler_plugin_terminated": _TERMINATED_WHILE_SELECTING}
+    done = run(tmp_path, snakefile, "terminated", plugins=plugins)
+    assert "Will exit after finishing currently running jobs" in done.stderr
+    assert done.returncode == 1
+    assert [dispatched(tmp_path, name)[0][0] for name in ("first", "second")] == [{}, {}]

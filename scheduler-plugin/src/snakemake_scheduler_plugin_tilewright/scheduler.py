@@ -30,6 +30,7 @@ from .runtime import snakemake_adapter as adapter
 from .runtime import snakemake_command as command_line
 from .runtime.ledger import LEDGER
 from .runtime.scratch import refused_folders
+from .runtime.signals import handle_sigterm_in_a_thread
 
 #: Rounds that may fail, one every 5 s, before the greedy scheduler sends all that is ready.
 _PATIENCE = 12
@@ -57,6 +58,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         self._progress: Progress | None = None
         self._failures = 0
         self._checked = False
+        self._handles_sigterm = False
         if not adapter.is_snakemakes(self.dag):
             return
         try:
@@ -113,6 +115,9 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         input_sizes: Mapping[Any, int],
     ) -> Sequence[Any] | None:
         """Return the jobs that start now; None lets the greedy scheduler choose."""
+        if not self._handles_sigterm:  # Snakemake sets its handler after it made this scheduler
+            handle_sigterm_in_a_thread()
+            self._handles_sigterm = True
         if self._run is None:
             self._follow(remaining_jobs)
             return first_fit(selectable_jobs, available_resources)
