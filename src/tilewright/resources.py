@@ -9,12 +9,12 @@ from snakemake_scheduler_plugin_tilewright import Placement, detect
 from tilewright.config.checks import data_sizes
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
-from tilewright.devices.slurm_allocation import use_granted_device
+from tilewright.devices.slurm_allocation import use_allocated_device
 from tilewright.runtime.machine import (
     device_kinds,
     healthy_gpus,
+    log_device_usage_to,
     usable_gpus,
-    write_evidence_to,
 )
 
 
@@ -38,12 +38,12 @@ def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> P
     """
     placement = detect(workflow, ledger=layout.ledger, logs=layout.logs)
     if placement.inside_job:
-        use_granted_device()
+        use_allocated_device()
     here = placement.cluster is None and not placement.inside_job
     kinds = device_kinds(
         experiment.settings, usable_gpus if here else None, os.environ if here else {}
     )
-    write_evidence_to(layout.device_evidence)
+    log_device_usage_to(layout.device_evidence)
     placement.models = data_sizes(experiment, layout, kinds).models()
     if here and any("gpu" in able for able in kinds.values()):
         placement.device, placement.gpus = "gpu", healthy_gpus

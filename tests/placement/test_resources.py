@@ -112,7 +112,7 @@ def test_on_one_machine_each_retry_doubles_memory_and_time() -> None:
         ({}, None),
     ],
 )
-def test_what_slurm_granted(environ: dict[str, str], cpus: int | None) -> None:
+def test_what_slurm_allocated(environ: dict[str, str], cpus: int | None) -> None:
     assert allocated_cpus(environ) == cpus
 
 

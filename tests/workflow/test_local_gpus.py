@@ -223,13 +223,13 @@ def test_a_job_that_fails_says_why_and_blames_its_device_alone_where_it_is_to_bl
 def test_under_slurm_no_folder_is_needed_and_each_node_writes_its_own_evidence(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    granted = {
+    allocation = {
         "TILEWRIGHT_LEASE_ROOT": str(tmp_path / "missing" / "leases"),
-        "TILEWRIGHT_GRANTED": "1",
+        "TILEWRIGHT_ALLOCATED": "1",
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_GPUS": "5",
         "CUDA_VISIBLE_DEVICES": "1",
     }
-    code, said, line = ended(tmp_path, {**environment, **granted})
+    code, said, line = ended(tmp_path, {**environment, **allocation})
     assert (code, line["uuid"]) == (0, uuid(2)), said
     assert (tmp_path / f"devices-{socket.gethostname()}.jsonl").exists()

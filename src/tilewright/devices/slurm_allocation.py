@@ -10,7 +10,7 @@ from snakemake_scheduler_plugin_tilewright import allocated_gpus
 from tilewright.errors import DeviceError
 
 #: Set in a job of the workflow that has an allocation of its own.
-GRANTED = "TILEWRIGHT_GRANTED"
+ALLOCATED = "TILEWRIGHT_ALLOCATED"
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 
 
@@ -35,10 +35,10 @@ def device_from_environment(
     return cast(DeviceChoice, choice)
 
 
-def use_granted_device() -> None:
+def use_allocated_device() -> None:
     """Make this process and its children use the device that Slurm allocated."""
     os.environ["TILEWRIGHT_DEVICE"] = "gpu" if allocated_gpus() else "cpu"
-    os.environ[GRANTED] = "1"
+    os.environ[ALLOCATED] = "1"
 
 
 def by_slurm() -> bool:
@@ -46,5 +46,5 @@ def by_slurm() -> bool:
 
     Not where Snakemake itself runs inside an allocation, whose GPUs its jobs share.
     """
-    alone = os.environ.get(GRANTED) and os.environ.get("SLURM_JOB_ID")
+    alone = os.environ.get(ALLOCATED) and os.environ.get("SLURM_JOB_ID")
     return bool(alone) and allocated_gpus()

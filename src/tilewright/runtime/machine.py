@@ -87,7 +87,7 @@ def device_kinds(
     return kinds
 
 
-def write_evidence_to(path: Path) -> None:
+def log_device_usage_to(path: Path) -> None:
     """Set the log in which the jobs of this process record their use of devices."""
     os.environ["TILEWRIGHT_DEVICE_LOG"] = str(path)
 

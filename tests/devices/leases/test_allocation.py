@@ -12,14 +12,14 @@ from tests.devices.leases.lease_jobs import GIB, holders
 from tests.support.fake_nvml import FakeDevice, FakeMachine
 from tilewright.devices.device_lease import Request
 from tilewright.devices.leases import RESERVE_B, lease
-from tilewright.devices.slurm_allocation import GRANTED, use_granted_device
+from tilewright.devices.slurm_allocation import ALLOCATED, use_allocated_device
 
 
 @pytest.fixture(autouse=True)
 def slurm_job(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
-    for name, text in {"SLURM_JOB_ID": "7", GRANTED: "1", "SLURM_JOB_GPUS": "3"}.items():
+    for name, text in {"SLURM_JOB_ID": "7", ALLOCATED: "1", "SLURM_JOB_GPUS": "3"}.items():
         monkeypatch.setenv(name, text)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
 
@@ -59,7 +59,7 @@ def test_where_it_is_not_known_which_one_it_is_slurm_is_trusted(
         # variables of a login, or of an allocation around Snakemake
         ({"SLURM_JOB_GPUS": ""}, True),
         ({"SLURM_JOB_ID": ""}, True),
-        ({GRANTED: ""}, True),
+        ({ALLOCATED: ""}, True),
     ],
 )
 def test_what_is_an_allocation_and_what_is_leased(
@@ -83,15 +83,15 @@ def test_an_allocated_instance(machine: FakeMachine, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("granted", "device"), [("SLURM_JOB_GPUS", "gpu"), ("SLURM_STEP_GPUS", "gpu"), ("", "cpu")]
+    ("allocation", "device"), [("SLURM_JOB_GPUS", "gpu"), ("SLURM_STEP_GPUS", "gpu"), ("", "cpu")]
 )
-def test_a_job_on_slurm_uses_what_slurm_granted_and_no_variable_of_the_shell(
-    granted: str, device: str, monkeypatch: pytest.MonkeyPatch
+def test_a_job_on_slurm_uses_what_slurm_allocated_and_no_variable_of_the_shell(
+    allocation: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SLURM_JOB_GPUS", GRANTED):
+    for name in ("SLURM_JOB_GPUS", ALLOCATED):
         monkeypatch.delenv(name)
     monkeypatch.setenv("TILEWRIGHT_DEVICE", "auto")
-    if granted:
-        monkeypatch.setenv(granted, "3")
-    use_granted_device()
-    assert (os.environ["TILEWRIGHT_DEVICE"], os.environ[GRANTED]) == (device, "1")
+    if allocation:
+        monkeypatch.setenv(allocation, "3")
+    use_allocated_device()
+    assert (os.environ["TILEWRIGHT_DEVICE"], os.environ[ALLOCATED]) == (device, "1")
