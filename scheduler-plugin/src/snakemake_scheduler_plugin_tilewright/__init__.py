@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .commands.checks import Check, ok, problem, problem_from, version_of, warning
     from .commands.doctor import on_slurm, show_checks
     from .commands.slurm_here import slurm_wanted
-    from .commands.status import show_status
     from .errors import PlacementError
     from .placement.jobs import ResourceModel
     from .report.page import environment, run_section
@@ -34,7 +33,7 @@ __all__ = [
     "SchedulerSettings", "SetUpError", "allocated_gpus", "cause_line", "check_all",
     "command", "detect", "environment", "is_locked", "ok", "on_slurm", "open_cluster",
     "pale", "problem", "problem_from", "run_section", "runs_nothing", "show_checks",
-    "show_status", "slots", "slurm_wanted", "span_text", "targets", "version_of", "warning",
+    "slots", "slurm_wanted", "span_text", "targets", "version_of", "warning",
 ]  # fmt: skip
 
 #: Module to its public names.
@@ -45,7 +44,6 @@ _NAMES = {
     "commands.checks": "Check ok problem problem_from version_of warning",
     "commands.doctor": "on_slurm show_checks",
     "commands.slurm_here": "slurm_wanted",
-    "commands.status": "show_status",
     "errors": "PlacementError",
     "placement.jobs": "ResourceModel",
     "report.page": "environment run_section",
