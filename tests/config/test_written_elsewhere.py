@@ -34,7 +34,7 @@ def test_the_table_holds_the_rules_of_the_workflow_and_each_has_a_script_of_its_
 def test_each_stage_has_inputs_and_a_module_that_judges_them(stage: str) -> None:
     assert f'layout.qc("{stage}", "json")' in WRITTEN
     module = import_module(f"tilewright.quality.stages.{stage}")
-    assert callable(module.findings)
+    assert callable(module.evaluate)
     assert callable(module.draw)
     assert module.CAPTION.format(cycle=2) != module.CAPTION
 
