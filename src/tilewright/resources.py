@@ -44,7 +44,7 @@ def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> P
         experiment.settings, usable_gpus if here else None, os.environ if here else {}
     )
     log_device_usage_to(layout.device_evidence)
-    placement.models = data_sizes(experiment, layout, kinds).models()
+    placement.models |= data_sizes(experiment, layout, kinds).models()
     if here and any("gpu" in able for able in kinds.values()):
         placement.device, placement.gpus = "gpu", healthy_gpus
     return placement

@@ -70,6 +70,11 @@ def detect(
         Jobs of an earlier run still write into this folder, the site file is wrong, or Slurm does
         not answer.
     """
+    # Snakemake reads a module's Snakefile once for each `use rule`, and all have one placement.
+    placement: Placement | None = getattr(workflow, "placement", None)
+    if placement is not None:
+        placement.models |= models or {}
+        return placement
     argv, main = command(), workflow.is_main_process
     found = clusters.of_command(argv) if main and executor_of(argv) == "slurm" else None
     if main:

@@ -87,14 +87,17 @@ class Units:
 
     def _chosen(self, job: Any) -> UserOverrides:
         """Return what the user chose with ``--set-resources``, ``--set-threads`` or ``with:``."""
-        chosen = adapter.overridden(job, self.placement.given(model_of(self.placement, job)))
+        given = self.placement.given(model_of(self.placement, job))
+        chosen = adapter.overridden(job, given)
+        # a rule of `either` has its CPUs in a resource, and one thread by default
+        cpus = "cpus_per_task" if "cpus_per_task" in given else "_cores"
 
         def value(name: str) -> Any:
             return job.resources.get(name) if name in chosen else None
 
         return UserOverrides(
             account=value("slurm_account"),
-            cpus=job.threads if "_cores" in chosen else None,
+            cpus=value(cpus),
             mem_mb=value("mem_mb"),
             runtime_min=value("runtime"),
         )

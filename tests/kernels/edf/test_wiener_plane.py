@@ -324,7 +324,7 @@ def test_refuses_what_it_cannot_use(cpu: Backend) -> None:
         ("multiples of 8", prepared.wiener_plane, [100, 96]),
         ("for windows of", prepared.wiener_plane([96, 96]).project, counts),
         ("other planes", wiener_plane.WienerPlane, maps, prepared.filters),
-        ("too small", wiener_finish.haze_moments, channel, whole, counts, found),
+        ("too small", wiener_finish.haze_moments, whole, counts, found),
     ):
         with pytest.raises(ValueError, match=said):
             call(*arguments)

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from json import dumps
 from pathlib import Path
 
@@ -53,7 +53,8 @@ def show_plan(options: Sequence[str], *, site: Path | None, slurm: bool, json: b
     except PlacementError as error:
         raise SystemExit(f"plan: {error}") from None
     if json:
-        typer.echo(dumps(asdict(found), indent=2))
+        rules = {name: vars(jobs) for name, jobs in found.rules.items()}
+        typer.echo(dumps({**vars(found), "rules": rules}, indent=2))
     else:
         print_plan(found, Console())
 
