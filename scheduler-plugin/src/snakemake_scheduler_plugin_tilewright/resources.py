@@ -34,7 +34,7 @@ from .placement.orphaned import before_run
 from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
 from .runtime.ledger import LEDGER, last_run, read_ledger, resume_line, summary_lines
-from .runtime.snakemake_command import command, executor_of, other_scheduler
+from .runtime.snakemake_command import command, executor_of, other_scheduler, runs_nothing
 
 #: The constant resource that names the model of a rule.
 MODEL = "placement"
@@ -91,6 +91,7 @@ def detect(
         ledger,
         other_scheduler(argv),
         logs=logs,
+        starts_nothing=runs_nothing(argv[1:]),
     )
 
 
@@ -119,6 +120,8 @@ class Placement:
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
     logs : Path or None
         Folder of the jobs' logs.
+    starts_nothing : bool
+        A dry run, which shows the static accounts.
     """
 
     models: dict[str, ResourceModel] = field(default_factory=dict)
@@ -130,6 +133,7 @@ class Placement:
     counts_slots: bool = False
     gpus: Callable[[int], int] | None = None
     logs: Path | None = None
+    starts_nothing: bool = False
     _either: set[str] = field(default_factory=set)
     _resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     _threads: dict[str, Callable[..., int]] = field(default_factory=dict)
@@ -258,6 +262,8 @@ class Placement:
 
         if name not in self._resources:
             found: dict[str, Any] = dict.fromkeys(places) | {MODEL: name}
+            if self.starts_nothing:
+                found |= {one: function(one) for one in places}
             if self.counts_slots:
                 pools = {pool.name for pool in self.cluster.state.pools} if self.cluster else ()
                 found = {one: function(one) for one in (*places, *sorted(pools))}
