@@ -11,8 +11,6 @@ medians over those without debris (rings of 100 counts and more), *zeros* the sh
 (of at least 20 counts).
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -12,8 +12,6 @@ The module of a kind has ``CONSTANTS``, a list of (module, name), and ``evaluate
 numbers by name. It finds the options in the environment: ``SCENES``, ``PEER_PYTHON``, ``WORK``.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib

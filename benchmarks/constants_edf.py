@@ -5,8 +5,6 @@
 a plane is right, ``low`` the darkest ring, as ``python -m benchmarks.bright_debris`` measures them.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess

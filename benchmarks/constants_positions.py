@@ -5,8 +5,6 @@ and at twice each of :data:`CONSTANTS`. The environment may name some of :data:`
 (``SCENES="dim lens"``) and a folder in which made scenes are kept (``WORK``).
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ of the deconvolution alone, data included. PSNR and SSIM (mean of planes) are ta
 affine fit to the truth, with its 99.9th percentile as range.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

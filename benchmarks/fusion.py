@@ -6,8 +6,6 @@ assembles tiles that it holds in memory. Each runs in a process of its own, thre
 fastest counts. Memory is the growth of the process, without the tiles that ASHLAR holds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -12,8 +12,6 @@ It runs on the stand-in for CuPy as well (``tests/benchmarks/test_gpu.py``), whe
 meaningful and speed is not.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -4,8 +4,6 @@
 with a known flat-field. PATH is the interpreter of an environment with basicpy and OpenCV.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

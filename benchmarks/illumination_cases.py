@@ -7,8 +7,6 @@ Each row is a set of synthetic tiles with a known flat-field
 otherwise, the camera's offset unknown. "ratio" is the stated over the true error.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

@@ -10,8 +10,6 @@ what is done once per channel. PSNR is taken after an affine fit to the truth, w
 percentile as peak.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ interpreter needs ``pip install ashlar opencv-python-headless`` (OpenCV makes th
 kept in DIR) and a Java runtime.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -5,8 +5,6 @@
 ``--peer-python``, in which the peers are looked for as well (opencv, palom).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

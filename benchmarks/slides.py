@@ -15,8 +15,6 @@ of a rule from size to size: memory that grows with the side, and a cost per meg
 are defects.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import math

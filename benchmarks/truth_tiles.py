@@ -1,7 +1,5 @@
 """Tiles with known truth, made by ``../shared/tools/tile-truth``, which needs OpenCV."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import dataclass

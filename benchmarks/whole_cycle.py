@@ -13,8 +13,6 @@ KINTSUGI's figures are its authors' own, for one cycle of that size: 282 min on 
 a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import csv

@@ -1,7 +1,5 @@
 """Tables of the code itself: folders, benchmarks, tests on Slurm, and the files of a run."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

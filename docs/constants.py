@@ -5,8 +5,6 @@ A list is ``docs/constants-NAME.csv``. Its column ``kind`` says where a value co
 constants or the layout of arrays ask for it) or ``cost`` (time or memory only).
 """
 
-from __future__ import annotations
-
 import csv
 import importlib
 from pathlib import Path

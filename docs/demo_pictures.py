@@ -4,8 +4,6 @@ The demo must have been run with its stacks kept:
 ``snakemake registration qc --configfile config/demo.yaml --config output="{keep: stacks}"``.
 """
 
-from __future__ import annotations
-
 import csv
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ A page holds the line ``<!-- NAME: written by make docs -->``, and the line ``<!
 below it; what is between is replaced. A test fails where a page differs.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -4,8 +4,6 @@ Links are written as the repository has them, so that they also work where the f
 The site gets the few files outside ``docs/`` that pages link to; each link is rewritten.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from pathlib import Path

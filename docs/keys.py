@@ -3,8 +3,6 @@
 A key's meaning is the docstring below it. A key without one shares the row of the next.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

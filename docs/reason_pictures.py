@@ -6,8 +6,6 @@ at the same grey levels. The sentence of the report on the copy is stored with t
 page of reasons cites it. Ten minutes on one core.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Tables of what was tested, from the lists of the tests: formats, damages, features."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from docs.markdown import table

@@ -1,7 +1,5 @@
 """Two distributions of one repository: the same version, and no word of images in the plugin's."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tarfile

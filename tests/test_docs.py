@@ -1,7 +1,5 @@
 """What `mkdocs build --strict` does not see: what a page begins with, and how the site is cut."""
 
-from __future__ import annotations
-
 import doctest
 import functools
 import json

@@ -1,7 +1,5 @@
 """Examples in docstrings run, and what other packages call of the kernels has one."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib

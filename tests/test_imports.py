@@ -1,7 +1,5 @@
 """No circle between files: what a file imports, for its types too, imports nothing of it."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

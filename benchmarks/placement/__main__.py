@@ -7,8 +7,6 @@ can. *Told durations* is the same policy with the true duration of every job. Es
 up to 2x (half by rule and device, half by job) and learned from finished jobs in the same run.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

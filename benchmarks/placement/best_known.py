@@ -1,7 +1,5 @@
 """Schedules of one who knows more than a policy can, to judge bound and policy by."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 It is the longest of the critical path, the LP relaxation by device kind, and whole waves of slots.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The policy of production and three baselines, as the simulator asks them."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Random clusters with what runs on them, what is estimated of it, and what will happen."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable

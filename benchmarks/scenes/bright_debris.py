@@ -8,8 +8,6 @@ spreads with a PSF of 193 px. Keys: ``img``, ``clean`` (z, y, x uint16), ``light
 float32, of the debris alone), ``bg``, ``places`` (a row each: y, x, place, plane, peak, radius).
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ all light, also from
 beyond the stack, through the in-focus PSF), ``psf``, ``bg``.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

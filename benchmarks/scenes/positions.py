@@ -1,7 +1,5 @@
 """Grids of tiles with known truth for the benchmark of tile positions: tissue, noise and dirt."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

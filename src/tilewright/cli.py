@@ -1,7 +1,5 @@
 """The command line; ``tilewright-placement`` has the commands for jobs on a cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -19,8 +19,6 @@
         └── LeaseTimeoutError  no device became free in time
 """
 
-from __future__ import annotations
-
 
 class TilewrightError(Exception):
     """Base of all errors of tilewright."""

@@ -1,7 +1,5 @@
 """Where the workflow of this installation lies, and the files that ``tilewright init`` copies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent

@@ -1,7 +1,5 @@
 """What rules ask for: which devices there are, what each rule needs, and where its jobs go."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

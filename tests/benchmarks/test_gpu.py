@@ -1,7 +1,5 @@
 """The benchmark of GPUs runs where there is none, has every kernel, and its devices agree."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

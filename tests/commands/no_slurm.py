@@ -1,7 +1,5 @@
 """Commands in a run's folder, on a machine without Slurm."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

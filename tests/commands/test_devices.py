@@ -1,7 +1,5 @@
 """``tilewright devices``: the table, JSON and ``--clear``."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

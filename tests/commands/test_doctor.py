@@ -1,7 +1,5 @@
 """``tilewright doctor``: what it finds wrong, and how it says so."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """``tilewright follow`` where it refuses, and what it decides; Snakemake itself: tests/workflow."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``tilewright-placement orphaned`` on recorded queues, and without Slurm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """``tilewright-placement plan``: what remains of any workflow, and one round of placement."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """What ``tilewright-placement status`` says of runs that go on, ended, and were killed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

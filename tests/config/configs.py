@@ -1,7 +1,5 @@
 """Configurations of small experiments, right but for what a test changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

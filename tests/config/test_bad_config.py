@@ -1,7 +1,5 @@
 """Configurations and tables that cannot be right end in one sentence before any work starts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

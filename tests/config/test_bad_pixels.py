@@ -1,7 +1,5 @@
 """Pixels that cannot be used are named as raw files before any work starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

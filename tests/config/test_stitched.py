@@ -1,7 +1,5 @@
 """What is checked of stitched images before the DAG, and what of the configuration is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules, keys and markers agree with what is written elsewhere of each."""
 
-from __future__ import annotations
-
 import csv
 import re
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Which devices are quarantined, and the computation that shows a bad one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

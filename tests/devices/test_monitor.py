@@ -1,7 +1,5 @@
 """How busy a leased device is, as NVML tells while the job computes."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

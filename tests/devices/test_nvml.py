@@ -1,7 +1,5 @@
 """What is known of GPUs, from what NVML's library answers; ``pynvml`` itself runs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

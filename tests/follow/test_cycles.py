@@ -1,7 +1,5 @@
 """Which cycles are whole, of a phantom that is written file by file; by a clock of the test."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import sys

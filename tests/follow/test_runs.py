@@ -1,7 +1,5 @@
 """Runs of Snakemake on a workflow of one rule: one at a time, stopped by signals, after a crash."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is told, and what was told before."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is quiet is told by names, sizes and times, and by the own clock."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Raw folders for tilewright init."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

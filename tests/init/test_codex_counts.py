@@ -1,7 +1,5 @@
 """Names and times of CODEX cycles, by the numbers that the metadata state and never by place."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``tilewright init`` on folders of other programs: read right, or explained in one sentence."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

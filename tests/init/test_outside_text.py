@@ -1,7 +1,5 @@
 """Text of microscopes' files in what init writes: data, whatever is in it."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

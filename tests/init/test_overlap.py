@@ -1,7 +1,5 @@
 """Overlaps as the metadata state them, and as the pixels show them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Final images are read by real libraries, as ``docs/export.md`` says."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

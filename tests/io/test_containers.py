@@ -1,7 +1,5 @@
 """Files of microscopes: every plane, place and number that the writer gave is read again."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import struct

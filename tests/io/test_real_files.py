@@ -1,7 +1,5 @@
 """Files of real microscopes that nobody of this project wrote (``../shared/data/real-files``)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

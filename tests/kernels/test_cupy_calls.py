@@ -3,8 +3,6 @@
 The second needs no GPU, and CuPy in a folder of its own: these tests' environment does without.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

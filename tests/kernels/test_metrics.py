@@ -1,7 +1,5 @@
 """Each metric answers to the fault it is for, and the others stay where they were."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

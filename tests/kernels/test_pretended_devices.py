@@ -2,8 +2,6 @@
 CuPy's name has devices as CUDA has (its pixels: tests/benchmarks/test_gpu.py).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

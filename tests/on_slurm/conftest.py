@@ -1,7 +1,5 @@
 """Fixtures that lend tests a real Slurm cluster."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """What other people do on the private cluster."""
 
-from __future__ import annotations
-
 from tests.support.slurm_cluster import Cluster, wait_for
 
 

@@ -1,7 +1,5 @@
 """What administrators do to a cluster while a run is on it."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Workflows that are not tilewright's, placed on the private cluster."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a shared cluster does all day: busy, reserved, preempting, holding, withdrawing."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.on_slurm.labmates import fill, hold_all_gpus

@@ -1,7 +1,5 @@
 """Placement and its faults on a real Slurm, with real Snakemake runs of sleeping jobs."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """``plan``, ``doctor`` and ``orphaned`` on a real Slurm cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

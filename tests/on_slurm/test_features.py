@@ -3,8 +3,6 @@
 The user's default account, clive, is not allowed: a job that placement misses would go there.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """`tilewright follow` through Slurm: a cycle is judged, then the next, and it ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The scheduler plugin's wheel alone, on a cluster it has never seen."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

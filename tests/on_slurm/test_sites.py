@@ -1,7 +1,5 @@
 """What sites do otherwise: names, limits of any kind, options in the environment, no accounting."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The cluster that other tests rely on counts right and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

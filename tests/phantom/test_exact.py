@@ -1,7 +1,5 @@
 """The phantom's pixels are the same on every CPU, and its noise is Poisson and Gaussian."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Runs with jobs that were sent, on recorded answers of a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

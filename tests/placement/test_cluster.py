@@ -1,7 +1,5 @@
 """Site files, and detection end to end on recorded answers: use by others, failures, old limits."""
 
-from __future__ import annotations
-
 import io
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Rounds of placing, and jobs that are moved, on recorded answers of a cluster."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a failed job gets next, by its cause, and jobs that fit nowhere before they are sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """The ledger of a run, and what the run says of itself at its end."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

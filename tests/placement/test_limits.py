@@ -1,7 +1,5 @@
 """What accounts, their QOS, associations and partitions allow, and slots of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any

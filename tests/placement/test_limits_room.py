@@ -1,7 +1,5 @@
 """Room of accounts, budgets and nodes, counted by hand; what once let too many jobs start."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs that write into a folder before a run begins there: whose they are, and what is done."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

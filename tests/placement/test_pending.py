@@ -1,7 +1,5 @@
 """Jobs that pend in vain: where they go, that they do not come back, and when they end."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who goes where: properties of every round, cases worked by hand, and whole runs simulated."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """What the rules ask for: on one machine, inside a Slurm job, by the static plan and the table."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import Counter

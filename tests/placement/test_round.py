@@ -1,7 +1,5 @@
 """One round of placing: what starts, in which order, and that it is never more than there is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace

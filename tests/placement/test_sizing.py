@@ -1,7 +1,5 @@
 """How long rules take: configured, learned, kept, and shared by the runs of one person."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

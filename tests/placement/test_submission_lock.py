@@ -1,7 +1,5 @@
 """What runs of one person tell each other, so that two of them do not fill the same room."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Small mosaics of phantom tissue, and one stage of quality asked about files."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Known damages are noticed and named, and every judged number answers to the fault it is for."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

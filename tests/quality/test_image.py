@@ -1,7 +1,5 @@
 """Both files of the final image hold the same, and one that does not is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Each way to break tile positions or a mosaic leads to the verdict that names it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers of quality in single images are exact, and what cannot be told is unknown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The last line of a failed job's log, between a job and whoever decides about the next try."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Records that are damaged: passed over and counted, never an error and never a hang."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

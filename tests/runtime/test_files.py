@@ -1,7 +1,5 @@
 """Files that others may read meanwhile."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Which device kinds the rules may use here, and the local pools."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

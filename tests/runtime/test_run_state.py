@@ -1,7 +1,5 @@
 """How far a run is, in words and in its file."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ One small real run writes down what its scheduler, DAG, workflow and job have; w
 renames something, the case with that name fails. So it is with the documented hooks.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging

@@ -1,7 +1,5 @@
 """Runs of rules that never heard of placement: single jobs, of checkpoints, and in groups."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The scheduler plugin on one machine, in real Snakemake runs; only the number of GPUs is said."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Rules of a module have another name in the workflow that uses it than in their own Snakefile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

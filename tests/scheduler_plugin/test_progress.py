@@ -1,7 +1,5 @@
 """What a run says of itself, and where."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path

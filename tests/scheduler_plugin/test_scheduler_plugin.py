@@ -3,8 +3,6 @@
 Canaries: placement at dispatch time rests on behaviour of Snakemake that no contract promises.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

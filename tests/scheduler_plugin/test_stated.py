@@ -1,7 +1,5 @@
 """What rules state that never heard of placement, and what their jobs are given."""
 
-from __future__ import annotations
-
 import doctest
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Jobs as squeue and scontrol of Slurm 22.05 tell them, recorded on a real cluster."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 

@@ -1,7 +1,5 @@
 """Parsers against texts as Slurm 22.05 prints them, and what fits on nodes."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

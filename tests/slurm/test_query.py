@@ -1,7 +1,5 @@
 """Slurm's programs asked, their answers kept, what they do not say, and what releases say."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Every check runs twice: in a child process on the stand-in for CuPy, whose pool 
 and marked ``gpu`` on CuPy itself.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """Tiles in memory, and their correction in one formula."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -8,8 +8,6 @@ of arguments, the keywords that all of CuPy's take, and the dtype that CuPy woul
 which must be the one recorded; indices by the rules of CuPy's user guide.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """Libraries of those who take our images on, run in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

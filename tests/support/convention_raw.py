@@ -1,7 +1,5 @@
 """One small specimen as each naming convention stores it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

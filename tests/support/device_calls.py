@@ -6,8 +6,6 @@ keyword, and of its result: ``["float32[2]", {"axis": "int"}, "float32[1]"]``. T
 CuPy, which needs no GPU for it. ``python -m tests.support.record_calls`` writes it anew.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

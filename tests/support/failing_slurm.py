@@ -1,7 +1,5 @@
 """A recorded cluster on which some jobs fail, for Snakefiles of the tests."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

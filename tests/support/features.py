@@ -4,8 +4,6 @@ The table of ``docs/placement-for-your-workflow.md`` is made of this list, and
 ``tests/on_slurm/test_features.py`` counts the jobs that it names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Processes that one forks which has imported what they need: a start takes milliseconds."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Mapping

@@ -3,8 +3,6 @@
 A test holds against this module and ``gpu_cases_of_rules`` what stages import of kernels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

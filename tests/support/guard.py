@@ -9,8 +9,6 @@ and from its sources where that page is silent (indices, casts, sums by atomics,
 whose input is no spectrum of real pixels).
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

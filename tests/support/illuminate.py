@@ -1,7 +1,5 @@
 """The illumination of one channel by itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

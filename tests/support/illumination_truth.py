@@ -1,7 +1,5 @@
 """Tiles of a random specimen through a known flat-field, in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the log of a job says that it took."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tiles of synthetic tissue seen through a lens of known distortion."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

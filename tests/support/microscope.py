@@ -1,7 +1,5 @@
 """A pretended microscope: it writes the files of a cycle one by one, each in two halves."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ CZI by ZEISS' own library and NDTiff by Micro-Manager's; ND2, LIF, Harmony's ind
 CellVoyager's, OME companion files and MetaXpress's TIFFs by hand to their published layouts.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The truth of a phantom."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

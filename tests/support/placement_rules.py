@@ -1,7 +1,5 @@
 """Rules, accounts and partitions as tests of placement name them, and the room they leave."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 It runs every test that uses the guarded backend, in one process, and takes some minutes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

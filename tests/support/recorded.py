@@ -1,7 +1,5 @@
 """Answers of Slurm's programs, recorded on a real cluster, and a cluster that gives them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

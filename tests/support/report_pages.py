@@ -1,7 +1,5 @@
 """Inputs of the report, and its page as a reader sees it."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """Real runs of Snakemake whose executor runs nothing and writes down what it was given."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A simulated cluster, on which tests and ``benchmarks.placement`` judge the policy."""
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

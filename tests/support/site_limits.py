@@ -1,7 +1,5 @@
 """Limits that a site sets on one account of the private cluster and not on the other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tests.support.slurm_cluster import Cluster

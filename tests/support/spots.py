@@ -1,7 +1,5 @@
 """Images of spots at exact places."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

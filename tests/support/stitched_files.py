@@ -1,7 +1,5 @@
 """Stitched images of cycles as slide scanners and others deliver them, cut from known tissue."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fiji's tile configurations that the workflow writes, as arrays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

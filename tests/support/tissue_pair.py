@@ -1,7 +1,5 @@
 """Two cycles of one synthetic field of nuclei, drawn where an exact transform puts them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

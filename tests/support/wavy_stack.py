@@ -1,7 +1,5 @@
 """Stacks of a wavy sheet of tissue with its true in-focus projection."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

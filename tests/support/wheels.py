@@ -1,7 +1,5 @@
 """Wheels of this checkout in environments of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """Stacks of a wavy sheet through a Gibson-Lanni microscope, with their true in-focus plane."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple

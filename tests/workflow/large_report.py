@@ -1,7 +1,5 @@
 """A report of several samples and cycles of four channels, made of one small run's results."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A disk of a stated size."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

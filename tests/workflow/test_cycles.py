@@ -1,7 +1,5 @@
 """A cycle or a sample that is added, or imaged again, makes its own jobs and the final ones."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What goes wrong in a lab: each ends in a clear error or a right result, and nothing is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`tilewright follow` beside a pretended microscope, against one run of all cycles at once."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Leases, limits and the workflow on a real GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The wheels alone, used in an empty folder without the clone; LONG: as the Dockerfile installs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

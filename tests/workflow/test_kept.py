@@ -1,7 +1,5 @@
 """Stacks go when nothing needs them, and a rerun does what its dry run said."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The report of several samples in headless Chromium; LONG: of four, nine cycles each."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The workflow on one machine with pretended GPUs: NVML is a fake, NumPy stands in for CuPy."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Stitched images of three formats and sizes, from ``init`` to the report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

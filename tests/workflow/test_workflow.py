@@ -1,7 +1,5 @@
 """The whole workflow, run by Snakemake on a phantom, against the phantom's truth."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

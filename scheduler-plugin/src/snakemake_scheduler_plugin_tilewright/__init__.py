@@ -4,8 +4,6 @@ Every process that runs a job imports this, and few of them schedule: what it of
 it is asked for. Other packages import these names, and no module of the package.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """The command line: the list of commands. Each computes and shows in a module of ``commands``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

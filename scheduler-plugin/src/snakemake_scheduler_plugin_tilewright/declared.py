@@ -1,7 +1,5 @@
 """Rules without a model: what their jobs need, from the resources that they declare."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

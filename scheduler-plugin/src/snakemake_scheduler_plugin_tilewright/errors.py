@@ -11,8 +11,6 @@
 ``snakemake_command.SetUpError`` is Snakemake's own way to print one of them without a traceback.
 """
 
-from __future__ import annotations
-
 
 class PlacementError(Exception):
     """A run cannot be placed, or a job can never run."""

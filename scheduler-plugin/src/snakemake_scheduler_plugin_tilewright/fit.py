@@ -1,7 +1,5 @@
 """Jobs as they come, as long as they fit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

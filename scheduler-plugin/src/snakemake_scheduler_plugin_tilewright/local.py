@@ -1,7 +1,5 @@
 """One run on one machine: each job that could use a GPU goes to one, or to CPUs, as it starts."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -1,7 +1,5 @@
 """How far a run is: a line now and then, and a file for those who ask from elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

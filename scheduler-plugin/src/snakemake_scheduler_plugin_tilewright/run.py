@@ -1,7 +1,5 @@
 """One run: Snakemake's jobs as placement's, and placement's answers as Snakemake's."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -5,8 +5,6 @@ It places the jobs of any workflow: of rules that take their resources from
 ``gpu``. Inside jobs, and on one machine without GPUs, it hands jobs out as they come.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 from collections.abc import Mapping, Sequence

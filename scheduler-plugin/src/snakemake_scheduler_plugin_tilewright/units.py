@@ -1,7 +1,5 @@
 """Jobs and groups of Snakemake as placement's, with what each needs and fixes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Doctor's checks of this machine: GPUs, CuPy, memory."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Iterable, Mapping

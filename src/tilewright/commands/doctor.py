@@ -1,7 +1,5 @@
 """``tilewright doctor``: checks everything that would make a run fail."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from functools import partial

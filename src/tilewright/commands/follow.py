@@ -1,7 +1,5 @@
 """``tilewright follow``: processes and checks each cycle while the next is being stained."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Checks of the main process before the DAG is built: raw files, results folder, named files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

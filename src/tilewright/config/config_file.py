@@ -1,7 +1,5 @@
 """Config files: reading them as dictionaries, and errors with line numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Contradictions between keys of the configuration and rows of its tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 

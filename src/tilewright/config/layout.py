@@ -1,7 +1,5 @@
 """Every path that the workflow writes, as templates with Snakemake's wildcards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

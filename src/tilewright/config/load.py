@@ -4,8 +4,6 @@ This is the only reader of the configuration dictionary. Problems are raised bef
 built, in messages that name the key or file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The files that rules read: path templates expanded over samples, cycles and channels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

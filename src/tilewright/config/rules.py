@@ -1,7 +1,5 @@
 """The workflow's rules in one table: the cost of a job, and the stage of quality control."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

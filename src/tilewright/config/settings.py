@@ -1,7 +1,5 @@
 """The configuration's keys: types, units, ranges and defaults, one model per section."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema

@@ -1,7 +1,5 @@
 """Resources of one job: CPUs, memory, GPUs and minutes, from the size of its data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

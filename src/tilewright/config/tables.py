@@ -1,7 +1,5 @@
 """The two tables of an experiment, samples and markers, checked line by line."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

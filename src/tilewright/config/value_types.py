@@ -1,7 +1,5 @@
 """Types of the configuration's values: ranges with units, paths, tokens and names."""
 
-from __future__ import annotations
-
 import difflib
 import os.path
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A job's request of device memory, its lease, and the record of its use."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Failures are recorded in one file of a folder on this node; quarantines are computed from them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -3,8 +3,6 @@
 No CUDA context is made, and no array library is imported.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The folder of the device leases of all runs of a user on one machine."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

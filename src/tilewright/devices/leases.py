@@ -8,8 +8,6 @@ again; after :data:`PATIENCE_S` it reserves one device by the flock of ``<uuid>.
 stream of small jobs does not starve it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import itertools

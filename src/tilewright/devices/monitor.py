@@ -1,7 +1,5 @@
 """Utilisation of a leased device, by NVML, while the job computes."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """The device of a job: what ``TILEWRIGHT_DEVICE`` names, or what Slurm allocated."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Literal, cast, get_args

@@ -1,7 +1,5 @@
 """Which cycles are complete: unchanged for long enough, and then checked in every sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal

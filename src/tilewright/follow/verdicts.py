@@ -1,7 +1,5 @@
 """New verdicts of the quality checks: recorded, and sent to a command."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

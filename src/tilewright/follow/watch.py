@@ -3,8 +3,6 @@
 Times are of this machine's clock: time stamps of the microscope's computer may be off.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``tilewright init``: a raw folder in, a configuration for it out."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

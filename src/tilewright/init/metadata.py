@@ -1,7 +1,5 @@
 """Metadata of a raw folder: pixels, optics, channels and markers."""
 
-from __future__ import annotations
-
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Mapping, Sequence

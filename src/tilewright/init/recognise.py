@@ -1,7 +1,5 @@
 """Recognises the format of a raw folder, or says why its files are not read."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Layout of the tiles of a raw folder, from names, positions, metadata or pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts of the files that ``tilewright init`` writes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Numbers in texts that microscopes and spreadsheets write."""
 
-from __future__ import annotations
-
 import math
 
 

@@ -3,8 +3,6 @@
 On the host, as all that quality measures.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

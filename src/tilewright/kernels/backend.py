@@ -4,8 +4,6 @@ Kernels take a :class:`Backend` and use only names that NumPy and CuPy share,
 so one source gives the same pixels on both devices.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ spot with a dark ring around it, at the same place of every tile. Defects are fo
 image of the size of a tile, and lists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Only the memory of the backend's device counts: a ``MemoryError`` of the host pa
 on the CPU nothing here does anything but call the work.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import logging

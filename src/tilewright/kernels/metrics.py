@@ -4,8 +4,6 @@ On the host: every function takes images (y, x) and returns plain floats, so tha
 write them as JSON. A number that the image cannot give (focus of an empty field) is ``nan``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

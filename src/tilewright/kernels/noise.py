@@ -1,7 +1,5 @@
 """The noise of a camera, measured from its images."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Means and linear interpolation of images on the device, by whole factors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Camera, stage and cycle geometry of the phantom."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Size, optics and faults of a phantom."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -12,8 +12,6 @@ rejection, as in ``Generator.poisson``, shifts the whole stream when the last bi
 light differs, and 18 % of a cycle's pixels change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

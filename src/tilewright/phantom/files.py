@@ -1,7 +1,5 @@
 """Raw files of a phantom, as a CODEX microscope writes them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Nothing of the workflow is used to make it, so that the workflow can be measured against it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

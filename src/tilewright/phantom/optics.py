@@ -3,8 +3,6 @@
 Independent of the PSF of the deconvolution, so that an error in one is not in the other too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A synthetic tissue section: cells of several types, vessels and fibres in a wavy sheet."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Raw planes say what may be there: light out of focus only falls with the distanc
 Where the darkest raw plane is no darker than further out, a plane that is has a ring drawn in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

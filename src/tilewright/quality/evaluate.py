@@ -7,8 +7,6 @@ Module ``quality.stages.<stage>`` has
 - ``CAPTION``, what the picture shows.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

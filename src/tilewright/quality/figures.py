@@ -1,7 +1,5 @@
 """Figures of quality control: deterministic PNGs, thumbnails of large mosaics, overlays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The table is ``metrics.yaml`` in this folder, which holds what to do about each reason too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

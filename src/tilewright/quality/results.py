@@ -1,7 +1,5 @@
 """Results of quality control: a number, its thresholds, the verdict in words, and locations."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping

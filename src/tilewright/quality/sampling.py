@@ -1,7 +1,5 @@
 """Blocks with tissue, in which quality is measured, and their focus."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What the final image is compared with of a stitched stack, stored beyond the stack itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """All verdicts of a run in three tables, and what to do when one is ``fail``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields

@@ -1,7 +1,5 @@
 """The report's section on devices, by the records of their use by jobs."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

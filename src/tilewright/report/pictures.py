@@ -1,7 +1,5 @@
 """Pictures of the report page: WebP in data URIs, and renderings of the final image."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Colours of this workflow's rules."""
 
-from __future__ import annotations
-
 import itertools
 
 from snakemake_scheduler_plugin_tilewright import COLOURS, Palette, pale

@@ -1,7 +1,5 @@
 """Atomic writing of files and folders, and tables as text."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

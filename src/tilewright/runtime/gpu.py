@@ -1,7 +1,5 @@
 """The GPU of a job: its lease, a self-test before use, and the record of its failure."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

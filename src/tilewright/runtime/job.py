@@ -1,7 +1,5 @@
 """The context of a rule script's one call: log, device, errors, usage."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import logging

@@ -1,7 +1,5 @@
 """JSON lines: appended by several processes, and read although some are damaged."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Device kinds that the rules may use, by the configuration and the GPUs of this machine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec

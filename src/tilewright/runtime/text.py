@@ -1,7 +1,5 @@
 """Numbers and errors in words."""
 
-from __future__ import annotations
-
 import yaml
 
 

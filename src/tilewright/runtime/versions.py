@@ -1,7 +1,5 @@
 """Versions of the software that makes the results."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """Raw tiles read ahead of the work on them, each plane of each tile decoded once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Interface of raw tiles to the stages, whatever their file format."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np

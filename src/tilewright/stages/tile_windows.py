@@ -1,7 +1,5 @@
 """Parts of a mosaic, and the windows, halo included, that they are computed in."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A pretended machine with GPUs, a folder of leases, and jobs that are gone in the end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

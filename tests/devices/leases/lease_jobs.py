@@ -1,7 +1,5 @@
 """Jobs on a pretended machine: real processes with real leases."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What Slurm allocated is used as it is, without a lease."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

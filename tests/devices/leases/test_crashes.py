@@ -1,7 +1,5 @@
 """Killed holders and waiters, folders that go, and turns: real processes, real locks."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

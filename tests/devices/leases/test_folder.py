@@ -1,7 +1,5 @@
 """The folder of the leases: which one, and what makes it unusable."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A lease: what it sets, what ends it, which device it is of, and when there is none."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Stitched images: which pages are read, what the file tells of them, and what is refused."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path

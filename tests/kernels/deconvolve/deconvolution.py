@@ -1,7 +1,5 @@
 """The deconvolution of one stack in one call, without tiles and without a stopping rule."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Specks: found, taken out of a stack, and put back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Projection of synthetic stacks with known truth, and the judging of planes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

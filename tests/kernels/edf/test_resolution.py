@@ -1,7 +1,5 @@
 """How fine an image is, where the answer is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The multi-plane Wiener plane against the truth of stacks that a simulated microscope took."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two strips of one place agree by as much as noise allows, and say where they do not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Shifts of overlapping strips, and the probability of a false match."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The deconvolution stage on synthetic tissue."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The stage of the in-focus plane on wavy stacks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

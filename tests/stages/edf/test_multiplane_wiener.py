@@ -1,7 +1,5 @@
 """The stage with ``multiplane_wiener``: a stitched mosaic in, its in-focus plane out."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

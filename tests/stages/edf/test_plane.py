@@ -1,7 +1,5 @@
 """The stage: mosaic in, one plane and a height map out."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

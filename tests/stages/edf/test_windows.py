@@ -1,7 +1,5 @@
 """Windows of a mosaic: what was not imaged, and what lies beyond the border."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Backgrounds are subtracted where the planes of all cycles lie on each other."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The stitching stage on tiles of known content."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

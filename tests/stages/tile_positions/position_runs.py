@@ -1,7 +1,5 @@
 """Tile positions on synthetic grids."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Positions and mosaics of tiles seen through a lens of known distortion, and through none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 ``make docs`` writes their names into ``docs/quality.md``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ Each runs again what depends on the damaged file and returns the quality stages 
 and channels. Tiles count by (row, col) from 0: tile 4 is row 1 column 1.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """One sleeping job: OUTPUT SECONDS_GPU,SECONDS_CPU FAULT NAME."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

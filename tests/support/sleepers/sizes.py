@@ -1,7 +1,5 @@
 """Sizes of the sleeping jobs, from the config."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

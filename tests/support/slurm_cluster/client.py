@@ -1,7 +1,5 @@
 """The commands that users and the administrator give to a cluster."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import subprocess

@@ -1,7 +1,5 @@
 """The text of every configuration file of a test cluster, and where the cluster lives."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import dataclass
 from pathlib import Path

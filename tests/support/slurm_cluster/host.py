@@ -1,7 +1,5 @@
 """What a test cluster needs of the machine, and what it must leave as it was."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

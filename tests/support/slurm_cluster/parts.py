@@ -1,7 +1,5 @@
 """The five kinds of daemon: how each is laid out on disk, started, and known to be up."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

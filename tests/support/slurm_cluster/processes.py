@@ -1,7 +1,5 @@
 """Daemons that run in the foreground as our children, and every process that hangs on them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

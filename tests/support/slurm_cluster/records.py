@@ -1,7 +1,5 @@
 """What ``sacct`` says of every job, as typed records, and the peak use they add up to."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

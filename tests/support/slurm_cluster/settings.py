@@ -1,7 +1,5 @@
 """The accounts, nodes and users of the test cluster."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """The Slurm cluster of a run: its site, what asks it, and the last look at it."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import zlib

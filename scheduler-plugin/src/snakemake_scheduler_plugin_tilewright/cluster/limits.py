@@ -1,7 +1,5 @@
 """Accounts, their limits and their use, and what is left of them (pure)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is promised on accounts and nodes but not in use yet (pure)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

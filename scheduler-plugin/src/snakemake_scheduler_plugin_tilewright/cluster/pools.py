@@ -1,7 +1,5 @@
 """How many jobs each account holds, all in all and now (pure)."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A Slurm cluster as one person sees it: accounts, limits, use, pools, and what is not known."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

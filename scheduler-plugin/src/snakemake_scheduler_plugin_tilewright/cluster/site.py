@@ -1,7 +1,5 @@
 """What is particular to a site: the file ``site.yaml`` next to a profile, and its keys."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """What a run found of the cluster, in a few lines at its start."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from ..slurm.accounts import Account

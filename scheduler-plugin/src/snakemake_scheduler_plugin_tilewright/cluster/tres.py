@@ -1,7 +1,5 @@
 """What jobs count as, in every unit that is limited, and how many of them nodes hold (pure)."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The accounts as a table of 80 columns, or as JSON."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What doctor checks first: Snakemake's plugins, caches, the lock of the folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What doctor checks on a cluster: Slurm's answers, accounts, partitions, orphaned jobs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterable

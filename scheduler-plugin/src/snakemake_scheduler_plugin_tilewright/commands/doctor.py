@@ -1,7 +1,5 @@
 """Everything that would make a run fail, one line each."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from collections.abc import Callable, Iterable, Sequence

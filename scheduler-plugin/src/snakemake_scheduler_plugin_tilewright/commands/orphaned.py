@@ -1,7 +1,5 @@
 """Jobs of Snakemake that still write into a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal

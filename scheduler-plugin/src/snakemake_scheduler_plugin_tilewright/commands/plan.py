@@ -1,7 +1,5 @@
 """What remains of a workflow, and where the jobs that are ready would go now."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

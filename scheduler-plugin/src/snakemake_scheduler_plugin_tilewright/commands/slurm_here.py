@@ -1,7 +1,5 @@
 """Whether this machine can hand jobs to Slurm."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How far a run is, from another terminal or after its end."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Targets where nothing is sent for a while, since jobs were there in vain."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from ..cluster.request import Target

@@ -4,8 +4,6 @@ It knows jobs and Slurm, not Snakemake; the scheduler plugin translates. Every d
 the ledger.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

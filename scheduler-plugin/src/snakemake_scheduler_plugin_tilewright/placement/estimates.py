@@ -1,7 +1,5 @@
 """What a job needs on each device kind, and how long it takes: as written, then learned."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """How jobs ended: why one failed and what it gets next; ends that the executor does not see."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path

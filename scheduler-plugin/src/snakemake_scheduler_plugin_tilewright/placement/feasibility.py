@@ -1,7 +1,5 @@
 """Before anything is submitted: jobs that fit nowhere, accounts that are not there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ..cluster.limits import clipped, may_use, too_big

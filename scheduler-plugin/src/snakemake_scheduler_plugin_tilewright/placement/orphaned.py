@@ -3,8 +3,6 @@
 A coordinator that was killed leaves its jobs to Slurm. Those of one that is active look alike.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -5,8 +5,6 @@ waits for comes first, and takes the slot in which it ends first, among those th
 those that will be. Jobs whose slot is free start; the others wait for a slot that ends them sooner.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import Counter

@@ -4,8 +4,6 @@ To requeue a job is to cancel it and to exclude the target at which it pended: i
 and a later round places it as any other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable

@@ -1,7 +1,5 @@
 """One round of placing: which ready jobs start now, where, and why the others wait (pure)."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections import Counter

@@ -4,8 +4,6 @@ Live use shows a job some seconds after sbatch took it. For that long each run w
 to a file of its own next to the others', and one lock lets them choose one after the other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """One run on a cluster as a picture in SVG: a lane for each slot, a bar for each try of a job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from html import escape
 

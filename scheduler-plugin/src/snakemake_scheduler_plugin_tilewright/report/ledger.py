@@ -1,7 +1,5 @@
 """What a ledger says of its runs: tries of jobs, moves and failures."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

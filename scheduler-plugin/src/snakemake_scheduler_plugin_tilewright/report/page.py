@@ -1,7 +1,5 @@
 """The page of where jobs ran, and its table as CSV next to it."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Colours of rules, the same in every picture."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

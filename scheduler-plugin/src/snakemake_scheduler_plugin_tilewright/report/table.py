@@ -1,7 +1,5 @@
 """The table of where jobs ran: by account, device and rule."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

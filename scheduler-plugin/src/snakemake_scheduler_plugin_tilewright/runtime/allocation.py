@@ -1,7 +1,5 @@
 """What Slurm gave the job that this process runs, by the variables that it sets."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

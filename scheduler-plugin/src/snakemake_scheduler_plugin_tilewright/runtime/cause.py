@@ -1,7 +1,5 @@
 """The last line of a failed job's log: its cause, for whoever decides about the next try."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text files written whole or not at all, and JSON lines."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

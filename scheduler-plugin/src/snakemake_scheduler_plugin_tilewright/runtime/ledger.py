@@ -1,7 +1,5 @@
 """The ledger: one JSON line for every decision of a run and for how each job ended."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex

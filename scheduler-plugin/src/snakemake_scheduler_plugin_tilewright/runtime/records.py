@@ -1,7 +1,5 @@
 """What is a value in a record of JSON that may be damaged, and the values of a ledger's lines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any

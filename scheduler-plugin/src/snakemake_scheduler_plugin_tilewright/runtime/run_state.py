@@ -1,7 +1,5 @@
 """How far a run is: what its process writes now and then, and others read."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Folders outside the project that every run writes to: caches and temporary files."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """SIGTERM for a scheduler that may hold Snakemake's lock."""
 
-from __future__ import annotations
-
 import _thread
 import signal
 import threading

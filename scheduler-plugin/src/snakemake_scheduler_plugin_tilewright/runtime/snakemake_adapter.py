@@ -5,8 +5,6 @@ run begins, so that a Snakemake that renamed one stops with a sentence; one test
 by its name. ``docs/development.md`` proposes public hooks.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any

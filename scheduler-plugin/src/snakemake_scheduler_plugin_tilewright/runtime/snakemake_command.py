@@ -3,8 +3,6 @@
 Beside `snakemake_adapter` the only module that touches what Snakemake does not document.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

@@ -1,7 +1,5 @@
 """Jobs as squeue and scontrol tell them (pure), and why one ended."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ Requests and traps of the texts were recorded on Slurm 22.05: memory comes as ``
 mean no limit; an account with partition associations is listed several times.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

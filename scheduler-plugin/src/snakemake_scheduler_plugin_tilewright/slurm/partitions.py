@@ -1,7 +1,5 @@
 """The partition of each device kind (pure)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

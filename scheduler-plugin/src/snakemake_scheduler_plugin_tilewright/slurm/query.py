@@ -1,7 +1,5 @@
 """Runs Slurm's commands with a time limit; a failure is an error with its reason, never zero."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

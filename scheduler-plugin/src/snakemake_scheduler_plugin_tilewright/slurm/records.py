@@ -1,7 +1,5 @@
 """Records of what Slurm says; memory in MB everywhere."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 #: TRES by Slurm's names (``cpu``, ``mem`` in MB, ``gres/gpu``, ``node`` …), and :data:`JOBS`.

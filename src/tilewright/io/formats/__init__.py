@@ -1,7 +1,5 @@
 """Raw formats, by names of files or by their metadata: a folder in, :class:`RawPlane` out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """CODEX and Keyence: ``Cyc1_reg1/1_00001_Z001_CH1.tif``, in all their spellings."""
 
-from __future__ import annotations
-
 import re
 
 from tilewright.io.formats.common import RawPlane, ScanOptions, list_folder, rebase_z

@@ -1,7 +1,5 @@
 """What every raw format yields, one :class:`RawPlane` per plane, and what their readers share."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct

@@ -4,8 +4,6 @@
 z-step, exposure and filters.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Fiji's ``TileConfiguration.txt``, which lists the positions of tiles."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

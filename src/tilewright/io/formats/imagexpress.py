@@ -4,8 +4,6 @@ MetaXpress's TIFFs also hold stage position, sizes, wavelength, exposure and opt
 PlaneInfo); TIFFs of these names that other programs wrote do not.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable

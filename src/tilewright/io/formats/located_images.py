@@ -1,7 +1,5 @@
 """Images whose metadata hold planes, stage positions, sizes and channels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path

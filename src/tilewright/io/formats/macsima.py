@@ -5,8 +5,6 @@ D-FITC_EXP-40.tif``) and of its first version (``001_AntigenCycle_CD4_..._FITC_1
 G-1_F-2_E-40.tif``). Stage positions, sizes and wavelengths are in the OME-XML of each field.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable

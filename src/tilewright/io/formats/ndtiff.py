@@ -6,8 +6,6 @@ Its own library prints while it reads and leaves files open where one is damaged
 index.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import struct

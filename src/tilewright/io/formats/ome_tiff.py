@@ -1,7 +1,5 @@
 """OME-TIFF whose images are tiles with stage positions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tilewright.io.formats.common import TIFF, cycle_files, raw_file_errors

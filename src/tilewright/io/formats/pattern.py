@@ -1,7 +1,5 @@
 """A file pattern such as ``cycle{cycle}/tile_{tile}_z{z}_ch{channel}.tif``."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

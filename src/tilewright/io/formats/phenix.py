@@ -1,7 +1,5 @@
 """Opera Phenix and Operetta exports (Harmony): TIFFs listed by ``Index.idx.xml``."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ tifffile reports which pages are the full resolution and which are lower levels,
 labels.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """CODEX's ``experiment.json``, ``channelnames.txt`` and ``exposure_times.txt``, as texts."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -5,8 +5,6 @@ change tells Snakemake whether raw data changed; and it is its own cache: files 
 size and time of change are as in it are not opened again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

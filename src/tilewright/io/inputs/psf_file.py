@@ -1,7 +1,5 @@
 """Measured point spread functions on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Headers of the raw files of a sample, and whether they are complete."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor

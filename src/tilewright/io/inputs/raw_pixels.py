@@ -3,8 +3,6 @@
 One good plane of a channel is enough; more tiles are read only of a channel without signal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean

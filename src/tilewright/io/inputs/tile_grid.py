@@ -1,7 +1,5 @@
 """The grid of a sample's tiles, and planes that are missing or duplicate."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

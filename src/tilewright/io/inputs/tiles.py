@@ -1,7 +1,5 @@
 """The raw tiles of one cycle and channel, read plane by plane."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable

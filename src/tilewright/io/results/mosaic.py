@@ -1,7 +1,5 @@
 """Mosaic z-stacks on disk: OME-Zarr with axes z, y, x and one full-resolution level."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field

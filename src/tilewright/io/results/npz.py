@@ -1,7 +1,5 @@
 """Named arrays in one ``.npz`` file: the same arrays give the same bytes."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Tiled BigTIFF, one page per channel, lower resolutions in SubIFDs, as the OME-TI
 specification and Bio-Formats lay them out.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

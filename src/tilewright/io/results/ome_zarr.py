@@ -1,7 +1,5 @@
 """Multi-channel images as OME-Zarr pyramids with axes c, y, x."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence

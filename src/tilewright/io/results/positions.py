@@ -1,7 +1,5 @@
 """Tile positions and overlaps as CSV, and Fiji's TileConfiguration.txt."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Sequence

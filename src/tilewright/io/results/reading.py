@@ -1,7 +1,5 @@
 """Reading files of results: JSON, and one error for damaged files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import zipfile

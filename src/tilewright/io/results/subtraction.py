@@ -1,7 +1,5 @@
 """Subtraction of backgrounds on disk: an ``.npz`` for quality control, a ``.json`` to read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

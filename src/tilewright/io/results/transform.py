@@ -1,7 +1,5 @@
 """Transforms on disk: an ``.npz`` with the arrays, a ``.json`` with quality numbers to read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Metadata of TIFF files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 

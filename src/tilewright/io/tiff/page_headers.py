@@ -5,8 +5,6 @@ time of a full TIFF reader, no import, and a file whose chain of pages breaks of
 error here, where readers log it and continue with fewer pages.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import BinaryIO, NamedTuple
 

@@ -1,7 +1,5 @@
 """Header of one raw file, and whether its pixels can be a camera's counts."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 #: Pixel types that are raw camera counts, and one that is with a scale.

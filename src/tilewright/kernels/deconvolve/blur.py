@@ -1,7 +1,5 @@
 """Widefield blur of an extended scene onto the view, and its true adjoint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Richardson-Lucy deconvolution, accelerated, with a background and weighted edges."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

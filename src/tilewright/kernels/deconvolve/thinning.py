@@ -1,7 +1,5 @@
 """When to stop deconvolving: Poisson thinning, with a camera calibrated from the image."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -9,8 +9,6 @@ the less the more of the object's light there was, and the fitted tissue counts 
 All of it is done on the host, on windows of one pixel of 4 × 4 around each object.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What is measured of a channel before its filters are made: power of the light, and noise."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

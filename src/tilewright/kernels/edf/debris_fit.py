@@ -5,8 +5,6 @@ J. 79:745, 1974) on the planes and pixels that are not saturated. The fit is as 
 :func:`data_weight` is the weight of the data against it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,8 +6,6 @@ of seams; on a raw stack each pixel is a soft mixture of the planes with the mos
 (after Forster et al., Microsc. Res. Tech. 65, 2004, without the wavelets).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

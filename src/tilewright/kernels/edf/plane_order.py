@@ -5,8 +5,6 @@ that goes out of focus changes from plane to plane, a little between neighbours 
 steps; planes for which it is the other way round are out of order.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import NamedTuple
 

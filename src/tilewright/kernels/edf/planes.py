@@ -1,7 +1,5 @@
 """Which planes of a raw z-stack are damaged: blank, saturated, copied, foreign, too bright."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ halves of the data Nieuwenhuizen et al., Nat. Methods 10:557, 2013. Where two ha
 1/7, an image of both correlates with the truth by 1/2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Optics are taken as real and round: a measured PSF is averaged around its axis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ the three, and :mod:`tilewright.kernels.edf.wiener_plane` mixes them. Filters of
 are nearly dependent: few of them make up all, and only those are applied.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ plane's smooth background, and subtracted as far as the planes agree that the ba
 light in focus anywhere in the stack.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

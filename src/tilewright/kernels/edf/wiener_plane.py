@@ -5,8 +5,6 @@ energy of its planes (:mod:`.focus_maps`); it says which of the filters of :mod:
 take at each pixel. :mod:`.wiener_finish` has what comes before and after.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

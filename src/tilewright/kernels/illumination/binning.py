@@ -1,7 +1,5 @@
 """Bin raw tiles to estimate a flat-field, and enlarge it to the tiles' size."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, cells

@@ -1,7 +1,5 @@
 """Smooth log flat-fields: Legendre products of rms 1 over the tile, which spans -1 to 1."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

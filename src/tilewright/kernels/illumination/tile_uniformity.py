@@ -9,8 +9,6 @@ three times, as if the dark-field were even, a little and very uneven, weighted 
 the mean predict. The scatter among tiles is the size of chance. All on the host.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

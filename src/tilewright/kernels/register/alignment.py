@@ -6,8 +6,6 @@ come from the normalised cross-correlation over all shifts, normalised on each o
 (Padfield 2012, https://doi.org/10.1109/TIP.2011.2181402).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -4,8 +4,6 @@ Both are planes of counts without pedestal, on one grid. A marker of mean ``m`` 
 background channel has the mean ``b`` is taken to be ``m = factor * b + signal``, ``signal`` ≥ 0.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ https://doi.org/10.1023/B:VISI.0000011205.11775.fd). Blocks are blocks of textur
 (:func:`tilewright.kernels.register.alignment.bandpass_sqrt`).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass

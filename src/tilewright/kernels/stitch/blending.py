@@ -5,8 +5,6 @@ separable cubic convolution (Keys, IEEE ASSP 29, 1981; a = -0.5) and blended wit
 ramps (feathering; Szeliski, Image Alignment and Stitching, 2006, section 6.2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -5,8 +5,6 @@ that placed or flattened them: textures are compared by normalised cross-correla
 by the ratio of cells. On the host.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From whole-pixel candidates to the subpixel peak of a normalised cross-correlation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Displacements of overlapping tiles, measured strip by strip."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ window, so agreement is evidence: of a loop of four overlaps that closes, or wit
 The probability of a false match times that of such an agreement is compared with the rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

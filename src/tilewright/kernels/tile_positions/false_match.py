@@ -7,8 +7,6 @@ and single objects that lie at like places by accident are not in the null sampl
 separately.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

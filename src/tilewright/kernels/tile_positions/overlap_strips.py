@@ -1,7 +1,5 @@
 """Which tiles overlap, and which rectangles of them to compare."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

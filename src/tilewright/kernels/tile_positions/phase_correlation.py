@@ -7,8 +7,6 @@ The normalised cross-correlation (NCC) of the pixels that really overlap chooses
 peaks, and Newton's method on the band-limited correlation gives the fraction of a pixel.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 All in float64 on the host: a grid has hundreds of tiles, and float32 would round visibly.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

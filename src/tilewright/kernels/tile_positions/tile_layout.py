@@ -1,7 +1,5 @@
 """Find in which order a microscope laid its tiles, by correlating the borders they would share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

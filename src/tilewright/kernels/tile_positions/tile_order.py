@@ -6,8 +6,6 @@ so on; ``raster_right_down`` runs right in every row; ``snake_down_left`` runs d
 rightmost column first. Rows count downwards and columns to the right, from 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean, median

@@ -1,7 +1,5 @@
 """Quality of deconvolution: rings, light, end planes, and the same place before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Quality of the in-focus plane: which planes it used, how high the tissue lies, its detail."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

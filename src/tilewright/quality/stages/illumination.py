@@ -1,7 +1,5 @@
 """Quality of the illumination correction: the flat-fields, and held-out overlaps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Quality of the final image: whether each channel shows what was stitched, in every file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Neighbouring tiles compared where they overlap, at the positions at which they were fused."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Quality of registration: measured on the images, not taken from the registration."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

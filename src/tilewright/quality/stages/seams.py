@@ -1,7 +1,5 @@
 """Seams between neighbouring tiles of a mosaic, and a grid along all tile borders."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Quality of the stitched mosaic: light, focus, and whether tile borders show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Defects of a mosaic: blocks never written, light below zero, and defective pixels."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Quality of stitched images: light, focus and grain; how they were stitched is not known."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic

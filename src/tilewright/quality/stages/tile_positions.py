@@ -1,7 +1,5 @@
 """Quality of tile positions: which overlaps agreed, and which tiles may be misplaced."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path

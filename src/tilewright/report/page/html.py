@@ -1,7 +1,5 @@
 """The report: one HTML file that needs nothing else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Parts of the page as plain values: the matrix of markers, problems, tables of numbers."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Problems of a run, worst first: one for each reason and sample, with what it looks like."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The point spread function of a mosaic: computed from the optics, or measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -27,8 +27,6 @@ light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_t
 that is sharpest in the first and last plane), and the source's clipping counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ mosaic, but for one pixel of 8 × 8. All windows have one size and start at mult
 the mosaic, which is continued by its mirror image: the tiling does not show.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

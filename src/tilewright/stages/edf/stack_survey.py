@@ -4,8 +4,6 @@ Damaged planes, the camera's noise, and whether the tissue's focus lies in the s
 is the same on every device: the middles of chunks spread evenly over the mosaic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any

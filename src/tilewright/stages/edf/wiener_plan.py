@@ -1,7 +1,5 @@
 """The plan of a mosaic's multi-plane Wiener estimate, and the windows that it is made from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

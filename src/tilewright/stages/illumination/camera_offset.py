@@ -1,7 +1,5 @@
 """The camera offset of the channels of one cycle, from their overlaps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -11,8 +11,6 @@ Numbers of an estimate: ``method`` (``overlap``, ``tiles``, ``file`` or ``none``
 ``equal_neighbours``, ``flat_clipped_pixels``, and the fit's own numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Evidence of the flat-field of a channel: a fit to overlaps and tiles, and empty tiles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

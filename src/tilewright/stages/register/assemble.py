@@ -1,7 +1,5 @@
 """Assembly of the final image from its cycles, which lie in one frame already."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path

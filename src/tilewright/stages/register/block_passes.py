@@ -4,8 +4,6 @@ Images are read through ``read(y, x)`` a cell at a time, so that memory holds on
 each image and the cells in work, whatever the size of the images.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

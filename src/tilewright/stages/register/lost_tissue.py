@@ -6,8 +6,6 @@ noise or haze took their place, since noise does not follow the reference. It is
 in windows of one nucleus, so that a hole's border is where it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Images read in parts, at full resolution or binned, with an overview in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

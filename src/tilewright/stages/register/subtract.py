@@ -1,7 +1,5 @@
 """How much of a background is subtracted from a registered channel, and what that does to it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor

@@ -7,8 +7,6 @@ gap, as outside the tiles of a mosaic. The output is uint16 and has z = 1; its a
 median of the covered chunks; None where too little is covered).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

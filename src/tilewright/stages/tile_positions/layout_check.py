@@ -1,7 +1,5 @@
 """Whether tiles lie as the configuration says: the borders that they would share decide."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

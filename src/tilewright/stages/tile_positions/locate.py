@@ -1,7 +1,5 @@
 """Where each tile lies: overlap strips in, positions with their errors out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 Imports nothing of this project, so that any process can load it (see ``sitecustomize``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

@@ -6,8 +6,6 @@ speed or rounding on a device. It counts as devices what ``CUDA_VISIBLE_DEVICES`
 job that Slurm gave no GPU finds none. Of a device's memory it knows what ``_pool`` counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans of transforms, kept with their work areas by the thread that made them."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -5,8 +5,6 @@ or a view of it lives, and a work area per plan that a thread's cache holds. Wha
 returns is not. Freed memory stays with the pool until it is asked to free its blocks, or short.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

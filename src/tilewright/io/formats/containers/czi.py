@@ -5,8 +5,6 @@ reference implementation. Tiles (dimension M) are placed by the pixel at which Z
 scenes (S) are regions. Without M, each scene is a tile of one region.
 """
 
-from __future__ import annotations
-
 import weakref
 from dataclasses import replace
 from pathlib import Path

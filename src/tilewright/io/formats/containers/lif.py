@@ -5,8 +5,6 @@ without tiles (overviews, merged scans) are ignored where there are tile scans, 
 along z (xz) and time series.
 """
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Any

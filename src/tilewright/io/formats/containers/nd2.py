@@ -4,8 +4,6 @@ Points of the XY loop are tiles. Stage positions are turned into the camera's ax
 that NIS-Elements stores (``cameraTransformationMatrix``), so that they grow as the pixels do.
 """
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

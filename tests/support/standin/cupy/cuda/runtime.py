@@ -5,8 +5,6 @@ on these nodes (``SLURMD_NODENAME``) CUDA does not initialise. A UUID among them
 broken memory.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

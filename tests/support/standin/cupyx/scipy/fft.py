@@ -1,7 +1,5 @@
 """``scipy.fft`` under CuPy's name; transforms take memory for their results and their plans."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any
