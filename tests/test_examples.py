@@ -1,4 +1,4 @@
-"""Examples in docstrings run, and what other packages call of the kernels has one."""
+"""Examples in docstrings run; public functions of kernels, limits and the policy have one."""
 
 import ast
 import doctest
@@ -10,14 +10,30 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+import snakemake_scheduler_plugin_tilewright as plugin
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, Limits, LimitScope
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 from tests.conftest import REPO
 from tilewright.kernels.backend import cpu_backend
 
 ROOTS = (REPO / "src", REPO / "scheduler-plugin/src")
-#: Packages whose functions have examples, if modules of other packages import them.
-WITH_EXAMPLES = ("tilewright.kernels",)
+#: Package whose functions have examples, if modules of other packages import them.
+KERNELS = "tilewright.kernels"
+#: Modules of the plugin of which each public function has one.
+PLACEMENT = ("cluster.limits", "cluster.tres", "placement.policy")
 #: Names that examples use without importing them, as numpydoc does with ``np``.
-NAMES = {"np": np, "ndimage": ndimage, "cpu": cpu_backend()}
+NAMES = {
+    "np": np, "ndimage": ndimage, "cpu": cpu_backend(),
+    "lab": Account("lab", "", {"": Limits(
+        (LimitScope("account lab", {"cpu": 32}, {"cpu": 8}),),
+        ("account lab",), {"cpu": 4}, 240)}),
+    "job": ResourceRequest(4, 8000, 0, 60),
+    "short": Partition("short", None, 30, {"cpu": 128}, True, False, None, None),
+    "node": Node("n1", ("short",), True, "MIXED", {"cpu": 32, "mem": 64000},
+                 {"cpu": 28, "mem": 60000}),
+}  # fmt: skip
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
@@ -49,15 +65,15 @@ def test_examples_run(name: str) -> None:
     assert not result.failed
 
 
-@pytest.mark.parametrize("package", WITH_EXAMPLES)
-def test_public_functions_have_examples(package: str) -> None:
-    public = _public_functions(package)
-    missing = [
-        f"{name}.{node.name}"
+def test_public_functions_have_examples() -> None:
+    imported = _public_functions(KERNELS)
+    placement = [f"{plugin.__name__}.{module}" for module in PLACEMENT]
+    public = {
+        f"{name}.{node.name}": ast.get_docstring(node) or ""
         for name, path in _modules()
         for node in ast.parse(path.read_text("utf-8")).body
-        if isinstance(node, ast.FunctionDef) and (name, node.name) in public
-        if ">>> " not in (ast.get_docstring(node) or "")
-    ]
-    assert public
-    assert not missing
+        if isinstance(node, ast.FunctionDef)
+        if (name in placement and node.name[0] != "_") or (name, node.name) in imported
+    }
+    assert all(any(name.startswith(module) for name in public) for module in (KERNELS, *placement))
+    assert not [name for name, text in public.items() if ">>> " not in text]

@@ -1,4 +1,8 @@
-"""Accounts, their limits and their use, and what is left of them (pure)."""
+"""Accounts, their limits and their use, and what is left of them (pure).
+
+The examples have an account ``lab`` with 32 CPUs, 8 of them in use, and jobs of 4 CPUs and 240 min
+at most; a request ``job`` for 4 CPUs, 8 GB and 60 min; and a partition ``short`` of 30 min.
+"""
 
 import re
 from collections.abc import Callable
@@ -11,7 +15,11 @@ from .tres import in_hours, tres_of
 
 
 def limited(account: Account, partition: Partition | None) -> list[str]:
-    """Return the TRES, budgets and numbers of jobs that something limits on an account."""
+    """Return the TRES, budgets and numbers of jobs that something limits on an account.
+
+    >>> limited(lab, None)
+    ['cpu']
+    """
     within = account.within(partition)
     names = set(within.per_job).union(*(scope.limit for scope in within.scopes))
     if partition is not None:
@@ -29,6 +37,9 @@ def bounds(
     """Return limit and use of all that bounds a TRES; use that is not known counts as none.
 
     Of budgets ``used`` may be :func:`spent`.
+
+    >>> bounds(lab, None, "cpu")
+    [(32, 8)]
     """
     return [
         (scope.limit[tres], (scope.used or {}).get(used(tres), 0))
@@ -38,13 +49,21 @@ def bounds(
 
 
 def left(account: Account, partition: Partition | None, tres: str) -> int | None:
-    """Return what is left of a TRES, None where nothing limits it."""
+    """Return what is left of a TRES, None where nothing limits it.
+
+    >>> left(lab, None, "cpu"), left(lab, None, "gres/gpu")
+    (24, None)
+    """
     rests = [limit - used for limit, used in bounds(account, partition, tres)]
     return max(0, min(rests)) if rests else None
 
 
 def largest(account: Account, partition: Partition | None, tres: str) -> int | None:
-    """Return the most of a TRES that one job may ever have, None where nothing limits it."""
+    """Return the most of a TRES that one job may ever have, None where nothing limits it.
+
+    >>> largest(lab, None, "cpu"), largest(lab, None, "mem")
+    (4, None)
+    """
     limits = [limit for limit, _ in bounds(account, partition, tres)]
     if partition is not None:
         node = {"cpu": partition.cpus_a_node, "mem": partition.mem_a_node}.get(tres)
@@ -54,7 +73,11 @@ def largest(account: Account, partition: Partition | None, tres: str) -> int | N
 
 
 def longest_min(account: Account, partition: Partition | None) -> int | None:
-    """Return the minutes that one job may take at most, None where nothing limits them."""
+    """Return the minutes that one job may take at most, None where nothing limits them.
+
+    >>> longest_min(lab, None), longest_min(lab, short)
+    (240, 30)
+    """
     within = account.within(partition)
     of_partition = partition.max_time_min if partition and not within.beyond_partition else None
     walls = (within.longest_min, of_partition)
@@ -64,7 +87,11 @@ def longest_min(account: Account, partition: Partition | None) -> int | None:
 def clipped(
     request: ResourceRequest, account: Account, partition: Partition | None
 ) -> ResourceRequest:
-    """Return a request with no more minutes than its place allows, and no less than it states."""
+    """Return a request with no more minutes than its place allows, and no less than it states.
+
+    >>> clipped(job, lab, short).runtime_min
+    30
+    """
     most = longest_min(account, partition)
     if most is None or request.runtime_min <= most:
         return request
@@ -72,7 +99,11 @@ def clipped(
 
 
 def too_long(account: Account, request: ResourceRequest, partition: Partition | None) -> str:
-    """Return that a place allows a job fewer minutes than it states; empty if it does not."""
+    """Return that a place allows a job fewer minutes than it states; empty if it does not.
+
+    >>> too_long(lab, replace(job, required_min=60), short)
+    'it asks for 60 min and account lab has 30'
+    """
     most = longest_min(account, partition)
     if most is None or request.required_min <= most:
         return ""
@@ -80,7 +111,11 @@ def too_long(account: Account, request: ResourceRequest, partition: Partition | 
 
 
 def may_use(account: Account, partition: Partition | None) -> bool:
-    """Return whether an account's jobs may go to a partition; to Slurm's default they may."""
+    """Return whether an account's jobs may go to a partition; to Slurm's default they may.
+
+    >>> may_use(lab, short), may_use(lab, replace(short, deny_accounts=("lab",)))
+    (True, False)
+    """
     if partition is None:
         return True
     accounts, qos = partition.allow_accounts, partition.allow_qos
@@ -94,7 +129,11 @@ def may_use(account: Account, partition: Partition | None) -> bool:
 
 
 def has_room(account: Account, where: Partition | None, request: ResourceRequest) -> bool:
-    """Return whether use and limits of an account, as Slurm says them, leave a job room."""
+    """Return whether use and limits of an account, as Slurm says them, leave a job room.
+
+    >>> has_room(lab, None, job), has_room(lab, None, replace(job, cpus=28))
+    (True, False)
+    """
     wanted = tres_of(request, 1, where)
     free = {tres: left(account, where, tres) for tres in limited(account, where)}
     return all(n is None or wanted[tres] <= n for tres, n in free.items())
@@ -111,7 +150,11 @@ _WHOSE = {
 
 
 def counted(reason: str, account: Account, where: Partition | None) -> bool:
-    """Return whether the limit for which a job pends is one that is known here, with its use."""
+    """Return whether the limit for which a job pends is one that is known here, with its use.
+
+    >>> counted("AssocGrpCpuLimit", lab, None), counted("AssocGrpMemLimit", lab, None)
+    (True, False)
+    """
     tres, whose = (next((at[word] for word in at if word in reason), "") for at in (_OF, _WHOSE))
     named = [
         (one, scope.used or {})
@@ -129,6 +172,10 @@ def too_big(
 
     What is used up of a budget does not come back in this run, what running jobs may take does.
     A limit of no jobs at all is a gate that is opened again.
+
+    >>> too_big(lab, replace(job, cpus=8))
+    'it asks for cpu=8 and account lab has 4'
+    >>> too_big(lab, job)
     """
     if long := too_long(account, request, partition):
         return long
@@ -150,7 +197,11 @@ def too_big(
 
 
 def unknown_use(account: Account, partition: Partition | None = None) -> dict[str, list[str]]:
-    """Return the limited TRES whose use Slurm did not say, by what limits them."""
+    """Return the limited TRES whose use Slurm did not say, by what limits them.
+
+    >>> unknown_use(lab)
+    {}
+    """
     found = {
         scope.name: [t for t in LIMITED if t in scope.limit and t not in (scope.used or {})]
         for scope in account.within(partition).scopes
@@ -159,5 +210,9 @@ def unknown_use(account: Account, partition: Partition | None = None) -> dict[st
 
 
 def use_is_known(account: Account, partition: Partition | None, tres: str) -> bool:
-    """Return whether Slurm reported the use of a TRES by all that limits it."""
+    """Return whether Slurm reported the use of a TRES by all that limits it.
+
+    >>> use_is_known(lab, None, "cpu")
+    True
+    """
     return not any(tres in unknown for unknown in unknown_use(account, partition).values())

@@ -151,7 +151,13 @@ def _shared_out(pools: Sequence[Pool]) -> list[Pool]:
 
 
 def total_slots(pools: Sequence[Pool], kind: DeviceKind | None = None) -> int:
-    """Return the jobs that fit at once, of one device kind or of both."""
+    """Return the jobs that fit at once, of one device kind or of both.
+
+    >>> gpu = Pool("lab", "normal", "gpu", 2, 2, "mem")
+    >>> pools = [gpu, Pool("lab", "normal", "cpu", 8, 6, "cpu")]
+    >>> total_slots(pools), total_slots(pools, "gpu")
+    (10, 2)
+    """
     return sum(pool.slots for pool in pools if kind in (None, pool.kind))
 
 

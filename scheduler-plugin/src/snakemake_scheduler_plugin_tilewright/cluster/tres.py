@@ -19,6 +19,9 @@ def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None)
     In a partition that gives whole nodes a job counts with all CPUs and GPUs of one, and where
     memory for each CPU is limited with as many CPUs as its memory takes. Budgets are charged for
     its whole time limit, as Slurm does where it enforces ``safe`` limits.
+
+    >>> tres_of(ResourceRequest(4, 8000, 0, 60), 2)["mem"]
+    16000
     """
     cpus, gpus = request.cpus, request.gpus
     if where is not None and where.mem_a_cpu:
@@ -49,6 +52,11 @@ def fitting_jobs(
     ----------
     now : bool
         Beside what others hold there; otherwise as if it were empty.
+
+    Examples
+    --------
+    >>> fitting_jobs([node], replace(short, tres={}), ResourceRequest(4, 8000, 0, 20), now=True)
+    7
     """
     amounts = tres_of(request, 1, replace(partition, whole_nodes=False))
     wanted = {tres: amounts[tres] for tres in ON_NODES}
@@ -60,7 +68,12 @@ def fitting_jobs(
 
 
 def may_hold(node: Node, request: ResourceRequest) -> bool:
-    """Return whether a node is of the kind that a request asks for."""
+    """Return whether a node is of the kind that a request asks for.
+
+    >>> job = ResourceRequest(4, 8000, 1, 60, gpu_type="a100")
+    >>> may_hold(node, job), may_hold(replace(node, gpu_types=("a100",)), job)
+    (False, True)
+    """
     typed = not request.gpu_type or request.gpu_type in node.gpu_types
     return typed and set(request.features) <= set(node.features)
 
@@ -135,7 +148,13 @@ class Budget:
 
 
 def budgets(account: Account, partition: Partition | None = None) -> list[Budget]:
-    """Return what is left of the budgets that bound an account's jobs."""
+    """Return what is left of the budgets that bound an account's jobs.
+
+    >>> budgets(lab)
+    []
+    >>> print(Budget("gres/gpu/min", "QOS lab", 6000, 1500))
+    75 GPU-hours of 100 GPU-hours (QOS lab)
+    """
     return [
         Budget(name, scope.name, scope.limit[name], (scope.used or {}).get(name))
         for name in BUDGETS

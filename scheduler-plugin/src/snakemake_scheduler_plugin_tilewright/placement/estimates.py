@@ -137,6 +137,15 @@ def either_model(gpu: Mapping[str, int], cpu: Mapping[str, int]) -> ResourceMode
     ------
     PlacementError
         A key is absent or unknown, or a value is no positive integer.
+
+    Examples
+    --------
+    >>> model = either_model(
+    ...     gpu={"cpus": 2, "mem_mb": 8000, "runtime": 10},
+    ...     cpu={"cpus": 8, "mem_mb": 16000, "runtime": 60},
+    ... )
+    >>> model.request({}, "gpu").gpus, model.cpu_seconds({})
+    (1, 1800.0)
     """
     requests: dict[DeviceKind, ResourceRequest] = {
         "gpu": _request(gpu, gpus=1),

@@ -38,6 +38,20 @@ def schedule(
         Now, in seconds.
     gpu_slots : GpuSlots
         What the round before knew of the number of GPU slots.
+
+    Examples
+    --------
+    Two jobs of 100 s on a CPU and 10 s on a GPU share one slot of each: one starts on the GPU, and
+    the other waits for it, which ends it sooner than the CPU.
+
+    >>> jobs = [Job("a", "r", KINDS, cpu_seconds=100), Job("b", "r", KINDS, cpu_seconds=100)]
+    >>> work = Workload(jobs, {("r", "gpu"): 0.1, ("r", "cpu"): 1.0})
+    >>> pools = [Slots("lab_gpu", "lab", "gpu", 1, 1), Slots("lab_cpu", "lab", "cpu", 1, 1)]
+    >>> choice = schedule(work, ["a", "b"], pools, 0.0, GpuSlots())
+    >>> [(start.job, start.pool, start.end_s) for start in choice.starts]
+    [('a', 'lab_gpu', 10.0)]
+    >>> choice.waiting
+    {'b': 'a GPU slot falls free in time to finish it sooner'}
     """
     counted = gpu_slots.counted(sum(p.slots for p in pools if p.kind == "gpu"), clock_s)
     jobs = sorted(map(work.index.__getitem__, ready), key=work.by_chain.place.__getitem__)
@@ -56,6 +70,9 @@ def expected_end_s(run: Running, now_s: float) -> float:
     """Return when a running job ends, in seconds of the clock.
 
     One that is late needs as much again as it is late.
+
+    >>> expected_end_s(Running("a", 0, 100), 50), expected_end_s(Running("a", 0, 100), 120)
+    (100, 140)
     """
     late_s = now_s - run.end_s
     return run.end_s if late_s < 0 else now_s + max(late_s, 0.05 * (now_s - run.start_s), 1e-6)
