@@ -1,12 +1,12 @@
 """What half and twice of each tuned constant cost, on made scenes with truth.
 
 ``python -m benchmarks.constants KIND [--only NAME …] [--scenes S …] [--peer-python PATH]
-[--work FOLDER]`` prints one row of Markdown for each constant of ``CONSTANTS`` of the kind's
-module: its value, and the scores at the value, at half and at twice. PATH is the interpreter that
-makes scenes where that needs other packages, FOLDER keeps what is made once. Each score is of a
-process of its own: there the constant is multiplied right behind its definition, before any other
-module imports it, so that all that is derived from it follows. A value that the code refuses leaves
-the error in its cell.
+[--work FOLDER]`` prints rows of CSV: the scores as they are, then for each constant of
+``CONSTANTS`` of the kind's module those at half and at twice its value, as in
+``docs/constants-KIND-scores.csv``. PATH is the interpreter that makes scenes where that needs other
+packages, FOLDER keeps what is made once. Each row is of a process of its own: there the constant is
+multiplied right behind its definition, before any other module imports it, so that all that is
+derived from it follows. A value that the code refuses leaves the error in its row.
 
 The module of a kind has ``CONSTANTS``, a list of (module, name), and ``evaluate()``, which returns
 numbers by name. It finds the options in the environment: ``SCENES``, ``PEER_PYTHON``, ``WORK``.
@@ -14,6 +14,7 @@ numbers by name. It finds the options in the environment: ``SCENES``, ``PEER_PYT
 
 import argparse
 import ast
+import csv
 import importlib
 import importlib.util
 import json
@@ -54,29 +55,30 @@ def main() -> None:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        print("| Constant | Value | Score | Half | Twice |\n|---|---|---|---|---|")
-        unchanged = ""
+        as_is = _scores(options.kind, *chosen[0], 1.0, environment)
+        rows = csv.DictWriter(sys.stdout, ["constant", "times", *as_is, "error"])
+        rows.writeheader()
+        rows.writerow({"constant": "", "times": 1} | as_is)
         for module, name in chosen:
-            unchanged = unchanged or _score(options.kind, module, name, 1.0, environment)
-            value = getattr(importlib.import_module(module), name)
-            start = f"| `{module.rpartition('.')[2]}.{name}` | {value} | {unchanged}"
-            print(start, end="", flush=True)
+            constant = f"{module.rpartition('.')[2]}.{name}"
             for factor in (0.5, 2.0):
-                score = _score(options.kind, module, name, factor, environment)
-                print(f" | {score}", end="", flush=True)
-            print(" |")
+                scores = _scores(options.kind, module, name, factor, environment)
+                rows.writerow({"constant": constant, "times": factor} | scores)
+                sys.stdout.flush()
 
 
-def _score(kind: str, module: str, name: str, factor: float, environment: dict[str, str]) -> str:
-    """Return the cell of one evaluation."""
+def _scores(
+    kind: str, module: str, name: str, factor: float, environment: dict[str, str]
+) -> dict[str, str]:
+    """Return the scores of one evaluation, or its error."""
     command = [sys.executable, "-m", "benchmarks.constants", kind, "--one", module, name]
     answer = subprocess.run(
         [*command, str(factor)], capture_output=True, text=True, check=False, env=environment
     )
     if answer.returncode:
-        return (answer.stderr.strip().splitlines() or ["killed"])[-1].replace("|", "/")
+        return {"error": (answer.stderr.strip().splitlines() or ["killed"])[-1]}
     scores = json.loads(answer.stdout.splitlines()[-1])
-    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+    return {name: f"{value:.5g}" for name, value in scores.items()}
 
 
 def scale(module: str, name: str, factor: float) -> None:
