@@ -55,7 +55,8 @@ def main() -> None:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        as_is = _scores(options.kind, *chosen[0], 1.0, environment)
+        module, name = chosen[0]
+        as_is = _scores(options.kind, module, name, 1.0, environment)
         rows = csv.DictWriter(sys.stdout, ["constant", "times", *as_is, "error"])
         rows.writeheader()
         rows.writerow({"constant": "", "times": 1} | as_is)
