@@ -4,15 +4,12 @@ Canaries: placement at dispatch time rests on behaviour of Snakemake that no con
 """
 
 import inspect
-import logging
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,12 +17,11 @@ from hypothesis import strategies as st
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: ignore[import-untyped]
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
-from snakemake_interface_scheduler_plugins.tests import DummyDAG, TestSchedulerBase
+from snakemake_interface_scheduler_plugins.tests import TestSchedulerBase
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
 from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.run import Run
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger, read_ledger
+from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
 from tests.support.failing_slurm import RULES
 from tests.support.recorded import cluster_with
@@ -83,25 +79,6 @@ def test_the_executor_waits_as_long_as_it_is_told() -> None:
     assert "self.next_seconds_between_status_checks" in inspect.getsource(RemoteExecutor.sleep)
     # it grows by 10 s after each idle round, which Run holds down
     assert "self.next_seconds_between_status_checks + 10" in inspect.getsource(SlurmExecutor)
-
-
-@pytest.mark.parametrize("failures", [11, 12])
-def test_a_round_that_fails_again_and_again_is_greedy_and_the_ledger_says_so(
-    tmp_path: Path, failures: int
-) -> None:
-    def fail(*asked: object) -> list[object]:
-        raise KeyError("x")
-
-    scheduler = Scheduler(DummyDAG(), None, logging.getLogger("greedy"))
-    made: Any = Run.__new__(Run)
-    made.select = fail
-    made.send_anywhere = lambda jobs: None
-    made.dispatcher = SimpleNamespace(ledger=Ledger(tmp_path / "ledger.jsonl"))
-    scheduler._run, scheduler._checked = made, True
-    answers = [scheduler.select_jobs([], [], {}, {}) for _ in range(failures)]
-    assert answers == [*[[]] * 11, None][:failures]
-    events = [(e["event"], e["reason"]) for e in read_ledger(tmp_path / "ledger.jsonl")]
-    assert events == [("greedy", "KeyError('x')")] * (failures - 11)
 
 
 HEAD = """
