@@ -119,12 +119,6 @@ def shape_of(
     return Placement().estimates.request_of(task, "cpu", capacity)
 
 
-def test_a_grown_shape_is_bounded_by_what_the_chosen_account_has() -> None:
-    base, limits = ResourceRequest(8, 100, 0, 60), {"a": 250, "b": None}
-    assert shape_of(base, 5, limits) == replace(base, mem_mb=3200)
-    assert shape_of(base, 5, limits, overrides=UserOverrides("a")).mem_mb == 250
-
-
 @given(
     st.integers(1, 1000),
     st.integers(0, 6),
@@ -138,12 +132,6 @@ def test_a_grown_shape_has_bounds(mem_mb: int, memory: int, limits: dict[str, in
     most = max(wanted if n is None else n for n in limits.values())
     found = shape_of(base, memory, limits)
     assert found == replace(base, mem_mb=max(mem_mb, min(wanted, most)) if memory else mem_mb)
-
-
-@given(st.integers(1, 64), st.integers(1, 10**6), st.integers(0, 5), st.integers(0, 5))
-def test_each_failure_doubles(cpus: int, mem_mb: int, memory: int, time: int) -> None:
-    found = ResourceRequest(cpus, mem_mb, 1, 30).grown(memory, time)
-    assert found == ResourceRequest(cpus, mem_mb * 2**memory, 1, 30 * 2**time)
 
 
 SMALL, LARGE = account("a", limit={"mem": 150}), account("b", limit={"mem": 250})

@@ -230,27 +230,6 @@ def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
     assert not fits(here, "b", "cpu", CPU)
 
 
-def test_jobs_are_counted_on_the_qos_of_the_partition() -> None:
-    """Of everybody, of the user and of each account; the account's own limits stay elsewhere."""
-    used = {"QOS a": {"jobs": 4}, "ada on QOS a": {"jobs": 1}}
-
-    def of(part: Qos, more: Used = UNUSED) -> Account:
-        return on_two_qos(part, own={"tres_per_user": {"jobs": 3}}, used={**used, **more})[0]
-
-    assert left(of(Qos("part-cpu")), CPUS, "jobs") == 2  # the user's own limit
-    wider = of(Qos("part-cpu", {"jobs": 9}), {"QOS part-cpu": {"jobs": 8}})
-    assert left(wider, CPUS, "jobs") == 1
-    user = Qos("part-cpu", {"jobs": 9}, tres_per_user={"jobs": 8, "submit": 6})
-    mine = of(user, {"ada on QOS part-cpu": {"jobs": 2, "submit": 5}})
-    assert [left(mine, CPUS, name) for name in JOBS] == [6, 1]
-    assert [largest(mine, CPUS, name) for name in JOBS] == [8, 6]
-    each = Qos("part-cpu", tres_per_account={"jobs": 4})
-    here = rooms(parts=[each], used={"account a on QOS part-cpu": {"jobs": 4}})
-    assert [left(one, CPUS, "jobs") for one in here.accounts] == [0, 4]
-    assert not fits(here, "a", "cpu", CPU)
-    assert fits(here, "a", "gpu", GPU)
-
-
 def test_unknown_use_of_a_partition_qos_closes_its_kind() -> None:
     rows = [Association("a", "ada", "", ("a",), "a")]
     found = usable(rows, [Qos("a"), *PARTS], idle("a", "part-gpu"), [GPUS, CPUS])
