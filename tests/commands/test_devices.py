@@ -169,10 +169,3 @@ def test_clear_a_device_that_is_gone_or_hidden(machine: FakeMachine) -> None:
     said = called(machine, "--clear", "MIG-00000003", CUDA_VISIBLE_DEVICES="0")[1]
     assert "1 failure cleared" in said
     assert called(machine, "--clear", "GPU-00000004")[0] == 1
-
-
-def test_a_broken_file_of_failures_is_one_sentence(machine: FakeMachine) -> None:
-    (lease_root() / "health.json").write_text("{")
-    code, text = called(machine)
-    assert code == 1
-    assert re.fullmatch(r"tilewright devices: .*health\.json cannot be read .*\n", text)

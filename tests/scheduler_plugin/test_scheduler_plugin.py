@@ -104,29 +104,15 @@ def routed(name: str, **stated: str) -> str:
 GOOD = routed("good", output="out/{i}.txt")
 
 
-#: The last round of the run is over when it ends, as it may be: nothing but the run's end notes it.
-LOST_LAST = """
-from pathlib import Path
-from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter
-
-def give_up(dag, job, own=snakemake_adapter.give_up):
-    own(dag, job)
-    Path("lost.held").unlink()
-
-snakemake_adapter.give_up = give_up
-Path("lost.held").touch()
-"""
-
-
-def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_path: Path) -> None:
-    options = ("--set-resources", "gone:slurm_extra='--nice=5'", "--retries", "5", "--keep-going")
-    wanted = default_target(*(f"out/{i}.txt" for i in range(8)), "bad.txt", "lost.txt", "gone.txt")
-    fails = [
-        routed(name, output=f"{name}.txt", log=f"{name}.log") for name in ("bad", "lost", "gone")
-    ]
-    done = run(tmp_path, "".join([LOST_LAST, HEAD, wanted, GOOD, *fails]), "tilewright", *options)
+def test_jobs_reach_the_executor_with_their_place_and_not_that_of_a_node_that_died(
+    tmp_path: Path,
+) -> None:
+    options = ("--set-resources", "gone:slurm_extra='--nice=5'", "--retries", "1")
+    wanted = default_target(*(f"out/{i}.txt" for i in range(8)), "lost.txt", "gone.txt")
+    fails = [routed(name, output=f"{name}.txt", log=f"{name}.log") for name in ("lost", "gone")]
+    done = run(tmp_path, "".join([HEAD, wanted, GOOD, *fails]), "tilewright", *options)
     said = done.stdout + done.stderr
-    assert done.returncode == 1, said
+    assert done.returncode == 0, said
     assert "placement failed" not in said
     events = list(read_ledger(tmp_path / "ledger.jsonl"))
     places = {e["job"]: e for e in events if e["event"] == "place" and e["rule"] == "good"}
@@ -145,13 +131,6 @@ def test_jobs_reach_the_executor_with_their_place_and_equal_failures_end(tmp_pat
         elsewhere += before.target.pool != place["pool"]
     assert elsewhere  # or it shows nothing: the static plan gave them their values
     assert sum(event["event"] == "done" for event in events) == 10, (events, said)
-    # two tries and not six: the second failure is the same
-    assert [given_["attempt"] for _, given_ in dispatched(tmp_path, "bad")] == [1, 2]
-    failures = [event for event in events if event.get("rule") == "bad" and "cause" in event]
-    assert [(f["cause"], f["slurm_id"], f.get("give_up")) for f in failures] == [
-        ("error", 100, None),
-        ("error", 101, True),
-    ]
     # the node that died under a job is left out when it is sent again, beside what the user asks
     extras = {name: [given_.get("slurm_extra") for _, given_ in dispatched(tmp_path, name)]
               for name in ("lost", "gone")}  # fmt: skip
