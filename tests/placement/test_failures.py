@@ -177,6 +177,7 @@ LONG = replace(partition("gpu"), max_time_min=900)
         ("time", {"runtime_min": 600}, {"kinds": BOTH}, partition("gpu"), ""),
         ("time", {"runtime_min": 600}, {"kinds": BOTH}, None, "longest"),
         ("time", {"runtime_min": 600}, {"kinds": BOTH}, LONG, ""),
+        ("time", {"runtime_min": 600}, {"overrides": UserOverrides(partition="long")}, None, ""),
         ("error", {"mem_mb": 9000, "runtime_min": 9000}, {}, None, ""),
     ],
 )
@@ -187,7 +188,7 @@ def test_a_job_that_had_all_there_is_is_not_tried_again(
     request = replace(ResourceRequest(1, 100, 0, 60), **had)  # type: ignore[arg-type]
     assignment = Assignment(Target("a", "a", "cpu", "cpu"), request)
     places: dict[DeviceKind, Any] = {"cpu": replace(CPUS, max_time_min=600), "gpu": gpu}
-    state = ClusterState(accounts, places)
+    state = ClusterState(accounts, places, {"long": partition("long", max_time_min=900)})
     said = why_no_retry(replace(JOB, **job), assignment, cause, state)
     assert words in said
     assert bool(said) == bool(words)
@@ -236,7 +237,6 @@ def licence(**there: int) -> Values:
         ([account("a", limit={"cpu": 8}, used={"cpu": 8, "mem": 0, "gres/gpu": 0})], {}, {}, {},
          None),
         ([FOUR, account("b", limit={"cpu": 99}, used=None)], ON_CPU, {}, {}, None),
-        ([FOUR], ON_CPU, {}, {}, "cpu=8 and account a has 4"),
         ([account("a", limit={"cpu": 8})], {"overrides": UserOverrides(cpus=9)}, {}, {},
          "asks for cpu=9 and account a has 8"),
         ([account("c", of_user={"cpu": 7})], {}, {}, {}, "cpu=8 and account c has 7"),
@@ -246,7 +246,6 @@ def licence(**there: int) -> Values:
         ([FOUR, ANY], {"overrides": UserOverrides("z")}, {}, {},
          "on account z, which cannot be used; there are a, b"),
         ([ANY], {}, {"partitions": NO_GPU}, {}, None),
-        ([ANY], {"kinds": ("gpu",)}, {}, {}, None),
         ([ANY], {"kinds": ("gpu",)}, {"partitions": NO_GPU}, {}, "there is no GPU partition"),
         # what the rule states is not cut
         ([account("a", limit={"mem": 400})], ON_CPU, {}, {"mem_mb": 500},
