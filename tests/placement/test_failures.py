@@ -107,18 +107,6 @@ def test_a_move_is_free_unless_the_job_failed_meanwhile(cause: Cause, memory: in
     assert own or found == next_try(past, cause, "words", "c1")
 
 
-def shape_of(
-    base: ResourceRequest, memory: int, mem_mb: Mapping[str, int | None], **job: Any
-) -> ResourceRequest:
-    """Return what a job asks for after failures, where accounts have so much memory."""
-    limits = {name: {} if n is None else {"mem": n} for name, n in mem_mb.items()}
-    accounts = tuple(account(name, limit=limit) for name, limit in limits.items())
-    capacity = ClusterState(accounts, {"gpu": None, "cpu": partition("c")})
-    task = JobState(replace(JOB, **job), history=FailureHistory(memory))
-    task.job = replace(task.job, model=Rules({"a": {"cpu": base}}).models["a"])
-    return Placement().estimates.request_of(task, "cpu", capacity)
-
-
 @given(
     st.integers(1, 1000),
     st.integers(0, 6),
@@ -130,7 +118,11 @@ def test_a_grown_shape_has_bounds(mem_mb: int, memory: int, limits: dict[str, in
     base = ResourceRequest(1, mem_mb, 0, 5)
     wanted = base.grown(memory).mem_mb
     most = max(wanted if n is None else n for n in limits.values())
-    found = shape_of(base, memory, limits)
+    accounts = [account(a, limit={} if n is None else {"mem": n}) for a, n in limits.items()]
+    state = ClusterState(tuple(accounts), {"gpu": None, "cpu": partition("c")})
+    job = Rules({"a": {"cpu": base}}).job("rule_a", "a")
+    task = JobState(job, history=FailureHistory(memory))
+    found = Placement().estimates.request_of(task, "cpu", state)
     assert found == replace(base, mem_mb=max(mem_mb, min(wanted, most)) if memory else mem_mb)
 
 
