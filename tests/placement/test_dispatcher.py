@@ -159,15 +159,6 @@ def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_pat
     assert run.requeue_pending() == []  # three times at most
 
 
-def test_a_limit_that_slurms_own_numbers_leave_free_means_busy_nodes(tmp_path: Path) -> None:
-    run = pends(tmp_path, "QOSGrpGRES")
-    (task,) = run.tasks.values()
-    assert run.requeue_pending() == []  # two of clive's three GPUs are free; CPUs take longer
-    task.sent_s = 4000.0
-    assert run.requeue_pending() == [task.name]
-    assert {target.device for target in run.backoff} == {"gpu"}
-
-
 def test_jobs_that_are_moved_together_count_once(tmp_path: Path) -> None:
     run = pends(tmp_path, DOWN, sent=3)
     assert len(run.requeue_pending()) == 3

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.cluster.limits import (
-    clipped,
     largest,
     left,
     longest_min,
@@ -261,9 +260,6 @@ def test_a_job_bigger_than_one_job_may_be_has_no_slot() -> None:
 def test_the_shortest_wall_holds() -> None:
     a = account("a", longest_min=50)
     assert [longest_min(a, partition("cpu", max_time_min=most)) for most in (600, 40)] == [50, 40]
-    assert longest_min(account("a"), None) is None
-    assert clipped(CPU, a, None).runtime_min == 50
-    assert clipped(replace(CPU, runtime_min=7), a, None).runtime_min == 7
     beyond = replace(a, limits={"": replace(a.limits[""], beyond_partition=True)})
     assert longest_min(beyond, partition("cpu", max_time_min=40)) == 50
 
