@@ -20,11 +20,8 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import TestSchedulerBase
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
-from tests.support.failing_slurm import RULES
-from tests.support.recorded import cluster_with
 from tests.support.scribe import Code, default_target, dispatched, rule, run
 
 
@@ -104,34 +101,14 @@ def routed(name: str, **stated: str) -> str:
 GOOD = routed("good", output="out/{i}.txt")
 
 
-def test_jobs_reach_the_executor_with_their_place_and_not_that_of_a_node_that_died(
-    tmp_path: Path,
-) -> None:
+def test_a_node_that_died_under_a_job_is_left_out(tmp_path: Path) -> None:
     options = ("--set-resources", "gone:slurm_extra='--nice=5'", "--retries", "1")
-    wanted = default_target(*(f"out/{i}.txt" for i in range(8)), "lost.txt", "gone.txt")
-    fails = [routed(name, output=f"{name}.txt", log=f"{name}.log") for name in ("lost", "gone")]
-    done = run(tmp_path, "".join([HEAD, wanted, GOOD, *fails]), "tilewright", *options)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert "placement failed" not in said
-    events = list(read_ledger(tmp_path / "ledger.jsonl"))
-    places = {e["job"]: e for e in events if e["event"] == "place" and e["rule"] == "good"}
-    good = dispatched(tmp_path, "good")
-    assert len(good) == len(places) == 8, said
-    static = Placement(RULES.models, cluster=cluster_with("", tmp_path / "cache2")[0])
-    elsewhere = 0
-    for wildcards, given_ in good:
-        place = places[f"rule_good_wildcards_{wildcards['i']}"]
-        asked = {name: given_.get(name) for name in ("mem_mb", "runtime", "threads")}
-        assert given_["slurm_account"] == place["account"]
-        assert asked == {"mem_mb": place["mem_mb"],
-                         "runtime": place["runtime_min"], "threads": place["cpus"]}  # fmt: skip
-        assert given_.get("gpu", 0) == place["gpus"]
-        before = static.static("good", wildcards)
-        elsewhere += before.target.pool != place["pool"]
-    assert elsewhere  # or it shows nothing: the static plan gave them their values
-    assert sum(event["event"] == "done" for event in events) == 10, (events, said)
-    # the node that died under a job is left out when it is sent again, beside what the user asks
+    rules = [routed(name, output=f"{name}.txt", log=f"{name}.log") for name in ("lost", "gone")]
+    wanted = default_target("lost.txt", "gone.txt")
+    done = run(tmp_path, "".join([HEAD, wanted, *rules]), "tilewright", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "placement failed" not in done.stderr
+    # beside what the user asks
     extras = {name: [given_.get("slurm_extra") for _, given_ in dispatched(tmp_path, name)]
               for name in ("lost", "gone")}  # fmt: skip
     assert extras == {"lost": [None, "--exclude=c1"], "gone": ["--nice=5", "--nice=5 --exclude=c1"]}
