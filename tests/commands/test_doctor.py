@@ -29,7 +29,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, Slu
 from tests.commands.no_slurm import command
 from tests.support import recorded
 from tests.support.placement_rules import with_use
-from tests.support.recorded import HERE, PARTITIONS, USE, cluster_with
 from tests.support.runs import Run, make_run
 from tilewright.cli import app
 from tilewright.commands import check_experiment, check_machine
@@ -132,19 +131,19 @@ def test_ended_jobs_must_stay_in_the_queue(config: str, state: str) -> None:
 
 
 def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> None:
-    short = PARTITIONS.replace("7-00:00:00", "01:00:00")
+    short = recorded.PARTITIONS.replace("7-00:00:00", "01:00:00")
     closed = short.replace("AllowAccounts=ALL Default=YES", "AllowAccounts=maigan Default=YES")
     cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
     gpu, cpu = check_slurm.check_partitions(cluster)
     assert (gpu.state, gpu.text.endswith("4 h (gpu_job)")) == ("warning", True)
     assert (cpu.state, cpu.text) == ("warning", "hpg-default does not take jobs of clive")
-    none = cluster_of(tmp_path, partition=PARTITIONS.splitlines()[0])
+    none = cluster_of(tmp_path, partition=recorded.PARTITIONS.splitlines()[0])
     (first, *_) = check_slurm.check_partitions(none)
     assert first.text.startswith("there is none with GPUs")
 
 
 def test_accounts_that_are_spent_or_of_unknown_use(tmp_path: Path) -> None:
-    spent = USE.replace(
+    spent = recorded.USE.replace(
         " GrpTRES=", " GrpTRESMins=cpu=600(600) GrpTRESRunMins=cpu=N(0) GrpTRES=", 1
     )
     cluster = cluster_of(tmp_path, None, **{"flags=qos": spent})
@@ -201,12 +200,12 @@ def test_a_full_cache_and_a_closed_tmpdir_are_problems(
 
 
 def test_stale_jobs_a_locked_folder_and_the_run_that_is_active(tmp_path: Path) -> None:
-    cluster, _ = cluster_with(HERE, tmp_path)
+    cluster, _ = recorded.cluster_with(recorded.HERE, tmp_path)
     (found,) = check_slurm.check_orphaned(cluster, "/data/run")
     assert found.state == "problem"
     (found,) = check_slurm.check_orphaned(cluster, "/data/other")
     assert found.state == "ok"
-    hidden, _ = cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
+    hidden, _ = recorded.cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
     (found,) = check_slurm.check_orphaned(hidden, "/data/run")
     assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
     (found,) = check_environment.check_lock(tmp_path)

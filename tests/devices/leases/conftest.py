@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.lease_jobs import GIB, Jobs, kill
-from tests.support.fake_nvml import FakeDevice, FakeMachine
+from tests.devices.leases.lease_jobs import Jobs, gpus, kill
+from tests.support.fake_nvml import FakeMachine
 
 
 @pytest.fixture
@@ -23,11 +23,6 @@ def machine(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Fake
     made = FakeMachine(tmp_path / "nvml.json", gpus(25))
     made.install(monkeypatch)
     return made
-
-
-def gpus(*totals_gib: int) -> list[FakeDevice]:
-    """Return GPU-a, GPU-b and so on."""
-    return [FakeDevice(f"GPU-{'abcd'[k]}", total_b=n * GIB) for k, n in enumerate(totals_gib)]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.support.fake_nvml import using
+from tests.support.fake_nvml import FakeDevice, using
 from tests.support.fake_nvml.preload.fake_nvml_library import STATE, install, living
 from tests.support.forked import fork
 from tests.support.slurm_cluster import wait_for
@@ -86,6 +86,11 @@ class Job:
             whole = any(use["whole"] for use in uses) and number[device["uuid"]] > 1
             if whole or used_b + RESERVE_B > device["total_b"]:
                 (self.folder / "broken").write_text(f"{device}: {uses}")
+
+
+def gpus(*totals_gib: int) -> list[FakeDevice]:
+    """Return GPU-a, GPU-b and so on."""
+    return [FakeDevice(f"GPU-{'abcd'[k]}", total_b=n * GIB) for k, n in enumerate(totals_gib)]
 
 
 def said(folder: Path, event: str) -> list[str]:

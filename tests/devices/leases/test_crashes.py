@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.conftest import gpus
 from tests.devices.leases.lease_jobs import (
     GIB,
     Job,
     Jobs,
     code,
     evidence,
+    gpus,
     holders,
     kill,
     said,

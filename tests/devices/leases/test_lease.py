@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.conftest import gpus
-from tests.devices.leases.lease_jobs import GIB, Jobs, code, evidence, holders, kill
+from tests.devices.leases.lease_jobs import GIB, Jobs, code, evidence, gpus, holders, kill
 from tests.support.fake_nvml import FakeDevice, FakeMachine, using
 from tests.support.slurm_cluster import wait_for
 from tilewright.devices.device_lease import CONTEXT_B, Request
