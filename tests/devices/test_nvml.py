@@ -22,9 +22,7 @@ A, B, C, B1, B2 = uuid(1), uuid(2), uuid(3), uuid(1, "MIG"), uuid(2, "MIG")
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     """Three GPUs of different sizes."""
     devices = [FakeDevice(uuid(n), f"NVIDIA {n}", total_b=24 * GB * n) for n in (1, 2, 3)]
-    made = FakeMachine(tmp_path / "nvml.json", devices)
-    made.install(monkeypatch)
-    return made
+    return FakeMachine(tmp_path / "nvml.json", devices).install(monkeypatch)
 
 
 @pytest.fixture

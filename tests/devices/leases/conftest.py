@@ -20,9 +20,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def machine(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     """One GPU, or what a test makes of it."""
-    made = FakeMachine(tmp_path / "nvml.json", gpus(25))
-    made.install(monkeypatch)
-    return made
+    return FakeMachine(tmp_path / "nvml.json", gpus(25)).install(monkeypatch)
 
 
 @pytest.fixture

@@ -74,13 +74,14 @@ class FakeMachine:
         paths = [str(PRELOAD), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**kept, "PYTHONPATH": os.pathsep.join(paths), STATE: str(self.path)}
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
         """Write it; give it to this process and to those that inherit its environment."""
         self.write()
         for name, text in self.environ().items():
             monkeypatch.setenv(name, text)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         install(monkeypatch.setattr)
+        return self
 
 
 @contextlib.contextmanager
