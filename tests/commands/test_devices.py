@@ -30,11 +30,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     divided = FakeDevice(uuid(2), "NVIDIA A100-SXM4-80GB", 80 * GB, mig=True, instances=[part])
     part.utilisation = divided.utilisation = None
     worst = FakeDevice(uuid(4), "NVIDIA H200 NVL 141GB HBM3e", 141 * GB, 100 * GB, 1.0)
-    made = FakeMachine(tmp_path / "nvml.json", [card, divided, worst])
-    made.install(monkeypatch)
     monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "leases"))
     record_failure(lease_root(), uuid(4), "deconvolve tonsil 1", "hardware", FALLEN)
-    return made
+    return FakeMachine(tmp_path / "nvml.json", [card, divided, worst]).install(monkeypatch)
 
 
 def holder(uuid: str, job: str, pid: int, since_s: float = 1e9) -> Holder:
@@ -169,10 +167,3 @@ def test_clear_a_device_that_is_gone_or_hidden(machine: FakeMachine) -> None:
     said = called(machine, "--clear", "MIG-00000003", CUDA_VISIBLE_DEVICES="0")[1]
     assert "1 failure cleared" in said
     assert called(machine, "--clear", "GPU-00000004")[0] == 1
-
-
-def test_a_broken_file_of_failures_is_one_sentence(machine: FakeMachine) -> None:
-    (lease_root() / "health.json").write_text("{")
-    code, text = called(machine)
-    assert code == 1
-    assert re.fullmatch(r"tilewright devices: .*health\.json cannot be read .*\n", text)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -30,7 +29,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, Slu
 from tests.commands.no_slurm import command
 from tests.support import recorded
 from tests.support.placement_rules import with_use
-from tests.support.recorded import HERE, PARTITIONS, USE, cluster_with, queue_line
 from tests.support.runs import Run, make_run
 from tilewright.cli import app
 from tilewright.commands import check_experiment, check_machine
@@ -46,11 +44,8 @@ CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n
 
 def asking(folder: Path, now_s: float = 1000.0, **changed: Any) -> SlurmClient:
     """Return what asks a cluster that gives the recorded answers, or changed ones."""
-    said: dict[str, Any] = {
-        "sacctmgr": recorded.LIMITS, "flags=qos": USE, "partition": PARTITIONS, "config": CONFIG,
-        "node": recorded.NODES, "squeue": "",
-    }  # fmt: skip
-    return recorded.client(recorded.Recorded(said | changed), folder, [now_s])
+    said = {**recorded.ANSWERS, "config": CONFIG, "squeue": "", **changed}
+    return recorded.client(recorded.Recorded(said), folder, [now_s])
 
 
 def cluster_of(folder: Path, site: dict[str, Any] | None = None, **changed: Any) -> Cluster:
@@ -136,19 +131,19 @@ def test_ended_jobs_must_stay_in_the_queue(config: str, state: str) -> None:
 
 
 def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> None:
-    short = PARTITIONS.replace("7-00:00:00", "01:00:00")
+    short = recorded.PARTITIONS.replace("7-00:00:00", "01:00:00")
     closed = short.replace("AllowAccounts=ALL Default=YES", "AllowAccounts=maigan Default=YES")
     cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
     gpu, cpu = check_slurm.check_partitions(cluster)
     assert (gpu.state, gpu.text.endswith("4 h (gpu_job)")) == ("warning", True)
     assert (cpu.state, cpu.text) == ("warning", "hpg-default does not take jobs of clive")
-    none = cluster_of(tmp_path, partition=PARTITIONS.splitlines()[0])
+    none = cluster_of(tmp_path, partition=recorded.PARTITIONS.splitlines()[0])
     (first, *_) = check_slurm.check_partitions(none)
     assert first.text.startswith("there is none with GPUs")
 
 
 def test_accounts_that_are_spent_or_of_unknown_use(tmp_path: Path) -> None:
-    spent = USE.replace(
+    spent = recorded.USE.replace(
         " GrpTRES=", " GrpTRESMins=cpu=600(600) GrpTRESRunMins=cpu=N(0) GrpTRES=", 1
     )
     cluster = cluster_of(tmp_path, None, **{"flags=qos": spent})
@@ -205,16 +200,14 @@ def test_a_full_cache_and_a_closed_tmpdir_are_problems(
 
 
 def test_stale_jobs_a_locked_folder_and_the_run_that_is_active(tmp_path: Path) -> None:
-    cluster, _ = cluster_with(HERE, tmp_path)
+    cluster, _ = recorded.cluster_with(recorded.HERE, tmp_path)
     (found,) = check_slurm.check_orphaned(cluster, "/data/run")
     assert found.state == "problem"
     (found,) = check_slurm.check_orphaned(cluster, "/data/other")
     assert found.state == "ok"
-    hidden, _ = cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
+    hidden, _ = recorded.cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
     (found,) = check_slurm.check_orphaned(hidden, "/data/run")
     assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
-    here = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="rule_a")
-    cluster, _ = cluster_with(here, tmp_path)
     (found,) = check_environment.check_lock(tmp_path)
     assert found.state == "ok"
     lock = tmp_path / ".snakemake/locks/0.output.lock"
@@ -225,14 +218,9 @@ def test_stale_jobs_a_locked_folder_and_the_run_that_is_active(tmp_path: Path) -
     now_s = time.time()
     state = RunState(now_s, now_s, {"a": 2}, {}, pid=os.getppid())
     write_state(tmp_path / LEDGER.with_name(STATE), state)
-    (found,) = check_slurm.check_orphaned(cluster, str(tmp_path))
-    assert found.text.startswith("1 job of the run that is active now (process")
-    assert "--cancel" not in found.fix
     (found,) = check_environment.check_lock(tmp_path)
     assert (found.state, found.fix) == ("problem", "wait until it has ended")
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    write_state(tmp_path / LEDGER.with_name(STATE), replace(state, pid=gone.pid))
+    write_state(tmp_path / LEDGER.with_name(STATE), replace(state, pid=recorded.NO_PROCESS))
     (found,) = check_environment.check_lock(tmp_path)
     assert found.text == "a run that was killed left this folder locked"
 
@@ -247,14 +235,9 @@ def test_the_largest_job_of_the_rules_that_run_fits_into_memory() -> None:
     size = DataSize(4, 10, 512, 512, 0.1, 2, 4)
     large = {"deconvolve": {"mem_mb": 1 << 40}}
     sizes = DataSizes(lambda _: size, {}, overrides=large)
-    direct, deconvolved, stitched = (
-        rules_of(*one)
-        for one in (
-            ("codex", "multiplane_wiener"),
-            ("codex", "sum_projection"),
-            ("stitched", "auto"),
-        )
-    )
+    direct = rules_of("codex", "multiplane_wiener")
+    deconvolved = rules_of("codex", "sum_projection")
+    stitched = rules_of("stitched", "auto")
     assert check_machine.check_memory(sizes, direct).state == "ok"
     found = check_machine.check_memory(sizes, deconvolved)
     assert found.state == "problem"

@@ -10,23 +10,13 @@ from tests.support.microscope import cycle_folder, image_cycle
 from tests.support.runs import TINY, Run, make_run
 from tilewright.cli import app
 from tilewright.follow.runs import Stop
-from tilewright.phantom.make import make_phantom
-
-DESIGN = {**TINY, "planes": 2}
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("phantom")
-    make_phantom(folder, **DESIGN)
-    return folder / "raw"
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "microscope").mkdir()
-    return make_run(tmp_path, tmp_path / "microscope", **DESIGN)
+    return make_run(tmp_path, tmp_path / "microscope", **TINY)
 
 
 def followed(run: Run, *options: str) -> tuple[int, str]:
@@ -57,9 +47,9 @@ def test_a_wrong_configuration(run: Run) -> None:
 
 
 def test_a_folder_that_another_run_has_locked_is_waited_for(
-    run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image_cycle(stored, Path("microscope"), 1)
+    image_cycle(tiny_raw, Path("microscope"), 1)
     locks = Path(".snakemake/locks")
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text("results\n")
@@ -78,8 +68,8 @@ def test_a_folder_that_another_run_has_locked_is_waited_for(
 
 
 @pytest.mark.workflow
-def test_an_option_that_snakemake_does_not_know_ends_it(run: Run, stored: Path) -> None:
-    image_cycle(stored, Path("microscope"), 1)
+def test_an_option_that_snakemake_does_not_know_ends_it(run: Run, tiny_raw: Path) -> None:
+    image_cycle(tiny_raw, Path("microscope"), 1)
     status, said = followed(run, "--quiet-min", "0.01", "--", "--no-such-option")
     assert status == 2
     assert "snakemake refuses an option after --" in said
@@ -87,18 +77,18 @@ def test_an_option_that_snakemake_does_not_know_ends_it(run: Run, stored: Path) 
 
 @pytest.mark.workflow
 def test_what_can_be_made_is_made_of_cycles_as_they_come(
-    run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Own stages before the reference cycle; then one cycle that fails does not stop the other."""
     run.edit(acquisition={"reference_cycle": 2})
     microscope = Path("microscope")
-    image_cycle(stored, microscope, 1)
+    image_cycle(tiny_raw, microscope, 1)
     Path("Snakefile").write_text(_FAILS)
 
     def wait(stop: Stop, _: float) -> bool:
         ended = Path("results/follow.jsonl").read_text().count('"ended"')
         if ended == 1 and not cycle_folder(microscope, 2).exists():
-            image_cycle(stored, microscope, 2)
+            image_cycle(tiny_raw, microscope, 2)
         stop.signal = 15 if ended == 3 else 0
         return ended == 3
 

@@ -16,9 +16,8 @@ from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.commands.plan import Remaining, plan_workflow, print_plan
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from tests.commands.no_slurm import command
-from tests.conftest import REPO
 from tests.support.recorded import cluster_with, queue_line
-from tests.support.runs import make_run
+from tests.support.runs import REPO, make_run
 
 SNAKEFILE = """
 rule all:

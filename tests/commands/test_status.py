@@ -1,7 +1,6 @@
 """What ``tilewright-placement status`` says of runs that go on, ended, and were killed."""
 
 import json
-import subprocess
 import time
 from io import StringIO
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.commands.status import print_status, show_status
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
+from tests.support.recorded import NO_PROCESS
 
 JOBS, DONE = {"stitch": 4, "report": 1}, {"stitch": 3}
 
@@ -30,11 +30,9 @@ def test_a_run_that_goes_on_has_ended_or_was_killed() -> None:
         assert words in running
     assert said(RunState(0.0, 60.0, JOBS, DONE, ended=True)).startswith("ended before all was done")
     assert said(RunState(0.0, 60.0, JOBS, JOBS, ended=True)).startswith("complete: begun ")
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    killed = RunState(0.0, 60.0, JOBS, DONE, 1, 0.5, pid=gone.pid)
+    killed = RunState(0.0, 60.0, JOBS, DONE, 1, 0.5, pid=NO_PROCESS)
     assert said(killed).startswith("ended without writing its end; it was probably killed")
-    elsewhere = RunState(0.0, 60.0, JOBS, DONE, 1, 0.5, host="another", pid=gone.pid)
+    elsewhere = RunState(0.0, 60.0, JOBS, DONE, 1, 0.5, host="another", pid=NO_PROCESS)
     assert said(elsewhere).startswith("running: ")
     assert said(elsewhere, 7200.0).startswith("not heard of for 2.0 h; look whether it still runs")
 

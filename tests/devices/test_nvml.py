@@ -1,4 +1,4 @@
-"""What is known of GPUs, from what NVML's library answers; ``pynvml`` itself runs."""
+"""What is known of GPUs, from what NVML answers."""
 
 import re
 import shutil
@@ -10,9 +10,10 @@ import pynvml
 import pytest
 
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, using, uuid
+from tests.support.fake_nvml.preload import fake_nvml_library
 from tilewright.devices.inventory import Device, Snapshot, snapshot
 
-LOST, DENIED, UNKNOWN = 15, 4, 999
+LOST, DENIED, NO_FUNCTION, UNKNOWN = 15, 4, 13, 999
 #: The GPUs and instances of the tests, in NVML's order.
 A, B, C, B1, B2 = uuid(1), uuid(2), uuid(3), uuid(1, "MIG"), uuid(2, "MIG")
 
@@ -21,9 +22,7 @@ A, B, C, B1, B2 = uuid(1), uuid(2), uuid(3), uuid(1, "MIG"), uuid(2, "MIG")
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     """Three GPUs of different sizes."""
     devices = [FakeDevice(uuid(n), f"NVIDIA {n}", total_b=24 * GB * n) for n in (1, 2, 3)]
-    made = FakeMachine(tmp_path / "nvml.json", devices)
-    made.install(monkeypatch)
-    return made
+    return FakeMachine(tmp_path / "nvml.json", devices).install(monkeypatch)
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def look(machine: FakeMachine, **environ: str) -> Snapshot:
     """Look at the machine as it is now; the library must be closed after it."""
     machine.write()
     found = snapshot(environ)
-    assert pynvml._nvmlLib_refcount == 0
+    assert fake_nvml_library.started == 0
     return found
 
 
@@ -64,9 +63,9 @@ def test_everything_of_a_gpu(machine: FakeMachine) -> None:
     ("changes", "said"),
     [
         ({"library": False}, ".*NVML Shared Library Not Found.*"),
-        ({"errors": {"nvmlInitWithFlags": 9}}, ".*Driver Not Loaded.*"),
-        ({"errors": {"nvmlInitWithFlags": 18}}, ".*mismatch.*"),
-        ({"errors": {"nvmlDeviceGetCount_v2": UNKNOWN}}, ".*Unknown Error.*"),
+        ({"errors": {"nvmlInit": 9}}, ".*Driver Not Loaded.*"),
+        ({"errors": {"nvmlInit": 18}}, ".*mismatch.*"),
+        ({"errors": {"nvmlDeviceGetCount": UNKNOWN}}, ".*Unknown Error.*"),
         ({"devices": []}, "NVML lists no GPU"),
     ],
 )  # fmt: skip
@@ -79,8 +78,8 @@ def test_why_there_is_no_gpu(machine: FakeMachine, changes: dict[str, Any], said
 
 def test_what_a_driver_need_not_do(machine: FakeMachine) -> None:
     names = ("nvmlSystemGetDriverVersion", "nvmlDeviceGetName", "nvmlDeviceGetUtilizationRates")
-    machine.errors = dict.fromkeys(names, DENIED)
-    machine.missing = ["nvmlDeviceGetMigMode"]  # an old one has no instances
+    # an old driver knows no instances
+    machine.errors = dict.fromkeys(names, DENIED) | {"nvmlDeviceGetMigMode": NO_FUNCTION}
     found = look(machine)
     assert (len(found.devices), found.driver, found.reason) == (3, "", "")
     machine.errors = {"nvmlShutdown": UNKNOWN}
@@ -92,7 +91,7 @@ def test_what_a_driver_need_not_do(machine: FakeMachine) -> None:
 @pytest.mark.parametrize(
     "symbol",
     [
-        *("*", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUUID"),
+        *("*", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetPciInfo", "nvmlDeviceGetUUID"),
         *("nvmlDeviceGetMigMode", "nvmlDeviceGetMemoryInfo"),
     ],
 )
@@ -115,7 +114,7 @@ def test_numbers_go_by_pci_bus(machine: FakeMachine) -> None:
 
 def test_a_lost_gpu_keeps_its_number_and_a_forbidden_one_has_none(machine: FakeMachine) -> None:
     for code, numbers in ((LOST, [1, 2]), (DENIED, [0, 1])):
-        machine.devices[0].errors = {"nvmlDeviceGetHandleByIndex_v2": code}
+        machine.devices[0].errors = {"nvmlDeviceGetHandleByIndex": code}
         assert [device.index for device in look(machine).devices] == numbers
 
 

@@ -1,6 +1,5 @@
 """Which cycles are whole, of a phantom that is written file by file; by a clock of the test."""
 
-import doctest
 import os
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from tilewright.config.config_file import read_config
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
-from tilewright.follow import cycles as module
 from tilewright.follow.cycles import CycleEvent, Cycles
 from tilewright.phantom.make import make_phantom
 
@@ -208,9 +206,3 @@ def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
     assert not microscope.kinds(QUIET_S / 2)
     assert microscope.kinds(QUIET_S) == [(2, "complete")]
     assert set(microscope.cycles.complete()) == {1, 2}
-
-
-def test_examples() -> None:
-    result = doctest.testmod(module)
-    assert result.attempted
-    assert not result.failed

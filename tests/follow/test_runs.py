@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.slurm_cluster import wait_for
 from tilewright.errors import ConfigError
 from tilewright.follow.runs import Runs, Stop
 from tilewright.runtime.json_lines import append_json, read_json_lines
@@ -67,21 +68,14 @@ def test_a_signal_ends_the_run(stop: Stop, number: signal.Signals) -> None:
     own = runs(stop)
     assert own.acquire(print)
 
-    started, ended = Path("started").absolute(), threading.Event()
-
     def send() -> None:
-        while not started.exists():
-            if ended.wait(0.05):
-                return
+        wait_for(Path("started").exists, 100)
         os.kill(os.getpid(), number)
 
     sender = threading.Thread(target=send)
     sender.start()
-    try:
-        own.run(["one"], None)
-    finally:
-        ended.set()
-        sender.join()
+    own.run(["one"], None)
+    sender.join()
     assert stop.signal == number
     assert stop.wait(600)
     assert not any(Path(".snakemake/locks").glob("*"))

@@ -65,16 +65,8 @@ def test_what_could_not_be_told_is_told_again(
     script.write_text("import sys; open('there/told', 'a').write(sys.argv[1] + '|')")
     monkeypatch.chdir(tmp_path)
     notifier = Notifier(tmp_path / "r.jsonl", f"{sys.executable} {script}")
-    assert (
-        len(
-            list(
-                notifier.notify(
-                    [notifier.record_problem(2, "two"), notifier.record_problem(3, "three")]
-                )
-            )
-        )
-        == 2
-    )
+    problems = [notifier.record_problem(2, "two"), notifier.record_problem(3, "three")]
+    assert len(list(notifier.notify(problems))) == 2
     Path("there").mkdir()
     assert not list(notifier.notify([]))
     assert not Path("there/told").exists()

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REPO
 from tests.support.cluster_runs import PLACEMENT, ClusterRun, dump
-from tests.support.runs import TINY, Run, digests, make_run
+from tests.support.runs import REPO, TINY, Run, digests, make_run
 from tests.support.slurm_cluster import Cluster, wait_for
 from tilewright.init.write import SNAKEFILE
 

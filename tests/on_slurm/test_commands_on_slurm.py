@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import REPO
-from tests.support.runs import make_run
+from tests.support.runs import REPO, make_run
 from tests.support.slurm_cluster import Cluster, wait_for
 
 

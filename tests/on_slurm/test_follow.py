@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPO
 from tests.support.cluster_runs import ClusterRun
 from tests.support.microscope import image_cycle
-from tests.support.runs import TINY, make_run
+from tests.support.runs import REPO, TINY, make_run
 from tests.support.slurm_cluster import BUSY, Cluster, wait_for
 from tilewright.phantom.make import make_phantom
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPO
 from tests.support.cluster_runs import ClusterRun, dump
+from tests.support.runs import REPO
 from tests.support.slurm_cluster import Cluster
 from tests.support.wheels import install_wheels, run
 

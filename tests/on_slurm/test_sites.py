@@ -1,5 +1,6 @@
 """What sites do otherwise: names, limits of any kind, options in the environment, no accounting."""
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +11,6 @@ import pytest
 
 from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import AT_NIGHT, PLACEMENT, ClusterRun, dump
-from tests.support.site_limits import LIMITS, Limit
 from tests.support.slurm_cluster import Cluster, peak_use, wait_for
 
 pytestmark = [pytest.mark.slurm, AT_NIGHT]
@@ -84,14 +84,58 @@ def test_the_jobs_of_the_qos_of_a_partition_are_counted(
     run.check_calm()
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
-def test_an_account_with_a_limit_that_takes_no_job_gets_none(limit: Limit, run: ClusterRun) -> None:
-    """All of its jobs go to the other account at once, and none of them waits."""
-    limit.set(run.slurm)
+#: Limits that clive has and maigan has not.
+LIMITS: dict[str, dict[str, str]] = {
+    "budget": {"qos": "GrpTRESMins=cpu=1"},
+    "running-budget": {"qos": "GrpTRESRunMins=cpu=1"},
+    "wall-budget": {"qos": "GrpWall=1"},
+    "job-budget": {"qos": "MaxTRESMinsPerJob=cpu=1"},
+    "jobs-above": {"above": "GrpJobs=0"},
+    "deny-accounts": {"partition": "DenyAccounts=clive", "before": "DenyAccounts="},
+    "deny-qos": {"partition": "DenyQos=clive", "before": "DenyQos="},
+    "allow-qos": {"partition": "AllowQos=maigan", "before": "AllowQos=ALL"},
+    "exclusive": {
+        "qos": "GrpTRES=cpu=48", "others": "GrpTRES=cpu=999,mem=4000G,gres/gpu=99",
+        "partition": "OverSubscribe=EXCLUSIVE", "before": "OverSubscribe=NO",
+    },
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def limited(
+    slurm: Cluster, qos: str = "", others: str = "", above: str = "", partition: str = "",
+    before: str = "",
+) -> Iterator[None]:  # fmt: skip
+    """Set a limit for a while; at its end all jobs are cancelled."""
+
+    def update(setting: str) -> None:
+        for name in ("hpg-default", "hpg-b200") if setting else ():
+            slurm.update(f"PartitionName={name}", setting)
+
+    for name, setting in (("clive", qos), ("maigan", others)):
+        if setting:
+            slurm.set_qos(name, setting)
+    if above:
+        slurm.run(["sacctmgr", "-i", "add", "account", "dept"])
+        slurm.modify("account", "clive", "parent=dept")
+        slurm.modify("account", "dept", above)
+    update(partition)
     try:
-        run.prepare(jobs=6, light=True, seconds="9,10", site={"slowdown": 1.1}).run()
+        yield
     finally:
-        limit.take_back(run.slurm)
+        slurm.cancel_all()
+        slurm.restore_limits()
+        if above:
+            slurm.modify("account", "clive", "parent=root")
+            slurm.run(["sacctmgr", "-i", "delete", "account", "where", "name=dept"])
+        update(before)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_an_account_with_a_limit_that_takes_no_job_gets_none(limit: str, run: ClusterRun) -> None:
+    """All of its jobs go to the other account at once, and none of them waits."""
+    with limited(run.slurm, **LIMITS[limit]):
+        run.prepare(jobs=6, light=True, seconds="9,10", site={"slowdown": 1.1}).run()
     run.check_outputs(*range(6))
     assert run.waits_for_limits() == []
     assert {job.account for job in run.jobs()} == {"maigan"}, dump(run.events)

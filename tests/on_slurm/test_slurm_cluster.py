@@ -6,24 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPO
+from tests.support.runs import REPO
 from tests.support.slurm_cluster import Cluster, Job, Unavailable, host, peak_use, wait_for
-from tests.support.slurm_cluster.records import DELIMITER, FIELDS, parse_jobs
 from tests.support.slurm_cluster.settings import NODE_NAMES
-
-
-def row(**values: str) -> str:
-    return DELIMITER.join(values.get(name, "") for name in FIELDS)
-
-
-def test_sacct_rows_become_jobs() -> None:
-    ended = {"State": "NODE_FAIL", "Start": "100", "End": "130", "AllocTRES": "cpu=8,mem=1.5G"}
-    never = {"State": "CANCELLED by 1001", "Start": "Unknown", "ReqTRES": "gres/gpu=2"}
-    first, second = parse_jobs(f"{row(JobIDRaw='7', **ended)}\n{row(JobIDRaw='7', **never)}")
-    assert (first.state, first.start, first.end) == ("NODE_FAIL", 100, 130)
-    assert (first.cpus, first.mem_mb) == (8, 1536)
-    assert (second.state, second.start, second.gpus) == ("CANCELLED", None, 2)
-    assert second.ended
 
 
 def test_peak_use_counts_jobs_that_overlap() -> None:

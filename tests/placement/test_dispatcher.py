@@ -6,24 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest, Target
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Assignment,
-    Job,
-    JobState,
     UserOverrides,
 )
-from snakemake_scheduler_plugin_tilewright.placement.requeue import sooner_elsewhere
-from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from tests.placement.dispatched import (
     CLIVE_GPU,
     DOWN,
     FULL,
-    RULES,
     answer,
     change_jobs,
     dispatcher,
@@ -33,31 +26,11 @@ from tests.placement.dispatched import (
     pends,
     recorded_by,
 )
-from tests.support.placement_rules import CPU, GPU, LIMIT, Rules, account, room, round_on
-from tests.support.recorded import cluster_with, queue_line
+from tests.support.placement_rules import Rules
+from tests.support.recorded import queue_line
 
 SILENT = SlurmQueryError("squeue", "no answer within 15 s")
 MOST = "Snakemake runs no more jobs at once (--jobs)"
-
-
-def test_the_place_that_ends_a_pending_job_soonest(tmp_path: Path) -> None:
-    placement = Placement(
-        RULES.models, cluster=cluster_with("", tmp_path)[0]
-    )  # 600 s on CPUs, 120 s on GPUs
-    job = Job("t", "work", ("gpu", "cpu"), cpu_seconds=600.0, model=RULES.models["work"])
-    task = JobState(job, Assignment(Target("a", "a", "g", "gpu"), GPU))
-
-    def sooner(task: JobState, state: ClusterState, waited_s: float) -> object:
-        found = sooner_elsewhere(round_on(state, placement, [], active=[task]), task, waited_s)
-        return found and (found[0].account, found[0].device, found[1])
-
-    own, other = account("a", limit=LIMIT), account("b", limit=LIMIT)
-    assert sooner(task, room(own, other), 60.0) == ("b", "gpu", GPU)
-    assert sooner(task, room(own), 470.0) is None  # 470 + 120 s is less than 600
-    assert sooner(task, room(own), 490.0) == ("a", "cpu", CPU)
-    fixed = replace(task, job=replace(job, overrides=UserOverrides("a")))
-    assert sooner(fixed, room(own, other), 60.0) is None
-    assert sooner(task, room(), 9999.0) is None
 
 
 @pytest.mark.parametrize("reason", [DOWN, "Priority", "ReqNodeNotAvail, UnavailableNodes:b1"])
@@ -184,15 +157,6 @@ def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_pat
     assert waits == [60, 120, 240]
     task.sent_s, task.requeue_reason = now[0] - 1e4, ""
     assert run.requeue_pending() == []  # three times at most
-
-
-def test_a_limit_that_slurms_own_numbers_leave_free_means_busy_nodes(tmp_path: Path) -> None:
-    run = pends(tmp_path, "QOSGrpGRES")
-    (task,) = run.tasks.values()
-    assert run.requeue_pending() == []  # two of clive's three GPUs are free; CPUs take longer
-    task.sent_s = 4000.0
-    assert run.requeue_pending() == [task.name]
-    assert {target.device for target in run.backoff} == {"gpu"}
 
 
 def test_jobs_that_are_moved_together_count_once(tmp_path: Path) -> None:

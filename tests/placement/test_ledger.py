@@ -52,22 +52,6 @@ def test_events_come_back_as_they_were_written(ledger: Ledger) -> None:
     assert list(read_ledger(ledger.path)) == [{"time_s": 1, "event": "done"}]
 
 
-def test_a_ledger_cut_anywhere_loses_its_last_event_only(ledger: Ledger) -> None:
-    for number in range(3):
-        ledger.write("done", job=f"größer_{number}")
-    whole = ledger.path.read_bytes()
-    for cut in range(1, len(whole) + 1):
-        kept = whole[:-cut]
-        ledger.path.write_bytes(kept)
-        found = [event["job"] for event in read_ledger(ledger.path)]
-        # a line that lost nothing but its newline is whole
-        assert len(found) - kept.count(b"\n") in (0, 1)
-        assert found == [f"größer_{number}" for number in range(len(found))]
-    ledger.path.write_bytes(whole[:10])
-    ledger.write("run")
-    assert [event["event"] for event in read_ledger(ledger.path)] == ["run"]
-
-
 def test_a_change_is_said_once_and_again_when_it_comes_back(ledger: Ledger) -> None:
     hold: tuple[str, str, dict[str, Any]] = ("hold", "slurm", {"reason": "down"})
     notes: tuple[str, str, dict[str, Any]] = ("notes", "survey", {"notes": ["old"]})

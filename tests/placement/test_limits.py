@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.cluster.limits import (
-    clipped,
     largest,
     left,
     longest_min,
@@ -18,7 +17,6 @@ from snakemake_scheduler_plugin_tilewright.cluster.limits import (
     unknown_use,
 )
 from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
-from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool
 from snakemake_scheduler_plugin_tilewright.cluster.request import (
     KINDS,
     DeviceKind,
@@ -99,11 +97,6 @@ def rooms(
     return room(*on_two_qos(*parts, used=used), sent=sent, partitions=PLACES, **of)
 
 
-def apart(one: Account) -> list[Pool]:
-    """Slots of each device kind, as if it were the only one."""
-    return [pool for kind in KINDS for pool in slots_of([one], {kind: SHAPES[kind]})]
-
-
 @pytest.mark.parametrize(
     ("limits", "slots", "bound"),
     [
@@ -117,7 +110,8 @@ def apart(one: Account) -> list[Pool]:
     ],
 )
 def test_a_limit_bounds(limits: dict[str, Any], slots: dict[str, int], bound: str | None) -> None:
-    pools = apart(account("clive", **limits))
+    one = account("clive", **limits)
+    pools = [pool for kind in KINDS for pool in slots_of([one], {kind: SHAPES[kind]})]
     assert {pool.kind: pool.slots for pool in pools} == slots
     assert [pool.bound for pool in pools[:1]] == [bound] * bool(slots)
 
@@ -230,27 +224,6 @@ def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
     assert not fits(here, "b", "cpu", CPU)
 
 
-def test_jobs_are_counted_on_the_qos_of_the_partition() -> None:
-    """Of everybody, of the user and of each account; the account's own limits stay elsewhere."""
-    used = {"QOS a": {"jobs": 4}, "ada on QOS a": {"jobs": 1}}
-
-    def of(part: Qos, more: Used = UNUSED) -> Account:
-        return on_two_qos(part, own={"tres_per_user": {"jobs": 3}}, used={**used, **more})[0]
-
-    assert left(of(Qos("part-cpu")), CPUS, "jobs") == 2  # the user's own limit
-    wider = of(Qos("part-cpu", {"jobs": 9}), {"QOS part-cpu": {"jobs": 8}})
-    assert left(wider, CPUS, "jobs") == 1
-    user = Qos("part-cpu", {"jobs": 9}, tres_per_user={"jobs": 8, "submit": 6})
-    mine = of(user, {"ada on QOS part-cpu": {"jobs": 2, "submit": 5}})
-    assert [left(mine, CPUS, name) for name in JOBS] == [6, 1]
-    assert [largest(mine, CPUS, name) for name in JOBS] == [8, 6]
-    each = Qos("part-cpu", tres_per_account={"jobs": 4})
-    here = rooms(parts=[each], used={"account a on QOS part-cpu": {"jobs": 4}})
-    assert [left(one, CPUS, "jobs") for one in here.accounts] == [0, 4]
-    assert not fits(here, "a", "cpu", CPU)
-    assert fits(here, "a", "gpu", GPU)
-
-
 def test_unknown_use_of_a_partition_qos_closes_its_kind() -> None:
     rows = [Association("a", "ada", "", ("a",), "a")]
     found = usable(rows, [Qos("a"), *PARTS], idle("a", "part-gpu"), [GPUS, CPUS])
@@ -287,9 +260,6 @@ def test_a_job_bigger_than_one_job_may_be_has_no_slot() -> None:
 def test_the_shortest_wall_holds() -> None:
     a = account("a", longest_min=50)
     assert [longest_min(a, partition("cpu", max_time_min=most)) for most in (600, 40)] == [50, 40]
-    assert longest_min(account("a"), None) is None
-    assert clipped(CPU, a, None).runtime_min == 50
-    assert clipped(replace(CPU, runtime_min=7), a, None).runtime_min == 7
     beyond = replace(a, limits={"": replace(a.limits[""], beyond_partition=True)})
     assert longest_min(beyond, partition("cpu", max_time_min=40)) == 50
 
@@ -305,51 +275,49 @@ def test_accounts_and_qos_that_a_partition_takes_or_denies() -> None:
 # Associations
 
 
-def test_a_limit_of_each_account_counts_that_account_alone() -> None:
-    used = {
-        "QOS normal": {"cpu": 56, "gres/gpu": 2, "jobs": 5},
-        "account lab on QOS normal": {"cpu": 16, "gres/gpu": 1, "jobs": 2},
-        "account third on QOS normal": {"cpu": 40, "jobs": 3},
-    }
-    shared = Qos("normal", tres_per_account={"cpu": 40, "gres/gpu": 2, "jobs": 6})
-    both = of_rows(row("lab"), row("other"), qos=shared, used=used)
-    found = [[left(one, None, tres) for tres in ("cpu", "gres/gpu", "jobs")] for one in both]
-    assert found == [[24, 1, 4], [40, 2, 6]]
-    assert {pool.name: (pool.slots, pool.free) for pool in slots_of(both, SHAPES)} == {
-        "lab_gpu": (2, 1), "lab_cpu": (2, 1), "other_gpu": (2, 2), "other_cpu": (2, 2),
-    }  # fmt: skip
+LAB, OTHER = row("lab"), row("other")
+THREE, OWN = row("lab", tres_per_user={"jobs": 3}), row("lab", tres={"cpu": 32})
+NINE = {"jobs": 9}
+OF_EACH = [Association(name, tres={"cpu": 32, "jobs": 3}) for name in ("lab", "other")]
 
 
-def test_limits_of_an_association_count_its_own_jobs_though_others_share_its_qos() -> None:
-    rows = [row("lab"), row("other")]
-    rows += [Association(name, tres={"cpu": 32, "jobs": 3}) for name in ("lab", "other")]
-    used = {
-        "QOS normal": {"cpu": 24, "jobs": 3},
-        "account lab": {"cpu": 16, "jobs": 2},
-        "account other": {"cpu": 8, "jobs": 1},
-    }
-    both = of_rows(*rows, used=used)
-    assert [left(a, None, "jobs") for a in both] == [1, 2]
-    here = take(room(*both, partitions={}), "lab", "cpu", CPU)
-    assert not fits(here, "lab", "cpu", CPU)
-    assert fits(take(here, "other", "cpu", CPU), "other", "cpu", CPU)
-    # a limit of the QOS wins, and counts all
-    both = of_rows(*rows, qos=Qos("normal", {"jobs": 5}), used=used)
-    assert [left(a, None, "jobs") for a in both] == [2, 2]
-
-
-def test_limits_on_the_association_hold_where_the_qos_has_none() -> None:
-    rows = [Association("lab", tres={"cpu": 16, "mem": 64, "gres/gpu": 1}), row("lab")]
-    qos = [Qos("normal", {"cpu": 200})]
-    normal = {"QOS normal": {"cpu": 150, "mem": 900, "gres/gpu": 9}}
-    own = {"account lab": {"cpu": 8, "mem": 10, "gres/gpu": 1}}
-    (seen,) = usable(rows, qos, {**normal, **own})
-    assert {scope.name: scope.limit for scope in seen.at("").scopes} == {
-        "QOS normal": {"cpu": 200}, "account lab": {"mem": 64, "gres/gpu": 1},
-    }  # fmt: skip
-    assert [left(seen, None, tres) for tres in ("cpu", "mem", "gres/gpu")] == [50, 54, 0]
-    (hidden,) = usable(rows, qos, normal)
-    assert unknown_use(hidden) == {"account lab": ["mem", "gres/gpu"]}
+@pytest.mark.parametrize(
+    ("rows", "qos", "used", "rest"),
+    [
+        # a limit of each account counts that account alone
+        ([LAB, OTHER], {"tres_per_account": {"cpu": 40, "gres/gpu": 2, "jobs": 6}},
+         {"QOS normal": {"cpu": 56, "gres/gpu": 2, "jobs": 5},
+          "account lab on QOS normal": {"cpu": 16, "gres/gpu": 1, "jobs": 2},
+          "account third on QOS normal": {"cpu": 40, "jobs": 3}},
+         {"cpu": [24, 40], "gres/gpu": [1, 2], "jobs": [4, 6]}),
+        # one of an association its own jobs, though others share its QOS, whose limit wins
+        ([LAB, OTHER, *OF_EACH], {},
+         {"QOS normal": {"cpu": 24, "jobs": 3}, "account lab": {"cpu": 16, "jobs": 2},
+          "account other": {"cpu": 8, "jobs": 1}}, {"cpu": [16, 24], "jobs": [1, 2]}),
+        ([LAB, OTHER, *OF_EACH], {"tres": {"jobs": 5}}, {"QOS normal": {"jobs": 3}},
+         {"jobs": [2, 2]}),
+        ([Association("lab", tres={"cpu": 16, "mem": 64, "gres/gpu": 1}), LAB],
+         {"tres": {"cpu": 200}},
+         {"QOS normal": {"cpu": 150, "mem": 900, "gres/gpu": 9},
+          "account lab": {"cpu": 8, "mem": 10, "gres/gpu": 1}},
+         {"cpu": [50], "mem": [54], "gres/gpu": [0]}),
+        # a number of jobs of the user's row that user's, where it has none that of the account's
+        ([THREE, OTHER], {}, {"ada of account lab": {"jobs": 1}}, {"jobs": [2, None]}),
+        ([Association("lab", tres_per_user={"jobs": 5}), LAB], {},
+         {"ada of account lab": {"jobs": 1}}, {"jobs": [4]}),
+        ([THREE], {"tres_per_user": NINE}, {}, {"jobs": [9]}),
+        ([THREE], {"tres_per_account": NINE}, {}, {"jobs": [9]}),
+        # a group limit of the user's row that user's jobs
+        ([Association("lab", tres={"cpu": 100}), OWN], {},
+         {"account lab": {"cpu": 80}, "ada of account lab": {"cpu": 8}}, {"cpu": [20]}),
+        ([OWN], {}, {"account lab": {"cpu": 80}, "ada of account lab": {"cpu": 8}}, {"cpu": [24]}),
+    ],
+)  # fmt: skip
+def test_what_rows_of_associations_and_their_qos_leave(
+    rows: list[Association], qos: dict[str, Any], used: Used, rest: dict[str, list[int | None]]
+) -> None:
+    found = of_rows(*rows, qos=Qos("normal", **qos), used=used)
+    assert {tres: [left(one, None, tres) for one in found] for tres in rest} == rest
 
 
 @pytest.mark.parametrize(
@@ -397,28 +365,6 @@ def test_what_a_user_may_run_is_counted_over_both_partitions() -> None:
     accounts = usable([row("lab")], qos, {}, [GPUS, CPUS])
     pools = slots_of(accounts, SHAPES, partitions=PLACES)
     assert sum(pool.slots for pool in pools) == 3
-
-
-def test_numbers_of_jobs_of_an_association_count_that_association_alone() -> None:
-    used = {"QOS normal": {"jobs": 7}, "ada on QOS normal": {"jobs": 7},
-            "ada of account lab": {"jobs": 1}}  # fmt: skip
-    three = row("lab", tres_per_user={"jobs": 3})
-    lab, other = of_rows(three, row("other"), used=used)
-    assert (left(lab, None, "jobs"), left(other, None, "jobs")) == (2, None)
-    (of_account,) = of_rows(Association("lab", tres_per_user={"jobs": 5}), row("lab"), used=used)
-    assert left(of_account, None, "jobs") == 4  # the account's, where the user's row has none
-    nine = {"jobs": 9}
-    for qos in (Qos("normal", tres_per_user=nine), Qos("normal", tres_per_account=nine)):
-        (wins,) = of_rows(three, qos=qos)
-        assert left(wins, None, "jobs") == 9
-
-
-def test_group_limits_of_the_users_own_row_count_that_users_jobs() -> None:
-    own, used = row("lab", tres={"cpu": 32}), {"account lab": {"cpu": 80},
-                                               "ada of account lab": {"cpu": 8}}  # fmt: skip
-    (lab,) = of_rows(Association("lab", tres={"cpu": 100}), own, used=used)
-    (alone,) = of_rows(own, used=used)
-    assert [left(one, None, "cpu") for one in (lab, alone)] == [20, 24]
 
 
 def test_limits_of_a_row_that_is_bound_to_a_partition_hold_there() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,15 @@ from snakemake_scheduler_plugin_tilewright.placement.orphaned import (
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
-from tests.support.recorded import HERE, OTHERS, Queue, answer_with, cluster_with, queue_line
+from tests.support.recorded import (
+    HERE,
+    NO_PROCESS,
+    OTHERS,
+    Queue,
+    answer_with,
+    cluster_with,
+    queue_line,
+)
 
 ENDING = queue_line(JobID="7", State="COMPLETING", WorkDir="/data/run", Comment="rule_a")
 PENDING = queue_line(JobID="5", State="PENDING", WorkDir="/data/run", Comment="group_b")
@@ -88,12 +95,6 @@ def locked(folder: Path) -> None:
     lock.touch()
 
 
-def ended_pid() -> int:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    return gone.pid
-
-
 @CHOICES
 def test_nothing_stale_needs_nothing_and_no_queue_stops(choice: Choice, deal: Deal) -> None:
     slurm = Slurm(["\n".join(OTHERS)])
@@ -130,12 +131,12 @@ def test_a_run_refuses_beside_the_jobs_of_another_and_names_the_fix(
     with pytest.raises(PlacementError) as caught:
         before_run(here[0], ["snakemake", "qc"])
     first, job, fix = str(caught.value).splitlines()
+    with pytest.raises(PlacementError, match="still write into"):
+        before_run(here[0], ["snakemake", "--unlock"])
     assert first == f"1 job of an earlier run may still write into {tmp_path}:"
     assert job == "  7  RUNNING    rule_a"
     assert all(part in fix for part in ("`tilewright-placement orphaned --wait`", "--unlock"))
     locked(tmp_path)
-    with pytest.raises(PlacementError, match="of a run that may be active"):
-        before_run(here[0], ["snakemake"])
     with pytest.raises(PlacementError, match="of an earlier run"):
         before_run(here[0], ["snakemake"], has_lock=True)
     said_here(tmp_path, pid=os.getppid())
@@ -151,14 +152,6 @@ def test_jobs_that_are_just_being_ended_keep_no_run_away(
     monkeypatch.chdir(tmp_path)
     ending = queue_line(JobID="7", State="COMPLETING", WorkDir=str(tmp_path), Comment="rule_a")
     before_run(cluster_with(ending, tmp_path)[0], ["snakemake"])
-
-
-def test_only_a_run_looks_for_stale_jobs(here: tuple[Cluster, Queue]) -> None:
-    before_run(here[0], ["snakemake", "-n"])
-    before_run(None, ["snakemake"])
-    for argv in (["snakemake"], ["snakemake", "--unlock"]):
-        with pytest.raises(PlacementError, match="still write into"):
-            before_run(here[0], argv)
 
 
 def test_a_folder_with_a_line_break_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +175,7 @@ def test_a_run_says_itself_that_it_is_active_and_the_lock_says_less(tmp_path: Pa
         active.words,
     )
     assert f"`kill -INT {state.pid}` on {state.host}" in active.advice
-    said_here(tmp_path, pid=ended_pid())
+    said_here(tmp_path, pid=NO_PROCESS)
     assert sender_of(tmp_path).active is False
     said_here(tmp_path, pid=os.getppid(), ended=True)
     assert sender_of(tmp_path).active is None

@@ -1,6 +1,5 @@
 """Who goes where: properties of every round, cases worked by hand, and whole runs simulated."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -23,7 +22,6 @@ from tests.support.placement_rules import BOTH
 from tests.support.simulated_cluster import (
     Change,
     ClusterView,
-    OversubscribedError,
     Policy,
     SimulatedRun,
     simulate,
@@ -57,19 +55,11 @@ def same(count: int, rule: str = "stitch", account: str | None = None) -> list[J
     ]
 
 
-def chain(count: int, rule: str = "edf", account: str | None = None, name: str = "c") -> list[Job]:
+def chain(count: int, rule: str = "edf", account: str | None = None) -> list[Job]:
     """Return jobs of which each needs the one before."""
-    return [
-        Job(
-            f"{name}{i}",
-            rule,
-            kinds_of(rule),
-            (f"{name}{i - 1}",) if i else (),
-            1.0,
-            UserOverrides(account),
-        )
-        for i in range(count)
-    ]
+    needs: list[tuple[str, ...]] = [(), *((f"c{i}",) for i in range(count))]
+    fixed = UserOverrides(account)
+    return [Job(f"c{i}", rule, kinds_of(rule), needs[i], 1.0, fixed) for i in range(count)]
 
 
 @st.composite
@@ -288,15 +278,9 @@ def production(
     return policy
 
 
-def play(
-    jobs: list[Job],
-    changes: Iterable[Change] = (),
-    factor: float = 1.0,
-    pools: list[Slots] = POOLS,
-    policy: Policy | None = None,
-) -> SimulatedRun:
+def play(jobs: list[Job], changes: Iterable[Change] = (), factor: float = 1.0) -> SimulatedRun:
     true_s = {(j.name, kind): UNIT_S[j.rule, kind] * factor for j in jobs for kind in j.kinds}
-    return simulate(jobs, true_s, pools, policy or production(jobs), changes)
+    return simulate(jobs, true_s, POOLS, production(jobs), changes)
 
 
 @pytest.mark.parametrize(("count", "limit_s"), [(1, 1.0), (5, 1.0), (24, 6.0), (100, 15.6)])
@@ -304,13 +288,11 @@ def test_identical_jobs_of_the_worked_example(count: int, limit_s: float) -> Non
     run = play(same(count))
     assert (run.undone, len(run.spans)) == ([], count)
     assert run.makespan_s <= limit_s
-    for name, busy_s in run.busy_s.items():
-        times = [span.end_s - span.start_s for span in run.spans if span.pool == name]
-        assert busy_s == pytest.approx(sum(times))
     if count == 100:
-        assert set(run.busy_s) == {span.pool for span in run.spans}
+        assert {span.pool for span in run.spans} == {pool.name for pool in POOLS}
         # nobody waits for the last job: GPUs are filled to the end
-        assert run.busy_s["clive_gpu"] + run.busy_s["maigan_gpu"] >= 5 * (run.makespan_s - 1)
+        on_gpus = [span.end_s - span.start_s for span in run.spans if span.pool.endswith("gpu")]
+        assert sum(on_gpus) >= 5 * (run.makespan_s - 1)
 
 
 def test_a_lost_account_costs_no_more_than_its_share() -> None:
@@ -363,34 +345,3 @@ def test_a_run_does_all_jobs_in_order(given_run: tuple[list[Job], list[Change], 
     kills = {(c.pool, c.at_s) for c in changes if c.kills}
     assert all((span.pool, span.end_s) in kills for span in run.spans if not span.done)
     assert play(jobs, changes, factor).spans == run.spans
-
-
-@pytest.mark.parametrize("pool", ["clive_gpu", "maigan_cpu"])
-def test_a_policy_that_oversubscribes_is_caught(pool: str) -> None:
-    def greedy(seen: ClusterView) -> Iterable[Decision]:
-        return [Decision(name, pool, seen.clock_s, math.inf, "") for name in seen.ready]
-
-    with pytest.raises(OversubscribedError, match="no free slot"):
-        play(same(20), policy=greedy)
-
-
-def test_a_job_that_is_done_may_not_start_again() -> None:
-    def restless(seen: ClusterView) -> Iterable[Decision]:
-        if any(span.done for span in seen.spans) or "j0" in seen.ready:
-            yield Decision("j0", "clive_gpu", seen.clock_s, math.inf, "")
-
-    with pytest.raises(OversubscribedError, match="j0 is not ready"):
-        play(same(2), policy=restless)
-
-
-def test_jobs_that_nothing_can_run_are_named() -> None:
-    jobs = [*same(1, "qc"), Job("after", "stitch", BOTH, ("j0",)), Job("s", "stitch", BOTH)]
-    run = play(jobs, pools=POOLS[:1])
-    assert ([span.job for span in run.spans], run.undone) == (["s"], ["j0", "after"])
-
-
-def test_jobs_in_slots_that_go_keep_running_unless_killed() -> None:
-    keeps, kills = (play(same(5), [Change(0.5, "clive_gpu", 0, kill)]) for kill in (False, True))
-    assert keeps.makespan_s == pytest.approx(1.0)
-    assert sum(not span.done for span in kills.spans) == 3
-    assert kills.makespan_s == pytest.approx(3.0)  # three again on the two GPUs left, after 1 s

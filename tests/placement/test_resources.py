@@ -23,7 +23,7 @@ from snakemake_scheduler_plugin_tilewright.resources import Placement, detect
 from snakemake_scheduler_plugin_tilewright.runtime.allocation import allocated_cpus
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER
 from tests.support.placement_rules import Rules
-from tests.support.recorded import cluster_with, named_qos, queue_line
+from tests.support.recorded import cluster_with, queue_line
 
 GPU, CPU = ResourceRequest(8, 5000, 1, 60, 900), ResourceRequest(6, 3000, 0, 90)
 RULES = Rules({"both": {"gpu": GPU, "cpu": CPU}, "cpu": {"cpu": CPU}})
@@ -177,14 +177,6 @@ def test_a_rule_may_write_a_function_of_its_own(cluster: Cluster) -> None:
         assert given["mem_mb"] is mem_mb
         assert given["mem_mb"]({}, 1) in (CPU.mem_mb, GPU.mem_mb)
         assert placement.given("both") == given
-
-
-def test_the_qos_is_always_named(tmp_path: Path) -> None:
-    placement = Placement(RULES.models, cluster=named_qos(tmp_path), counts_slots=True)
-    found = [values(placement, "both", {"i": i}) for i in range(200)]
-    assert {(one["slurm_account"], one["qos"]) for one in found} == {
-        (name, name) for name in ("maigan", "clive", "brusko")
-    }
 
 
 @given(

@@ -19,7 +19,6 @@ from snakemake_scheduler_plugin_tilewright.cluster.request import (
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.cluster.tres import tres_of
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.failures import why_no_retry
 from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Assignment,
@@ -39,7 +38,6 @@ from tests.support.placement_rules import (
     GROUP_REASONS,
     Rules,
     account,
-    jobs_of,
     partition,
     room,
     round_on,
@@ -66,23 +64,13 @@ def on_cpus(**cpus_and_mem: tuple[int, int]) -> Rules:
 def placed(cluster: Cluster, rules: Rules, capacity: ClusterState, **of: Any) -> Round:
     """Return a round with one ready job of each rule, but for that of the rule ``later``."""
     placement = Placement(rules.models, cluster=cluster)
-    tasks = [JobState(job) for job in jobs_of(rules, **of)]
+    tasks = [JobState(rules.job(rule, rule, **of.get(rule, {}))) for rule in rules.models]
     ready = [task for task in tasks if task.name != "later"]
     return round_on(capacity, placement, ready, [task for task in tasks if task.name == "later"])
 
 
 def started(found: Round) -> list[str]:
     return list(found.assignments)
-
-
-@pytest.mark.parametrize("sizes", [1, 6, 40])
-def test_jobs_of_many_sizes_that_do_not_fit_hide_none_that_does(
-    cluster: Cluster, sizes: int
-) -> None:
-    rules = on_cpus(**{f"big{n}": (2, n * 1000) for n in range(21, 21 + sizes)}, small=(2, 1000))
-    found = placed(cluster, rules, room(BUSY))
-    assert started(found) == ["small"]
-    assert set(found.why.values()) == {"no slot is free"}
 
 
 def test_where_memory_follows_the_input_all_that_fits_starts(cluster: Cluster) -> None:
@@ -125,22 +113,19 @@ def test_all_of_a_cap_is_filled_and_cpus_that_are_kept_free_are_said(cluster: Cl
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("cpus", [1, 2, 8])
-def test_jobs_that_gpu_jobs_wait_for_are_not_kept_out_by_those(cluster: Cluster, cpus: int) -> None:
-    both: dict[DeviceKind, ResourceRequest] = {
-        "gpu": ResourceRequest(8, 100, 1, 10),
-        "cpu": ResourceRequest(8, 100, 0, 10),
+@pytest.mark.parametrize(("cpus", "of_later", "used"), [(1, 8, 0), (2, 8, 0), (8, 8, 0), (4, 4, 4)])
+def test_jobs_that_gpu_jobs_wait_for_are_not_kept_out_by_those(
+    cluster: Cluster, cpus: int, of_later: int, used: int
+) -> None:
+    later: dict[DeviceKind, ResourceRequest] = {
+        "gpu": ResourceRequest(of_later, 100, 1, 10),
+        "cpu": ResourceRequest(of_later, 100, 0, 10),
     }
-    rules = Rules({"first": {"cpu": ResourceRequest(cpus, 100, 0, 10)}, "later": both}, seconds=600)
-    here = room(account("clive", limit={"cpu": 8, "gres/gpu": 1}))
+    first = {"cpu": ResourceRequest(cpus, 100, 0, 10)}
+    rules = Rules({"first": first, "later": later}, seconds=600)  # type: ignore[dict-item]
+    limit = {"cpu": 8, "gres/gpu": 1}
+    here = room(account("clive", limit=limit, used={"cpu": used, "gres/gpu": 0}))
     assert started(placed(cluster, rules, here)) == ["first"]
-    half: dict[DeviceKind, ResourceRequest] = {
-        "gpu": ResourceRequest(4, 100, 1, 10),
-        "cpu": ResourceRequest(4, 100, 0, 10),
-    }
-    rules = Rules({"first": {"cpu": ResourceRequest(4, 100, 0, 10)}, "later": half}, seconds=600)
-    busy = account("clive", limit={"cpu": 8, "gres/gpu": 1}, used={"cpu": 4, "gres/gpu": 0})
-    assert started(placed(cluster, rules, room(busy))) == ["first"]
 
 
 def test_cpu_jobs_leave_room_to_gpu_jobs_that_become_ready_later(cluster: Cluster) -> None:
@@ -205,18 +190,6 @@ def test_a_named_partition_is_the_one_that_is_looked_at() -> None:
     placement, ready = tasks(1, replace(SHAPE, cpus=9), UserOverrides(partition="turin"))
     with pytest.raises(PlacementError, match="no node of partition turin has 9 CPUs"):
         check_feasible(ready, here, placement.estimates)
-
-
-def test_a_job_that_ran_out_of_time_may_have_what_its_own_partition_allows() -> None:
-    lab, short = account("lab"), partition("cpu", max_time_min=60)
-    named = {"long": partition("long", max_time_min=900)}
-    job = Job("a", "work", ("cpu",), overrides=UserOverrides(partition="long"))
-    there = Target("lab", "lab", "long", "cpu")
-    assignment = Assignment(there, replace(SHAPE, runtime_min=60))
-    state = ClusterState((lab,), {"cpu": short}, named)
-    assert not why_no_retry(job, assignment, "time", state)
-    default = replace(job, overrides=UserOverrides())
-    assert "longest" in why_no_retry(default, assignment, "time", state)
 
 
 def test_no_account_gets_a_job_that_it_gives_too_few_minutes() -> None:

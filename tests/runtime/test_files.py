@@ -129,13 +129,12 @@ def test_lines_of_two_writers_do_not_mix(tmp_path: Path, lines: Any) -> None:
         assert [entry["k"] for entry in found if entry["who"] == name] == list(range(200))
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_an_error_leaves_what_was_there(tmp_path: Path, shared: bool) -> None:
+def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "folder/note.txt"
     files.write_text_atomic(path, "first\r\n")
 
     def fail() -> None:
-        with atomic_path(path, shared=shared) as partial:
+        with atomic_path(path) as partial:
             partial.write_text("half of it")
             raise ValueError("half")
 

@@ -25,11 +25,10 @@ def none() -> Snapshot:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    made = FakeMachine(tmp_path / "nvml.json", [FakeDevice(uuid(1)), FakeDevice(uuid(2))])
-    made.install(monkeypatch)
     monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "leases"))
     monkeypatch.syspath_prepend(str(STANDIN))
-    return made
+    devices = [FakeDevice(uuid(1)), FakeDevice(uuid(2))]
+    return FakeMachine(tmp_path / "nvml.json", devices).install(monkeypatch)
 
 
 def some(machine: FakeMachine) -> Callable[[], Snapshot]:

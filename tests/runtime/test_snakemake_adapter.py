@@ -37,7 +37,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
     targets,
 )
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler
-from tests.conftest import REPO
+from tests.support.runs import REPO
 from tests.support.scribe import Code, default_target, dispatched, rule, run
 
 NEEDED = [(what, name) for what in adapter.NEEDED for name in adapter.NEEDED[what]]
@@ -439,52 +439,48 @@ def test_targets_are_those_of_snakemakes_own_commands(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
-def test_a_copied_profile_has_the_site_file_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with profiles: with a site file, without, hidden below ``profiles``, broken."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
-    for name in ("ours", "theirs"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").touch()
+    slurm = (REPO / "profiles/slurm/config.yaml").read_text(encoding="utf-8")
+    for name, text in (("ours", slurm), ("bare", ""), ("profiles/hidden", ""), ("broken", "a: [")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.yaml").write_text(text, encoding="utf-8")
+    for name in ("ours", "profiles/hidden"):
         (tmp_path / name / "site.yaml").touch()
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "bare/config.yaml").touch()
-
-    def found(command: str) -> Path:
-        return profile_file("site.yaml", ["snakemake", *command.split()]) or Path("none")
-
-    assert found("all --workflow-profile theirs") == Path("theirs/site.yaml")
-    assert found("--workflow-profile=ours/config.yaml -n").resolve() == tmp_path / "ours/site.yaml"
-    assert found("--profile theirs --jobs 3").resolve() == tmp_path / "theirs/site.yaml"
-    assert found("--workflow-profile bare --profile ours").resolve() == tmp_path / "ours/site.yaml"
-    (tmp_path / "profiles").mkdir()
-    (tmp_path / "ours").rename(tmp_path / "profiles/hidden")
-    assert found("--workflow-profile hidden") == Path("profiles/hidden/site.yaml")
-    (tmp_path / "profiles/hidden").rename(tmp_path / "ours")
-    assert found("--workflow-profile bare") == found("all") == found("--no-such") == Path("none")
-    monkeypatch.setenv("SNAKEMAKE_PROFILE", "ours")
-    assert found("all").resolve() == tmp_path / "ours/site.yaml"
-    (tmp_path / "site.yaml").touch()
-    assert found("--workflow-profile bare --profile bare") == Path("site.yaml")
+    return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("command", "executor"),
+    ("command", "executor", "site"),
     [
-        ("all", ""), ("all --executor slurm", "slurm"), ("-e slurm -n", "slurm"),
-        ("--workflow-profile ours", "slurm"), ("--profile ours -e local", "local"),
-        ("--workflow-profile bare --profile ours", "slurm"), ("--no-such", ""), ("-n -x", ""),
-        ("--profile broken", ""),
+        ("all", "", None), ("--no-such", "", None), ("-n -x", "", None),
+        ("all --executor slurm", "slurm", None), ("-e slurm -n", "slurm", None),
+        ("all --workflow-profile ours", "slurm", "ours"),
+        ("--workflow-profile=ours/config.yaml -n", "slurm", "ours"),
+        ("--profile ours -e local --jobs 3", "local", "ours"),
+        ("--workflow-profile bare", "", None),
+        ("--workflow-profile bare --profile ours", "slurm", "ours"),
+        ("--workflow-profile hidden", "", "profiles/hidden"), ("--profile broken", "", None),
     ],
 )  # fmt: skip
-def test_the_executor_is_that_of_the_command_or_its_profile(
-    command: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_command_or_its_profile_says_the_executor_and_a_profile_has_the_site_file_beside_it(
+    command: str, executor: str, site: str | None, profiles: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
-    ours = (REPO / "profiles/slurm/config.yaml").read_text(encoding="utf-8")
-    for name, text in (("ours", ours), ("bare", ""), ("broken", "a: [")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text(text, encoding="utf-8")
-    assert executor_of(["snakemake", *command.split()]) == executor
+    argv = ["snakemake", *command.split()]
+    assert executor_of(argv) == executor
+    found = profile_file("site.yaml", argv)
+    assert (found and found.resolve()) == (profiles / site / "site.yaml" if site else None)
+
+
+def test_the_profile_of_the_environment_and_a_site_file_in_the_working_directory(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", "ours")
+    found = profile_file("site.yaml", ["snakemake", "all"])
+    assert found
+    assert found.resolve() == profiles / "ours/site.yaml"
+    (profiles / "site.yaml").touch()
+    assert profile_file("site.yaml", ["snakemake", "--profile", "bare"]) == Path("site.yaml")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REPO
+from tests.support.runs import REPO
 
 pytestmark = pytest.mark.workflow
 

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
+from tests.support.failing_slurm import RULES
+from tests.support.recorded import cluster_with
 from tests.support.scribe import dispatched, run
 
 MODULE = """
@@ -78,5 +81,10 @@ def test_jobs_of_a_module_get_the_size_and_the_place_that_placement_chose(
                 place = placed[f"rule_{rule}_wildcards_{wildcards['i']}"]
                 assert (place["account"], place["kind"]) == (given["slurm_account"], kind)
                 assert place["account"] == given["qos"]
+                assert (place["cpus"], place["runtime_min"]) == (cpus, given["runtime"])
     if scheduler == "tilewright":
         assert len(placed) == 16
+        static = Placement(RULES.models, cluster=cluster_with("", tmp_path / "cache2")[0])
+        good = dispatched(tmp_path, "images_good") + dispatched(tmp_path, "images_own")
+        planned = [static.static("good", wildcards).target.account for wildcards, _ in good]
+        assert planned != [given["slurm_account"] for _, given in good]  # or it shows nothing

@@ -1,13 +1,11 @@
 """What rules state that never heard of placement, and what their jobs are given."""
 
-import doctest
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright import declared as declared_module
 from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, ResourceRequest, Target
 from snakemake_scheduler_plugin_tilewright.declared import (
     declared_model,
@@ -67,11 +65,6 @@ class Tbd:
 )  # fmt: skip
 def test_gpus(stated: dict[str, Any], gpus: int) -> None:
     assert gpus_of(stated) == gpus
-
-
-def test_the_examples_of_the_module() -> None:
-    result = doctest.testmod(declared_module)
-    assert result.attempted > 0 == result.failed
 
 
 @pytest.mark.parametrize(

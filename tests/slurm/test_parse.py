@@ -224,20 +224,17 @@ def test_what_is_free_is_what_nobody_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    "state",
-    ["DOWN", "DOWN*", "IDLE+DRAIN", "MIXED+DRAIN", "IDLE*", "FAIL", "MAINT", "IDLE+RESERVED",
-     "IDLE+MAINTENANCE+RESERVED", "REBOOT_ISSUED", "UNKNOWN", "IDLE+POWERING_DOWN",
-     "DOWN+CLOUD+POWERED_DOWN"],
+    ("states", "room"),
+    [
+        ("IDLE MIXED ALLOCATED IDLE+CLOUD COMPLETING IDLE+CLOUD+POWERED_DOWN IDLE~", 8),
+        ("DOWN DOWN* IDLE+DRAIN MIXED+DRAIN IDLE* FAIL MAINT IDLE+RESERVED UNKNOWN REBOOT_ISSUED "
+         "IDLE+MAINTENANCE+RESERVED IDLE+POWERING_DOWN DOWN+CLOUD+POWERED_DOWN", 0),
+    ],
 )  # fmt: skip
-def test_a_node_that_takes_no_jobs_has_no_room(state: str) -> None:
-    found = node(state)
-    assert (found.up, found.room(JOB, now=True), found.room(JOB, now=False)) == (False, 0, 0)
-
-
-def test_a_node_that_is_up_has() -> None:
-    for state in ("IDLE", "MIXED", "ALLOCATED", "IDLE+CLOUD", "COMPLETING",
-                  "IDLE+CLOUD+POWERED_DOWN", "IDLE~"):  # fmt: skip
-        assert node(state).room(JOB, now=False) == 8
+def test_a_node_that_takes_no_jobs_has_no_room(states: str, room: int) -> None:
+    for found in map(node, states.split()):
+        assert (found.up, found.room(JOB, now=False)) == (room > 0, room), found.state
+        assert bool(found.room(JOB, now=True)) == found.up
 
 
 def test_what_a_node_is_and_whose_it_is() -> None:
@@ -266,20 +263,6 @@ def test_the_short_form_of_nodes(text: str, names: str) -> None:
     assert node_names(text) == names.split()
 
 
-def test_reservations_of_whole_nodes() -> None:
-    text = (
-        "ReservationName=m StartTime=2026-11-24T20:27:49 EndTime=2026-11-24T21:27:49"
-        " Duration=01:00:00 Nodes=c[1-2] NodeCnt=2 CoreCnt=256 Flags=MAINT,SPEC_NODES\n"
-    )
-    (found,) = parse_reservations(text)
-    assert found.nodes == ("c1", "c2")
-    assert parse_reservations("No reservations in the system") == []
-    c1 = Node("c1", ("c",), True, "IDLE", {}, {})
-    (soon,) = before_reservations([c1], [found], found.start_s - 150)
-    assert soon.free_min == 2
-    assert before_reservations([c1], [found], found.start_s + 1) == [c1]  # its state says so
-
-
 @pytest.mark.parametrize(
     ("said", "free_min"),
     [  # as Slurm 22.05 shows what was asked for by name, by NodeCnt, and by CoreCnt either way
@@ -295,6 +278,7 @@ def test_a_reservation_counts_where_it_takes_whole_nodes(said: str, free_min: in
     nodes = parse_nodes(NODE_LINE.format(state="IDLE", gpus="", used=""))
     (node,) = before_reservations(nodes, [found], found.start_s - 600)
     assert node.free_min == free_min
+    assert before_reservations(nodes, [found], found.start_s + 1) == nodes  # its state says so
     assert node.total["gres/gpu"] == node.free["gres/gpu"] == 8  # Slurm counts none: all are free
 
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
-from tests.conftest import REPO
+from tests.support.runs import REPO
 from tests.support.slurm_cluster import BUSY, Cluster, Job, peak_use, wait_for
 from tests.support.slurm_cluster.settings import ACCOUNTS
 
@@ -203,13 +203,13 @@ class ClusterRun:
         return [job for job in self.slurm.jobs()
                 if job.id > self.first_id and job.workdir == str(self.folder)]  # fmt: skip
 
-    def wait_running(self, count: int, timeout_s: float = 90) -> None:
+    def wait_running(self, count: int) -> None:
         """Wait until so many jobs run at once."""
 
         def running() -> bool:
             return sum(job.state == "RUNNING" for job in self.jobs()) >= count
 
-        wait_for(running, timeout_s, f"{count} running jobs")
+        wait_for(running, 90, f"{count} running jobs")
 
     def check_limits(self, *others: Job) -> None:
         """No account ever held more than its limits."""
@@ -270,11 +270,10 @@ def foreign(
     folder: Path,
     name: str,
     site: dict[str, Any] | None = None,
-    kind: type[ClusterRun] = ClusterRun,
     **config: Any,
 ) -> ClusterRun:
     """Prepare a workflow of ``tests/support/foreign``, which is none of images."""
-    run = kind(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
+    run = ClusterRun(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return run.prepare(site=site)
 

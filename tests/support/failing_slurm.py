@@ -19,7 +19,7 @@ from tests.support.recorded import (
 
 RULES = Rules(
     {"good": {"gpu": ResourceRequest(8, 5000, 1, 60), "cpu": ResourceRequest(6, 3000, 0, 90)},
-     **{rule: {"cpu": ResourceRequest(2, 100, 0, 5)} for rule in ("bad", "lost", "gone")}}
+     **{rule: {"cpu": ResourceRequest(2, 100, 0, 5)} for rule in ("lost", "gone")}}
 )  # fmt: skip
 
 

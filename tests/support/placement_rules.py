@@ -185,15 +185,6 @@ def round_on(
     return found
 
 
-def jobs_of(rules: Rules, **of: Any) -> list[Job]:
-    """Return a job of each rule, with what is said of it by the name of its rule."""
-    return [
-        Job(rule, rule, model.devices, cpu_seconds=600.0, wildcards={}, model=model,
-            **of.get(rule, {}))
-        for rule, model in rules.models.items()
-    ]  # fmt: skip
-
-
 def in_use(used: Mapping[str, int]) -> Usage:
     """Return that so much is in use, and of all else that is limited nothing."""
     return Usage({}, {**FREE, **used})

@@ -38,6 +38,10 @@ NodeName=b1 State=IDLE Partitions=hpg-b200 CfgTRES=cpu=112,mem=2000G,gres/gpu=8 
 NodeName=c1 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=
 NodeName=c2 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=
 """
+#: More than the number of any process on Linux.
+NO_PROCESS = 2**22 + 1
+#: What answers each question, by a word of its command.
+ANSWERS = {"sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES}
 #: A job in the words of ``scontrol show job``.
 LINE = (
     "JobId=2 JobName=wrap UserId=kuser(1001) GroupId=kuser(1001) MCS_label=N/A Priority=100000"
@@ -51,6 +55,7 @@ LINE = (
     " WorkDir=/data/run Comment=rule_a_wildcards_x  StdErr=/data/run/slurm-2.out StdIn=/dev/null"
     " StdOut=/data/run/slurm-2.out Power= \n"
 )
+_SHOWN = {"flags=qos", "flags=assoc", "partition", "node", "config", "reservation", "licenses"}
 _MIDDLE = "Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0"
 
 
@@ -69,16 +74,7 @@ class Recorded:
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str:
-        shown = (
-            "flags=qos",
-            "flags=assoc",
-            "partition",
-            "node",
-            "config",
-            "reservation",
-            "licenses",
-        )
-        word = next(word for word in (*shown, argv[0]) if word in argv)
+        word = next((word for word in argv if word in _SHOWN), argv[0])
         self.asked.append(word)
         if word in ("reservation", "licenses") and word not in self.answers:
             return "No reservations in the system"
@@ -119,11 +115,7 @@ class Queue(Recorded):
 
 
 def cluster_with(queue: str | SlurmQueryError, folder: Path) -> tuple[Cluster, Queue]:
-    answers = {
-        "sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES,
-        "squeue": queue,
-    }  # fmt: skip
-    recorded = Queue(answers)
+    recorded = Queue({**ANSWERS, "squeue": queue})
     asking = replace(client(recorded, folder), run=recorded)
     return Cluster(Site(), asking, 1001, query_cluster(asking, 1001, Site())), recorded
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
-from tests.conftest import REPO
+from tests.support.runs import REPO
 
 EXECUTOR = """
 import json

@@ -12,23 +12,12 @@ from snakemake_scheduler_plugin_tilewright.placement.workload import Decision, R
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Slots of a pool from a time on.
-
-    Attributes
-    ----------
-    at_s : float
-        When, in seconds of the clock.
-    pool : str
-        Name of the pool.
-    slots : int
-        Slots that may be filled from then on; jobs in slots that go keep running.
-    kills : bool
-        Whether they are ended instead, the youngest first, to be placed again.
-    """
+    """How many slots of a pool may be filled from a time on; jobs in slots that go keep running."""
 
     at_s: float
     pool: str
     slots: int
+    #: Jobs in slots that go are ended instead, the youngest first, to be placed again.
     kills: bool = False
 
 
@@ -59,31 +48,15 @@ Policy = Callable[[ClusterView], Iterable[Decision]]
 
 @dataclass
 class SimulatedRun:
-    """How a run went.
+    """How a run went."""
 
-    Attributes
-    ----------
-    makespan_s : float
-        End of the last job that was done.
-    spans : list of JobSpan
-        The timeline.
-    busy_s : dict
-        Slots to the seconds that its slots were filled, summed over slots.
-    undone : list of str
-        Jobs that no policy placed while anything could still happen.
-    round_s : list of float
-        Wall time of each decision.
-    """
-
+    #: End of the last job that was done.
     makespan_s: float = 0.0
     spans: list[JobSpan] = field(default_factory=list)
-    busy_s: dict[str, float] = field(default_factory=dict)
+    #: Jobs that no policy placed while anything could still happen.
     undone: list[str] = field(default_factory=list)
+    #: Wall time of each decision.
     round_s: list[float] = field(default_factory=list)
-
-
-class OversubscribedError(ValueError):
-    """A policy placed a job where it cannot be."""
 
 
 def simulate(
@@ -93,26 +66,10 @@ def simulate(
     policy: Policy,
     changes: Iterable[Change] = (),
 ) -> SimulatedRun:
-    """Run jobs on a cluster until nothing can happen any more.
+    """Run jobs on a cluster, empty at first, until nothing can happen any more.
 
-    Parameters
-    ----------
-    jobs : iterable of Job
-        The run, with what each job needs.
-    true_s : mapping
-        (job, kind) to the seconds it really takes.
-    pools : iterable of Slots
-        Pools at the start; all their slots are free.
-    policy : callable
-        ClusterView to decisions; asked whenever something happened and there are both a slot and a
-        job that is ready.
-    changes : iterable of Change
-        Slots that come and go.
-
-    Raises
-    ------
-    OversubscribedError
-        A decision names a job that is not ready, a pool without a free slot, or a wrong kind.
+    The policy is asked whenever something happened and there are both a slot and a ready job. A
+    decision for a job that is not ready, a pool without a free slot, or a wrong kind is an error.
     """
     return _SimulatedCluster(jobs, true_s, pools, policy).run(changes)
 
@@ -141,7 +98,7 @@ class _SimulatedCluster:
         self.placed: dict[str, int] = {}
         self.count = 0
         self.clock_s = 0.0
-        self.result = SimulatedRun(busy_s=dict.fromkeys(self.pools, 0.0))
+        self.result = SimulatedRun()
 
     def run(self, changes: Iterable[Change]) -> SimulatedRun:
         coming = sorted(changes, key=lambda change: change.at_s)[::-1]
@@ -183,12 +140,9 @@ class _SimulatedCluster:
 
     def _start(self, decision: Decision) -> None:
         job, pool = decision.job, decision.pool
-        if job not in self.ready:
-            raise OversubscribedError(f"{job} is not ready")
-        if not self._free(pool):
-            raise OversubscribedError(f"{pool} has no free slot for {job}")
-        if self.pools[pool].kind not in self.jobs[job].kinds:
-            raise OversubscribedError(f"{job} cannot run in {pool}")
+        assert job in self.ready, f"{job} is not ready"
+        assert self._free(pool), f"{pool} has no free slot for {job}"
+        assert self.pools[pool].kind in self.jobs[job].kinds, f"{job} cannot run in {pool}"
         del self.ready[job]
         self.count += 1
         self.placed[job] = self.count
@@ -219,4 +173,3 @@ class _SimulatedCluster:
     def _leave(self, job: str, pool: str, *, done: bool) -> None:
         run = self.running[pool].pop(job)
         self.result.spans.append(JobSpan(job, pool, run.start_s, self.clock_s, done))
-        self.result.busy_s[pool] += self.clock_s - run.start_s

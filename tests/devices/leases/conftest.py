@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.lease_jobs import GIB, Jobs, kill
-from tests.support.fake_nvml import FakeDevice, FakeMachine
+from tests.devices.leases.lease_jobs import Jobs, gpus, kill
+from tests.support.fake_nvml import FakeMachine
 
 
 @pytest.fixture
@@ -20,14 +20,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def machine(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     """One GPU, or what a test makes of it."""
-    made = FakeMachine(tmp_path / "nvml.json", gpus(25))
-    made.install(monkeypatch)
-    return made
-
-
-def gpus(*totals_gib: int) -> list[FakeDevice]:
-    """Return GPU-a, GPU-b and so on."""
-    return [FakeDevice(f"GPU-{'abcd'[k]}", total_b=n * GIB) for k, n in enumerate(totals_gib)]
+    return FakeMachine(tmp_path / "nvml.json", gpus(25)).install(monkeypatch)
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.support.fake_nvml import pretend_here, using
-from tests.support.fake_nvml.preload.fake_nvml_library import STATE, living
+from tests.support.fake_nvml import FakeDevice, using
+from tests.support.fake_nvml.preload.fake_nvml_library import STATE, install, living
 from tests.support.forked import fork
+from tests.support.slurm_cluster import wait_for
 from tilewright.devices import leases as module
 from tilewright.devices.device_lease import Request
 from tilewright.devices.lease_folder import lease_root
@@ -43,7 +43,7 @@ class Job:
     patience_s: float = module.PATIENCE_S
 
     def __call__(self) -> None:
-        pretend_here()
+        install()
         module.PATIENCE_S = self.patience_s
         if self.visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
@@ -88,6 +88,11 @@ class Job:
                 (self.folder / "broken").write_text(f"{device}: {uses}")
 
 
+def gpus(*totals_gib: int) -> list[FakeDevice]:
+    """Return GPU-a, GPU-b and so on."""
+    return [FakeDevice(f"GPU-{'abcd'[k]}", total_b=n * GIB) for k, n in enumerate(totals_gib)]
+
+
 def said(folder: Path, event: str) -> list[str]:
     """Return the jobs of which something was said, in order."""
     path = folder / "log"
@@ -114,14 +119,6 @@ def code(process: BaseProcess, limit_s: float = 300.0) -> int | None:
     return process.exitcode
 
 
-def until(fact: Callable[[], object], limit_s: float = 300.0) -> None:
-    """Wait for a fact, less than a holder holds."""
-    began_s = time.monotonic()
-    while not fact():
-        assert time.monotonic() - began_s < limit_s, "it did not happen"
-        time.sleep(0.005)
-
-
 class Jobs:
     """Starts jobs."""
 
@@ -137,12 +134,12 @@ class Jobs:
     def holder(self, gib: int, name: str, **more: Any) -> BaseProcess:
         """Start a job, and return once it has its device."""
         self.start(gib, name, **{"hold_s": 600.0, **more})
-        until(lambda: name in holders())
+        wait_for(lambda: name in holders(), 100)
         return self.started[-1]
 
     def waiter(self, gib: int, name: str, **more: Any) -> BaseProcess:
         """Start a job, and return once it has tried."""
         self.start(gib, name, **more)
-        until(lambda: name in said(self.folder, "asks"))
+        wait_for(lambda: name in said(self.folder, "asks"), 100)
         time.sleep(1.0)
         return self.started[-1]

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.conftest import gpus
-from tests.devices.leases.lease_jobs import GIB, holders
+from tests.devices.leases.lease_jobs import GIB, gpus, holders
 from tests.support.fake_nvml import FakeDevice, FakeMachine
 from tilewright.devices.device_lease import Request
 from tilewright.devices.leases import RESERVE_B, lease

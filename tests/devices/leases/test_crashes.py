@@ -12,20 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.conftest import gpus
 from tests.devices.leases.lease_jobs import (
     GIB,
     Job,
     Jobs,
     code,
     evidence,
+    gpus,
     holders,
     kill,
     said,
-    until,
 )
-from tests.support.fake_nvml import FakeMachine, pretend_here
+from tests.support.fake_nvml import FakeMachine
+from tests.support.fake_nvml.preload.fake_nvml_library import install
 from tests.support.forked import fork
+from tests.support.slurm_cluster import wait_for
 from tilewright.devices.device_lease import Request
 from tilewright.devices.leases import PATIENCE_S, RETRY_S, lease, leases
 
@@ -40,7 +41,7 @@ def test_of_many_jobs_a_third_is_killed(
     machine.write()
     begun: list[BaseProcess] = []
     for k in range(number):
-        until(lambda: sum(process.is_alive() for process in begun) < 15)
+        wait_for(lambda: sum(process.is_alive() for process in begun) < 15, 100)
         hold_s = 5.0 if k % 6 == 0 else rng.uniform(0.02, 0.25)
         die_s = 0.0 if k % 3 else rng.uniform(0.001, 0.8)
         more = {"whole": rng.random() < 0.08, "hold_s": hold_s, "die_s": die_s}
@@ -61,7 +62,7 @@ def test_of_many_jobs_a_third_is_killed(
 
 def hold_beside_a_program(folder: Path) -> None:
     """Hold, and start a program that gets all descriptors."""
-    pretend_here()
+    install()
     with lease(Request(20 * GIB, "edf")):
         program = subprocess.Popen(["sleep", "600"], close_fds=False)
         (folder / "program").write_text(str(program.pid))
@@ -71,7 +72,7 @@ def hold_beside_a_program(folder: Path) -> None:
 @pytest.mark.usefixtures("machine")
 def test_a_program_that_a_killed_holder_started_does_not_keep_the_lease(tmp_path: Path) -> None:
     holder = fork(hold_beside_a_program, tmp_path)
-    until(lambda: (tmp_path / "program").exists() and (tmp_path / "program").read_text())
+    wait_for(lambda: (tmp_path / "program").exists() and (tmp_path / "program").read_text(), 100)
     assert holders() == ["edf"]
     kill(holder)
     program = int((tmp_path / "program").read_text())
@@ -93,7 +94,7 @@ def coordinate(job: Job) -> None:
 def test_a_lease_outlives_its_coordinator(jobs: Jobs, tmp_path: Path) -> None:
     go = tmp_path / "go"
     coordinator = fork(coordinate, Job(tmp_path, Request(20 * GIB, "orphan"), until=go))
-    until(lambda: holders() == ["orphan"])
+    wait_for(lambda: holders() == ["orphan"], 100)
     kill(coordinator)
     rerun = jobs.waiter(20, "rerun")
     assert holders() == ["orphan"]
@@ -122,7 +123,7 @@ def test_of_twelve_that_wait_each_has_its_turn_within_a_bound(jobs: Jobs, tmp_pa
     alone_s = time.monotonic() - began_s  # as fast as this machine is now
     jobs.holder(20, "second", hold_s=0.0, until=go)
     waiting = [jobs.start(20, f"{k}", hold_s=0.2) for k in range(12)]
-    until(lambda: len(said(tmp_path, "asks")) == 15)
+    wait_for(lambda: len(said(tmp_path, "asks")) == 15, 100)
     go.touch()
     began_s = time.monotonic()
     assert [code(process) for process in waiting] == [0] * 12
@@ -135,7 +136,7 @@ def test_a_stream_of_small_jobs_does_not_starve_a_large_one(
 ) -> None:
     stop = tmp_path / "stop"
     small = [jobs.start(4, f"{k}", hold_s=0.4, until=stop, repeated=True) for k in range(7)]
-    until(lambda: len(said(tmp_path, "holds")) > 7)
+    wait_for(lambda: len(said(tmp_path, "holds")) > 7, 100)
     large = jobs.start(gib, "large", whole=whole, wait_limit_s=60, patience_s=1.0)
     assert code(large) == 0
     stop.touch()

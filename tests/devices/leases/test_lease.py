@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.conftest import gpus
-from tests.devices.leases.lease_jobs import GIB, Jobs, code, evidence, holders, kill, until
+from tests.devices.leases.lease_jobs import GIB, Jobs, code, evidence, gpus, holders, kill
 from tests.support.fake_nvml import FakeDevice, FakeMachine, using
+from tests.support.slurm_cluster import wait_for
 from tilewright.devices.device_lease import CONTEXT_B, Request
 from tilewright.devices.health import record_failure
 from tilewright.devices.inventory import Device
@@ -208,7 +208,7 @@ def test_runs_that_see_different_devices_share_one_folder(machine: FakeMachine, 
     jobs.waiter(20, "next a", visible="GPU-a")
     jobs.waiter(20, "next b", visible="GPU-b", hold_s=600)
     kill(on_b)
-    until(lambda: "next b" in holders())
+    wait_for(lambda: "next b" in holders(), 100)
     assert holders() == ["a", "next b"]
 
 
@@ -224,7 +224,7 @@ def test_a_device_quarantined_while_a_job_waits_is_not_granted_to_it(
     time.sleep(1.5)
     assert holders() == ["2"]
     kill(second)
-    until(lambda: holders() == ["late"])
+    wait_for(lambda: holders() == ["late"], 100)
     assert leases(root)[0].uuid == "GPU-b"
     last = jobs.waiter(20, "last")
     record_failure(root, "GPU-b", "other", "hardware", "ECC")

@@ -1,7 +1,6 @@
-"""A machine with GPUs for tests: NVML's own C answers, from a file that tests rewrite.
+"""A machine with GPUs for tests: answers of ``pynvml`` from a file that tests rewrite.
 
-The real ``pynvml`` runs; only the library that it loads is a fake. Child processes see the
-same machine: their environment is ``machine.environ()``.
+Child processes see the same machine: their environment is ``machine.environ()``.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import pynvml
 import pytest
 
-from tests.support.fake_nvml.preload.fake_nvml_library import STATE, Library
+from tests.support.fake_nvml.preload.fake_nvml_library import STATE, install
 
 PRELOAD = Path(__file__).parent / "preload"
 GB = 10**9
@@ -44,7 +42,7 @@ class FakeDevice:
     mig: bool | None = None
     #: None is an empty place.
     instances: list[FakeDevice | None] = field(default_factory=list)
-    #: NVML error code by C symbol, for calls on this device; ``*`` is all of them.
+    #: NVML error code by function, for calls on this device; ``*`` is all of them.
     errors: dict[str, int] = field(default_factory=dict)
 
 
@@ -57,10 +55,8 @@ class FakeMachine:
     #: In NVML's order; a device without ``pci`` gets the bus of its place.
     devices: list[FakeDevice] = field(default_factory=list)
     driver: str = "550.54.15"
-    #: NVML error code by C symbol, for every call of it (``nvmlInitWithFlags`` too).
+    #: NVML error code by function, for every call of it.
     errors: dict[str, int] = field(default_factory=dict)
-    #: Symbols that an old driver lacks.
-    missing: list[str] = field(default_factory=list)
     #: Whether there is ``libnvidia-ml.so.1``.
     library: bool = True
 
@@ -72,27 +68,20 @@ class FakeMachine:
         partial.write_text(json.dumps(asdict(self) | {"path": ""}))
         partial.replace(self.path)
 
-    def environ(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    def environ(self) -> dict[str, str]:
         """Return an environment whose Python processes have this machine's GPUs."""
-        kept = {name: text for name, text in base.items() if name != "CUDA_VISIBLE_DEVICES"}
-        paths = [str(PRELOAD), *filter(None, [base.get("PYTHONPATH")])]
+        kept = {name: text for name, text in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        paths = [str(PRELOAD), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**kept, "PYTHONPATH": os.pathsep.join(paths), STATE: str(self.path)}
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
         """Write it; give it to this process and to those that inherit its environment."""
         self.write()
         for name, text in self.environ().items():
             monkeypatch.setenv(name, text)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(pynvml, "CDLL", Library)
-        monkeypatch.setattr(pynvml, "nvmlLib", None)
-        monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
-        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-
-
-def pretend_here() -> None:
-    """Give the machine of its environment to a process that was forked."""
-    pynvml.CDLL = Library
+        install(monkeypatch.setattr)
+        return self
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_PROC = Path("/proc")
+import psutil
 
 
 @dataclass
@@ -78,38 +78,18 @@ class Daemon:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return (_PROC / str(pid) / name).read_bytes()
-    except OSError:  # it ended in between
-        return b""
-
-
-def _pids() -> list[int]:
-    return [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
-
-
 def with_environment(variable: str, value: str) -> set[int]:
     """Return the processes that were started with ``variable=value``."""
-    wanted = f"{variable}={value}".encode()
-    return {pid for pid in _pids() if wanted in _read(pid, "environ").split(b"\0")}
+    found = psutil.process_iter(["pid", "environ"])
+    return {one.pid for one in found if (one.info["environ"] or {}).get(variable) == value}
 
 
 def with_descendants(pids: Iterable[int]) -> set[int]:
     """Return ``pids`` and every process below them."""
-    children: dict[int, list[int]] = {}
-    for pid in _pids():
-        # The command's name, in brackets, may itself hold blanks and brackets.
-        fields = _read(pid, "stat").rpartition(b")")[2].split()
-        if len(fields) > 1:
-            children.setdefault(int(fields[1]), []).append(pid)
-    found: set[int] = set()
-    waiting = list(pids)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting.extend(children.get(pid, []))
+    parents = {one.pid: one.info["ppid"] for one in psutil.process_iter(["ppid"])}
+    found = set(pids)
+    while below := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= below
     return found
 
 
@@ -121,10 +101,11 @@ def kill_all(pids: Iterable[int], timeout_s: float = 60) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sig)
     limit = time.monotonic() + timeout_s
-    while any(_running(pid) for pid in doomed) and time.monotonic() < limit:
+    while any(map(_running, doomed)) and time.monotonic() < limit:
         time.sleep(0.02)
 
 
 def _running(pid: int) -> bool:
-    state = _read(pid, "stat").rpartition(b")")[2].split()
-    return bool(state) and state[0] not in {b"Z", b"X"}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
+    return False

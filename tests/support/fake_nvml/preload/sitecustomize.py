@@ -1,9 +1,8 @@
-"""Give the fake NVML library to a process that has this folder on ``PYTHONPATH``."""
+"""Give the fake answers of NVML to a process that has this folder on ``PYTHONPATH``."""
 
-import ctypes
 import os
 
-from fake_nvml_library import STATE, Library  # type: ignore[import-not-found, unused-ignore]
+if "FAKE_NVML_STATE" in os.environ:
+    import fake_nvml_library  # type: ignore[import-not-found, unused-ignore]
 
-if STATE in os.environ:
-    ctypes.CDLL = Library  # type: ignore[misc]
+    fake_nvml_library.install()
