@@ -97,7 +97,7 @@ def guarded() -> Backend:
 
 @pytest.fixture(scope="session")
 def gpu() -> Backend:
-    """The CuPy backend; tests that use it carry the marker ``gpu``."""
+    """The CuPy backend; tests that use it get the marker ``gpu``."""
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     if not cupy.cuda.is_available():
         pytest.skip("no CUDA device")
@@ -126,7 +126,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker("slow")
-        if {"slurm", "quiet_slurm"} & set(getattr(item, "fixturenames", ())):
+        fixtures = {*getattr(item, "fixturenames", ())}
+        if "gpu" in fixtures:
+            item.add_marker("gpu")
+        if {"slurm", "quiet_slurm"} & fixtures:
             item.add_marker("slurm")
             # more than the longest wait of such a test, which says what it waited for
             item.add_marker(pytest.mark.timeout(3600))
