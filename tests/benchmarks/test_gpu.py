@@ -29,27 +29,18 @@ def test_all_kernels_agree_on_the_standin() -> None:
         cwd=REPO, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    for kernel in (
-        "Richardson-Lucy",
-        "multi-plane Wiener plane",
-        "focus weighted",
-        "fuse",
-        "warp",
-        "correlation",
-    ):
-        assert kernel in done.stdout
     assert "kernels of a full cycle with the multi-plane Wiener plane" in done.stdout
 
 
-def test_all_kernels_agree_on_the_guarded_device(cpu: Backend, guarded: Backend) -> None:
-    first, second = ([*cases(b, 192, 7, 3), *cases_of_rules(b, 192, 7)] for b in (guarded, cpu))
-    for one, other in zip(first, second, strict=True):
+def test_all_kernels_agree_on_another_device(cpu: Backend, other: Backend) -> None:
+    both = ([*cases(b, 192, 7, 3), *cases_of_rules(b, 192, 7)] for b in (other, cpu))
+    for there, here in zip(*both, strict=True):
         found, expected = (
-            np.asarray(b.to_numpy(c.run()), np.float64) for b, c in ((guarded, one), (cpu, other))
+            np.asarray(b.to_numpy(c.run()), np.float64) for b, c in ((other, there), (cpu, here))
         )
-        assert np.ptp(expected) > 0 or expected.size < 3, one.name
+        assert np.ptp(expected) > 0 or expected.size < 3, here.name
         differ = np.abs(found - expected).max() / np.abs(expected).max()
-        assert differ <= one.tolerance, one.name
+        assert differ <= here.tolerance, here.name
 
 
 def imported(folder: Path, files: str) -> set[tuple[str, str]]:

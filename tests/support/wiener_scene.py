@@ -1,33 +1,18 @@
 """Stacks of a wavy sheet through a Gibson-Lanni microscope, with their true in-focus plane."""
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, ndimage
 
-from tests.support.wavy_stack import psnr
-from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
-from tilewright.kernels.edf import channel_model, transfer, wiener_filters
-from tilewright.kernels.edf.channel_model import ChannelModel
-from tilewright.kernels.edf.focus_maps import FocusMaps
+from tilewright.kernels.edf import transfer
 from tilewright.kernels.edf.transfer import FINE
-from tilewright.kernels.edf.wiener_finish import (
-    confidence_weight,
-    fill,
-    haze_moments,
-    haze_share,
-    mirrored,
-)
-from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane, WienerProjection
-from tilewright.kernels.noise import NoiseModel
 
 PLANES, SIZE, STEP_UM, PIXEL_UM = 9, 192, 1.5, 0.377
 PEDESTAL = 100.0
-NOISE = NoiseModel(1.0, 2.0)
 OPTICS = Optics(0.75, 668, 1.0, 1.44)
 ALL = np.ones(PLANES, bool)
 Image = NDArray[np.float32]
@@ -92,89 +77,6 @@ def scene(
     """Return counts (z, y, x) and the true plane (y, x); ``empty``: nothing in the right half."""
     counts, truth = _scene(seed, photons, haze, empty)
     return counts.copy(), truth
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What a mosaic's windows share, and the plane of a mosaic that is one window, or more."""
-
-    backend: Backend
-    channel: ChannelModel
-    filters: Any
-
-    def plane(
-        self,
-        counts: Image,
-        rows: slice | None = None,
-        seen: NDArray[np.bool_] | None = None,
-        saturated: NDArray[np.bool_] | None = None,
-    ) -> Image:
-        """Return the plane (rows, x) of a mosaic, not clipped, through one window with a halo."""
-        rows = rows or slice(0, counts.shape[1])
-        seen = np.ones(counts.shape[1:], bool) if seen is None else seen
-        clipped = np.zeros(counts.shape[1:], bool) if saturated is None else saturated
-        sides, places, far = [], [], []
-        for part, size in zip((rows, slice(0, counts.shape[2])), counts.shape[1:], strict=True):
-            start, side = part.start - HALO_PX, -(-(part.stop - part.start + 2 * HALO_PX) // 8) * 8
-            at = np.arange(start, start + side)
-            sides.append(side)
-            places.append(mirrored(start, start + side, size))
-            far.append(np.minimum(at, size - 1 - at))
-        y, x = places
-        window, there = counts[:, y][:, :, x], seen[y][:, x]
-        border = np.minimum.outer(*far).astype(np.float32)
-        trust = confidence_weight(border, there, clipped[y][:, x])
-        found = self.wiener_plane(sides).project(fill(window, there), trust)
-        image: Image = self.backend.to_numpy(found.image)
-        return image[HALO_PX:, HALO_PX:][: rows.stop - rows.start, : counts.shape[2]]
-
-    def wiener_plane(self, sides: list[int]) -> WienerPlane:
-        maps = FocusMaps(self.backend, self.channel, NOISE, PEDESTAL, (sides[0], sides[1]))
-        return WienerPlane(maps, self.filters)
-
-    def whole(self, counts: Image) -> tuple[FocusMaps, WienerProjection]:
-        """Return a mosaic taken as one circular window."""
-        wiener = self.wiener_plane(list(counts.shape[1:]))
-        return wiener.maps, wiener.project(counts)
-
-    def haze_share(self, counts: Image) -> float:
-        """Return the share that a window tells which has the mosaic within its halo."""
-        window = np.pad(counts, ((0, 0), *[(HALO_PX, HALO_PX)] * 2), mode="symmetric")
-        maps, found = self.whole(window)
-        return haze_share([haze_moments(maps, window, found)])
-
-
-def prepare(backend: Backend, counts: Image, plane_mask: NDArray[np.bool_] = ALL) -> Prepared:
-    """Return the filters of a mosaic that is its own sample."""
-    profiles = transfer.transfer_profiles(fine_psf())
-    power = channel_model.object_power(backend, [counts], profiles, plane_mask)
-    variance = channel_model.mean_variance(NOISE, [counts[plane_mask]], PEDESTAL)
-    channel = ChannelModel(profiles, plane_mask, power, variance)
-    maps = FocusMaps(backend, channel, NOISE, PEDESTAL, (counts.shape[1], counts.shape[2]))
-    return Prepared(backend, channel, wiener_filters.make_filters(channel, maps.bin_usage(counts)))
-
-
-class Sample(NamedTuple):
-    counts: Image
-    truth: Truth
-    prepared: Prepared
-    plane: Image
-    """Not clipped."""
-
-    @property
-    def psnr(self) -> float:
-        return psnr(np.maximum(self.plane, 0), self.truth)
-
-
-@lru_cache(maxsize=8)
-def sample(seed: int, haze: float = 0.0) -> Sample:
-    """Return a stack and its plane on the CPU: read only."""
-    counts, truth = scene(seed, haze=haze)
-    prepared = prepare(cpu_backend(workers=2), counts)
-    plane = prepared.plane(counts)
-    for array in (counts, truth, plane):
-        array.flags.writeable = False
-    return Sample(counts, truth, prepared, plane)
 
 
 def debris_light(

@@ -1,6 +1,5 @@
 """Specks: found, taken out of a stack, and put back."""
 
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -79,16 +78,6 @@ def test_what_is_around_debris_is_as_it_was(peak: float, plane: int) -> None:
     assert cleaned.contaminated[PLACE // 4, PLACE // 4]
 
 
-def test_around_debris_without_tissue_or_noise_is_the_pedestal() -> None:
-    stack = (PEDESTAL + debris_light(2e4, 3.0, MIDDLE)).astype(np.uint16)
-    model = replace(model_of(tissue(), 1e4), noise=NoiseModel(1.0, 0.0))
-    cleaned = subtract_debris(stack, model).stack
-    away = np.hypot(Y, X)
-    assert (cleaned[:, away > 64] == stack[:, away > 64]).all()
-    assert cleaned[:, away > 28].max() <= PEDESTAL + 1
-    assert cleaned[:, away > 12].max() < 130
-
-
 def test_a_clipped_speck_in_an_end_plane_is_found_there() -> None:
     """Far planes show less than the level, for most of its light lies outside the debris there."""
     cleaned = subtract_debris(under(debris_light(1.2e5, 4.4, 0)), model_of(tissue(), 3e4))
@@ -105,20 +94,6 @@ def test_what_the_border_cuts_is_debris_at_a_third_of_the_level() -> None:
         assert (cleaned.light is not None) == cut
         np.testing.assert_array_equal(cleaned.stack[:, ~seen], stack[:, ~seen])
     assert subtract_debris(stack, model).light is None
-
-
-@pytest.mark.parametrize("beyond", [2, 5])
-def test_debris_beyond_the_border_leaves_what_is_inside(beyond: int) -> None:
-    plain, stack = tissue(veil=True), under(debris_light(4e5, 3.0, MIDDLE), noise=True)
-    border = PLACE - beyond
-    # What continues a window is its mirror image.
-    stack = np.pad(stack[:, :border], ((0, 0), (0, SIZE - border), (0, 0)), mode="symmetric")
-    seen, away = -beyond > Y, np.hypot(Y, X)
-    cleaned = subtract_debris(stack, model_of(plain), seen)
-    for first in range(16, 56, 8):
-        ring = (away >= first) & (away < first + 8) & seen
-        there, left = (light_at(s, ring) for s in (plain, cleaned.stack))
-        assert (np.abs(left / there - 1) < (0.35 if first < 28 else 0.2)).all()
 
 
 def test_debris_beside_each_other_keep_their_flanks() -> None:

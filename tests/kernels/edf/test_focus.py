@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
+from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, wavy
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf import focus
 from tilewright.kernels.edf.plane_order import add_pairs, compare_planes, exchanged_planes
@@ -19,22 +19,6 @@ NOISE = NoiseModel(1.0, 2.0)
 ALL = np.ones(PLANES, bool)
 SHAPE = (PLANES, SIZE, SIZE)
 Stack = NDArray[np.uint16]
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_focus_weighted_finds_the_sheet_and_its_height(cpu: Backend, seed: int) -> None:
-    stack, truth, height = wavy(seed)
-    found = focus.focus_weighted(cpu, stack, NOISE, PEDESTAL, ALL)
-    best_plane = max(psnr(plane, truth) for plane in stack.astype(np.float32))
-    assert psnr(found.image, truth) > max(psnr(stack.max(0), truth), best_plane) + 4
-    assert psnr(found.image, truth) > 30
-    tissue = truth > 100
-    assert np.median(np.abs(found.height - height)[tissue]) < 0.4
-    # Raw counts over the pedestal, not rescaled.
-    assert found.image[tissue].mean() == pytest.approx(truth[tissue].mean(), rel=0.06)
-    winners = found.winner[tissue]
-    assert (winners >= 0).mean() > 0.9
-    assert np.median(np.abs(winners - height[tissue])[winners >= 0]) < 0.6
 
 
 def test_focus_weighted_of_nothing_is_the_quiet_mean_and_of_saturation_itself(cpu: Backend) -> None:
@@ -48,47 +32,6 @@ def test_focus_weighted_of_nothing_is_the_quiet_mean_and_of_saturation_itself(cp
     stack[:, ::2] = 65535
     found = focus.focus_weighted(cpu, stack, NOISE, 0.0, np.ones(5, bool))
     np.testing.assert_allclose(found.image, stack[0].astype(np.float32), rtol=1e-5)
-
-
-def test_planes_left_out_have_no_part(cpu: Backend) -> None:
-    stack, _, _ = wavy(4)
-    spoiled, plane_mask = stack.copy(), ALL.copy()
-    spoiled[[0, 5]], plane_mask[[0, 5]] = 60000, False
-    first, second = (
-        focus.focus_weighted(cpu, s, NOISE, PEDESTAL, plane_mask) for s in (stack, spoiled)
-    )
-    assert not np.isin([first.winner, second.winner], [0, 5]).any()
-    np.testing.assert_array_equal(first.image, second.image)
-    with pytest.raises(ValueError, match="no plane"):
-        focus.focus_weighted(cpu, stack, NOISE, PEDESTAL, ~ALL)
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_sum_projection_gives_the_raw_counts_of_a_plane_in_focus(cpu: Backend, seed: int) -> None:
-    """A sheet deconvolved perfectly: its light, over the share of the central plane."""
-    rounded = np.rint(wavy(seed)[2])
-    sheet = np.random.default_rng(seed).gamma(0.5, 200.0, (SIZE, SIZE))
-    share = 1 / (2 * PLANES - 1)
-    light = np.zeros(SHAPE, np.float32)
-    np.put_along_axis(light, rounded.astype(int)[None], (sheet / share)[None], axis=0)
-    at = np.arange(-4, 5)
-    kernel = np.exp(-0.5 * (at[:, None] ** 2 + at**2) / 0.8**2)
-    found = focus.sum_projection(cpu, light, kernel, share, 1.0)
-    expected = ndimage.convolve(sheet, kernel / kernel.sum(), mode="reflect")
-    np.testing.assert_allclose(found.image, expected, rtol=1e-4, atol=0.02)
-    # Beside a step of a whole plane the smoothed energy mixes both; away from it, it is exact.
-    away = np.abs(rounded - ndimage.uniform_filter1d(rounded, 41, axis=0)) < 1e-6
-    assert (found.winner == rounded)[away].mean() > 0.99
-
-
-def test_blur_reaches_past_small_images_and_needs_a_centre_and_light(cpu: Backend) -> None:
-    image = np.arange(20, dtype=np.float32).reshape(4, 5)
-    kernel = np.random.default_rng(0).random((7, 7))
-    expected = ndimage.convolve(image.astype(float), kernel / kernel.sum(), mode="reflect")
-    np.testing.assert_allclose(focus.blur(cpu, image, kernel), expected, rtol=1e-5)
-    for useless in (np.ones((3, 4)), np.zeros((3, 3))):
-        with pytest.raises(ValueError, match="odd sides"):
-            focus.blur(cpu, image, useless)
 
 
 def judged(backend: Backend, stack: Stack) -> dict[int, str]:
@@ -226,33 +169,3 @@ def test_glass_does_not_hide_what_tissue_tells(cpu: Backend) -> None:
     # All of the tissue counts, which has 10,000 times the energy.
     total = add_pairs(pairs)
     np.testing.assert_allclose(total.power, sum(pair.power for pair in pairs))
-
-
-def test_tissue_is_seen_where_it_leaves_the_stack_and_glass_nowhere(cpu: Backend) -> None:
-    stack, _, _ = wavy(8)
-    ends = [compare_planes(cpu, part, NOISE, PEDESTAL).ends for part in (stack, stack[:4])]
-    assert max(ends[0]) < 0.1
-    assert ends[1][1] > 0.3 > ends[1][0]
-    rng = np.random.default_rng(0)
-    glass = PEDESTAL + rng.poisson(40, SHAPE) + rng.normal(0, NOISE.read_noise_counts, SHAPE)
-    pairs = compare_planes(cpu, np.rint(glass).astype(np.uint16), NOISE, PEDESTAL)
-    assert pairs.sharpest.sum() == 0
-
-
-def test_another_device_gives_the_same(cpu: Backend, other: Backend) -> None:
-    """Pixels within a count; decisions per pixel are compared where they are not close calls."""
-    stack, _, _ = wavy(1)
-    kernel = np.outer(*2 * (np.hanning(11),)).astype(np.float32)
-
-    def projected(device: Backend) -> tuple[focus.Projection, ...]:
-        soft = focus.focus_weighted(device, stack, NOISE, PEDESTAL, ALL)
-        return soft, focus.sum_projection(device, stack, kernel, 0.06, 10.0)
-
-    for here, there in zip(projected(cpu), projected(other), strict=True):
-        image, height, winner = map(other.to_numpy, (there.image, there.height, there.winner))
-        assert image.dtype == np.float32
-        np.testing.assert_allclose(here.image, image, atol=1, rtol=0)
-        np.testing.assert_allclose(here.height, height, atol=0.01)
-        assert (here.winner == winner).mean() > 0.999
-    samples = [sample_planes(device, stack, 65535.0).coarse for device in (cpu, other)]
-    np.testing.assert_allclose(samples[0], samples[1], rtol=1e-6)

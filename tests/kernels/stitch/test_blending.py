@@ -132,27 +132,3 @@ def test_clipped_pixels_are_counted(cpu: Backend) -> None:
     assert (fused[0, :3] == 0).all()
     assert (fused[1, :5] == 65535).all()
     assert fused[5, 5] == 1800
-
-
-@settings(max_examples=25)
-@given(seed=st.integers(0, 99), cut=st.tuples(st.integers(1, 90), st.integers(1, 90)))
-def test_parts_are_the_whole(seed: int, cut: tuple[int, int]) -> None:
-    places = jittered(seed, 2)
-    tiles = take(64, places)
-    whole, _, _ = run(cpu_backend(), tiles, places)
-    rows, columns = (((0, at), (at, size)) for at, size in zip(cut, whole.shape, strict=True))
-    parts = [
-        [run(cpu_backend(), tiles, places, part=(*row, *column))[0] for column in columns]
-        for row in rows
-    ]
-    np.testing.assert_array_equal(np.block(parts), whole)
-
-
-def test_another_device_agrees(cpu: Backend, other: Backend) -> None:
-    places, flat = jittered(5), vignette(64)
-    tiles = take(64, places, flat)
-    (here, *clipped), (there, *there_clipped) = (
-        run(device, tiles, places, flat=flat) for device in (cpu, other)
-    )
-    assert np.abs(here.astype(int) - there).max() <= (other.device == "gpu")
-    assert clipped == there_clipped

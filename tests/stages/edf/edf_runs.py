@@ -7,28 +7,18 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from tests.support.mosaics import OPTICS, write_mosaic
 from tests.support.wavy_stack import PEDESTAL, wavy
-from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.stages.edf.plane import Method, edf_plane
 
 CPU = cpu_backend(workers=2)
-OPTICS = {"numerical_aperture": 0.75, "emission_nm": 668.0}
-OPTICS |= {"immersion_refractive_index": 1.0, "sample_refractive_index": 1.44}
-VOXEL_UM = (1.5, 0.377, 0.377)
 DECONVOLVED = {"iterations": 25, "pedestal_counts": 0}
 
 
 def store(path: Path, stack: NDArray[Any], chunk_px: int, attributes: Any = None) -> Path:
-    planes, height, width = stack.shape
-    with create_mosaic(
-        path, (planes, height, width), stack.dtype, chunk_px, VOXEL_UM, "test",
-        attributes=attributes or {"pedestal_counts": PEDESTAL},
-    ) as writer:  # fmt: skip
-        for z, y, x in np.ndindex(planes, -(-height // chunk_px), -(-width // chunk_px)):
-            at = np.s_[y * chunk_px : (y + 1) * chunk_px, x * chunk_px : (x + 1) * chunk_px]
-            writer.write(z, at[0].start, at[1].start, stack[z][at])
-    return path
+    return write_mosaic(path, stack, chunk_px, **(attributes or {"pedestal_counts": PEDESTAL}))
 
 
 def light_of(seed: int) -> NDArray[np.float32]:

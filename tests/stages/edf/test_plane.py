@@ -9,8 +9,16 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
-from tests.stages.edf import edf_runs
-from tests.stages.edf.edf_runs import CPU, DECONVOLVED, light_of, projected, run, store
+from tests.stages.edf.edf_runs import (
+    CPU,
+    DECONVOLVED,
+    light_of,
+    method_for,
+    projected,
+    run,
+    store,
+)
+from tests.support.mosaics import OPTICS, VOXEL_UM
 from tests.support.runs import digests
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tests.support.wiener_scene import scene
@@ -27,8 +35,12 @@ def test_a_raw_stack_is_projected_by_focus_weighted(tmp_path: Path) -> None:
     image = mosaic.read(0)
     assert mosaic.shape == (1, SIZE, SIZE)
     assert image.dtype == np.uint16
-    assert mosaic.voxel_um == pytest.approx(edf_runs.VOXEL_UM)
-    assert psnr(image.astype(np.float32), truth) > 30
+    assert mosaic.voxel_um == pytest.approx(VOXEL_UM)
+    best_plane = max(psnr(plane, truth) for plane in (*stack, stack.max(axis=0)))
+    assert psnr(image, truth) > max(best_plane + 4, 30)
+    tissue = truth > 100
+    # Raw counts over the pedestal, not rescaled.
+    assert image[tissue].mean() == pytest.approx(truth[tissue].mean(), rel=0.06)
     found = mosaic.attributes
     assert (found["method"], found["excluded_planes"]) == ("focus_weighted", [])
     assert found["pedestal_counts"] == found["clipped_high"] == 0
@@ -55,7 +67,7 @@ def test_chunk_borders_are_invisible(tmp_path: Path, deconvolved: bool) -> None:
     first = None
     for chunk_px in (256, 64, 70):
         source = open_mosaic(store(tmp_path / f"{chunk_px}.zarr", stack, chunk_px, attributes))
-        plan = edf.plan_projection(CPU, source, edf_runs.method_for(source), edf_runs.OPTICS, None)
+        plan = edf.plan_projection(CPU, source, method_for(source), OPTICS, None)
         first = first or plan
         assert plan.halo_px == first.halo_px
         with pytest.MonkeyPatch.context() as patch:
@@ -99,10 +111,10 @@ def test_a_measured_psf_is_used_instead(tmp_path: Path) -> None:
 
 def test_the_sample_counts_below_the_coverslip_only(tmp_path: Path) -> None:
     mosaic = open_mosaic(store(tmp_path / "in.zarr", light_of(3), 96, DECONVOLVED))
-    indices = [{**edf_runs.OPTICS, "sample_refractive_index": index} for index in (None, 1.33, 1.5)]
+    indices = [{**OPTICS, "sample_refractive_index": index} for index in (None, 1.33, 1.5)]
     at_surface = [mosaic_psf(mosaic, optics, None) for optics in indices]
     assert (at_surface[0] == at_surface[1:]).all()
-    deep_down = {**edf_runs.OPTICS, "depth_um": 20.0}
+    deep_down = {**OPTICS, "depth_um": 20.0}
     deep = mosaic_psf(mosaic, deep_down, None)
     assert deep.max() < 0.98 * at_surface[0].max()
     with pytest.raises(ProcessingError, match="sample_refractive_index"):
@@ -194,9 +206,8 @@ def test_an_interrupted_run_leaves_the_old_output(
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("method", ["focus_weighted", "multiplane_wiener"])
-def test_the_stage_on_the_gpu(tmp_path: Path, gpu: Backend, method: str) -> None:
+def test_another_device_agrees(tmp_path: Path, other: Backend, method: str) -> None:
     stack, _ = stack_for(method)
-    a, b = (projected(tmp_path, stack, method=method, backend=k)[0].read() for k in (CPU, gpu))
+    a, b = (projected(tmp_path, stack, method=method, backend=k)[0].read() for k in (CPU, other))
     assert np.abs(a.astype(int) - b).max() <= 1
