@@ -8,10 +8,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tests.support.mosaics import write_mosaic
 from tests.support.slide import Motion, Slide, counts
 from tests.support.tissue_pair import Pair, make_pair
-from tilewright.errors import MismatchError, ResultFileError
-from tilewright.io.results.mosaic import create_mosaic
+from tilewright.errors import MismatchError
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.register.warp import Transform
@@ -141,13 +141,6 @@ def test_images_of_different_size_and_large_shift(tmp_path: Path) -> None:
     assert np.percentile(errors, 95) < 0.4
 
 
-def test_same_image_stays_in_place(tmp_path: Path) -> None:
-    image = make_pair(6, size=(500, 500)).reference
-    transform = run(tmp_path, image, image)
-    points = np.mgrid[0:500:50, 0:500:50].reshape(2, -1).T.astype(np.float64)
-    assert np.abs(transform.points(points) - points).max() < 0.02
-
-
 def test_what_does_not_match_is_refused_with_fitting_advice(tmp_path: Path) -> None:
     pair, other = make_pair(0, size=(560, 600)), make_pair(50, size=(560, 600)).moving
     inverted = np.clip(4000 - pair.moving.astype(int), 0, None).astype(np.uint16)
@@ -245,13 +238,10 @@ def test_large_images_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_mosaics_and_equal_bytes(tmp_path: Path, guarded: Backend) -> None:
     pair = make_pair(8, size=(420, 440))
-    paths = []
-    for name, image in (("ref", pair.reference), ("mov", pair.moving)):
-        paths.append(tmp_path / f"{name}.zarr")
-        with create_mosaic(
-            paths[-1], (1, *image.shape), np.uint16, 256, (1.0, 0.5, 0.5), name
-        ) as mosaic:
-            mosaic.write(0, 0, 0, image)
+    paths = [
+        write_mosaic(tmp_path / f"{name}.zarr", image[None])
+        for name, image in (("ref", pair.reference), ("mov", pair.moving))
+    ]
     written = []
     for k, backend in enumerate((CPU, CPU, guarded)):
         folder = tmp_path / str(k)
@@ -266,14 +256,6 @@ def test_mosaics_and_equal_bytes(tmp_path: Path, guarded: Backend) -> None:
         assert data["field"].shape[1:] == data["confidence"].shape
 
 
-def test_broken_transform_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "t.npz"
-    path.write_bytes(b"PK\x03\x04 half")
-    with pytest.raises(ResultFileError, match=r"t\.npz is no transform"):
-        read_transform(path)
-
-
-@pytest.mark.gpu
 def test_gpu_finds_the_same_positions(tmp_path: Path, gpu: Backend) -> None:
     pair = make_pair(9)
     points = np.mgrid[60:700:40, 60:760:40].reshape(2, -1).T.astype(np.float64)
