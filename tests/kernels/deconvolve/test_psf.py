@@ -47,13 +47,9 @@ def test_symmetric_positive_and_sum_one(optics: Optics, voxel: tuple[float, floa
     assert np.unravel_index(psf.argmax(), psf.shape) == tuple(n // 2 for n in psf.shape)
 
 
-def test_planes_of_fine_pixels_carry_the_same_light(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planes_carry_the_same_light() -> None:
     planes = gibson_lanni(AIR, VOXEL, 9).sum(axis=(1, 2), dtype=np.float64)
     assert planes / planes[4] == pytest.approx(np.ones(9), abs=0.05)
-    coarse = gibson_lanni(AIR, VOXEL, 9, max_lateral_px=33)
-    monkeypatch.setattr(psf_module, "_OVERSAMPLING", 15)
-    fine = gibson_lanni(AIR, VOXEL, 9, max_lateral_px=33)
-    assert np.linalg.norm(coarse - fine) < 5e-3 * np.linalg.norm(fine)
 
 
 def test_depth_aberrates_and_keeps_the_peak_in_the_middle_plane() -> None:

@@ -8,15 +8,13 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from scipy.signal import fftconvolve
 
-from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
+from tests.support.mosaics import OPTICS, VOXEL_UM, write_mosaic
+from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.stages.deconvolve.stack import deconvolve
 
 CPU = cpu_backend(workers=2)
-VOXEL = (1.5, 0.377, 0.377)
-OPTICS = {"numerical_aperture": 0.75, "emission_nm": 668.0}
-OPTICS |= {"immersion_refractive_index": 1.0, "sample_refractive_index": 1.44}
 PEDESTAL = 100.0
 OPTIONS: dict[str, Any] = {"optics": OPTICS, "gain_counts_per_photon": None, "psf_file": None}
 OPTIONS |= {"iterations": 8, "tile_px": 1024, "halo_px": 64}
@@ -24,7 +22,7 @@ Counts = NDArray[np.uint16]
 
 
 def seen(light: NDArray[Any], lateral_px: int) -> NDArray[np.float64]:
-    psf = gibson_lanni(Optics(**OPTICS), VOXEL, 2 * len(light) - 1, max_lateral_px=lateral_px)
+    psf = gibson_lanni(Optics(**OPTICS), VOXEL_UM, 2 * len(light) - 1, max_lateral_px=lateral_px)
     return np.maximum(fftconvolve(light, psf.astype(np.float64), mode="same"), 0)
 
 
@@ -45,12 +43,8 @@ def tissue(shape: tuple[int, int, int], seed: int = 0) -> tuple[NDArray[Any], Co
 
 def run(folder: Path, counts: NDArray[Any], backend: Backend = CPU, **options: Any) -> Mosaic:
     folder.mkdir(exist_ok=True)
-    source = folder / "in.zarr"
-    pedestal = options.pop("pedestal", PEDESTAL)
-    attributes = {"pedestal_counts": pedestal, "clipped_low": 3, "clipped_high": 7}
-    with create_mosaic(
-        source, counts.shape, counts.dtype, 128, VOXEL, "mosaic", attributes=attributes
-    ) as writer:
-        writer.write(0, 0, 0, counts)
+    attributes = {"pedestal_counts": options.pop("pedestal", PEDESTAL)}
+    attributes |= {"clipped_low": 3, "clipped_high": 7}
+    source = write_mosaic(folder / "in.zarr", counts, **attributes)
     deconvolve(source, folder / "out.zarr", backend=backend, **OPTIONS | options)
     return open_mosaic(folder / "out.zarr")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from tests.stages.deconvolve import deconvolve_runs
-from tests.stages.deconvolve.deconvolve_runs import CPU, OPTICS, PEDESTAL, VOXEL, run, tissue
+from tests.stages.deconvolve.deconvolve_runs import CPU, PEDESTAL, camera, run, seen, tissue
+from tests.support.mosaics import OPTICS, VOXEL_UM
 from tests.support.wavy_stack import psnr
 from tilewright.errors import ProcessingError, RawDataError
 from tilewright.io.inputs.psf_file import read_psf
@@ -48,7 +48,7 @@ def test_output_is_light_on_a_zero_pedestal(tmp_path: Path) -> None:
     light, counts = tissue((7, 90, 110))
     out = run(tmp_path, counts)
     image = out.read()
-    assert (out.shape, out.voxel_um) == (counts.shape, VOXEL)
+    assert (out.shape, out.voxel_um) == (counts.shape, VOXEL_UM)
     assert out.dtype == np.float32
     after, before = (np.corrcoef(light.ravel(), k.ravel())[0, 1] for k in (image, counts))
     assert after > before + 0.1
@@ -109,6 +109,7 @@ def test_empty_mosaic_is_zero(tmp_path: Path, pedestal: float, iterations: int |
     out = run(tmp_path, counts, pedestal=pedestal, iterations=iterations)
     assert not out.read().any()
     assert out.attributes["flux_ratio"] == 0
+    assert iterations or "default" in out.attributes["criterion"]
 
 
 def test_places_without_a_tile_stay_zero_and_do_not_dim_their_neighbours(tmp_path: Path) -> None:
@@ -150,12 +151,12 @@ def sheet(seed: int, photons: float = 600) -> tuple[NDArray[Any], NDArray[Any]]:
     z = np.arange(shape[0])[:, None, None]
     light = flat * np.exp(-0.5 * ((z - height[:, None]) / 0.7) ** 2)
     view = (..., slice(edge, -edge), slice(edge, -edge))
-    blurred = deconvolve_runs.seen(light, 65)[beyond:-beyond][view]
+    blurred = seen(light, 65)[beyond:-beyond][view]
     focus = np.zeros_like(light)
     focus[shape[0] // 2] = light.sum(axis=0)
-    truth = deconvolve_runs.seen(focus, 65)[shape[0] // 2][view]
+    truth = seen(focus, 65)[shape[0] // 2][view]
     scale = photons / blurred.max()
-    return truth * scale, deconvolve_runs.camera(rng, blurred * scale)
+    return truth * scale, camera(rng, blurred * scale)
 
 
 @pytest.mark.parametrize(("photons", "gain_db"), [(600, 0.0), (40, 2.0)])
@@ -194,13 +195,13 @@ def test_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_measured_psf_file_gives_what_the_optics_give(tmp_path: Path) -> None:
     _, counts = tissue((4, 80, 80))
-    bead = gibson_lanni(Optics(**OPTICS), VOXEL, 9, max_lateral_px=65)
+    bead = gibson_lanni(Optics(**OPTICS), VOXEL_UM, 9, max_lateral_px=65)
     file = tmp_path / "bead.ome.tif"
-    metadata: dict[str, Any] = {"axes": "ZYX", "PhysicalSizeZ": VOXEL[0]}
-    metadata |= {"PhysicalSizeY": VOXEL[1], "PhysicalSizeX": VOXEL[2]}
+    metadata: dict[str, Any] = {"axes": "ZYX", "PhysicalSizeZ": VOXEL_UM[0]}
+    metadata |= {"PhysicalSizeY": VOXEL_UM[1], "PhysicalSizeX": VOXEL_UM[2]}
     tifffile.imwrite(file, np.rint(bead / bead.max() * 60000).astype(np.uint16), metadata=metadata)
     image, voxel_um = read_psf(file)
-    assert voxel_um == pytest.approx(VOXEL)
+    assert voxel_um == pytest.approx(VOXEL_UM)
     assert image.shape == bead.shape
     measured = run(tmp_path / "a", counts, psf_file=file, optics={}).read()
     computed = run(tmp_path / "b", counts).read()
