@@ -3,10 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.lens_tiles import SIZE, brown_px, scale_of
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
-from tilewright.kernels.tile_positions.distortion import Distortion, undistort
+from tilewright.kernels.tile_positions.distortion import Distortion
 from tilewright.kernels.tile_positions.distortion_fit import Blocks, fit_distortion
 
 SHAPES = [(256, 256), (100, 180), (2048, 1024)]
@@ -36,56 +34,6 @@ def test_offsets_are_the_inverse(cpu: Backend, shape: tuple[int, int]) -> None:
     place = np.stack(np.meshgrid(y, x, indexing="ij"), -1).reshape(-1, 2)
     np.testing.assert_allclose(offset, -field(place + offset), atol=2e-3)
     assert np.abs(offset).max() < field.reach_px
-
-
-#: Brown's field, and the gauge's: places are then over the scale.
-SCALE = scale_of(2.0)
-FIELD = Distortion(2.0 / SCALE, 0.0, 0.0, (SIZE, SIZE))
-MIDDLE = (SIZE - 1) / 2
-HERE = np.mgrid[:SIZE, :SIZE] - MIDDLE
-
-
-def test_undistorted_images_meet_the_specimen(cpu: Backend, guarded: Backend) -> None:
-    def scene(at: np.ndarray) -> np.ndarray:
-        return np.asarray(100 + 50 * np.sin(at[0] / 4.1 + 0.3) * np.cos(at[1] / 3.3), np.float32)
-
-    raw, ideal = scene(HERE + brown_px(2.0)), scene(HERE * SCALE)
-    assert np.abs(raw - ideal)[4:-4, 4:-4].max() > 5.0
-    for backend in (cpu, guarded):
-        freed, part = (
-            np.asarray(backend.to_numpy(undistort(backend, FIELD, *arguments)))
-            for arguments in ((raw,), (raw[40:200, 180:], (40, 180)))
-        )
-        assert np.abs(freed - ideal)[4:-4, 4:-4].max() < 0.1
-        np.testing.assert_allclose(part[20:-20, 20:], freed[60:180, 200:], atol=0.01)
-
-
-def test_fused_tiles_are_undistorted(cpu: Backend, guarded: Backend) -> None:
-    steps = [(0.0, 0.0), (3.4, 221.7), (219.3, 0.0), (222.6, 221.2)]
-
-    def scene(y: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return np.asarray(4000 + 2000 * np.sin(y / 5.1) * np.cos(x / 4.3))
-
-    # Specimen in the scale of the mosaic: a tile at ``step`` shows it around its middle.
-    look = (HERE + brown_px(2.0)) / SCALE + MIDDLE
-    tiles = [np.rint(scene(look[0] + y, look[1] + x)).astype(np.uint16) for y, x in steps]
-    spans = [(tile_span(y, SIZE), tile_span(x, SIZE)) for y, x in steps]
-    shape = (max(s.stop for s, _ in spans), max(s.stop for _, s in spans))
-    flat, dark = np.ones((SIZE, SIZE), np.float32), np.zeros((SIZE, SIZE), np.float32)
-    wanted = scene(*np.mgrid[: shape[0], : shape[1]])
-
-    def error(backend: Backend, distortion: Distortion | None) -> float:
-        image, low, high = fuse(
-            backend, tiles, spans, make_correction(backend, flat, dark, 0.0), (0, 0), shape,
-            feather_px=30, distortion=distortion,
-        )  # fmt: skip
-        assert low == high == 0
-        over = np.asarray(backend.to_numpy(image)) - wanted
-        return float(np.sqrt(np.mean(over[6:450, 3:470] ** 2)))
-
-    plain = error(cpu, None)
-    for backend in (cpu, guarded):
-        assert error(backend, FIELD) < 0.1 * plain
 
 
 @settings(max_examples=8)

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from tilewright.kernels.tile_positions.tile_order import (
     LAYOUTS,
-    factor_pairs,
     grid_places,
     tile_places,
 )
@@ -37,14 +36,6 @@ def test_a_layout_goes_where_its_name_says(layout: str, grid: tuple[int, int]) -
     assert along == turned
     for before, after in pairwise(lines):
         assert after[0][1 - minor] - before[0][1 - minor] == sum(STEPS[advance])
-
-
-@given(st.integers(1, 400))
-def test_factor_pairs_are_all_there_squarest_first(count: int) -> None:
-    pairs = factor_pairs(count)
-    assert all(rows * cols == count for rows, cols in pairs)
-    assert len(set(pairs)) == len(pairs) == sum(count % n == 0 for n in range(1, count + 1))
-    assert [max(pair) for pair in pairs] == sorted(max(pair) for pair in pairs)
 
 
 @given(

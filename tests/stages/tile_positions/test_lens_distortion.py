@@ -125,7 +125,7 @@ def misfit(image: Floats, light: Floats, true: Floats, found: LocatedTiles, scal
     return float(np.std(errors) / np.std(contrast))
 
 
-def test_mosaics_are_free_of_distortion(tmp_path: Path, guarded: Backend) -> None:
+def test_mosaics_are_free_of_distortion(tmp_path: Path) -> None:
     even, true, light = lens_tiles(51, 3, 3, 0.0)
     bent, _, _ = lens_tiles(51, 3, 3, CORNER_PX)
     misfits: dict[str, float] = {}
@@ -157,7 +157,6 @@ def test_mosaics_are_free_of_distortion(tmp_path: Path, guarded: Backend) -> Non
     assert len(known) == len(ignored) == 12
     unlike = [1.0 - np.mean([o.agreement.ncc_here for o in some]) for some in (known, ignored)]
     assert unlike[0] < 0.75 * unlike[1]
-    np.testing.assert_allclose(placed(bent, backend=guarded).yx_px, found.yx_px, atol=1e-3)
     with pytest.raises(ProcessingError, match="lens distortion is of tiles of"):
         fused(tmp_path / "m.zarr", replace(bent, stack=bent.stack[:, :, 2:]), found, lens, CPU)
     for text in ("{}", "[1]", "not json", '{"used": true}'):
@@ -166,12 +165,11 @@ def test_mosaics_are_free_of_distortion(tmp_path: Path, guarded: Backend) -> Non
             read_distortion(path)
 
 
-@pytest.mark.gpu
-def test_gpu_agrees(tmp_path: Path, gpu: Backend) -> None:
+def test_another_device_agrees(tmp_path: Path, other: Backend) -> None:
     bent, _, _ = lens_tiles(53, 3, 3, CORNER_PX)
-    expected, found = placed(bent), placed(bent, backend=gpu)
+    expected, found = placed(bent), placed(bent, backend=other)
     assert used(expected)
     assert used(found)
     np.testing.assert_allclose(found.yx_px, expected.yx_px, atol=1e-3)
-    images = [mosaic_of(tmp_path / b.device, bent, expected, b) for b in (CPU, gpu)]
+    images = [mosaic_of(tmp_path / n, bent, expected, b) for n, b in (("a", CPU), ("b", other))]
     np.testing.assert_allclose(images[1], images[0], atol=1.0)
