@@ -1,18 +1,11 @@
-"""A guarded device refuses what CuPy lacks, or answers otherwise than NumPy; and a stand-in under
-CuPy's name has devices as CUDA has (its pixels: tests/benchmarks/test_gpu.py).
-"""
+"""A guarded device refuses what CuPy lacks, or answers otherwise than NumPy."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.conftest import REPO, STANDIN
 from tests.support import device_calls
 from tests.support.device_calls import UnknownCallError
 from tests.support.guard import GuardError, guarded_backend
@@ -88,31 +81,3 @@ def test_kinds_outside_the_table_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv(device_calls.RECORDING, raising=False)
     with pytest.raises(UnknownCallError, match=r"xp.cbrt .*record_calls"):
         DEVICE.xp.cbrt(array)
-
-
-def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    kept = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
-    path = os.pathsep.join([str(STANDIN), str(REPO), str(REPO / "src")])
-    env = {**kept, "PYTHONPATH": path, "TILEWRIGHT_DEVICE": "gpu", **env}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
-    )
-
-
-def test_devices_are_those_that_the_job_was_given() -> None:
-    code = "import cupy; print(cupy.cuda.is_available(), cupy.cuda.runtime.getDeviceCount())"
-    assert run(code, CUDA_VISIBLE_DEVICES="2,5").stdout == "True 2\n"
-    none = run(code.replace(", cupy", "); print(cupy"), CUDA_VISIBLE_DEVICES="")
-    assert none.stdout == "False\n"
-    assert "cudaErrorNoDevice: no CUDA-capable device is detected" in none.stderr
-
-
-@pytest.mark.parametrize(("node", "works"), [("b1", False), ("b2", True)])
-def test_cuda_fails_on_a_broken_node(tmp_path: Path, node: str, works: bool) -> None:
-    listing = tmp_path / "broken"
-    listing.write_text("b1\nt1\n")
-    code = "from tilewright.kernels.backend import gpu_backend; gpu_backend()"
-    broken = {"SLURMD_NODENAME": node, "STANDIN_BROKEN_NODES": str(listing)}
-    done = run(code, CUDA_VISIBLE_DEVICES="0", **broken)
-    assert (done.returncode == 0) == works
-    assert ("cudaErrorInitializationError: initialization error" in done.stderr) != works

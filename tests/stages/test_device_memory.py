@@ -27,12 +27,13 @@ from tests.stages.edf import edf_runs
 from tests.stages.stitch import stitch_runs
 from tests.stages.tile_positions import position_runs
 from tests.support.illuminate import estimate_illumination
+from tests.support.mosaics import write_mosaic
 from tests.support.tissue_pair import make_pair
 from tests.support.wavy_stack import wavy
 from tilewright.devices.health import classify
 from tilewright.errors import DeviceMemoryError
-from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
-from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
+from tilewright.io.results.mosaic import Mosaic, open_mosaic
+from tilewright.kernels.backend import Backend, gpu_backend
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, retry_smaller_on_oom
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.edf import stack_survey
@@ -43,6 +44,9 @@ MB = 2**20
 PART = OomHint("stitch", "a part")
 #: Of a deconvolution that is split: what 64 px of halo leave along the seams.
 SEAM_TOLERANCE = 5e-4
+needs_standin = pytest.mark.skipif(
+    str(STANDIN) not in sys.path, reason="its limits suit what the stand-in counts"
+)
 
 
 @contextmanager
@@ -65,31 +69,20 @@ def peak(backend: Backend) -> int:
     return backend.use.peak_b
 
 
-def said_lines() -> list[str]:
-    """Return the list to which lines are added that the package says while memory is short."""
-    lines: list[str] = []
-
-    class Kept(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    logger = logging.getLogger("tilewright.kernels.device_memory")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(Kept())
-    return lines
-
-
-def check_deconvolution_is_split(folder: Path) -> None:
+def test_deconvolution_is_split(
+    tmp_path: Path, gpu: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
     counts = deconvolve_runs.tissue((4, 400, 400))[1]
 
     def run(backend: Backend, name: str, tile_px: int = 512) -> Mosaic:
         options = {"tile_px": tile_px, "halo_px": 64, "iterations": 4}
-        return deconvolve_runs.run(folder / name, counts, backend, **options)
+        return deconvolve_runs.run(tmp_path / name, counts, backend, **options)
 
     with limited(0) as backend:
         whole = run(backend, "whole")
         most = peak(backend)
-    said, tiles = said_lines(), [512]
+    caplog.set_level(logging.INFO)
+    tiles = [512]
     for share in (0.75, 0.55):
         with limited(share * most) as backend:
             split = run(backend, str(share))
@@ -100,7 +93,7 @@ def check_deconvolution_is_split(folder: Path) -> None:
         sys.stdout.write(f"tiles of {tiles[-1]} px: {error:.1e} along the seams\n")
         assert error < SEAM_TOLERANCE
     assert 128 <= tiles[-1] <= 256
-    assert any(f"again with {tiles[-1]} instead of" in line for line in said)
+    assert f"again with {tiles[-1]} instead of" in caplog.text
     with limited(0) as backend:
         direct = run(backend, "direct", tiles[-1])
     assert np.linalg.norm(direct.read() - split.read()) < 1e-6 * np.linalg.norm(direct.read())
@@ -117,45 +110,50 @@ def seam_error(split: Mosaic, whole: Mosaic) -> float:
     return float(np.linalg.norm(split.read()[:, band] - light) / np.linalg.norm(light))
 
 
-def check_every_limit_is_handled(folder: Path) -> None:
+@needs_standin
+def test_every_limit_is_handled(
+    tmp_path: Path, gpu: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
     """Memory may run out anywhere: in buffers, transforms or plans, at the first tile or later."""
     counts, run = deconvolve_runs.tissue((4, 260, 260))[1], deconvolve_runs.run
     options = {"tile_px": 512, "halo_px": 32, "iterations": 1}
     with limited(0) as backend:
-        run(folder / "whole", counts, backend, **options)
+        run(tmp_path / "whole", counts, backend, **options)
         most = peak(backend)
-    said, tiles = said_lines(), []
+    caplog.set_level(logging.INFO)
+    tiles = []
     for percent in range(36, 108, 8):
         with limited(most * percent / 100) as backend:
-            made = run(folder / f"{percent}", counts, backend, **options)
+            made = run(tmp_path / f"{percent}", counts, backend, **options)
         tiles.append(made.attributes["tile_px"])
         assert (backend.use.peak_b or 0) <= most * percent / 100
     assert tiles == sorted(tiles)
     assert set(tiles) == {64, 128, 256, 512}
-    for sign in ("CUFFT_ALLOC_FAILED", "Out of memory allocating"):
-        assert any(sign in line for line in said)
+    assert "CUFFT_ALLOC_FAILED" in caplog.text
+    assert "Out of memory allocating" in caplog.text
 
 
-def check_the_floor_is_an_error(folder: Path) -> None:
+def test_the_floor_is_an_error(tmp_path: Path, gpu: Backend) -> None:
     counts = deconvolve_runs.tissue((4, 400, 400))[1]
     with (
         limited(16 * MB) as backend,
         pytest.raises(DeviceMemoryError, match=r"deconvolve\.halo_px") as caught,
     ):
-        deconvolve_runs.run(folder, counts, backend, tile_px=512, halo_px=64)
+        deconvolve_runs.run(tmp_path, counts, backend, tile_px=512, halo_px=64)
     error = caught.value
     assert backend.use.splits == 2
     text = str(error)
     assert int(re.findall(r"needs at least (\d+) MB", text)[0]) >= 16
     assert "16 MB are available; raise resources.deconvolve.gpu_mem_mb, or" in text
     assert classify(f"{type(error).__name__}: {error}") == "memory"
-    assert sorted(path.name for path in folder.iterdir()) == ["in.zarr"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr"]
     expected = pytest.raises(DeviceMemoryError, match=r"deconvolve\.iterations")
     with limited(16 * MB) as backend, expected:
-        deconvolve_runs.run(folder, counts, backend, iterations=None)
+        deconvolve_runs.run(tmp_path, counts, backend, iterations=None)
 
 
-def check_chunks_are_split(folder: Path) -> None:
+@needs_standin
+def test_chunks_are_split(tmp_path: Path, gpu: Backend) -> None:
     """Projection, stitching, resampling: halves of a chunk have the pixels of the whole.
 
     The survey of planes looks at a part of a chunk, as it does where chunks are large.
@@ -163,7 +161,7 @@ def check_chunks_are_split(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stack_survey, "_SAMPLE_PX", 64)
         for make, share in ((raw, 0.85), (deconvolved, 0.85), (stitched, 0.7), (resampled, 0.7)):
-            same_in_parts(make, folder, share)
+            same_in_parts(make, tmp_path, share)
 
 
 def same_in_parts(
@@ -206,8 +204,7 @@ def stitched(backend: Backend, folder: Path) -> list[NDArray[Any]]:
 def resampled(backend: Backend, folder: Path) -> list[NDArray[Any]]:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 4000, (1, 300, 330)).astype(np.uint16)
-    with create_mosaic(folder, pixels.shape, pixels.dtype, 128, (1, 1, 1), "m") as writer:
-        writer.write(0, 0, 0, pixels)
+    write_mosaic(folder, pixels)
     field = rng.normal(0, 3, (2, 8, 8)).astype(np.float32)
     affine = np.array([[1.0, 0.02, 9.0], [-0.02, 1.0, 30.0]])
     transform = Transform(affine, field, np.zeros(2), 48.0, np.ones((8, 8), np.float32))
@@ -217,25 +214,26 @@ def resampled(backend: Backend, folder: Path) -> list[NDArray[Any]]:
     return [image]
 
 
-def check_pairs_are_split(folder: Path) -> None:
+@needs_standin
+def test_pairs_are_split(tmp_path: Path, gpu: Backend) -> None:
     tiles = position_runs.grid(0, 7, 7)[0]
 
     def make(backend: Backend, _: Path) -> list[NDArray[Any]]:
         found = position_runs.located(tiles, backend)
         return [found.yx_px, found.edges.score, found.edges.accepted]
 
-    same_in_parts(make, folder, 0.7)
+    same_in_parts(make, tmp_path, 0.7)
 
 
-def check_what_cannot_be_split_says_so(folder: Path) -> None:
+def test_what_cannot_be_split_says_so(tmp_path: Path, gpu: Backend) -> None:
     pair = make_pair(0, size=(300, 320))
     options: dict[str, Any] = {"block_px": 96, "max_shift_px": None, "max_rotation_deg": 3.0}
     options |= {"allow_unregistered": True}
-    files = folder / "t.npz", folder / "t.json"
+    files = tmp_path / "t.npz", tmp_path / "t.json"
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError) as caught:
         register(pair.reference, pair.moving, *files, backend=backend, **options)
     assert "0 MB are available; raise resources.register.gpu_mem_mb" in str(caught.value)
-    assert not list(folder.iterdir())
+    assert not list(tmp_path.iterdir())
     tiles = position_runs.grid(0)[0]
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError, match="lower illumination"):
         estimate_illumination(tiles, None, backend=backend)
@@ -243,7 +241,7 @@ def check_what_cannot_be_split_says_so(folder: Path) -> None:
         position_runs.located(tiles, backend)
 
 
-def check_threads_take_turns(folder: Path) -> None:
+def test_threads_take_turns(tmp_path: Path, gpu: Backend) -> None:
     """Each of four parts fits alone: none is halved because of what the others hold."""
     entered = threading.Barrier(4, timeout=30)
 
@@ -270,7 +268,7 @@ def check_threads_take_turns(folder: Path) -> None:
         assert retry_smaller_on_oom(backend, work, 30, lambda size: size - 7, PART) == 9
 
 
-def check_all_memory_is_freed(folder: Path) -> None:
+def test_all_memory_is_freed(tmp_path: Path, gpu: Backend) -> None:
     """What allocates beside the pool gets nothing that the pool keeps."""
     held: list[int] = []
 
@@ -289,7 +287,7 @@ def check_all_memory_is_freed(folder: Path) -> None:
     assert held == held[:1] * 3
 
 
-def check_other_errors_pass(folder: Path) -> None:
+def test_other_errors_pass(tmp_path: Path, gpu: Backend) -> None:
     def fail(error: Exception) -> None:
         raise error
 
@@ -306,19 +304,6 @@ def check_other_errors_pass(folder: Path) -> None:
                 )
 
 
-CHECKS = [check for name, check in globals().items() if name.startswith("check_")]
-#: Their limits suit what the stand-in counts.
-STANDIN_CHECKS = [check_every_limit_is_handled, check_chunks_are_split, check_pairs_are_split]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("check", CHECKS)
-def test_on_a_gpu(tmp_path: Path, gpu: Backend, check: Callable[[Path], None]) -> None:
-    if check in STANDIN_CHECKS and str(STANDIN) not in sys.path:
-        pytest.skip("needs the stand-in")
-    check(tmp_path)
-
-
 def test_on_the_standin() -> None:
     """The tests of a GPU, in a process that has the stand-in in place of CuPy."""
     path = os.pathsep.join([str(STANDIN), str(REPO), *sys.path[1:]])
@@ -328,19 +313,5 @@ def test_on_the_standin() -> None:
         cwd=REPO, stdout=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-12000:]
-    assert f"{len(CHECKS)} passed" in done.stdout
-
-
-def test_the_cpu_only_calls_the_work() -> None:
-    backend = cpu_backend()
-
-    def fail(text: str) -> None:
-        raise RuntimeError(text)
-
-    with pytest.raises(RuntimeError, match=r"^CUFFT_ALLOC_FAILED$"):
-        map_with_oom_split(backend, fail, "CUFFT_ALLOC_FAILED", lambda part: [part, part], PART)
-    with pytest.raises(RuntimeError, match=r"^CUFFT_ALLOC_FAILED$"):
-        retry_smaller_on_oom(
-            backend, lambda _: fail("CUFFT_ALLOC_FAILED"), 8, lambda size: size - 1, PART
-        )
-    assert backend.use.splits == 0
+    assert "9 passed" in done.stdout
+    assert "skipped" not in done.stdout
