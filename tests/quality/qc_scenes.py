@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.io.results.mosaic import create_mosaic
 from tilewright.phantom.make import Phantom, PhantomDesign
 from tilewright.quality.evaluate import QcRecord, evaluate_stage, read_qc
 
@@ -42,15 +41,6 @@ def expose(light: Plane, seed: int = 0, pedestal: float = PEDESTAL) -> NDArray[n
     rng = np.random.default_rng(seed)
     electrons = rng.poisson(np.maximum(light, 0)) + rng.normal(0, 2.5, light.shape)
     return np.clip(np.rint(electrons * 8 + pedestal), 0, 65535).astype(np.uint16)
-
-
-def write_mosaic(path: Path, stack: NDArray[Any], **attributes: Any) -> Path:
-    """Write a stack (z, y, x) in chunks of 128 px."""
-    voxel_um = (1.5, 0.377, 0.377)
-    with create_mosaic(path, stack.shape, stack.dtype, 128, voxel_um, path.stem) as writer:
-        writer.write(0, 0, 0, stack)
-        writer.attributes.update(attributes)
-    return path
 
 
 def judged(stage: str, folder: Path, **files: Any) -> QcRecord:

@@ -1,4 +1,4 @@
-"""Each way to break tile positions or a mosaic leads to the verdict that names it."""
+"""Numbers and places that quality tells of positions and mosaics; verdicts: test_damages.py."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,8 +17,8 @@ from tests.quality.qc_scenes import (
     section,
     values,
     verdicts,
-    write_mosaic,
 )
+from tests.support.mosaics import write_mosaic
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.results.distortion import write_distortion
 from tilewright.io.results.illumination import Illumination, write_illumination
@@ -68,33 +68,10 @@ def located(folder: Path, positions: Positions, edges: Edges) -> QcRecord:
 Told = tuple[Mapping[str, float | None], str]
 
 
-def contradicting(positions: Positions, edges: Edges) -> Told:
-    edges.dy_px[:] += 4.0
-    where = "worst between row 0 column 0 and row 0 column 1"
-    return {"edge_residual_px": 4.0, "doubtful_tiles": 1.0}, where
-
-
-def untied(positions: Positions, edges: Edges) -> Told:
-    positions.island[-4:] = 1
-    positions.sigma_px[:] = 3.0
-    bad = {"untied_tiles": 1 / 3, "position_sigma_px": 3.0, "doubtful_tiles": 2 / 3}
-    return bad, "row 2 columns 0-3"
-
-
 def doubtful(positions: Positions, edges: Edges) -> Told:
     positions.sigma_px[[1, 2, 3, 6, 9]] = 1.3
     bad = {"doubtful_tiles": 5 / 21, "position_sigma_px": 1.3}
     return bad, "row 0 columns 1-3, 6; row 1 column 2"
-
-
-def moved(positions: Positions, edges: Edges) -> Told:
-    positions.y_px[31] += 3.0
-    return {"doubtful_tiles": 1 / 63}, "row 3 column 4"
-
-
-def given_up(positions: Positions, edges: Edges) -> Told:
-    edges.accepted[5], edges.dy_px[5] = False, edges.dy_px[5] + 7.0
-    return {"contradicting_overlaps": 1 / 17}, "between row 0 column 2 and row 1 column 2"
 
 
 def unmatched(positions: Positions, edges: Edges) -> Told:
@@ -112,11 +89,7 @@ def alone(positions: Positions, edges: Edges) -> Told:
 @pytest.mark.parametrize(
     ("size", "harm"),
     [
-        ((3, 4), contradicting),
-        ((3, 4), untied),
         ((3, 7), doubtful),
-        ((7, 9), moved),
-        ((3, 4), given_up),
         ((2, 3), unmatched),
         ((1, 1), alone),
     ],

@@ -17,31 +17,14 @@ from tests.quality.qc_scenes import (
     section,
     values,
     verdicts,
-    write_mosaic,
 )
-from tilewright.io.results.illumination import Illumination, write_illumination
+from tests.support.mosaics import write_mosaic
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.register.warp import Transform
 from tilewright.quality.dark_rings import evaluate_rings
 from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.results import QcContext, resolve_thresholds
-from tilewright.quality.stages.registered_blocks import Texture, residual_shift
-
-
-@pytest.mark.parametrize("ratio", [0.01, None])
-def test_numbers_of_a_flat_field_are_those_of_its_record(
-    tmp_path: Path, ratio: float | None
-) -> None:
-    y, x = np.meshgrid(*[np.linspace(-1, 1, 96)] * 2, indexing="ij")
-    field = Illumination.from_fields(1 - 0.96 * (x**2 + y**2) / 2, 100.0)
-    numbers = {"heldout_log_ratio": ratio, "flat_error": 0.05, "equal_neighbours": 0.6}
-    flat, _, record = write_illumination(tmp_path / "flat", field, {**numbers, "method": "tiles"})
-    quality = judged("illumination", tmp_path, flat=[flat], numbers=[record])
-    darkest = pytest.approx(np.percentile(field.flat, 1))
-    assert values(quality) == {**numbers, "flat_minimum": darkest}
-    said = "too few overlaps with tissue" if ratio is None else "method tiles"
-    assert details(quality)["heldout_log_ratio"] == said
 
 
 @pytest.mark.parametrize(
@@ -63,19 +46,6 @@ def test_light_after_deconvolution_is_compared_plane_by_plane(
         "end_plane_excess": pytest.approx(excess, rel=1e-5),
     }
     assert details(quality)["flux_factor"] == which
-
-
-@pytest.mark.parametrize(("depth", "verdict"), [(0, "pass"), (300, "fail")])
-def test_dark_halos_after_deconvolution_are_told(tmp_path: Path, depth: int, verdict: str) -> None:
-    y, x = np.indices((320, 320)) % 64 - 32
-    cells = 800 / (1 + np.exp((np.hypot(y, x) - 9) * 1.5))
-    away = ndimage.distance_transform_edt(cells <= 400)
-    stack = np.broadcast_to(cells + 400, (5, 320, 320))
-    after = ((stack - depth * ((away > 0) & (away <= 4))) * 8).astype(np.float32)
-    before = write_mosaic(tmp_path / "a.zarr", expose(stack), pedestal_counts=PEDESTAL)
-    done = write_mosaic(tmp_path / "b.zarr", after, pedestal_counts=0)
-    quality = judged("deconvolve", tmp_path, mosaic=[before], deconvolved=[done])
-    assert verdicts(quality)["ringing"] == verdict
 
 
 def projected(
@@ -124,13 +94,6 @@ def in_focus(light: NDArray[np.float64], seed: int = 0) -> NDArray[np.uint16]:
     return expose(light + 5, seed, pedestal=0)
 
 
-def test_a_blurred_projection_is_told(tmp_path: Path) -> None:
-    blurred = ndimage.gaussian_filter(in_focus(section().truth).astype(float), 6)
-    blurred += np.random.default_rng(0).poisson(30, blurred.shape)
-    found = verdicts(projected(tmp_path, blurred, expose(section().stack)))
-    assert found["focus"] == found["image_detail"] == "fail"
-
-
 def registered(
     folder: Path, moving: NDArray[Any], transform: Transform, reference: NDArray[Any] | None = None
 ) -> QcRecord:
@@ -165,30 +128,6 @@ def test_what_a_transform_is_off_is_measured(tmp_path: Path, off_px: float, verd
         assert found["ncc"] > 0.9 > 0.5 > quality.numbers["ncc_before"]
 
 
-def test_a_torn_field_is_told_and_where(tmp_path: Path) -> None:
-    lost = moved(0, 0)
-    lost[:, : lost.shape[1] * 6 // 10] = 3
-    torn = shifted(0, 0)
-    torn.field[1, 2, 3] = 70
-    quality = registered(tmp_path, lost, torn)
-    assert values(quality)["elastic_px"] == 70
-    # The block around the torn node, at (256, 384), is where it is seen.
-    (place,) = (p for p in quality.numbers["places"] if p["metric"] == "poor_blocks")
-    assert max(abs(place["y_px"] - 256), abs(place["x_px"] - 384)) < 130
-
-
-@pytest.mark.parametrize("share", [0.008, 0.05, 0.4])
-def test_the_share_of_lost_tissue_is_told_and_where(tmp_path: Path, share: float) -> None:
-    gone = moved(0, 0)
-    side = round(np.sqrt(share * gone.size))
-    gone[60 : 60 + side, 90 : 90 + side] = expose(np.full((side, side), 15.0), pedestal=0)
-    quality = registered(tmp_path, gone, Transform.identity({"registered": True}))
-    assert values(quality)["lost_tissue"] == pytest.approx(share, rel=0.25)
-    (place,) = (p for p in quality.numbers["places"] if p["metric"] == "lost_tissue")
-    assert 60 < place["y_px"] < 60 + side
-    assert 90 < place["x_px"] < 90 + side
-
-
 def test_a_cycle_without_tissue_is_unknown_and_one_not_registered_fails(tmp_path: Path) -> None:
     left = Transform.identity({"registered": False})
     assert verdicts(registered(tmp_path, moved(0, 0), left))["unregistered"] == "fail"
@@ -198,17 +137,6 @@ def test_a_cycle_without_tissue_is_unknown_and_one_not_registered_fails(tmp_path
     assert found["ncc"] == found["residual_px"] == found["poor_blocks"] == "warn"
     assert found["unregistered"] == "fail"
     assert "NOT registered" in quality.items[0].sentence
-
-
-@pytest.mark.parametrize("shift", [(0.0, 0.0), (0.4, -0.7), (2.5, 1.5), (-3.5, 2.0)])
-def test_the_shift_that_is_left_is_measured(shift: tuple[float, float]) -> None:
-    truth = section().truth
-    first, second = (
-        image[100:356, 100:356].astype(np.float32)
-        for image in (truth, ndimage.shift(truth, shift, order=3))
-    )
-    left = residual_shift(Texture.of(first), Texture.of(second))
-    assert left == pytest.approx(shift, abs=0.06)
 
 
 def test_same_inputs_same_bytes(tmp_path: Path) -> None:
