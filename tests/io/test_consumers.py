@@ -1,10 +1,13 @@
 """Final images are read by real libraries, as ``docs/export.md`` says."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,6 @@ import pytest
 import tifffile
 
 from tests.conftest import REPO
-from tests.support.consumers import problem_from, said_by_viv, said_elsewhere
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.ome_zarr import create_image
@@ -21,6 +23,10 @@ from tilewright.io.results.zarr_store import OmeZarrVersion
 from tilewright.stages.register.assemble import write_markers
 
 pytestmark = pytest.mark.long  # which installs the libraries
+
+#: Python that has what needs another Zarr than ours, and Viv: `make test LONG=1` installs both.
+OTHER_PYTHON = Path(sys.prefix) / "consumers/bin/python"
+VIV = Path(sys.prefix) / "consumers/node_modules"
 
 NAMES = ["DAPI_1", "CD3", "µ-opioid & co", "DAPI_2", "CD20", "Ki-67"]
 PIXEL_UM = [0.5, 0.4]
@@ -80,6 +86,43 @@ def snippet(heading: str) -> str:
     section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     blocks: list[str] = re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)
     return blocks[-1]
+
+
+def problem_from(library: str, code: str, *args: str, **environment: str) -> str:
+    """Return what Python code prints that uses a library, which may warn as it likes."""
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed: make test LONG=1 installs it")
+    return _said([sys.executable, "-W", "ignore", "-c", code, *args], environment)
+
+
+def said_elsewhere(library: str, code: str, *args: str) -> str:
+    """Return the same of a library that does not install beside tilewright."""
+    python = str(OTHER_PYTHON)
+    found = OTHER_PYTHON.exists() and not subprocess.run(
+        [python, "-c", f"import importlib.util as u, sys; sys.exit(not u.find_spec({library!r}))"],
+        check=False,
+    ).returncode  # fmt: skip
+    if not found:
+        pytest.skip(
+            f"{library} needs zarr 2; make test LONG=1 installs it in {OTHER_PYTHON.parent}"
+        )
+    return _said([python, "-W", "ignore", "-c", code, *args], {})
+
+
+def said_by_viv(*args: str) -> str:
+    """Return what Viv's script prints, which finds Viv by its first argument."""
+    if not (VIV / "@vivjs/loaders").exists():
+        pytest.skip(f"@vivjs/loaders is not in {VIV}; make test LONG=1 installs it")
+    script = REPO / "tests/support/read_with_viv.mjs"
+    return _said(["node", str(script), str(VIV), *args], {})
+
+
+def _said(command: list[str], environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def lines(said: str) -> list[Any]:
@@ -237,10 +280,9 @@ def test_vitessce(images: Images) -> None:
 
 
 def test_viv(images: Images) -> None:
-    script = Path(__file__).parents[1] / "support/read_with_viv.mjs"
     paths = [str(path.relative_to(images.folder)) for path in (images.tiff, *images.zarrs)]
     known = str(offsets(images))
-    tiff, *zarrs = lines(said_by_viv(script, f"{images.folder}/", known, *paths))
+    tiff, *zarrs = lines(said_by_viv(f"{images.folder}/", known, *paths))
     # Viv halves an odd number of rows downwards: one row of a coarse level is not drawn.
     names, um, shapes, pixels = images.told()
     floored = [[n, SHAPE[1] >> k, SHAPE[2] >> k] for k, (n, _, _) in enumerate(shapes)]

@@ -11,8 +11,6 @@ from tilewright.io.formats import scan
 from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
-    clean_token,
-    cycle_number,
     select_region,
 )
 from tilewright.io.formats.fiji import parse_tile_configuration
@@ -244,12 +242,6 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         scan("codex", tmp_path / "none")
     with pytest.raises(RawDataError, match=r"a.tif: the OME-XML cannot be read"):
         parse_ome_xml("<OME>", "a.tif")
-
-
-def test_names_that_tell_a_cycle_and_tokens() -> None:
-    assert cycle_number("Cycle-03") == 3
-    assert cycle_number("motorcycle1") is None
-    assert clean_token("DAPI (nuclei)") == "DAPI-nuclei"
 
 
 @pytest.mark.shared

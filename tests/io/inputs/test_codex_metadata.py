@@ -1,6 +1,3 @@
-import doctest
-import importlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,20 +38,3 @@ def test_unique_names_are_unique_and_keep_their_stem(names: list[str]) -> None:
     assert len(set(unique)) == len(unique) == len(names)
     for before, after in zip(names, unique, strict=True):
         assert after == before if names.count(before) == 1 else after.startswith(f"{before}_")
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "config.tables",
-        "init.recognise",
-        "io.inputs.codex_metadata",
-        "kernels.tile_positions.tile_order",
-        "io.numbers",
-        "io.formats.fiji",
-    ],
-)
-def test_examples_in_docstrings(module: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"tilewright.{module}"))
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -165,13 +165,6 @@ def test_cycles_are_told_by_names_or_counted(tmp_path: Path) -> None:
         scan("stitched", tmp_path, ScanOptions())
 
 
-def test_another_pixel_size_is_refused(tmp_path: Path) -> None:
-    write_qptiff(tmp_path / "a.qptiff", counts(), NAMES)
-    scan("stitched", tmp_path, ScanOptions(pixel_um=0.505))
-    with pytest.raises(RawDataError, match=r"give a pixel along x of 0.5 µm, but .* is 0.6"):
-        scan("stitched", tmp_path, ScanOptions(pixel_um=0.6))
-
-
 def test_a_changed_or_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.tif"
     write(path, counts(), compression="deflate", tile=(128, 128))

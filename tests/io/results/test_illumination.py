@@ -41,13 +41,6 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_flat_is_normalised_to_mean_one() -> None:
-    made = Illumination.from_fields(np.full((4, 5), 250.0), 12.4)
-    np.testing.assert_array_equal(made.flat, np.ones((4, 5), dtype=np.float32))
-    assert made.dark.shape == (4, 5)
-    assert made.pedestal == 12.0
-
-
 @pytest.mark.parametrize(
     ("flat", "dark"),
     [
