@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.phantom_truth import PhantomTruth, truth_of
-from tilewright.phantom.camera import make_cycle_map
 from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom
-from tilewright.phantom.optics import Microscope, SheetBlur, radial_otf
+from tilewright.phantom.optics import Microscope, SheetBlur
 
 SMALL: dict[str, Any] = {"cycles": 2, "channels": 2, "rows": 2, "cols": 2, "planes": 3}
 SMALL |= {"tile_px": 128, "overlap": 0.2}
@@ -62,16 +61,6 @@ def test_the_truth_predicts_every_tile_within_noise(tmp_path: Path, seed: int) -
             assert 0.9 < residual[sure].std() < 1.5
 
 
-def test_neighbouring_tiles_show_the_same_specimen() -> None:
-    phantom = Phantom(PhantomDesign(seed=4, dust=0, **SMALL))
-    specimen = next(phantom.specimens())
-    left, right = (phantom.light(specimen, 2, 1, tile)[1] / phantom.flats[0] for tile in (0, 1))
-    offset = phantom.true_px[1, 1] - phantom.true_px[1, 0]
-    seen = ndimage.shift(left, -offset, order=3)[:, :12]
-    inner = slice(8, -8)
-    assert np.corrcoef(seen[inner, 4:].ravel(), right[inner, 4:12].ravel())[0, 1] > 0.999
-
-
 def test_same_seed_same_bytes_and_another_seed_another_specimen(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         write(tmp_path / name, seed=seed, workers=1 if name == "a" else 2)
@@ -119,31 +108,6 @@ def test_hot_pixels_and_saturation_reach_the_file(tmp_path: Path) -> None:
     assert max(counts(tmp_path, truth, 1, 2, tile).max() for tile in range(3)) == 65535
 
 
-def test_cycle_maps_stay_within_their_limits() -> None:
-    design = PhantomDesign(seed=0, cycle_shift_px=0, cycle_rotation_deg=0, elastic_px=1.5)
-    y, x = np.ogrid[tuple(slice(0.0, n, 25) for n in design.canvas)]
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        still = make_cycle_map(rng, design, 0)
-        assert np.array_equal(still.to_reference(y, x)[0], np.broadcast_to(y, (y.size, x.size)))
-        moved = make_cycle_map(rng, design, 1).to_reference(y, x)[0] - y
-        assert 0.2 < np.abs(moved).max() <= 1.5  # the amplitudes add up to it
-
-
-def test_blur_keeps_light_and_loses_detail_with_distance() -> None:
-    optics = Microscope(0.75, 0.52, 1.0, 0.377, 1.5)
-    shares = []
-    for defocus_um in (0.0, 2.0, 6.0):
-        frequency, otf = radial_otf(optics, defocus_um)
-        assert otf[0] == pytest.approx(1)
-        assert otf[-1] == pytest.approx(0, abs=0.02)
-        shares.append(abs(np.interp(0.6, frequency, otf)))
-    # In focus the transfer of a circular pupil is known: 2/π (acos s − s √(1 − s²)).
-    s = 0.6 * 0.52 / 1.5
-    assert shares[0] == pytest.approx(2 / np.pi * (np.arccos(s) - s * np.sqrt(1 - s**2)), abs=0.03)
-    assert shares[0] > 3 * shares[1] > 3 * shares[2] / 2
-
-
 def test_a_cell_is_sharpest_in_its_own_plane() -> None:
     blur = SheetBlur((96, 96), 5, Microscope(0.75, 0.52, 1.0, 0.377, 1.5))
     stain = np.zeros((96, 96), np.float32)
@@ -178,23 +142,3 @@ def test_faults_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
     assert np.median(empty) == pytest.approx(level, rel=0.15)
     burnt = counts(tmp_path / "saturated_channel", plain, 2, 2, 0)
     assert (burnt == 65535).mean() > 0.02
-
-
-def test_autofluorescence_is_one_light_in_all_cycles_that_goes_with_exposure() -> None:
-    design = SMALL | {"seed": 1, "cycles": 3, "saturated_spots": 0, "blank_cycle": 3}
-    design |= {"lost_share": 0.0}
-    own_light = {"autofluorescence": 0.3, "exposures_ms": (200.0, 400.0, 100.0)}
-    dark, bright = (
-        {s.channels[0]: s for s in Phantom(PhantomDesign(**made)).specimens()}
-        for made in (design, design | own_light)
-    )
-    assert [s.name for s in bright.values()] == ["DAPI", "CD3", "PanCK", "Blank-2"]
-    own = [bright[c, 2].planes[1] - dark[c, 2].planes[1] for c in (1, 2, 3)]
-    peak = own[2].max()
-    assert peak > 50
-    # Sums of float32 of some thousand electrons.
-    assert np.abs(own[0] - 2 * own[2]).max() < 1e-3 * peak
-    assert np.abs(own[1] - 4 * own[2]).max() < 1e-3 * peak
-    for c in (1, 2, 3):  # the truth is the stain alone
-        assert np.allclose(bright[c, 2].projection, dark[c, 2].projection, atol=0.05)
-    assert not dark[3, 2].projection.max()
