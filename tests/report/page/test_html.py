@@ -90,12 +90,6 @@ def test_several_samples_stay_apart(tmp_path: Path) -> None:
     assert "All 3 checks are within their limits." in page.text
 
 
-def test_lists_of_other_length_are_refused(tmp_path: Path) -> None:
-    jsons, pngs = make_inputs(tmp_path, GOOD)
-    with pytest.raises(ValueError, match="zip"):
-        report(tmp_path, (jsons, pngs[1:]))
-
-
 def test_composite_leaves_out_what_it_is_told(image: Path) -> None:
     rendering = render(image, 0, [2])
     assert [name for name, _ in rendering.key] == ["DAPI-1", "CD3<&>", "PanCK"]

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.mosaics import write_mosaic
 from tilewright.config.rules import STAGES
-from tilewright.io.results.mosaic import create_mosaic
 from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.metrics import METRICS, remedy
 from tilewright.quality.results import QcContext, QcResult, resolve_thresholds
@@ -54,9 +54,7 @@ def test_a_crop_shows_the_worst_place_pixel_by_pixel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, centre: tuple[float, float]
 ) -> None:
     light = np.random.default_rng(0).integers(0, 500, (1, 400, 800)).astype(np.uint16)
-    path = tmp_path / "plane.zarr"
-    with create_mosaic(path, light.shape, np.uint16, 256, (1.0, 0.5, 0.5), "p") as writer:
-        writer.write(0, 0, 0, light)
+    path = write_mosaic(tmp_path / "plane.zarr", light, voxel_um=(1.0, 0.5, 0.5))
     shown: list[Any] = []
     monkeypatch.setattr("tilewright.report.page.problems.embed", shown.append)
     places = [
