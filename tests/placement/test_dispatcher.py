@@ -113,6 +113,8 @@ def test_nodes_that_failed_are_forgiven_only_where_nothing_else_is_left(tmp_path
     names = list(run.tasks)
     run.bad_nodes = {"gpu": set(), "cpu": {"c1"}}
     assert not {target.device for target in run.state().closed} & {"gpu"}  # it died under a CPU job
+    run.bad_nodes = {"gpu": {"x1"}, "cpu": {"x1", "x2", "x3"}}  # of partitions that rules name
+    assert not run.state().closed
     run.bad_nodes = {"gpu": {"b1"}, "cpu": {"c1", "c2"}}
     assert list(run.round(names, [])) == []
     assert [event["nodes"] for event in events(run, "forgive")] == [["b1", "c1", "c2"]]

@@ -170,6 +170,12 @@ class ClusterState:
             self._fitting[asked] = fitting_jobs(self.nodes, where, request, now=now)
         return self._fitting[asked]
 
+    def nodes_of(self, partition: Partition | None) -> set[str]:
+        """Return the names of a partition's nodes; none where they are not known."""
+        if partition is None or self.nodes is None:
+            return set()
+        return {node.name for node in self.nodes if partition.name in node.partitions}
+
     def within_limits(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether no limit keeps one more job from starting once a node has room for it."""
         device = target.device

@@ -205,10 +205,11 @@ class Dispatcher:
         ]
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
         state = found.with_pending(queue, sent, self.workdir)
-        for kind, nodes in self.bad_nodes.items():
-            partition = found.partitions[kind]
+        for kind, partition in found.partitions.items():
+            nodes = found.nodes_of(partition) & self.bad_nodes[kind]
             if partition is not None and len(nodes) >= partition.nodes:
-                why = f"every node of {partition.name} failed in this run: {', '.join(nodes)}"
+                names = ", ".join(sorted(nodes))
+                why = f"every node of {partition.name} failed in this run: {names}"
                 state = state.without(kind, why)
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:
