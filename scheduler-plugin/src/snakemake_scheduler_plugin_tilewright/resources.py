@@ -17,7 +17,7 @@ import time
 import zlib
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 
 from .cluster import cluster as clusters
 from .cluster.cluster import Cluster
-from .cluster.limits import clipped, too_big
+from .cluster.limits import clipped, largest, too_big
 from .cluster.request import DeviceKind, ResourceRequest, Target
 from .errors import PlacementError
 from .placement.estimates import Durations, Estimates, either_model, local_durations
@@ -228,12 +228,21 @@ class Placement:
         return self.models[name]
 
     def request(self, name: str, wildcards: Any, attempt: int = 1) -> ResourceRequest:
-        """Return what a job asks for where it is not placed: here, or by the static assignment."""
-        if self.cluster is not None:
-            return self.static(name, wildcards).request
-        model = self.model(name)
-        kind = model.devices[0] if self.device == "gpu" else "cpu"
-        return model.request(wildcards, kind).grown(attempt - 1, attempt - 1)
+        """Return what a job asks for where it is not placed: here, or by the static assignment.
+
+        Memory and time double with each attempt, at most to what its account allows.
+        """
+        if self.cluster is None:
+            model = self.model(name)
+            kind = model.devices[0] if self.device == "gpu" else "cpu"
+            return model.request(wildcards, kind).grown(attempt - 1, attempt - 1)
+        place, state = self.static(name, wildcards), self.cluster.state
+        account, where = state.account(place.target.account), state.where(place.target)
+        if attempt == 1 or account is None:
+            return place.request
+        grown = clipped(place.request.grown(attempt - 1, attempt - 1), account, where)
+        most_mb = largest(account, where, "mem") or grown.mem_mb
+        return replace(grown, mem_mb=max(place.request.mem_mb, min(grown.mem_mb, most_mb)))
 
     def given(self, name: str) -> dict[str, Any]:
         """Return the resources, and as ``_cores`` the threads, that a rule was given from here."""
