@@ -172,7 +172,7 @@ def test_where_sbatch_takes_no_job_nothing_is_sent_for_a_while(tmp_path: Path) -
     run = dispatcher("", tmp_path, sent=1, ready=1)
     first, other = run.tasks
     found = run.failed(first)
-    assert (found.free, found.next) == (True, "goes elsewhere, or there after a while")
+    assert (found.free, found.next) == (True, "goes to another account, or back to this one later")
     assert set(run.backoff) == {CLIVE_GPU}
     recorded_by(run).asked.clear()
     (place,) = run.round([other], []).values()
@@ -217,7 +217,9 @@ def test_why_jobs_pend_is_said_once_for_each_reason(tmp_path: Path) -> None:
     (said,) = run.explain_pending()
     assert said.startswith("rule_work_wildcards_0 and 2 more pend: it is held")
     assert run.explain_pending() == []
-    assert [event["slurm_id"] for event in events(run, "pend")] == [20, 21, 22]
+    (said,) = run.explain_pending(lambda name: False)
+    assert "it has no try left (--retries), so it is not moved" in said
+    assert [event["slurm_id"] for event in events(run, "pend")] == [20, 21, 22] * 2
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Pat
     run = dispatcher("", tmp_path, 0, 1, {"flags=qos": spent})
     (name,) = run.tasks
     assert run.round([name], []) == {}
-    assert run.why_waiting[name].startswith("the budgets of its accounts are too small")
+    assert run.why_waiting[name].startswith("no account's budget covers its time limit")
     assert "0.0167 CPU-hours on clive" in run.why_waiting[name]
 
 
@@ -141,7 +141,7 @@ def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Pat
         ("Priority", None, 3, FULL,
          "it was moved 3 times and waits here, where it ends first", "has room"),
         ("Resources", None, 3, nodes(8),
-         "by Slurm's own numbers hpg-b200 has room for it", "go first"),
+         "partition hpg-b200 has nodes free for it", "go first"),
     ],
     ids=["a spent budget", "moves used up", "nodes have room"],
 )  # fmt: skip

@@ -91,8 +91,9 @@ def test_nothing_is_warned_of_a_job_that_was_moved(
     }
     monkeypatch.setattr(run, "_note_ends", lambda: None)
     lost = {name: (f"Slurm job {name} is cancelled", False) for name in tasks}
+    nothing = lambda movable: []  # noqa: E731
     dispatcher = SimpleNamespace(
-        tasks=tasks, requeue_pending=lambda movable: [], explain_pending=list, lost=lambda: lost
+        tasks=tasks, requeue_pending=nothing, explain_pending=nothing, lost=lambda: lost
     )
     monkeypatch.setattr(run, "dispatcher", dispatcher, raising=False)
     monkeypatch.setattr(adapter, "started", lambda dag: False)

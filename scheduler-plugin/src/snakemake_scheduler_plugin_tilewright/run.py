@@ -21,8 +21,8 @@ from .runtime import snakemake_adapter as adapter
 from .runtime.ledger import Ledger
 from .units import Units, model_of, values_of
 
-_MONITOR_S = 5.0
-_SAY_S = 300.0
+#: Pending jobs are checked, and a reason to wait is said again, after so long (no figures).
+_MONITOR_S, _SAY_S = 5.0, 300.0
 
 
 class Run:
@@ -206,9 +206,11 @@ class Run:
             name = task.job.name
             job = self.jobs[name]
             if name in ready or adapter.failed(self.dag, job):
+                past = len(task.history.causes)
                 found = self.dispatcher.failed(name)
-                why = task.history.causes[-1] if task.history.causes else "it was moved"
-                self.logger.info(f"{name} ended early ({why}) and {found.next}")
+                causes = task.history.causes[past:]
+                what = f"failed ({causes[0]})" if causes else "was cancelled"
+                self.logger.info(f"{name} {what} and {found.next}")
                 if found.free and name in ready:
                     job.attempt = self.tries.get(name, job.attempt)
                 elif found.give_up and name in ready:
@@ -240,7 +242,9 @@ class Run:
             try:
                 self._monitor_once()
             except Exception:
-                self.logger.exception("looking after pending jobs failed; it is tried again")
+                self.logger.exception(
+                    f"checking pending jobs failed; next try in {_MONITOR_S:.0f} s"
+                )
 
     def _monitor_once(self) -> None:
         self._note_ends()  # else the ledger has them with the next round
@@ -253,7 +257,7 @@ class Run:
             self.logger.info(
                 f"{name}: {task.refused or f'{task.requeue_reason}; it is placed again'}"
             )
-        for sentence in self.dispatcher.explain_pending():
+        for sentence in self.dispatcher.explain_pending(movable):
             self.logger.warning(sentence)
         for name, (why, success) in self.dispatcher.lost().items():
             task = self.dispatcher.tasks[name]

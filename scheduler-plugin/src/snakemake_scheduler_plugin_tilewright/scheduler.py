@@ -30,7 +30,8 @@ from .runtime.ledger import LEDGER
 from .runtime.scratch import refused_folders
 from .runtime.signals import handle_sigterm_in_a_thread
 
-#: Rounds that may fail, one every 5 s, before the greedy scheduler sends all that is ready.
+#: Rounds that may fail, one every 5 s, before the greedy scheduler sends all that is ready: a
+#: minute, in which slurmctld restarts (no figure).
 _PATIENCE = 12
 _AGAIN_S = 5
 
@@ -140,7 +141,10 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 if isinstance(self._run, LocalRun):  # where no job runs, nothing else would ask
                     adapter.round_later(self.dag, _AGAIN_S)
                 return []
-            self.logger.error("placement failed again and again, so this round is greedy")
+            self.logger.error(
+                f"placement failed {self._failures} times; in this round all ready jobs go, in "
+                "Snakemake's order, to an account that may be used"
+            )
             if isinstance(self._run, Run):
                 self._run.dispatcher.ledger.write("greedy", reason=repr(error))
                 self._run.send_anywhere(selectable_jobs)

@@ -192,7 +192,8 @@ def too_big(
             return f"it may take {asks} and account {account.name} has {has}"
         whole = partition is not None and partition.whole_nodes and tres != "mem"
         asks = f"it gets a whole node with {tres}" if whole else f"it asks for {tres}"
-        return f"{asks}={wanted[tres]} and account {account.name} has {most}"
+        unit = "M" if tres == "mem" else ""
+        return f"{asks}={wanted[tres]}{unit} and account {account.name} has {most}{unit}"
     return None
 
 

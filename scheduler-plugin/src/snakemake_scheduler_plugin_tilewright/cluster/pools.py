@@ -15,7 +15,7 @@ from .tres import fitting_jobs, tres_of
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
 #: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
 UTILISATION = 0.85
-#: Jobs of a pool that nothing bounds, not even a partition of known size.
+#: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
 #: Budgets that are used up for good, so that they bound slots also on an empty cluster.
 _SPENT = frozenset({WALL, *map(budget, BUDGETED)})

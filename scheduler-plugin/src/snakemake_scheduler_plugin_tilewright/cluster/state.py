@@ -259,10 +259,9 @@ class ClusterState:
     ) -> ClusterState:
         """Return what fits with own pending jobs, and those sent that squeue does not show yet.
 
-        Where use is not known nothing is taken. An account on which own jobs pend for a group
-        limit takes nothing more of the kind that waits, and nothing at all where CPUs or memory
-        are what they wait for. A job that asks for more than the limit itself never starts and
-        counts for nothing.
+        An account whose use is not known is closed. One on which own jobs pend for a group limit
+        is closed too: for GPU jobs where that limit is of GPUs (``GRES``), for all jobs otherwise.
+        A job that asks for more than the limit itself never starts and counts for nothing.
 
         Parameters
         ----------

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ..cluster.request import Target
 
-#: A target is avoided so long at least, and twice as long each time.
+#: A target is avoided so long at least, and twice as long each time, 64 min at most (no figures).
 _AVOID_S = 60.0
 _MOST_DOUBLINGS = 6
 

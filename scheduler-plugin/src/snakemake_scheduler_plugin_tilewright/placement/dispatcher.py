@@ -326,7 +326,7 @@ class Dispatcher:
     def requeue_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Cancel jobs that pend in vain while another target ends them sooner; return their names.
 
-        As long as some of before are not ready again, none: they may take what is free.
+        None while a job that was cancelled before is not ready again: it may take what is free.
 
         Parameters
         ----------
@@ -350,10 +350,10 @@ class Dispatcher:
             found = self.requeuer.requeue(tasks, self.begin_round(state), self.begin_round)
             return [task.name for task in found]
 
-    def explain_pending(self) -> list[str]:
+    def explain_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
         with self.lock:
-            return self.requeuer.explain(self.tasks.values())
+            return self.requeuer.explain(self.tasks.values(), movable)
 
     def lost(self) -> dict[str, tuple[str, bool]]:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.

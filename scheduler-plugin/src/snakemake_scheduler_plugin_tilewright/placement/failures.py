@@ -16,13 +16,14 @@ from .jobs import Assignment, FailureHistory, Job, JobState
 
 #: Characters of a log's last line that are recorded.
 _MOST_WORDS = 300
-#: Failures that are no fault of the job and do not count as tries; more of them do.
+#: Failures that are no fault of the job and do not count as tries (no figure); more of them do.
 _MOST_FREE = 10
 #: The same for what sbatch refuses, since a wrong option of the user's own is refused as well.
 _MOST_REFUSED = 3
-#: A state that the executor does not know must last so long: a requeued job leaves it by itself.
+#: A state that the executor does not know counts after so long (no figure): a job that Slurm itself
+#: requeues leaves it sooner.
 _UNEXPECTED_S = 20.0
-#: Where it was cancelled to be requeued, a job that is cancelled counts too.
+#: A job that placement cancelled itself has ended as well.
 _UNSEEN = UNHANDLED_STATES | {"CANCELLED"}
 
 
@@ -70,9 +71,9 @@ def next_try(
     now = replace(past, causes=(*past.causes, failure))
     match cause:
         case "memory":
-            return NextTry(replace(now, memory=past.memory + 1), "gets twice the memory")
+            return NextTry(replace(now, memory=past.memory + 1), "gets up to twice the memory")
         case "time":
-            return NextTry(replace(now, time=past.time + 1), "gets twice the time")
+            return NextTry(replace(now, time=past.time + 1), "gets up to twice the time")
         case "budget":
             free = len(now.causes) <= _MOST_FREE
             return NextTry(now, "goes to an account with a budget that can end it", free=free)
@@ -83,7 +84,7 @@ def next_try(
             return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
         case "refused":
             free = now.causes.count(failure) <= _MOST_REFUSED
-            return NextTry(now, "goes elsewhere, or there after a while", free=free)
+            return NextTry(now, "goes to another account, or back to this one later", free=free)
         case "error" if failure in past.causes:
             return NextTry(now, "failed twice in the same way and is not tried again", True)
         case _:
@@ -147,13 +148,15 @@ def why_no_retry(job: Job, assignment: Assignment, cause: Cause, state: ClusterS
     request = assignment.request
     if cause == "memory":
         if job.overrides.mem_mb:
-            return f"had the {request.mem_mb} MB that were chosen for it and is not tried again"
+            return f"needs more than the {request.mem_mb} MB set for it and is not tried again"
         most = memory_limit_mb(job, state)
         if most is not None and most <= request.mem_mb:
             return "needs more memory than any account has"
     if cause == "time":
         if job.overrides.runtime_min:
-            return f"had the {request.runtime_min} min that were chosen for it, no second try"
+            return (
+                f"needs more than the {request.runtime_min} min set for it and is not tried again"
+            )
         on_cpu = assignment.target.device == "cpu"
         if on_cpu and "gpu" in job.kinds and state.partitions.get("gpu"):
             return ""  # a GPU may do it in time

@@ -87,8 +87,8 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
         why = f"{state.where} was last heard of {silent} ago, and cannot be seen from here"
         return Sender(None, f"of a run that may be active ({why})")
     if life == "ended" and not has_lock and is_locked(folder):
-        why = "the folder is locked, by a run that does not say how far it is or by one that was"
-        return Sender(None, f"of a run that may be active ({why} killed)")
+        why = "the folder is locked; the run that locked it cannot be seen, or was killed"
+        return Sender(None, f"of a run that may be active ({why})")
     return Sender(False)
 
 

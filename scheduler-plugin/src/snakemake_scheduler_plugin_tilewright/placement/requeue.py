@@ -22,9 +22,9 @@ from .backoff import Backoff
 from .jobs import Assignment, JobState, observe
 from .round import Round
 
-#: A job is requeued at most so often; where it cannot stay, as often as there are targets.
+#: A job is moved at most so often (no figure); one that cannot stay as often as there are targets.
 MOST_REQUEUES = 3
-#: Reasons that are not known end by themselves more often than not: they get so much more time.
+#: A job with a reason that is not known waits so many times as long (no figure): most of them end.
 _UNKNOWN_PATIENCE = 4
 #: A job with such a reason waits for no node, whatever room there is.
 _NOT_FOR_NODES = ("BeginTime", "Priority", "Prolog", "Cleaning", "SchedDefer", "FedJobLock")
@@ -45,13 +45,16 @@ class _Pending(NamedTuple):
 
     @property
     def for_good(self) -> bool:
-        """Whether it cannot stay: what running jobs take of a budget comes back, the rest not."""
+        """Whether it cannot stay: it is invalid, or its budget is used up by jobs that ended.
+
+        Jobs that run hold budget for their whole time limit, and what they do not use comes back.
+        """
         spent = self.why.obstacle == "budget" and "Run" not in self.slurm_job.reason
         return spent or self.why.obstacle == "invalid"
 
     @property
     def of_account(self) -> tuple[DeviceKind, ...]:
-        """The device kinds of which all jobs of its account wait for the same."""
+        """The device kinds for which its account takes no job, as long as this one waits."""
         if self.why.obstacle not in ("budget", "uncounted"):
             return ()
         return ("gpu",) if "GRES" in self.slurm_job.reason else KINDS
@@ -93,7 +96,7 @@ class Requeuer:
     ) -> ClusterState:
         """Return the state of the cluster, asked again where Slurm finds a job invalid.
 
-        Limits or partitions then changed, and what is known of them may be minutes old.
+        It was valid when it was sent, so limits or partitions changed since they were asked.
         """
         invalid = {one.target for one in self._pending(tasks) if one.why.obstacle == "invalid"}
         if not invalid - self.backoff.now(self.clock()).keys():
@@ -109,11 +112,11 @@ class Requeuer:
     ) -> list[JobState]:
         """Cancel jobs that pend in vain while another target ends them sooner, and return them.
 
-        How long they would still wait is not known; as long as they did already is the guess. A
-        job that was requeued waits twice as long before it is again, and is at most three times.
-        One that Slurm finds invalid goes at once, and that or one whose budget is used up is ready
-        again where another target takes it, although not now; an invalid one that none ever will
-        take ends.
+        How long a job would still wait is not known: the guess is as long as it has. Each move
+        doubles the time until the next one; after three a job stays. One that cannot stay
+        (`for_good`) is moved as often as there are targets, also where the next one is full now:
+        one whose budget is used up after that time, an invalid one at once. An invalid one that no
+        target will ever take fails.
 
         Parameters
         ----------
@@ -138,12 +141,14 @@ class Requeuer:
                 round_ = begin(round_.state.take(*better) if better else round_.state)
         return found
 
-    def explain(self, tasks: Iterable[JobState]) -> list[str]:
+    def explain(self, tasks: Iterable[JobState], movable: Callable[[str], bool]) -> list[str]:
         """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
         found: dict[str, list[str]] = {}
         for task, slurm_job, _, why, waited_s in self._pending(tasks):
             words = why.words
-            if task.requeues >= MOST_REQUEUES:
+            if not movable(task.name):
+                words += "; it has no try left (--retries), so it is not moved"
+            elif task.requeues >= MOST_REQUEUES:
                 words += f"; it was moved {task.requeues} times and waits here, where it ends first"
             if waited_s >= self.cluster.site.patience_s and task.last_reason != words:
                 task.last_reason = words
@@ -207,8 +212,8 @@ class Requeuer:
         if why.obstacle == "busy" and state.nodes is not None and where is not None:
             free = fitting_jobs(state.nodes, where, assignment.request, now=True)
             if free and not job.reason.startswith(_NOT_FOR_NODES):
-                words = f"by Slurm's own numbers {where.name} has room for it: a reservation may be"
-                return Waiting("busy", f"{words} in the way")
+                words = f"partition {where.name} has nodes free for it; perhaps they are reserved"
+                return Waiting("busy", words)
         return why
 
     def _waited(self, one: _Pending) -> bool:

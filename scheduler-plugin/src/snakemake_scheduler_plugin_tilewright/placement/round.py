@@ -15,8 +15,9 @@ from .jobs import Assignment, JobState
 from .policy import schedule
 from .workload import GpuSlots, Running, Slots, Workload
 
+#: Sizes that one round tries, from the largest (no figure).
 _PASSES = 6
-#: Jobs of one device kind that wait in Slurm's queue for nodes that others fill.
+#: Jobs of one device kind that wait in Slurm's queue for nodes that others fill (no figure).
 _QUEUED = 4
 _NO_SLOT = "no slot is free"
 #: A partition that a rule names, and the targets that do not take a job or are not to.
@@ -106,7 +107,7 @@ class Round:
     ) -> list[JobState]:
         """Return the most jobs, the smallest first, of which the largest has a free slot.
 
-        Where memory follows the input that is asked 14 times for 10,000 sizes.
+        A binary search: memory may follow the input, in 10,000 sizes.
         """
 
         def full(some: Sequence[JobState]) -> bool:
@@ -146,8 +147,8 @@ class Round:
     ) -> list[Slots]:
         """Return the pools for the largest of some jobs; CPU slots are next to later GPU jobs.
 
-        Where those leave none, and nothing runs for which to wait, the jobs go first: the later
-        ones may wait for them.
+        Where later GPU jobs leave no CPU slot, and no job runs whose slot will be free, they are
+        not counted: they may wait for these.
         """
         requests = self.requests.largest(tasks)
         later = None if "gpu" in requests else self.requests.largest(coming).get("gpu")
@@ -226,7 +227,7 @@ class Round:
         if key not in self._short:
             rests = [self.state.short_of(*one) for one in self.targets(task)]
             rest = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
-            why = f"the budgets of its accounts are too small for it now; left are {rest}"
+            why = f"no account's budget covers its time limit; what is left: {rest}"
             self._short[key] = why if rest else ""
         return self._short[key]
 
@@ -266,7 +267,7 @@ class Round:
         return len(self.assignments) >= self.most
 
     def _queue(self, ready: Iterable[JobState]) -> None:
-        """Have Slurm keep a turn on nodes that others fill, for jobs that nothing else takes.
+        """Send to nodes that others fill, to gain queue priority, jobs that nothing else takes.
 
         That is where no other device kind runs own jobs, whose slots come free. A few at a time:
         what waits there can go nowhere else without being cancelled.
