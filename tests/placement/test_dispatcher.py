@@ -89,10 +89,10 @@ def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
     run = pends(tmp_path, reason, 1, 0, FULL)
     (task,) = run.tasks.values()
     task.sent_s = 5000.0 - waited_s
-    assert run.requeue_pending(lambda name: movable) == [task.name] * moves
-    assert run.requeue_pending(lambda name: movable) == []  # once
+    assert run.move_pending(lambda name: movable) == [task.name] * moves
+    assert run.move_pending(lambda name: movable) == []  # once
     said = events(run, "move")
-    assert (len(said), bool(task.requeue_reason)) == (moves, moves)
+    assert (len(said), bool(task.move_reason)) == (moves, moves)
     for event in said:
         assert (event["job"], event["slurm_id"]) == (task.name, 20)
         assert event["reason"] == f"{reason} on clive for {waited_s:.0f} s"
@@ -145,8 +145,8 @@ def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_pat
     run.clock = lambda: now[0]
     (task, other), waits = run.tasks.values(), []
     for _ in range(3):
-        task.sent_s, task.requeue_reason = now[0] - 1e4, ""
-        assert run.requeue_pending() == [task.name]
+        task.sent_s, task.move_reason = now[0] - 1e4, ""
+        assert run.move_pending() == [task.name]
         avoided = run.backoff[CLIVE_GPU]
         waits.append(avoided.until_s - now[0])
         assert {target.device for target in run.backoff} == {"gpu"}
@@ -157,13 +157,13 @@ def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_pat
         task.slurm_job = SlurmJob(20, "PENDING", reason=DOWN, account="clive")
         answer(run, squeue=pending(1, DOWN))
     assert waits == [60, 120, 240]
-    task.sent_s, task.requeue_reason = now[0] - 1e4, ""
-    assert run.requeue_pending() == []  # three times at most
+    task.sent_s, task.move_reason = now[0] - 1e4, ""
+    assert run.move_pending() == []  # three times at most
 
 
 def test_jobs_that_are_moved_together_count_once(tmp_path: Path) -> None:
     run = pends(tmp_path, DOWN, sent=3)
-    assert len(run.requeue_pending()) == 3
+    assert len(run.move_pending()) == 3
     assert {(one.until_s, one.times) for one in run.backoff.values()} == {(5060.0, 0)}
 
 
@@ -194,7 +194,7 @@ def test_an_invalid_job_goes_where_it_would_wait_and_nobody_follows_it(tmp_path:
     run = pends(tmp_path, "InvalidQOS", 1, 1, nodes(0), kinds=("gpu",))
     task, other = run.tasks.values()
     task.sent_s = 4999.0
-    assert run.requeue_pending() == [task.name]
+    assert run.move_pending() == [task.name]
     (place,) = run.round([other.name], []).values()
     assert place.target.account != "clive"
 
@@ -203,9 +203,9 @@ def test_an_invalid_job_that_nobody_takes_ends(tmp_path: Path) -> None:
     run = pends(tmp_path, "InvalidQOS", overrides=UserOverrides("clive"), kinds=("gpu",))
     (task,) = run.tasks.values()
     task.sent_s = 4990.0
-    assert run.requeue_pending() == []  # it may come back
+    assert run.move_pending() == []  # it may come back
     task.sent_s = 4900.0
-    assert run.requeue_pending() == [task.name]
+    assert run.move_pending() == [task.name]
     found = run.failed(task.name)
     assert found.give_up
     assert "withdrawn" in found.next
@@ -242,7 +242,7 @@ def test_ends_that_the_executor_does_not_see(
     run.clock = lambda: now[0]
     run.state()
     answer(run, squeue=pending(1, "").replace("PENDING", line) if line else "", sacct=final)
-    assert run.lost() == {}  # a requeued job leaves such a state by itself
+    assert run.lost() == {}  # a job that Slurm moves leaves such a state by itself
     now[0] += 30
     (name,) = run.tasks
     assert run.lost() == ({name: found} if found else {})
@@ -252,9 +252,9 @@ def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path)
     run = pends(tmp_path, "Priority")
     run.state()
     ((name, task),) = run.tasks.items()
-    task.requeue_reason = "another account is free"
+    task.move_reason = "another account is free"
     answer(run, squeue=pending(1, "").replace("PENDING", "CANCELLED"))
-    assert run.lost() == {name: ("Slurm job 20 is cancelled to be placed again", False)}
+    assert run.lost() == {name: ("Slurm job 20 is cancelled to be moved", False)}
 
 
 @pytest.mark.parametrize("most", [2, 0])
@@ -278,7 +278,7 @@ def test_the_queue_alone_is_asked_where_nothing_can_be_done(tmp_path: Path, stat
     task.sent_s = 0.0 if state == "RUNNING" else 4995.0
     recorded_by(run).asked.clear()
     run.cluster.client.forget()
-    assert run.requeue_pending() == []
+    assert run.move_pending() == []
     assert task.running == (state == "RUNNING")
     assert set(recorded_by(run).asked) <= {"squeue"}
 

@@ -100,7 +100,7 @@ def test_what_is_nobodys_fault_is_free_for_so_many_times(cause: Cause, most: int
 @given(st.sampled_from(CAUSES), st.integers(0, 3))
 def test_a_move_is_free_unless_the_job_failed_meanwhile(cause: Cause, memory: int) -> None:
     past = FailureHistory(memory, 0, ("error: before",))
-    found = next_try(past, cause, "words", "c1", requeued=True)
+    found = next_try(past, cause, "words", "c1", moved=True)
     own = cause in ("cancelled", "unknown")
     assert found.free == (own or cause in MOST_FREE)
     assert (found.history == past) == own

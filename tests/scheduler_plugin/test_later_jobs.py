@@ -315,7 +315,7 @@ from snakemake_scheduler_plugin_tilewright import scheduler as plugin
 def fail(*asked):
     raise KeyError("x")
 
-plugin._PATIENCE, Dispatcher.round = 2, fail
+plugin._MOST_FAILED_ROUNDS, Dispatcher.round = 2, fail
 """
     own = rule("own", output="own.txt", slurm_account="maigan")
     free = rule("any", output="any.txt", group="one")

@@ -86,14 +86,14 @@ def test_nothing_is_warned_of_a_job_that_was_moved(
     run = object.__new__(Run)
     run.dag, run.logger, run.jobs = None, logging.getLogger("test"), {"a": None, "b": None}
     tasks = {
-        "a": SimpleNamespace(requeue_reason="clive is free", refused=""),
-        "b": SimpleNamespace(requeue_reason="", refused=""),
+        "a": SimpleNamespace(move_reason="clive is free", refused=""),
+        "b": SimpleNamespace(move_reason="", refused=""),
     }
     monkeypatch.setattr(run, "_note_ends", lambda: None)
     lost = {name: (f"Slurm job {name} is cancelled", False) for name in tasks}
     nothing = lambda movable: []  # noqa: E731
     dispatcher = SimpleNamespace(
-        tasks=tasks, requeue_pending=nothing, explain_pending=nothing, lost=lambda: lost
+        tasks=tasks, move_pending=nothing, explain_pending=nothing, lost=lambda: lost
     )
     monkeypatch.setattr(run, "dispatcher", dispatcher, raising=False)
     monkeypatch.setattr(adapter, "started", lambda dag: False)

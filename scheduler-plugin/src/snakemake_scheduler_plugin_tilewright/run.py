@@ -237,7 +237,7 @@ class Run:
         self._settle({})
 
     def _monitor(self) -> None:
-        """Every few seconds requeue jobs that pend in vain, and keep the executor awake."""
+        """Every few seconds move jobs that pend in vain, and keep the executor awake."""
         while not self._ended.wait(_MONITOR_S):
             try:
                 self._monitor_once()
@@ -252,16 +252,14 @@ class Run:
         def movable(name: str) -> bool:
             return bool(adapter.has_tries(self.jobs[name]))
 
-        for name in self.dispatcher.requeue_pending(movable):
+        for name in self.dispatcher.move_pending(movable):
             task = self.dispatcher.tasks[name]
-            self.logger.info(
-                f"{name}: {task.refused or f'{task.requeue_reason}; it is placed again'}"
-            )
+            self.logger.info(f"{name}: {task.refused or f'{task.move_reason}; it is moved'}")
         for sentence in self.dispatcher.explain_pending(movable):
             self.logger.warning(sentence)
         for name, (why, success) in self.dispatcher.lost().items():
             task = self.dispatcher.tasks[name]
-            own = task.requeue_reason or task.refused  # logged above
+            own = task.move_reason or task.refused  # logged above
             if adapter.end(self.dag, self.jobs[name], why, success=success) and not own:
                 self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
         if adapter.started(self.dag):

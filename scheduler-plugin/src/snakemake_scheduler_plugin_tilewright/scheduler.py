@@ -32,7 +32,7 @@ from .runtime.signals import handle_sigterm_in_a_thread
 
 #: Rounds that may fail, one every 5 s, before the greedy scheduler sends all that is ready: a
 #: minute, in which slurmctld restarts (no figure).
-_PATIENCE = 12
+_MOST_FAILED_ROUNDS = 12
 _AGAIN_S = 5
 
 
@@ -137,7 +137,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             # one that left here would make Snakemake cancel all running jobs
             self._failures += 1
             self.logger.error(f"placement failed: {error!r}", exc_info=True)
-            if self._failures < _PATIENCE:
+            if self._failures < _MOST_FAILED_ROUNDS:
                 if isinstance(self._run, LocalRun):  # where no job runs, nothing else would ask
                     adapter.round_later(self.dag, _AGAIN_S)
                 return []

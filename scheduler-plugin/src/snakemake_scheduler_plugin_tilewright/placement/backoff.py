@@ -30,7 +30,7 @@ class Backoff(dict[Target, Avoided]):
     Parameters
     ----------
     patience_s : float
-        Seconds that a job pends in vain before it may be requeued.
+        Seconds that a job pends in vain before it may be moved.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -42,7 +42,7 @@ class Backoff(dict[Target, Avoided]):
     ) -> bool:
         """Avoid a target from now on; return whether it was not avoided yet.
 
-        Jobs that are requeued together count once.
+        Jobs that are moved together count once.
         """
         known = self.get(target)
         if known is not None and known.until_s > now_s:

@@ -1,4 +1,4 @@
-"""The state of one run: which ready jobs start now and where, which are requeued, how each ended.
+"""The state of one run: which ready jobs start now and where, which are moved, how each ended.
 
 It knows jobs and Slurm, not Snakemake; the scheduler plugin translates. Every decision goes to
 the ledger.
@@ -24,7 +24,7 @@ from .backoff import Backoff
 from .estimates import Estimates, Requests
 from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
 from .jobs import Assignment, Job, JobState, observe
-from .requeue import Requeuer
+from .move import Mover
 from .round import Round
 from .submission_lock import SubmissionLock
 from .workload import GpuSlots, Workload
@@ -59,7 +59,7 @@ class Dispatcher:
         Device kinds that may run any of the jobs; nothing is shown of others.
     backoff : Backoff
         Targets at which jobs pended in vain.
-    requeuer : Requeuer
+    mover : Mover
         Looks after the jobs that pend.
     """
 
@@ -77,7 +77,7 @@ class Dispatcher:
     kinds: set[DeviceKind] = field(default_factory=set)
     first_id: int = 0
     backoff: Backoff = field(init=False)
-    requeuer: Requeuer = field(init=False)
+    mover: Mover = field(init=False)
     submissions: SubmissionLock = field(init=False)
     _work: Workload | None = None
     _work_s: float = 0.0
@@ -85,7 +85,7 @@ class Dispatcher:
     def __post_init__(self) -> None:
         client = self.cluster.client
         self.backoff = Backoff(self.cluster.site.patience_s)
-        self.requeuer = Requeuer(self.cluster, self.ledger, self.backoff, self.workdir,
+        self.mover = Mover(self.cluster, self.ledger, self.backoff, self.workdir,
                                  lambda: self.clock())  # fmt: skip
         self.submissions = SubmissionLock(client.cache_dir / "claims", client.ttl_s)
 
@@ -227,7 +227,7 @@ class Dispatcher:
         task.after_id = max(self.first_id, task.slurm_job.id if task.slurm_job else 0,
                             task.after_id)  # fmt: skip
         task.assignment, task.sent_s, task.slurm_job = assignment, self.clock(), None
-        task.requeue_reason = ""
+        task.move_reason = ""
         request = assignment.request
         self.ledger.write(
             "place", **_event(task), cpus=request.cpus, mem_mb=request.mem_mb, gpus=request.gpus,
@@ -275,7 +275,7 @@ class Dispatcher:
             cause, words, node, log = failure_reason(
                 self.cluster.client, ended, job.log, task.sent_s
             )
-            found = next_try(task.history, cause, words, node, requeued=bool(task.requeue_reason))
+            found = next_try(task.history, cause, words, node, moved=bool(task.move_reason))
             if task.refused:
                 found = NextTry(task.history, task.refused, give_up=True)
             if task.assignment is not None:
@@ -283,7 +283,7 @@ class Dispatcher:
                     found = NextTry(found.history, why, give_up=True)
                 self._close_after(task, task.assignment.target, cause, words, node)
             task.history = found.history
-            if not task.requeue_reason:  # what it was requeued for may be over by now
+            if not task.move_reason:  # what it was moved for may be over by now
                 task.excluded_targets = frozenset()
             self.ledger.write(
                 "fail", **_event(task), cause=cause, words=words, next=found.next,
@@ -305,10 +305,10 @@ class Dispatcher:
             with contextlib.suppress(SlurmQueryError):  # then sbatch takes nothing
                 self.cluster.queue()
                 if not any(one.taken_as(task) for one in self.tasks.values()):
-                    self.requeuer.avoid([target], why, for_all=True)
+                    self.mover.avoid([target], why, for_all=True)
         elif cause == "budget":
             kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
-            self.requeuer.avoid(self.requeuer.of_account(target, kinds), why, for_all=True)
+            self.mover.avoid(self.mover.of_account(target, kinds), why, for_all=True)
         elif cause in ("node", "device") and node:
             self.bad_nodes[target.device].add(node)
 
@@ -323,7 +323,7 @@ class Dispatcher:
                 observe(self.tasks.values(), self.cluster.queue(), self.workdir)
         return task.slurm_job
 
-    def requeue_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
+    def move_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Cancel jobs that pend in vain while another target ends them sooner; return their names.
 
         None while a job that was cancelled before is not ready again: it may take what is free.
@@ -335,31 +335,31 @@ class Dispatcher:
         """
         with self.lock, self.submissions.alone():
             tasks = [task for task in self.tasks.values() if task.active]
-            cancelled = any(t.requeue_reason and t.assignment for t in self.tasks.values())
+            cancelled = any(t.move_reason and t.assignment for t in self.tasks.values())
             if cancelled or all(task.running for task in tasks):
                 return []
             try:
                 observe(tasks, self.cluster.queue(), self.workdir)
-                if not self.requeuer.due(tasks):  # nothing else is asked: most jobs start in time
+                if not self.mover.due(tasks):  # nothing else is asked: most jobs start in time
                     return []
                 state = self.state()
             except SlurmQueryError:
                 return []
             tasks = [task for task in tasks if movable(task.name)]
-            state = self.requeuer.refreshed(tasks, state, self.state)
-            found = self.requeuer.requeue(tasks, self.begin_round(state), self.begin_round)
+            state = self.mover.refreshed(tasks, state, self.state)
+            found = self.mover.move(tasks, self.begin_round(state), self.begin_round)
             return [task.name for task in found]
 
     def explain_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
         with self.lock:
-            return self.requeuer.explain(self.tasks.values(), movable)
+            return self.mover.explain(self.tasks.values(), movable)
 
     def lost(self) -> dict[str, tuple[str, bool]]:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
 
         Preempted and revoked jobs are left by it to Slurm, and those that slurmctld forgets are
-        taken to run on. Jobs that were cancelled here to be placed again it would see up to a
+        taken to run on. Jobs that were cancelled here to be moved it would see up to a
         minute later.
         """
         with self.lock:

@@ -21,7 +21,7 @@ _MOST_FREE = 10
 #: The same for what sbatch refuses, since a wrong option of the user's own is refused as well.
 _MOST_REFUSED = 3
 #: A state that the executor does not know counts after so long (no figure): a job that Slurm itself
-#: requeues leaves it sooner.
+#: moves leaves it sooner.
 _UNEXPECTED_S = 20.0
 #: A job that placement cancelled itself has ended as well.
 _UNSEEN = UNHANDLED_STATES | {"CANCELLED"}
@@ -48,7 +48,7 @@ class NextTry:
 
 
 def next_try(
-    past: FailureHistory, cause: Cause, words: str, node: str, *, requeued: bool = False
+    past: FailureHistory, cause: Cause, words: str, node: str, *, moved: bool = False
 ) -> NextTry:
     """Return what a job gets after a failure.
 
@@ -62,11 +62,11 @@ def next_try(
         The words of Slurm and the job's log; two equal ones are the same failure.
     node : str
         Where it ran.
-    requeued : bool
+    moved : bool
         The workflow cancelled it itself, to place it elsewhere.
     """
-    if requeued and cause in ("cancelled", "unknown"):
-        return NextTry(past, "is placed again", free=True)
+    if moved and cause in ("cancelled", "unknown"):
+        return NextTry(past, "is moved", free=True)
     failure = f"{cause}: {words}"
     now = replace(past, causes=(*past.causes, failure))
     match cause:
@@ -185,7 +185,7 @@ def unseen_ends(
     """Return how jobs ended that the executor takes to run on, and whether they are done.
 
     It leaves preempted and revoked jobs to Slurm, and those that slurmctld forgot it never sees
-    end. Jobs that were cancelled to be requeued it would see up to a minute later.
+    end. Jobs that were cancelled to be moved it would see up to a minute later.
     """
     there = {job.id for job in queue}
     ends = {task.name: _end(task, there, client, now_s) for task in tasks}
@@ -202,7 +202,7 @@ def _end(
         return None
     if task.unexpected_since_s is None:
         task.unexpected_since_s = now_s
-    cancelled = bool(task.requeue_reason or task.refused) and job.state == "CANCELLED"
+    cancelled = bool(task.move_reason or task.refused) and job.state == "CANCELLED"
     if now_s - task.unexpected_since_s < _UNEXPECTED_S and not cancelled:
         return None
     state = job.state
@@ -215,5 +215,5 @@ def _end(
         state = state if job.id in there else "lost"
     if state in ACTIVE:
         return None
-    why = " to be placed again" if task.requeue_reason and cancelled else ""
+    why = " to be moved" if task.move_reason and cancelled else ""
     return f"Slurm job {job.id} is {state.lower()}{why}", state == "COMPLETED"

@@ -22,7 +22,7 @@ from ..slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
 from ..slurm.query import SlurmClient, drop_options
 
 _POLL_S = 10.0
-_PATIENCE = 30  # queries in vain while waiting
+_MOST_FAILED_QUERIES = 30  # queries in vain while waiting
 _ENDED = "of an earlier run"
 
 
@@ -212,7 +212,7 @@ def _wait_until_gone(
             orphaned, failures = find_orphaned(client, workdir), 0
         except PlacementError as error:
             failures += 1
-            if failures == _PATIENCE:
+            if failures == _MOST_FAILED_QUERIES:
                 raise
             say(str(error))
         if orphaned:

@@ -62,7 +62,7 @@ class Round:
     ) -> GpuSlots:
         """Place the ready jobs, ``most`` at most; return what the next round has to know.
 
-        Those that were requeued go first.
+        Those that were moved go first.
         """
         self.most = most
         groups: dict[_Group, list[JobState]] = {}

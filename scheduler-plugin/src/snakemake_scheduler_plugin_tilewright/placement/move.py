@@ -1,7 +1,7 @@
-"""What becomes of jobs that pend: which are requeued, which targets closed, and what is shown.
+"""What becomes of jobs that pend: which are moved, which targets closed, and what is shown.
 
-To requeue a job is to cancel it and to exclude the target at which it pended: it is ready again,
-and a later round places it as any other.
+To move a job is to cancel it and to exclude the target at which it pended: it is ready again, and a
+later round places it as any other.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from .jobs import Assignment, JobState, observe
 from .round import Round
 
 #: A job is moved at most so often (no figure); one that cannot stay as often as there are targets.
-MOST_REQUEUES = 3
+MOST_MOVES = 3
 #: A job with a reason that is not known waits so many times as long (no figure): most of them end.
-_UNKNOWN_PATIENCE = 4
+_UNKNOWN_FACTOR = 4
 #: A job with such a reason waits for no node, whatever room there is.
 _NOT_FOR_NODES = ("BeginTime", "Priority", "Prolog", "Cleaning", "SchedDefer", "FedJobLock")
 
@@ -65,7 +65,7 @@ class _Pending(NamedTuple):
 
 
 @dataclass
-class Requeuer:
+class Mover:
     """Looks after the jobs of one run that pend.
 
     Attributes
@@ -107,7 +107,7 @@ class Requeuer:
         except SlurmQueryError:
             return old
 
-    def requeue(
+    def move(
         self, tasks: Iterable[JobState], round_: Round, begin: Callable[[ClusterState], Round]
     ) -> list[JobState]:
         """Cancel jobs that pend in vain while another target ends them sooner, and return them.
@@ -128,7 +128,7 @@ class Requeuer:
             Begins a round with less capacity.
         """
         found: list[JobState] = []
-        for one in [one for one in self._pending(tasks) if not one.task.requeue_reason]:
+        for one in [one for one in self._pending(tasks) if not one.task.move_reason]:
             if not self._tried(one):
                 continue
             better = self._better(one, round_)
@@ -148,8 +148,8 @@ class Requeuer:
             words = why.words
             if not movable(task.name):
                 words += "; it has no try left (--retries), so it is not moved"
-            elif task.requeues >= MOST_REQUEUES:
-                words += f"; it was moved {task.requeues} times and waits here, where it ends first"
+            elif task.moves >= MOST_MOVES:
+                words += f"; it was moved {task.moves} times and waits here, where it ends first"
             if waited_s >= self.cluster.site.patience_s and task.last_reason != words:
                 task.last_reason = words
                 found.setdefault(f"{words} (Slurm: {slurm_job.reason})", []).append(task.name)
@@ -217,19 +217,19 @@ class Requeuer:
         return why
 
     def _waited(self, one: _Pending) -> bool:
-        """Return whether a job has pended for longer than patience lasts."""
-        patience_s = self.cluster.site.patience_s * 2.0**one.task.requeues
+        """Return whether a job has pended for longer than `patience_s`, doubled for each move."""
+        patience_s = self.cluster.site.patience_s * 2.0**one.task.moves
         return one.waited_s >= patience_s * (
-            _UNKNOWN_PATIENCE if one.why.obstacle == "other" else 1
+            _UNKNOWN_FACTOR if one.why.obstacle == "other" else 1
         )
 
     def _tried(self, one: _Pending) -> bool:
-        """Return whether a job may be requeued now."""
+        """Return whether a job may be moved now."""
         if one.why.obstacle == "invalid":
             return True
         if one.why.obstacle == "held" or not self._waited(one):
             return False
-        return one.for_good or one.task.requeues < MOST_REQUEUES
+        return one.for_good or one.task.moves < MOST_MOVES
 
     def _better(self, one: _Pending, round_: Round) -> tuple[Target, ResourceRequest] | None:
         """Return the target that ends a job sooner than its own."""
@@ -273,7 +273,7 @@ class Requeuer:
         if lost:
             task.refused = f"{one.why.words} (Slurm: {one.slurm_job.reason})"
         else:
-            task.requeue_reason, task.requeues = one.reason, task.requeues + 1
+            task.move_reason, task.moves = one.reason, task.moves + 1
             vain = self.of_account(one.target, one.of_account)
             # it may go back with fewer minutes
             task.excluded_targets |= vain - ({better[0]} if better else set())
