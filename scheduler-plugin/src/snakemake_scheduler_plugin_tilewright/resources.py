@@ -25,7 +25,7 @@ from typing import Any
 
 from .cluster import cluster as clusters
 from .cluster.cluster import Cluster
-from .cluster.limits import clipped, largest, too_big
+from .cluster.limits import clip_runtime, largest, too_big
 from .cluster.request import DeviceKind, ResourceRequest, Target
 from .errors import PlacementError
 from .placement.estimates import Durations, Estimates, either_model, local_durations
@@ -240,7 +240,7 @@ class Placement:
         account, where = state.account(place.target.account), state.where(place.target)
         if attempt == 1 or account is None:
             return place.request
-        grown = clipped(place.request.grown(attempt - 1, attempt - 1), account, where)
+        grown = clip_runtime(place.request.grown(attempt - 1, attempt - 1), account, where)
         most_mb = largest(account, where, "mem") or grown.mem_mb
         return replace(grown, mem_mb=max(place.request.mem_mb, min(grown.mem_mb, most_mb)))
 
@@ -332,7 +332,7 @@ class Placement:
             ends = list(accumulate(pool.slots * speeds[pool.kind] for pool in pools))
             pool = pools[bisect(ends, zlib.crc32(key.encode()) / 2**32 * ends[-1])]
             account, kind = accounts[pool.account], pool.kind
-        request = clipped(self.estimates.request(job, kind), account, state.partitions[kind])
+        request = clip_runtime(self.estimates.request(job, kind), account, state.partitions[kind])
         self._static[key] = Assignment(state.target(account, kind), request)
         return self._static[key]
 

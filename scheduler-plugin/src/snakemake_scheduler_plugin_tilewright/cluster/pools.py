@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..slurm.accounts import COUNTED, Account
 from ..slurm.nodes import Node
 from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget
-from .limits import largest, limited, may_use
+from .limits import largest, limited_tres, may_use
 from .request import KINDS, DeviceKind, ResourceRequest, pool_name
 from .tres import fitting_jobs, tres_of
 
@@ -172,7 +172,7 @@ def _fit(
 ) -> tuple[int, str]:
     """Return how many jobs fit after those counted before, and what bounds them, GPUs first."""
     wanted = {tres: n for tres, n in tres_of(request, 1, partition).items() if n > 0}
-    most = {tres: largest(account, partition, tres) for tres in limited(account, partition)}
+    most = {tres: largest(account, partition, tres) for tres in limited_tres(account, partition)}
     for tres, n in most.items():
         if n is not None and wanted.get(tres, 0) > n:
             return 0, tres

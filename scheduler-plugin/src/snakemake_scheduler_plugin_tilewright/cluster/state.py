@@ -12,7 +12,7 @@ from ..slurm.accounts import Account, LeftOut
 from ..slurm.jobs import SlurmJob, why_pending
 from ..slurm.nodes import Node
 from ..slurm.records import BUDGETS, Partition
-from .limits import largest, left, limited, may_use, too_big, too_long, unknown_use
+from .limits import largest, limited_tres, may_use, remaining, too_big, too_long, unknown_use
 from .pending_use import PendingUse, may_start, use_of_pending, with_use, with_use_of_nodes
 from .pools import UTILISATION, Pool, make_pools
 from .request import KINDS, DeviceKind, ResourceRequest, Target
@@ -189,8 +189,8 @@ class ClusterState:
         if request.partition and unknown_use(here, where):
             return False
         wanted = tres_of(request, 1, where)
-        for tres in limited(here, where):
-            free = (left(here, where, tres), largest(here, where, tres))
+        for tres in limited_tres(here, where):
+            free = (remaining(here, where, tres), largest(here, where, tres))
             if any(n is not None and wanted[tres] > n for n in free):
                 return False
         return True
@@ -218,15 +218,15 @@ class ClusterState:
             name in BUDGETS
             for account in self.accounts
             for where in self.partitions.values()
-            for name in limited(account, where)
+            for name in limited_tres(account, where)
         )
 
     def short_of(self, target: Target, request: ResourceRequest) -> str:
         """Return what is left of a budget that cannot end a job; empty if none is too small."""
         here, where = self.account(target.account), self.where(target)
         wanted = tres_of(request, 1, where)
-        for tres in limited(here, where) if here else ():
-            rest = left(here, where, tres) if here and tres in BUDGETS else None
+        for tres in limited_tres(here, where) if here else ():
+            rest = remaining(here, where, tres) if here and tres in BUDGETS else None
             if rest is not None and wanted[tres] > rest:
                 return f"{in_hours(tres, rest)} on {target.account}"
         return ""

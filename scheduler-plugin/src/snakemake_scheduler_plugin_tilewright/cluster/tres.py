@@ -137,13 +137,13 @@ class Budget:
     used: int | None
 
     @property
-    def left(self) -> int | None:
+    def remaining(self) -> int | None:
         """Minutes that are left; None where that is not known."""
         return None if self.used is None else max(0, self.limit - self.used)
 
     def __str__(self) -> str:
         """Return what is left in hours."""
-        left = "?" if self.left is None else in_hours(self.name, self.left)
+        left = "?" if self.remaining is None else in_hours(self.name, self.remaining)
         return f"{left} of {in_hours(self.name, self.limit)} ({self.holder})"
 
 

@@ -91,7 +91,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
         if unseen := sorted({name for where in wheres for name in unknown_use(account, where)}):
             text = f"use of {', '.join(unseen)} is not known, so no job goes where it limits them"
             yield warning("account", f"{account.name}: {text}", "wait until scontrol answers")
-        elif spent := [str(one) for one in left_of(account, state) if not one.left]:
+        elif spent := [str(one) for one in left_of(account, state) if not one.remaining]:
             fix = "it takes jobs again when an administrator raises the budget, or its use decays"
             yield warning("account", f"{account.name}: left are {'; '.join(spent)}", fix)
         elif not own:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..cluster.cluster import Cluster
-from ..cluster.limits import counted, has_room
+from ..cluster.limits import has_room, limit_is_known
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
 from ..cluster.tres import fitting_jobs
@@ -205,7 +205,7 @@ class Mover:
         where = state.where(assignment.target)
         account = state.account(assignment.target.account)
         if why.obstacle == "limit" and account is not None:
-            if not counted(job.reason, account, where):
+            if not limit_is_known(job.reason, account, where):
                 why = replace(why, obstacle="uncounted")
             elif has_room(account, where, assignment.request):
                 why = Waiting("busy", "its account has room, so its nodes are in the way")
@@ -219,9 +219,7 @@ class Mover:
     def _waited(self, one: _Pending) -> bool:
         """Return whether a job has pended for longer than `patience_s`, doubled for each move."""
         patience_s = self.cluster.site.patience_s * 2.0**one.task.moves
-        return one.waited_s >= patience_s * (
-            _UNKNOWN_FACTOR if one.why.obstacle == "other" else 1
-        )
+        return one.waited_s >= patience_s * (_UNKNOWN_FACTOR if one.why.obstacle == "other" else 1)
 
     def _tried(self, one: _Pending) -> bool:
         """Return whether a job may be moved now."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import replace
 from operator import attrgetter
 
-from ..cluster.limits import clipped, too_long
+from ..cluster.limits import clip_runtime, too_long
 from ..cluster.request import DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
 from .estimates import Estimates, Requests
@@ -214,7 +214,7 @@ class Round:
         """Return the targets of a job, those of its own account where one was chosen for it."""
         requests, chosen = self.requests.of(task), task.job.overrides.account
         return [
-            (target, clipped(requests[kind], account, self.state.where(target)))
+            (target, clip_runtime(requests[kind], account, self.state.where(target)))
             for account in self.state.accounts
             if any_account or chosen in (None, account.name)
             for kind in task.job.kinds
