@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..slurm.accounts import LIMITED, Account
-from ..slurm.records import BUDGETS, JOBS, Partition, spent
+from ..slurm.records import BUDGETS, JOBS, Partition, spent_name
 from .request import ResourceRequest
 from .tres import in_hours, tres_of
 
@@ -36,7 +36,7 @@ def limits_and_use(
 ) -> list[tuple[int, int]]:
     """Return limit and use of all that bounds a TRES; use that is not known counts as none.
 
-    Of budgets ``used`` may be :func:`spent`.
+    Of budgets ``used`` may be :func:`spent_name`.
 
     >>> limits_and_use(lab, None, "cpu")
     [(32, 8)]
@@ -183,7 +183,7 @@ def too_big(
     for tres in limited_tres(account, partition):
         most = largest(account, partition, tres)
         if tres in BUDGETS:
-            rests = [n - u for n, u in limits_and_use(account, partition, tres, used=spent)]
+            rests = [n - u for n, u in limits_and_use(account, partition, tres, used=spent_name)]
             most = max(0, min([most or 0, *rests])) if rests else most
         if tres in JOBS or most is None or wanted[tres] <= most:
             continue

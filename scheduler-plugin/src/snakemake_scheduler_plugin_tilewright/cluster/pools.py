@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..slurm.accounts import COUNTED, Account
 from ..slurm.nodes import Node
-from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget
+from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget_name
 from .limits import largest, limited_tres, may_use
 from .request import KINDS, DeviceKind, ResourceRequest, pool_name
 from .tres import fitting_jobs, tres_of
@@ -18,7 +18,7 @@ UTILISATION = 0.85
 #: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
 #: Budgets that are used up for good, so that they bound slots also on an empty cluster.
-_SPENT = frozenset({WALL, *map(budget, BUDGETED)})
+_SPENT = frozenset({WALL, *map(budget_name, BUDGETED)})
 #: ``bound`` of a pool that has no limit of its own.
 _PARTITION = "partition"
 

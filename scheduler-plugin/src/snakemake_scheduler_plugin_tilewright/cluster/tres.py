@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 
 from ..slurm.accounts import Account
 from ..slurm.nodes import Node
-from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, WALL, Partition, Tres, budget, running
+from ..slurm.records import (
+    BUDGETED,
+    BUDGETS,
+    GPU_TYPE,
+    WALL,
+    Partition,
+    Tres,
+    budget_name,
+    running_name,
+)
 from .request import ResourceRequest
 
 #: TRES of which nodes have so much.
@@ -38,8 +47,8 @@ def _tres_of(cpus: int, mem_mb: int, gpus: int, minutes: int) -> tuple[tuple[str
     held = {"cpu": cpus, "mem": mem_mb, "gres/gpu": gpus, GPU_TYPE: gpus}
     # without weights of the partition Slurm bills CPUs
     charged = {**held, "node": 1, "billing": cpus}
-    budgets = {budget(tres): charged[tres] * minutes for tres in BUDGETED} | {WALL: minutes}
-    taken = {running(budget(tres)): budgets[budget(tres)] for tres in BUDGETED}
+    budgets = {budget_name(tres): charged[tres] * minutes for tres in BUDGETED} | {WALL: minutes}
+    taken = {running_name(budget_name(tres)): budgets[budget_name(tres)] for tres in BUDGETED}
     return tuple({**held, "jobs": 1, "submit": 1, **budgets, **taken}.items())
 
 
