@@ -242,10 +242,10 @@ def test_ends_that_the_executor_does_not_see(
     run.clock = lambda: now[0]
     run.state()
     answer(run, squeue=pending(1, "").replace("PENDING", line) if line else "", sacct=final)
-    assert run.lost() == {}  # a job that Slurm moves leaves such a state by itself
+    assert run.unseen_ends() == {}  # a job that Slurm requeues leaves such a state by itself
     now[0] += 30
     (name,) = run.tasks
-    assert run.lost() == ({name: found} if found else {})
+    assert run.unseen_ends() == ({name: found} if found else {})
 
 
 def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path)
     ((name, task),) = run.tasks.items()
     task.move_reason = "another account is free"
     answer(run, squeue=pending(1, "").replace("PENDING", "CANCELLED"))
-    assert run.lost() == {name: ("Slurm job 20 is cancelled to be moved", False)}
+    assert run.unseen_ends() == {name: ("Slurm job 20 is cancelled to be moved", False)}
 
 
 @pytest.mark.parametrize("most", [2, 0])

@@ -90,10 +90,10 @@ def test_nothing_is_warned_of_a_job_that_was_moved(
         "b": SimpleNamespace(move_reason="", refused=""),
     }
     monkeypatch.setattr(run, "_note_ends", lambda: None)
-    lost = {name: (f"Slurm job {name} is cancelled", False) for name in tasks}
+    ends = {name: (f"Slurm job {name} is cancelled", False) for name in tasks}
     nothing = lambda movable: []  # noqa: E731
     dispatcher = SimpleNamespace(
-        tasks=tasks, move_pending=nothing, explain_pending=nothing, lost=lambda: lost
+        tasks=tasks, move_pending=nothing, explain_pending=nothing, unseen_ends=lambda: ends
     )
     monkeypatch.setattr(run, "dispatcher", dispatcher, raising=False)
     monkeypatch.setattr(adapter, "started", lambda dag: False)

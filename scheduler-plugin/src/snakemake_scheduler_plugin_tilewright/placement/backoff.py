@@ -52,7 +52,7 @@ class Backoff(dict[Target, Avoided]):
         self[target] = Avoided(until_s, times, why, for_all, invalid, now_s)
         return True
 
-    def works(self, target: Target, sent_s: float, start_s: float | None = None) -> None:
+    def note_start(self, target: Target, sent_s: float, start_s: float | None = None) -> None:
         """Note that a job runs which was sent there then: what was known before is forgotten.
 
         A target that took no job takes one again as soon as one begins there.
@@ -62,6 +62,6 @@ class Backoff(dict[Target, Avoided]):
         if known and (begun or sent_s >= known.until_s):
             del self[target]
 
-    def now(self, now_s: float) -> dict[Target, Avoided]:
+    def avoided_at(self, now_s: float) -> dict[Target, Avoided]:
         """Return what is avoided now."""
         return {target: one for target, one in self.items() if one.until_s > now_s}

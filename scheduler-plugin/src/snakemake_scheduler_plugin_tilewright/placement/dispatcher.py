@@ -213,8 +213,8 @@ class Dispatcher:
                 state = state.without(kind, why)
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:
-                self.backoff.works(task.assignment.target, task.sent_s, task.slurm_job.start_s)
-        avoided = self.backoff.now(self.clock())
+                self.backoff.note_start(task.assignment.target, task.sent_s, task.slurm_job.start_s)
+        avoided = self.backoff.avoided_at(self.clock())
         closed = {target: one.why for target, one in avoided.items() if one.for_all}
         return replace(
             state,
@@ -308,7 +308,7 @@ class Dispatcher:
                     self.mover.avoid([target], why, for_all=True)
         elif cause == "budget":
             kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
-            self.mover.avoid(self.mover.of_account(target, kinds), why, for_all=True)
+            self.mover.avoid(self.mover.targets_of_account(target, kinds), why, for_all=True)
         elif cause in ("node", "device") and node:
             self.bad_nodes[target.device].add(node)
 
@@ -340,13 +340,13 @@ class Dispatcher:
                 return []
             try:
                 observe(tasks, self.cluster.queue(), self.workdir)
-                if not self.mover.due(tasks):  # nothing else is asked: most jobs start in time
+                if not self.mover.anything_due(tasks):  # most jobs start in time: ask nothing else
                     return []
                 state = self.state()
             except SlurmQueryError:
                 return []
             tasks = [task for task in tasks if movable(task.name)]
-            state = self.mover.refreshed(tasks, state, self.state)
+            state = self.mover.state_after_change(tasks, state, self.state)
             found = self.mover.move(tasks, self.begin_round(state), self.begin_round)
             return [task.name for task in found]
 
@@ -355,7 +355,7 @@ class Dispatcher:
         with self.lock:
             return self.mover.explain(self.tasks.values(), movable)
 
-    def lost(self) -> dict[str, tuple[str, bool]]:
+    def unseen_ends(self) -> dict[str, tuple[str, bool]]:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
 
         Preempted and revoked jobs are left by it to Slurm, and those that slurmctld forgets are

@@ -44,7 +44,7 @@ class _Pending(NamedTuple):
         return self.assignment.target
 
     @property
-    def for_good(self) -> bool:
+    def cannot_stay(self) -> bool:
         """Whether it cannot stay: it is invalid, or its budget is used up by jobs that ended.
 
         Jobs that run hold budget for their whole time limit, and what they do not use comes back.
@@ -53,7 +53,7 @@ class _Pending(NamedTuple):
         return spent or self.why.obstacle == "invalid"
 
     @property
-    def of_account(self) -> tuple[DeviceKind, ...]:
+    def kinds_waiting(self) -> tuple[DeviceKind, ...]:
         """The device kinds for which its account takes no job, as long as this one waits."""
         if self.why.obstacle not in ("budget", "uncounted"):
             return ()
@@ -84,14 +84,14 @@ class Mover:
     workdir: str
     clock: Callable[[], float]
 
-    def due(self, tasks: Iterable[JobState]) -> bool:
+    def anything_due(self, tasks: Iterable[JobState]) -> bool:
         """Return whether a job pends for so long, or so, that something may be done about it."""
         return any(
             one.why.obstacle == "invalid" or one.waited_s >= self.cluster.site.patience_s
             for one in self._pending(tasks)
         )
 
-    def refreshed(
+    def state_after_change(
         self, tasks: Iterable[JobState], old: ClusterState, ask: Callable[[], ClusterState]
     ) -> ClusterState:
         """Return the state of the cluster, asked again where Slurm finds a job invalid.
@@ -99,7 +99,7 @@ class Mover:
         It was valid when it was sent, so limits or partitions changed since they were asked.
         """
         invalid = {one.target for one in self._pending(tasks) if one.why.obstacle == "invalid"}
-        if not invalid - self.backoff.now(self.clock()).keys():
+        if not invalid - self.backoff.avoided_at(self.clock()).keys():
             return old
         self.cluster.client.forget(limits=True)
         try:
@@ -114,7 +114,7 @@ class Mover:
 
         How long a job would still wait is not known: the guess is as long as it has. Each move
         doubles the time until the next one; after three a job stays. One that cannot stay
-        (`for_good`) is moved as often as there are targets, also where the next one is full now:
+        (`cannot_stay`) is moved as often as there are targets, also where the next one is full now:
         one whose budget is used up after that time, an invalid one at once. An invalid one that no
         target will ever take fails.
 
@@ -129,14 +129,15 @@ class Mover:
         """
         found: list[JobState] = []
         for one in [one for one in self._pending(tasks) if not one.task.move_reason]:
-            if not self._tried(one):
+            if not self._may_move(one):
                 continue
             better = self._better(one, round_)
-            later = one.for_good and better is None and self._takes_later(one, round_)
-            lost = one.why.obstacle == "invalid" and self._waited(one) and not later
+            later = one.cannot_stay and better is None and self._takes_later(one, round_)
+            invalid = one.why.obstacle == "invalid" and self._has_waited(one)
+            fails = invalid and not (better or later)
             self._close(one, better)
-            if (better or later or lost) and self._cancel(one.task):
-                self._note(one, better, lost=lost and better is None)
+            if (better or later or fails) and self._cancel(one.task):
+                self._note(one, better, fails=fails)
                 found.append(one.task)
                 round_ = begin(round_.state.take(*better) if better else round_.state)
         return found
@@ -179,7 +180,7 @@ class Mover:
         if any(new) and for_all:
             self.cluster.client.forget(limits=True)
 
-    def of_account(self, target: Target, kinds: Collection[DeviceKind]) -> set[Target]:
+    def targets_of_account(self, target: Target, kinds: Collection[DeviceKind]) -> set[Target]:
         """Return a target, and those of some device kinds of its account."""
         every = self.cluster.state.targets()
         same = {one for one in every if one.account == target.account and one.device in kinds}
@@ -216,29 +217,29 @@ class Mover:
                 return Waiting("busy", words)
         return why
 
-    def _waited(self, one: _Pending) -> bool:
+    def _has_waited(self, one: _Pending) -> bool:
         """Return whether a job has pended for longer than `patience_s`, doubled for each move."""
         patience_s = self.cluster.site.patience_s * 2.0**one.task.moves
         return one.waited_s >= patience_s * (_UNKNOWN_FACTOR if one.why.obstacle == "other" else 1)
 
-    def _tried(self, one: _Pending) -> bool:
+    def _may_move(self, one: _Pending) -> bool:
         """Return whether a job may be moved now."""
         if one.why.obstacle == "invalid":
             return True
-        if one.why.obstacle == "held" or not self._waited(one):
+        if one.why.obstacle == "held" or not self._has_waited(one):
             return False
-        return one.for_good or one.task.moves < MOST_MOVES
+        return one.cannot_stay or one.task.moves < MOST_MOVES
 
     def _better(self, one: _Pending, round_: Round) -> tuple[Target, ResourceRequest] | None:
         """Return the target that ends a job sooner than its own."""
-        endless = one.for_good or one.why.obstacle == "nodes"
+        endless = one.cannot_stay or one.why.obstacle == "nodes"
         return sooner_elsewhere(
             round_,
             one.task,
             math.inf if endless else one.waited_s,
             other_nodes=one.why.obstacle in ("busy", "nodes"),
-            other_account=one.of_account == KINDS,
-            anywhere=one.for_good,
+            other_account=one.kinds_waiting == KINDS,
+            anywhere=one.cannot_stay,
         )
 
     def _takes_later(self, one: _Pending, round_: Round) -> bool:
@@ -246,14 +247,14 @@ class Mover:
         own = one.target.account if one.why.obstacle == "budget" else None
         return any(
             target.account != own and round_.state.can_ever_run(target, request)
-            for target, request in elsewhere(round_, one.task, anywhere=one.for_good)
+            for target, request in elsewhere(round_, one.task, anywhere=one.cannot_stay)
         )
 
     def _close(self, one: _Pending, better: tuple[Target, ResourceRequest] | None) -> None:
         """Avoid for a while what a job waits for, by the reason; a limit Slurm says by itself."""
         target, obstacle = one.target, one.why.obstacle
         if obstacle == "budget" or (obstacle == "uncounted" and better):
-            self.avoid(self.of_account(target, one.of_account), one.reason, for_all=True)
+            self.avoid(self.targets_of_account(target, one.kinds_waiting), one.reason, for_all=True)
         elif obstacle == "other":
             self.avoid([target], one.reason, for_all=True)
         elif obstacle == "invalid" and (better is None or better[0] != target):
@@ -264,21 +265,21 @@ class Mover:
             self.avoid(same, one.reason, for_all=False)
 
     def _note(
-        self, one: _Pending, better: tuple[Target, ResourceRequest] | None, *, lost: bool
+        self, one: _Pending, better: tuple[Target, ResourceRequest] | None, *, fails: bool
     ) -> None:
         """Note why a job was cancelled, and where it does not go again."""
         task = one.task
-        if lost:
+        if fails:
             task.refused = f"{one.why.words} (Slurm: {one.slurm_job.reason})"
         else:
             task.move_reason, task.moves = one.reason, task.moves + 1
-            vain = self.of_account(one.target, one.of_account)
+            vain = self.targets_of_account(one.target, one.kinds_waiting)
             # it may go back with fewer minutes
             task.excluded_targets |= vain - ({better[0]} if better else set())
         self.ledger.write(
             "move", job=task.name, slurm_id=one.slurm_job.id, reason=one.reason,
             sooner=f"{better[0].account} {better[0].device}" if better else None,
-            later=True if better is None and not lost else None,
+            later=True if better is None and not fails else None,
         )  # fmt: skip
 
     def _cancel(self, task: JobState) -> bool:
