@@ -116,7 +116,7 @@ def test_a_move_is_free_unless_the_job_failed_meanwhile(cause: Cause, memory: in
 )
 def test_a_grown_shape_has_bounds(mem_mb: int, memory: int, limits: dict[str, int | None]) -> None:
     base = ResourceRequest(1, mem_mb, 0, 5)
-    wanted = base.grown(memory).mem_mb
+    wanted = base.double(memory).mem_mb
     most = max(wanted if n is None else n for n in limits.values())
     accounts = [account(a, limit={} if n is None else {"mem": n}) for a, n in limits.items()]
     state = ClusterState(tuple(accounts), {"gpu": None, "cpu": partition("c")})

@@ -188,7 +188,7 @@ def test_a_rule_may_write_a_function_of_its_own(cluster: Cluster) -> None:
         given = placement.resources("both", mem_mb=mem_mb)
         assert given["mem_mb"] is mem_mb
         assert given["mem_mb"]({}, 1) in (CPU.mem_mb, GPU.mem_mb)
-        assert placement.given("both") == given
+        assert placement.rule_resources("both") == given
 
 
 @given(

@@ -19,7 +19,7 @@ from .placement.jobs import Assignment, rule_of
 from .resources import Placement
 from .runtime import snakemake_adapter as adapter
 from .runtime.ledger import Ledger
-from .units import Units, model_of, values_of
+from .units import PlacedJobs, model_of, values_of
 
 #: Pending jobs are checked, and a reason to wait is said again, after so long (no figures).
 _MONITOR_S, _SAY_S = 5.0, 300.0
@@ -40,18 +40,18 @@ class Run:
         if placement.ledger is None:
             raise PlacementError("placement has no ledger; name a file for it in the Snakefile")
         self.dag, self.placement, self.logger = dag, placement, logger
-        self.units = Units(dag, placement)
-        self.jobs, self._names = self.units.by_name, self.units.names
-        self.tries: dict[str, int] = {}
+        self.placed_jobs = PlacedJobs(dag, placement)
+        self.jobs, self._names = self.placed_jobs.by_name, self.placed_jobs.names
+        self.tries: dict[str, int] = {}  # Snakemake's attempt with which each job was last sent
         self._logged_s: dict[str, float] = {}
-        self._attempts: dict[Any, int] = {}
+        self._attempts: dict[Any, int] = {}  # the attempt for which its resources were last read
         self._ended = threading.Event()
         self.dispatcher = Dispatcher(
             cluster,
             placement.estimates,
             Ledger(placement.ledger),
             adapter.workdir(dag),
-            site_sizes=placement.described,
+            site_sizes=placement.has_models,
         )
         self.load(dag.needrun_jobs())
         try:
@@ -67,7 +67,7 @@ class Run:
 
     def load(self, jobs: Iterable[Any]) -> None:
         """Take the jobs and groups that are not known yet: all at first, then a checkpoint's."""
-        if new := self.units.take(jobs):
+        if new := self.placed_jobs.take(jobs):
             self.dispatcher.load(new)
 
     def _check(self, names: Iterable[str], state: ClusterState) -> None:
@@ -126,7 +126,7 @@ class Run:
                 adapter.forget_resources(job)
             task, request = self.dispatcher.tasks[name], declared_request(job)
             if job.attempt == 1:
-                task.job = self.units.declared(task.job, job)
+                task.job = self.placed_jobs.declared_job(task.job, job)
                 self.placement.estimates.forget(name)
                 first.append(name)
             else:

@@ -30,8 +30,7 @@ from .runtime.ledger import LEDGER
 from .runtime.scratch import refused_folders
 from .runtime.signals import handle_sigterm_in_a_thread
 
-#: Rounds that may fail, one every 5 s, before the greedy scheduler sends all that is ready: a
-#: minute, in which slurmctld restarts (no figure).
+#: Rounds that may fail, one every 5 s, before the greedy scheduler sends all (no figure).
 _MOST_FAILED_ROUNDS = 12
 _AGAIN_S = 5
 
@@ -78,11 +77,11 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             if runs:
                 # Snakemake asks nothing between the end of the last job and its own
                 atexit.register(self._end, placement)
-            if runs and isinstance(self._run, Run) and not placement.described:
+            if runs and isinstance(self._run, Run) and not placement.has_models:
                 placing = self._run.dispatcher
                 for line in cluster_summary(placing.cluster.state, placing.kinds):
                     self.logger.info(line)
-            if runs and (placement.cluster or placement.described):
+            if runs and (placement.cluster or placement.has_models):
                 queued = [self._run.queued] if isinstance(self._run, Run) else []
                 self._progress = Progress(self.dag, placement, self.logger, *queued)
         except PlacementError as error:

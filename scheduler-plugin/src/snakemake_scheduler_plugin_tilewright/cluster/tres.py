@@ -6,16 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..slurm.accounts import Account
 from ..slurm.nodes import Node
-from ..slurm.records import (
-    BUDGETED,
-    BUDGETS,
-    GPU_TYPE,
-    WALL,
-    Partition,
-    Tres,
-    budget_name,
-    running_name,
-)
+from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, WALL, Partition, budget_name, running_name
 from .request import ResourceRequest
 
 #: TRES of which nodes have so much.
@@ -88,7 +79,7 @@ def may_hold(node: Node, request: ResourceRequest) -> bool:
 
 
 def _room_of(
-    node: Node, partition: Partition, request: ResourceRequest, wanted: Tres, *, now: bool
+    node: Node, partition: Partition, request: ResourceRequest, wanted: dict[str, int], *, now: bool
 ) -> int:
     """Return how many jobs of a request fit on one node."""
     if now and node.free_min is not None and request.runtime_min > node.free_min:

@@ -21,7 +21,7 @@ from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob, orphaned_jobs
 from .backoff import Backoff
-from .estimates import Estimates, Requests
+from .estimates import Estimates, RequestCache
 from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
 from .jobs import Assignment, Job, JobState, observe
 from .move import Mover
@@ -31,10 +31,6 @@ from .workload import GpuSlots, Workload
 
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
 _ESTIMATES_S = 60.0
-
-
-def _no_nodes() -> dict[DeviceKind, set[str]]:
-    return {kind: set() for kind in KINDS}
 
 
 @dataclass
@@ -70,7 +66,7 @@ class Dispatcher:
     site_sizes: bool = True
     clock: Callable[[], float] = time.time
     tasks: dict[str, JobState] = field(default_factory=dict)
-    bad_nodes: dict[DeviceKind, set[str]] = field(default_factory=_no_nodes)
+    bad_nodes: dict[DeviceKind, set[str]] = field(default_factory=lambda: {k: set() for k in KINDS})
     lock: threading.RLock = field(default_factory=threading.RLock)
     gpu_slots: GpuSlots = field(default_factory=GpuSlots)
     why_waiting: dict[str, str] = field(default_factory=dict)
@@ -96,7 +92,7 @@ class Dispatcher:
         found = self.cluster.state
         pools = list(found.pools)
         if not self.site_sizes:
-            largest = Requests(self.estimates, state).largest(self.tasks.values())
+            largest = RequestCache(self.estimates, state).largest(self.tasks.values())
             pools += replace(found, largest_jobs=largest).pools
         self.ledger.write(
             "run",
@@ -141,13 +137,13 @@ class Dispatcher:
             still = "an earlier try of it is still in the queue and is cancelled"
             self.why_waiting = round_.why | dict.fromkeys(doubles, still)
             for name, assignment in round_.assignments.items():
-                self._send(self.tasks[name], assignment)
+                self._record(self.tasks[name], assignment)
             waiting = self.waiting()
             self.ledger.write_change("wait", "ready", ready=len(self.why_waiting), why=waiting)
             idle = not any(task.active for task in self.tasks.values())
             if ready and idle and any(self.bad_nodes.values()):  # they may be well again
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
-                self.bad_nodes = _no_nodes()
+                self.bad_nodes = {kind: set() for kind in KINDS}
             sent = round_.assignments
             self.submissions.add([state.use_of(one.target, one.request) for one in sent.values()])
             return sent
@@ -223,7 +219,8 @@ class Dispatcher:
             invalid=frozenset(target for target, one in avoided.items() if one.invalid),
         )
 
-    def _send(self, task: JobState, assignment: Assignment) -> None:
+    def _record(self, task: JobState, assignment: Assignment) -> None:
+        """Note where a job goes; Snakemake's executor will submit it."""
         task.after_id = max(self.first_id, task.slurm_job.id if task.slurm_job else 0,
                             task.after_id)  # fmt: skip
         task.assignment, task.sent_s, task.slurm_job = assignment, self.clock(), None

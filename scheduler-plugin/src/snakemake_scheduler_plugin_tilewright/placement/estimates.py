@@ -231,8 +231,8 @@ class Estimates:
         refused.
         """
         job = task.job
-        base = job.overrides.applied(self.request(job, kind))
-        grown = base.grown(task.history.memory, task.history.time)
+        base = job.overrides.apply_to(self.request(job, kind))
+        grown = base.double(task.history.memory, task.history.time)
         grown = replace(
             grown,
             mem_mb=max(grown.mem_mb, task.least_mem_mb),
@@ -250,7 +250,7 @@ class Estimates:
         return grown
 
 
-class Requests:
+class RequestCache:
     """What jobs ask for under one state of a cluster; those of equal size share one mapping.
 
     10,000 jobs are then as many lookups, not as many computations: 3 s were 0.2 s.

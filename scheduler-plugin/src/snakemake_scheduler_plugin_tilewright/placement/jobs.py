@@ -108,7 +108,7 @@ class UserOverrides:
     mem_mb: int | None = None
     runtime_min: int | None = None
 
-    def applied(self, request: ResourceRequest) -> ResourceRequest:
+    def apply_to(self, request: ResourceRequest) -> ResourceRequest:
         """Return a request with what was chosen."""
         return replace(
             request,
@@ -243,8 +243,7 @@ class JobState:
     @property
     def running(self) -> bool:
         """Whether it was sent and runs, as far as the queue says."""
-        there = self.assignment is not None and self.slurm_job is not None
-        return there and self.slurm_state == "RUNNING"
+        return self.assignment is not None and self.slurm_state == "RUNNING"
 
     @property
     def pending(self) -> bool:

@@ -45,10 +45,7 @@ class _Pending(NamedTuple):
 
     @property
     def cannot_stay(self) -> bool:
-        """Whether it cannot stay: it is invalid, or its budget is used up by jobs that ended.
-
-        Jobs that run hold budget for their whole time limit, and what they do not use comes back.
-        """
+        """Whether it cannot stay: it is invalid, or jobs that ended have used up its budget."""
         spent = self.why.obstacle == "budget" and "Run" not in self.slurm_job.reason
         return spent or self.why.obstacle == "invalid"
 
@@ -219,8 +216,8 @@ class Mover:
 
     def _has_waited(self, one: _Pending) -> bool:
         """Return whether a job has pended for longer than `patience_s`, doubled for each move."""
-        patience_s = self.cluster.site.patience_s * 2.0**one.task.moves
-        return one.waited_s >= patience_s * (_UNKNOWN_FACTOR if one.why.obstacle == "other" else 1)
+        factor = 2**one.task.moves * (_UNKNOWN_FACTOR if one.why.obstacle == "other" else 1)
+        return one.waited_s >= factor * self.cluster.site.patience_s
 
     def _may_move(self, one: _Pending) -> bool:
         """Return whether a job may be moved now."""
