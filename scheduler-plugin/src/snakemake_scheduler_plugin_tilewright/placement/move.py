@@ -216,7 +216,7 @@ class Mover:
 
     def _has_waited(self, one: _Pending) -> bool:
         """Return whether a job has pended for longer than `patience_s`, doubled for each move."""
-        factor = 2**one.task.moves * (_UNKNOWN_FACTOR if one.why.obstacle == "other" else 1)
+        factor = 2.0**one.task.moves * (_UNKNOWN_FACTOR if one.why.obstacle == "other" else 1)
         return one.waited_s >= factor * self.cluster.site.patience_s
 
     def _may_move(self, one: _Pending) -> bool:
