@@ -42,7 +42,7 @@ def test_where_every_gpu_node_failed_jobs_go_to_cpus_at_once(tmp_path: Path, rea
     assert [place.target.device for place in places.values()] == ["cpu"] * 6
     assert (sorted(places), run.why_waiting) == (ready, {})
     (closed,) = (event["closed"] for event in events(run, "room"))
-    assert closed["clive gpu"] == "every node of hpg-b200 failed in this run: b1"
+    assert closed["clive gpu"] == "every node of hpg-b200 failed here: b1"
     assert {name.split()[1] for name in closed} == {"gpu"}
     well = pends(tmp_path / "well", reason, 3, 6)
     assert "gpu" in {place.target.device for place in well.round(list(well.tasks)[3:], []).values()}

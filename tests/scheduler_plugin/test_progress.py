@@ -91,9 +91,11 @@ def test_nothing_is_warned_of_a_job_that_was_moved(
     }
     monkeypatch.setattr(run, "_note_ends", lambda: None)
     ends = {name: (f"Slurm job {name} is cancelled", False) for name in tasks}
-    nothing = lambda movable: []  # noqa: E731
     dispatcher = SimpleNamespace(
-        tasks=tasks, move_pending=nothing, explain_pending=nothing, unseen_ends=lambda: ends
+        tasks=tasks,
+        move_pending=lambda movable: [],
+        explain_pending=lambda movable: [],
+        unseen_ends=lambda: ends,
     )
     monkeypatch.setattr(run, "dispatcher", dispatcher, raising=False)
     monkeypatch.setattr(adapter, "started", lambda dag: False)

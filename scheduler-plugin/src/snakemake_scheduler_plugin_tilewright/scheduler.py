@@ -140,10 +140,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 if isinstance(self._run, LocalRun):  # where no job runs, nothing else would ask
                     adapter.round_later(self.dag, _AGAIN_S)
                 return []
-            self.logger.error(
-                f"placement failed {self._failures} times; in this round all ready jobs go, in "
-                "Snakemake's order, to an account that may be used"
-            )
+            self.logger.error(f"placement failed {self._failures} times; this round is greedy")
             if isinstance(self._run, Run):
                 self._run.dispatcher.ledger.write("greedy", reason=repr(error))
                 self._run.send_anywhere(selectable_jobs)

@@ -204,8 +204,7 @@ class Dispatcher:
         for kind, partition in found.partitions.items():
             nodes = found.nodes_of(partition) & self.bad_nodes[kind]
             if partition is not None and len(nodes) >= partition.nodes:
-                names = ", ".join(sorted(nodes))
-                why = f"every node of {partition.name} failed in this run: {names}"
+                why = f"every node of {partition.name} failed here: {', '.join(sorted(nodes))}"
                 state = state.without(kind, why)
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:

@@ -20,8 +20,7 @@ _MOST_WORDS = 300
 _MOST_FREE = 10
 #: The same for what sbatch refuses, since a wrong option of the user's own is refused as well.
 _MOST_REFUSED = 3
-#: A state that the executor does not know counts after so long (no figure): a job that Slurm itself
-#: moves leaves it sooner.
+#: A state that the executor does not know must last so long (no figure): Slurm requeues sooner.
 _UNEXPECTED_S = 20.0
 #: A job that placement cancelled itself has ended as well.
 _UNSEEN = UNHANDLED_STATES | {"CANCELLED"}

@@ -167,8 +167,7 @@ class Round:
         """Return the class of a job; for most there is but one."""
         key = id(self.requests.of(task)), task.excluded_targets
         if key not in self._class_of:
-            requests, accounts = self.requests.of(task), self.state.accounts
-            of_name = {account.name: account for account in accounts}
+            requests, of_name = self.requests.of(task), {a.name: a for a in self.state.accounts}
             excluded = task.excluded_targets - {target for target, _ in self.targets(task)}
             excluded |= {
                 target
