@@ -114,7 +114,8 @@ def _stitch(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 def _deconvolve(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     edge = min(blocks.tile_px, _side_px(size)) + 2 * (blocks.halo_px + 16)
-    mb = edge**2 * (size.planes + 16) * 38 / _MB + 100  # 38 bytes a padded voxel
+    # 35 bytes per padded voxel
+    mb = edge**2 * (size.planes + 16) * 38 / _MB + 100
     return Cost(mb, size.mosaic_voxels / (0.6e6 * cpus))
 
 
