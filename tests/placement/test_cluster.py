@@ -11,7 +11,7 @@ from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.cluster.limits import left
+from snakemake_scheduler_plugin_tilewright.cluster.limits import remaining
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState, Note
@@ -270,7 +270,7 @@ def test_use_of_accounts_above_and_of_numbers_of_jobs_is_seen_in_the_queue_too(l
     clive = found.accounts[1]
     by_name = {scope.name: scope for scope in clive.at("").scopes}
     assert by_name["account dept"].limit == {"cpu": 64, "jobs": 3}
-    assert [left(clive, None, tres) for tres in ("cpu", "jobs", "submit")] == [48, 1, 7]
+    assert [remaining(clive, None, tres) for tres in ("cpu", "jobs", "submit")] == [48, 1, 7]
     found.check_known()
     assert slots(found)["clive_cpu"] == (3, 1)
 

@@ -42,7 +42,7 @@ def test_where_every_gpu_node_failed_jobs_go_to_cpus_at_once(tmp_path: Path, rea
     assert [place.target.device for place in places.values()] == ["cpu"] * 6
     assert (sorted(places), run.why_waiting) == (ready, {})
     (closed,) = (event["closed"] for event in events(run, "room"))
-    assert closed["clive gpu"] == "every node of hpg-b200 failed in this run: b1"
+    assert closed["clive gpu"] == "every node of hpg-b200 failed here: b1"
     assert {name.split()[1] for name in closed} == {"gpu"}
     well = pends(tmp_path / "well", reason, 3, 6)
     assert "gpu" in {place.target.device for place in well.round(list(well.tasks)[3:], []).values()}
@@ -89,10 +89,10 @@ def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
     run = pends(tmp_path, reason, 1, 0, FULL)
     (task,) = run.tasks.values()
     task.sent_s = 5000.0 - waited_s
-    assert run.requeue_pending(lambda name: movable) == [task.name] * moves
-    assert run.requeue_pending(lambda name: movable) == []  # once
+    assert run.move_pending(lambda name: movable) == [task.name] * moves
+    assert run.move_pending(lambda name: movable) == []  # once
     said = events(run, "move")
-    assert (len(said), bool(task.requeue_reason)) == (moves, moves)
+    assert (len(said), bool(task.move_reason)) == (moves, moves)
     for event in said:
         assert (event["job"], event["slurm_id"]) == (task.name, 20)
         assert event["reason"] == f"{reason} on clive for {waited_s:.0f} s"
@@ -113,6 +113,8 @@ def test_nodes_that_failed_are_forgiven_only_where_nothing_else_is_left(tmp_path
     names = list(run.tasks)
     run.bad_nodes = {"gpu": set(), "cpu": {"c1"}}
     assert not {target.device for target in run.state().closed} & {"gpu"}  # it died under a CPU job
+    run.bad_nodes = {"gpu": {"x1"}, "cpu": {"x1", "x2", "x3"}}  # of partitions that rules name
+    assert not run.state().closed
     run.bad_nodes = {"gpu": {"b1"}, "cpu": {"c1", "c2"}}
     assert list(run.round(names, [])) == []
     assert [event["nodes"] for event in events(run, "forgive")] == [["b1", "c1", "c2"]]
@@ -143,8 +145,8 @@ def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_pat
     run.clock = lambda: now[0]
     (task, other), waits = run.tasks.values(), []
     for _ in range(3):
-        task.sent_s, task.requeue_reason = now[0] - 1e4, ""
-        assert run.requeue_pending() == [task.name]
+        task.sent_s, task.move_reason = now[0] - 1e4, ""
+        assert run.move_pending() == [task.name]
         avoided = run.backoff[CLIVE_GPU]
         waits.append(avoided.until_s - now[0])
         assert {target.device for target in run.backoff} == {"gpu"}
@@ -155,13 +157,13 @@ def test_what_jobs_were_moved_away_from_is_avoided_for_a_time_that_grows(tmp_pat
         task.slurm_job = SlurmJob(20, "PENDING", reason=DOWN, account="clive")
         answer(run, squeue=pending(1, DOWN))
     assert waits == [60, 120, 240]
-    task.sent_s, task.requeue_reason = now[0] - 1e4, ""
-    assert run.requeue_pending() == []  # three times at most
+    task.sent_s, task.move_reason = now[0] - 1e4, ""
+    assert run.move_pending() == []  # three times at most
 
 
 def test_jobs_that_are_moved_together_count_once(tmp_path: Path) -> None:
     run = pends(tmp_path, DOWN, sent=3)
-    assert len(run.requeue_pending()) == 3
+    assert len(run.move_pending()) == 3
     assert {(one.until_s, one.times) for one in run.backoff.values()} == {(5060.0, 0)}
 
 
@@ -170,7 +172,7 @@ def test_where_sbatch_takes_no_job_nothing_is_sent_for_a_while(tmp_path: Path) -
     run = dispatcher("", tmp_path, sent=1, ready=1)
     first, other = run.tasks
     found = run.failed(first)
-    assert (found.free, found.next) == (True, "goes elsewhere, or there after a while")
+    assert (found.free, found.next) == (True, "goes to another account, or back to this one later")
     assert set(run.backoff) == {CLIVE_GPU}
     recorded_by(run).asked.clear()
     (place,) = run.round([other], []).values()
@@ -192,7 +194,7 @@ def test_an_invalid_job_goes_where_it_would_wait_and_nobody_follows_it(tmp_path:
     run = pends(tmp_path, "InvalidQOS", 1, 1, nodes(0), kinds=("gpu",))
     task, other = run.tasks.values()
     task.sent_s = 4999.0
-    assert run.requeue_pending() == [task.name]
+    assert run.move_pending() == [task.name]
     (place,) = run.round([other.name], []).values()
     assert place.target.account != "clive"
 
@@ -201,9 +203,9 @@ def test_an_invalid_job_that_nobody_takes_ends(tmp_path: Path) -> None:
     run = pends(tmp_path, "InvalidQOS", overrides=UserOverrides("clive"), kinds=("gpu",))
     (task,) = run.tasks.values()
     task.sent_s = 4990.0
-    assert run.requeue_pending() == []  # it may come back
+    assert run.move_pending() == []  # it may come back
     task.sent_s = 4900.0
-    assert run.requeue_pending() == [task.name]
+    assert run.move_pending() == [task.name]
     found = run.failed(task.name)
     assert found.give_up
     assert "withdrawn" in found.next
@@ -215,7 +217,9 @@ def test_why_jobs_pend_is_said_once_for_each_reason(tmp_path: Path) -> None:
     (said,) = run.explain_pending()
     assert said.startswith("rule_work_wildcards_0 and 2 more pend: it is held")
     assert run.explain_pending() == []
-    assert [event["slurm_id"] for event in events(run, "pend")] == [20, 21, 22]
+    (said,) = run.explain_pending(lambda name: False)
+    assert "it has no try left (--retries), so it is not moved" in said
+    assert [event["slurm_id"] for event in events(run, "pend")] == [20, 21, 22] * 2
 
 
 @pytest.mark.parametrize(
@@ -238,19 +242,19 @@ def test_ends_that_the_executor_does_not_see(
     run.clock = lambda: now[0]
     run.state()
     answer(run, squeue=pending(1, "").replace("PENDING", line) if line else "", sacct=final)
-    assert run.lost() == {}  # a requeued job leaves such a state by itself
+    assert run.unseen_ends() == {}  # a job that Slurm requeues leaves such a state by itself
     now[0] += 30
     (name,) = run.tasks
-    assert run.lost() == ({name: found} if found else {})
+    assert run.unseen_ends() == ({name: found} if found else {})
 
 
 def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path) -> None:
     run = pends(tmp_path, "Priority")
     run.state()
     ((name, task),) = run.tasks.items()
-    task.requeue_reason = "another account is free"
+    task.move_reason = "another account is free"
     answer(run, squeue=pending(1, "").replace("PENDING", "CANCELLED"))
-    assert run.lost() == {name: ("Slurm job 20 is cancelled to be placed again", False)}
+    assert run.unseen_ends() == {name: ("Slurm job 20 is cancelled to be moved", False)}
 
 
 @pytest.mark.parametrize("most", [2, 0])
@@ -274,7 +278,7 @@ def test_the_queue_alone_is_asked_where_nothing_can_be_done(tmp_path: Path, stat
     task.sent_s = 0.0 if state == "RUNNING" else 4995.0
     recorded_by(run).asked.clear()
     run.cluster.client.forget()
-    assert run.requeue_pending() == []
+    assert run.move_pending() == []
     assert task.running == (state == "RUNNING")
     assert set(recorded_by(run).asked) <= {"squeue"}
 

@@ -100,7 +100,7 @@ def test_what_is_nobodys_fault_is_free_for_so_many_times(cause: Cause, most: int
 @given(st.sampled_from(CAUSES), st.integers(0, 3))
 def test_a_move_is_free_unless_the_job_failed_meanwhile(cause: Cause, memory: int) -> None:
     past = FailureHistory(memory, 0, ("error: before",))
-    found = next_try(past, cause, "words", "c1", requeued=True)
+    found = next_try(past, cause, "words", "c1", moved=True)
     own = cause in ("cancelled", "unknown")
     assert found.free == (own or cause in MOST_FREE)
     assert (found.history == past) == own
@@ -116,7 +116,7 @@ def test_a_move_is_free_unless_the_job_failed_meanwhile(cause: Cause, memory: in
 )
 def test_a_grown_shape_has_bounds(mem_mb: int, memory: int, limits: dict[str, int | None]) -> None:
     base = ResourceRequest(1, mem_mb, 0, 5)
-    wanted = base.grown(memory).mem_mb
+    wanted = base.double(memory).mem_mb
     most = max(wanted if n is None else n for n in limits.values())
     accounts = [account(a, limit={} if n is None else {"mem": n}) for a, n in limits.items()]
     state = ClusterState(tuple(accounts), {"gpu": None, "cpu": partition("c")})
@@ -162,10 +162,10 @@ LONG = replace(partition("gpu"), max_time_min=900)
         ("memory", {"mem_mb": 249}, {}, None, ""),
         ("memory", {"mem_mb": 250}, {}, None, "more memory than any account"),
         ("memory", {"mem_mb": 150}, {"overrides": UserOverrides("b")}, None, "more memory"),
-        ("memory", {}, {"overrides": UserOverrides(mem_mb=100)}, None, "chosen for it"),
+        ("memory", {}, {"overrides": UserOverrides(mem_mb=100)}, None, "set for it"),
         ("time", {"runtime_min": 599}, {}, None, ""),
         ("time", {"runtime_min": 600}, {}, None, "longest"),
-        ("time", {}, {"overrides": UserOverrides(runtime_min=60)}, None, "chosen for it"),
+        ("time", {}, {"overrides": UserOverrides(runtime_min=60)}, None, "set for it"),
         ("time", {"runtime_min": 600}, {"kinds": BOTH}, partition("gpu"), ""),
         ("time", {"runtime_min": 600}, {"kinds": BOTH}, None, "longest"),
         ("time", {"runtime_min": 600}, {"kinds": BOTH}, LONG, ""),
@@ -241,7 +241,7 @@ def licence(**there: int) -> Values:
         ([ANY], {"kinds": ("gpu",)}, {"partitions": NO_GPU}, {}, "there is no GPU partition"),
         # what the rule states is not cut
         ([account("a", limit={"mem": 400})], ON_CPU, {}, {"mem_mb": 500},
-         "mem=500 and account a has 400"),
+         "mem=500M and account a has 400M"),
         ([ANY], ON_CPU, {"partitions": DENIED}, {}, "account b may not use partition c"),
         ([account("a", limit={"cpu": 48})], ON_CPU, {"partitions": WHOLE}, {},
          "a whole node with cpu=96 and account a has 48"),
@@ -277,6 +277,6 @@ def test_who_is_refused_is_told_with_all_figures() -> None:
         check([FOUR, account("b", limit={"mem": 40})], {}, {}, {})
     assert str(caught.value) == (
         "rule_work_wildcards_a can never start: it asks for cpu=8 and account a has 4; "
-        "it asks for mem=180 and account b has 40; it asks for mem=48 and account b has 40. "
+        "it asks for mem=180M and account b has 40M; it asks for mem=48M and account b has 40M. "
         "Lower the resources of rule work, or use an account that has more"
     )

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.cluster.limits import (
     largest,
-    left,
     longest_min,
     may_use,
+    remaining,
     too_big,
     unknown_use,
 )
@@ -143,7 +143,7 @@ def test_a_throttled_qos_counts_at_once() -> None:
     throttled = Usage({"cpu": 40, "gres/gpu": 1}, {"cpu": 56, "gres/gpu": 3})
     (now,) = usable([row("lab")], [Qos("normal", LIMIT)], {"QOS normal": throttled})
     assert largest(now, None, "gres/gpu") == 1
-    assert (left(now, None, "cpu"), left(now, None, "gres/gpu")) == (0, 0)
+    assert (remaining(now, None, "cpu"), remaining(now, None, "gres/gpu")) == (0, 0)
 
 
 def test_caps_and_the_list_of_allowed_accounts() -> None:
@@ -151,7 +151,8 @@ def test_caps_and_the_list_of_allowed_accounts() -> None:
     qos = [Qos("a", LIMIT), *NORMAL]
     rules = SiteRules(allowed=["a", "c"], blocked={"c": "ours"}, caps={"a": {"gres/gpu": 1}})
     (capped,), out = usable_accounts("ada", rows, qos, rules, (), idle("a"))
-    assert (capped.qos, left(capped, None, "gres/gpu"), left(capped, None, "cpu")) == ("a", 1, 64)
+    assert capped.qos == "a"
+    assert [remaining(capped, None, tres) for tres in ("gres/gpu", "cpu")] == [1, 64]
     assert {one.account: one.reason for one in out} == {
         "a-b": "burst account (its name matches -b$)",
         "b": "not in the list of allowed accounts",
@@ -171,27 +172,28 @@ def test_pools_of_any_account_have_a_name_of_their_own() -> None:
 
 def test_a_partition_qos_replaces_the_limit_of_the_account() -> None:
     a, _ = on_two_qos(*PARTS)
-    assert (left(a, None, "cpu"), left(a, CPUS, "cpu"), left(a, CPUS, "mem")) == (64, 24, 9000)
+    asked = (None, "cpu"), (CPUS, "cpu"), (CPUS, "mem")
+    assert [remaining(a, *one) for one in asked] == [64, 24, 9000]
     over, _ = on_two_qos(*PARTS, own={"flags": ("OverPartQOS",)})
-    assert (left(over, CPUS, "cpu"), largest(over, CPUS, "cpu")) == (64, 64)
+    assert (remaining(over, CPUS, "cpu"), largest(over, CPUS, "cpu")) == (64, 64)
     wider, _ = on_two_qos(Qos("part-cpu", {"cpu": 500}))
-    assert left(wider, CPUS, "cpu") == 500
+    assert remaining(wider, CPUS, "cpu") == 500
     used, _ = on_two_qos(*PARTS, used={"QOS part-cpu": {"cpu": 20}})
-    assert left(used, CPUS, "cpu") == 4
+    assert remaining(used, CPUS, "cpu") == 4
     own = Qos("part-cpu", {"cpu": 24}, tres_per_user={"cpu": 9})
     mine, _ = on_two_qos(own, used={"ada on QOS part-cpu": {"cpu": 3}})
-    assert left(mine, CPUS, "cpu") == 6
+    assert remaining(mine, CPUS, "cpu") == 6
 
 
 def test_a_cap_holds_beside_all_limits_and_counts_the_jobs_of_its_account() -> None:
     caps = {"a": {"cpu": 40}}
     used = {"QOS a": {"cpu": 40}, "account a on QOS a": {"cpu": 30}}
     a, _ = on_two_qos(Qos("part-cpu", {"cpu": 500}), caps=caps, used=used)
-    assert (left(a, CPUS, "cpu"), left(a, None, "cpu")) == (10, 10)
+    assert (remaining(a, CPUS, "cpu"), remaining(a, None, "cpu")) == (10, 10)
     full, _ = on_two_qos(caps=caps, used={"QOS a": {"cpu": 60}})
-    assert left(full, None, "cpu") == 4
+    assert remaining(full, None, "cpu") == 4
     here = room(a, sent=[PendingUse("a", {"cpu": 8}, "cpu")], partitions={"cpu": CPUS})
-    assert left(here.accounts[0], CPUS, "cpu") == 2
+    assert remaining(here.accounts[0], CPUS, "cpu") == 2
 
 
 def test_jobs_of_two_accounts_share_the_room_of_a_partition_qos() -> None:
@@ -219,7 +221,7 @@ def test_what_was_sent_or_pends_in_a_partition_counts_on_its_qos() -> None:
     pending = replace(pending, tres={"cpu": 8})
     here = rooms(sent, waiting=[pending], **counted)
     # squeue shows the one that pends, so Slurm counts it as submitted already
-    assert [left(here.accounts[0], CPUS, name) for name in JOBS] == [0, 2]
+    assert [remaining(here.accounts[0], CPUS, name) for name in JOBS] == [0, 2]
     assert fits(rooms(sent, **counted), "b", "cpu", CPU)
     assert not fits(here, "b", "cpu", CPU)
 
@@ -317,7 +319,7 @@ def test_what_rows_of_associations_and_their_qos_leave(
     rows: list[Association], qos: dict[str, Any], used: Used, rest: dict[str, list[int | None]]
 ) -> None:
     found = of_rows(*rows, qos=Qos("normal", **qos), used=used)
-    assert {tres: [left(one, None, tres) for one in found] for tres in rest} == rest
+    assert {tres: [remaining(one, None, tres) for one in found] for tres in rest} == rest
 
 
 @pytest.mark.parametrize(
@@ -373,8 +375,9 @@ def test_limits_of_a_row_that_is_bound_to_a_partition_hold_there() -> None:
     used = {"ada of account lab": {"cpu": 4}, "ada of account lab in partition gpu": {"cpu": 10}}
     (lab,) = of_rows(bound, row("lab", tres={"cpu": 64}), used=used)
     gpu, cpu = partition("gpu"), partition("cpu")
-    assert (left(lab, gpu, "cpu"), largest(lab, gpu, "cpu"), longest_min(lab, gpu)) == (6, 4, 30)
-    assert (left(lab, cpu, "cpu"), largest(lab, cpu, "cpu")) == (60, 64)
+    assert (remaining(lab, gpu, "cpu"), largest(lab, gpu, "cpu")) == (6, 4)
+    assert longest_min(lab, gpu) == 30
+    assert (remaining(lab, cpu, "cpu"), largest(lab, cpu, "cpu")) == (60, 64)
     (only,) = of_rows(bound)
     assert (lab.partitions, only.partitions) == ((), ("gpu",))
 
@@ -399,7 +402,7 @@ def test_a_job_that_pends_on_another_qos_counts_on_the_association() -> None:
     (lab,) = of_rows(row("lab", qos=("normal", "night"), tres={"cpu": 16}),
                      qos=Qos("normal", {"jobs": 1}), used={"ada of account lab": {}})  # fmt: skip
     (found,) = room(lab, waiting=[pending], partitions={}).accounts
-    assert (left(found, None, "cpu"), left(found, None, "jobs")) == (8, 1)
+    assert (remaining(found, None, "cpu"), remaining(found, None, "jobs")) == (8, 1)
 
 
 def test_slots_of_accounts_that_share_a_limit_are_counted_once_together() -> None:

@@ -206,7 +206,7 @@ def test_budgets_of_a_qos_and_of_an_association_as_slurm_says_them() -> None:
         "QOS c": {"cpu/min": 1200, "cpu/min/running": 300},
         "account root": {"gres/gpu/min": 60, "wall/min": 1440},
     }
-    left = {budget.name: budget.left for budget in budgets(one)}
+    left = {budget.name: budget.remaining for budget in budgets(one)}
     assert left == {"cpu/min": 1134, "cpu/min/running": 260, "gres/gpu/min": 50, "wall/min": 1375}
 
 

@@ -211,7 +211,7 @@ def test_jobs_of_a_run_that_may_be_active_are_cancelled(tmp_path: Path, deal: De
     locked(tmp_path)
     slurm = Slurm([job_in(tmp_path), ""])
     said = deal(slurm, "cancel", str(tmp_path))
-    assert said[0].startswith("1 job of a run that may be active (the folder is locked, by a run")
+    assert said[0].startswith("1 job of a run that may be active (the folder is locked; the run")
     assert slurm.cancelled == [("7",)]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind, Target
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, UserOverrides
-from snakemake_scheduler_plugin_tilewright.placement.requeue import sooner_elsewhere
+from snakemake_scheduler_plugin_tilewright.placement.move import sooner_elsewhere
 from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
 from tests.placement.dispatched import (
     CLIVE_GPU,
@@ -46,7 +46,7 @@ def test_a_moved_job_does_not_return(tmp_path: Path, reason: str) -> None:
     run = pends(tmp_path, reason, 1, 0, FULL)
     (name,) = run.tasks
     run.tasks[name].sent_s = 4000.0
-    assert run.requeue_pending() == [name]
+    assert run.move_pending() == [name]
     run.failed(name)
     run.backoff.clear()
     answer(run, OTHERS_FULL | nodes(8) | GONE)
@@ -63,7 +63,7 @@ def test_a_moved_job_does_not_return(tmp_path: Path, reason: str) -> None:
 def test_a_job_is_not_given_up_while_the_other_account_is_full(tmp_path: Path) -> None:
     run = pends(tmp_path, TOO_LONG, 3, 0, OTHERS_FULL, kinds=("gpu",))
     names = list(run.tasks)
-    assert run.requeue_pending() == names
+    assert run.move_pending() == names
     assert [event.get("later") for event in events(run, "move")] == [True] * 3
     assert not any(run.failed(name).give_up for name in names)
     answer(run, GONE)
@@ -77,7 +77,7 @@ def test_a_job_that_cannot_stay_goes_back_before_it_is_given_up(tmp_path: Path) 
     (name,) = run.tasks
     others = (replace(CLIVE_GPU, account=one, qos=one) for one in ("maigan", "brusko"))
     run.tasks[name].excluded_targets = frozenset(others)
-    assert run.requeue_pending() == [name]
+    assert run.move_pending() == [name]
     assert not run.failed(name).give_up
     answer(run, gpus_in_use(brusko=1) | GONE)
     (place,) = run.round([name], []).values()
@@ -89,7 +89,7 @@ def test_a_job_that_became_too_long_is_sent_again_with_less_time(tmp_path: Path)
     run = pends(tmp_path, TOO_LONG, kinds=("gpu",), overrides=UserOverrides("clive"))
     (name,) = run.tasks
     answer(run, cut)
-    assert run.requeue_pending() == [name]
+    assert run.move_pending() == [name]
     assert not run.failed(name).give_up
     answer(run, GONE)
     (place,) = run.round([name], []).values()
@@ -99,7 +99,7 @@ def test_a_job_that_became_too_long_is_sent_again_with_less_time(tmp_path: Path)
 def test_a_spent_budget_closes_the_account_for_all_kinds(tmp_path: Path) -> None:
     run = pends(tmp_path, "QOSGrpCPUMinutesLimit", 1, 6, OTHERS_FULL | nodes(8, "DOWN"))
     first, *others = run.tasks
-    assert run.requeue_pending() == [first]  # to CPUs of another account
+    assert run.move_pending() == [first]  # to CPUs of another account
     assert not run.failed(first).give_up
     answer(run, GONE)
     accounts = {place.target.account for place in run.round([first, *others], []).values()}
@@ -129,7 +129,7 @@ def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Pat
     run = dispatcher("", tmp_path, 0, 1, {"flags=qos": spent})
     (name,) = run.tasks
     assert run.round([name], []) == {}
-    assert run.why_waiting[name].startswith("the budgets of its accounts are too small")
+    assert run.why_waiting[name].startswith("no account's budget covers its time limit")
     assert "0.0167 CPU-hours on clive" in run.why_waiting[name]
 
 
@@ -141,7 +141,7 @@ def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Pat
         ("Priority", None, 3, FULL,
          "it was moved 3 times and waits here, where it ends first", "has room"),
         ("Resources", None, 3, nodes(8),
-         "by Slurm's own numbers hpg-b200 has room for it", "go first"),
+         "partition hpg-b200 has nodes free for it", "go first"),
     ],
     ids=["a spent budget", "moves used up", "nodes have room"],
 )  # fmt: skip
@@ -151,20 +151,20 @@ def test_why_a_job_waits_where_it_is_is_said(
 ) -> None:  # fmt: skip
     run = pends(tmp_path, reason, 1, 0, answers, overrides=UserOverrides(fixed))
     (task,) = run.tasks.values()
-    task.requeues, task.sent_s = moves, 1000.0
-    assert (run.requeue_pending(), task.refused) == ([], "")
+    task.moves, task.sent_s = moves, 1000.0
+    assert (run.move_pending(), task.refused) == ([], "")
     (said,) = run.explain_pending()
     assert part in said
     assert none not in said
 
 
-def test_requeued_jobs_go_before_others_and_no_more_are_until_they_are_ready(
+def test_moved_jobs_go_before_others_and_no_more_are_until_they_are_ready(
     tmp_path: Path,
 ) -> None:
     run = pends(tmp_path, "QOSGrpGRES", 2, 9, ONE_FREE, kinds=("gpu",))
     first, second, *others = run.tasks
-    assert run.requeue_pending() == [first]  # to the one GPU of maigan
-    assert run.requeue_pending() == []
+    assert run.move_pending() == [first]  # to the one GPU of maigan
+    assert run.move_pending() == []
     run.failed(first)
     answer(run, GONE)
     assert set(run.round([*others, first], [])) == {first}
@@ -177,7 +177,7 @@ places = st.frozensets(st.sampled_from(PLACES))
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(PLACES), places, places, places, st.booleans())
-def test_no_requeued_job_returns_before_nothing_else_takes_it(
+def test_no_moved_job_returns_before_nothing_else_takes_it(
     tmp_path: Path,
     here: Target,
     excluded: frozenset[Target],
@@ -221,14 +221,14 @@ def test_where_a_limit_is_not_counted_the_job_moves(reason: str, tmp_path: Path)
     run.state()
     (said,) = run.explain_pending()
     assert said.endswith(f"running jobs fill a limit of its account or QOS (Slurm: {reason})")
-    assert run.requeue_pending() == [first]
+    assert run.move_pending() == [first]
     assert [move["sooner"] for move in events(run, "move")] == ["brusko gpu"]
     assert run.failed(first).free
     answer(run, GONE)
     accounts = [place.target.account for place in run.round([first, *others], []).values()]
     assert (len(accounts), "clive" in accounts) == (3, False)
     alone = pends(tmp_path / "alone", reason, 1, 2, nodes(8), overrides=UserOverrides("clive"))
-    assert alone.requeue_pending() == []  # where only one account takes it
+    assert alone.move_pending() == []  # where only one account takes it
     assert not alone.backoff
 
 
@@ -248,4 +248,4 @@ def test_a_limit_counts_only_where_it_and_its_use_are_known(
     limits = LIMITS.replace("clive|cpu=104,gres/gpu=3,", "clive|cpu=104,")
     run = pends(tmp_path, "QOSGrpGRES")
     answer(run, {"flags=qos": USE.replace("gres/gpu=3(1)", use), "sacctmgr": limits})
-    assert bool(run.requeue_pending()) == moves
+    assert bool(run.move_pending()) == moves

@@ -140,7 +140,7 @@ def test_a_cpu_slot_is_used_only_where_it_finishes_sooner() -> None:
     jobs, cpus = same(4), pool("a", "cpu", 8)
     found = ask(jobs, [pool("a", "gpu", 1, 0, 10.0), cpus])
     assert not found.starts  # 10 + 4 × 60 s on the GPU is less than 300 s on a CPU
-    assert set(found.waiting.values()) == {"a GPU slot falls free in time to finish it sooner"}
+    assert set(found.waiting.values()) == {"a GPU that falls free ends it sooner than a CPU"}
     assert set(placed(jobs, [pool("a", "gpu", 1, 0, 200.0), cpus]).values()) == {"a_cpu"}
     assert len(placed(jobs, [pool("a", "gpu", 0), cpus])) == 4
 

@@ -129,6 +129,18 @@ def test_the_static_plan_spreads_by_slots_and_speed(cluster: Cluster) -> None:
             assert count[name] / 2000 == pytest.approx(share / sum(weight.values()), abs=0.06)
 
 
+def test_a_retry_on_a_static_place_asks_for_more_as_far_as_its_account_has_it(
+    cluster: Cluster,
+) -> None:
+    placement = Placement(RULES.models, cluster=cluster, counts_slots=True)
+    found = [values(placement, "cpu", {}, attempt) for attempt in (1, 2, 12)]
+    assert [one["mem_mb"] for one in found[:2]] == [3000, 6000]
+    account = cluster.state.account(found[0]["slurm_account"])
+    assert account is not None
+    assert found[2]["mem_mb"] == account.at("").scopes[0].limit["mem"]
+    assert [one["runtime"] for one in found] == [90, 180, 31 * 24 * 60]  # the longest
+
+
 def test_the_static_plan_is_the_same_in_every_process(cluster: Cluster) -> None:
     """Each process of the tests has a seed of its own for ``hash``."""
     placement = Placement(RULES.models, cluster=cluster)
@@ -176,7 +188,7 @@ def test_a_rule_may_write_a_function_of_its_own(cluster: Cluster) -> None:
         given = placement.resources("both", mem_mb=mem_mb)
         assert given["mem_mb"] is mem_mb
         assert given["mem_mb"]({}, 1) in (CPU.mem_mb, GPU.mem_mb)
-        assert placement.given("both") == given
+        assert placement.rule_resources("both") == given
 
 
 @given(

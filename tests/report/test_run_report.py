@@ -173,7 +173,7 @@ def test_a_job_that_was_moved_while_it_waited_is_neither_a_failure_nor_a_try() -
     run = one_run(event(30, "move", **moved), failure("a", 31, "cancelled", end_s=T0 + 30), again)
     assert [(one.cause, one.ran_s) for one in run.tries] == [("memory", 30)]
     assert [text for _, text in run.remarks] == [
-        "stitch a: placed again, sooner on guest gpu; it waited, QOSGrpGRES",
+        "stitch a: moved, sooner on guest gpu; it waited, QOSGrpGRES",
         "stitch a, lab_gpu: failed, cause memory; gets twice the memory",
     ]
     ran = failure("a", 31, "cancelled", start_s=T0 + 28, end_s=T0 + 30)

@@ -69,7 +69,7 @@ class Scheduler(SchedulerBase):
         functions = {name: inspect.unwrap(job.rule.resources[name]._evaluator)
                      for name in ("own", "mem_mb")}
         given = {**functions, "placement": "work", "slurm_extra": None}
-        chosen = [adapter.overridden(jobs[rule], given) for rule in ("work", "other")]
+        chosen = [adapter.overridden_names(jobs[rule], given) for rule in ("work", "other")]
         seen = {
             "placement": adapter.placement_of(dag),
             "constants": [adapter.constant(jobs[rule], "placement") for rule in jobs],

@@ -86,13 +86,16 @@ def test_nothing_is_warned_of_a_job_that_was_moved(
     run = object.__new__(Run)
     run.dag, run.logger, run.jobs = None, logging.getLogger("test"), {"a": None, "b": None}
     tasks = {
-        "a": SimpleNamespace(requeue_reason="clive is free", refused=""),
-        "b": SimpleNamespace(requeue_reason="", refused=""),
+        "a": SimpleNamespace(move_reason="clive is free", refused=""),
+        "b": SimpleNamespace(move_reason="", refused=""),
     }
     monkeypatch.setattr(run, "_note_ends", lambda: None)
-    lost = {name: (f"Slurm job {name} is cancelled", False) for name in tasks}
+    ends = {name: (f"Slurm job {name} is cancelled", False) for name in tasks}
     dispatcher = SimpleNamespace(
-        tasks=tasks, requeue_pending=lambda movable: [], explain_pending=list, lost=lambda: lost
+        tasks=tasks,
+        move_pending=lambda movable: [],
+        explain_pending=lambda movable: [],
+        unseen_ends=lambda: ends,
     )
     monkeypatch.setattr(run, "dispatcher", dispatcher, raising=False)
     monkeypatch.setattr(adapter, "started", lambda dag: False)

@@ -99,7 +99,7 @@ FEATURES = (
         LATER,
     ),
     Feature(
-        "`--group-components` above 1 behind a checkpoint that is done",
+        "`--group-components` above 1 after a checkpoint has run",
         "do not use it: whatever the scheduler, Snakemake 9.27 submits groups that overlap", "",
     ),
     Feature(

@@ -22,12 +22,13 @@ try:
         # Snakemake's own reading lets the last of two equal keys win.
         for path in workflow.configfiles:
             read_config(Path(path))
+        # Writes `layout.manifest`, the rules' input that stands for the raw tiles: no rule makes it.
         experiment = checked_experiment(config, targets(command()[1:]))
     else:
-        # Jobs trust the manifests that the main process checked: raw files are looked at once.
+        # Jobs trust the manifests that the main process wrote: raw files are looked at once.
         experiment = load_experiment(config)
     layout = Layout(experiment.settings.results)
-    # The scheduler finds it at the same place, also where this is a module.
+    # The scheduler plugin finds it on the workflow object, also where this is a module.
     placement = workflow.placement = detect_placement(workflow, experiment, layout)
 except (TilewrightError, PlacementError) as error:
     raise SetUpError(str(error)) from None
@@ -50,13 +51,13 @@ if (
 
 PLANE_OF_DECONVOLVED = experiment.settings.plane_of_deconvolved
 KEEPS_STACKS = experiment.settings.output.keep == "stacks"
-# What reads a stack that is on the disk goes before what makes the next one.
+# Rules that read a stack, and so let it be removed, go before the rule that makes the next stack.
 AFTER_STITCH = 0 if KEEPS_STACKS else 2
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
 # One job for all channels of a cycle where cycles have the same ones: they share the places of the
-# tiles, and of 9 cycles of 4 channels 36 jobs become 9. A cycle added later may change which of
-# both it is: parameters and inputs are the same either way, so that nothing is made again.
+# tiles, and of 9 cycles of 4 channels 36 jobs become 9. A cycle added later may change whether it is
+# one job or several: parameters and inputs stay the same, so that nothing is made again.
 SHARED_CHANNELS = experiment.shared_channels
 ILLUMINATION_WILDCARDS = CYCLE if SHARED_CHANNELS else PLANE
 
@@ -70,8 +71,8 @@ wildcard_constraints:
 def resources_of(rule):
     """Return the resources of a rule: functions of a job, which Snakemake calls for each.
 
-    Its memory is written out here; `placement.resources` adds the time, GPUs and, on a cluster,
-    the account, partition and QOS, which the scheduler fills in as the job starts.
+    `mem_mb` shows how each of them asks `src/tilewright/config/sizing.py`. On a cluster the
+    scheduler plugin sets memory, time, GPU, account, partition and QOS anew as the job starts.
     """
 
     def mem_mb(wildcards, attempt):

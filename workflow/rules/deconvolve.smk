@@ -1,9 +1,9 @@
 rule deconvolve:
     input:
-        unpack(lambda wildcards: experiment.files("deconvolve", wildcards)),
-        mosaic=layout.stitch,
+        unpack(files.psf),
+        mosaic=layout.mosaic,
     output:
-        mosaic=stack(layout.deconvolve),
+        mosaic=stack(layout.deconvolved_mosaic),
     log:
         layout.log("deconvolve", PLANE),
     benchmark:

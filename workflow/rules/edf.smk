@@ -1,9 +1,9 @@
 rule edf_plane:
     input:
-        unpack(lambda wildcards: experiment.files("deconvolve", wildcards)),
-        mosaic=layout.deconvolve if PLANE_OF_DECONVOLVED else layout.stitch,
+        unpack(files.psf),
+        mosaic=layout.deconvolved_mosaic if PLANE_OF_DECONVOLVED else layout.mosaic,
     output:
-        plane=directory(layout.edf),
+        plane=directory(layout.plane),
         height=layout.height,
     log:
         layout.log("edf_plane", PLANE),

@@ -1,7 +1,7 @@
 rule qc_register:
     input:
-        reference=files.of_reference_channel(files.of_reference_cycle(layout.edf)),
-        moving=files.of_reference_channel(layout.edf),
+        reference=files.reference_plane,
+        moving=files.of_reference_channel(layout.plane),
         transform=layout.transform,
     output:
         register_json=layout.qc("register", "json"),
@@ -62,7 +62,7 @@ rule report:
         images=[
             layout.image_zarr.format(sample=sample) for sample in experiment.samples
         ],
-        planes=files.planes(layout.edf),
+        planes=files.planes(layout.plane),
     output:
         html=report(layout.report, caption="../report/report.rst", category="Summary"),
     log:
@@ -83,6 +83,7 @@ rule report:
         # A function: Snakemake takes braces in a plain string for wildcards.
         config=lambda wildcards: experiment.as_yaml(),
         thresholds=experiment.thresholds(),
+        # No inputs: they grow with each run, and no report is made again for that.
         ledger=str(layout.ledger),
         devices=str(layout.device_evidence),
     script:

@@ -8,9 +8,11 @@ rule qc_cycle:
         positions=layout.positions,
         edges=layout.edges,
         distortion=layout.distortion,
-        mosaic=files.of_cycle(layout.stitch),
-        deconvolved=files.of_cycle(layout.deconvolve) if PLANE_OF_DECONVOLVED else [],
-        plane=files.of_cycle(layout.edf),
+        mosaic=files.of_cycle(layout.mosaic),
+        deconvolved=(
+            files.of_cycle(layout.deconvolved_mosaic) if PLANE_OF_DECONVOLVED else []
+        ),
+        plane=files.of_cycle(layout.plane),
         height=files.of_cycle(layout.height),
     output:
         illumination_json=layout.qc("illumination", "json"),

@@ -1,7 +1,7 @@
 rule register:
     input:
-        reference=files.of_reference_channel(files.of_reference_cycle(layout.edf)),
-        moving=files.of_reference_channel(layout.edf),
+        reference=files.reference_plane,
+        moving=files.of_reference_channel(layout.plane),
     output:
         transform=layout.transform,
         numbers=layout.transform_json,
@@ -23,15 +23,15 @@ rule register:
 
 rule resample:
     input:
-        planes=files.of_image_channels(layout.edf),
+        planes=files.of_image_channels(layout.plane),
         transform=files.of_moving_cycle(layout.transform),
-        frame=files.of_reference_channel(files.of_reference_cycle(layout.edf)),
-        backgrounds=files.of_backgrounds(layout.edf),
+        frame=files.reference_plane,
+        backgrounds=files.of_backgrounds(layout.plane),
         background_transforms=files.of_backgrounds(
             layout.transform, experiment.moving_cycles
         ),
     output:
-        zarr=directory(layout.resample),
+        zarr=directory(layout.registered_cycle),
         subtraction=layout.subtraction,
         subtraction_json=layout.subtraction_json,
     log:
@@ -55,7 +55,9 @@ rule resample:
 rule assemble:
     input:
         lambda wildcards: expand(
-            layout.resample, sample=wildcards.sample, cycle=experiment.image_cycles
+            layout.registered_cycle,
+            sample=wildcards.sample,
+            cycle=experiment.image_cycles,
         ),
     output:
         tiff=layout.image_tiff,

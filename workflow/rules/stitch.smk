@@ -1,6 +1,6 @@
 rule illumination:
     input:
-        unpack(files.illumination),
+        unpack(files.flat_fields),
         manifest=layout.manifest,
     output:
         flat=illumination_outputs(layout.flat),
@@ -62,7 +62,7 @@ rule stitch:
         dark=layout.dark,
         numbers=layout.illumination_json,
     output:
-        stack(layout.stitch),
+        stack(layout.mosaic),
     log:
         layout.log("stitch", PLANE),
     benchmark:

@@ -2,7 +2,7 @@ rule stitched_plane:
     input:
         manifest=layout.manifest,
     output:
-        directory(layout.edf),
+        directory(layout.plane),
     log:
         layout.log("stitched_plane", PLANE),
     benchmark:
@@ -20,9 +20,10 @@ rule stitched_plane:
         "../../scripts/stitched_plane.py"
 
 
+# In place of the one in qc_tiles.smk.
 rule qc_cycle:
     input:
-        plane=files.of_cycle(layout.edf),
+        plane=files.of_cycle(layout.plane),
     output:
         stitched_json=layout.qc("stitched", "json"),
         stitched_png=quality_picture("stitched"),

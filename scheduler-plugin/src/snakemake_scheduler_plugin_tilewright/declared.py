@@ -19,7 +19,7 @@ def declared_model(job: Any) -> ResourceModel:
     It takes about half the time that it may take.
     """
     request = declared_request(job)
-    seconds = 30.0 * request.runtime_min
+    seconds = 0.5 * 60 * request.runtime_min
     return ResourceModel(("cpu",), lambda _, kind: request, lambda _: seconds)
 
 

@@ -50,7 +50,7 @@ class LocalRun:
     def load(self, jobs: Iterable[Any]) -> None:
         """Take the jobs that could use a GPU and are not known yet."""
         for job in jobs:
-            given = self.placement.given(model_of(self.placement, job))
+            given = self.placement.rule_resources(model_of(self.placement, job))
             if job not in self._known and "gpu_mem_mb" in given:
                 one = job_of(job, self.dag.job_dependencies(job), self._model(job))
                 self.jobs[one.name] = one
@@ -112,7 +112,7 @@ class LocalRun:
         """Set the resources of jobs that start on these device kinds."""
         for name, kind in kinds.items():
             job, again = ready[name], ready[name].attempt - 1
-            request = self._model(job).request(job.wildcards, kind).grown(again, again)
+            request = self._model(job).request(job.wildcards, kind).double(again, again)
             adapter.forget_resources(job)
             adapter.assign(self.dag, job, values_of(self.placement, job, request))
         return kinds

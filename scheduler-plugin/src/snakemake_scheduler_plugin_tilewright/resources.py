@@ -17,7 +17,7 @@ import time
 import zlib
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 
 from .cluster import cluster as clusters
 from .cluster.cluster import Cluster
-from .cluster.limits import clipped, too_big
+from .cluster.limits import clip_runtime, largest, too_big
 from .cluster.request import DeviceKind, ResourceRequest, Target
 from .errors import PlacementError
 from .placement.estimates import Durations, Estimates, either_model, local_durations
@@ -152,7 +152,7 @@ class Placement:
         return Estimates(learned, self.cluster.max_times_min())
 
     @property
-    def described(self) -> bool:
+    def has_models(self) -> bool:
         """Whether the workflow has models of its rules, beyond what ``either`` states."""
         return bool(self.models.keys() - self._either)
 
@@ -228,14 +228,23 @@ class Placement:
         return self.models[name]
 
     def request(self, name: str, wildcards: Any, attempt: int = 1) -> ResourceRequest:
-        """Return what a job asks for where it is not placed: here, or by the static assignment."""
-        if self.cluster is not None:
-            return self.static(name, wildcards).request
-        model = self.model(name)
-        kind = model.devices[0] if self.device == "gpu" else "cpu"
-        return model.request(wildcards, kind).grown(attempt - 1, attempt - 1)
+        """Return what a job asks for where it is not placed: here, or by the static assignment.
 
-    def given(self, name: str) -> dict[str, Any]:
+        Memory and time double with each attempt, at most to what its account allows.
+        """
+        if self.cluster is None:
+            model = self.model(name)
+            kind = model.devices[0] if self.device == "gpu" else "cpu"
+            return model.request(wildcards, kind).double(attempt - 1, attempt - 1)
+        place, state = self.static(name, wildcards), self.cluster.state
+        account, where = state.account(place.target.account), state.where(place.target)
+        if attempt == 1 or account is None:
+            return place.request
+        more = clip_runtime(place.request.double(attempt - 1, attempt - 1), account, where)
+        most_mb = max(place.request.mem_mb, largest(account, where, "mem") or more.mem_mb)
+        return replace(more, mem_mb=min(more.mem_mb, most_mb))
+
+    def rule_resources(self, name: str) -> dict[str, Any]:
         """Return the resources, and as ``_cores`` the threads, that a rule was given from here."""
         threads = {"_cores": self._threads[name]} if name in self._threads else {}
         return {**self._resources.get(name, {}), **threads}
@@ -244,7 +253,8 @@ class Placement:
         self, name: str, request: ResourceRequest, target: Target | None = None
     ) -> dict[str, Any]:
         """Return the values of what a rule was given, for a job that asks for this there."""
-        return {one: self._value(one, request, target) for one in self.given(name) if one != MODEL}
+        names = self.rule_resources(name).keys() - {MODEL}
+        return {one: self._value(one, request, target) for one in names}
 
     def _functions(
         self,
@@ -271,31 +281,20 @@ class Placement:
         return self._resources[name]
 
     def _value(self, name: str, request: ResourceRequest, target: Target | None) -> Any:
-        match name:
-            case "_cores":
-                return request.cpus
-            case "mem_mb":
-                return request.mem_mb
-            case "runtime":
-                return request.runtime_min
-            case "gpu":
-                return request.gpus or None
-            case "gpu_mem_mb":
-                return request.gpu_mem_mb
-            case "cpu":
-                return None if request.gpus else request.cpus
-            case "cpus_per_task":
-                return self.allocated_cpus or request.cpus
-            case "device":
-                return "gpu" if request.gpus else "cpu"
-            case "slurm_account":
-                return (target.account or None) if target else None
-            case "slurm_partition":
-                return target.partition if target else None
-            case "qos":
-                return (target.qos or None) if target else None
-            case _:  # a pool
-                return 1 if target and target.pool == name else None
+        values: dict[str, Any] = {
+            "_cores": request.cpus,
+            "mem_mb": request.mem_mb,
+            "runtime": request.runtime_min,
+            "gpu": request.gpus or None,
+            "gpu_mem_mb": request.gpu_mem_mb,
+            "cpu": None if request.gpus else request.cpus,
+            "cpus_per_task": self.allocated_cpus or request.cpus,
+            "device": "gpu" if request.gpus else "cpu",
+        }
+        if target:
+            values |= {"slurm_account": target.account or None, target.pool: 1}
+            values |= {"slurm_partition": target.partition, "qos": target.qos or None}
+        return values.get(name)
 
     def static(self, name: str, wildcards: Any) -> Assignment:
         """Return an assignment of a job by its name alone, in proportion to slots and speed."""
@@ -323,7 +322,7 @@ class Placement:
             ends = list(accumulate(pool.slots * speeds[pool.kind] for pool in pools))
             pool = pools[bisect(ends, zlib.crc32(key.encode()) / 2**32 * ends[-1])]
             account, kind = accounts[pool.account], pool.kind
-        request = clipped(self.estimates.request(job, kind), account, state.partitions[kind])
+        request = clip_runtime(self.estimates.request(job, kind), account, state.partitions[kind])
         self._static[key] = Assignment(state.target(account, kind), request)
         return self._static[key]
 

@@ -19,10 +19,10 @@ from .placement.jobs import Assignment, rule_of
 from .resources import Placement
 from .runtime import snakemake_adapter as adapter
 from .runtime.ledger import Ledger
-from .units import Units, model_of, values_of
+from .units import PlacedJobs, model_of, values_of
 
-_MONITOR_S = 5.0
-_SAY_S = 300.0
+#: Pending jobs are checked, and a reason to wait is said again, after so long (no figures).
+_MONITOR_S, _SAY_S = 5.0, 300.0
 
 
 class Run:
@@ -40,18 +40,18 @@ class Run:
         if placement.ledger is None:
             raise PlacementError("placement has no ledger; name a file for it in the Snakefile")
         self.dag, self.placement, self.logger = dag, placement, logger
-        self.units = Units(dag, placement)
-        self.jobs, self._names = self.units.by_name, self.units.names
-        self.tries: dict[str, int] = {}
+        self.placed_jobs = PlacedJobs(dag, placement)
+        self.jobs, self._names = self.placed_jobs.by_name, self.placed_jobs.names
+        self.tries: dict[str, int] = {}  # Snakemake's attempt with which each job was last sent
         self._logged_s: dict[str, float] = {}
-        self._attempts: dict[Any, int] = {}
+        self._attempts: dict[Any, int] = {}  # the attempt for which its resources were last read
         self._ended = threading.Event()
         self.dispatcher = Dispatcher(
             cluster,
             placement.estimates,
             Ledger(placement.ledger),
             adapter.workdir(dag),
-            site_sizes=placement.described,
+            site_sizes=placement.has_models,
         )
         self.load(dag.needrun_jobs())
         try:
@@ -67,7 +67,7 @@ class Run:
 
     def load(self, jobs: Iterable[Any]) -> None:
         """Take the jobs and groups that are not known yet: all at first, then a checkpoint's."""
-        if new := self.units.take(jobs):
+        if new := self.placed_jobs.take(jobs):
             self.dispatcher.load(new)
 
     def _check(self, names: Iterable[str], state: ClusterState) -> None:
@@ -126,7 +126,7 @@ class Run:
                 adapter.forget_resources(job)
             task, request = self.dispatcher.tasks[name], declared_request(job)
             if job.attempt == 1:
-                task.job = self.units.declared(task.job, job)
+                task.job = self.placed_jobs.declared_job(task.job, job)
                 self.placement.estimates.forget(name)
                 first.append(name)
             else:
@@ -206,9 +206,11 @@ class Run:
             name = task.job.name
             job = self.jobs[name]
             if name in ready or adapter.failed(self.dag, job):
+                past = len(task.history.causes)
                 found = self.dispatcher.failed(name)
-                why = task.history.causes[-1] if task.history.causes else "it was moved"
-                self.logger.info(f"{name} ended early ({why}) and {found.next}")
+                causes = task.history.causes[past:]
+                what = f"failed ({causes[0]})" if causes else "was cancelled"
+                self.logger.info(f"{name} {what} and {found.next}")
                 if found.free and name in ready:
                     job.attempt = self.tries.get(name, job.attempt)
                 elif found.give_up and name in ready:
@@ -235,12 +237,14 @@ class Run:
         self._settle({})
 
     def _monitor(self) -> None:
-        """Every few seconds requeue jobs that pend in vain, and keep the executor awake."""
+        """Every few seconds move jobs that pend in vain, and keep the executor awake."""
         while not self._ended.wait(_MONITOR_S):
             try:
                 self._monitor_once()
             except Exception:
-                self.logger.exception("looking after pending jobs failed; it is tried again")
+                self.logger.exception(
+                    f"checking pending jobs failed; next try in {_MONITOR_S:.0f} s"
+                )
 
     def _monitor_once(self) -> None:
         self._note_ends()  # else the ledger has them with the next round
@@ -248,16 +252,14 @@ class Run:
         def movable(name: str) -> bool:
             return bool(adapter.has_tries(self.jobs[name]))
 
-        for name in self.dispatcher.requeue_pending(movable):
+        for name in self.dispatcher.move_pending(movable):
             task = self.dispatcher.tasks[name]
-            self.logger.info(
-                f"{name}: {task.refused or f'{task.requeue_reason}; it is placed again'}"
-            )
-        for sentence in self.dispatcher.explain_pending():
+            self.logger.info(f"{name}: {task.refused or f'{task.move_reason}; it is moved'}")
+        for sentence in self.dispatcher.explain_pending(movable):
             self.logger.warning(sentence)
-        for name, (why, success) in self.dispatcher.lost().items():
+        for name, (why, success) in self.dispatcher.unseen_ends().items():
             task = self.dispatcher.tasks[name]
-            own = task.requeue_reason or task.refused  # logged above
+            own = task.move_reason or task.refused  # logged above
             if adapter.end(self.dag, self.jobs[name], why, success=success) and not own:
                 self.logger.warning(f"{name}: {why}, which Snakemake's executor does not see")
         if adapter.started(self.dag):

@@ -30,8 +30,8 @@ from .runtime.ledger import LEDGER
 from .runtime.scratch import refused_folders
 from .runtime.signals import handle_sigterm_in_a_thread
 
-#: Rounds that may fail, one every 5 s, before the greedy scheduler sends all that is ready.
-_PATIENCE = 12
+#: Rounds that may fail, one every 5 s, before the greedy scheduler sends all (no figure).
+_MOST_FAILED_ROUNDS = 12
 _AGAIN_S = 5
 
 
@@ -77,11 +77,11 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             if runs:
                 # Snakemake asks nothing between the end of the last job and its own
                 atexit.register(self._end, placement)
-            if runs and isinstance(self._run, Run) and not placement.described:
+            if runs and isinstance(self._run, Run) and not placement.has_models:
                 placing = self._run.dispatcher
                 for line in cluster_summary(placing.cluster.state, placing.kinds):
                     self.logger.info(line)
-            if runs and (placement.cluster or placement.described):
+            if runs and (placement.cluster or placement.has_models):
                 queued = [self._run.queued] if isinstance(self._run, Run) else []
                 self._progress = Progress(self.dag, placement, self.logger, *queued)
         except PlacementError as error:
@@ -136,11 +136,11 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             # one that left here would make Snakemake cancel all running jobs
             self._failures += 1
             self.logger.error(f"placement failed: {error!r}", exc_info=True)
-            if self._failures < _PATIENCE:
+            if self._failures < _MOST_FAILED_ROUNDS:
                 if isinstance(self._run, LocalRun):  # where no job runs, nothing else would ask
                     adapter.round_later(self.dag, _AGAIN_S)
                 return []
-            self.logger.error("placement failed again and again, so this round is greedy")
+            self.logger.error(f"placement failed {self._failures} times; this round is greedy")
             if isinstance(self._run, Run):
                 self._run.dispatcher.ledger.write("greedy", reason=repr(error))
                 self._run.send_anywhere(selectable_jobs)

@@ -12,7 +12,7 @@ from .resources import MODEL, Placement
 from .runtime import snakemake_adapter as adapter
 
 
-class Units:
+class PlacedJobs:
     """What Snakemake dispatches as one: jobs, and groups of them.
 
     Attributes
@@ -56,7 +56,7 @@ class Units:
         fixed = {rule: self._chosen(job) for rule, job in by_rule.items()}
         return [self._job(unit, fixed.get(rule_of(unit))) for unit in new.values()]
 
-    def declared(self, job: Job, of: Any) -> Job:
+    def declared_job(self, job: Job, of: Any) -> Job:
         """Return a job whose rule has no model with what the one of Snakemake declares by now."""
         return replace(job, overrides=self._fixed(of), kinds=kinds_of(of), model=declared_model(of))
 
@@ -85,8 +85,8 @@ class Units:
 
     def _chosen(self, job: Any) -> UserOverrides:
         """Return what the user chose with ``--set-resources``, ``--set-threads`` or ``with:``."""
-        given = self.placement.given(model_of(self.placement, job))
-        chosen = adapter.overridden(job, given)
+        given = self.placement.rule_resources(model_of(self.placement, job))
+        chosen = adapter.overridden_names(job, given)
         # a rule of `either` has its CPUs in a resource, and one thread by default
         cpus = "cpus_per_task" if "cpus_per_task" in given else "_cores"
 
@@ -112,6 +112,6 @@ def values_of(
 ) -> dict[str, Any]:
     """Return the resources of a job that asks for this there, but for what the user chose."""
     name = model_of(placement, job)
-    chosen = adapter.overridden(job, placement.given(name))
+    chosen = adapter.overridden_names(job, placement.rule_resources(name))
     values = placement.values(name, request, target)
     return {one: value for one, value in values.items() if one not in chosen}

@@ -121,13 +121,13 @@ def missing_bytes(experiment: Experiment, layout: Layout) -> DiskNeed:
         size = size_of(sample)
         stack, plane = size.mosaic_px * size.planes, size.mosaic_px
         stacks = [
-            (layout.stitch, stack * _raw_bytes(experiment, layout, sample)),
-            (layout.deconvolve, 4 * stack * settings.plane_of_deconvolved),
+            (layout.mosaic, stack * _raw_bytes(experiment, layout, sample)),
+            (layout.deconvolved_mosaic, 4 * stack * settings.plane_of_deconvolved),
         ]
         if settings.stitched:
             stacks = []
         for channel in experiment.channels:
-            plane_b = _missing(layout.edf, sample, channel, 2 * plane)
+            plane_b = _missing(layout.plane, sample, channel, 2 * plane)
             stitched_channels += plane_b > 0 and bool(stacks) and not keeps
             stacks_b = sum(_missing(path, sample, channel, size_b) for path, size_b in stacks)
             permanent += plane_b + keeps * stacks_b

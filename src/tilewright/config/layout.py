@@ -8,7 +8,7 @@ class Layout:
 
     The templates hold ``{sample}``, ``{cycle}`` and ``{channel}``.
 
-    >>> Layout("results").stitch.format(sample="tonsil", cycle=2, channel="1")
+    >>> Layout("results").mosaic.format(sample="tonsil", cycle=2, channel="1")
     'results/tonsil/stitch/cycle2_channel1.zarr'
     """
 
@@ -35,11 +35,11 @@ class Layout:
         #: The positions in Fiji's format.
         self.tile_configuration = f"{sample}/tile_positions/cycle{{cycle}}/TileConfiguration.txt"
         #: The mosaic z-stack.
-        self.stitch = f"{sample}/stitch/{plane}.zarr"
+        self.mosaic = f"{sample}/stitch/{plane}.zarr"
         #: The deconvolved mosaic z-stack.
-        self.deconvolve = f"{sample}/deconvolve/{plane}.zarr"
+        self.deconvolved_mosaic = f"{sample}/deconvolve/{plane}.zarr"
         #: The in-focus plane.
-        self.edf = f"{sample}/edf/{plane}.zarr"
+        self.plane = f"{sample}/edf/{plane}.zarr"
         #: Height of the in-focus plane in z.
         self.height = f"{sample}/edf/{plane}_height.tif"
         #: The transform from the reference cycle to this one.
@@ -53,7 +53,7 @@ class Layout:
         #: The marker of each channel of the registered image, as MCMICRO reads it.
         self.image_markers = f"{sample}/registration/markers.csv"
         #: The registered channels of one cycle; the registered OME-Zarr shares its files.
-        self.resample = f"{sample}/registration/cycle{{cycle}}.zarr"
+        self.registered_cycle = f"{sample}/registration/cycle{{cycle}}.zarr"
         #: Subtraction of backgrounds from the channels of one cycle.
         self.subtraction_json = f"{sample}/registration/subtraction_cycle{{cycle}}.json"
         #: Overviews of the channels before, and of their backgrounds.

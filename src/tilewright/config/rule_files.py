@@ -47,7 +47,11 @@ class RuleFiles:
         """Return the channels of the job's cycle."""
         return [one.channel for one in self.experiment.channels_of(int(wildcards.cycle))]
 
-    def illumination(self, wildcards: Any) -> dict[str, list[str]]:
+    def psf(self, wildcards: Any) -> dict[str, str]:
+        """Return the measured PSF of the job's channel, where the configuration names one."""
+        return self.experiment.files("deconvolve", wildcards)
+
+    def flat_fields(self, wildcards: Any) -> dict[str, list[str]]:
         """Return the flat-fields and dark-fields that the configuration names, one per channel."""
         found = [
             self.experiment.files("illumination", {**dict(wildcards.items()), "channel": name})
@@ -87,9 +91,11 @@ class RuleFiles:
         """Return a template with the reference channel filled in."""
         return template.replace("{channel}", self.experiment.reference_channel)
 
-    def of_reference_cycle(self, template: str) -> str:
-        """Return a template with the reference cycle filled in."""
-        return template.replace("{cycle}", str(self.experiment.reference_cycle))
+    @property
+    def reference_plane(self) -> str:
+        """The in-focus plane of the reference channel and cycle of a sample."""
+        plane = self.of_reference_channel(self.layout.plane)
+        return plane.replace("{cycle}", str(self.experiment.reference_cycle))
 
     def registered_images(self) -> list[str]:
         """Return the final image of each sample, in all its files."""

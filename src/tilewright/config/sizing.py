@@ -12,16 +12,16 @@ from tilewright.config.rules import GPU_RULES, RULES, BlockSizes, Cost, DataSize
 #: Snakemake, which starts twice in every Slurm job.
 SNAKEMAKE_MB = 280
 _PYTHON_MB = 60  # a bare interpreter
-_MEMORY_MARGIN = 1.25  # of memory over what was measured
-_GPU_MB = 1000  # of a process on a GPU: CuPy's libraries and the driver's memory, not measured here
-#: Fits are done by one thread, windows of 20 planes take 240 MB a thread.
+_MEMORY_FACTOR = 1.25  # memory asked for over memory measured (no figure)
+_GPU_MB = 1000  # host memory of a process on a GPU: CuPy's libraries and the driver (not measured)
+#: Fits are done by one thread; windows of 20 planes take 240 MB a thread, 1 GB together.
 _MOST_CPUS = {"illumination": 4, "tile_positions": 4, "edf_plane": 4}
-_GPU_MEMORY_MARGIN = 1.6  # of a device's memory over a CPU's: FFTs have workspaces there
-_GPU_CPUS = 2  # of a job on a GPU: one drives it, one reads and writes
-_START_MIN = 10  # of a time limit, whatever the data
-_MARGIN = 2  # of a time limit over the time measured; a job that it ends is given twice as much
-_GPU_FASTER = 5.0  # how much longer a job on CPUs may take than on a GPU
-_START_S = 8.0  # Snakemake starts twice in every Slurm job, measured 5.5 on idle cores
+_GPU_MEMORY_FACTOR = 1.6  # a device's memory over a CPU's: FFTs have workspaces there (no figure)
+_GPU_CPUS = 2  # a job on a GPU: one CPU drives it, one reads and writes
+_START_MIN = 10  # added to every time limit (no figure)
+_TIME_FACTOR = 2  # a time limit over the time measured; the next try of a job it ends gets twice it
+_GPU_FASTER = 5.0  # a time limit on CPUs over that on a GPU
+_START_S = 8.0  # Snakemake starts twice in every Slurm job: 5.5 s measured on idle cores
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class DataSizes:
         cost = self._cost(rule, size, cpus)
         gpus = int(device == "gpu" and rule in GPU_RULES)
         mem_mb = overrides.get("mem_mb") or math.ceil(
-            _MEMORY_MARGIN * (SNAKEMAKE_MB + _PYTHON_MB + cost.mb) + gpus * _GPU_MB
+            _MEMORY_FACTOR * (SNAKEMAKE_MB + _PYTHON_MB + cost.mb) + gpus * _GPU_MB
         )
-        work_min: float = math.ceil(_MARGIN * cost.work_s / 60)
+        work_min: float = math.ceil(_TIME_FACTOR * cost.work_s / 60)
         if gpus:
             cpus = overrides.get("cpus") or min(cpus, _GPU_CPUS)
             work_min /= _GPU_FASTER
         minutes = overrides.get("runtime_min") or math.ceil(_START_MIN + work_min)
-        gpu_mb = _GPU_MEMORY_MARGIN * self._cost(rule, size, cpus).mb
+        gpu_mb = _GPU_MEMORY_FACTOR * self._cost(rule, size, cpus).mb
         gpu_mem_mb = gpus * (overrides.get("gpu_mem_mb") or gpu_mb)
         return ResourceRequest(cpus, mem_mb, gpus, minutes, math.ceil(gpu_mem_mb))
 

@@ -21,7 +21,7 @@ from .state import ClusterState
 #: Calls in one look at the cluster: queue, live use and nodes, and two in which the executor asks
 #: at its jobs and asks for Slurm's config; limits and partitions every tenth time.
 _CALLS_A_LOOK = 5
-_MIN_TTL_S = 5.0
+_MIN_TTL_S = 5.0  # however often Slurm may be asked (no figure)
 
 
 @dataclass
@@ -107,7 +107,7 @@ def slots() -> dict[str, int]:
     return {pool.name: pool.slots for pool in found.pools} or {"no_slots": 1}
 
 
-def own_client(calls_per_min: float = 60.0) -> SlurmClient:
+def own_client(calls_per_min: float = Site().calls_per_min) -> SlurmClient:
     """Return a client that asks for the person who runs this process."""
     user, cache = pwd.getpwuid(os.getuid()).pw_name, platformdirs.user_cache_path("tilewright")
     ttl_s = max(_MIN_TTL_S, 60.0 * _CALLS_A_LOOK / calls_per_min)

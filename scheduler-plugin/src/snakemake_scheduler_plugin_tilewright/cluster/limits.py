@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..slurm.accounts import LIMITED, Account
-from ..slurm.records import BUDGETS, JOBS, Partition, spent
+from ..slurm.records import BUDGETS, JOBS, Partition, spent_name
 from .request import ResourceRequest
 from .tres import in_hours, tres_of
 
 
-def limited(account: Account, partition: Partition | None) -> list[str]:
+def limited_tres(account: Account, partition: Partition | None) -> list[str]:
     """Return the TRES, budgets and numbers of jobs that something limits on an account.
 
-    >>> limited(lab, None)
+    >>> limited_tres(lab, None)
     ['cpu']
     """
     within = account.within(partition)
@@ -28,7 +28,7 @@ def limited(account: Account, partition: Partition | None) -> list[str]:
     return [tres for tres in LIMITED if tres in names]
 
 
-def bounds(
+def limits_and_use(
     account: Account,
     partition: Partition | None,
     tres: str,
@@ -36,9 +36,9 @@ def bounds(
 ) -> list[tuple[int, int]]:
     """Return limit and use of all that bounds a TRES; use that is not known counts as none.
 
-    Of budgets ``used`` may be :func:`spent`.
+    Of budgets ``used`` may be :func:`spent_name`.
 
-    >>> bounds(lab, None, "cpu")
+    >>> limits_and_use(lab, None, "cpu")
     [(32, 8)]
     """
     return [
@@ -48,13 +48,13 @@ def bounds(
     ]
 
 
-def left(account: Account, partition: Partition | None, tres: str) -> int | None:
+def remaining(account: Account, partition: Partition | None, tres: str) -> int | None:
     """Return what is left of a TRES, None where nothing limits it.
 
-    >>> left(lab, None, "cpu"), left(lab, None, "gres/gpu")
+    >>> remaining(lab, None, "cpu"), remaining(lab, None, "gres/gpu")
     (24, None)
     """
-    rests = [limit - used for limit, used in bounds(account, partition, tres)]
+    rests = [limit - used for limit, used in limits_and_use(account, partition, tres)]
     return max(0, min(rests)) if rests else None
 
 
@@ -64,7 +64,7 @@ def largest(account: Account, partition: Partition | None, tres: str) -> int | N
     >>> largest(lab, None, "cpu"), largest(lab, None, "mem")
     (4, None)
     """
-    limits = [limit for limit, _ in bounds(account, partition, tres)]
+    limits = [limit for limit, _ in limits_and_use(account, partition, tres)]
     if partition is not None:
         node = {"cpu": partition.cpus_a_node, "mem": partition.mem_a_node}.get(tres)
         limits += [] if node is None else [node]
@@ -84,12 +84,12 @@ def longest_min(account: Account, partition: Partition | None) -> int | None:
     return min((minutes for minutes in walls if minutes is not None), default=None)
 
 
-def clipped(
+def clip_runtime(
     request: ResourceRequest, account: Account, partition: Partition | None
 ) -> ResourceRequest:
     """Return a request with no more minutes than its place allows, and no less than it states.
 
-    >>> clipped(job, lab, short).runtime_min
+    >>> clip_runtime(job, lab, short).runtime_min
     30
     """
     most = longest_min(account, partition)
@@ -135,7 +135,7 @@ def has_room(account: Account, where: Partition | None, request: ResourceRequest
     (True, False)
     """
     wanted = tres_of(request, 1, where)
-    free = {tres: left(account, where, tres) for tres in limited(account, where)}
+    free = {tres: remaining(account, where, tres) for tres in limited_tres(account, where)}
     return all(n is None or wanted[tres] <= n for tres, n in free.items())
 
 
@@ -149,10 +149,10 @@ _WHOSE = {
 }
 
 
-def counted(reason: str, account: Account, where: Partition | None) -> bool:
+def limit_is_known(reason: str, account: Account, where: Partition | None) -> bool:
     """Return whether the limit for which a job pends is one that is known here, with its use.
 
-    >>> counted("AssocGrpCpuLimit", lab, None), counted("AssocGrpMemLimit", lab, None)
+    >>> limit_is_known("AssocGrpCpuLimit", lab, None), limit_is_known("AssocGrpMemLimit", lab, None)
     (True, False)
     """
     tres, whose = (next((at[word] for word in at if word in reason), "") for at in (_OF, _WHOSE))
@@ -180,10 +180,10 @@ def too_big(
     if long := too_long(account, request, partition):
         return long
     wanted = tres_of(request, 1, partition)
-    for tres in limited(account, partition):
+    for tres in limited_tres(account, partition):
         most = largest(account, partition, tres)
         if tres in BUDGETS:
-            rests = [n - u for n, u in bounds(account, partition, tres, used=spent)]
+            rests = [n - u for n, u in limits_and_use(account, partition, tres, used=spent_name)]
             most = max(0, min([most or 0, *rests])) if rests else most
         if tres in JOBS or most is None or wanted[tres] <= most:
             continue
@@ -192,7 +192,8 @@ def too_big(
             return f"it may take {asks} and account {account.name} has {has}"
         whole = partition is not None and partition.whole_nodes and tres != "mem"
         asks = f"it gets a whole node with {tres}" if whole else f"it asks for {tres}"
-        return f"{asks}={wanted[tres]} and account {account.name} has {most}"
+        unit = "M" if tres == "mem" else ""
+        return f"{asks}={wanted[tres]}{unit} and account {account.name} has {most}{unit}"
     return None
 
 

@@ -30,7 +30,7 @@ class PendingUse:
 def use_of_pending(job: SlurmJob, where: Partition | None) -> PendingUse:
     """Return what a job that pends will use; before it runs squeue does not show whole nodes.
 
-    It is in the queue already, for limits of what may be submitted.
+    It counts as submitted already, so ``submit`` is 0.
     """
     cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ("cpu", "mem", "gres/gpu"))
     wanted = tres_of(ResourceRequest(cpus, mem_mb, gpus, job.limit_min or 0), 1, where)

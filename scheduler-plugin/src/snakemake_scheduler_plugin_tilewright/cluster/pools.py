@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 from ..slurm.accounts import COUNTED, Account
 from ..slurm.nodes import Node
-from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget
-from .limits import largest, limited, may_use
+from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget_name
+from .limits import largest, limited_tres, may_use
 from .request import KINDS, DeviceKind, ResourceRequest, pool_name
 from .tres import fitting_jobs, tres_of
 
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
 #: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
 UTILISATION = 0.85
-#: Jobs of a pool that nothing bounds, not even a partition of known size.
+#: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
 #: Budgets that are used up for good, so that they bound slots also on an empty cluster.
-_SPENT = frozenset({WALL, *map(budget, BUDGETED)})
+_SPENT = frozenset({WALL, *map(budget_name, BUDGETED)})
 #: ``bound`` of a pool that has no limit of its own.
 _PARTITION = "partition"
 
@@ -172,7 +172,7 @@ def _fit(
 ) -> tuple[int, str]:
     """Return how many jobs fit after those counted before, and what bounds them, GPUs first."""
     wanted = {tres: n for tres, n in tres_of(request, 1, partition).items() if n > 0}
-    most = {tres: largest(account, partition, tres) for tres in limited(account, partition)}
+    most = {tres: largest(account, partition, tres) for tres in limited_tres(account, partition)}
     for tres, n in most.items():
         if n is not None and wanted.get(tres, 0) > n:
             return 0, tres

@@ -21,7 +21,7 @@ class ResourceRequest:
     that its rule names, empty for that of its device kind. A target that allows it less than
     ``required_min`` minutes does not take it.
 
-    >>> ResourceRequest(2, 4000, 0, 60).grown(memory=1)
+    >>> ResourceRequest(2, 4000, 0, 60).double(memory=1)
     ResourceRequest(cpus=2, mem_mb=8000, gpus=0, runtime_min=60, gpu_mem_mb=0, features=(), \
 gpu_type='', licences=(), partition='', required_min=0)
     """
@@ -37,7 +37,7 @@ gpu_type='', licences=(), partition='', required_min=0)
     partition: str = ""
     required_min: int = 0
 
-    def grown(self, memory: int = 0, time: int = 0) -> ResourceRequest:
+    def double(self, memory: int = 0, time: int = 0) -> ResourceRequest:
         """Return it after so many failures for want of memory and of time: each doubles."""
         return replace(
             self,

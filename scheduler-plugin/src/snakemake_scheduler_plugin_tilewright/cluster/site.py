@@ -11,6 +11,7 @@ from ..errors import SiteError
 from ..runtime.words import yaml_problem
 from ..slurm.accounts import COUNTED, SiteRules
 from ..slurm.parse import parse_tres
+from .pools import UTILISATION
 from .request import DeviceKind, ResourceRequest
 
 
@@ -59,7 +60,7 @@ class Partitions(_Section):
 class Site(_Section):
     """A site."""
 
-    burst: Annotated[str, AfterValidator(_expression)] = r"-b$"
+    burst: Annotated[str, AfterValidator(_expression)] = SiteRules.burst
     """Regular expression of burst accounts and QOS, which are left out."""
     blocked: dict[str, Annotated[str, Field(min_length=3)]] = Field(default_factory=dict)
     """Account to the reason why it is not used."""
@@ -67,7 +68,7 @@ class Site(_Section):
     """The only accounts to use."""
     caps: dict[str, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
     """Account to TRES (`cpu=40,mem=200G`) that its jobs do not exceed together."""
-    utilisation: float = Field(default=0.85, gt=0, le=1)
+    utilisation: float = Field(default=UTILISATION, gt=0, le=1)
     """Share of an account's CPUs that CPU jobs may fill."""
     partitions: Partitions = Partitions()
     """Where jobs of each kind go; `null` takes the partition that fits, `gpu: none` uses no GPU."""

@@ -12,7 +12,7 @@ from ..slurm.accounts import Account, LeftOut
 from ..slurm.jobs import SlurmJob, why_pending
 from ..slurm.nodes import Node
 from ..slurm.records import BUDGETS, Partition
-from .limits import largest, left, limited, may_use, too_big, too_long, unknown_use
+from .limits import largest, limited_tres, may_use, remaining, too_big, too_long, unknown_use
 from .pending_use import PendingUse, may_start, use_of_pending, with_use, with_use_of_nodes
 from .pools import UTILISATION, Pool, make_pools
 from .request import KINDS, DeviceKind, ResourceRequest, Target
@@ -170,6 +170,12 @@ class ClusterState:
             self._fitting[asked] = fitting_jobs(self.nodes, where, request, now=now)
         return self._fitting[asked]
 
+    def nodes_of(self, partition: Partition | None) -> set[str]:
+        """Return the names of a partition's nodes; none where they are not known."""
+        if partition is None or self.nodes is None:
+            return set()
+        return {node.name for node in self.nodes if partition.name in node.partitions}
+
     def within_limits(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether no limit keeps one more job from starting once a node has room for it."""
         device = target.device
@@ -183,8 +189,8 @@ class ClusterState:
         if request.partition and unknown_use(here, where):
             return False
         wanted = tres_of(request, 1, where)
-        for tres in limited(here, where):
-            free = (left(here, where, tres), largest(here, where, tres))
+        for tres in limited_tres(here, where):
+            free = (remaining(here, where, tres), largest(here, where, tres))
             if any(n is not None and wanted[tres] > n for n in free):
                 return False
         return True
@@ -212,15 +218,15 @@ class ClusterState:
             name in BUDGETS
             for account in self.accounts
             for where in self.partitions.values()
-            for name in limited(account, where)
+            for name in limited_tres(account, where)
         )
 
     def short_of(self, target: Target, request: ResourceRequest) -> str:
         """Return what is left of a budget that cannot end a job; empty if none is too small."""
         here, where = self.account(target.account), self.where(target)
         wanted = tres_of(request, 1, where)
-        for tres in limited(here, where) if here else ():
-            rest = left(here, where, tres) if here and tres in BUDGETS else None
+        for tres in limited_tres(here, where) if here else ():
+            rest = remaining(here, where, tres) if here and tres in BUDGETS else None
             if rest is not None and wanted[tres] > rest:
                 return f"{in_hours(tres, rest)} on {target.account}"
         return ""
@@ -253,10 +259,9 @@ class ClusterState:
     ) -> ClusterState:
         """Return what fits with own pending jobs, and those sent that squeue does not show yet.
 
-        Where use is not known nothing is taken. An account on which own jobs pend for a group
-        limit takes nothing more of the kind that waits, and nothing at all where CPUs or memory
-        are what they wait for. A job that asks for more than the limit itself never starts and
-        counts for nothing.
+        An account whose use is not known is closed. One on which own jobs pend for a group limit
+        is closed too: for GPU jobs where that limit is of GPUs (``GRES``), for all jobs otherwise.
+        A job that asks for more than the limit itself never starts and counts for nothing.
 
         Parameters
         ----------

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from ..slurm.accounts import Account
 from ..slurm.records import Partition
-from .limits import largest, left, use_is_known
+from .limits import largest, remaining, use_is_known
 from .request import KINDS, DeviceKind
 from .state import ClusterState
 
@@ -55,7 +55,7 @@ def _limits(account: Account, where: Mapping[str, Partition | None]) -> str:
     known = [
         _amount(tres, n)
         for tres, place in where.items()
-        if use_is_known(account, place, tres) and (n := left(account, place, tres)) is not None
+        if use_is_known(account, place, tres) and (n := remaining(account, place, tres)) is not None
     ]
     now = f"{', '.join(known)} free now" if known else "what is free now is not known"
     return f"{own}{', '.join(limits)}; {now}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..slurm.accounts import Account
 from ..slurm.nodes import Node
-from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, WALL, Partition, Tres, budget, running
+from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, WALL, Partition, budget_name, running_name
 from .request import ResourceRequest
 
 #: TRES of which nodes have so much.
@@ -38,8 +38,8 @@ def _tres_of(cpus: int, mem_mb: int, gpus: int, minutes: int) -> tuple[tuple[str
     held = {"cpu": cpus, "mem": mem_mb, "gres/gpu": gpus, GPU_TYPE: gpus}
     # without weights of the partition Slurm bills CPUs
     charged = {**held, "node": 1, "billing": cpus}
-    budgets = {budget(tres): charged[tres] * minutes for tres in BUDGETED} | {WALL: minutes}
-    taken = {running(budget(tres)): budgets[budget(tres)] for tres in BUDGETED}
+    budgets = {budget_name(tres): charged[tres] * minutes for tres in BUDGETED} | {WALL: minutes}
+    taken = {running_name(budget_name(tres)): budgets[budget_name(tres)] for tres in BUDGETED}
     return tuple({**held, "jobs": 1, "submit": 1, **budgets, **taken}.items())
 
 
@@ -79,7 +79,7 @@ def may_hold(node: Node, request: ResourceRequest) -> bool:
 
 
 def _room_of(
-    node: Node, partition: Partition, request: ResourceRequest, wanted: Tres, *, now: bool
+    node: Node, partition: Partition, request: ResourceRequest, wanted: dict[str, int], *, now: bool
 ) -> int:
     """Return how many jobs of a request fit on one node."""
     if now and node.free_min is not None and request.runtime_min > node.free_min:
@@ -137,13 +137,13 @@ class Budget:
     used: int | None
 
     @property
-    def left(self) -> int | None:
+    def remaining(self) -> int | None:
         """Minutes that are left; None where that is not known."""
         return None if self.used is None else max(0, self.limit - self.used)
 
     def __str__(self) -> str:
         """Return what is left in hours."""
-        left = "?" if self.left is None else in_hours(self.name, self.left)
+        left = "?" if self.remaining is None else in_hours(self.name, self.remaining)
         return f"{left} of {in_hours(self.name, self.limit)} ({self.holder})"
 
 

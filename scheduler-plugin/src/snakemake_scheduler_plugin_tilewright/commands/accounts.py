@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..cluster.limits import left, unknown_use, use_is_known
+from ..cluster.limits import remaining, unknown_use, use_is_known
 from ..cluster.pools import Pool, total_slots
 from ..cluster.query import query_cluster
 from ..cluster.request import KINDS
@@ -85,7 +85,7 @@ def as_json(state: ClusterState) -> dict[str, Any]:
                 "mine": account.mine,
                 "free": {tres: n for tres in _SHOWN if (n := _free(state, account, tres)) != ""},
                 "budgets": [
-                    {**asdict(one), "left": one.left, "words": str(one)}
+                    {**asdict(one), "left": one.remaining, "words": str(one)}
                     for one in left_of(account, state)
                 ],
             }
@@ -128,7 +128,7 @@ def _free(state: ClusterState, account: Account, tres: str) -> int | Literal[""]
     where = state.partitions["gpu" if tres == "gres/gpu" else "cpu"]
     if not use_is_known(account, where, tres):
         return None
-    rest = left(account, where, tres)
+    rest = remaining(account, where, tres)
     return "" if rest is None else rest
 
 

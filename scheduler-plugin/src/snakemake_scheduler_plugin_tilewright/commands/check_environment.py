@@ -20,9 +20,7 @@ def check_all(folder: Path) -> Iterable[Check]:
 
 def check_plugins() -> Iterable[Check]:
     """Check that Snakemake finds the scheduler and the executor of the cluster profiles."""
-    from snakemake_interface_executor_plugins.registry import (
-        ExecutorPluginRegistry,
-    )
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
     from snakemake_interface_scheduler_plugins.registry import SchedulerPluginRegistry
 
     fix = "install snakemake-scheduler-plugin-tilewright again in this environment"

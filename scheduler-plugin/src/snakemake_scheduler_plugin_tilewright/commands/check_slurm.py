@@ -8,7 +8,7 @@ from pathlib import Path
 from ..cluster.cluster import Cluster
 from ..cluster.limits import may_use, unknown_use
 from ..cluster.pools import total_slots
-from ..cluster.request import DeviceKind
+from ..cluster.request import KINDS
 from ..errors import PlacementError, SlurmQueryError
 from ..placement.orphaned import find_orphaned, sender_of
 from ..slurm.query import NO_ACCOUNTING, SlurmClient
@@ -85,13 +85,12 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     yield ok("slots", sizes_text(cluster.site.largest_jobs()))
     for account in state.accounts:
         own = [p for p in state.pools if p.account == account.name]
-        kinds: tuple[DeviceKind, ...] = ("gpu", "cpu")
-        gpu, cpu = (total_slots(own, kind) for kind in kinds)
+        gpu, cpu = (total_slots(own, kind) for kind in KINDS)
         wheres = state.partitions.values()
         if unseen := sorted({name for where in wheres for name in unknown_use(account, where)}):
             text = f"use of {', '.join(unseen)} is not known, so no job goes where it limits them"
             yield warning("account", f"{account.name}: {text}", "wait until scontrol answers")
-        elif spent := [str(one) for one in left_of(account, state) if not one.left]:
+        elif spent := [str(one) for one in left_of(account, state) if not one.remaining]:
             fix = "it takes jobs again when an administrator raises the budget, or its use decays"
             yield warning("account", f"{account.name}: left are {'; '.join(spent)}", fix)
         elif not own:
@@ -112,8 +111,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
 
 def check_partitions(cluster: Cluster) -> Iterable[Check]:
     """Check that each device kind has a partition, which takes the accounts and is long enough."""
-    kinds: tuple[DeviceKind, ...] = ("gpu", "cpu")
-    for kind in kinds:
+    for kind in KINDS:
         partition, about = cluster.state.partitions[kind], f"{kind.upper()} partition"
         job = cluster.site.gpu_job if kind == "gpu" else cluster.site.cpu_job
         if partition is None:

@@ -1,14 +1,11 @@
 """Everything that would make a run fail, one line each."""
 
-import os
-import pwd
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
 from typing import Any, NoReturn
 
-import platformdirs
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +14,6 @@ from rich.text import Text
 from ..cluster import cluster
 from ..cluster.cluster import Cluster
 from ..errors import PlacementError
-from ..slurm.query import SlurmClient
 from . import check_environment, check_slurm
 from .checks import Check, count, ok, problem
 
@@ -58,10 +54,8 @@ def on_slurm(
     if absent:
         yield from of_run(None)
         return
-    user = pwd.getpwuid(os.getuid()).pw_name
-    daemons = list(
-        check_slurm.check_daemons(SlurmClient(user, platformdirs.user_cache_path("tilewright")))
-    )
+    # not what other runs were answered
+    daemons = list(check_slurm.check_daemons(replace(cluster.own_client(), shared_dir=None)))
     yield from daemons
     if any(check.state == "problem" and check.about.startswith("slurm") for check in daemons):
         return  # the rest would say the same once more

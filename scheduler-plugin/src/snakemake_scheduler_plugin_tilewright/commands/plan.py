@@ -23,7 +23,7 @@ from ..runtime import snakemake_adapter as adapter
 from ..runtime import snakemake_command
 from ..runtime.words import count
 from ..slurm.jobs import orphaned_jobs
-from ..units import Units
+from ..units import PlacedJobs
 
 
 @dataclass
@@ -105,9 +105,9 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
         placement = adapter.placement_of(dag) or Placement()
         if slurm and (site is not None or placement.cluster is None):
             placement = replace(placement, cluster=cluster.of_command(argv, site))
-        units = Units(dag, placement)
-        tasks = [JobState(job) for job in units.take(dag.needrun_jobs())]
-    open_ = set(map(name_of, units.names))
+        placed = PlacedJobs(dag, placement)
+        tasks = [JobState(job) for job in placed.take(dag.needrun_jobs())]
+    open_ = set(map(name_of, placed.names))
     ready = [task for task in tasks if open_.isdisjoint(task.job.needs)]
     found = Remaining({rule: RuleJobs() for rule in sorted({task.job.rule for task in tasks})})
     for task in tasks:
@@ -118,7 +118,7 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
         found.notes.append("no Slurm here: jobs run on this machine, as its CPUs and GPUs allow")
     else:
         _place(found, placement, tasks, ready, given.jobs or math.inf)
-    local = [job for job, name in units.names.items() if not name and not job.is_group()]
+    local = [job for job, name in placed.names.items() if not name and not job.is_group()]
     if here := sum(bool(job.output) for job in local):
         found.notes.append(f"not counted: {count(here, 'local job')}, run where snakemake runs")
     found.notes += [f"the jobs that checkpoint {name} will add are not counted"

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ..cluster.request import Target
 
-#: A target is avoided so long at least, and twice as long each time.
+#: A target is avoided so long at least, and twice as long each time, 64 min at most (no figures).
 _AVOID_S = 60.0
 _MOST_DOUBLINGS = 6
 
@@ -30,7 +30,7 @@ class Backoff(dict[Target, Avoided]):
     Parameters
     ----------
     patience_s : float
-        Seconds that a job pends in vain before it may be requeued.
+        Seconds that a job pends in vain before it may be moved.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -42,7 +42,7 @@ class Backoff(dict[Target, Avoided]):
     ) -> bool:
         """Avoid a target from now on; return whether it was not avoided yet.
 
-        Jobs that are requeued together count once.
+        Jobs that are moved together count once.
         """
         known = self.get(target)
         if known is not None and known.until_s > now_s:
@@ -52,7 +52,7 @@ class Backoff(dict[Target, Avoided]):
         self[target] = Avoided(until_s, times, why, for_all, invalid, now_s)
         return True
 
-    def works(self, target: Target, sent_s: float, start_s: float | None = None) -> None:
+    def note_start(self, target: Target, sent_s: float, start_s: float | None = None) -> None:
         """Note that a job runs which was sent there then: what was known before is forgotten.
 
         A target that took no job takes one again as soon as one begins there.
@@ -62,6 +62,6 @@ class Backoff(dict[Target, Avoided]):
         if known and (begun or sent_s >= known.until_s):
             del self[target]
 
-    def now(self, now_s: float) -> dict[Target, Avoided]:
+    def avoided_at(self, now_s: float) -> dict[Target, Avoided]:
         """Return what is avoided now."""
         return {target: one for target, one in self.items() if one.until_s > now_s}

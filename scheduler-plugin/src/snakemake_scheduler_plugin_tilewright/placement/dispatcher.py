@@ -1,4 +1,4 @@
-"""The state of one run: which ready jobs start now and where, which are requeued, how each ended.
+"""The state of one run: which ready jobs start now and where, which are moved, how each ended.
 
 It knows jobs and Slurm, not Snakemake; the scheduler plugin translates. Every decision goes to
 the ledger.
@@ -21,20 +21,16 @@ from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob, orphaned_jobs
 from .backoff import Backoff
-from .estimates import Estimates, Requests
+from .estimates import Estimates, RequestCache
 from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
 from .jobs import Assignment, Job, JobState, observe
-from .requeue import Requeuer
+from .move import Mover
 from .round import Round
 from .submission_lock import SubmissionLock
 from .workload import GpuSlots, Workload
 
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
 _ESTIMATES_S = 60.0
-
-
-def _no_nodes() -> dict[DeviceKind, set[str]]:
-    return {kind: set() for kind in KINDS}
 
 
 @dataclass
@@ -59,7 +55,7 @@ class Dispatcher:
         Device kinds that may run any of the jobs; nothing is shown of others.
     backoff : Backoff
         Targets at which jobs pended in vain.
-    requeuer : Requeuer
+    mover : Mover
         Looks after the jobs that pend.
     """
 
@@ -70,14 +66,14 @@ class Dispatcher:
     site_sizes: bool = True
     clock: Callable[[], float] = time.time
     tasks: dict[str, JobState] = field(default_factory=dict)
-    bad_nodes: dict[DeviceKind, set[str]] = field(default_factory=_no_nodes)
+    bad_nodes: dict[DeviceKind, set[str]] = field(default_factory=lambda: {k: set() for k in KINDS})
     lock: threading.RLock = field(default_factory=threading.RLock)
     gpu_slots: GpuSlots = field(default_factory=GpuSlots)
     why_waiting: dict[str, str] = field(default_factory=dict)
     kinds: set[DeviceKind] = field(default_factory=set)
     first_id: int = 0
     backoff: Backoff = field(init=False)
-    requeuer: Requeuer = field(init=False)
+    mover: Mover = field(init=False)
     submissions: SubmissionLock = field(init=False)
     _work: Workload | None = None
     _work_s: float = 0.0
@@ -85,7 +81,7 @@ class Dispatcher:
     def __post_init__(self) -> None:
         client = self.cluster.client
         self.backoff = Backoff(self.cluster.site.patience_s)
-        self.requeuer = Requeuer(self.cluster, self.ledger, self.backoff, self.workdir,
+        self.mover = Mover(self.cluster, self.ledger, self.backoff, self.workdir,
                                  lambda: self.clock())  # fmt: skip
         self.submissions = SubmissionLock(client.cache_dir / "claims", client.ttl_s)
 
@@ -96,7 +92,7 @@ class Dispatcher:
         found = self.cluster.state
         pools = list(found.pools)
         if not self.site_sizes:
-            largest = Requests(self.estimates, state).largest(self.tasks.values())
+            largest = RequestCache(self.estimates, state).largest(self.tasks.values())
             pools += replace(found, largest_jobs=largest).pools
         self.ledger.write(
             "run",
@@ -141,13 +137,13 @@ class Dispatcher:
             still = "an earlier try of it is still in the queue and is cancelled"
             self.why_waiting = round_.why | dict.fromkeys(doubles, still)
             for name, assignment in round_.assignments.items():
-                self._send(self.tasks[name], assignment)
+                self._record(self.tasks[name], assignment)
             waiting = self.waiting()
             self.ledger.write_change("wait", "ready", ready=len(self.why_waiting), why=waiting)
             idle = not any(task.active for task in self.tasks.values())
             if ready and idle and any(self.bad_nodes.values()):  # they may be well again
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
-                self.bad_nodes = _no_nodes()
+                self.bad_nodes = {kind: set() for kind in KINDS}
             sent = round_.assignments
             self.submissions.add([state.use_of(one.target, one.request) for one in sent.values()])
             return sent
@@ -205,15 +201,15 @@ class Dispatcher:
         ]
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
         state = found.with_pending(queue, sent, self.workdir)
-        for kind, nodes in self.bad_nodes.items():
-            partition = found.partitions[kind]
+        for kind, partition in found.partitions.items():
+            nodes = found.nodes_of(partition) & self.bad_nodes[kind]
             if partition is not None and len(nodes) >= partition.nodes:
-                why = f"every node of {partition.name} failed in this run: {', '.join(nodes)}"
+                why = f"every node of {partition.name} failed here: {', '.join(sorted(nodes))}"
                 state = state.without(kind, why)
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:
-                self.backoff.works(task.assignment.target, task.sent_s, task.slurm_job.start_s)
-        avoided = self.backoff.now(self.clock())
+                self.backoff.note_start(task.assignment.target, task.sent_s, task.slurm_job.start_s)
+        avoided = self.backoff.avoided_at(self.clock())
         closed = {target: one.why for target, one in avoided.items() if one.for_all}
         return replace(
             state,
@@ -222,11 +218,12 @@ class Dispatcher:
             invalid=frozenset(target for target, one in avoided.items() if one.invalid),
         )
 
-    def _send(self, task: JobState, assignment: Assignment) -> None:
+    def _record(self, task: JobState, assignment: Assignment) -> None:
+        """Note where a job goes; Snakemake's executor will submit it."""
         task.after_id = max(self.first_id, task.slurm_job.id if task.slurm_job else 0,
                             task.after_id)  # fmt: skip
         task.assignment, task.sent_s, task.slurm_job = assignment, self.clock(), None
-        task.requeue_reason = ""
+        task.move_reason = ""
         request = assignment.request
         self.ledger.write(
             "place", **_event(task), cpus=request.cpus, mem_mb=request.mem_mb, gpus=request.gpus,
@@ -274,7 +271,7 @@ class Dispatcher:
             cause, words, node, log = failure_reason(
                 self.cluster.client, ended, job.log, task.sent_s
             )
-            found = next_try(task.history, cause, words, node, requeued=bool(task.requeue_reason))
+            found = next_try(task.history, cause, words, node, moved=bool(task.move_reason))
             if task.refused:
                 found = NextTry(task.history, task.refused, give_up=True)
             if task.assignment is not None:
@@ -282,7 +279,7 @@ class Dispatcher:
                     found = NextTry(found.history, why, give_up=True)
                 self._close_after(task, task.assignment.target, cause, words, node)
             task.history = found.history
-            if not task.requeue_reason:  # what it was requeued for may be over by now
+            if not task.move_reason:  # what it was moved for may be over by now
                 task.excluded_targets = frozenset()
             self.ledger.write(
                 "fail", **_event(task), cause=cause, words=words, next=found.next,
@@ -304,10 +301,10 @@ class Dispatcher:
             with contextlib.suppress(SlurmQueryError):  # then sbatch takes nothing
                 self.cluster.queue()
                 if not any(one.taken_as(task) for one in self.tasks.values()):
-                    self.requeuer.avoid([target], why, for_all=True)
+                    self.mover.avoid([target], why, for_all=True)
         elif cause == "budget":
             kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
-            self.requeuer.avoid(self.requeuer.of_account(target, kinds), why, for_all=True)
+            self.mover.avoid(self.mover.targets_of_account(target, kinds), why, for_all=True)
         elif cause in ("node", "device") and node:
             self.bad_nodes[target.device].add(node)
 
@@ -322,10 +319,10 @@ class Dispatcher:
                 observe(self.tasks.values(), self.cluster.queue(), self.workdir)
         return task.slurm_job
 
-    def requeue_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
+    def move_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Cancel jobs that pend in vain while another target ends them sooner; return their names.
 
-        As long as some of before are not ready again, none: they may take what is free.
+        None while a job that was cancelled before is not ready again: it may take what is free.
 
         Parameters
         ----------
@@ -334,31 +331,31 @@ class Dispatcher:
         """
         with self.lock, self.submissions.alone():
             tasks = [task for task in self.tasks.values() if task.active]
-            cancelled = any(t.requeue_reason and t.assignment for t in self.tasks.values())
+            cancelled = any(t.move_reason and t.assignment for t in self.tasks.values())
             if cancelled or all(task.running for task in tasks):
                 return []
             try:
                 observe(tasks, self.cluster.queue(), self.workdir)
-                if not self.requeuer.due(tasks):  # nothing else is asked: most jobs start in time
+                if not self.mover.anything_due(tasks):  # most jobs start in time: ask nothing else
                     return []
                 state = self.state()
             except SlurmQueryError:
                 return []
             tasks = [task for task in tasks if movable(task.name)]
-            state = self.requeuer.refreshed(tasks, state, self.state)
-            found = self.requeuer.requeue(tasks, self.begin_round(state), self.begin_round)
+            state = self.mover.state_after_change(tasks, state, self.state)
+            found = self.mover.move(tasks, self.begin_round(state), self.begin_round)
             return [task.name for task in found]
 
-    def explain_pending(self) -> list[str]:
+    def explain_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
         """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
         with self.lock:
-            return self.requeuer.explain(self.tasks.values())
+            return self.mover.explain(self.tasks.values(), movable)
 
-    def lost(self) -> dict[str, tuple[str, bool]]:
+    def unseen_ends(self) -> dict[str, tuple[str, bool]]:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
 
         Preempted and revoked jobs are left by it to Slurm, and those that slurmctld forgets are
-        taken to run on. Jobs that were cancelled here to be placed again it would see up to a
+        taken to run on. Jobs that were cancelled here to be moved it would see up to a
         minute later.
         """
         with self.lock:

@@ -12,6 +12,7 @@ from pathlib import Path
 import platformdirs
 
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest
+from ..cluster.site import Site
 from ..cluster.state import ClusterState
 from ..errors import PlacementError
 from ..runtime.files import write_text_atomic
@@ -19,7 +20,7 @@ from .failures import memory_limit_mb
 from .jobs import Job, JobState, ResourceModel
 from .workload import Workload
 
-#: Finished jobs that are remembered for each rule and device.
+#: Finished jobs that are remembered for each rule and device (no figure).
 _KEPT = 30
 #: Durations of a rule's jobs scatter so much, as standard deviation of their logarithm, until jobs
 #: tell: this counts as three of them. With 1.2 standard deviations as margin on CPUs, instead of
@@ -58,7 +59,7 @@ class Durations:
     """
 
     path: Path | None = None
-    slowdown: float = 5.0
+    slowdown: float = Site().slowdown
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     _learned: dict[str, list[float]] = field(default_factory=dict)
     _new: dict[str, list[float]] = field(default_factory=dict)
@@ -151,7 +152,7 @@ def either_model(gpu: Mapping[str, int], cpu: Mapping[str, int]) -> ResourceMode
         "gpu": _request(gpu, gpus=1),
         "cpu": _request(cpu, gpus=0),
     }
-    half_limit_s = 30.0 * requests["cpu"].runtime_min
+    half_limit_s = 0.5 * 60 * requests["cpu"].runtime_min
     return ResourceModel(KINDS, lambda _, kind: requests[kind], lambda _: half_limit_s)
 
 
@@ -199,12 +200,15 @@ class Estimates:
         return self.factor(job, kind) * job.cpu_seconds
 
     def request(self, job: Job, kind: DeviceKind) -> ResourceRequest:
-        """Return what a job needs on a device kind, no longer than its partition allows."""
+        """Return what a job needs on a device kind, no longer than its partition allows.
+
+        Its time limit is at least twice what jobs of its rule are estimated to take by now.
+        """
         request = self._requests.get((job.name, kind))
         if request is None:
             assert job.model is not None
             request = self._requests[job.name, kind] = job.model.request(job.wildcards, kind)
-        minutes = max(request.runtime_min, self.seconds(job, kind) / 30)
+        minutes = max(request.runtime_min, 2 * self.seconds(job, kind) / 60)
         most = None if request.partition else self.max_time_min.get(kind)
         runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
         return replace(request, runtime_min=max(1, runtime_min, request.required_min))
@@ -227,8 +231,8 @@ class Estimates:
         refused.
         """
         job = task.job
-        base = job.overrides.applied(self.request(job, kind))
-        grown = base.grown(task.history.memory, task.history.time)
+        base = job.overrides.apply_to(self.request(job, kind))
+        grown = base.double(task.history.memory, task.history.time)
         grown = replace(
             grown,
             mem_mb=max(grown.mem_mb, task.least_mem_mb),
@@ -246,7 +250,7 @@ class Estimates:
         return grown
 
 
-class Requests:
+class RequestCache:
     """What jobs ask for under one state of a cluster; those of equal size share one mapping.
 
     10,000 jobs are then as many lookups, not as many computations: 3 s were 0.2 s.

@@ -16,13 +16,13 @@ from .jobs import Assignment, FailureHistory, Job, JobState
 
 #: Characters of a log's last line that are recorded.
 _MOST_WORDS = 300
-#: Failures that are no fault of the job and do not count as tries; more of them do.
+#: Failures that are no fault of the job and do not count as tries (no figure); more of them do.
 _MOST_FREE = 10
 #: The same for what sbatch refuses, since a wrong option of the user's own is refused as well.
 _MOST_REFUSED = 3
-#: A state that the executor does not know must last so long: a requeued job leaves it by itself.
+#: A state that the executor does not know must last so long (no figure): Slurm requeues sooner.
 _UNEXPECTED_S = 20.0
-#: Where it was cancelled to be requeued, a job that is cancelled counts too.
+#: A job that placement cancelled itself has ended as well.
 _UNSEEN = UNHANDLED_STATES | {"CANCELLED"}
 
 
@@ -47,7 +47,7 @@ class NextTry:
 
 
 def next_try(
-    past: FailureHistory, cause: Cause, words: str, node: str, *, requeued: bool = False
+    past: FailureHistory, cause: Cause, words: str, node: str, *, moved: bool = False
 ) -> NextTry:
     """Return what a job gets after a failure.
 
@@ -61,18 +61,18 @@ def next_try(
         The words of Slurm and the job's log; two equal ones are the same failure.
     node : str
         Where it ran.
-    requeued : bool
+    moved : bool
         The workflow cancelled it itself, to place it elsewhere.
     """
-    if requeued and cause in ("cancelled", "unknown"):
-        return NextTry(past, "is placed again", free=True)
+    if moved and cause in ("cancelled", "unknown"):
+        return NextTry(past, "is moved", free=True)
     failure = f"{cause}: {words}"
     now = replace(past, causes=(*past.causes, failure))
     match cause:
         case "memory":
-            return NextTry(replace(now, memory=past.memory + 1), "gets twice the memory")
+            return NextTry(replace(now, memory=past.memory + 1), "gets up to twice the memory")
         case "time":
-            return NextTry(replace(now, time=past.time + 1), "gets twice the time")
+            return NextTry(replace(now, time=past.time + 1), "gets up to twice the time")
         case "budget":
             free = len(now.causes) <= _MOST_FREE
             return NextTry(now, "goes to an account with a budget that can end it", free=free)
@@ -83,7 +83,7 @@ def next_try(
             return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
         case "refused":
             free = now.causes.count(failure) <= _MOST_REFUSED
-            return NextTry(now, "goes elsewhere, or there after a while", free=free)
+            return NextTry(now, "goes to another account, or back to this one later", free=free)
         case "error" if failure in past.causes:
             return NextTry(now, "failed twice in the same way and is not tried again", True)
         case _:
@@ -147,13 +147,15 @@ def why_no_retry(job: Job, assignment: Assignment, cause: Cause, state: ClusterS
     request = assignment.request
     if cause == "memory":
         if job.overrides.mem_mb:
-            return f"had the {request.mem_mb} MB that were chosen for it and is not tried again"
+            return f"needs more than the {request.mem_mb} MB set for it and is not tried again"
         most = memory_limit_mb(job, state)
         if most is not None and most <= request.mem_mb:
             return "needs more memory than any account has"
     if cause == "time":
         if job.overrides.runtime_min:
-            return f"had the {request.runtime_min} min that were chosen for it, no second try"
+            return (
+                f"needs more than the {request.runtime_min} min set for it and is not tried again"
+            )
         on_cpu = assignment.target.device == "cpu"
         if on_cpu and "gpu" in job.kinds and state.partitions.get("gpu"):
             return ""  # a GPU may do it in time
@@ -182,7 +184,7 @@ def unseen_ends(
     """Return how jobs ended that the executor takes to run on, and whether they are done.
 
     It leaves preempted and revoked jobs to Slurm, and those that slurmctld forgot it never sees
-    end. Jobs that were cancelled to be requeued it would see up to a minute later.
+    end. Jobs that were cancelled to be moved it would see up to a minute later.
     """
     there = {job.id for job in queue}
     ends = {task.name: _end(task, there, client, now_s) for task in tasks}
@@ -199,7 +201,7 @@ def _end(
         return None
     if task.unexpected_since_s is None:
         task.unexpected_since_s = now_s
-    cancelled = bool(task.requeue_reason or task.refused) and job.state == "CANCELLED"
+    cancelled = bool(task.move_reason or task.refused) and job.state == "CANCELLED"
     if now_s - task.unexpected_since_s < _UNEXPECTED_S and not cancelled:
         return None
     state = job.state
@@ -212,5 +214,5 @@ def _end(
         state = state if job.id in there else "lost"
     if state in ACTIVE:
         return None
-    why = " to be placed again" if task.requeue_reason and cancelled else ""
+    why = " to be moved" if task.move_reason and cancelled else ""
     return f"Slurm job {job.id} is {state.lower()}{why}", state == "COMPLETED"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ..cluster.limits import clipped, may_use, too_big
+from ..cluster.limits import clip_runtime, may_use, too_big
 from ..cluster.request import DeviceKind, ResourceRequest
 from ..cluster.state import ClusterState
 from ..errors import PlacementError
@@ -61,7 +61,7 @@ def _never(
         there = wanted if state.licences is None else state.licences.get(name, 0)
         if wanted > there:
             return f"it asks for {wanted} of licence {name} and there are {there}"
-    request = clipped(request, account, where)
+    request = clip_runtime(request, account, where)
     if too_large := too_big(account, request, where):
         return too_large
     if where is None or state.some_node_holds(kind, request):

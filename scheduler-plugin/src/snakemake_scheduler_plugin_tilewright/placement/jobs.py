@@ -108,7 +108,7 @@ class UserOverrides:
     mem_mb: int | None = None
     runtime_min: int | None = None
 
-    def applied(self, request: ResourceRequest) -> ResourceRequest:
+    def apply_to(self, request: ResourceRequest) -> ResourceRequest:
         """Return a request with what was chosen."""
         return replace(
             request,
@@ -199,9 +199,9 @@ class JobState:
         This try in the queue, as it last was.
     history : FailureHistory
         Its failures.
-    requeue_reason : str
-        Why it was cancelled to be placed again; empty if it was not.
-    requeues : int
+    move_reason : str
+        Why it was cancelled to be moved; empty if it was not.
+    moves : int
         How often it was.
     excluded_targets : frozenset of Target
         Those that it pended at in vain: it does not go back there.
@@ -221,8 +221,8 @@ class JobState:
     after_id: int = 0
     slurm_job: SlurmJob | None = None
     history: FailureHistory = FailureHistory()
-    requeue_reason: str = ""
-    requeues: int = 0
+    move_reason: str = ""
+    moves: int = 0
     excluded_targets: frozenset[Target] = frozenset()
     refused: str = ""
     last_reason: str = ""
@@ -243,8 +243,7 @@ class JobState:
     @property
     def running(self) -> bool:
         """Whether it was sent and runs, as far as the queue says."""
-        there = self.assignment is not None and self.slurm_job is not None
-        return there and self.slurm_state == "RUNNING"
+        return self.assignment is not None and self.slurm_state == "RUNNING"
 
     @property
     def pending(self) -> bool:

@@ -22,7 +22,7 @@ from ..slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
 from ..slurm.query import SlurmClient, drop_options
 
 _POLL_S = 10.0
-_PATIENCE = 30  # queries in vain while waiting
+_MOST_FAILED_QUERIES = 30  # queries in vain while waiting
 _ENDED = "of an earlier run"
 
 
@@ -87,8 +87,8 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
         why = f"{state.where} was last heard of {silent} ago, and cannot be seen from here"
         return Sender(None, f"of a run that may be active ({why})")
     if life == "ended" and not has_lock and is_locked(folder):
-        why = "the folder is locked, by a run that does not say how far it is or by one that was"
-        return Sender(None, f"of a run that may be active ({why} killed)")
+        why = "the folder is locked; the run that locked it cannot be seen, or was killed"
+        return Sender(None, f"of a run that may be active ({why})")
     return Sender(False)
 
 
@@ -212,7 +212,7 @@ def _wait_until_gone(
             orphaned, failures = find_orphaned(client, workdir), 0
         except PlacementError as error:
             failures += 1
-            if failures == _PATIENCE:
+            if failures == _MOST_FAILED_QUERIES:
                 raise
             say(str(error))
         if orphaned:

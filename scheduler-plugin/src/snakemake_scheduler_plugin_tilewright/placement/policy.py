@@ -14,7 +14,7 @@ from ..cluster.request import KINDS
 from .jobs import Job
 from .workload import Choice, Decision, GpuSlots, Running, Slots, Workload
 
-_REASONS = ("a GPU slot is free", "a CPU slot finishes it in time")
+_REASONS = ("a GPU slot is free", "a CPU slot ends it first")
 
 
 def schedule(
@@ -51,31 +51,31 @@ def schedule(
     >>> [(start.job, start.pool, start.end_s) for start in choice.starts]
     [('a', 'lab_gpu', 10.0)]
     >>> choice.waiting
-    {'b': 'a GPU slot falls free in time to finish it sooner'}
+    {'b': 'a GPU that falls free ends it sooner than a CPU'}
     """
     counted = gpu_slots.counted(sum(p.slots for p in pools if p.kind == "gpu"), clock_s)
     jobs = sorted(map(work.index.__getitem__, ready), key=work.by_chain.place.__getitem__)
     starts: list[Decision] = []
     for returns_s in (counted.returns_s(clock_s), []):
-        schedule = _Schedule(work, jobs, pools, clock_s, returns_s)
-        starts = list(schedule.starts())
+        timetable = _Schedule(work, jobs, pools, clock_s, returns_s)
+        starts = list(timetable.starts())
         if starts or any(pool.running for pool in pools):
             break  # otherwise nothing would tell that a job waits in vain for a lost slot
     placed = {start.job for start in starts}
     waiting = [work.jobs[i] for i in jobs if work.jobs[i].name not in placed]
-    return Choice(tuple(starts), schedule.reasons(waiting), counted)
+    return Choice(tuple(starts), timetable.reasons(waiting), counted)
 
 
 def expected_end_s(run: Running, now_s: float) -> float:
     """Return when a running job ends, in seconds of the clock.
 
-    One that is late needs as much again as it is late.
+    One that is late runs as much longer as it is late, at least 5 % (no figure) of its time so far.
 
     >>> expected_end_s(Running("a", 0, 100), 50), expected_end_s(Running("a", 0, 100), 120)
     (100, 140)
     """
-    late_s = now_s - run.end_s
-    return run.end_s if late_s < 0 else now_s + max(late_s, 0.05 * (now_s - run.start_s), 1e-6)
+    late_s, least_s = now_s - run.end_s, 0.05 * (now_s - run.start_s)
+    return run.end_s if late_s < 0 else now_s + max(late_s, least_s, 1e-6)  # later than now
 
 
 class _Schedule:
@@ -120,8 +120,8 @@ class _Schedule:
                 continue
             _, kind, k, start_s, seconds = found
             heapq.heapreplace(self.times[k], start_s + seconds)
-            starts = start_s <= self.clock_s
-            self.free[k : k + 1] = [self.free[k] - 1] if starts else self.free[k : k + 1]
+            if starts := start_s <= self.clock_s:
+                self.free[k] -= 1
             heapq.heappush(self.next[kind], self._entry(k))
             if starts:
                 job, pool = self.work.jobs[i], self.pools[k]
@@ -181,5 +181,5 @@ class _Schedule:
         if not any(self.free[k] for k in fits):
             return "every slot it may use is taken"
         if "gpu" in job.kinds:
-            return "a GPU slot falls free in time to finish it sooner"
-        return "jobs that more work waits for take the slots first"
+            return "a GPU that falls free ends it sooner than a CPU"
+        return "jobs with more work depending on them take the slots first"

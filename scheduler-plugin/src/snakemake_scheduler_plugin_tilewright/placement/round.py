@@ -2,25 +2,32 @@
 
 import math
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import NamedTuple
 
-from ..cluster.limits import clipped, too_long
+from ..cluster.limits import clip_runtime, too_long
 from ..cluster.request import DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
-from .estimates import Estimates, Requests
+from .estimates import Estimates, RequestCache
 from .jobs import Assignment, JobState
 from .policy import schedule
 from .workload import GpuSlots, Running, Slots, Workload
 
+#: Sizes that one round tries, from the largest (no figure).
 _PASSES = 6
-#: Jobs of one device kind that wait in Slurm's queue for nodes that others fill.
+#: Jobs of one device kind that wait in Slurm's queue for nodes that others fill (no figure).
 _QUEUED = 4
 _NO_SLOT = "no slot is free"
-#: A partition that a rule names, and the targets that do not take a job or are not to.
-_Group = tuple[str, frozenset[Target]]
+
+
+class _JobClass(NamedTuple):
+    """Jobs of rules that name the same partition (or none), and that may not use these targets."""
+
+    partition: str
+    excluded: frozenset[Target]
 
 
 class Round:
@@ -45,12 +52,13 @@ class Round:
     ) -> None:
         self.work, self.estimates, self.state, self.now_s = work, estimates, state, now_s
         self.active, self.bad_nodes = list(active), bad_nodes
-        self.requests = Requests(estimates, state)
+        self.requests = RequestCache(estimates, state)
         self.assignments: dict[str, Assignment] = {}
         self.why: dict[str, str] = {}
         self.most = math.inf
         self._short: dict[Hashable, str] = {}
-        self._group_of: dict[Hashable, _Group] = {}
+        self._class_of: dict[Hashable, _JobClass] = {}
+        self._later: defaultdict[_JobClass, list[JobState]] = defaultdict(list)
 
     def place(
         self,
@@ -61,15 +69,16 @@ class Round:
     ) -> GpuSlots:
         """Place the ready jobs, ``most`` at most; return what the next round has to know.
 
-        Those that were requeued go first.
+        Those that were moved go first.
         """
         self.most = most
-        groups: dict[_Group, list[JobState]] = {}
+        classes: dict[_JobClass, list[JobState]] = {}
         for task in sorted(ready, key=lambda task: not task.excluded_targets):
-            groups.setdefault(self._group(task), []).append(task)
-        for group, members in groups.items():
-            coming = [task for task in later if self._group(task) == group]
-            gpu_slots = self._place_group(members, coming, group, gpu_slots)
+            classes.setdefault(self._job_class(task), []).append(task)
+        for task in later:
+            self._later[self._job_class(task)].append(task)
+        for job_class, members in classes.items():
+            gpu_slots = self._place_class(members, job_class, gpu_slots)
         self._queue(task for task in ready if task.name in self.why)
         if self._enough():
             why = "Snakemake runs no more jobs at once (--jobs)"
@@ -80,17 +89,17 @@ class Round:
                     self.why[task.name] = short
         return gpu_slots
 
-    def _place_group(
-        self, rest: list[JobState], coming: Sequence[JobState], group: _Group, gpu_slots: GpuSlots
+    def _place_class(
+        self, rest: list[JobState], job_class: _JobClass, gpu_slots: GpuSlots
     ) -> GpuSlots:
         for _ in range(_PASSES):
             rest = [task for task in rest if not self._waits_for_nodes(task)]
-            fit = self._fitting(rest, coming, group, self.state)
+            fit = self._fitting(rest, job_class, self.state)
             if len(fit) < len(rest):
-                self._note_no_slot(rest, coming, group)
+                self._note_no_slot(rest, job_class)
             if not fit or self._enough():
                 break
-            placed, gpu_slots = self._pass(fit, coming, group, gpu_slots)
+            placed, gpu_slots = self._pass(fit, job_class, gpu_slots)
             if placed:
                 rest = [task for task in rest if task.name not in placed]
             else:
@@ -98,19 +107,15 @@ class Round:
         return gpu_slots
 
     def _fitting(
-        self,
-        tasks: list[JobState],
-        coming: Sequence[JobState],
-        group: _Group,
-        state: ClusterState,
+        self, tasks: list[JobState], job_class: _JobClass, state: ClusterState
     ) -> list[JobState]:
         """Return the most jobs, the smallest first, of which the largest has a free slot.
 
-        Where memory follows the input that is asked 14 times for 10,000 sizes.
+        A binary search: memory may follow the input, in 10,000 sizes.
         """
 
         def full(some: Sequence[JobState]) -> bool:
-            return not any(pool.free for pool in self._slots(some, coming, group, state))
+            return not any(pool.free for pool in self._slots(some, job_class, state))
 
         if not tasks or not full(tasks):
             return tasks
@@ -124,66 +129,56 @@ class Round:
         held = {id(self.requests.of(task)) for task in found}
         return [task for task in tasks if id(self.requests.of(task)) in held]
 
-    def _note_no_slot(
-        self, tasks: list[JobState], coming: Sequence[JobState], group: _Group
-    ) -> None:
+    def _note_no_slot(self, tasks: list[JobState], job_class: _JobClass) -> None:
         """Note why jobs have no slot, and of which only CPUs that stay free are in the way."""
-        why = self._why_none(self._slots(tasks, coming, group, self.state), group)
+        why = self._why_none(self._slots(tasks, job_class, self.state), job_class)
         self.why |= dict.fromkeys((task.name for task in tasks), why)
         share = self.state.utilisation
         if why == _NO_SLOT and share < 1:
             whole = replace(self.state, utilisation=1.0)
             why += f" ({100 * (1 - share):.0f} % of an account's CPUs are kept free: utilisation)"
-            fit = self._fitting(tasks, coming, group, whole)
+            fit = self._fitting(tasks, job_class, whole)
             self.why |= dict.fromkeys((task.name for task in fit), why)
 
     def _slots(
-        self,
-        tasks: Sequence[JobState],
-        coming: Sequence[JobState],
-        group: _Group,
-        state: ClusterState,
+        self, tasks: Sequence[JobState], job_class: _JobClass, state: ClusterState
     ) -> list[Slots]:
         """Return the pools for the largest of some jobs; CPU slots are next to later GPU jobs.
 
-        Where those leave none, and nothing runs for which to wait, the jobs go first: the later
-        ones may wait for them.
+        Where later GPU jobs leave no CPU slot, and no job runs whose slot will be free, they are
+        not counted: they may wait for these.
         """
         requests = self.requests.largest(tasks)
-        later = None if "gpu" in requests else self.requests.largest(coming).get("gpu")
+        coming = () if "gpu" in requests else self._later[job_class]
+        later = self.requests.largest(coming).get("gpu")
         pools = self.slots({"gpu": later, **requests} if later else requests, state)
         if later:
             cpus = [pool for pool in pools if pool.kind == "cpu"]
             if not cpus or not (self.active or any(pool.free for pool in cpus)):
                 pools = self.slots(requests, state)
-        return [pool for pool in pools if self._target(pool, group) not in group[1]]
+        return [pool for pool in pools if self._target(pool, job_class) not in job_class.excluded]
 
-    def _target(self, pool: Slots, group: _Group) -> Target:
+    def _target(self, pool: Slots, job_class: _JobClass) -> Target:
         account = self.state.account(pool.account)
         assert account is not None
-        return self.state.target(account, pool.kind, group[0])
+        return self.state.target(account, pool.kind, job_class.partition)
 
-    def _group(self, task: JobState) -> _Group:
-        """Return what keeps a job from others, nothing for most of them."""
+    def _job_class(self, task: JobState) -> _JobClass:
+        """Return the class of a job; for most there is but one."""
         key = id(self.requests.of(task)), task.excluded_targets
-        if key not in self._group_of:
-            every, allowed = (
-                self.every_target(task, any_account=True),
-                {t for t, _ in self.targets(task)},
-            )
-            excluded = {t for t in task.excluded_targets if t not in allowed}
-            long = (
+        if key not in self._class_of:
+            requests, of_name = self.requests.of(task), {a.name: a for a in self.state.accounts}
+            excluded = task.excluded_targets - {target for target, _ in self.targets(task)}
+            excluded |= {
                 target
-                for target, _ in every
-                for account in [self.state.account(target.account)]
-                if account
-                and too_long(
-                    account, self.requests.of(task)[target.device], self.state.where(target)
+                for target, _ in self.every_target(task, any_account=True)
+                if too_long(
+                    of_name[target.account], requests[target.device], self.state.where(target)
                 )
-            )
-            named = next(iter(self.requests.of(task).values())).partition
-            self._group_of[key] = named, frozenset({*excluded, *long})
-        return self._group_of[key]
+            }
+            named = next(iter(requests.values())).partition
+            self._class_of[key] = _JobClass(named, excluded)
+        return self._class_of[key]
 
     def _waits_for_nodes(self, task: JobState) -> bool:
         """Note where a job asks for nodes with a feature, or a GPU type, that are all full.
@@ -213,7 +208,7 @@ class Round:
         """Return the targets of a job, those of its own account where one was chosen for it."""
         requests, chosen = self.requests.of(task), task.job.overrides.account
         return [
-            (target, clipped(requests[kind], account, self.state.where(target)))
+            (target, clip_runtime(requests[kind], account, self.state.where(target)))
             for account in self.state.accounts
             if any_account or chosen in (None, account.name)
             for kind in task.job.kinds
@@ -226,22 +221,18 @@ class Round:
         if key not in self._short:
             rests = [self.state.short_of(*one) for one in self.targets(task)]
             rest = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
-            why = f"the budgets of its accounts are too small for it now; left are {rest}"
+            why = f"no account's budget covers its time limit; what is left: {rest}"
             self._short[key] = why if rest else ""
         return self._short[key]
 
     def _pass(
-        self,
-        large: Sequence[JobState],
-        coming: Sequence[JobState],
-        group: _Group,
-        gpu_slots: GpuSlots,
+        self, large: Sequence[JobState], job_class: _JobClass, gpu_slots: GpuSlots
     ) -> tuple[set[str], GpuSlots]:
-        pools = self._slots(large, coming, group, self.state)
+        pools = self._slots(large, job_class, self.state)
         made = schedule(self.work, [task.name for task in large], pools, self.now_s, gpu_slots)
         self.why |= made.waiting
         by_name = {task.name: task for task in large}
-        where = {pool.name: self._target(pool, group) for pool in pools}
+        where = {pool.name: self._target(pool, job_class) for pool in pools}
         placed = set()
         for start in made.starts:
             task, target = by_name[start.job], where[start.pool]
@@ -255,9 +246,9 @@ class Round:
                 self.why[start.job] = why
         return placed, made.gpu_slots
 
-    def _why_none(self, pools: Iterable[Slots], group: _Group) -> str:
+    def _why_none(self, pools: Iterable[Slots], job_class: _JobClass) -> str:
         """Return why no slot is free: what closes all of them, where something does."""
-        closed = [self.state.why_closed(self._target(pool, group)) for pool in pools]
+        closed = [self.state.why_closed(self._target(pool, job_class)) for pool in pools]
         whys = [why for why in dict.fromkeys(closed) if why]
         return f"{_NO_SLOT}: {'; '.join(whys)}" if all(closed) and whys else _NO_SLOT
 
@@ -266,7 +257,7 @@ class Round:
         return len(self.assignments) >= self.most
 
     def _queue(self, ready: Iterable[JobState]) -> None:
-        """Have Slurm keep a turn on nodes that others fill, for jobs that nothing else takes.
+        """Send to nodes that others fill, to gain queue priority, jobs that nothing else takes.
 
         That is where no other device kind runs own jobs, whose slots come free. A few at a time:
         what waits there can go nowhere else without being cancelled.
@@ -281,8 +272,8 @@ class Round:
                 elsewhere = served & {k for k in task.job.kinds if k != kind}
                 if pending[kind] >= _QUEUED or elsewhere or not self._full(kind, request):
                     continue
-                open_ = self._open(task, kind, self.state.within_limits)
-                if open_:
+                targets = [one for one in self.targets(task) if one[0].device == kind]
+                if open_ := [one for one in targets if self.state.within_limits(*one)]:
                     full = f"its {kind.upper()} nodes are full or reserved"
                     why = f"{full}, so it waits in Slurm's queue"
                     self._start(task, *open_[pending[kind] % len(open_)], why)
@@ -292,15 +283,6 @@ class Round:
 
     def _full(self, kind: DeviceKind, request: ResourceRequest) -> bool:
         return self.state.on_nodes(kind, request, now=True) == 0
-
-    def _open(
-        self,
-        task: JobState,
-        kind: DeviceKind,
-        takes: Callable[[Target, ResourceRequest], bool],
-    ) -> list[tuple[Target, ResourceRequest]]:
-        """Return the targets of a device kind that a job may go to and that take it."""
-        return [one for one in self.targets(task) if one[0].device == kind and takes(*one)]
 
     def _start(self, task: JobState, target: Target, request: ResourceRequest, reason: str) -> None:
         """Send a job to a target that takes it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..cluster.request import KINDS, DeviceKind
 from .jobs import Job
 
-#: Margin of a job on a CPU of whose rule nothing is known, as a share of its time.
+#: Margin of a job on a CPU of whose rule nothing is known, as a share of its time (no figure).
 UNKNOWN_MARGIN = 0.4
 
 

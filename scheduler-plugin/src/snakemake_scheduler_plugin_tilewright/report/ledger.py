@@ -137,9 +137,9 @@ def _label(event: Event) -> str:
 
 
 def _move(event: Event) -> str:
-    later = "placed again where there is room" if event.get("later") else "ended"
+    later = "moved where there is room later" if event.get("later") else "ended"
     sooner = event.get("sooner")
-    then = f"placed again, sooner on {sooner}" if sooner else later
+    then = f"moved, sooner on {sooner}" if sooner else later
     return f"{_label(event)}: {then}; it waited, {event.get('reason', '')}"
 
 

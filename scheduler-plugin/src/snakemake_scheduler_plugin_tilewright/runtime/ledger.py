@@ -53,11 +53,10 @@ class Ledger:
 def last_run(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the events of the last run of a ledger; a run starts with an event ``run``."""
     found: list[Mapping[str, Any]] = []
-    begun = False
     for event in events:
         if event["event"] == "run":
-            found, begun = [], True
-        if begun:
+            found = [event]
+        elif found:
             found.append(event)
     return found
 

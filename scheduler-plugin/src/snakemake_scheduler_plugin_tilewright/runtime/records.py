@@ -1,4 +1,4 @@
-"""What is a value in a record of JSON that may be damaged, and the values of a ledger's lines."""
+"""Checks of values read from JSON files that may be damaged, and of a ledger's lines."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime

@@ -80,7 +80,7 @@ def constant(job: Any, name: str) -> str:
     return "" if resource is None or resource.is_evaluable() else str(resource.value or "")
 
 
-def overridden(job: Any, given: Mapping[str, Any]) -> set[str]:
+def overridden_names(job: Any, given: Mapping[str, Any]) -> set[str]:
     """Return the resources of a job's rule that are not as they were given to it.
 
     They come from ``--set-resources``, ``--set-threads``, or a rule that uses another. Snakemake

@@ -47,10 +47,12 @@ def _options(argv: Sequence[str]) -> Any:
     """
     from snakemake.cli import get_argument_parser
 
-    try:
-        return get_argument_parser().parse_known_args(list(argv))[0]
-    except SystemExit:
-        return None
+    # where the command is another program's, Snakemake's parser would say so
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            return get_argument_parser().parse_known_args(list(argv))[0]
+        except SystemExit:
+            return None
 
 
 def parsed(options: Sequence[str]) -> Any:
@@ -172,10 +174,7 @@ def targets(argv: Sequence[str]) -> list[str]:
     >>> targets(["registration", "qc", "-n"])
     ['registration', 'qc']
     """
-    # Through Snakemake's API the command is not Snakemake's, whose parser would say so.
-    with contextlib.redirect_stderr(io.StringIO()):
-        given = _options(argv)
-    return list(getattr(given, "targets", None) or ())
+    return list(getattr(_options(argv), "targets", None) or ())
 
 
 def is_locked(folder: Path) -> bool:
@@ -217,8 +216,7 @@ def executor_of(argv: Sequence[str]) -> str:
 
     Profiles are read as they stand: to evaluate one would count slots again.
     """
-    with contextlib.redirect_stderr(io.StringIO()):
-        given = _options(argv[1:])
+    given = _options(argv[1:])
     if given is not None and given.executor:
         return str(given.executor)
     for file in _profiles(argv):
@@ -236,8 +234,7 @@ def _profiles(argv: Sequence[str]) -> list[Path]:
     """
     from snakemake.cli import get_profile_dir, resolve_snakefile
 
-    with contextlib.redirect_stderr(io.StringIO()):
-        given = _options(argv[1:])
+    given = _options(argv[1:])
     if given is None:
         return []
     own: list[str | Path] = []

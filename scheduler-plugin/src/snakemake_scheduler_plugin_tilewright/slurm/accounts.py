@@ -23,7 +23,7 @@ from .records import (
     on_qos,
 )
 
-#: TRES that schedule how many jobs fit.
+#: TRES that decide how many jobs fit.
 COUNTED = ("cpu", "mem", "gres/gpu", GPU_TYPE)
 #: The same with budgets and numbers of jobs.
 LIMITED = (*COUNTED, *BUDGETS, *JOBS)
@@ -73,7 +73,7 @@ class LimitScope:
     used : dict or None
         Of the same, by all whom it counts; None, or without the TRES, where Slurm did not say.
     cap : bool
-        Whether the site file sets it: all of it is there to be filled.
+        Whether the site file sets it: ``utilisation`` does not reduce it.
     """
 
     name: str

@@ -41,10 +41,13 @@ class Waiting:
     Attributes
     ----------
     obstacle : str
-        A ``limit`` of account or QOS is reached, or one that is ``uncounted``: Slurm alone knows
-        its use, and only placement says so; its ``budget`` is used up; Slurm finds the job
-        ``invalid``; it is ``held``, by a person or for what no other place has; its ``nodes`` are
-        not there; they are ``busy``.
+        ``limit``: one of its account or QOS is reached.
+        ``uncounted``: the same, but Slurm alone knows the use of that limit (placement adds it).
+        ``budget``: that of its account or QOS is used up.
+        ``invalid``: Slurm no longer takes it as it was sent.
+        ``held``: by a person, or for what no other account has sooner.
+        ``nodes``: those that it may use are not up; ``busy``: they are full.
+        ``other``: Slurm's reason is not known here.
     words : str
         The same as a sentence's end, and what can be done.
     """
@@ -94,12 +97,12 @@ _WAITING: tuple[tuple[str, Waiting], ...] = (
     ),
     (
         r"Licenses",
-        Waiting("held", "all licences that it asks for are in use, here as with any other account"),
+        Waiting("held", "its licences are all in use; another account would not help"),
     ),
     (r"Dependency", Waiting("held", "it waits for another job of Slurm that must end first")),
     (
         r"JobArrayTaskLimit|BurstBuffer",
-        Waiting("held", "it waits for its turn in its array or for a burst buffer, as anywhere"),
+        Waiting("held", "its array or a burst buffer is full; another account would not help"),
     ),
     (r"Priority", Waiting("busy", "jobs that wait before it go first")),
     (

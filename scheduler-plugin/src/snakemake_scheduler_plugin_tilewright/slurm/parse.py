@@ -21,11 +21,11 @@ from .records import (
     Qos,
     Tres,
     Usage,
-    budget,
+    budget_name,
     of_association,
     on_qos,
-    running,
-    spent,
+    running_name,
+    spent_name,
 )
 
 ASSOCIATION_FIELDS = (
@@ -104,13 +104,14 @@ def _group_limits(row: dict[str, str], gpu_type: str) -> Tres:
     found = parse_tres(row["grptres"], gpu_type)
     found |= _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
     found |= _budgets(row["grptresmins"], gpu_type)
-    found |= {running(name): n for name, n in _budgets(row["grptresrunmins"], gpu_type).items()}
+    run = _budgets(row["grptresrunmins"], gpu_type)
+    found |= {running_name(name): n for name, n in run.items()}
     wall = parse_minutes(row["grpwall"])
     return found if wall is None else found | {WALL: wall}
 
 
 def _budgets(text: str, gpu_type: str) -> Tres:
-    return {budget(t): n for t, n in parse_tres(text, gpu_type).items()}
+    return {budget_name(t): n for t, n in parse_tres(text, gpu_type).items()}
 
 
 def _budget_usage(pairs: dict[str, str], gpu_type: str) -> tuple[Tres, Tres]:
@@ -122,11 +123,11 @@ def _budget_usage(pairs: dict[str, str], gpu_type: str) -> tuple[Tres, Tres]:
     limits, used = limits | wall_limits, used | wall
     run |= {"wall": run["node"]} if "node" in run else {}
     return (
-        {budget(t): n for t, n in limits.items()}
-        | {running(budget(t)): n for t, n in run_limits.items()},
-        {budget(t): n + run[t] for t, n in used.items() if t in run}
-        | {spent(budget(t)): n for t, n in used.items()}
-        | {running(budget(t)): n for t, n in run.items()},
+        {budget_name(t): n for t, n in limits.items()}
+        | {running_name(budget_name(t)): n for t, n in run_limits.items()},
+        {budget_name(t): n + run[t] for t, n in used.items() if t in run}
+        | {spent_name(budget_name(t)): n for t, n in used.items()}
+        | {running_name(budget_name(t)): n for t, n in run.items()},
     )
 
 

@@ -15,29 +15,30 @@ OTHER_USERS, OTHER_ACCOUNTS = f"user {OTHERS}", f"account {OTHERS}"
 BUDGETED = ("cpu", "mem", "node", "billing", "gres/gpu", GPU_TYPE)
 
 
-def budget(tres: str) -> str:
+def budget_name(tres: str) -> str:
     """Return the name of the minutes of a TRES that may be used in all (``GrpTRESMins``).
 
-    >>> budget("cpu"), running(budget("cpu")), spent(budget("cpu"))
+    >>> budget_name("cpu"), running_name(budget_name("cpu")), spent_name(budget_name("cpu"))
     ('cpu/min', 'cpu/min/running', 'cpu/min/spent')
     """
     return f"{tres}/min"
 
 
-def running(budget: str) -> str:
+def running_name(budget: str) -> str:
     """Return the name of the minutes that running jobs may still take (``GrpTRESRunMins``)."""
     return f"{budget}/running"
 
 
-def spent(budget: str) -> str:
+def spent_name(budget: str) -> str:
     """Return the name of what is used up of a budget; running jobs have more of it."""
     return f"{budget}/spent"
 
 
 #: Minutes of jobs, whatever they hold (``GrpWall``).
-WALL = budget("wall")
+WALL = budget_name("wall")
+_USED_UP = tuple(map(budget_name, BUDGETED))
 #: All budgets: those that are used up, and those of the jobs that run.
-BUDGETS = (WALL, *map(budget, BUDGETED), *(running(budget(tres)) for tres in BUDGETED))
+BUDGETS = (WALL, *_USED_UP, *map(running_name, _USED_UP))
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Usage:
     ----------
     limit, used : dict
         TRES, numbers of jobs and budgets; mem in MB. What running jobs may still take counts as
-        used of a budget, and without it as :func:`spent`.
+        used of a budget, and without it as :func:`spent_name`.
     """
 
     limit: Tres = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""What becomes of jobs that pend: which are requeued, which targets closed, and what is shown.
+"""What becomes of jobs that pend: which are moved, which targets closed, and what is shown.
 
-To requeue a job is to cancel it and to exclude the target at which it pended: it is ready again,
-and a later round places it as any other.
+To move a job is to cancel it and to exclude the target at which it pended: it is ready again, and a
+later round places it as any other.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..cluster.cluster import Cluster
-from ..cluster.limits import counted, has_room
+from ..cluster.limits import has_room, limit_is_known
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
 from ..cluster.tres import fitting_jobs
@@ -22,10 +22,10 @@ from .backoff import Backoff
 from .jobs import Assignment, JobState, observe
 from .round import Round
 
-#: A job is requeued at most so often; where it cannot stay, as often as there are targets.
-MOST_REQUEUES = 3
-#: Reasons that are not known end by themselves more often than not: they get so much more time.
-_UNKNOWN_PATIENCE = 4
+#: A job is moved at most so often (no figure); one that cannot stay as often as there are targets.
+MOST_MOVES = 3
+#: A job with a reason that is not known waits so many times as long (no figure): most of them end.
+_UNKNOWN_FACTOR = 4
 #: A job with such a reason waits for no node, whatever room there is.
 _NOT_FOR_NODES = ("BeginTime", "Priority", "Prolog", "Cleaning", "SchedDefer", "FedJobLock")
 
@@ -44,14 +44,14 @@ class _Pending(NamedTuple):
         return self.assignment.target
 
     @property
-    def for_good(self) -> bool:
-        """Whether it cannot stay: what running jobs take of a budget comes back, the rest not."""
+    def cannot_stay(self) -> bool:
+        """Whether it cannot stay: it is invalid, or jobs that ended have used up its budget."""
         spent = self.why.obstacle == "budget" and "Run" not in self.slurm_job.reason
         return spent or self.why.obstacle == "invalid"
 
     @property
-    def of_account(self) -> tuple[DeviceKind, ...]:
-        """The device kinds of which all jobs of its account wait for the same."""
+    def kinds_waiting(self) -> tuple[DeviceKind, ...]:
+        """The device kinds for which its account takes no job, as long as this one waits."""
         if self.why.obstacle not in ("budget", "uncounted"):
             return ()
         return ("gpu",) if "GRES" in self.slurm_job.reason else KINDS
@@ -62,7 +62,7 @@ class _Pending(NamedTuple):
 
 
 @dataclass
-class Requeuer:
+class Mover:
     """Looks after the jobs of one run that pend.
 
     Attributes
@@ -81,22 +81,22 @@ class Requeuer:
     workdir: str
     clock: Callable[[], float]
 
-    def due(self, tasks: Iterable[JobState]) -> bool:
+    def anything_due(self, tasks: Iterable[JobState]) -> bool:
         """Return whether a job pends for so long, or so, that something may be done about it."""
         return any(
             one.why.obstacle == "invalid" or one.waited_s >= self.cluster.site.patience_s
             for one in self._pending(tasks)
         )
 
-    def refreshed(
+    def state_after_change(
         self, tasks: Iterable[JobState], old: ClusterState, ask: Callable[[], ClusterState]
     ) -> ClusterState:
         """Return the state of the cluster, asked again where Slurm finds a job invalid.
 
-        Limits or partitions then changed, and what is known of them may be minutes old.
+        It was valid when it was sent, so limits or partitions changed since they were asked.
         """
         invalid = {one.target for one in self._pending(tasks) if one.why.obstacle == "invalid"}
-        if not invalid - self.backoff.now(self.clock()).keys():
+        if not invalid - self.backoff.avoided_at(self.clock()).keys():
             return old
         self.cluster.client.forget(limits=True)
         try:
@@ -104,16 +104,16 @@ class Requeuer:
         except SlurmQueryError:
             return old
 
-    def requeue(
+    def move(
         self, tasks: Iterable[JobState], round_: Round, begin: Callable[[ClusterState], Round]
     ) -> list[JobState]:
         """Cancel jobs that pend in vain while another target ends them sooner, and return them.
 
-        How long they would still wait is not known; as long as they did already is the guess. A
-        job that was requeued waits twice as long before it is again, and is at most three times.
-        One that Slurm finds invalid goes at once, and that or one whose budget is used up is ready
-        again where another target takes it, although not now; an invalid one that none ever will
-        take ends.
+        How long a job would still wait is not known: the guess is as long as it has. Each move
+        doubles the time until the next one; after three a job stays. One that cannot stay
+        (`cannot_stay`) is moved as often as there are targets, also where the next one is full now:
+        one whose budget is used up after that time, an invalid one at once. An invalid one that no
+        target will ever take fails.
 
         Parameters
         ----------
@@ -125,26 +125,29 @@ class Requeuer:
             Begins a round with less capacity.
         """
         found: list[JobState] = []
-        for one in [one for one in self._pending(tasks) if not one.task.requeue_reason]:
-            if not self._tried(one):
+        for one in [one for one in self._pending(tasks) if not one.task.move_reason]:
+            if not self._may_move(one):
                 continue
             better = self._better(one, round_)
-            later = one.for_good and better is None and self._takes_later(one, round_)
-            lost = one.why.obstacle == "invalid" and self._waited(one) and not later
+            later = one.cannot_stay and better is None and self._takes_later(one, round_)
+            invalid = one.why.obstacle == "invalid" and self._has_waited(one)
+            fails = invalid and not (better or later)
             self._close(one, better)
-            if (better or later or lost) and self._cancel(one.task):
-                self._note(one, better, lost=lost and better is None)
+            if (better or later or fails) and self._cancel(one.task):
+                self._note(one, better, fails=fails)
                 found.append(one.task)
                 round_ = begin(round_.state.take(*better) if better else round_.state)
         return found
 
-    def explain(self, tasks: Iterable[JobState]) -> list[str]:
+    def explain(self, tasks: Iterable[JobState], movable: Callable[[str], bool]) -> list[str]:
         """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
         found: dict[str, list[str]] = {}
         for task, slurm_job, _, why, waited_s in self._pending(tasks):
             words = why.words
-            if task.requeues >= MOST_REQUEUES:
-                words += f"; it was moved {task.requeues} times and waits here, where it ends first"
+            if not movable(task.name):
+                words += "; it has no try left (--retries), so it is not moved"
+            elif task.moves >= MOST_MOVES:
+                words += f"; it was moved {task.moves} times and waits here, where it ends first"
             if waited_s >= self.cluster.site.patience_s and task.last_reason != words:
                 task.last_reason = words
                 found.setdefault(f"{words} (Slurm: {slurm_job.reason})", []).append(task.name)
@@ -174,7 +177,7 @@ class Requeuer:
         if any(new) and for_all:
             self.cluster.client.forget(limits=True)
 
-    def of_account(self, target: Target, kinds: Collection[DeviceKind]) -> set[Target]:
+    def targets_of_account(self, target: Target, kinds: Collection[DeviceKind]) -> set[Target]:
         """Return a target, and those of some device kinds of its account."""
         every = self.cluster.state.targets()
         same = {one for one in every if one.account == target.account and one.device in kinds}
@@ -200,42 +203,40 @@ class Requeuer:
         where = state.where(assignment.target)
         account = state.account(assignment.target.account)
         if why.obstacle == "limit" and account is not None:
-            if not counted(job.reason, account, where):
+            if not limit_is_known(job.reason, account, where):
                 why = replace(why, obstacle="uncounted")
             elif has_room(account, where, assignment.request):
                 why = Waiting("busy", "its account has room, so its nodes are in the way")
         if why.obstacle == "busy" and state.nodes is not None and where is not None:
             free = fitting_jobs(state.nodes, where, assignment.request, now=True)
             if free and not job.reason.startswith(_NOT_FOR_NODES):
-                words = f"by Slurm's own numbers {where.name} has room for it: a reservation may be"
-                return Waiting("busy", f"{words} in the way")
+                words = f"partition {where.name} has nodes free for it; perhaps they are reserved"
+                return Waiting("busy", words)
         return why
 
-    def _waited(self, one: _Pending) -> bool:
-        """Return whether a job has pended for longer than patience lasts."""
-        patience_s = self.cluster.site.patience_s * 2.0**one.task.requeues
-        return one.waited_s >= patience_s * (
-            _UNKNOWN_PATIENCE if one.why.obstacle == "other" else 1
-        )
+    def _has_waited(self, one: _Pending) -> bool:
+        """Return whether a job has pended for longer than `patience_s`, doubled for each move."""
+        factor = 2.0**one.task.moves * (_UNKNOWN_FACTOR if one.why.obstacle == "other" else 1)
+        return one.waited_s >= factor * self.cluster.site.patience_s
 
-    def _tried(self, one: _Pending) -> bool:
-        """Return whether a job may be requeued now."""
+    def _may_move(self, one: _Pending) -> bool:
+        """Return whether a job may be moved now."""
         if one.why.obstacle == "invalid":
             return True
-        if one.why.obstacle == "held" or not self._waited(one):
+        if one.why.obstacle == "held" or not self._has_waited(one):
             return False
-        return one.for_good or one.task.requeues < MOST_REQUEUES
+        return one.cannot_stay or one.task.moves < MOST_MOVES
 
     def _better(self, one: _Pending, round_: Round) -> tuple[Target, ResourceRequest] | None:
         """Return the target that ends a job sooner than its own."""
-        endless = one.for_good or one.why.obstacle == "nodes"
+        endless = one.cannot_stay or one.why.obstacle == "nodes"
         return sooner_elsewhere(
             round_,
             one.task,
             math.inf if endless else one.waited_s,
             other_nodes=one.why.obstacle in ("busy", "nodes"),
-            other_account=one.of_account == KINDS,
-            anywhere=one.for_good,
+            other_account=one.kinds_waiting == KINDS,
+            anywhere=one.cannot_stay,
         )
 
     def _takes_later(self, one: _Pending, round_: Round) -> bool:
@@ -243,14 +244,14 @@ class Requeuer:
         own = one.target.account if one.why.obstacle == "budget" else None
         return any(
             target.account != own and round_.state.can_ever_run(target, request)
-            for target, request in elsewhere(round_, one.task, anywhere=one.for_good)
+            for target, request in elsewhere(round_, one.task, anywhere=one.cannot_stay)
         )
 
     def _close(self, one: _Pending, better: tuple[Target, ResourceRequest] | None) -> None:
         """Avoid for a while what a job waits for, by the reason; a limit Slurm says by itself."""
         target, obstacle = one.target, one.why.obstacle
         if obstacle == "budget" or (obstacle == "uncounted" and better):
-            self.avoid(self.of_account(target, one.of_account), one.reason, for_all=True)
+            self.avoid(self.targets_of_account(target, one.kinds_waiting), one.reason, for_all=True)
         elif obstacle == "other":
             self.avoid([target], one.reason, for_all=True)
         elif obstacle == "invalid" and (better is None or better[0] != target):
@@ -261,21 +262,21 @@ class Requeuer:
             self.avoid(same, one.reason, for_all=False)
 
     def _note(
-        self, one: _Pending, better: tuple[Target, ResourceRequest] | None, *, lost: bool
+        self, one: _Pending, better: tuple[Target, ResourceRequest] | None, *, fails: bool
     ) -> None:
         """Note why a job was cancelled, and where it does not go again."""
         task = one.task
-        if lost:
+        if fails:
             task.refused = f"{one.why.words} (Slurm: {one.slurm_job.reason})"
         else:
-            task.requeue_reason, task.requeues = one.reason, task.requeues + 1
-            vain = self.of_account(one.target, one.of_account)
+            task.move_reason, task.moves = one.reason, task.moves + 1
+            vain = self.targets_of_account(one.target, one.kinds_waiting)
             # it may go back with fewer minutes
             task.excluded_targets |= vain - ({better[0]} if better else set())
         self.ledger.write(
             "move", job=task.name, slurm_id=one.slurm_job.id, reason=one.reason,
             sooner=f"{better[0].account} {better[0].device}" if better else None,
-            later=True if better is None and not lost else None,
+            later=True if better is None and not fails else None,
         )  # fmt: skip
 
     def _cancel(self, task: JobState) -> bool:
