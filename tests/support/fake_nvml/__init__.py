@@ -1,7 +1,6 @@
-"""A machine with GPUs for tests: NVML's own C answers, from a file that tests rewrite.
+"""A machine with GPUs for tests: answers of NVML from a file that tests rewrite.
 
-The real ``pynvml`` runs; only the library that it loads is a fake. Child processes see the
-same machine: their environment is ``machine.environ()``.
+Child processes see the same machine: their environment is ``machine.environ()``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from tests.support.fake_nvml.preload.fake_nvml_library import STATE, Library
+from tests.support.fake_nvml.preload.fake_nvml_library import FUNCTIONS, STATE
 
 PRELOAD = Path(__file__).parent / "preload"
 GB = 10**9
@@ -84,15 +83,14 @@ class FakeMachine:
         for name, text in self.environ().items():
             monkeypatch.setenv(name, text)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(pynvml, "CDLL", Library)
-        monkeypatch.setattr(pynvml, "nvmlLib", None)
         monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
-        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        for name, function in FUNCTIONS.items():
+            monkeypatch.setattr(pynvml, name, function)
 
 
 def pretend_here() -> None:
     """Give the machine of its environment to a process that was forked."""
-    pynvml.CDLL = Library
+    vars(pynvml).update(FUNCTIONS)
 
 
 @contextlib.contextmanager

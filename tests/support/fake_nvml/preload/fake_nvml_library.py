@@ -1,130 +1,69 @@
-"""What ``libnvidia-ml.so.1`` answers, from a state file: C calls with ctypes arguments.
+"""Functions of ``pynvml`` that answer from a state file; errors stand there by NVML's symbols.
 
 Imports nothing of this project, so that any process can load it (see ``sitecustomize``).
 """
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pynvml
+from pynvml import NVMLError
 
 #: The variable that names the state file.
 STATE = "FAKE_NVML_STATE"
-NAME = "libnvidia-ml.so.1"
-
-SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
-NOT_FOUND, INSUFFICIENT_SIZE = 6, 7
-
-#: A handle is one number: the GPU's place, and that of the instance, or 0 for the GPU itself.
-_PER_GPU = 1000
+Device = dict[str, Any]
+#: The place of a GPU, and that of an instance of it.
+Handle = tuple[int, int | None]
 
 
-class Library(ctypes.CDLL):
-    """``ctypes.CDLL``, but that the name of NVML's library gives the one that answers here."""
-
-    def __new__(cls, name: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if name != NAME:
-            return super().__new__(cls)
-        if not _read()["library"]:
-            raise OSError(f"{NAME}: cannot open shared object file: No such file or directory")
-        return _Nvml()
-
-
-class _Nvml:
-    """The library's symbols; a driver that lacks one has no such attribute."""
-
-    def __init__(self) -> None:
-        self._users = 0
-
-    def __getattr__(self, symbol: str) -> Any:
-        if symbol in _CALLS and symbol not in _read()["missing"]:
-            return partial(self.call, symbol)
-        raise AttributeError(f"{NAME}: undefined symbol: {symbol}")
-
-    def call(self, symbol: str, *args: Any) -> int:
-        state = _read()
-        if (error := state["errors"].get(symbol)) is not None:
-            return int(error)
-        if symbol == "nvmlInitWithFlags":
-            self._users += 1
-        elif not self._users:
-            return UNINITIALIZED
-        elif symbol == "nvmlShutdown":
-            self._users -= 1
-        return _CALLS[symbol](state, *args)
-
-
-def _read() -> dict[str, Any]:
+def _call(symbol: str, answer: Callable[..., Any], *args: Any) -> Any:
+    """Answer with the state, or what it has of the device whose handle or place is given."""
     state: dict[str, Any] = json.loads(Path(os.environ[STATE]).read_text())
-    return state
-
-
-def _give(pointer: Any, **values: Any) -> int:
-    """Write into what was passed by reference."""
-    for name, value in values.items():
-        setattr(pointer._obj, name, value)
-    return SUCCESS
-
-
-def _text(buffer: Any, length: Any, text: str) -> int:
-    if len(text) >= length.value:
-        return INSUFFICIENT_SIZE
-    buffer.value = text.encode()
-    return SUCCESS
-
-
-def _error(device: dict[str, Any], symbol: str) -> int | None:
-    errors: dict[str, int] = device["errors"]
-    return errors.get(symbol, errors.get("*"))
-
-
-def _point(handle: Any, number: int) -> int:
-    """Make a handle, passed by reference, point to an address; nobody follows it."""
-    ctypes.c_void_p.from_address(ctypes.addressof(handle._obj)).value = number
-    return SUCCESS
-
-
-def _by_index(state: dict[str, Any], index: Any, handle: Any) -> int:
-    if index.value >= len(state["devices"]):
-        return INVALID_ARGUMENT
-    error = _error(state["devices"][index.value], "nvmlDeviceGetHandleByIndex_v2")
-    return _point(handle, (index.value + 1) * _PER_GPU) if error is None else error
-
-
-def _instance_by_index(device: dict[str, Any], index: Any, handle: Any) -> int:
-    """Places between instances may be empty, as they are once an instance was destroyed."""
-    instances = device["instances"]
-    if index.value >= len(instances) or instances[index.value] is None:
-        return NOT_FOUND
-    return _point(handle, (device["place"] + 1) * _PER_GPU + index.value + 1)
-
-
-def _of_device(symbol: str, answer: Callable[..., int]) -> Callable[..., int]:
-    """Return a call whose first argument is the handle of a device."""
-
-    def call(state: dict[str, Any], handle: Any, *args: Any) -> int:
-        number = ctypes.cast(handle, ctypes.c_void_p).value or 0
-        place, instance = number // _PER_GPU - 1, number % _PER_GPU
-        if not 0 <= place < len(state["devices"]):
-            return INVALID_ARGUMENT
+    if not state["library"]:
+        raise NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    if symbol in state["missing"]:
+        raise NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    asked, error = state, state["errors"].get(symbol)
+    if args:
+        place, instance = args[0] if isinstance(args[0], tuple) else (args[0], None)
         device = state["devices"][place]
-        device = device["instances"][instance - 1] if instance else device
-        error = _error(device, symbol)
-        more = {"place": place, "uses": Path(os.environ[STATE]).with_suffix(".uses")}
-        return answer(device | more, *args) if error is None else error
+        asked = device | {"place": place} if instance is None else device["instances"][instance]
+        error = asked["errors"].get(symbol, asked["errors"].get("*", error))
+    if error is not None:
+        raise NVMLError(error)
+    if symbol == "nvmlInitWithFlags":
+        pynvml._nvmlLib_refcount += 1
+    elif not pynvml._nvmlLib_refcount:
+        raise NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
+    elif symbol == "nvmlShutdown":
+        pynvml._nvmlLib_refcount -= 1
+    return answer(asked, *args[1:])
 
-    return call
+
+def _supported(value: Any) -> Any:
+    if value is None:
+        raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return value
 
 
-def _memory(device: dict[str, Any], memory: Any) -> int:
-    total_b, used_b = device["total_b"], device["used_b"]
-    used_b += sum(use["bytes"] for use in living(device["uses"]) if use["uuid"] == device["uuid"])
-    return _give(memory, total=total_b, used=used_b, free=total_b - used_b)
+def _instance(gpu: Device, at: int) -> Handle:
+    """Places between instances may be empty, as they are once an instance was destroyed."""
+    if at >= len(gpu["instances"]) or gpu["instances"][at] is None:
+        raise NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+    return gpu["place"], at
+
+
+def _memory(device: Device) -> SimpleNamespace:
+    uses = living(Path(os.environ[STATE]).with_suffix(".uses"))
+    own_b = sum(use["bytes"] for use in uses if use["uuid"] == device["uuid"])
+    return SimpleNamespace(total=device["total_b"], used=device["used_b"] + own_b)
 
 
 def living(folder: str | Path) -> list[dict[str, Any]]:
@@ -140,31 +79,24 @@ def living(folder: str | Path) -> list[dict[str, Any]]:
     return found
 
 
-def _utilisation(device: dict[str, Any], rates: Any) -> int:
-    share = device["utilisation"]
-    return NOT_SUPPORTED if share is None else _give(rates, gpu=round(100 * share))
-
-
-def _mig_mode(device: dict[str, Any], current: Any, pending: Any) -> int:
-    on = device["mig"]
-    return NOT_SUPPORTED if on is None else _give(current, value=int(on))
-
-
-_OF_A_DEVICE: dict[str, Callable[..., int]] = {
-    "nvmlDeviceGetUUID": lambda device, to, length: _text(to, length, device["uuid"]),
-    "nvmlDeviceGetName": lambda device, to, length: _text(to, length, device["name"]),
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "nvmlInitWithFlags": lambda state: None,
+    "nvmlShutdown": lambda state: None,
+    "nvmlSystemGetDriverVersion": lambda state: state["driver"],
+    "nvmlDeviceGetCount_v2": lambda state: len(state["devices"]),
+    "nvmlDeviceGetHandleByIndex_v2": lambda gpu: (gpu["place"], None),
+    "nvmlDeviceGetPciInfo_v3": lambda gpu: SimpleNamespace(busId=gpu["pci"]),
+    "nvmlDeviceGetUUID": lambda device: device["uuid"],
+    "nvmlDeviceGetName": lambda device: device["name"],
     "nvmlDeviceGetMemoryInfo": _memory,
-    "nvmlDeviceGetUtilizationRates": _utilisation,
-    "nvmlDeviceGetPciInfo_v3": lambda device, info: _give(info, busId=device["pci"].encode()),
-    "nvmlDeviceGetMigMode": _mig_mode,
-    "nvmlDeviceGetMaxMigDeviceCount": lambda device, to: _give(to, value=7 if device["mig"] else 0),
-    "nvmlDeviceGetMigDeviceHandleByIndex": _instance_by_index,
+    "nvmlDeviceGetUtilizationRates": lambda device: SimpleNamespace(
+        gpu=round(100 * _supported(device["utilisation"]))
+    ),
+    "nvmlDeviceGetMigMode": lambda gpu: [int(_supported(gpu["mig"]))] * 2,
+    "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7 if gpu["mig"] else 0,
+    "nvmlDeviceGetMigDeviceHandleByIndex": _instance,
 }
-_CALLS: dict[str, Callable[..., int]] = {
-    "nvmlInitWithFlags": lambda *_: SUCCESS,
-    "nvmlShutdown": lambda *_: SUCCESS,
-    "nvmlSystemGetDriverVersion": lambda state, to, length: _text(to, length, state["driver"]),
-    "nvmlDeviceGetCount_v2": lambda state, count: _give(count, value=len(state["devices"])),
-    "nvmlDeviceGetHandleByIndex_v2": _by_index,
-    **{symbol: _of_device(symbol, answer) for symbol, answer in _OF_A_DEVICE.items()},
+FUNCTIONS = {
+    symbol.removesuffix("WithFlags").partition("_v")[0]: partial(_call, symbol, answer)
+    for symbol, answer in _ANSWERS.items()
 }
