@@ -14,6 +14,7 @@ from tests.conftest import REPO
 from tilewright.kernels.backend import cpu_backend
 
 ROOTS = (REPO / "src", REPO / "scheduler-plugin/src")
+DOCS = [(f"docs.{path.stem}", path) for path in sorted((REPO / "docs").glob("*.py"))]
 #: Packages whose functions have examples, if modules of other packages import them.
 WITH_EXAMPLES = ("tilewright.kernels",)
 #: Names that examples use without importing them, as numpydoc does with ``np``.
@@ -40,7 +41,7 @@ def _public_functions(package: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, path in _modules() if ">>> " in path.read_text("utf-8")]
+    "name", [name for name, path in (*_modules(), *DOCS) if ">>> " in path.read_text("utf-8")]
 )
 def test_examples_run(name: str) -> None:
     module = importlib.import_module(name)
