@@ -1,17 +1,15 @@
 """What `mkdocs build --strict` does not see: what a page begins with, and how the site is cut."""
 
-import doctest
 import functools
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
 import pytest
 import yaml
 
-from docs import constants, generate, hooks, keys, markdown, reason_pictures, tried
+from docs import generate, hooks, keys, reason_pictures, tried
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from tests.conftest import REPO
@@ -94,15 +92,6 @@ def test_pictures_belong_to_reasons_and_are_small() -> None:
     assert set(sentences) == set(reason_pictures.PICTURES) <= {m.reason for m in METRICS.values()}
     pictures = [*folder.glob("*.webp"), *(REPO / "docs/images/demo").glob("*.webp")]
     assert sum(path.stat().st_size for path in pictures) <= 600_000
-
-
-@pytest.mark.parametrize(
-    "module", [constants, hooks, keys, markdown], ids=lambda module: str(module.__name__)
-)
-def test_examples(module: ModuleType) -> None:
-    result = doctest.testmod(module)
-    assert result.attempted
-    assert not result.failed
 
 
 def _is_there(path: str) -> bool:

@@ -19,6 +19,7 @@ from tests.conftest import REPO
 from tilewright.kernels.backend import cpu_backend
 
 ROOTS = (REPO / "src", REPO / "scheduler-plugin/src")
+DOCS = [(f"docs.{path.stem}", path) for path in sorted((REPO / "docs").glob("*.py"))]
 #: Package whose functions have examples, if modules of other packages import them.
 KERNELS = "tilewright.kernels"
 #: Modules of the plugin of which each public function has one.
@@ -56,7 +57,7 @@ def _public_functions(package: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, path in _modules() if ">>> " in path.read_text("utf-8")]
+    "name", [name for name, path in (*_modules(), *DOCS) if ">>> " in path.read_text("utf-8")]
 )
 def test_examples_run(name: str) -> None:
     module = importlib.import_module(name)

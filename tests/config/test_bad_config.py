@@ -28,34 +28,23 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
     ("key", "value", "message"),
     [
         ("acquisition.pixel_um", 377, "is this 377 nm? then write 0.377"),
-        ("acquisition.pixel_um", 0.000377, "is this 0.000377 mm? then write 0.377"),
         ("acquisition.pixel_um", 3.77e-7, "is this 3.77e-07 m? then write 0.377"),
         ("acquisition.pixel_um", 1e-300, "must be between 0.01 and 20 µm"),
-        ("acquisition.pixel_um", -0.377, "must be between 0.01 and 20 µm"),
         ("acquisition.pixel_um", 0, "'acquisition.pixel_um' is 0"),
         ("acquisition.pixel_um", "wide", "'acquisition.pixel_um' is 'wide'"),
         ("acquisition.z_step_um", 1500, "is this 1500 nm? then write 1.5"),
-        ("acquisition.z_step_um", 0.0015, "is this 0.0015 mm? then write 1.5"),
         ("acquisition.overlap", 10, "is this 10 %? then write 0.1"),
-        ("acquisition.overlap", 1.5, "'acquisition.overlap' is 1.5"),
         ("acquisition.overlop", 0.1, "unknown key 'acquisition.overlop'; did you mean 'overlap'?"),
         ("acquisition.rows", 10**9, "'acquisition.rows' is 1000000000"),
         ("acquisition.reference_cycle", 7, "has the cycles 1, 2"),
         ("acquisition.reference_channel", 2, "lacks in cycle 2; cycle 2 has the channels 1; name"),
         ("cycles", [1, 3], "cycles names cycle 3, but "),
-        ("cycles", [1, 3], "has the cycles 1, 2"),
         ("cycles", [], "cycles"),
-        ("cycles", 2, "cycles"),
         ("results", "~/x", f"{NO_SHELL}/"),
-        ("results", "$HOME/x", f"{NO_SHELL}/"),
         ("results", "a{sample}", "cannot have braces"),
-        ("results", "", "name a file or folder"),
         ("results", "a\0b", "name a file or folder"),
         ("samples", "nowhere.tsv", "the table 'nowhere.tsv' named by the key 'samples'"),
-        ("markers", "~/m.csv", NO_SHELL),
         ("edf.method", "direct", "'edf.method' is 'direct': renamed; write multiplane_wiener"),
-        ("edf.method", "psf_mean", "renamed; write sum_projection"),
-        ("edf.method", "soft_focus", "renamed; write focus_weighted"),
         ("deconvolve.psf_file", "$X/psf.tif", NO_SHELL),
         ("deconvolv", {}, "unknown key 'deconvolv'; did you mean 'deconvolve'?"),
         ("qc.thresholds", {"ncc": {"wrn": 1}}, "did you mean 'warn'?"),
@@ -131,7 +120,6 @@ REMOVED = STAINS.replace("DAPI_1,461,10,,", "DAPI_1,461,10,,TRUE")
         (GOOD + '2,2,CD8,"525,5"\n', "row 5: emission_nm is '525,5'; give a positive number with"),
         (GOOD + "2,2,CD8,nan\n", "row 5: emission_nm is 'nan'"),
         (GOOD + "2,2,CD8,0.525\n", "is this 0.525 µm? then write 525"),
-        (GOOD + "2,2,CD8,525000\n", "is this 525000 pm? then write 525"),
         (GOOD + "2,2,CD\x078,525\n", "line 5: 'CD\\x078' holds the character U+0007"),
         (GOOD + "2,2,CD\x008,525\n", "U+0000"),
         (GOOD + "2,2,CD\ufffe8,525\n", "U+FFFE"),
@@ -151,9 +139,7 @@ REMOVED = STAINS.replace("DAPI_1,461,10,,", "DAPI_1,461,10,,TRUE")
         (STAINS + "1,2,CD3,525,200,Blank,\n2,2,Blank1,525,200,,\n", "did you mean 'Blank1'?"),
         (STAINS + "1,2,CD3,525,9,xyz,\n", "is 'xyz', which is not a marker of the table; mark"),
         (STAINS + "1,2,CD3,525,200,CD3,\n", "the background of 'CD3' is 'CD3' itself"),
-        (STAINS + "1,2,CD3,525,9,CD8,\n2,2,CD8,525,9,CD3,\n", "has the background 'CD3' itself"),
         (STAINS + "1,2,CD3,525,9,A,\n2,2,A,525,9,B,\n2,3,B,525,9,,\n", "background 'B' itself"),
-        (STAINS + "1,2,CD3,525,,A,\n2,2,A,525,9,,\n", "of CD3; fill it in, or set subtract"),
         (STAINS + "1,2,CD3,525,,A,\n2,2,A,525,,,\n", "no exposure_ms of CD3 and A; fill it in"),
         (STAINS + "1,2,CD3,525,0,A,\n2,2,A,525,9,,\n", "exposure_ms is '0'; give a positive num"),
         (STAINS + "1,2,CD3,525,9,,yes\n", "row 4: remove is 'yes'; write TRUE, or nothing"),
@@ -199,7 +185,6 @@ def test_tables_as_spreadsheets_write_them(config: dict[str, Any]) -> None:
     ("content", "message"),
     [
         (b"a: 1\nb:\n  c: 1\n  c: 2\n", "duplicate key 'c' (lines 3 and 4); remove one"),
-        (b"a: 1\na: 2\n", "duplicate key 'a' (lines 1 and 2)"),
         (b"a: \xe9\n", "is not UTF-8"),
         (b"[" * 20_000, "is nested too deeply"),
         (b"a: [\n", "is not YAML"),
@@ -403,7 +388,6 @@ BEAD[2, 4, 4] = 1
         ({"flat": ONES[:, :72]}, "is (72, 72) and tiles are (72, 80) pixels"),
         ({"flat": np.stack([ONES] * 2)}, "must hold one plane"),
         ({"flat": ONES * 0}, "holds values of 0 or less"),
-        ({"flat": -ONES}, "holds values of 0 or less"),
         ({"flat": ONES * np.nan}, "finite values"),
         ({"flat": ONES, "dark": ONES * np.nan}, "finite values"),
         ({"flat": ONES, "dark": -ONES}, "median of -1 counts"),
@@ -411,7 +395,6 @@ BEAD[2, 4, 4] = 1
         ({"flat": b"no TIFF"}, "cannot be read"),
         ({"psf": BEAD}, None),
         ({"psf": BEAD * 0}, "the PSF image is empty"),
-        ({"psf": -BEAD}, "the PSF image is empty"),
         ({"psf": BEAD * np.nan}, "NaN or infinite"),
         ({"psf": BEAD[2]}, "give a stack (z, y, x) of a bead"),
         ({"psf": b"no TIFF"}, "cannot be read"),
@@ -459,8 +442,3 @@ def test_tiles_of_a_few_pixels(raw: dict[str, Any], side: int) -> None:
     for path in Path(raw["samples"]).parent.glob("raw/*/*.tif"):
         tifffile.imwrite(path, tifffile.imread(path)[:side, :side])
     assert f"tiles are {side} x {side} px" in str(refused(raw, checked))
-
-
-def test_yaml_dumps_what_it_reads(config: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    assert load_experiment(read_config(tmp_path / "config.yaml")) == load_experiment(config)

@@ -9,7 +9,7 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.config.configs import refused, set_key
+from tests.config.configs import refused
 from tilewright.commands.check_experiment import check_config, missing_bytes
 from tilewright.config.checks import check_raw, data_size
 from tilewright.config.consistency import check_targets
@@ -108,12 +108,6 @@ def test_keys_columns_and_targets_of_tiles_are_refused(config: dict[str, Any]) -
     head, line = table.read_text().splitlines()
     table.write_text(f"{head}\toverlap\n{line}\t0.3\n")
     assert "acquisition.overlap is 0.3, but" in str(refused(config))
-
-
-def test_no_optics_are_needed_and_no_stack_is_deconvolved(config: dict[str, Any]) -> None:
-    settings = load_experiment(set_key(config, "deconvolve.method", "none")).settings
-    assert not settings.needs_psf
-    assert not settings.plane_of_deconvolved
 
 
 def test_a_constant_channel_and_a_reference_without_structure_are_refused(

@@ -2,13 +2,11 @@
 
 import csv
 import re
-from importlib import import_module
 
-import pytest
 import yaml
 
 from tests.conftest import REPO
-from tilewright.config.rules import RULES, STAGES
+from tilewright.config.rules import RULES
 from tilewright.config.settings import Section, Settings
 from tilewright.phantom.make import PhantomDesign
 
@@ -26,15 +24,6 @@ def test_the_table_holds_the_rules_of_the_workflow_and_each_has_a_script_of_its_
     # the rules of quality share one
     assert scripts == {name for name in RULES if not name.startswith("qc_")} | {"quality"}
     assert set(re.findall(r"scripts/(\w+)\.py", WRITTEN)) == scripts
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_each_stage_has_inputs_and_a_module_that_judges_them(stage: str) -> None:
-    assert f'layout.qc("{stage}", "json")' in WRITTEN
-    module = import_module(f"tilewright.quality.stages.{stage}")
-    assert callable(module.evaluate)
-    assert callable(module.draw)
-    assert module.CAPTION.format(cycle=2) != module.CAPTION
 
 
 def test_every_key_is_documented_and_the_template_shows_it_with_its_default() -> None:

@@ -184,7 +184,7 @@ def test_a_cycle_waits_for_all_samples(microscope: Microscope) -> None:
 def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
     microscope: Microscope, tmp_path: Path, convention: str
 ) -> None:
-    design, tiles = make_tiles(tmp_path / "phantom", cycles=2)
+    design, tiles = make_tiles(cycles=2)
     (tmp_path / "markers.csv").write_text("cycle,channel,marker\n1,1,D1\n2,1,D2\n")
     microscope.run.edit(
         acquisition={"convention": convention, "pixel_um": PIXEL_UM, "overlap": 0.2},

@@ -55,26 +55,6 @@ def test_a_cycle_that_is_left_out_shifts_nothing(
     assert not any("markers table" in key for key in result.unknown)
 
 
-def test_a_channel_that_one_cycle_lacks_shifts_nothing(tmp_path: Path) -> None:
-    wide = {1: [1, 2, 3], 2: [1, 3], 3: [1, 2, 3]}
-    names = "A1\nA2\nA3\nB1\nB2\nB3\nC1\nC2\nC3\n"
-    times = "Cycle,CH1,CH2,CH3\n1,11,12,13\n2,21,22,23\n3,31,32,33\n"
-    _, table = made(tmp_path / "whole", wide, names, times)
-    for (cycle, channel), (name, _, exposure) in table.items():
-        assert (name, exposure) == (f"{'ABC'[cycle - 1]}{channel}", f"{cycle}{channel}")
-    # The channel is in no cycle, and a line of names less than channels is no count that fits.
-    _, table = made(tmp_path / "all", {1: [1, 3], 2: [1, 3]}, "A1\nA2\nA3\nB1\nB2\nB3", times)
-    assert [name for name, *_ in table.values()] == ["", "", "", ""]
-    _, table = made(tmp_path / "two", {1: [1, 3], 2: [1, 3]}, "A1\nA2\nA3\nB1\nB2\nB3", times[:37])
-    assert [name for name, *_ in table.values()] == ["A1", "A3", "B1", "B3"]
-    result, table = made(tmp_path / "less", wide, names.replace("B2\n", ""), times)
-    assert {name for name, *_ in table.values()} == {""}
-    assert result.unknown[-1] == (
-        "marker in the markers table: cycle 1 channel 1, cycle 1 channel 2, cycle 1 channel 3, "
-        "cycle 2 channel 1, cycle 2 channel 3, cycle 3 channel 1 and 2 more"
-    )
-
-
 @pytest.mark.parametrize(
     ("names", "told"),
     [
@@ -154,10 +134,15 @@ CHANNELS = st.sets(st.integers(1, 3), min_size=1).map(sorted)
 def test_what_is_written_is_right_or_empty(
     tmp_path: Path, there: dict[int, list[int]], cycles: int, channels: int, stated: bool
 ) -> None:
-    """The names of a whole list, of which only some cycles and channels are there."""
+    """Names and times of a whole list, of which only some cycles and channels are there."""
     folder = tmp_path / f"{hash((str(there), cycles, channels, stated))}"
-    names = [f"c{c}n{n}" for c in range(1, cycles + 1) for n in range(1, channels + 1)]
+    every = [[f"{c}{n}" for n in range(1, channels + 1)] for c in range(1, cycles + 1)]
+    names = [f"n{number}" for line in every for number in line]
+    times = [["Cycle", *(f"CH{n}" for n in range(1, channels + 1))]]
+    times += [[str(c), *line] for c, line in enumerate(every, start=1)]
     told = {"num_cycles": cycles, "num_channels": channels} if stated else {}
-    _, table = made(folder, there, "\n".join(names), "", told)
-    for (cycle, channel), (name, *_) in table.items():
-        assert name in (("",) if not stated else ()) + (f"c{cycle}n{channel}",)
+    text = "".join(f"{','.join(line)}\n" for line in times)
+    _, table = made(folder, there, "\n".join(names), text, told)
+    for (cycle, channel), (name, _, exposure) in table.items():
+        assert name in (("",) if not stated else ()) + (f"n{cycle}{channel}",)
+        assert exposure == f"{cycle}{channel}"

@@ -135,15 +135,3 @@ def test_tiles_with_a_pyramid_each_are_no_stitched_images(tmp_path: Path) -> Non
             writer.write(tiles[place], subifds=1, metadata=metadata)
             writer.write(tiles[place][::2, ::2], subfiletype=1)
     assert initiated(tmp_path / "raw")[1]["convention"] == "ome_tiff"
-
-
-def test_a_colour_slide_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    colour = np.zeros((256, 256, 3), np.uint8)
-    with tifffile.TiffWriter(tmp_path / "raw/slide.tif", bigtiff=True) as writer:
-        options = {"photometric": "rgb", "tile": (128, 128), "compression": "jpeg"}
-        writer.write(colour, subifds=1, **options)
-        writer.write(colour[::2, ::2], subfiletype=1, **options)
-    message = refused(tmp_path / "raw")
-    assert "slide.tif is a colour image (3 samples per pixel), as of brightfield" in message
-    assert message.count("\n") == 0

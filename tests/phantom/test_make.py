@@ -8,7 +8,7 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.phantom_truth import PhantomTruth, truth_of
+from tests.support.phantom_truth import PhantomTruth
 from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom
 from tilewright.phantom.optics import Microscope, SheetBlur
@@ -22,7 +22,7 @@ def write(folder: Path, **design: Any) -> None:
 
 
 def true(**design: Any) -> PhantomTruth:
-    return truth_of(PhantomDesign(**{**SMALL, **design}))
+    return PhantomTruth(PhantomDesign(**{**SMALL, **design}))
 
 
 def counts(folder: Path, truth: PhantomTruth, cycle: int, channel: int, tile: int) -> Any:
@@ -50,11 +50,11 @@ def test_the_truth_predicts_every_tile_within_noise(tmp_path: Path, seed: int) -
             raw = counts(tmp_path, truth, cycle, channel, tile)[0]
             kept = look_up(truth, truth.kept[cycle - 1], cycle, tile, 1)
             light = look_up(truth, truth.projections[cycle, channel], cycle, tile, 3)
-            light = (light + Phantom.GLASS_ELECTRONS * gain) * truth.flat[channel - 1]
+            light = (light + Phantom.GLASS_ELECTRONS * gain) * truth.flats[channel - 1]
             sigma = np.sqrt(gain * np.maximum(light, 0) + (2.5 * gain) ** 2)
-            residual = (raw - truth.dark_counts - truth.hot_counts - light) / sigma
+            residual = (raw - truth.camera.dark_counts - truth.camera.hot_counts - light) / sigma
             # Where tissue was torn the stored mask is binary; hot pixels clip.
-            sure = (ndimage.minimum_filter(kept, 15) > 0.99) & (truth.hot_counts == 0)
+            sure = (ndimage.minimum_filter(kept, 15) > 0.99) & (truth.camera.hot_counts == 0)
             # A layer is half a plane step from focus, so the plane is slightly softer.
             assert sure.mean() > 0.5
             assert abs(residual[sure].mean()) < 0.25
@@ -93,15 +93,15 @@ def test_files_follow_the_codex_convention(tmp_path: Path) -> None:
 def test_the_empty_tile_holds_no_tissue_in_any_cycle() -> None:
     truth = true(seed=3)
     for cycle in (1, 2):
-        assert look_up(truth, truth.tissue, cycle, 3, 0).max() == 0
-        assert look_up(truth, truth.tissue, cycle, 0, 0).mean() > 0.05
+        assert look_up(truth, truth.mask, cycle, 3, 0).max() == 0
+        assert look_up(truth, truth.mask, cycle, 0, 0).mean() > 0.05
 
 
 def test_hot_pixels_and_saturation_reach_the_file(tmp_path: Path) -> None:
     design = {"seed": 1, "saturated_spots": 12, "hot_share": 1e-3}
     write(tmp_path, **design)
     truth = true(**design)
-    hot = truth.hot_counts > 1000
+    hot = truth.camera.hot_counts > 1000
     assert hot.any()
     empty = counts(tmp_path, truth, 1, 1, 3)
     assert (empty[:, hot] > 1000).all()  # `hot` begins there

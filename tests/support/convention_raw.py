@@ -8,8 +8,7 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.kernels.tile_positions.tile_order import tile_places
-from tilewright.phantom.files import tile_path
-from tilewright.phantom.make import PhantomDesign, make_phantom
+from tilewright.phantom.make import Phantom, PhantomDesign
 
 Tiles = NDArray[np.uint16]
 PIXEL_UM = 0.377
@@ -20,21 +19,19 @@ CODEX: dict[str, Any] = {
 }
 
 
-def make_tiles(folder: Path, **changes: Any) -> tuple[PhantomDesign, dict[tuple[int, int], Tiles]]:
+def make_tiles(**changes: Any) -> tuple[PhantomDesign, dict[tuple[int, int], Tiles]]:
     """Return a design and its tiles (row, col, y, x) of one plane by (cycle, channel)."""
     values: dict[str, Any] = {"seed": 5, "cycles": 1, "channels": 1, "rows": 2, "cols": 2}
     values |= {"planes": 1, "tile_px": 192, "overlap": 0.2, **changes}
-    make_phantom(folder, **values)
-    design = PhantomDesign(**values)
+    phantom = Phantom(PhantomDesign(**values))
+    shape = phantom.design.rows, phantom.design.cols
+    order = range(shape[0] * shape[1])
     found = {}
-    for cycle, channel in np.ndindex(design.cycles, design.channels):
-        paths = [
-            tile_path(folder / "raw", design, cycle + 1, channel + 1, tile, 0)
-            for tile in range(design.rows * design.cols)
-        ]
-        tiles = np.stack([tifffile.imread(path) for path in paths])
-        found[cycle + 1, channel + 1] = tiles.reshape(design.rows, design.cols, *tiles.shape[1:])
-    return design, found
+    for specimen in phantom.specimens():
+        for cycle, channel in specimen.channels:
+            exposed = [phantom.expose(specimen, cycle, channel, tile)[0] for tile in order]
+            found[cycle, channel] = np.reshape(exposed, (*shape, *exposed[0].shape))
+    return phantom.design, found
 
 
 def write_as(convention: str, raw: Path, tiles: dict[tuple[int, int], Tiles], step_px: int) -> None:

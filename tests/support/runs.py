@@ -61,6 +61,17 @@ deconvolve: {{tile_px: 256, halo_px: 32}}
 """
 
 
+@contextlib.contextmanager
+def changed(path: Path, text: str) -> Iterator[None]:
+    """Write other text into a file for a while."""
+    before = path.read_text()
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
 @dataclass(frozen=True)
 class Run:
     """An experiment in a folder of its own."""
@@ -88,12 +99,9 @@ class Run:
     @contextlib.contextmanager
     def edited(self, **sections: Any) -> Iterator[None]:
         """Change sections of the config file for a while."""
-        before = self.config.read_text()
-        self.edit(**sections)
-        try:
+        with changed(self.config, self.config.read_text()):
+            self.edit(**sections)
             yield
-        finally:
-            self.config.write_text(before)
 
     def copy(self, folder: Path) -> Run:
         """Copy it and its raw tiles with the times of their files: nothing is to be made again."""

@@ -30,8 +30,8 @@ del FILES["ome_tiff"]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make_tiles(tmp_path_factory.mktemp("phantom"))
+def made() -> Made:
+    return make_tiles()
 
 
 # CODEX is what test_workflow.py runs to the end.

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ import tifffile
 from tests.conftest import REPO
 from tests.support.microscope import blur_cycle, image_cycle
 from tests.support.runs import LATER, Run, digests, make_run
+from tests.support.slurm_cluster import BUSY, wait_for
 from tilewright.io.results.positions import read_positions
 from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import PhantomDesign, make_phantom
@@ -52,18 +52,20 @@ class Follow:
 
     def until(self, text: str, path: Path | None = None) -> None:
         """Wait until a text was said, or stands in another file."""
-        deadline = time.monotonic() + _LONGEST_S
         where = path or self.said
-        while not where.is_file() or text not in where.read_text():
-            assert self.process.poll() is None, self.said.read_text()[-6000:]
-            assert time.monotonic() < deadline, self.said.read_text()[-6000:]
-            time.sleep(0.1)
+        self.until_that(lambda: where.is_file() and text in where.read_text())
 
     def until_there(self, pattern: str) -> None:
         """Wait until the sample has a file."""
-        while not list(self.run.sample.glob(pattern)):
-            assert self.process.poll() is None, self.said.read_text()[-6000:]
-            time.sleep(0.05)
+        self.until_that(lambda: [*self.run.sample.glob(pattern)])
+
+    def until_that(self, condition: Callable[[], object]) -> None:
+        def holds() -> object:
+            found = condition()
+            assert found or self.process.poll() is None, self.said.read_text()[-6000:]
+            return found
+
+        wait_for(holds, _LONGEST_S / BUSY, self.said.read_text()[-6000:])
 
     def kill(self, *, runs: bool) -> None:
         """End it without warning, or all that it has started with it."""

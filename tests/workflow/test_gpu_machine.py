@@ -1,20 +1,20 @@
 """Leases, limits and the workflow on a real GPU."""
 
-import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.runs import TINY, Run, make_run
+from tests.support.slurm_cluster import wait_for
 from tilewright.devices.inventory import snapshot
 from tilewright.devices.leases import leases
 from tilewright.io.results.mosaic import open_mosaic
+from tilewright.runtime.json_lines import read_json_lines
 from tilewright.runtime.machine import usable_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.workflow]
@@ -51,13 +51,6 @@ def begin(folder: Path, name: str, mib: int, hold_s: float) -> subprocess.Popen[
     )
 
 
-def wait_for(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
-    end_s = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end_s, "it did not happen"
-        time.sleep(0.05)
-
-
 def test_the_devices_are_those_that_cupy_sees() -> None:
     found = {device.uuid for device in usable_gpus().devices}
     code = (
@@ -81,7 +74,7 @@ def test_four_jobs_share_one_device_by_bytes_and_a_killed_one_frees_its_own(
     mib = free_mib // 4 - 512 - 64
     jobs = [begin(tmp_path, f"job{k}", mib, 300.0) for k in range(4)]
     try:
-        wait_for(lambda: len(list(tmp_path.glob("job?.limited"))) == 4)
+        wait_for(lambda: len(list(tmp_path.glob("job?.limited"))) == 4, 60)
         assert len(leases(tmp_path / "leases")) == 4
         used_b = snapshot().devices[0].used_b
         assert used_b <= device.total_b
@@ -105,8 +98,8 @@ def test_the_phantom_on_the_gpu_has_the_pixels_of_the_cpu(
     on_gpu.edit(device="gpu", output={"keep": "stacks"})
     env = {"TILEWRIGHT_LEASE_ROOT": str(tmp_path / "leases"), "TILEWRIGHT_DEVICE": "gpu"}
     on_gpu.snakemake("registration", env=env)
-    lines = (on_gpu.results / "placement/devices.jsonl").read_text().splitlines()
-    assert {json.loads(line)["outcome"] for line in lines} == {"done"}
+    lines = read_json_lines(on_gpu.results / "placement/devices.jsonl")
+    assert {line["outcome"] for line in lines} == {"done"}
     for stage in ("stitch", "edf"):
         paths = sorted((tiny_run.sample / stage).glob("*.zarr"))
         assert paths

@@ -108,7 +108,7 @@ def experiment(installed: Installed) -> Installed:
     if installed.dockerfile:
         installed("tilewright", "demo")
     else:
-        design, tiles = make_tiles(installed.folder / "phantom", cols=3)
+        design, tiles = make_tiles(cols=3)
         write_as("pattern", raw, tiles, round(design.step_px))
     installed("tilewright", "init", "demo/raw", "--output", "my")
     if installed.dockerfile:

@@ -4,16 +4,15 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tifffile
 
+from tests.commands.no_slurm import command
 from tests.support.runs import TINY, Run, digests, job_counts, make_run
 from tests.workflow.mounts import small_disk
+from tilewright.cli import app
 
 pytestmark = pytest.mark.workflow
 
@@ -29,17 +28,6 @@ def done(tmp_path: Path, tiny_raw: Path) -> Run:
     run.edit(deconvolve={"iterations": 2}, edf={"method": "sum_projection"})
     run.snakemake("registration")
     return run
-
-
-@pytest.fixture
-def two_cpus() -> Iterator[None]:
-    """Let `doctor` see at most two CPUs: so many jobs run at once."""
-    seen = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(seen)[:2])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, seen)
 
 
 def stacks(run: Run) -> list[Path]:
@@ -94,25 +82,16 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("two_cpus")
-def test_a_disk_of_the_stated_peak_is_enough(tmp_path: Path) -> None:
+def test_a_disk_of_the_stated_peak_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten stacks of 9 MB on a disk for what ``doctor`` says that two jobs at once need."""
     design = {**TINY, "cycles": 5, "rows": 1, "planes": 12, "tile_px": 512}
     run = make_run(tmp_path, **design)
-    tools = tmp_path / "bin"  # a cluster of other tests may be up
-    tools.mkdir()
-    for name in ("sbatch", "scontrol"):
-        (tools / name).write_text(
-            "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
-        )
-        (tools / name).chmod(0o755)
-    said = subprocess.run(
-        [sys.executable, "-m", "tilewright.cli", "doctor", "--configfile", run.config.name,
-         "--json"],
-        cwd=run.folder, capture_output=True, text=True, check=True,
-        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
-    ).stdout  # fmt: skip
-    stays, most = re.findall(r"about ([0-9.]+) MB", said)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+        done = command(app, run, patch, "doctor", "--configfile", "config.yaml", "--json")
+    stays, most = re.findall(r"about ([0-9.]+) MB", done.stdout)
     assert float(most) < float(stays) + 7 * 9
     shutil.rmtree(run.results)
     with small_disk(tmp_path / "disk", f"{most}m") as disk:

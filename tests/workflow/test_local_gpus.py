@@ -1,6 +1,5 @@
 """The workflow on one machine with pretended GPUs: NVML is a fake, NumPy stands in for CuPy."""
 
-import json
 import os
 import socket
 import subprocess
@@ -18,12 +17,13 @@ from tests.support.runs import TINY, Run, digests, make_run
 from tilewright.devices.device_lease import CONTEXT_B
 from tilewright.devices.health import quarantined, record_failure
 from tilewright.devices.leases import RESERVE_B, leases
+from tilewright.runtime.json_lines import read_json_lines
 
 TARGET = "stitching"
 MIB = 2**20
 #: A job of the workflow: what comes before it, its log, MB that it asks for, and what it does.
 JOB = """
-import os, sys, threading
+import gc, os, sys, time
 from pathlib import Path
 from tilewright.devices.device_lease import DeviceLease
 from tilewright.devices.lease_folder import lease_root
@@ -60,10 +60,6 @@ def environment(machine: FakeMachine, tmp_path: Path) -> Iterator[dict[str, str]
     assert not (tmp_path / "leases").is_dir() or leases(tmp_path / "leases") == []
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
     tmp_path: Path, tiny_raw: Path, tiny_run: Run, environment: dict[str, str]
 ) -> None:
@@ -73,7 +69,7 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
         resources={"illumination": {"device": "cpu"}, "tile_positions": {"gpu_mem_mb": 90_000}}
     )
     said = on_gpus.snakemake(TARGET, env=environment)
-    lines = lines_of(on_gpus.results / "placement/devices.jsonl")
+    lines = read_json_lines(on_gpus.results / "placement/devices.jsonl")
     rules = Counter(line["job"].split("/")[0] for line in lines)
     gone = said.stdout + said.stderr
     assert rules.total() == gone.count(" goes to a GPU") > 0
@@ -93,7 +89,7 @@ def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
     (tmp_path / "broken").write_text(uuid(1))
     run = make_run(tmp_path / "run", tiny_raw, **TINY)
     said = run.snakemake(TARGET, "--retries", "1", env=environment)
-    lines = lines_of(run.results / "placement/devices.jsonl")
+    lines = read_json_lines(run.results / "placement/devices.jsonl")
     outcomes = Counter((line["uuid"], line["outcome"]) for line in lines)
     assert outcomes[uuid(1), "failed"] >= 1
     assert outcomes[uuid(2), "done"] >= 1
@@ -133,18 +129,7 @@ def ended(
         check=False,
     )
     (path,) = folder.glob("devices*.jsonl")
-    return done.returncode, log.read_text() + done.stderr, lines_of(path)[-1]
-
-
-#: Tells when the first look at NVML is noted.
-LOOKED = """
-looked = threading.Event()
-def note(held, name, value):
-    object.__setattr__(held, name, value)
-    if name == "utilisation" and value is not None:
-        looked.set()
-DeviceLease.__setattr__ = note
-"""
+    return done.returncode, log.read_text() + done.stderr, read_json_lines(path)[-1]
 
 
 def test_a_job_is_limited_to_what_its_rule_asks_for_and_says_how_it_went(
@@ -156,9 +141,10 @@ def test_a_job_is_limited_to_what_its_rule_asks_for_and_says_how_it_went(
     does = (
         f"assert backend.xp.get_default_memory_pool().get_limit() == {1000 * MIB}\n"
         "backend.use.peak_b, backend.use.splits = 7, 3\n"
-        "assert looked.wait(300)"
+        "(held,) = (found for found in gc.get_objects() if isinstance(found, DeviceLease))\n"
+        "while held.utilisation is None: time.sleep(0.05)"
     )
-    code, said, line = ended(tmp_path, environment, does, before=LOOKED)
+    code, said, line = ended(tmp_path, environment, does)
     assert code == 0, said
     assert line["granted_b"] == line["requested_b"] == 1000 * MIB + CONTEXT_B
     assert (line["job"], line["outcome"]) == ("edf/a", "done")

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.phantom_truth import mosaic_offset, truth_of
+from tests.support.phantom_truth import PhantomTruth, mosaic_offset
 from tests.support.quality.workbench import Bench, process
 from tilewright.io.results.ome_zarr import open_image
-from tilewright.phantom.make import Phantom
 
 #: Two stained cycles and a blank one, each with an exposure of its own.
 DESIGN: dict[str, Any] = {"cycles": 3, "channels": 2, "rows": 2, "cols": 2, "planes": 5}
@@ -44,8 +43,8 @@ def compare(marker: str, measured: NDArray[np.float64], true: NDArray[np.float64
 
 def cells(bench: Bench) -> Iterator[Cells]:
     """Yield the cells of each stained channel of the image that both cycles show whole."""
-    truth = truth_of(bench.design)
-    tissue = Phantom(bench.design).tissue
+    truth = PhantomTruth(bench.design)
+    tissue = truth.tissue
     image = open_image(bench.path("image_zarr"))
     y, x = np.indices(truth.kept.shape[1:])
     y, x = np.stack([y, x]) - mosaic_offset(bench.run.sample, truth, 1)[:, None, None]
