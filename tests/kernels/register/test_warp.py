@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.register import warp as warping
+from tilewright.kernels.register.alignment import rotation_about_centre
 from tilewright.kernels.register.warp import Transform, displacement, source_region
 
 SHAPE = (150, 170)
@@ -67,6 +68,16 @@ def test_displacement_agrees_with_points(cpu: Backend) -> None:
     points = np.stack(np.meshgrid(y_px, x_px, indexing="ij"), -1).reshape(-1, 2)
     expected = (transform.points(points) - points).T.reshape(2, len(y_px), len(x_px))
     assert np.abs(displacement(cpu, transform, y_px, x_px) - expected).max() < 2e-5
+
+
+def test_a_rotation_about_the_centre_shifts_nothing_and_the_field_does() -> None:
+    affine = rotation_about_centre((2001, 3001), 1.0)
+    turned = replace(Transform.identity(), affine=affine)
+    rotation_deg, shift_px = turned.rotation_and_shift((2001, 3001))
+    assert rotation_deg == pytest.approx(1.0)
+    assert np.allclose(shift_px, 0, atol=1e-9)
+    bent = replace(turned, field=np.full((2, 1, 1), 3.0, np.float32))
+    assert np.allclose(bent.rotation_and_shift((2001, 3001))[1], 3.0)
 
 
 def test_whole_pixel_shift_moves_counts_exactly_and_leaves_zero_outside(cpu: Backend) -> None:

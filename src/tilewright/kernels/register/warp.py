@@ -73,6 +73,18 @@ class Transform:
                 moving_px += (wy[i] * wx[j])[:, None] * self.field[:, rows[i], columns[j]].T
         return np.asarray(moving_px)
 
+    def rotation_and_shift(self, shape: tuple[int, int]) -> tuple[float, list[float]]:
+        """Return the rotation, degrees, and the shift (y, x), px, at the centre of a (y, x) shape.
+
+        >>> shifted = dataclasses.replace(Transform.identity(), affine=np.eye(2, 3) + [0, 0, 2.5])
+        >>> shifted.rotation_and_shift((8, 8))
+        (0.0, [2.5, 2.5])
+        """
+        centre = (np.array([shape], np.float64) - 1) / 2
+        linear = self.affine[:, :2]
+        rotation = np.degrees(np.arctan2(linear[1, 0] - linear[0, 1], np.trace(linear)))
+        return float(rotation), (self.points(centre) - centre)[0].tolist()
+
     def taps(self, axis: int, positions_px: Floats) -> tuple[NDArray[np.intp], Floats]:
         """Return the four nodes, (4, n), around each position and their weights, (4, n)."""
         nodes = self.field.shape[1 + axis]

@@ -188,16 +188,14 @@ def assess(pair: _Pair, transform: Transform) -> dict[str, object]:
     both = after.on_tissue.all(axis=1)
     weight = np.sqrt(after.blocks.energy.prod(axis=1)) * both
     weight /= max(weight.sum(), 1e-12)
-    centre = (np.array([pair.reference.shape], np.float64) - 1) / 2
-    shift = (transform.points(centre) - centre)[0]
-    linear = transform.affine[:, :2]
+    rotation_deg, shift_px = transform.rotation_and_shift(pair.reference.shape)
     numbers = {
         "ncc_after": (weight * after.blocks.score).sum(),
         "ncc_chance": np.percentile(after.blocks.chance[both], 98.0) if both.any() else 0.0,
-        "rotation_deg": np.degrees(np.arctan2(linear[1, 0] - linear[0, 1], np.trace(linear))),
+        "rotation_deg": rotation_deg,
     }
     return {key: round(float(value), 4) for key, value in numbers.items()} | {
-        "shift_px": [round(float(value), 3) for value in shift]
+        "shift_px": [round(value, 3) for value in shift_px]
     }
 
 
