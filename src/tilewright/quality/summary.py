@@ -20,19 +20,18 @@ def trusted_markers(
 ) -> list[dict[str, Any]]:
     """Return sample, cycle, channel, marker, verdict and reasons of every channel.
 
-    The verdict is the worst of the channel's own items and those of its whole cycle (tile
-    positions, registration). ``channels`` holds mappings with cycle, channel and marker, in the
-    order of the registered image.
+    The verdict is the worst of the channel's own items, those of its whole cycle (tile positions,
+    registration), and those of the whole cycle of the background that is subtracted from it.
+    ``channels`` holds the entries of ``Experiment.channel_table``, in the order of the image.
     """
     rows = []
     for sample in sorted({item.sample for item in items}):
         for entry in channels:
             cycle, channel = int(entry["cycle"]), str(entry["channel"])
-            of_marker = [
-                item
-                for item in items
-                if (item.sample, item.cycle) == (sample, cycle) and item.channel in ("", channel)
-            ]
+            subjects = {(sample, cycle, ""), (sample, cycle, channel)}
+            if background := entry.get("background"):
+                subjects.add((sample, int(background["cycle"]), ""))
+            of_marker = [i for i in items if (i.sample, i.cycle, i.channel) in subjects]
             verdict = worst(item.verdict for item in of_marker)
             codes = sorted({_reason(item) for item in of_marker if item.verdict != "pass"})
             reasons = ";".join(codes) if of_marker else "not_looked_at"
