@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from tests.support.wavy_stack import PEDESTAL, wavy
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.stages.edf.plane import Method, edf_plane
+from tilewright.stages.edf.methods import Method
+from tilewright.stages.edf.plane import edf_plane
 
 CPU = cpu_backend(workers=2)
 OPTICS = {"numerical_aperture": 0.75, "emission_nm": 668.0}

@@ -50,22 +50,10 @@ class WienerPlan:
     """Counts without light."""
     haze_share: float
     """Share of the plane's background that no plane focuses."""
-    resolution_px: float | None
-    """Of the sample windows, see :func:`tilewright.kernels.edf.resolution.plane_resolution_px`."""
     debris: DebrisModel
     """How bright debris is detected and subtracted."""
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Attributes of the output."""
-        return {
-            "method": "multiplane_wiener",
-            "scale": 1.0,
-            "haze_share": self.haze_share,
-            "resolution_px": self.resolution_px,
-            "noise_gain": self.noise.gain,
-            "read_noise_counts": self.noise.read_noise_counts,
-        }
+    record: dict[str, Any]
+    """Attributes of the output."""
 
 
 def wiener_psf_size(mosaic: Mosaic) -> dict[str, int]:
@@ -120,8 +108,16 @@ def plan_wiener(
         haze_moments(maps, sample, estimate.project(sample), places)
         for sample, places in zip(samples, contaminated, strict=True)
     ]
-    resolution = plane_resolution_px(maps, usage, samples, ceiling_of(mosaic))
-    return WienerPlan(channel, filters, noise, pedestal, haze_share(moments), resolution, debris)
+    haze = haze_share(moments)
+    record = {
+        "method": "multiplane_wiener",
+        "scale": 1.0,
+        "haze_share": haze,
+        "resolution_px": plane_resolution_px(maps, usage, samples, ceiling_of(mosaic)),
+        "noise_gain": noise.gain,
+        "read_noise_counts": noise.read_noise_counts,
+    }
+    return WienerPlan(channel, filters, noise, pedestal, haze, debris, record)
 
 
 def _profiles(
