@@ -313,14 +313,14 @@ def test_refuses_what_it_cannot_use(cpu: Backend) -> None:
     whole, found = prepared.whole(counts)
     make, power = wiener_filters.make_filters, channel_model.object_power
     for said, call, *arguments in (
-        ("does not join 9 planes", make, replace(channel, profiles=profiles[16:-16])),
+        ("a stack of 9 needs", make, replace(channel, profiles=profiles[16:-16])),
         ("no plane", make, replace(channel, plane_mask=~ALL)),
         ("two planes", power, cpu, [counts], profiles, np.arange(len(ALL)) == 3),
         ("too small", power, cpu, [counts[:, :40]], profiles, ALL),
         ("odd", transfer.transfer_profiles, np.ones((4, 5, 5))),
         ("sum", transfer.transfer_profiles, np.zeros((5, 5, 5))),
         ("multiples of 8", prepared.wiener_plane, [100, 96]),
-        ("for windows of", prepared.wiener_plane([96, 96]).project, counts),
+        ("but windows are", prepared.wiener_plane([96, 96]).project, counts),
         ("other planes", wiener_plane.WienerPlane, maps, prepared.filters),
         ("too small", wiener_finish.haze_moments, whole, counts, found),
     ):

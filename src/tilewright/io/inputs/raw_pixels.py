@@ -130,9 +130,8 @@ def _channel_problem(
     kinds = " or ".join(sorted({kind for kind, _, _ in blanks}))
     _, detail, path = blanks[0]
     part = "tile" if isinstance(tiles, Tiles) else "part of it"
-    return (
-        f"every {part} is {kinds}, such as {path} ({detail}){why}; copy the files again, or {fix}"
-    )
+    example = f"for example {path} ({detail})"
+    return f"every {part} is {kinds}, {example}{why}; copy the files again, or {fix}"
 
 
 def _check_pages(tiles: RawParts, pages_are_planes: bool) -> None:

@@ -61,7 +61,7 @@ class Optics:
             )
         if not 200 <= self.emission_nm <= 2000:
             raise ProcessingError(
-                f"optics: emission_nm is {self.emission_nm}; give it in nanometres"
+                f"optics: emission_nm is {self.emission_nm}; it must lie in 200 to 2000 nm"
             )
 
 

@@ -121,10 +121,20 @@ def subtract_debris(
 ) -> SourceSubtracted:
     """Subtract the light of bright debris from a window's stack (z, y, x) of raw counts.
 
-    On the host. Sides are multiples of 4. The stack itself is left as it is, unless ``in_place``.
-    What lies outside the ``coverage`` (y, x) has no part in the fit and is left as it is too: where
-    it mirrors debris, no light spreads from there.
+    Parameters
+    ----------
+    stack : ndarray, shape (z, y, x)
+        On the host; y and x multiples of 4. Changed only ``in_place``.
+    coverage : ndarray of bool, shape (y, x), optional
+        Pixels outside have no part in the fit and keep their counts; debris that they mirror is
+        not fitted.
 
+    Returns
+    -------
+    SourceSubtracted
+
+    Examples
+    --------
     >>> model = DebrisModel(
     ...     np.ones((9, 1025)), np.ones(3, bool), NoiseModel(1.0, 2.0), 100.0, 65535.0, 500.0
     ... )
@@ -175,7 +185,7 @@ def _find_debris(stack: NDArray[Any], model: DebrisModel, gaps: NDArray[np.bool_
     objects = []
     for least in (level, border_level) if border.any() else (level,):
         for y, x in _boxes(top >= least):
-            # What the border cuts and is no debris anyway.
+            # At the lower level, only objects at the border that are no debris at the other.
             here = top[y, x]
             at_border = bool((here[border[y, x]] >= border_level).any())
             if least < level and (not at_border or (here >= level).any()):

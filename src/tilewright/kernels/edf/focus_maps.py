@@ -75,7 +75,7 @@ class FocusMaps:
         window: tuple[int, int],
     ) -> None:
         if any(n % 8 or n < 16 for n in window):
-            raise ValueError(f"a window of {window} px; its sides must be multiples of 8 from 16")
+            raise ValueError(f"the window is {window} px; give multiples of 8, at least 16")
         self.backend, self.noise, self.pedestal = backend, noise, pedestal_counts
         self.channel, self.window = channel, window
         self.planes = [int(z) for z in np.flatnonzero(channel.plane_mask)]
@@ -101,7 +101,7 @@ class FocusMaps:
             The stack is not of the window's size.
         """
         if tuple(stack.shape[1:]) != self.window:
-            raise ValueError(f"a stack of {stack.shape[1:]} px for windows of {self.window}")
+            raise ValueError(f"the stack is {stack.shape[1:]} px, but windows are {self.window}")
         xp, asarray = self.backend.xp, self.backend.asarray
         spectra, energy, noise = self._energies(stack)
         level = self._noise_level(energy)

@@ -130,8 +130,8 @@ def confidence_weight(
 def estimate_background(backend: Backend, coarse: Any) -> Array:
     """Return the smooth background (y, x) of a plane: what lies between its objects, at least 0.
 
-    Means weighted by how little a pixel exceeds the present background, over 40, 24 and then 16
-    px. Over a whole mosaic, so that it does not depend on tiles.
+    It is a mean over 40, 24 and then 16 px, weighted by how little a pixel exceeds the present
+    background. It is estimated of a whole mosaic, so that it does not depend on tiles.
 
     Parameters
     ----------

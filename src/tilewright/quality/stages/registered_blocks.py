@@ -66,7 +66,7 @@ def compare_blocks(
         shift = residual_shift(reference, after) if better >= POOR_NCC else None
         views.append(BlockView((y, x), *images, worse, better, shift))
         energies = [float(np.square(texture.pixels).mean()) for texture in (reference, after)]
-        # By how much the cycle has more texture than the reference, where it has most.
+        # Energy of the cycle's texture over the reference's; the largest ratio is that of tissue.
         shares.append(energies[1] / max(energies[0], 1e-9))
     if not views:
         return []
@@ -158,7 +158,7 @@ class Texture:
 
 def _texture_ncc(first: Texture, second: Texture) -> float:
     """NCC of the textures where both images have pixels and tissue; 0 where one is constant."""
-    # By how much the cycle has more texture than the reference, where it has most.
+    # As in compare_blocks, by pixel.
     share = (second.energy + 1e-9) / (first.energy + 1e-9)
     tissue = share >= _LOST_ENERGY * np.percentile(share, 90)
     score = ncc(first.pixels, second.pixels, first.imaged & second.imaged & tissue)

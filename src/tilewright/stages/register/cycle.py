@@ -8,7 +8,7 @@ the size of the images.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,8 +50,8 @@ _NEGATIVE = (
     "or take another acquisition.reference_channel"
 )
 _UNLIKE = (
-    "check that both show the same tissue and channel in focus, raise max_shift_px or "
-    "max_rotation_deg"
+    "check that both show the same tissue and channel in focus, raise registration.max_shift_px "
+    "or registration.max_rotation_deg"
 )
 
 
@@ -92,23 +92,26 @@ def register(
         The GPU's memory does not hold the overviews and their correlation.
     """
     views = open_views(reference, moving)
-    _check(views, block_px)
+    _check((reference, moving), views, block_px)
     reach = float(max(*views[0].shape, *views[1].shape)) if max_shift_px is None else max_shift_px
     pair = _Pair(backend, *views, block_px, reach, max_rotation_deg)
     transform, failure = _estimate(pair)
     if failure and not allow_unregistered:
         raise MismatchError(
             f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
-            f"{_advice(pair)}, or set allow_unregistered for this cycle"
+            f"{_advice(pair)}, or add the cycle to registration.allow_unregistered"
         )
     write_transform(transform, npz_path, json_path)
     return transform
 
 
-def _check(views: tuple[PlaneView, PlaneView], block_px: int) -> None:
-    for name, view in zip(("reference", "moving"), views, strict=True):
+def _check(sources: Sequence[Source], views: Sequence[PlaneView], block_px: int) -> None:
+    for source, view in zip(sources, views, strict=True):
         if min(view.shape) < block_px:
-            raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
+            raise ValueError(
+                f"{_name(source)} is {view.shape} px, smaller than a block of the registration; "
+                f"set registration.block_px ({block_px}) to {min(view.shape) // 12 * 12} or less"
+            )
 
 
 class _Pair(NamedTuple):
