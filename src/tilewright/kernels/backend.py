@@ -21,6 +21,8 @@ Array = Any
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+#: Rows and columns of an image.
+Region = tuple[slice, slice]
 Device = Literal["cpu", "gpu"]
 
 

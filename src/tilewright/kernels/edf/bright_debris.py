@@ -18,7 +18,6 @@ from scipy import ndimage
 
 from tilewright.kernels.backend import cells
 from tilewright.kernels.edf.debris_fit import (
-    POOL_PX,
     REACH,
     DebrisModel,
     Image,
@@ -29,6 +28,7 @@ from tilewright.kernels.edf.debris_fit import (
     upsample,
     window_taper,
 )
+from tilewright.kernels.edf.focus_maps import POOL_PX
 from tilewright.kernels.noise import NoiseModel
 
 #: Debris is so many times as bright as what the darker quarter of the planes show of all but 2 %

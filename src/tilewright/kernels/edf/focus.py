@@ -22,8 +22,8 @@ BAND_SIGMA_PX = 1.2
 ENERGY_SIGMA_PX = 3.0
 #: Softness in noise energies: 0.25 costs 1.5 dB on dim stacks, 8 gains nothing anywhere.
 SOFT_NOISE = 2.0
-#: A plane has won where its energy is this many times what nothing in focus would give; noise
-#: alone reaches 1.5 among nine planes.
+#: A plane is the sharpest where its energy is this many times what nothing in focus would give;
+#: noise alone reaches 1.5 among nine planes.
 CLEAR = 3.0
 #: Exponent of the weights; 2 costs 0.4 dB on bright stacks.
 POWER = 4
@@ -191,7 +191,7 @@ def _weights(
         mean += wide / len(planes)
     index = xp.asarray(planes, dtype=xp.int32)
     # One softness for all planes of a pixel: with each plane's own, light out of focus would
-    # draw weight to itself (0.16 dB on the wavy set).
+    # get too much weight (0.16 dB on the wavy set).
     soft = softness * floor(mean)
     weights += soft
     # Divided by the greatest first: the fourth power of a saturated plane would overflow.

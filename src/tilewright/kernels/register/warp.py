@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, Floats
+from tilewright.kernels.backend import Array, Backend, Floats, Region
 
 #: Pole of the cubic spline's prefilter; its response decays as ``_POLE ** |k|``.
 _POLE = np.sqrt(3.0) - 2.0
@@ -25,7 +25,6 @@ _POLE = np.sqrt(3.0) - 2.0
 _PREFILTER_RADIUS = 9
 #: Source pixels needed around the positions sampled: prefilter, four taps, and the rounding.
 HALO_PX = _PREFILTER_RADIUS + 3
-Region = tuple[slice, slice]
 
 
 @dataclasses.dataclass(frozen=True)

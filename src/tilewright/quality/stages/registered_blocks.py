@@ -11,8 +11,9 @@ from skimage import filters
 from skimage.registration import phase_cross_correlation
 
 from tilewright.io.results.mosaic import Mosaic
+from tilewright.kernels.backend import Region
 from tilewright.kernels.metrics import ncc
-from tilewright.kernels.register.warp import Region, Transform, source_region, warp
+from tilewright.kernels.register.warp import Transform, source_region, warp
 from tilewright.quality.sampling import CPU
 from tilewright.stages.register.block_passes import Pass, measure_blocks
 from tilewright.stages.register.lost_tissue import FACTOR, LostTissueSearch
@@ -149,7 +150,7 @@ class Texture:
 
     @classmethod
     def of(cls, image: Image) -> Texture:
-        """Return the texture of counts."""
+        """Return the texture of counts, in a wider band than the registration's (1 and 5 px)."""
         root = np.sqrt(np.maximum(image, 0))
         pixels = filters.difference_of_gaussians(root, 1.2, 12.0, mode="reflect")
         energy = filters.gaussian(pixels**2, _LOST_PX, mode="reflect")

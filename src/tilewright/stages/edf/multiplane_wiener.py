@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import StoreWriter
-from tilewright.kernels.backend import Backend, cells
+from tilewright.kernels.backend import Backend, Region, cells
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom
 from tilewright.kernels.edf.bright_debris import SourceSubtracted
 from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
@@ -37,8 +37,8 @@ from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.pooling import downsample_mean
 from tilewright.stages.edf.stack_survey import ceiling_of
 from tilewright.stages.edf.wiener_plan import WienerPlan, read_subtracted
-from tilewright.stages.tile_planes import cancelling_thread_pool
-from tilewright.stages.tile_windows import Region, regions, spans, with_halo
+from tilewright.stages.thread_pool import cancelling_thread_pool
+from tilewright.stages.tile_windows import regions, spans, with_halo
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.
 HEIGHT_STEP_PX = 8
@@ -129,13 +129,18 @@ class _TilePlane(NamedTuple):
 
 
 class _TileSummary(NamedTuple):
-    """Summary of a tile; ``replaced``: pixels far below 0, and those of ``focus_weighted``."""
+    """Summary of a tile.
+
+    ``below_px`` and ``deep_px`` are pixels below 0 and far below it, ``fallback_px`` is the share
+    of the tile that is ``focus_weighted`` for that, in pixels.
+    """
 
     region: Region
     heights: NDArray[np.float32]
     votes: NDArray[np.int64]
-    below: int
-    replaced: NDArray[np.float64]
+    below_px: int
+    deep_px: float
+    fallback_px: float
     coarse: NDArray[np.float32]
     coverage: NDArray[np.bool_]
 
@@ -167,10 +172,10 @@ class _Run:
                         _SCRATCH_CHUNK_PX // step,
                         self.mosaic.voxel_um,
                         name,
-                        fill=fill,
+                        fill=empty,
                     )
                 )
-                for name, step, dtype, fill in (
+                for name, step, dtype, empty in (
                     ("plane", 1, np.float32, 0),
                     ("variance", POOL_PX, np.float32, 0),
                     ("coverage", 1, np.uint8, 1),
@@ -196,7 +201,7 @@ class _Run:
         heights = np.zeros([-(-n // HEIGHT_STEP_PX) for n in self.shape], np.float32)
         usage = np.zeros(self.mosaic.shape[0] + 1, np.int64)
         clipped = np.zeros(2, np.int64)
-        replaced = np.zeros(2)
+        deep_px = fallback_px = 0.0
         with self._stores() as stores:
 
             def one(tile: Region) -> _TileSummary:
@@ -206,13 +211,14 @@ class _Run:
                 at = _every(tile.region, BACKGROUND_PX)
                 coarse[at], coverage[at], heights[at] = tile.coarse, tile.coverage, tile.heights
                 usage += tile.votes
-                clipped[0] += tile.below
-                replaced += tile.replaced
-        # Gaps are filled like their surroundings: the background shall not fall towards them.
+                clipped[0] += tile.below_px
+                deep_px += tile.deep_px
+                fallback_px += tile.fallback_px
+        # Gaps are filled like their surroundings, or the background would be too low next to them.
         area = float(np.prod(self.shape))
         record = {
-            "below_noise": round(replaced[0]),
-            "fallback_fraction": round(float(replaced[1]) / area, 6),
+            "below_noise": round(deep_px),
+            "fallback_fraction": round(fallback_px / area, 6),
         }
         return Streamed(heights, usage, clipped, record), fill(coarse[None], coverage)[0]
 
@@ -291,13 +297,12 @@ class _Run:
         middle = np.float32(np.flatnonzero(self.plan.channel.plane_mask).mean())
         image = plane.image[:rows, :columns]
         below = int(np.count_nonzero(inside & (np.rint(image) < 0)))
-        replaced = np.stack([plane.deep, plane.fallback_fraction])[
-            :, : pooled.shape[0], : pooled.shape[1]
-        ]
-        replaced = (replaced * pooled).sum(axis=(1, 2), dtype=np.float64) * POOL_PX**2
+        shares = np.stack([plane.deep, plane.fallback_fraction])
+        shares = shares[:, : pooled.shape[0], : pooled.shape[1]] * pooled
+        deep, fallback = (shares.sum(axis=(1, 2), dtype=np.float64) * POOL_PX**2).tolist()
         whole = np.asarray(cells(coverage, BACKGROUND_PX).all(axis=(1, 3)))
         heights = np.where(sampled, heights, middle)
-        return _TileSummary(tile, heights, votes, below, replaced, plane.coarse, whole)
+        return _TileSummary(tile, heights, votes, below, deep, fallback, plane.coarse, whole)
 
     def finish(
         self, background: NDArray[np.float32], writer: StoreWriter, clipped: NDArray[np.int64]

@@ -68,7 +68,7 @@ from tilewright.stages.edf.stack_survey import (
     survey_stack,
 )
 from tilewright.stages.edf.wiener_plan import WienerPlan, plan_wiener, wiener_psf_size
-from tilewright.stages.tile_planes import cancelling_thread_pool
+from tilewright.stages.thread_pool import cancelling_thread_pool
 from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
 _OOM_HINT = OomHint("edf_plane", "all planes of its smallest part of a chunk")

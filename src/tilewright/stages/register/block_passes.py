@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Region
 from tilewright.kernels.register.alignment import BANDPASS_HALO_PX, bandpass_sqrt
 from tilewright.kernels.register.block_shifts import (
     BlockShifts,
@@ -24,7 +24,7 @@ from tilewright.kernels.register.block_shifts import (
 )
 from tilewright.kernels.register.warp import HALO_PX, Transform, displacement, sample
 from tilewright.stages.register.plane_views import PlaneView
-from tilewright.stages.tile_windows import Region, regions
+from tilewright.stages.tile_windows import regions
 
 #: Side of a cell, in binned pixels: large enough for FFT batches, small enough for caches.
 _CELL_PX = 576
