@@ -32,7 +32,7 @@ def test_focus_weighted_finds_the_sheet_and_its_height(cpu: Backend, seed: int) 
     assert np.median(np.abs(found.height - height)[tissue]) < 0.4
     # Raw counts over the pedestal, not rescaled.
     assert found.image[tissue].mean() == pytest.approx(truth[tissue].mean(), rel=0.06)
-    winners = found.winner[tissue]
+    winners = found.sharpest[tissue]
     assert (winners >= 0).mean() > 0.9
     assert np.median(np.abs(winners - height[tissue])[winners >= 0]) < 0.6
 
@@ -42,7 +42,7 @@ def test_focus_weighted_of_nothing_is_the_quiet_mean_and_of_saturation_itself(cp
     found = focus.focus_weighted(cpu, stack, NOISE, PEDESTAL, ALL)
     assert found.image.mean() == pytest.approx(50, abs=0.2)
     assert found.image.std() < 1.4 * np.sqrt(54 / PLANES)
-    assert (found.winner < 0).mean() > 0.9
+    assert (found.sharpest < 0).mean() > 0.9
     assert found.height.mean() == pytest.approx(4, abs=0.2)
     stack = np.zeros((5, 64, 64), np.uint16)
     stack[:, ::2] = 65535
@@ -57,7 +57,7 @@ def test_planes_left_out_have_no_part(cpu: Backend) -> None:
     first, second = (
         focus.focus_weighted(cpu, s, NOISE, PEDESTAL, plane_mask) for s in (stack, spoiled)
     )
-    assert not np.isin([first.winner, second.winner], [0, 5]).any()
+    assert not np.isin([first.sharpest, second.sharpest], [0, 5]).any()
     np.testing.assert_array_equal(first.image, second.image)
     with pytest.raises(ValueError, match="no plane"):
         focus.focus_weighted(cpu, stack, NOISE, PEDESTAL, ~ALL)
@@ -78,7 +78,7 @@ def test_sum_projection_gives_the_raw_counts_of_a_plane_in_focus(cpu: Backend, s
     np.testing.assert_allclose(found.image, expected, rtol=1e-4, atol=0.02)
     # Beside a step of a whole plane the smoothed energy mixes both; away from it, it is exact.
     away = np.abs(rounded - ndimage.uniform_filter1d(rounded, 41, axis=0)) < 1e-6
-    assert (found.winner == rounded)[away].mean() > 0.99
+    assert (found.sharpest == rounded)[away].mean() > 0.99
 
 
 def test_blur_reaches_past_small_images_and_needs_a_centre_and_light(cpu: Backend) -> None:
@@ -249,10 +249,10 @@ def test_another_device_gives_the_same(cpu: Backend, other: Backend) -> None:
         return soft, focus.sum_projection(device, stack, kernel, 0.06, 10.0)
 
     for here, there in zip(projected(cpu), projected(other), strict=True):
-        image, height, winner = map(other.to_numpy, (there.image, there.height, there.winner))
+        image, height, sharpest = map(other.to_numpy, (there.image, there.height, there.sharpest))
         assert image.dtype == np.float32
         np.testing.assert_allclose(here.image, image, atol=1, rtol=0)
         np.testing.assert_allclose(here.height, height, atol=0.01)
-        assert (here.winner == winner).mean() > 0.999
+        assert (here.sharpest == sharpest).mean() > 0.999
     samples = [sample_planes(device, stack, 65535.0).coarse for device in (cpu, other)]
     np.testing.assert_allclose(samples[0], samples[1], rtol=1e-6)

@@ -58,13 +58,13 @@ def test_height_and_winner_follow_the_sheet_and_nothing_wins_in_noise() -> None:
     inner = np.zeros_like(bright)
     inner[6:-6, 6:-6] = bright[6:-6, 6:-6]
     assert np.abs(found.height - sheet)[inner].mean() < 0.4
-    assert np.abs(found.winner - sheet)[inner & (found.winner >= 0)].mean() < 0.6
-    assert (found.winner[inner] >= 0).mean() > 0.95
+    assert np.abs(found.sharpest - sheet)[inner & (found.sharpest >= 0)].mean() < 0.6
+    assert (found.sharpest[inner] >= 0).mean() > 0.95
     np.testing.assert_allclose(found.weights.sum(axis=0), 1, rtol=1e-5)
     rng = np.random.default_rng(0)
     noise = rng.poisson(20, counts.shape) + rng.normal(PEDESTAL, 2, counts.shape)
     _, empty = prepared.whole(noise.astype(np.float32))
-    assert (empty.winner < 0).mean() > 0.95
+    assert (empty.sharpest < 0).mean() > 0.95
     assert float(empty.image.mean()) == pytest.approx(20, rel=0.06)
 
 

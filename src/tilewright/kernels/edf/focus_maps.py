@@ -42,7 +42,7 @@ class Focus(NamedTuple):
     height: Array
     spread: Array
     level: Array
-    winner: Array
+    sharpest: Array
     variance: Array
 
 

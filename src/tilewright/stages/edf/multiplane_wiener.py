@@ -122,7 +122,7 @@ class _TilePlane(NamedTuple):
     image: NDArray[np.float32]
     coarse: NDArray[np.float32]
     variance: NDArray[np.float32]
-    winner: NDArray[np.int32]
+    sharpest: NDArray[np.int32]
     height: NDArray[np.float32]
     deep: NDArray[np.float32]
     fallback_fraction: NDArray[np.float32]
@@ -137,7 +137,7 @@ class _TileSummary(NamedTuple):
 
     region: Region
     heights: NDArray[np.float32]
-    votes: NDArray[np.int64]
+    usage: NDArray[np.int64]
     below_px: int
     deep_px: float
     fallback_px: float
@@ -210,7 +210,7 @@ class _Run:
             for tile in self._each(one, tiles, "edf"):
                 at = _every(tile.region, BACKGROUND_PX)
                 coarse[at], coverage[at], heights[at] = tile.coarse, tile.coverage, tile.heights
-                usage += tile.votes
+                usage += tile.usage
                 clipped[0] += tile.below_px
                 deep_px += tile.deep_px
                 fallback_px += tile.fallback_px
@@ -266,7 +266,7 @@ class _Run:
     ) -> _TilePlane:
         plane = wiener_plane.project(window.stack, confidence)
         near, image = _every(tile, POOL_PX), plane.image[tile]
-        maps = (plane.variance, plane.winner, plane.height, plane.deep, plane.fallback_fraction)
+        maps = (plane.variance, plane.sharpest, plane.height, plane.deep, plane.fallback_fraction)
         pooled = [self.backend.to_numpy(values[near]) for values in maps]
         # The background is that of the plane without bright debris.
         coarse = self.backend.to_numpy(downsample_mean(image))
@@ -278,8 +278,8 @@ class _Run:
         pooled, coarse = ([n // step for n in shape] for step in (POOL_PX, BACKGROUND_PX))
         dark = np.zeros(pooled, np.float32)
         empty = np.zeros(coarse, np.float32)
-        winner = dark.astype(np.int32)
-        return _TilePlane(np.zeros(shape, np.float32), empty, dark, winner, dark, dark, dark)
+        sharpest = dark.astype(np.int32)
+        return _TilePlane(np.zeros(shape, np.float32), empty, dark, sharpest, dark, dark, dark)
 
     def _summary(
         self, tile: Region, coverage: NDArray[np.bool_], plane: _TilePlane
@@ -289,8 +289,8 @@ class _Run:
         inside = coverage[:rows, :columns]
         pooled = inside[::POOL_PX, ::POOL_PX]
         kinds = self.mosaic.shape[0] + 1
-        winner = np.where(pooled, plane.winner[: pooled.shape[0], : pooled.shape[1]], -1)
-        votes = np.bincount(winner.ravel() % kinds, minlength=kinds)
+        sharpest = np.where(pooled, plane.sharpest[: pooled.shape[0], : pooled.shape[1]], -1)
+        usage = np.bincount(sharpest.ravel() % kinds, minlength=kinds)
         step = HEIGHT_STEP_PX // POOL_PX
         sampled = inside[::HEIGHT_STEP_PX, ::HEIGHT_STEP_PX]
         heights = plane.height[::step, ::step][: sampled.shape[0], : sampled.shape[1]]
@@ -302,7 +302,7 @@ class _Run:
         deep, fallback = (shares.sum(axis=(1, 2), dtype=np.float64) * POOL_PX**2).tolist()
         whole = np.asarray(cells(coverage, BACKGROUND_PX).all(axis=(1, 3)))
         heights = np.where(sampled, heights, middle)
-        return _TileSummary(tile, heights, votes, below, deep, fallback, plane.coarse, whole)
+        return _TileSummary(tile, heights, usage, below, deep, fallback, plane.coarse, whole)
 
     def finish(
         self, background: NDArray[np.float32], writer: StoreWriter, clipped: NDArray[np.int64]

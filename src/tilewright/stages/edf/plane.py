@@ -169,12 +169,12 @@ class _Stack(NamedTuple):
 
 
 class _Projected(NamedTuple):
-    """A part's pixels, sampled heights, pixels by winning plane, and pixels clipped."""
+    """A part's pixels, sampled heights, pixels by sharpest plane, and pixels clipped."""
 
     cell: Window
     pixels: NDArray[np.uint16]
     heights: NDArray[np.float32]
-    votes: NDArray[np.int64]
+    usage: NDArray[np.int64]
     clipped: NDArray[np.int64]
 
 
@@ -196,13 +196,13 @@ def _project_part(backend: Backend, plan: ProjectionPlan, part: _Stack) -> _Proj
     pixels = np.clip(counts, 0, 65535).astype(np.uint16)
     # The last entry counts pixels where no plane stands out.
     kinds = len(stack) + 1
-    votes = np.bincount(backend.to_numpy(plane.winner[inside]).ravel() % kinds, minlength=kinds)
+    usage = np.bincount(backend.to_numpy(plane.sharpest[inside]).ravel() % kinds, minlength=kinds)
     # The grid of heights starts at pixel 0 of the mosaic, not of the chunk.
     step = HEIGHT_STEP_PX
     first = [-span.start % step for span in (cell.y, cell.x)]
     sampled = backend.to_numpy(plane.height[inside])[first[0] :: step, first[1] :: step]
     clipped = np.array([(counts < 0).sum(), (counts > 65535).sum()])
-    return _Projected(cell, pixels, sampled, votes, clipped)
+    return _Projected(cell, pixels, sampled, usage, clipped)
 
 
 def _stream(
@@ -235,7 +235,7 @@ def _stream(
                 top, left = -(-part.cell.y.start // step), -(-part.cell.x.start // step)
                 rows, columns = part.heights.shape
                 heights[top : top + rows, left : left + columns] = part.heights
-                usage += part.votes
+                usage += part.usage
                 clipped += part.clipped
     return Streamed(heights, usage, clipped)
 
