@@ -54,7 +54,7 @@ _FREE: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _T = TypeVar("_T")
 
 
-class Streamed(NamedTuple):
+class PlaneSummary(NamedTuple):
     """Heights in planes, pixels by sharpest plane (last: undecided), pixels clipped low, high.
 
     ``record`` has further attributes of the output.
@@ -68,7 +68,7 @@ class Streamed(NamedTuple):
 
 def stream_wiener(
     backend: Backend, mosaic: Mosaic, plan: WienerPlan, writer: StoreWriter, folder: Path
-) -> Streamed:
+) -> PlaneSummary:
     """Estimate and write the plane of a mosaic.
 
     Parameters
@@ -91,13 +91,13 @@ def stream_wiener(
     """
     shape = mosaic.shape[1:]
 
-    def work(tile_px: int) -> Streamed:
+    def work(tile_px: int) -> PlaneSummary:
         run = _Run(backend, mosaic, plan, folder, tile_px)
-        streamed, coarse = run.estimate()
+        summary, coarse = run.estimate()
         background = backend.to_numpy(estimate_background(backend, coarse))
-        run.finish(background, writer, streamed.clipped)
+        run.finish(background, writer, summary.clipped)
         haze_counts = plan.haze_share * float(background.mean(dtype=np.float64))
-        return streamed._replace(record={**streamed.record, "haze_counts": round(haze_counts, 2)})
+        return summary._replace(record={**summary.record, "haze_counts": round(haze_counts, 2)})
 
     def smaller(tile_px: int) -> int | None:
         half = tile_px
@@ -188,7 +188,7 @@ class _Run:
             results = pool.map(work, parts)
             yield from tqdm(results, desc=name, total=len(parts), unit="tile", mininterval=5)
 
-    def estimate(self) -> tuple[Streamed, NDArray[np.float32]]:
+    def estimate(self) -> tuple[PlaneSummary, NDArray[np.float32]]:
         """Write the unclipped plane; return its summary, and its means of 8 × 8 px."""
         sides = _sides(self.shape, self.tile_px)
         window = window_len(sides[0] + 2 * HALO_PX), window_len(sides[1] + 2 * HALO_PX)
@@ -220,7 +220,7 @@ class _Run:
             "below_noise": round(deep_px),
             "fallback_fraction": round(fallback_px / area, 6),
         }
-        return Streamed(heights, usage, clipped, record), fill(coarse[None], coverage)[0]
+        return PlaneSummary(heights, usage, clipped, record), fill(coarse[None], coverage)[0]
 
     def _project(
         self, wiener_plane: WienerPlane, stores: dict[str, StoreWriter], tile: Region

@@ -57,7 +57,7 @@ from tilewright.stages.edf.methods import METHODS, Method
 from tilewright.stages.edf.multiplane_wiener import (
     GPU_THREADS,
     HEIGHT_STEP_PX,
-    Streamed,
+    PlaneSummary,
     stream_wiener,
 )
 from tilewright.stages.edf.stack_survey import (
@@ -144,10 +144,10 @@ def _project(
     """Write the plane and its attributes; return the heights, µm."""
     if isinstance(plan, WienerPlan):
         with scratch_folder(output) as folder:
-            streamed = stream_wiener(backend, mosaic, plan, writer, folder)
+            summary = stream_wiener(backend, mosaic, plan, writer, folder)
     else:
-        streamed = _stream(backend, replace(backend, workers=1), mosaic, plan, writer)
-    heights, usage, clipped, record = streamed
+        summary = _stream(backend, replace(backend, workers=1), mosaic, plan, writer)
+    heights, usage, clipped, record = summary
     decided = max(int(usage[:-1].sum()), 1)
     writer.attributes.update(
         pedestal_counts=0,
@@ -168,7 +168,7 @@ class _Stack(NamedTuple):
     pixels: NDArray[Any]
 
 
-class _Projected(NamedTuple):
+class _PartPlane(NamedTuple):
     """A part's pixels, sampled heights, pixels by sharpest plane, and pixels clipped."""
 
     cell: Window
@@ -188,7 +188,7 @@ def _halves(part: _Stack, halo_px: int, shape: tuple[int, int]) -> list[_Stack]:
     return parts
 
 
-def _project_part(backend: Backend, plan: ProjectionPlan, part: _Stack) -> _Projected:
+def _project_part(backend: Backend, plan: ProjectionPlan, part: _Stack) -> _PartPlane:
     cell, stack = part
     plane = plan.project(backend, stack)
     inside = cell.inner
@@ -202,19 +202,19 @@ def _project_part(backend: Backend, plan: ProjectionPlan, part: _Stack) -> _Proj
     first = [-span.start % step for span in (cell.y, cell.x)]
     sampled = backend.to_numpy(plane.height[inside])[first[0] :: step, first[1] :: step]
     clipped = np.array([(counts < 0).sum(), (counts > 65535).sum()])
-    return _Projected(cell, pixels, sampled, usage, clipped)
+    return _PartPlane(cell, pixels, sampled, usage, clipped)
 
 
 def _stream(
     backend: Backend, inner: Backend, mosaic: Mosaic, plan: ProjectionPlan, writer: StoreWriter
-) -> Streamed:
+) -> PlaneSummary:
     """Project and write all chunks."""
     step = HEIGHT_STEP_PX
     heights = np.zeros([-(-n // step) for n in mosaic.shape[1:]], np.float32)
     usage = np.zeros(mosaic.shape[0] + 1, np.int64)
     clipped = np.zeros(2, np.int64)
 
-    def one(cell: Window) -> list[_Projected]:
+    def one(cell: Window) -> list[_PartPlane]:
         parts = map_with_oom_split(
             inner,
             lambda part: _project_part(inner, plan, part),
@@ -237,7 +237,7 @@ def _stream(
                 heights[top : top + rows, left : left + columns] = part.heights
                 usage += part.usage
                 clipped += part.clipped
-    return Streamed(heights, usage, clipped)
+    return PlaneSummary(heights, usage, clipped)
 
 
 @dataclass(frozen=True)
