@@ -56,7 +56,7 @@ _BEYOND = 6
 _MOST_PX = 96
 
 
-class SourceSubtracted(NamedTuple):
+class DebrisSubtraction(NamedTuple):
     """A window without its bright debris.
 
     ``stack`` (z, y, x) in the type it had; ``light`` (y, x) float32 counts, what the debris adds to
@@ -118,7 +118,7 @@ def subtract_debris(
     coverage: NDArray[np.bool_] | None = None,
     *,
     in_place: bool = False,
-) -> SourceSubtracted:
+) -> DebrisSubtraction:
     """Subtract the light of bright debris from a window's stack (z, y, x) of raw counts.
 
     Parameters
@@ -131,7 +131,7 @@ def subtract_debris(
 
     Returns
     -------
-    SourceSubtracted
+    DebrisSubtraction
 
     Examples
     --------
@@ -146,7 +146,7 @@ def subtract_debris(
     gaps = np.zeros(stack.shape[1:], np.bool_) if coverage is None else ~coverage
     objects = _find_debris(stack, model, gaps)
     if not objects:
-        return SourceSubtracted(stack)
+        return DebrisSubtraction(stack)
     out = stack if in_place else stack.copy()
     light = np.zeros(stack.shape[1:], np.float32)
     contaminated = np.zeros([n // POOL_PX for n in stack.shape[1:]], np.bool_)
@@ -156,7 +156,7 @@ def subtract_debris(
     for debris in objects:
         pending[debris.y, debris.x] -= debris.core
         _subtract(out, light, contaminated, pending > 0, gaps, debris, model)
-    return SourceSubtracted(out, light, contaminated)
+    return DebrisSubtraction(out, light, contaminated)
 
 
 class _Debris(NamedTuple):

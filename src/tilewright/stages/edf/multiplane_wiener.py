@@ -22,7 +22,7 @@ from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import StoreWriter
 from tilewright.kernels.backend import Backend, Region, cells
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom
-from tilewright.kernels.edf.bright_debris import SourceSubtracted
+from tilewright.kernels.edf.bright_debris import DebrisSubtraction
 from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
 from tilewright.kernels.edf.wiener_filters import window_len
 from tilewright.kernels.edf.wiener_finish import (
@@ -36,7 +36,7 @@ from tilewright.kernels.edf.wiener_finish import (
 from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.pooling import downsample_mean
 from tilewright.stages.edf.stack_survey import ceiling_of
-from tilewright.stages.edf.wiener_plan import WienerPlan, read_subtracted
+from tilewright.stages.edf.wiener_plan import WienerPlan, read_without_debris
 from tilewright.stages.thread_pool import cancelling_thread_pool
 from tilewright.stages.tile_windows import regions, spans, with_halo
 
@@ -228,7 +228,7 @@ class _Run:
         """Estimate a tile and write what is large."""
         start = tuple(part.start - HALO_PX for part in tile)
         y, x = (slice(HALO_PX, HALO_PX + part.stop - part.start) for part in tile)
-        window, coverage = read_subtracted(
+        window, coverage = read_without_debris(
             self.mosaic, self.plan.debris, start, wiener_plane.window
         )
         own_coverage = coverage[y, x]
@@ -260,7 +260,7 @@ class _Run:
     def _tile_plane(
         self,
         wiener_plane: WienerPlane,
-        window: SourceSubtracted,
+        window: DebrisSubtraction,
         confidence: NDArray[np.float32],
         tile: Region,
     ) -> _TilePlane:
