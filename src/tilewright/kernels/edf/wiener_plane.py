@@ -102,7 +102,7 @@ class WienerPlane:
             noise = noise + share * self._noise[spread][z, n]
         noise *= focus.variance
         image = self._mix(focus.spectra, shares)
-        deep, fallback_fraction = self._overcorrected(image, noise, confidence)
+        deep, fallback_fraction = self._fallback(image, noise, confidence)
         if confidence is not None:
             if bool(fallback_fraction.any()):
                 local = 1 - upsample_linear(self.backend.xp, fallback_fraction, POOL_PX)
@@ -119,7 +119,7 @@ class WienerPlane:
             fallback_fraction,
         )
 
-    def _overcorrected(
+    def _fallback(
         self, image: Array, variance: Array, confidence: NDArray[np.float32] | None
     ) -> tuple[Array, Array]:
         """Return the share of pixels far below 0, and the fallback's share of the plane."""

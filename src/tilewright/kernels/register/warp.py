@@ -232,7 +232,7 @@ def sample(
     inside &= (positions[1] >= -0.5) & (positions[1] <= source_shape[1] - 0.5)
     for axis in (0, 1):
         positions[axis] -= float(source_origin[axis] - 2)
-        positions[axis] = _snapped(backend, positions[axis])
+        positions[axis] = _snap(backend, positions[axis])
     values = _interpolated(backend, source, positions, order)
     values *= inside
     return values, inside
@@ -264,7 +264,7 @@ def _positions(backend: Backend, shift: Array, origin: tuple[int, int]) -> Array
     return positions
 
 
-def _snapped(backend: Backend, positions: Array) -> Array:
+def _snap(backend: Backend, positions: Array) -> Array:
     """Return positions, those near a whole pixel moved onto it."""
     # CuPy takes the floor of a position in float32 and its fraction in float64: just below a whole
     # pixel they disagree, and the value is that of the next pixel (60 of 1024² on an H100). 2**-11
