@@ -93,9 +93,9 @@ def local_errors(
     """
     nodes = min(transform.field.shape[1:]) > 1
     step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
-    job = Pass(FACTOR, step, 0, step // 2)
+    pass_ = Pass(FACTOR, step, 0, step // 2)
     measured = measure_blocks(
-        CPU, reference, moving, transform, job, "whole section", observer=observer
+        CPU, reference, moving, transform, pass_, "whole section", observer=observer
     )
     precision = np.where(measured.on_tissue.all(axis=1), 1 / measured.blocks.variance_px2, 0.0)
     around = np.ones((3, 3))

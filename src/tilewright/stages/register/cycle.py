@@ -124,9 +124,9 @@ class _Pair(NamedTuple):
     max_shift_px: float
     max_rotation_deg: float
 
-    def measure(self, transform: Transform, job: Pass, name: str) -> BlockGrid:
+    def measure(self, transform: Transform, pass_: Pass, name: str) -> BlockGrid:
         """Measure the shifts of blocks that are left under a transform."""
-        return measure_blocks(self.backend, self.reference, self.moving, transform, job, name)
+        return measure_blocks(self.backend, self.reference, self.moving, transform, pass_, name)
 
 
 def _estimate(pair: _Pair) -> tuple[Transform, str]:
@@ -245,8 +245,8 @@ def _estimate_transform(pair: _Pair) -> tuple[Transform, MatchEvidence]:
         factor //= 4
         passes.append(Pass(factor, 32, 8))
     passes.append(Pass(2, pair.block_px // 2, pair.block_px // 6))
-    for job in passes:
-        grid = pair.measure(transform, job, f"search 1/{job.factor}")
+    for pass_ in passes:
+        grid = pair.measure(transform, pass_, f"search 1/{pass_.factor}")
         precision = _significant(grid)
         targets = transform.points(grid.centres_px) + grid.blocks.shift_px
         accepted = np.zeros(len(precision), bool)
