@@ -13,7 +13,7 @@ from tests.kernels.deconvolve.deconvolution import deconvolve
 from tests.support.wavy_stack import psnr
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve import blur as blur_module
-from tilewright.kernels.deconvolve.blur import Blur, crop_psf, each
+from tilewright.kernels.deconvolve.blur import Blur, crop_psf, map_slices
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
 from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
@@ -88,7 +88,7 @@ def test_blocks_and_threads_do_not_change_the_pixels(monkeypatch: pytest.MonkeyP
 
 
 def test_each_covers_the_range_in_order(cpu: Backend) -> None:
-    assert each(cpu, 10, 4, lambda z: z) == [slice(0, 4), slice(4, 8), slice(8, 10)]
+    assert map_slices(cpu, 10, 4, lambda z: z) == [slice(0, 4), slice(4, 8), slice(8, 10)]
 
 
 def run(backend: Backend, counts: Floats, iterations: int, **options: Any) -> Floats:

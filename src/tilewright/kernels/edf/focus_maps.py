@@ -181,10 +181,10 @@ class FocusMaps:
         more = xp.maximum(focus.spread * focus.spread - np.float32(self._sheet**2), 0)
         local = xp.sqrt(_SPREAD**2 * more + np.float32(narrow**2))
         between = xp.clip((local - np.float32(narrow)) / np.float32(wide - narrow), 0, 1)
-        for z, of_z in _neighbours(xp, focus.height, self._depths):
-            for n, of_n in _neighbours(xp, focus.level, len(NOISE_LEVELS)):
-                for spread, of_spread in ((0, 1 - between), (1, between)):
-                    yield of_spread * of_z * of_n, (spread, z, n)
+        for z, z_share in _neighbours(xp, focus.height, self._depths):
+            for n, n_share in _neighbours(xp, focus.level, len(NOISE_LEVELS)):
+                for spread, spread_share in ((0, 1 - between), (1, between)):
+                    yield spread_share * z_share * n_share, (spread, z, n)
 
     def bin_usage(self, stack: Any) -> NDArray[np.float64]:
         """Return the share of a window in each bin: (2 spreads, planes, noise levels)."""

@@ -73,8 +73,8 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     local, locations = _local(context, views, transform, search)
     items = [*_evaluate(context, compared, transform), local]
     if search:
-        lost, of_lost = _lost(context, search.result())
-        items, locations = [*items, *lost], [*locations, *of_lost]
+        lost_items, lost_locations = _lost(context, search.result())
+        items, locations = [*items, *lost_items], [*locations, *lost_locations]
     rotation_deg, shift_px = transform.rotation_and_shift(fixed.shape[1:])
     numbers = {
         "registered": _registered(transform),

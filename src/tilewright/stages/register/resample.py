@@ -105,9 +105,9 @@ def resample(
             for c, (marker, channel, _) in enumerate(planes)
             if marker in backgrounds
         }  # fmt: skip
-        jobs = [(c, region) for c in range(len(planes)) for region in parts]
-        blocks = pool.map(partial(_write_block, inner, writer, sources, subtractions), jobs)
-        for _ in tqdm(blocks, "resample", len(jobs), unit="chunk", mininterval=5):
+        chunks = [(c, region) for c in range(len(planes)) for region in parts]
+        blocks = pool.map(partial(_write_block, inner, writer, sources, subtractions), chunks)
+        for _ in tqdm(blocks, "resample", len(chunks), unit="chunk", mininterval=5):
             pass
     write_subtractions([one.result for one in subtractions.values()], *map(Path, subtraction))
 
@@ -138,10 +138,10 @@ def _write_block(
     writer: StoreWriter,
     sources: Sequence[_Source],
     subtractions: Mapping[int, _BackgroundSubtraction],
-    job: tuple[int, Region],
+    chunk: tuple[int, Region],
 ) -> None:
     """Resample one region of one channel, and subtract its background."""
-    channel, region = job
+    channel, region = chunk
     block = sources[channel].read(backend, region)
     if channel in subtractions:
         block = subtractions[channel].subtract_from(backend, block, region)
