@@ -61,6 +61,8 @@ def photon_transfer(backend: Backend, image: Any, pedestal_counts: float) -> Noi
 
 def _noise_line(signal: Floats, variance: Floats) -> NoiseModel:
     """Fit variance = read² + gain × signal; points above the line count less (texture)."""
+    # Of the median variance 0.1 is a floor; an excess of 30 % over the line halves a weight, and a
+    # range of signal below 3 standard deviations shows no gain: no figures.
     scale = max(float(np.median(variance)), 1e-12)
     if np.ptp(signal) < 3 * np.sqrt(scale):
         return NoiseModel(0.0, float(np.sqrt(scale)))
