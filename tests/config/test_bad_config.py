@@ -53,9 +53,7 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("results", "a\0b", "name a file or folder"),
         ("samples", "nowhere.tsv", "the table 'nowhere.tsv' named by the key 'samples'"),
         ("markers", "~/m.csv", NO_SHELL),
-        ("edf.method", "direct", "'edf.method' is 'direct': renamed; write multiplane_wiener"),
-        ("edf.method", "psf_mean", "renamed; write sum_projection"),
-        ("edf.method", "soft_focus", "renamed; write focus_weighted"),
+        ("edf.method", "direct", "'edf.method' is 'direct'"),
         ("deconvolve.psf_file", "$X/psf.tif", NO_SHELL),
         ("deconvolv", {}, "unknown key 'deconvolv'; did you mean 'deconvolve'?"),
         ("qc.thresholds", {"ncc": {"wrn": 1}}, "did you mean 'warn'?"),
@@ -67,7 +65,6 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("registration.allow_unregistered", [1], "names cycle 1"),
         ("illumination.flat_file", "flat.tif", "used by method 'file' only"),
         ("resources.stich", {"cpus": 2}, "did you mean 'stitch'?"),
-        ("resources.project", {"cpus": 2}, "did you mean 'edf_plane'?"),
     ],
 )
 def test_keys(config: dict[str, Any], key: str, value: Any, message: str) -> None:

@@ -120,20 +120,4 @@ def _known_layout(name: str) -> str:
 
 
 LayoutName = Annotated[str, AfterValidator(_known_layout)]
-
-
-#: Values of ``edf.method`` before they were renamed, and after.
-RENAMED_METHODS = {
-    "direct": "multiplane_wiener",
-    "psf_mean": "sum_projection",
-    "soft_focus": "focus_weighted",
-}
-
-
-def _refuse_renamed(method: Any) -> Any:
-    if isinstance(method, str) and method in RENAMED_METHODS:
-        raise ValueError(f"renamed; write {RENAMED_METHODS[method]}")
-    return method
-
-
-PlaneMethod = Annotated[Literal["auto", Method], BeforeValidator(_refuse_renamed)]
+PlaneMethod = Literal["auto", Method]

@@ -7,6 +7,7 @@ so one source gives the same pixels on both devices.
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -148,3 +149,16 @@ def fast_len(n: int) -> int:
         if rest == 1:
             return m
         m += 1
+
+
+@contextlib.contextmanager
+def cancelling_thread_pool(backend: Backend, gpu_threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Open a thread pool that cancels pending work after an error.
+
+    It has the backend's threads, or ``gpu_threads`` that read and write around a GPU.
+    """
+    pool = ThreadPoolExecutor(backend.workers if backend.device == "cpu" else gpu_threads)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -129,10 +129,6 @@ def subtract_debris(
         Pixels outside have no part in the fit and keep their counts; debris that they mirror is
         not fitted.
 
-    Returns
-    -------
-    DebrisSubtraction
-
     Examples
     --------
     >>> model = DebrisModel(

@@ -31,8 +31,8 @@ class WienerProjection(NamedTuple):
     """A plane out of a stack, on the backend.
 
     ``image`` (y, x) float32 counts over the pedestal, not clipped at 0. The others have one pixel
-    of 4 × 4, float32: ``height`` and ``spread`` of the focus weights, in planes; ``sharpest``
-    int32, a plane, -1 where none stands out; ``weights`` (usable z, y, x), sum 1;
+    of 4 × 4, float32: ``height`` by the focus weights, in planes; ``sharpest`` int32, a plane, -1
+    where none stands out; ``weights`` (usable z, y, x), sum 1;
     ``variance`` of the image by noise, counts²; ``deep``, the share of pixels of the estimate more
     than three standard deviations of their noise, and half a count, below 0; ``fallback_fraction``,
     the share of the focus-weighted projection in its place.
@@ -40,7 +40,6 @@ class WienerProjection(NamedTuple):
 
     image: Array
     height: Array
-    spread: Array
     sharpest: Array
     weights: Array
     variance: Array
@@ -111,7 +110,6 @@ class WienerPlane:
         return WienerProjection(
             image,
             focus.height,
-            focus.spread,
             focus.sharpest,
             focus.weights,
             noise,

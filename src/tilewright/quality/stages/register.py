@@ -40,12 +40,10 @@ from tilewright.quality.stages.registered_blocks import (
 from tilewright.stages.register.lost_tissue import FACTOR, LostTissue, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView, open_views
 
-#: Most blocks that are compared, and how many times as many candidates, of which those on tissue
-#: are taken: no figures.
+#: Most blocks that are compared, of so many times as many candidates. A block shows tissue from so
+#: far between two percentiles of the overview on. No figures.
 _BLOCKS, _CANDIDATES = 48, 4
-#: Percentiles of an overview that are taken for glass and tissue, and how far a block on tissue
-#: lies between them at least: no figures.
-_GLASS, _BRIGHT, _ON_TISSUE = 5, 98, 0.1
+_ON_TISSUE, _GLASS, _BRIGHT = 0.1, 5, 98
 #: Percentage of the places on tissue whose error lies below ``local_error_px``.
 _LOCAL_PERCENTILE = 90.0
 

@@ -13,11 +13,12 @@ from skimage.registration import phase_cross_correlation
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.kernels.backend import Region
 from tilewright.kernels.metrics import ncc
-from tilewright.kernels.register.warp import Transform, source_region, warp
+from tilewright.kernels.register.warp import Transform, source_region
 from tilewright.quality.sampling import CPU
 from tilewright.stages.register.block_passes import Pass, measure_blocks
 from tilewright.stages.register.lost_tissue import FACTOR, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView
+from tilewright.stages.register.resample import resample_region
 
 #: Side of a block.
 SIDE_PX = 256
@@ -122,11 +123,9 @@ def _images(
     part = other.read(0, *region)
     before[: part.shape[0], : part.shape[1]] = part
     shape = (other.shape[1], other.shape[2])
-    source = source_region(transform, region, shape)
-    if source is None or not reference.any():
+    if source_region(transform, region, shape) is None or not reference.any():
         return None
-    origin = (source[0].start, source[1].start)
-    after = warp(CPU, other.read(0, *source), origin, shape, transform, region)
+    after = resample_region(CPU, other, transform, region)
     return reference, before, after.astype(np.float32)
 
 

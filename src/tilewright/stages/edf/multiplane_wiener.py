@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import StoreWriter
-from tilewright.kernels.backend import Backend, Region, cells
+from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool, cells
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom
 from tilewright.kernels.edf.bright_debris import DebrisSubtraction
 from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
@@ -37,7 +37,6 @@ from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.pooling import downsample_mean
 from tilewright.stages.edf.stack_survey import ceiling_of
 from tilewright.stages.edf.wiener_plan import WienerPlan, read_without_debris
-from tilewright.stages.thread_pool import cancelling_thread_pool
 from tilewright.stages.tile_windows import regions, spans, with_halo
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.

@@ -12,17 +12,9 @@ same as ``sum_projection`` from the raw stack, with filters over all planes
 (:mod:`tilewright.kernels.edf.wiener_plane`). None scales with the image, so the counts of all
 cycles and samples compare.
 
-The output is uint16 without pedestal and has z = 1; its attributes are ``pedestal_counts`` 0,
-``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of the
-decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
-``excluded_planes`` (a list of ``z`` and ``reason``), for ``focus_weighted`` and
-``multiplane_wiener`` the camera noise, ``noise_gain`` and ``read_noise_counts``, and for
-``multiplane_wiener`` the ``haze_share`` of the plane's background that was subtracted, its mean in
-counts (``haze_counts``), ``resolution_px`` (None: fewer than four planes), the pixels more than
-three standard deviations below zero (``below_noise``) and the share of the plane that
-``focus_weighted`` replaces (``fallback_fraction``). The height map is a float32 TIFF, in µm above
-plane 0, of every eighth pixel (the soft argmax of the focus energy; mid-stack where nothing is in
-focus).
+The output is uint16 without pedestal and has z = 1; its attributes are those of ``docs/edf.md``.
+The height map is a float32 TIFF, in µm above plane 0, of every eighth pixel (the soft argmax of the
+focus energy; mid-stack where nothing is in focus).
 """
 
 from __future__ import annotations
@@ -40,7 +32,7 @@ from tqdm import tqdm
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cancelling_thread_pool
 from tilewright.kernels.deconvolve.blur import crop_psf
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.edf.focus import (
@@ -68,7 +60,6 @@ from tilewright.stages.edf.stack_survey import (
     survey_stack,
 )
 from tilewright.stages.edf.wiener_plan import WienerPlan, plan_wiener, wiener_psf_size
-from tilewright.stages.thread_pool import cancelling_thread_pool
 from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
 _OOM_HINT = OomHint("edf_plane", "all planes of its smallest part of a chunk")
@@ -146,7 +137,7 @@ def _project(
         with scratch_folder(output) as folder:
             summary = stream_wiener(backend, mosaic, plan, writer, folder)
     else:
-        summary = _stream(backend, replace(backend, workers=1), mosaic, plan, writer)
+        summary = _stream(backend, mosaic, plan, writer)
     heights, usage, clipped, record = summary
     decided = max(int(usage[:-1].sum()), 1)
     writer.attributes.update(
@@ -206,9 +197,10 @@ def _project_part(backend: Backend, plan: ProjectionPlan, part: _Stack) -> _Part
 
 
 def _stream(
-    backend: Backend, inner: Backend, mosaic: Mosaic, plan: ProjectionPlan, writer: StoreWriter
+    backend: Backend, mosaic: Mosaic, plan: ProjectionPlan, writer: StoreWriter
 ) -> PlaneSummary:
     """Project and write all chunks."""
+    inner = replace(backend, workers=1)
     step = HEIGHT_STEP_PX
     heights = np.zeros([-(-n // step) for n in mosaic.shape[1:]], np.float32)
     usage = np.zeros(mosaic.shape[0] + 1, np.int64)

@@ -139,12 +139,8 @@ def measure_blocks(
     flat = {key: whole.reshape(-1, *whole.shape[2:]) for key, whole in fields.items()}
     flat["shift_px"] = flat["shift_px"] * pass_.factor
     flat["variance_px2"] = flat["variance_px2"] * pass_.factor**2
-    return BlockGrid(
-        grid,
-        pass_.factor * pass_.offset - 0.5,
-        float(pass_.factor * pass_.step),
-        BlockShifts(**flat),
-    )
+    origin_px, spacing_px = pass_.factor * pass_.offset - 0.5, float(pass_.factor * pass_.step)
+    return BlockGrid(grid, origin_px, spacing_px, BlockShifts(**flat))
 
 
 def _in_order(

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Backend, Region
+from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.stitch.blending import (
     Correction,
@@ -37,7 +37,6 @@ from tilewright.kernels.stitch.blending import (
     make_correction,
     tile_span,
 )
-from tilewright.stages.thread_pool import cancelling_thread_pool
 from tilewright.stages.tile_planes import TilePlanes
 from tilewright.stages.tile_source import TileSource
 from tilewright.stages.tile_windows import halves, spans
