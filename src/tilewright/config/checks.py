@@ -201,10 +201,11 @@ def _check_mosaic(experiment: Experiment, manifest: Path) -> None:
     mosaic_px = _extent(manifest.read_text("utf-8")).mosaic_px
     block_px = experiment.settings.registration.block_px
     if experiment.moving_cycles and min(mosaic_px) < block_px:
+        fits = min(mosaic_px) // 12 * 12
+        fix = f"set registration.block_px to {fits} or less" if fits >= 48 else "48 px are needed"
         raise RawDataError(
             f"the mosaic is {mosaic_px[0]} x {mosaic_px[1]} px, smaller than a block of the "
-            f"registration ({block_px} px); set registration.block_px to "
-            f"{min(mosaic_px) // 12 * 12} or less; below 48 px it cannot be registered"
+            f"registration ({block_px} px); {fix}"
         )
 
 

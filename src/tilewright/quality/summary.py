@@ -28,10 +28,12 @@ def trusted_markers(
     for sample in sorted({item.sample for item in items}):
         for entry in channels:
             cycle, channel = int(entry["cycle"]), str(entry["channel"])
-            subjects = {(sample, cycle, ""), (sample, cycle, channel)}
-            if background := entry.get("background"):
-                subjects.add((sample, int(background["cycle"]), ""))
-            of_marker = [i for i in items if (i.sample, i.cycle, i.channel) in subjects]
+            own, background = [(cycle, ""), (cycle, channel)], entry.get("background")
+            of_sample = [item for item in items if item.sample == sample]
+            of_marker = [item for item in of_sample if (item.cycle, item.channel) in own]
+            if of_marker and background and int(background["cycle"]) != cycle:
+                shared = (int(background["cycle"]), "")
+                of_marker += [i for i in of_sample if (i.cycle, i.channel) == shared]
             verdict = worst(item.verdict for item in of_marker)
             codes = sorted({_reason(item) for item in of_marker if item.verdict != "pass"})
             reasons = ";".join(codes) if of_marker else "not_looked_at"

@@ -160,7 +160,7 @@ def estimate_background(backend: Backend, coarse: Any) -> Array:
             below = xp.minimum(over, 0)
             count = max(float((below < 0).mean()), 1e-6)
             spread = (float(xp.square(below).mean()) / count) ** 0.5
-            # From 1 to 0 within a spread about the background; beyond 30 exp is 0 or overflows.
+            # From 1 to 0 within a spread about the background; the clip keeps exp finite.
             steep = xp.clip(over / (_BACKGROUND_STEP * spread + 1e-6), -30, 30)
             weight = 1 / (1 + xp.exp(steep)) + np.float32(_BACKGROUND_LEAST)
             background = smooth(weight * rest) / smooth(weight)
