@@ -180,7 +180,7 @@ def test_markers_are_as_trusted_as_their_worst_item(tmp_path: Path) -> None:
 
 def test_a_marker_is_no_better_than_the_registration_of_its_background() -> None:
     background = {"cycle": 2, "channel": "2", "marker": "M22", "factor": 1.0}
-    channels = [CHANNELS[0] | {"background": background}, CHANNELS[1]]
+    channels: list[dict[str, Any]] = [{**CHANNELS[0], "background": background}, CHANNELS[1]]
     of_background = [
         item("ncc", 0.1, cycle=2, stage="register"),
         item("seam", 1e9, cycle=2, channel="2"),

@@ -57,6 +57,7 @@ def test_chunk_borders_are_invisible(tmp_path: Path, deconvolved: bool) -> None:
     for chunk_px in (256, 64, 70):
         source = open_mosaic(store(tmp_path / f"{chunk_px}.zarr", stack, chunk_px, attributes))
         plan = edf.plan_projection(CPU, source, edf_runs.method_for(source), edf_runs.OPTICS, None)
+        assert isinstance(plan, edf.ProjectionPlan)
         first = first or plan
         assert plan.halo_px == first.halo_px
         with pytest.MonkeyPatch.context() as patch:
