@@ -156,6 +156,10 @@ def cancelling_thread_pool(backend: Backend, gpu_threads: int) -> Iterator[Threa
     """Open a thread pool that cancels pending work after an error.
 
     It has the backend's threads, or ``gpu_threads`` that read and write around a GPU.
+
+    >>> with cancelling_thread_pool(cpu, 2) as pool:
+    ...     list(pool.map(abs, [-1, 2]))
+    [1, 2]
     """
     pool = ThreadPoolExecutor(backend.workers if backend.device == "cpu" else gpu_threads)
     try:
