@@ -19,7 +19,7 @@ from tests.support.lens_tiles import SIZE as LENS_SIZE
 from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.tile_layout import measure_overlap, rank_layouts
-from tilewright.stages.tile_positions.locate import LocatedTiles, locate
+from tilewright.stages.tile_positions.locate import TileLocations, locate
 
 Floats = NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def _grids() -> Iterator[tuple[str, Grid]]:
             yield scene, _kept(scene, k)
 
 
-def _edge_errors(grid: Grid, found: LocatedTiles) -> Floats:
+def _edge_errors(grid: Grid, found: TileLocations) -> Floats:
     """Return the error (m,) of every measured displacement, px."""
     place = {p: i for i, p in enumerate(zip(grid.tiles.row, grid.tiles.col, strict=True))}
     e = found.edges

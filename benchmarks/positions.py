@@ -23,7 +23,7 @@ from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.distortion import Distortion, undistort
-from tilewright.stages.tile_positions.locate import LocatedTiles, locate
+from tilewright.stages.tile_positions.locate import TileLocations, locate
 
 BARS = {"syn10": "rmse <= 0.06, edge <= 0.04, <= 1.5 s, >= 5x faster"}
 
@@ -51,7 +51,7 @@ print(json.dumps({"seconds": time.perf_counter() - start,
 """
 
 
-def timed(tiles: FileTiles, fields: Illumination | None = None) -> tuple[LocatedTiles, float]:
+def timed(tiles: FileTiles, fields: Illumination | None = None) -> tuple[TileLocations, float]:
     """Return positions and seconds from files to positions on 2 threads, best of 5 runs."""
     best = np.inf
     for _ in range(5):
@@ -86,7 +86,7 @@ def errors(found: Floats, true: Floats, tied: NDArray[np.bool_], edges: Any) -> 
     )
 
 
-def edge_ends(located: LocatedTiles, used: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+def edge_ends(located: TileLocations, used: bool) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return tile numbers (a, b) of the edges, of accepted ones only if ``used``."""
     p, e = located.positions, located.edges
     number = {place: i for i, place in enumerate(zip(p.row.tolist(), p.col.tolist(), strict=True))}

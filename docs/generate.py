@@ -94,7 +94,8 @@ def _picture(reason: str) -> list[str]:
         return []
     first, second = ("Above", "Below") if PICTURES[reason].below else ("Left", "Right")
     damage, sentence = known[reason]["damage"], known[reason]["sentence"]
-    number = re.sub(r" \([^)]*\)$", "", re.split(r", (?:above|below) ", sentence)[0])
+    number = re.split(r", (?:above|below) ", sentence)[0].removesuffix(".")
+    number = re.sub(r" \([^)]*\)$", "", number)
     text = f"*{first}: {damage}. The report says: {number}. {second}: the same without.*"
     picture = f"![{first} with a damage, {second.lower()} without.](images/reasons/{reason}.webp)"
     return [picture, text]

@@ -56,7 +56,6 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("registration.allow_unregistered", [1], "names cycle 1"),
         ("illumination.flat_file", "flat.tif", "used by method 'file' only"),
         ("resources.stich", {"cpus": 2}, "did you mean 'stitch'?"),
-        ("resources.project", {"cpus": 2}, "did you mean 'edf_plane'?"),
     ],
 )
 def test_keys(config: dict[str, Any], key: str, value: Any, message: str) -> None:
@@ -128,7 +127,7 @@ REMOVED = STAINS.replace("DAPI_1,461,10,,", "DAPI_1,461,10,,TRUE")
         (GOOD + "9999999,2,CD8,525\n", "cycle '9999999' is not a number"),
         (GOOD + f"2,2,{'x' * 101},525\n", "a name of over 100 characters"),
         (GOOD + f"2,2,{'x' * 200_000},525\n", "line 5: the line cannot be read (field larger"),
-        (GOOD + f"2,{'x' * 51},CD8,525\n", "must be letters and digits, at most 50"),
+        (GOOD + f"2,{'x' * 51},CD8,525\n", "must be letters, digits and '-', at most 50"),
         (GOOD + "2,CH 2,CD8,525\n", "row 5: channel 'CH 2'"),
         (GOOD + "2,2,,525\n", "row 5: the marker has no name"),
         (GOOD + "2,2,CD3,525\n", "duplicate marker 'CD3' (rows 3 and 5); rename one"),
@@ -142,7 +141,10 @@ REMOVED = STAINS.replace("DAPI_1,461,10,,", "DAPI_1,461,10,,TRUE")
         (STAINS + "1,2,CD3,525,9,A,\n2,2,A,525,9,B,\n2,3,B,525,9,,\n", "background 'B' itself"),
         (STAINS + "1,2,CD3,525,,A,\n2,2,A,525,,,\n", "no exposure_ms of CD3 and A; fill it in"),
         (STAINS + "1,2,CD3,525,0,A,\n2,2,A,525,9,,\n", "exposure_ms is '0'; give a positive num"),
-        (STAINS + "1,2,CD3,525,9,,yes\n", "row 4: remove is 'yes'; write TRUE, or nothing"),
+        (
+            STAINS + "1,2,CD3,525,9,,yes\n",
+            "row 4: remove is 'yes'; write TRUE, or leave the cell empty",
+        ),
         # the frame of the image
         (REMOVED, "'DAPI_1' is marked remove, but it is the reference"),
     ],

@@ -118,7 +118,7 @@ def test_a_constant_channel_and_a_reference_without_structure_are_refused(
     write(path, noise, np.full(SHAPE, 7.0))
     text = said(config)
     assert "channel 1 (the reference channel): every part of it is noise without struct" in text
-    assert "cycle 1, channel 2: every part of it is constant, such as" in text
+    assert "cycle 1, channel 2: every part of it is constant, for example" in text
     # Structure in one corner of a large dark image is enough.
     wide = np.zeros((2600, 2500))
     wide[2200:2500, 2200:2460] = cells()

@@ -13,7 +13,12 @@ from tilewright.errors import QualityError
 from tilewright.quality.evaluate import QcRecord, read_qc, write_qc
 from tilewright.quality.metrics import METRICS, REASONS, Threshold, Verdict
 from tilewright.quality.results import QcContext, QcResult, resolve_thresholds, worst
-from tilewright.quality.summary import stop_on_failure, write_summary, write_trusted_markers
+from tilewright.quality.summary import (
+    stop_on_failure,
+    trusted_markers,
+    write_summary,
+    write_trusted_markers,
+)
 
 LIMITS = resolve_thresholds({})
 RANK = {"pass": 0, "warn": 1, "fail": 2}
@@ -154,6 +159,19 @@ def test_markers_are_as_trusted_as_their_worst_item(tmp_path: Path) -> None:
     assert verdicts["s", "M21"] == verdicts["s", "M22"] == ("fail", "poor_overlap")
     assert verdicts["other", "M11"] == ("fail", "saturated")
     assert verdicts["other", "M22"] == ("warn", "not_looked_at")
+
+
+def test_a_marker_is_no_better_than_the_registration_of_its_background() -> None:
+    background = {"cycle": 2, "channel": "2", "marker": "M22", "factor": 1.0}
+    channels: list[dict[str, Any]] = [{**CHANNELS[0], "background": background}, CHANNELS[1]]
+    of_background = [
+        item("ncc", 0.1, cycle=2, stage="register"),
+        item("seam", 1e9, cycle=2, channel="2"),
+    ]
+    good = [item("seam", 1.0, channel=channel) for channel in ("1", "2")]
+    subtracted, other = trusted_markers([*good, *of_background], channels)
+    assert (subtracted["verdict"], subtracted["reasons"]) == ("fail", "poor_overlap")
+    assert other["verdict"] == "pass"
 
 
 def test_on_fail_stops_only_when_asked_and_names_the_items() -> None:

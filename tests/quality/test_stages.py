@@ -122,6 +122,7 @@ def test_what_a_transform_is_off_is_measured(tmp_path: Path, off_px: float, verd
     found = values(quality)
     assert found["residual_px"] == pytest.approx(off_px, abs=0.1 if off_px else 0.05)
     assert verdicts(quality)["residual_px"] == verdict
+    assert quality.numbers["shift_px"] == pytest.approx([6.3 + off_px, -4.6])
     if not off_px:
         assert set(verdicts(quality).values()) == {"pass"}
         assert found["ncc"] is not None

@@ -21,6 +21,7 @@ from tilewright.config.tables import Sample, collect_errors
 from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableError
 from tilewright.io.formats import SELF_DESCRIBING, numbers_tiles
 from tilewright.io.inputs.manifest import build_manifest
+from tilewright.stages.edf.methods import METHODS
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64
@@ -200,9 +201,11 @@ def _check_mosaic(experiment: Experiment, manifest: Path) -> None:
     mosaic_px = _extent(manifest.read_text("utf-8")).mosaic_px
     block_px = experiment.settings.registration.block_px
     if experiment.moving_cycles and min(mosaic_px) < block_px:
+        fits = min(mosaic_px) // 12 * 12
+        fix = f"set registration.block_px to {fits} or less" if fits >= 48 else "48 px are needed"
         raise RawDataError(
             f"the mosaic is {mosaic_px[0]} x {mosaic_px[1]} px, smaller than a block of the "
-            f"registration; set registration.block_px below {block_px}"
+            f"registration ({block_px} px); {fix}"
         )
 
 
@@ -350,7 +353,7 @@ def data_sizes(
             settings.output.chunk_px,
             deconvolve.tile_px,
             deconvolve.halo_px,
-            multiplane_wiener=settings.plane_method == "multiplane_wiener",
+            plane_by_chunk=METHODS[settings.plane_method].by_chunk,
         ),
         {rule: limits.model_dump() for rule, limits in settings.resources.items()},
     )

@@ -9,6 +9,7 @@ from tilewright.config.settings import Settings
 from tilewright.config.tables import cycles_text
 from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
+from tilewright.stages.edf.methods import METHODS
 
 
 def check_experiment(experiment: Experiment) -> None:
@@ -208,9 +209,9 @@ def check_keys(settings: Settings) -> Iterator[str]:
             f"illumination.method is '{illumination.method}'; set method: file, or leave them out"
         )
     method = settings.plane_method
-    if method == "sum_projection" and settings.deconvolve.method == "none":
+    if METHODS[method].deconvolved and settings.deconvolve.method == "none":
         yield (
-            "edf.method is 'sum_projection', which needs deconvolved stacks, but "
+            f"edf.method is '{method}', which needs deconvolved stacks, but "
             "deconvolve.method is 'none'; set edf.method: auto, or deconvolve"
         )
     for rule in settings.resources:

@@ -16,6 +16,7 @@ from tilewright.config.value_types import (
     ResultsPath,
     TokenText,
 )
+from tilewright.stages.edf.methods import METHODS, Method
 
 
 class Section(BaseModel):
@@ -214,8 +215,8 @@ class EdfSettings(Section):
     method: PlaneMethod = "auto"
     """`multiplane_wiener`, or `focus_weighted` where `deconvolve.method` is `none`.
     `multiplane_wiener` estimates the plane from the stitched stack with the optics: nothing is
-    deconvolved for it. `sum_projection` sums the deconvolved stack as the plane in focus would show
-    it. `focus_weighted` mixes planes; of deconvolved stacks unless `deconvolve.method` is `none`.
+    deconvolved for it. `sum_projection` sums the deconvolved stack, every depth in focus.
+    `focus_weighted` mixes planes; of deconvolved stacks unless `deconvolve.method` is `none`.
     """
 
 
@@ -343,7 +344,7 @@ class Settings(Section):
         return self.acquisition.convention == "stitched"
 
     @property
-    def plane_method(self) -> str:
+    def plane_method(self) -> Method:
         """Method of the in-focus plane; ``deconvolve.method: none`` means that no PSF is known."""
         if self.edf.method != "auto":
             return self.edf.method
@@ -352,7 +353,7 @@ class Settings(Section):
     @property
     def plane_of_deconvolved(self) -> bool:
         """Whether the in-focus plane is made from the deconvolved stack."""
-        return self.deconvolves and self.plane_method != "multiplane_wiener"
+        return self.deconvolves and METHODS[self.plane_method].takes(deconvolved=True)
 
     @property
     def deconvolves(self) -> bool:
@@ -362,5 +363,5 @@ class Settings(Section):
     @property
     def needs_psf(self) -> bool:
         """Whether the in-focus plane, or a deconvolution, is made with a PSF."""
-        psf_method = self.deconvolve.method != "none" or self.plane_method == "multiplane_wiener"
+        psf_method = self.deconvolve.method != "none" or METHODS[self.plane_method].psf
         return psf_method and not self.stitched

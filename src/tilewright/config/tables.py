@@ -271,7 +271,7 @@ def _channel(row: dict[str, str]) -> Channel:
     if not re.fullmatch(r"[0-9]{1,6}", cycle):
         raise ValueError(f"cycle '{cycle}' is not a number")
     if not re.fullmatch(r"[A-Za-z0-9-]{1,50}", token):
-        raise ValueError(f"channel '{token}' must be letters and digits, at most 50")
+        raise ValueError(f"channel '{token}' must be letters, digits and '-', at most 50")
     if not 0 < len(marker) <= 100:
         what = "a name of over 100 characters; shorten it" if marker else "no name; give one"
         raise ValueError(f"the marker has {what}")
@@ -282,7 +282,7 @@ def _channel(row: dict[str, str]) -> Channel:
     # As spreadsheet programs write it.
     remove = row.get("remove", "").lower()
     if remove not in ("true", "false", ""):
-        raise ValueError(f"remove is '{row['remove']}'; write TRUE, or nothing")
+        raise ValueError(f"remove is '{row['remove']}'; write TRUE, or leave the cell empty")
     exposure_ms, background = _number(row, "exposure_ms"), row.get("background") or None
     return Channel(
         int(cycle), token, marker, emission_nm, exposure_ms, background, remove == "true"

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS
+from tilewright.stages.edf.methods import Method
 
 #: Likely wrong units of a number: the factor to the right unit, and the unit.
 _SCALES = {
@@ -135,7 +136,4 @@ def _refuse_renamed(method: Any) -> Any:
     return method
 
 
-PlaneMethod = Annotated[
-    Literal["auto", "multiplane_wiener", "sum_projection", "focus_weighted"],
-    BeforeValidator(_refuse_renamed),
-]
+PlaneMethod = Annotated[Literal["auto", Method], BeforeValidator(_refuse_renamed)]

@@ -7,6 +7,7 @@ so one source gives the same pixels on both devices.
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +22,8 @@ Array = Any
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+#: Rows and columns of an image.
+Region = tuple[slice, slice]
 Device = Literal["cpu", "gpu"]
 
 
@@ -146,3 +149,20 @@ def fast_len(n: int) -> int:
         if rest == 1:
             return m
         m += 1
+
+
+@contextlib.contextmanager
+def cancelling_thread_pool(backend: Backend, gpu_threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Open a thread pool that cancels pending work after an error.
+
+    It has the backend's threads, or ``gpu_threads`` that read and write around a GPU.
+
+    >>> with cancelling_thread_pool(cpu, 2) as pool:
+    ...     list(pool.map(abs, [-1, 2]))
+    [1, 2]
+    """
+    pool = ThreadPoolExecutor(backend.workers if backend.device == "cpu" else gpu_threads)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)

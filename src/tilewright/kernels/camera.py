@@ -17,13 +17,13 @@ from scipy import ndimage
 
 from tilewright.kernels.backend import Bools, Floats, Ints
 
-#: Tiles looked at, planes of each, and in how many tiles a defect stands out at least.
+#: Tiles sampled, planes of each, and in how many tiles a defect stands out at least.
 SAMPLE_TILES = 16
 SAMPLE_PLANES = 3
 MIN_TILES = 4
 #: A quarter of the tiles must show it: on the others it may lie under texture.
 _MIN_SHARE = 0.25
-#: Scatters of the mean of all tiles about its neighbourhood from which a pixel is looked at in
+#: Scatters of the mean of all tiles about its neighbourhood from which a pixel is compared in
 #: every image.
 _SIEVE_SCATTER = 4.0
 #: From its second lowest to its second highest, eight values of noise span 1.7 sigma.
@@ -307,7 +307,7 @@ def equal_neighbours(raw: NDArray[Any], least: int = 0) -> float:
 def detect_saturation(tops: Iterable[Top]) -> float | None:
     """Return the value at which the histogram of all images piles up, None if it does not.
 
-    Only images with at least 32 pixels at their largest value are looked at, and only those at
+    Only images with at least 32 pixels at their largest value count, and of them only those at
     the largest value of all; where that is all they show they are constant, not saturated.
 
     >>> detect_saturation([Top(4095.0, 900, 3)]), detect_saturation([Top(812.0, 1, 0)])

@@ -24,7 +24,7 @@ SIGNAL_GUARD = 3.0
 
 
 def focus_score(image: NDArray[Any]) -> float:
-    """Return the noise-floor-subtracted band ratio of a (y, x) image of at least 64×64 px.
+    """Return the ratio of fine to coarse power, less noise, of a (y, x) image of 64×64 px or more.
 
     Power at 0.08–0.2 cycles/px over power at 0.01–0.04, each less the white floor in the
     corners of the spectrum: independent of gain and offset, falling with defocus. A Hann

@@ -9,6 +9,8 @@ from tilewright.kernels.backend import Backend, Floats
 
 #: Unit-gain noise estimator of Immerkær (CVIU 64, 1996): blind to planes and to straight edges.
 NOISE_KERNEL = np.outer([1.0, -2.0, 1.0], [1.0, -2.0, 1.0]).astype(np.float32) / 6
+#: Median of a squared standard normal deviate.
+MEDIAN_CHI2 = 0.4549
 
 
 class NoiseModel(NamedTuple):
@@ -52,14 +54,15 @@ def photon_transfer(backend: Backend, image: Any, pedestal_counts: float) -> Noi
     points = []
     for part in np.array_split(order, 16):
         flattest = part[np.argsort(flat[part], kind="stable")[: max(int(0.3 * part.size), 1)]]
-        # 0.4549 is the median of a squared standard normal deviate.
-        points.append((mean[flattest].mean(), np.median(residual[flattest] ** 2) / 0.4549))
+        points.append((mean[flattest].mean(), np.median(residual[flattest] ** 2) / MEDIAN_CHI2))
     level, variance = np.array(points).T
     return _noise_line(level - pedestal_counts, variance)
 
 
 def _noise_line(signal: Floats, variance: Floats) -> NoiseModel:
     """Fit variance = read² + gain × signal; points above the line count less (texture)."""
+    # Of the median variance 0.1 is a floor; an excess of 30 % over the line halves a weight, and a
+    # range of signal below 3 standard deviations shows no gain: no figures.
     scale = max(float(np.median(variance)), 1e-12)
     if np.ptp(signal) < 3 * np.sqrt(scale):
         return NoiseModel(0.0, float(np.sqrt(scale)))

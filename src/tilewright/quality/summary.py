@@ -20,19 +20,20 @@ def trusted_markers(
 ) -> list[dict[str, Any]]:
     """Return sample, cycle, channel, marker, verdict and reasons of every channel.
 
-    The verdict is the worst of the channel's own items and those of its whole cycle (tile
-    positions, registration). ``channels`` holds mappings with cycle, channel and marker, in the
-    order of the registered image.
+    The verdict is the worst of the channel's own items, those of its whole cycle (tile positions,
+    registration), and those of the whole cycle of the background that is subtracted from it.
+    ``channels`` holds the entries of ``Experiment.channel_table``, in the order of the image.
     """
     rows = []
     for sample in sorted({item.sample for item in items}):
         for entry in channels:
             cycle, channel = int(entry["cycle"]), str(entry["channel"])
-            of_marker = [
-                item
-                for item in items
-                if (item.sample, item.cycle) == (sample, cycle) and item.channel in ("", channel)
-            ]
+            own, background = [(cycle, ""), (cycle, channel)], entry.get("background")
+            of_sample = [item for item in items if item.sample == sample]
+            of_marker = [item for item in of_sample if (item.cycle, item.channel) in own]
+            if of_marker and background and int(background["cycle"]) != cycle:
+                shared = (int(background["cycle"]), "")
+                of_marker += [i for i in of_sample if (i.cycle, i.channel) == shared]
             verdict = worst(item.verdict for item in of_marker)
             codes = sorted({_reason(item) for item in of_marker if item.verdict != "pass"})
             reasons = ";".join(codes) if of_marker else "not_looked_at"

@@ -1,14 +1,12 @@
 """Raw tiles read ahead of the work on them, each plane of each tile decoded once."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Backend
 from tilewright.kernels.camera import (
     MIN_TILES,
     SAMPLE_PLANES,
@@ -73,16 +71,3 @@ def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects
     # Tissue moves out of focus from plane to plane, defects stay.
     planes = ((np.arange(count) + k * (depth // number)) % depth for k in range(number))
     return find_defects(list(pool.map(tiles.read, sample, z.tolist())) for z in planes)
-
-
-@contextmanager
-def cancelling_thread_pool(backend: Backend, gpu_threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Open a thread pool that cancels pending work after an error.
-
-    It has the backend's threads, or ``gpu_threads`` that read and write around a GPU.
-    """
-    pool = ThreadPoolExecutor(backend.workers if backend.device == "cpu" else gpu_threads)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilewright.kernels.backend import Region
+
 #: No tile is made smaller than this, or than twice its halo. With the 64 px of halo and 32 px of
 #: margin of a deconvolution a tile of 128 px is computed on 320 px: 7 % of the memory of a tile of
 #: 1024 px in 4.4 times the time. Half of that again would free a third and take 2.6 times longer.
 LEAST_PX = 64
 #: A region of this side or less is not halved: with 24 px of halo 1.9 times its pixels are read.
 _LEAST_REGION_PX = 128
-Region = tuple[slice, slice]
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def test_depth_aberrates_and_keeps_the_peak_in_the_middle_plane() -> None:
         ({"numerical_aperture": math.nan}, {}, "numerical_aperture"),
         ({"numerical_aperture": None}, {}, "numerical_aperture"),
         ({"numerical_aperture": 1.1}, {}, "immersion_refractive_index"),
-        ({"emission_nm": 0.668}, {}, "nanometres"),
+        ({"emission_nm": 0.668}, {}, "200 to 2000 nm"),
         ({"emission_nm": -500.0}, {}, "emission_nm"),
         ({"sample_refractive_index": math.inf}, {}, "sample_refractive_index"),
         ({}, {"planes": 4}, ""),

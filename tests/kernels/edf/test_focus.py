@@ -26,7 +26,7 @@ def test_focus_weighted_of_nothing_is_the_quiet_mean_and_of_saturation_itself(cp
     found = focus.focus_weighted(cpu, stack, NOISE, PEDESTAL, ALL)
     assert found.image.mean() == pytest.approx(50, abs=0.2)
     assert found.image.std() < 1.4 * np.sqrt(54 / PLANES)
-    assert (found.winner < 0).mean() > 0.9
+    assert (found.sharpest < 0).mean() > 0.9
     assert found.height.mean() == pytest.approx(4, abs=0.2)
     stack = np.zeros((5, 64, 64), np.uint16)
     stack[:, ::2] = 65535

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
 from tilewright.stages.edf import plane as edf
+from tilewright.stages.edf.methods import METHODS, Method
 
 
 def test_a_raw_stack_is_projected_by_focus_weighted(tmp_path: Path) -> None:
@@ -68,6 +69,7 @@ def test_chunk_borders_are_invisible(tmp_path: Path, deconvolved: bool) -> None:
     for chunk_px in (256, 64, 70):
         source = open_mosaic(store(tmp_path / f"{chunk_px}.zarr", stack, chunk_px, attributes))
         plan = edf.plan_projection(CPU, source, method_for(source), OPTICS, None)
+        assert isinstance(plan, edf.ProjectionPlan)
         first = first or plan
         assert plan.halo_px == first.halo_px
         with pytest.MonkeyPatch.context() as patch:
@@ -175,6 +177,10 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     contents = digests(tmp_path / "a")
     assert contents == digests(tmp_path / "b")
     assert len(contents) > 9
+
+
+def test_every_method_has_a_planner() -> None:
+    assert set(get_args(Method)) == set(METHODS) == set(edf._PLANNERS)
 
 
 def test_impossible_methods_are_refused_and_nothing_is_left(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tests.support.array_tiles import ArrayTiles
 from tests.support.spots import render, spots
 from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.stages.tile_positions.locate import LocatedTiles, locate
+from tilewright.stages.tile_positions.locate import TileLocations, locate
 
 Floats = NDArray[np.float64]
 SIZE = 128
@@ -55,5 +55,5 @@ def fields() -> Illumination:
     return Illumination(shading(), np.full((SIZE, SIZE), 100.0, np.float32), 100.0)
 
 
-def located(tiles: ArrayTiles, backend: Backend = CPU, **options: Any) -> LocatedTiles:
+def located(tiles: ArrayTiles, backend: Backend = CPU, **options: Any) -> TileLocations:
     return locate(tiles, fields(), backend=backend, **{"planes": 5} | options)

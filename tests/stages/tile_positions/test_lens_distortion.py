@@ -18,7 +18,7 @@ from tilewright.io.results.reading import read_json
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.quality.stages.overlaps import compare_tiles
 from tilewright.stages.stitch.fuse import stitch
-from tilewright.stages.tile_positions.locate import LocatedTiles, locate, write_located
+from tilewright.stages.tile_positions.locate import TileLocations, locate, write_located
 
 CPU = cpu_backend(workers=2)
 CORNER_PX = 2.0
@@ -26,15 +26,15 @@ CORNER_PX = 2.0
 SCALE = scale_of(CORNER_PX, 0.88)
 
 
-def placed(tiles: ArrayTiles, mode: Any = "auto", backend: Backend = CPU) -> LocatedTiles:
+def placed(tiles: ArrayTiles, mode: Any = "auto", backend: Backend = CPU) -> TileLocations:
     return locate(tiles, even_light(), backend=backend, distortion=mode)
 
 
-def used(found: LocatedTiles) -> bool:
+def used(found: TileLocations) -> bool:
     return found.distortion is not None and found.distortion.used
 
 
-def squared_error(found: LocatedTiles, true: Floats, scale: float) -> float:
+def squared_error(found: TileLocations, true: Floats, scale: float) -> float:
     """Return the mean square error of the tiles of the main island, px²."""
     error = (found.yx_px - true / scale)[found.positions.island == 0]
     return float(np.mean((error - error.mean(axis=0)) ** 2))
@@ -91,20 +91,20 @@ def test_rows_may_lie_as_bricks_do() -> None:
     assert squared_error(found, places.astype(np.float64), 1.0) < 0.02**2
 
 
-def fused(path: Path, tiles: ArrayTiles, found: LocatedTiles, lens: Any, backend: Backend) -> None:
+def fused(path: Path, tiles: ArrayTiles, found: TileLocations, lens: Any, backend: Backend) -> None:
     options: dict[str, Any] = {"voxel_um": (1.0, 0.5, 0.5), "chunk_px": 256, "feather_px": None}
     light = even_light()
     stitch(tiles, found.positions, light, path, backend=backend, distortion=lens, **options)
 
 
-def mosaic_of(folder: Path, tiles: ArrayTiles, found: LocatedTiles, backend: Backend) -> Floats:
+def mosaic_of(folder: Path, tiles: ArrayTiles, found: TileLocations, backend: Backend) -> Floats:
     write_located(folder, found)
     fused(folder / "m.zarr", tiles, found, read_distortion(folder / "distortion.json"), backend)
     image = open_mosaic(folder / "m.zarr")
     return np.asarray(image.read(0, *(slice(0, n) for n in image.shape[1:])), np.float64)
 
 
-def misfit(image: Floats, light: Floats, true: Floats, found: LocatedTiles, scale: float) -> float:
+def misfit(image: Floats, light: Floats, true: Floats, found: TileLocations, scale: float) -> float:
     """Return the noise-free error of a mosaic around the corners of tiles, over the contrast.
 
     Where four tiles meet, each shows its corner.

@@ -21,10 +21,10 @@ from tilewright.kernels.tile_positions.tile_layout import (
     is_clear,
     rank_layouts,
 )
-from tilewright.stages.tile_positions.locate import LocatedTiles, locate, write_located
+from tilewright.stages.tile_positions.locate import TileLocations, locate, write_located
 
 
-def wrong(found: LocatedTiles, true: Floats) -> Floats:
+def wrong(found: TileLocations, true: Floats) -> Floats:
     """Return errors (n, 2) after the mean offset of island 0."""
     error = found.yx_px - true
     return np.asarray(error - error[found.positions.island == 0].mean(axis=0))

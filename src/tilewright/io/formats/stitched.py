@@ -93,8 +93,9 @@ def lossy_warnings(located: list[LocatedImage]) -> list[str]:
 def is_stitched(raw_dir: str) -> bool:
     """Return whether the files of a folder show that they are stitched images of cycles.
 
-    By what the first of them holds, or because each name has a cycle and sizes differ. Files of
-    one size without a cycle are tiles unless they are larger than a camera.
+    They are where the first holds metadata of a stitched image, or where each name has a cycle and
+    sizes differ. Files of one size without a cycle are tiles unless they are larger than the sensor
+    of a camera.
     """
     files = cycle_files(raw_dir, (*TIFF, *OTHER_SUFFIXES))
     cycles = [cycle for cycle, _ in files if cycle is not None]

@@ -25,7 +25,7 @@ _STRUCTURE, _CHANCE = 0.03, 2.5
 _BIN = 4
 #: Planes with structure that must agree before a reference channel is called inverted, and
 #: their mean trend of grain: 0.2 to 0.9 in tissue, dim or dense, and as much below 0 in negatives.
-_WITNESSES, _INVERTED = 5, -0.1
+_TRENDS, _INVERTED = 5, -0.1
 
 
 #: A channel in parts that are read one by one.
@@ -116,7 +116,7 @@ def _channel_problem(
         if trend is None or trend >= 0:
             return ""
         trends.append(trend)
-        if len(trends) >= _WITNESSES:
+        if len(trends) >= _TRENDS:
             break
     if trends:
         if fmean(trends) > _INVERTED:
@@ -130,9 +130,8 @@ def _channel_problem(
     kinds = " or ".join(sorted({kind for kind, _, _ in blanks}))
     _, detail, path = blanks[0]
     part = "tile" if isinstance(tiles, Tiles) else "part of it"
-    return (
-        f"every {part} is {kinds}, such as {path} ({detail}){why}; copy the files again, or {fix}"
-    )
+    example = f"for example {path} ({detail})"
+    return f"every {part} is {kinds}, {example}{why}; copy the files again, or {fix}"
 
 
 def _check_pages(tiles: RawParts, pages_are_planes: bool) -> None:

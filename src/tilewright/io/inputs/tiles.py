@@ -81,8 +81,8 @@ class Tiles:
         truncated = truncated_fraction(plane)
         if truncated:
             raise RawDataError(
-                f"{path}, page {page}, is truncated: {truncated:.0%} of it, from one side on, are "
-                "zeros, and the camera reads 0 nowhere else in it; copy the file again"
+                f"{path}, page {page}, is truncated: {truncated:.0%} of it, up to one side, are "
+                "zeros; copy the file again"
             )
         return np.asarray(plane)
 
@@ -90,7 +90,7 @@ class Tiles:
         """Return a float plane in counts, rounded, from 0 to 65,535."""
         counts = np.rint(plane * np.float32(self.counts_per_unit))
         if not np.isfinite(counts).all():
-            raise RawDataError(f"{name}, holds NaN or infinity, which no camera counts")
+            raise RawDataError(f"{name}, holds NaN or infinity; replace them by counts")
         return np.clip(counts, 0, np.iinfo(np.uint16).max).astype(np.uint16)
 
 

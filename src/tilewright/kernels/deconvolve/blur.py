@@ -16,7 +16,9 @@ _PLANE_BLOCK = 1 << 20
 _COLUMN_BLOCK = 1 << 17
 
 
-def each(backend: Backend, length: int, per_block: int, function: Callable[[slice], T]) -> list[T]:
+def map_slices(
+    backend: Backend, length: int, per_block: int, function: Callable[[slice], T]
+) -> list[T]:
     """Call ``function`` on consecutive slices of ``range(length)``; results in order.
 
     On the CPU the slices hold ``per_block`` items and ``backend.workers`` threads share
@@ -85,7 +87,7 @@ class Blur:
             block = self._spectrum[:, rows]
             self._spectrum[:, rows] = fft.fft(block, axis=0, overwrite_x=True)
 
-        each(self.backend, self.scene[1], self.rows_per_block, columns)
+        map_slices(self.backend, self.scene[1], self.rows_per_block, columns)
         return self._spectrum
 
     @property
@@ -129,7 +131,7 @@ class Blur:
                 block *= otf[:, rows]
             self._spectrum[:, rows] = fft.ifft(block, axis=0, overwrite_x=True)
 
-        each(self.backend, self.scene[1], self.rows_per_block, columns)
+        map_slices(self.backend, self.scene[1], self.rows_per_block, columns)
 
     def adjoint(self, view: Array, out: Array | None = None) -> Array:
         """Return H' ``view``: (z, y, x) of the scene from (z, y, x) of the view, float32."""
@@ -139,10 +141,10 @@ class Blur:
         def store(z: slice) -> None:
             result[z] = self.gather(z, *self.scene[1:])
 
-        each(self.backend, len(view), step, lambda z: self.spread(z, view[z]))
+        map_slices(self.backend, len(view), step, lambda z: self.spread(z, view[z]))
         self.clear_outside_view()
         self.convolve_columns(adjoint=True)
-        each(self.backend, self.scene[0], step, store)
+        map_slices(self.backend, self.scene[0], step, store)
         return result
 
 

@@ -61,7 +61,7 @@ class Optics:
             )
         if not 200 <= self.emission_nm <= 2000:
             raise ProcessingError(
-                f"optics: emission_nm is {self.emission_nm}; give it in nanometres"
+                f"optics: emission_nm is {self.emission_nm}; it must lie in 200 to 2000 nm"
             )
 
 
@@ -114,7 +114,7 @@ def gibson_lanni(
     if not all(math.isfinite(v) and v > 0 for v in voxel_um) or not voxel_um[1] == voxel_um[2]:
         raise ProcessingError(f"voxel_um is {voxel_um}; give positive (z, y, x) with y equal to x")
     z_um = _defoci_um(optics, voxel_um, planes, depth_um)
-    return _narrowed(_pixel_means(optics, voxel_um[1], z_um, depth_um, max_lateral_px // 2))
+    return _crop_to_light(_pixel_means(optics, voxel_um[1], z_um, depth_um, max_lateral_px // 2))
 
 
 def _pixel_means(
@@ -195,7 +195,7 @@ def _best_focus_um(optics: Optics, depth_um: float) -> float:
     return float(z_um[int(np.argmax(on_axis))])
 
 
-def _narrowed(psf: Floats) -> NDArray[np.float32]:
+def _crop_to_light(psf: Floats) -> NDArray[np.float32]:
     """Cut a square PSF to the least odd width that holds the wanted share of its light; sum 1."""
     middle = psf.shape[1] // 2
     image = psf.sum(axis=0)
@@ -255,7 +255,7 @@ def measured_psf(
     zoom = _zoom(image_voxel_um, voxel_um)
     reach = np.minimum(centre, np.array(bead.shape) - 1 - centre) / zoom
     halves = _half_sizes(reach, (planes, max_lateral_px, max_lateral_px))
-    return _narrowed(_sampled_around(bead, centre, zoom, halves))
+    return _crop_to_light(_sampled_around(bead, centre, zoom, halves))
 
 
 def _zoom(

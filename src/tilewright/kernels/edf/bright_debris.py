@@ -18,7 +18,6 @@ from scipy import ndimage
 
 from tilewright.kernels.backend import cells
 from tilewright.kernels.edf.debris_fit import (
-    POOL_PX,
     REACH,
     DebrisModel,
     Image,
@@ -29,6 +28,7 @@ from tilewright.kernels.edf.debris_fit import (
     upsample,
     window_taper,
 )
+from tilewright.kernels.edf.focus_maps import POOL_PX
 from tilewright.kernels.noise import NoiseModel
 
 #: Debris is so many times as bright as what the darker quarter of the planes show of all but 2 %
@@ -56,7 +56,7 @@ _BEYOND = 6
 _MOST_PX = 96
 
 
-class SourceSubtracted(NamedTuple):
+class DebrisSubtraction(NamedTuple):
     """A window without its bright debris.
 
     ``stack`` (z, y, x) in the type it had; ``light`` (y, x) float32 counts, what the debris adds to
@@ -118,13 +118,19 @@ def subtract_debris(
     coverage: NDArray[np.bool_] | None = None,
     *,
     in_place: bool = False,
-) -> SourceSubtracted:
+) -> DebrisSubtraction:
     """Subtract the light of bright debris from a window's stack (z, y, x) of raw counts.
 
-    On the host. Sides are multiples of 4. The stack itself is left as it is, unless ``in_place``.
-    What lies outside the ``coverage`` (y, x) has no part in the fit and is left as it is too: where
-    it mirrors debris, no light spreads from there.
+    Parameters
+    ----------
+    stack : ndarray, shape (z, y, x)
+        On the host; y and x multiples of 4. Changed only ``in_place``.
+    coverage : ndarray of bool, shape (y, x), optional
+        Pixels outside have no part in the fit and keep their counts; debris that they mirror is
+        not fitted.
 
+    Examples
+    --------
     >>> model = DebrisModel(
     ...     np.ones((9, 1025)), np.ones(3, bool), NoiseModel(1.0, 2.0), 100.0, 65535.0, 500.0
     ... )
@@ -136,7 +142,7 @@ def subtract_debris(
     gaps = np.zeros(stack.shape[1:], np.bool_) if coverage is None else ~coverage
     objects = _find_debris(stack, model, gaps)
     if not objects:
-        return SourceSubtracted(stack)
+        return DebrisSubtraction(stack)
     out = stack if in_place else stack.copy()
     light = np.zeros(stack.shape[1:], np.float32)
     contaminated = np.zeros([n // POOL_PX for n in stack.shape[1:]], np.bool_)
@@ -146,7 +152,7 @@ def subtract_debris(
     for debris in objects:
         pending[debris.y, debris.x] -= debris.core
         _subtract(out, light, contaminated, pending > 0, gaps, debris, model)
-    return SourceSubtracted(out, light, contaminated)
+    return DebrisSubtraction(out, light, contaminated)
 
 
 class _Debris(NamedTuple):
@@ -175,7 +181,7 @@ def _find_debris(stack: NDArray[Any], model: DebrisModel, gaps: NDArray[np.bool_
     objects = []
     for least in (level, border_level) if border.any() else (level,):
         for y, x in _boxes(top >= least):
-            # What the border cuts and is no debris anyway.
+            # At the lower level, only objects at the border that are no debris at the other.
             here = top[y, x]
             at_border = bool((here[border[y, x]] >= border_level).any())
             if least < level and (not at_border or (here >= level).any()):

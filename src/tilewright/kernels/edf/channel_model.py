@@ -16,14 +16,18 @@ from tilewright.kernels.noise import NoiseModel
 #: Depth spreads of the bins, in units of that of a thin sheet (``sheet_spread``): with the
 #: narrow one alone thick tissue loses 1 dB, with the wide one alone a thin sheet.
 NARROW, WIDE = 1.17, 3.3
-_LEAST_SPREAD = 0.5
-#: Smallest side of a sample, px.
+#: Least spread of the narrow bins, in planes, and of the wide ones over it: no figures.
+_LEAST_SPREAD, _LEAST_WIDE = 0.5, 2.5
+#: Smallest side of a sample, px: no figure.
 _LEAST_SAMPLE_PX = 64
 #: A ring counts as measured up to the first one below so many standard errors; beyond, power falls
 #: with this many times the exponent that it had before.
 _ERRORS = 4.0
 _STEEPER = 2.0
+#: The error of a ring of fewer modes is their own scatter, and no test of its power: no figure.
 _FEW_MODES = 64
+#: Exponent where fewer than three rings are measured, and the least steep one: no figures.
+_SLOPE, _LEAST_SLOPE = -4.0, -1.0
 #: Nor is one measured where neighbours share so little of what they show of the light: there the
 #: cross-spectrum changes sign, and what it leaves divided by next to nothing is far too much power.
 #: Two channels of the phantom gain 4.9 and 1.3 dB over no such limit; with 0.25 half a dB more, but
@@ -84,7 +88,7 @@ class ChannelModel:
     def spreads(self) -> tuple[float, float]:
         """Spreads in depth of the bins, in planes."""
         sheet = self.sheet_spread
-        return max(NARROW * sheet, _LEAST_SPREAD), max(WIDE * sheet, 2.5 * _LEAST_SPREAD)
+        return max(NARROW * sheet, _LEAST_SPREAD), max(WIDE * sheet, _LEAST_WIDE * _LEAST_SPREAD)
 
 
 def object_power(
@@ -189,7 +193,6 @@ def _with_tail(
     # The first ring lacks the mean, and has the power of the next.
     power = power.copy()
     power[0] = power[1] = max(power[1], power[2])
-    # The error of few modes is their own scatter, not noise.
     doubtful = (power <= _ERRORS * error) & (modes >= _FEW_MODES)
     missing = np.flatnonzero(doubtful | ~measurable | (modes == 0) | (power <= 0))
     missing = missing[missing > 1]
@@ -197,11 +200,11 @@ def _with_tail(
         return power
     first = int(missing[0])
     below = np.arange(max(first // 2, 1), first)
-    level, slope = power[first - 1], -4.0
+    level, slope = power[first - 1], _SLOPE
     if below.size >= 3:
         line = np.polyfit(np.log(RADII[below]), np.log(power[below]), 1)
         level = float(np.exp(np.polyval(line, np.log(RADII[first]))))
-        slope = min(_STEEPER * float(line[0]), -1.0)
+        slope = min(_STEEPER * float(line[0]), _LEAST_SLOPE)
     power[first:] = level * (RADII[first:] / RADII[first]) ** slope
     return np.maximum(power, max(float(power.max()) * 1e-12, 1e-9))
 

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.kernels.backend import cells, fast_len
+from tilewright.kernels.edf.focus_maps import POOL_PX
 from tilewright.kernels.edf.transfer import FINE, transfer_between
 from tilewright.kernels.noise import NoiseModel
 
-#: Side of the cells whose means the fit works on.
-POOL_PX = 4
 #: How far around debris its light is subtracted, fading over the last part, in cells.
 REACH, _FADE = 32, 8
 #: Steps of the fit.

@@ -22,8 +22,8 @@ BAND_SIGMA_PX = 1.2
 ENERGY_SIGMA_PX = 3.0
 #: Softness in noise energies: 0.25 costs 1.5 dB on dim stacks, 8 gains nothing anywhere.
 SOFT_NOISE = 2.0
-#: A plane has won where its energy is this many times what nothing in focus would give; noise
-#: alone reaches 1.5 among nine planes.
+#: A plane is the sharpest where its energy is this many times what nothing in focus would give;
+#: noise alone reaches 1.5 among nine planes.
 CLEAR = 3.0
 #: Exponent of the weights; 2 costs 0.4 dB on bright stacks.
 POWER = 4
@@ -35,12 +35,12 @@ class Projection(NamedTuple):
     """One plane out of a stack; all (y, x) on the backend.
 
     ``image`` float32 counts; ``height`` float32, soft argmax of the focus energy in planes;
-    ``winner`` int32, the plane of the greatest focus energy, -1 where none stands out.
+    ``sharpest`` int32, the plane of the greatest focus energy, -1 where none stands out.
     """
 
     image: Array
     height: Array
-    winner: Array
+    sharpest: Array
 
 
 def focus_weighted(
@@ -73,7 +73,7 @@ def focus_weighted(
     >>> stack = np.full((3, 40, 40), 100.0)
     >>> stack[1] += np.random.default_rng(0).poisson(50, (40, 40))
     >>> plane = focus_weighted(cpu, stack, NoiseModel(0.0, 1.0), 100.0, np.ones(3, bool))
-    >>> int(plane.winner[20, 20])
+    >>> int(plane.sharpest[20, 20])
     1
     """
     planes = [int(z) for z in np.flatnonzero(plane_mask)]
@@ -85,12 +85,12 @@ def focus_weighted(
         signal = backend.xp.maximum(wide - pedestal_counts, 0)
         return gain * backend.xp.maximum(noise.variance(signal), 1e-3)
 
-    weights, height, winner = _weights(backend, stack, planes, floor, SOFT_NOISE)
+    weights, height, sharpest = _weights(backend, stack, planes, floor, SOFT_NOISE)
     image = sum(
         weight * (backend.asarray(stack[z]) - pedestal_counts)
         for z, weight in zip(planes, weights, strict=True)
     )
-    return Projection(image, height, winner)
+    return Projection(image, height, sharpest)
 
 
 def sum_projection(
@@ -116,7 +116,7 @@ def sum_projection(
     scale : float
         Share of light in the PSF's central plane.
     floor_energy : float
-        Focus energy of no structure, for ``height`` and ``winner``.
+        Focus energy of no structure, for ``height`` and ``sharpest``.
 
     Raises
     ------
@@ -130,9 +130,9 @@ def sum_projection(
     1.5
     """
     floor = partial(backend.xp.full_like, fill_value=floor_energy)
-    _, height, winner = _weights(backend, stack, list(range(len(stack))), floor, 1.0)
+    _, height, sharpest = _weights(backend, stack, list(range(len(stack))), floor, 1.0)
     total = sum(backend.asarray(stack[z]) for z in range(len(stack)))
-    return Projection(scale * blur(backend, total, kernel), height, winner)
+    return Projection(scale * blur(backend, total, kernel), height, sharpest)
 
 
 def focus_energy(backend: Backend, plane: Any) -> tuple[Array, Array]:
@@ -181,7 +181,7 @@ def _weights(
     floor: Callable[[Array], Array],
     softness: float,
 ) -> tuple[Array, Array, Array]:
-    """Return weights (usable z, y, x) of sum 1, height and winner; ``floor``: energy of noise."""
+    """Return weights (usable z, y, x) of sum 1, height and sharpest; ``floor``: energy of noise."""
     xp = backend.xp
     weights = xp.empty((len(planes), *stack.shape[1:]), dtype=xp.float32)
     mean = xp.zeros(stack.shape[1:], dtype=xp.float32)
@@ -191,7 +191,7 @@ def _weights(
         mean += wide / len(planes)
     index = xp.asarray(planes, dtype=xp.int32)
     # One softness for all planes of a pixel: with each plane's own, light out of focus would
-    # draw weight to itself (0.16 dB on the wavy set).
+    # get too much weight (0.16 dB on the wavy set).
     soft = softness * floor(mean)
     weights += soft
     # Divided by the greatest first: the fourth power of a saturated plane would overflow.

@@ -42,7 +42,7 @@ class Focus(NamedTuple):
     height: Array
     spread: Array
     level: Array
-    winner: Array
+    sharpest: Array
     variance: Array
 
 
@@ -75,7 +75,7 @@ class FocusMaps:
         window: tuple[int, int],
     ) -> None:
         if any(n % 8 or n < 16 for n in window):
-            raise ValueError(f"a window of {window} px; its sides must be multiples of 8 from 16")
+            raise ValueError(f"the window is {window} px; give multiples of 8, at least 16")
         self.backend, self.noise, self.pedestal = backend, noise, pedestal_counts
         self.channel, self.window = channel, window
         self.planes = [int(z) for z in np.flatnonzero(channel.plane_mask)]
@@ -101,7 +101,7 @@ class FocusMaps:
             The stack is not of the window's size.
         """
         if tuple(stack.shape[1:]) != self.window:
-            raise ValueError(f"a stack of {stack.shape[1:]} px for windows of {self.window}")
+            raise ValueError(f"the stack is {stack.shape[1:]} px, but windows are {self.window}")
         xp, asarray = self.backend.xp, self.backend.asarray
         spectra, energy, noise = self._energies(stack)
         level = self._noise_level(energy)
@@ -181,10 +181,10 @@ class FocusMaps:
         more = xp.maximum(focus.spread * focus.spread - np.float32(self._sheet**2), 0)
         local = xp.sqrt(_SPREAD**2 * more + np.float32(narrow**2))
         between = xp.clip((local - np.float32(narrow)) / np.float32(wide - narrow), 0, 1)
-        for z, of_z in _neighbours(xp, focus.height, self._depths):
-            for n, of_n in _neighbours(xp, focus.level, len(NOISE_LEVELS)):
-                for spread, of_spread in ((0, 1 - between), (1, between)):
-                    yield of_spread * of_z * of_n, (spread, z, n)
+        for z, z_share in _neighbours(xp, focus.height, self._depths):
+            for n, n_share in _neighbours(xp, focus.level, len(NOISE_LEVELS)):
+                for spread, spread_share in ((0, 1 - between), (1, between)):
+                    yield spread_share * z_share * n_share, (spread, z, n)
 
     def bin_usage(self, stack: Any) -> NDArray[np.float64]:
         """Return the share of a window in each bin: (2 spreads, planes, noise levels)."""

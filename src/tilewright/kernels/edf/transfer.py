@@ -69,9 +69,9 @@ def profile_at(profiles: Floats, steps: int, radius: Floats) -> Floats:
 
 
 def ring_profiles(radius_px: Floats, intensity: Floats) -> Floats:
-    """Return :func:`transfer_profiles` at :data:`WIDE_RADII` of a PSF (z, even radii in px).
+    """Return :func:`transfer_profiles` at :data:`WIDE_RADII` of a PSF (z, evenly spaced radii).
 
-    It may be as wide as memory allows no image to be.
+    Works for widths at which an image of the PSF would not fit in memory.
 
     >>> radius = np.arange(0, 8, 0.5)
     >>> round(float(ring_profiles(radius, np.exp(-(radius**2))[None])[0, 0]), 6)
@@ -96,7 +96,7 @@ def plane_transfer(profiles: Floats, planes: int) -> Floats:
     beyond = middle - FINE * (planes - 1)
     if beyond < 0:
         raise ValueError(
-            f"a PSF of {len(profiles)} planes does not join {planes} planes; give "
+            f"a PSF of {len(profiles)} planes reaches too few planes: a stack of {planes} needs "
             f"{2 * FINE * (planes - 1) + 1} or more"
         )
     depth = np.arange(-beyond, FINE * (planes - 1) + beyond + 1)

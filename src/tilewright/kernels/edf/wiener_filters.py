@@ -1,9 +1,9 @@
 """Filters that turn a z-stack into its in-focus plane; made on the host, once per channel.
 
-Plane k of a stack is ``g_k = Σ_z h_(k-z) * f_z + noise``; wanted is ``h_0 * Σ_z f_z``, all light as
-the in-focus plane would show it. Were the light at every depth independent, of power S(q) and a
-known share p(z) of it at each depth, the best linear estimate would be Wiener's over all planes at
-once: at each frequency ``w = (A p A' + N/S)⁻¹ A p H_0`` with ``A[k, z] = H_(k-z)``. Depth,
+Plane k of a stack is ``g_k = Σ_d h_(k-d) * f_d + noise``; wanted is ``h_0 * Σ_d f_d``, the whole
+stack with every depth in focus. Were the light at every depth independent, of power S(q) and a
+known share p_d of it at each depth, the best linear estimate would be Wiener's over all planes at
+once: at each frequency ``w = (A p A' + N/S)⁻¹ A p H_0`` with ``A[k, d] = H_(k-d)``. Depth,
 spread in depth and S/N differ from place to place, so there is one set of filters for each bin of
 the three, and :mod:`tilewright.kernels.edf.wiener_plane` mixes them. Filters of neighbouring bins
 are nearly dependent: few of them make up all, and only those are applied.
@@ -30,7 +30,9 @@ _ANYWHERE = 1e-4
 #: Fall, over :data:`.transfer.BEYOND_UM`, of the share of light that lies beyond what an end plane
 #: shows.
 _FALL = 0.5
-#: N/S of the bins over the channel's.
+#: N/S of the bins over the channel's. Their scale cancels: a place is assigned to a bin by the same
+#: numbers (:meth:`.focus_maps.FocusMaps.measure`), so another one only moves the range. What the
+#: noise weighs is in :func:`_noise_weight`.
 NOISE_LEVELS = 0.25 * 4.0 ** np.arange(5)
 #: Error of the model (optics, shape of the prior) as noise in shares of the light's power. 0 loses
 #: 0.8 dB on a bright thin sheet, 3 dB there with an aperture 10 % wrong; 0.01 loses 0.8 dB on thick
@@ -95,7 +97,7 @@ def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
     Raises
     ------
     ValueError
-        No plane is usable, or the PSF does not join all planes.
+        No plane is usable, or the PSF does not reach from one end plane to the other.
 
     Examples
     --------
@@ -147,7 +149,6 @@ def _bins(channel: ChannelModel, spread: float) -> Floats:
     depth = np.arange(-beyond, last + beyond + 1) / FINE
     in_focus = channel.profiles[len(channel.profiles) // 2]
     unit = np.eye(transfer.shape[1])
-    noise = channel.noise_variance / channel.power
     out = np.empty((planes, len(NOISE_LEVELS), RADII.size, transfer.shape[1]))
     outside = np.maximum(np.maximum(-depth, depth - (planes - 1)), 0)
     for z in range(planes):
@@ -159,17 +160,21 @@ def _bins(channel: ChannelModel, spread: float) -> Floats:
         light = weighted @ np.moveaxis(transfer, 1, 2)
         target = (weighted.sum(axis=2) * in_focus[:, None])[..., None]
         for i, level in enumerate(NOISE_LEVELS):
-            ridge = (level * noise + _MODEL_ERROR)[:, None, None] * unit
+            ridge = _noise_weight(channel, level)[:, None, None] * unit
             out[z, i] = np.linalg.solve(light + ridge, target)[..., 0]
     return out.reshape(-1, RADII.size, transfer.shape[1])
+
+
+def _noise_weight(channel: ChannelModel, level: float) -> Floats:
+    """Return ε (radii,): the power of noise, where N/S is ``level`` times the channel's, over S."""
+    return level * (channel.noise_variance / channel.power) + _MODEL_ERROR
 
 
 def _error_root(channel: ChannelModel) -> Floats:
     """Return L' (radii, z, z), L L' the usable planes' covariance: a filter's error is L'w."""
     transfer = np.moveaxis(channel.transfer, 2, 0)
     light = transfer @ np.moveaxis(transfer, 1, 2) / transfer.shape[2]
-    noise = channel.noise_variance / channel.power
-    light += (noise + _MODEL_ERROR)[:, None, None] * np.eye(light.shape[1])
+    light += _noise_weight(channel, 1.0)[:, None, None] * np.eye(light.shape[1])
     light *= (channel.power * np.maximum(RADII, RADII[1] / 4))[:, None, None]
     return np.moveaxis(np.linalg.cholesky(light), 1, 2)
 

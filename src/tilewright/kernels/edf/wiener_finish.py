@@ -36,8 +36,9 @@ BACKGROUND_PX = 8
 #: is up to 12 % too high, with 24 and 16 after 40 within 2.5 %. With 12 px cells of dense tissue
 #: are taken for haze.
 _BACKGROUND_SIGMAS_PX = (40.0, 24.0, 16.0)
-_BACKGROUND_ROUNDS = 12
-_BACKGROUND_LEAST = 1e-3
+#: Rounds of each, the least weight of a pixel, and the width of the step of the weight, in spreads
+#: of what lies below: no figures.
+_BACKGROUND_ROUNDS, _BACKGROUND_LEAST, _BACKGROUND_STEP = 12, 1e-3, 0.25
 #: Planes agree on haze between these shares; see :func:`haze_share`. Fifteen sets with haze showed
 #: 0.65 to 1; thirteen without up to 0.28 where the background is 4 % of the light, 0 in dense
 #: tissue, where it is 17 %, and 0.52 in dim tissue with holes.
@@ -45,8 +46,8 @@ _TISSUE_SHARE, _HAZE_SHARE = 0.25, 0.65
 #: How much more the planes are explained with haze than by light alone, from which and up to which
 #: share it counts as haze. Haze of 1.2 times the light and more showed 0.17 to 2.2; tissue without,
 #: that the planes seem to show alike because its depth is not well known, up to 0.15 (dense, thick,
-#: debris), and 0.085 (veiled fibres of ``benchmarks.bright_debris``). Wide ramps: no
-#: more than a part is taken by mistake.
+#: debris), and 0.085 (fibres below debris out of focus, ``benchmarks.bright_debris``). Wide ramps:
+#: no more than a part is taken by mistake.
 _EXPLAINED = (0.085, 0.165)
 #: The light of a place is in so many times fewer planes than all, from which and up to which it is
 #: known how deep it lies. Eleven sets with haze showed 3.5 to 6.1. In dim tissue (60 electrons;
@@ -130,8 +131,8 @@ def confidence_weight(
 def estimate_background(backend: Backend, coarse: Any) -> Array:
     """Return the smooth background (y, x) of a plane: what lies between its objects, at least 0.
 
-    Means weighted by how little a pixel exceeds the present background, over 40, 24 and then 16
-    px. Over a whole mosaic, so that it does not depend on tiles.
+    It is a mean over 40, 24 and then 16 px, weighted by how little a pixel exceeds the present
+    background. It is estimated of a whole mosaic, so that it does not depend on tiles.
 
     Parameters
     ----------
@@ -159,8 +160,8 @@ def estimate_background(backend: Backend, coarse: Any) -> Array:
             below = xp.minimum(over, 0)
             count = max(float((below < 0).mean()), 1e-6)
             spread = (float(xp.square(below).mean()) / count) ** 0.5
-            # From 1 to 0 within a spread about the background.
-            steep = xp.clip(over / (0.25 * spread + 1e-6), -30, 30)
+            # From 1 to 0 within a spread about the background; the clip keeps exp finite.
+            steep = xp.clip(over / (_BACKGROUND_STEP * spread + 1e-6), -30, 30)
             weight = 1 / (1 + xp.exp(steep)) + np.float32(_BACKGROUND_LEAST)
             background = smooth(weight * rest) / smooth(weight)
         total += background
@@ -285,9 +286,10 @@ def _moments(
         pairs = [(same, same), (same, blurred), (blurred, blurred)]
         pairs += [(same, residual), (blurred, residual), (residual, residual)]
         moments[:6] += [float((u * v).sum(dtype=np.float64)) for u, v in pairs]
-    single = len(weights) * sum(w * w for w in weights) / xp.maximum(sum(weights) ** 2, 1e-9)
+    concentration = len(weights) * sum(w * w for w in weights)
+    concentration = concentration / xp.maximum(sum(weights) ** 2, 1e-9)
     energy = same * same
-    moments[6:] = [float(v.sum(dtype=np.float64)) for v in (energy * single, energy)]
+    moments[6:] = [float(v.sum(dtype=np.float64)) for v in (energy * concentration, energy)]
     return moments
 
 
@@ -321,15 +323,16 @@ def haze_share(moments: Sequence[NDArray[np.float64]]) -> float:
     (1.0, 0.0)
     """
     total: NDArray[np.float64] = np.sum([np.zeros(8), *moments], axis=0)
-    a, b, c, d, e, f, single, energy = total
-    determinant = a * c - b * b
-    if determinant <= 1e-9 * a * c:
+    # Products of the background (s), the background blurred (b), and the residual (r).
+    ss, sb, bb, sr, br, rr, concentration, energy = total
+    determinant = ss * bb - sb * sb
+    if determinant <= 1e-9 * ss * bb:
         return 0.0
-    same, blurred = (d * c - e * b) / determinant, (e * a - d * b) / determinant
-    residual = max(f - same * d - blurred * e, 1e-9 * f)
-    explained = (f - e * e / c) / residual - 1
+    same, blurred = (sr * bb - br * sb) / determinant, (br * ss - sr * sb) / determinant
+    residual = max(rr - same * sr - blurred * br, 1e-9 * rr)
+    explained = (rr - br * br / bb) / residual - 1
     haze = max(same, 0.0) / max(max(same, 0.0) + max(blurred, 0.0), 1e-9)
-    known = single / max(energy, 1e-30)
+    known = concentration / max(energy, 1e-30)
     ramps = ((explained, _EXPLAINED), (haze, (_TISSUE_SHARE, _HAZE_SHARE)), (known, _KNOWN))
     shares = (min(max((v - low) / (high - low), 0.0), 1.0) for v, (low, high) in ramps)
     return round(float(math.prod(shares)), 2)

@@ -31,8 +31,8 @@ class WienerProjection(NamedTuple):
     """A plane out of a stack, on the backend.
 
     ``image`` (y, x) float32 counts over the pedestal, not clipped at 0. The others have one pixel
-    of 4 × 4, float32: ``height`` and ``spread`` of the focus weights, in planes; ``winner`` int32,
-    the sharpest plane, -1 where none stands out; ``weights`` (usable z, y, x), sum 1;
+    of 4 × 4, float32: ``height`` by the focus weights, in planes; ``sharpest`` int32, a plane, -1
+    where none stands out; ``weights`` (usable z, y, x), sum 1;
     ``variance`` of the image by noise, counts²; ``deep``, the share of pixels of the estimate more
     than three standard deviations of their noise, and half a count, below 0; ``fallback_fraction``,
     the share of the focus-weighted projection in its place.
@@ -40,8 +40,7 @@ class WienerProjection(NamedTuple):
 
     image: Array
     height: Array
-    spread: Array
-    winner: Array
+    sharpest: Array
     weights: Array
     variance: Array
     deep: Array
@@ -102,7 +101,7 @@ class WienerPlane:
             noise = noise + share * self._noise[spread][z, n]
         noise *= focus.variance
         image = self._mix(focus.spectra, shares)
-        deep, fallback_fraction = self._overcorrected(image, noise, confidence)
+        deep, fallback_fraction = self._fallback(image, noise, confidence)
         if confidence is not None:
             if bool(fallback_fraction.any()):
                 local = 1 - upsample_linear(self.backend.xp, fallback_fraction, POOL_PX)
@@ -111,15 +110,14 @@ class WienerPlane:
         return WienerProjection(
             image,
             focus.height,
-            focus.spread,
-            focus.winner,
+            focus.sharpest,
             focus.weights,
             noise,
             deep,
             fallback_fraction,
         )
 
-    def _overcorrected(
+    def _fallback(
         self, image: Array, variance: Array, confidence: NDArray[np.float32] | None
     ) -> tuple[Array, Array]:
         """Return the share of pixels far below 0, and the fallback's share of the plane."""

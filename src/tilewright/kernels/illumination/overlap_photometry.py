@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.kernels.backend import Bools, Floats, Ints
 from tilewright.kernels.illumination.flat_basis import legendre_design, log_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
+from tilewright.kernels.noise import MEDIAN_CHI2
 
 FOLDS = 5
 _SIGNAL_BINS = 16
@@ -26,8 +27,6 @@ _MAX_SCATTER = 0.4
 _CLIP = 0.3
 #: Parts of a tile's side; cells of one edge in one of these squares err together.
 _PARTS = 4
-#: Median of a squared standard normal deviate.
-_MEDIAN_CHI2 = 0.4549
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def _common_error(cell_differences: Differences) -> float:
     weight = cell_differences.robust / cell_differences.scatter**2
     score = np.bincount(group, weight * cell_differences.signal * cell_differences.value)
     power = np.bincount(group, weight * cell_differences.signal**2)
-    return max(1.0, float(np.median(score**2 / np.maximum(power, 1e-12))) / _MEDIAN_CHI2)
+    return max(1.0, float(np.median(score**2 / np.maximum(power, 1e-12))) / MEDIAN_CHI2)
 
 
 def _neighbours(cells: OverlapCells) -> Ints:

@@ -274,11 +274,11 @@ class _Grid:
         start: Floats,
         rtol: float = _RTOL_SOUGHT,
     ) -> Floats:
-        """Return the field (2, n) that balances the precision of the values and bending.
+        """Return the field (2, n) of least weighted squared residuals plus bending energy.
 
         Conjugate gradients, preconditioned by a multigrid V-cycle. A direct factorisation takes
-        1 GB on the 417 x 417 nodes of a 20 000 px image. One grid alone is not enough: where glass
-        parts the tissue nothing is measured, and long waves there would take over 1,000 steps.
+        1 GB on the 417 x 417 nodes of a 20 000 px image. One grid alone is not enough: on glass
+        between pieces of tissue nothing is measured, and long waves would take over 1,000 steps.
         """
         pull = scipy.sparse.diags_array(inverse_variance + 1 / _PULL_PX**2)
         matrix = scipy.sparse.csr_array(self.energy / bend_px**2 + pull)

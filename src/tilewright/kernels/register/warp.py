@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, Floats
+from tilewright.kernels.backend import Array, Backend, Floats, Region
 
 #: Pole of the cubic spline's prefilter; its response decays as ``_POLE ** |k|``.
 _POLE = np.sqrt(3.0) - 2.0
@@ -25,7 +25,6 @@ _POLE = np.sqrt(3.0) - 2.0
 _PREFILTER_RADIUS = 9
 #: Source pixels needed around the positions sampled: prefilter, four taps, and the rounding.
 HALO_PX = _PREFILTER_RADIUS + 3
-Region = tuple[slice, slice]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +71,18 @@ class Transform:
             for j in range(4):
                 moving_px += (wy[i] * wx[j])[:, None] * self.field[:, rows[i], columns[j]].T
         return np.asarray(moving_px)
+
+    def rotation_and_shift(self, shape: tuple[int, int]) -> tuple[float, list[float]]:
+        """Return the rotation, degrees, and the shift (y, x), px, at the centre of a (y, x) shape.
+
+        >>> shifted = dataclasses.replace(Transform.identity(), affine=np.eye(2, 3) + [0, 0, 2.5])
+        >>> shifted.rotation_and_shift((8, 8))
+        (0.0, [2.5, 2.5])
+        """
+        centre = (np.array([shape], np.float64) - 1) / 2
+        linear = self.affine[:, :2]
+        rotation = np.degrees(np.arctan2(linear[1, 0] - linear[0, 1], np.trace(linear)))
+        return float(rotation), (self.points(centre) - centre)[0].tolist()
 
     def taps(self, axis: int, positions_px: Floats) -> tuple[NDArray[np.intp], Floats]:
         """Return the four nodes, (4, n), around each position and their weights, (4, n)."""
@@ -221,7 +232,7 @@ def sample(
     inside &= (positions[1] >= -0.5) & (positions[1] <= source_shape[1] - 0.5)
     for axis in (0, 1):
         positions[axis] -= float(source_origin[axis] - 2)
-        positions[axis] = _snapped(backend, positions[axis])
+        positions[axis] = _snap(backend, positions[axis])
     values = _interpolated(backend, source, positions, order)
     values *= inside
     return values, inside
@@ -253,7 +264,7 @@ def _positions(backend: Backend, shift: Array, origin: tuple[int, int]) -> Array
     return positions
 
 
-def _snapped(backend: Backend, positions: Array) -> Array:
+def _snap(backend: Backend, positions: Array) -> Array:
     """Return positions, those near a whole pixel moved onto it."""
     # CuPy takes the floor of a position in float32 and its fraction in float64: just below a whole
     # pixel they disagree, and the value is that of the next pixel (60 of 1024² on an H100). 2**-11

@@ -189,6 +189,7 @@ def flatten(backend: Backend, strips: Strips) -> None:
     for i in range(count):
         mean += strips[i]
     mean /= np.float32(count)
+    # 15 px: smoother than cells, finer than vignetting; no figure.
     gain = backend.ndimage.gaussian_filter(backend.asarray(mean), 15.0, mode="nearest")
     gain = np.asarray(backend.to_numpy(gain), np.float32)
     if gain.min() > 0:
@@ -203,7 +204,7 @@ def choose_sigma(
     """Choose the width of the LoG, px, from the most textured overlaps.
 
     They are matched once with a wide filter; the NCC at that shift then grows with sigma while
-    noise matters, and the smallest sigma whose median is 0.9 of the best wins, but for one too
+    noise matters, and the smallest sigma whose median is 0.9 of the best is taken, but for one too
     wide for the overlaps. Where nothing matches, 2.2 px.
 
     >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips

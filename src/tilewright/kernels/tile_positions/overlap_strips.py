@@ -54,6 +54,7 @@ def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Ints, I
     along, across = step[each, axis], step[each, 1 - axis]
     pairs[along < 0] = pairs[along < 0][:, ::-1]
     length = np.abs(along)
+    # These limits of a grid, also 1.4 below, are chosen: no figures.
     valid = (size[axis] - length >= MIN_OVERLAP_PX) & (length >= 0.05 * size[axis])
     # Diagonal neighbours move as far across as along; a brick-like stage half as far.
     valid &= np.abs(across) < np.minimum(0.5 * size[1 - axis], 0.75 * length)

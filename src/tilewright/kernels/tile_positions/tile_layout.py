@@ -152,7 +152,7 @@ def estimate_overlap(backend: Backend, tiles: Array) -> float:
     device_tiles = backend.asarray(tiles)
     count, height, width = device_tiles.shape
     if count < 2:
-        return 0.1
+        return 0.1  # the usual one
     strength = _edge_strength(backend, device_tiles)
     first = np.arange(count - 1)
     first = first[_sharpest_pairs(strength, first, first + 1)]

@@ -1,4 +1,9 @@
-"""Quality of registration: measured on the images, not taken from the registration."""
+"""Quality of registration.
+
+Agreement and residual of blocks are measured with scikit-image; the local error and lost tissue
+with the registration's own code, on other blocks; elastic displacement, rotation and shift are
+read from the transform.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +40,10 @@ from tilewright.quality.stages.registered_blocks import (
 from tilewright.stages.register.lost_tissue import FACTOR, LostTissue, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView, open_views
 
-_BLOCKS = 48
+#: Most blocks that are compared, of so many times as many candidates. A block shows tissue from so
+#: far between two percentiles of the overview on. No figures.
+_BLOCKS, _CANDIDATES = 48, 4
+_ON_TISSUE, _GLASS, _BRIGHT = 0.1, 5, 98
 #: Percentage of the places on tissue whose error lies below ``local_error_px``.
 _LOCAL_PERCENTILE = 90.0
 
@@ -56,22 +64,22 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     fixed, other = open_mosaic(files["reference"]), open_mosaic(files["moving"])
     transform = read_transform(files["transform"])
     small, factor = thumbnail(fixed, 0)
-    blocks = textured_blocks(small, factor, fixed.shape[1:], SIDE_PX, 4 * _BLOCKS)
+    blocks = textured_blocks(small, factor, fixed.shape[1:], SIDE_PX, _CANDIDATES * _BLOCKS)
     compared = compare_blocks(fixed, other, transform, _tissue(small, factor, blocks))
     views = open_views(fixed, other)
     search = LostTissueSearch(views[0].size(FACTOR)) if _registered(transform) else None
     local, locations = _local(context, views, transform, search)
     items = [*_evaluate(context, compared, transform), local]
     if search:
-        lost, of_lost = _lost(context, search.result())
-        items, locations = [*items, *lost], [*locations, *of_lost]
-    linear = transform.affine
+        lost_items, lost_locations = _lost(context, search.result())
+        items, locations = [*items, *lost_items], [*locations, *lost_locations]
+    rotation_deg, shift_px = transform.rotation_and_shift(fixed.shape[1:])
     numbers = {
         "registered": _registered(transform),
         "blocks": len(compared),
         "ncc_before": float(np.median([b.ncc_before for b in compared])) if compared else None,
-        "rotation_deg": float(np.degrees(np.arctan2(linear[1, 0], linear[0, 0]))),
-        "shift_px": linear[:, 2].tolist(),
+        "rotation_deg": rotation_deg,
+        "shift_px": shift_px,
         "register": dict(transform.quality),
         "places": [asdict(location) for location in (*locations, *_poor(compared))],
     }
@@ -132,13 +140,13 @@ def _tissue(
     small: NDArray[np.float32], factor: int, blocks: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Keep blocks with tissue, evenly over their order of texture, ``_BLOCKS`` at most."""
-    floor, top = np.percentile(small, (5, 98))
+    floor, top = np.percentile(small, (_GLASS, _BRIGHT))
     side = max(SIDE_PX // factor, 1)
     good = [
         (y, x)
         for y, x in blocks
         if small[y // factor : y // factor + side, x // factor : x // factor + side].mean()
-        > floor + 0.1 * (top - floor)
+        > floor + _ON_TISSUE * (top - floor)
     ]
     keep = np.unique(np.linspace(0, len(good) - 1, min(len(good), _BLOCKS)).astype(int))
     return [good[k] for k in keep] if good else []
@@ -151,12 +159,12 @@ def _evaluate(context: QcContext, blocks: list[BlockView], transform: Transform)
     agreement = float(np.median(scores)) if blocks else None
     residual = float(np.median(residuals)) if residuals else None
     poor = float((scores < POOR_NCC).mean()) if blocks else None
-    none = "" if blocks else "no block has tissue in both cycles"
-    lost = "" if residuals else "no block matches"
+    no_tissue = "" if blocks else "no block has tissue in both cycles"
+    no_match = "" if residuals else "no block matches"
     items = [
-        context.evaluate("ncc", agreement, none or f"{len(blocks)} blocks"),
-        context.evaluate("residual_px", residual, none or lost),
-        context.evaluate("poor_blocks", poor, none),
+        context.evaluate("ncc", agreement, no_tissue or f"{len(blocks)} blocks"),
+        context.evaluate("residual_px", residual, no_tissue or no_match),
+        context.evaluate("poor_blocks", poor, no_tissue),
         context.evaluate("elastic_px", float(np.hypot(*transform.field).max())),
     ]
     if not _registered(transform):

@@ -11,12 +11,14 @@ from skimage import filters
 from skimage.registration import phase_cross_correlation
 
 from tilewright.io.results.mosaic import Mosaic
+from tilewright.kernels.backend import Region
 from tilewright.kernels.metrics import ncc
-from tilewright.kernels.register.warp import Region, Transform, source_region, warp
+from tilewright.kernels.register.warp import Transform, source_region
 from tilewright.quality.sampling import CPU
 from tilewright.stages.register.block_passes import Pass, measure_blocks
 from tilewright.stages.register.lost_tissue import FACTOR, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView
+from tilewright.stages.register.resample import resample_region
 
 #: Side of a block.
 SIDE_PX = 256
@@ -66,7 +68,7 @@ def compare_blocks(
         shift = residual_shift(reference, after) if better >= POOR_NCC else None
         views.append(BlockView((y, x), *images, worse, better, shift))
         energies = [float(np.square(texture.pixels).mean()) for texture in (reference, after)]
-        # By how much the cycle has more texture than the reference, where it has most.
+        # Energy of the cycle's texture over the reference's; the largest ratio is that of tissue.
         shares.append(energies[1] / max(energies[0], 1e-9))
     if not views:
         return []
@@ -92,9 +94,9 @@ def local_errors(
     """
     nodes = min(transform.field.shape[1:]) > 1
     step = max(round(transform.block_px / 2), 12) if nodes else _STEP_PX
-    job = Pass(FACTOR, step, 0, step // 2)
+    pass_ = Pass(FACTOR, step, 0, step // 2)
     measured = measure_blocks(
-        CPU, reference, moving, transform, job, "whole section", observer=observer
+        CPU, reference, moving, transform, pass_, "whole section", observer=observer
     )
     precision = np.where(measured.on_tissue.all(axis=1), 1 / measured.blocks.variance_px2, 0.0)
     around = np.ones((3, 3))
@@ -121,11 +123,9 @@ def _images(
     part = other.read(0, *region)
     before[: part.shape[0], : part.shape[1]] = part
     shape = (other.shape[1], other.shape[2])
-    source = source_region(transform, region, shape)
-    if source is None or not reference.any():
+    if source_region(transform, region, shape) is None or not reference.any():
         return None
-    origin = (source[0].start, source[1].start)
-    after = warp(CPU, other.read(0, *source), origin, shape, transform, region)
+    after = resample_region(CPU, other, transform, region)
     return reference, before, after.astype(np.float32)
 
 
@@ -149,7 +149,7 @@ class Texture:
 
     @classmethod
     def of(cls, image: Image) -> Texture:
-        """Return the texture of counts."""
+        """Return the texture of counts, in a wider band than the registration's (1 and 5 px)."""
         root = np.sqrt(np.maximum(image, 0))
         pixels = filters.difference_of_gaussians(root, 1.2, 12.0, mode="reflect")
         energy = filters.gaussian(pixels**2, _LOST_PX, mode="reflect")
@@ -158,7 +158,7 @@ class Texture:
 
 def _texture_ncc(first: Texture, second: Texture) -> float:
     """NCC of the textures where both images have pixels and tissue; 0 where one is constant."""
-    # By how much the cycle has more texture than the reference, where it has most.
+    # As in compare_blocks, by pixel.
     share = (second.energy + 1e-9) / (first.energy + 1e-9)
     tissue = share >= _LOST_ENERGY * np.percentile(share, 90)
     score = ncc(first.pixels, second.pixels, first.imaged & second.imaged & tissue)

@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import StoreWriter
-from tilewright.kernels.backend import Backend, cells
+from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool, cells
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom
-from tilewright.kernels.edf.bright_debris import SourceSubtracted
+from tilewright.kernels.edf.bright_debris import DebrisSubtraction
 from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
 from tilewright.kernels.edf.wiener_filters import window_len
 from tilewright.kernels.edf.wiener_finish import (
@@ -36,9 +36,8 @@ from tilewright.kernels.edf.wiener_finish import (
 from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
 from tilewright.kernels.pooling import downsample_mean
 from tilewright.stages.edf.stack_survey import ceiling_of
-from tilewright.stages.edf.wiener_plan import WienerPlan, read_subtracted
-from tilewright.stages.tile_planes import cancelling_thread_pool
-from tilewright.stages.tile_windows import Region, regions, spans, with_halo
+from tilewright.stages.edf.wiener_plan import WienerPlan, read_without_debris
+from tilewright.stages.tile_windows import regions, spans, with_halo
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.
 HEIGHT_STEP_PX = 8
@@ -54,7 +53,7 @@ _FREE: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _T = TypeVar("_T")
 
 
-class Streamed(NamedTuple):
+class PlaneSummary(NamedTuple):
     """Heights in planes, pixels by sharpest plane (last: undecided), pixels clipped low, high.
 
     ``record`` has further attributes of the output.
@@ -68,7 +67,7 @@ class Streamed(NamedTuple):
 
 def stream_wiener(
     backend: Backend, mosaic: Mosaic, plan: WienerPlan, writer: StoreWriter, folder: Path
-) -> Streamed:
+) -> PlaneSummary:
     """Estimate and write the plane of a mosaic.
 
     Parameters
@@ -91,13 +90,13 @@ def stream_wiener(
     """
     shape = mosaic.shape[1:]
 
-    def work(tile_px: int) -> Streamed:
+    def work(tile_px: int) -> PlaneSummary:
         run = _Run(backend, mosaic, plan, folder, tile_px)
-        streamed, coarse = run.estimate()
+        summary, coarse = run.estimate()
         background = backend.to_numpy(estimate_background(backend, coarse))
-        run.finish(background, writer, streamed.clipped)
+        run.finish(background, writer, summary.clipped)
         haze_counts = plan.haze_share * float(background.mean(dtype=np.float64))
-        return streamed._replace(record={**streamed.record, "haze_counts": round(haze_counts, 2)})
+        return summary._replace(record={**summary.record, "haze_counts": round(haze_counts, 2)})
 
     def smaller(tile_px: int) -> int | None:
         half = tile_px
@@ -122,20 +121,25 @@ class _TilePlane(NamedTuple):
     image: NDArray[np.float32]
     coarse: NDArray[np.float32]
     variance: NDArray[np.float32]
-    winner: NDArray[np.int32]
+    sharpest: NDArray[np.int32]
     height: NDArray[np.float32]
     deep: NDArray[np.float32]
     fallback_fraction: NDArray[np.float32]
 
 
 class _TileSummary(NamedTuple):
-    """Summary of a tile; ``replaced``: pixels far below 0, and those of ``focus_weighted``."""
+    """Summary of a tile.
+
+    ``below_px`` and ``deep_px`` are pixels below 0 and far below it, ``fallback_px`` is the share
+    of the tile that is ``focus_weighted`` for that, in pixels.
+    """
 
     region: Region
     heights: NDArray[np.float32]
-    votes: NDArray[np.int64]
-    below: int
-    replaced: NDArray[np.float64]
+    usage: NDArray[np.int64]
+    below_px: int
+    deep_px: float
+    fallback_px: float
     coarse: NDArray[np.float32]
     coverage: NDArray[np.bool_]
 
@@ -167,10 +171,10 @@ class _Run:
                         _SCRATCH_CHUNK_PX // step,
                         self.mosaic.voxel_um,
                         name,
-                        fill=fill,
+                        fill=empty,
                     )
                 )
-                for name, step, dtype, fill in (
+                for name, step, dtype, empty in (
                     ("plane", 1, np.float32, 0),
                     ("variance", POOL_PX, np.float32, 0),
                     ("coverage", 1, np.uint8, 1),
@@ -183,7 +187,7 @@ class _Run:
             results = pool.map(work, parts)
             yield from tqdm(results, desc=name, total=len(parts), unit="tile", mininterval=5)
 
-    def estimate(self) -> tuple[Streamed, NDArray[np.float32]]:
+    def estimate(self) -> tuple[PlaneSummary, NDArray[np.float32]]:
         """Write the unclipped plane; return its summary, and its means of 8 × 8 px."""
         sides = _sides(self.shape, self.tile_px)
         window = window_len(sides[0] + 2 * HALO_PX), window_len(sides[1] + 2 * HALO_PX)
@@ -196,7 +200,7 @@ class _Run:
         heights = np.zeros([-(-n // HEIGHT_STEP_PX) for n in self.shape], np.float32)
         usage = np.zeros(self.mosaic.shape[0] + 1, np.int64)
         clipped = np.zeros(2, np.int64)
-        replaced = np.zeros(2)
+        deep_px = fallback_px = 0.0
         with self._stores() as stores:
 
             def one(tile: Region) -> _TileSummary:
@@ -205,16 +209,17 @@ class _Run:
             for tile in self._each(one, tiles, "edf"):
                 at = _every(tile.region, BACKGROUND_PX)
                 coarse[at], coverage[at], heights[at] = tile.coarse, tile.coverage, tile.heights
-                usage += tile.votes
-                clipped[0] += tile.below
-                replaced += tile.replaced
-        # Gaps are filled like their surroundings: the background shall not fall towards them.
+                usage += tile.usage
+                clipped[0] += tile.below_px
+                deep_px += tile.deep_px
+                fallback_px += tile.fallback_px
+        # Gaps are filled like their surroundings, or the background would be too low next to them.
         area = float(np.prod(self.shape))
         record = {
-            "below_noise": round(replaced[0]),
-            "fallback_fraction": round(float(replaced[1]) / area, 6),
+            "below_noise": round(deep_px),
+            "fallback_fraction": round(fallback_px / area, 6),
         }
-        return Streamed(heights, usage, clipped, record), fill(coarse[None], coverage)[0]
+        return PlaneSummary(heights, usage, clipped, record), fill(coarse[None], coverage)[0]
 
     def _project(
         self, wiener_plane: WienerPlane, stores: dict[str, StoreWriter], tile: Region
@@ -222,7 +227,7 @@ class _Run:
         """Estimate a tile and write what is large."""
         start = tuple(part.start - HALO_PX for part in tile)
         y, x = (slice(HALO_PX, HALO_PX + part.stop - part.start) for part in tile)
-        window, coverage = read_subtracted(
+        window, coverage = read_without_debris(
             self.mosaic, self.plan.debris, start, wiener_plane.window
         )
         own_coverage = coverage[y, x]
@@ -254,13 +259,13 @@ class _Run:
     def _tile_plane(
         self,
         wiener_plane: WienerPlane,
-        window: SourceSubtracted,
+        window: DebrisSubtraction,
         confidence: NDArray[np.float32],
         tile: Region,
     ) -> _TilePlane:
         plane = wiener_plane.project(window.stack, confidence)
         near, image = _every(tile, POOL_PX), plane.image[tile]
-        maps = (plane.variance, plane.winner, plane.height, plane.deep, plane.fallback_fraction)
+        maps = (plane.variance, plane.sharpest, plane.height, plane.deep, plane.fallback_fraction)
         pooled = [self.backend.to_numpy(values[near]) for values in maps]
         # The background is that of the plane without bright debris.
         coarse = self.backend.to_numpy(downsample_mean(image))
@@ -272,8 +277,8 @@ class _Run:
         pooled, coarse = ([n // step for n in shape] for step in (POOL_PX, BACKGROUND_PX))
         dark = np.zeros(pooled, np.float32)
         empty = np.zeros(coarse, np.float32)
-        winner = dark.astype(np.int32)
-        return _TilePlane(np.zeros(shape, np.float32), empty, dark, winner, dark, dark, dark)
+        sharpest = dark.astype(np.int32)
+        return _TilePlane(np.zeros(shape, np.float32), empty, dark, sharpest, dark, dark, dark)
 
     def _summary(
         self, tile: Region, coverage: NDArray[np.bool_], plane: _TilePlane
@@ -283,21 +288,20 @@ class _Run:
         inside = coverage[:rows, :columns]
         pooled = inside[::POOL_PX, ::POOL_PX]
         kinds = self.mosaic.shape[0] + 1
-        winner = np.where(pooled, plane.winner[: pooled.shape[0], : pooled.shape[1]], -1)
-        votes = np.bincount(winner.ravel() % kinds, minlength=kinds)
+        sharpest = np.where(pooled, plane.sharpest[: pooled.shape[0], : pooled.shape[1]], -1)
+        usage = np.bincount(sharpest.ravel() % kinds, minlength=kinds)
         step = HEIGHT_STEP_PX // POOL_PX
         sampled = inside[::HEIGHT_STEP_PX, ::HEIGHT_STEP_PX]
         heights = plane.height[::step, ::step][: sampled.shape[0], : sampled.shape[1]]
         middle = np.float32(np.flatnonzero(self.plan.channel.plane_mask).mean())
         image = plane.image[:rows, :columns]
         below = int(np.count_nonzero(inside & (np.rint(image) < 0)))
-        replaced = np.stack([plane.deep, plane.fallback_fraction])[
-            :, : pooled.shape[0], : pooled.shape[1]
-        ]
-        replaced = (replaced * pooled).sum(axis=(1, 2), dtype=np.float64) * POOL_PX**2
+        shares = np.stack([plane.deep, plane.fallback_fraction])
+        shares = shares[:, : pooled.shape[0], : pooled.shape[1]] * pooled
+        deep, fallback = (shares.sum(axis=(1, 2), dtype=np.float64) * POOL_PX**2).tolist()
         whole = np.asarray(cells(coverage, BACKGROUND_PX).all(axis=(1, 3)))
         heights = np.where(sampled, heights, middle)
-        return _TileSummary(tile, heights, votes, below, replaced, plane.coarse, whole)
+        return _TileSummary(tile, heights, usage, below, deep, fallback, plane.coarse, whole)
 
     def finish(
         self, background: NDArray[np.float32], writer: StoreWriter, clipped: NDArray[np.int64]

@@ -12,17 +12,9 @@ same as ``sum_projection`` from the raw stack, with filters over all planes
 (:mod:`tilewright.kernels.edf.wiener_plane`). None scales with the image, so the counts of all
 cycles and samples compare.
 
-The output is uint16 without pedestal and has z = 1; its attributes are ``pedestal_counts`` 0,
-``clipped_low``, ``clipped_high`` (pixels), ``method``, ``scale``, ``plane_usage`` (share of the
-decided pixels where a plane has the greatest focus energy), ``undecided_fraction``,
-``excluded_planes`` (a list of ``z`` and ``reason``), for ``focus_weighted`` and
-``multiplane_wiener`` the camera noise, ``noise_gain`` and ``read_noise_counts``, and for
-``multiplane_wiener`` the ``haze_share`` of the plane's background that was subtracted, its mean in
-counts (``haze_counts``), ``resolution_px`` (None: fewer than four planes), the pixels more than
-three standard deviations below zero (``below_noise``) and the share of the plane that
-``focus_weighted`` replaces (``fallback_fraction``). The height map is a float32 TIFF, in µm above
-plane 0, of every eighth pixel (the soft argmax of the focus energy; mid-stack where nothing is in
-focus).
+The output is uint16 without pedestal and has z = 1; its attributes are those of ``docs/edf.md``.
+The height map is a float32 TIFF, in µm above plane 0, of every eighth pixel (the soft argmax of the
+focus energy; mid-stack where nothing is in focus).
 """
 
 from __future__ import annotations
@@ -30,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tifffile
@@ -40,7 +32,7 @@ from tqdm import tqdm
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, cancelling_thread_pool
 from tilewright.kernels.deconvolve.blur import crop_psf
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.edf.focus import (
@@ -53,25 +45,25 @@ from tilewright.kernels.edf.focus import (
 from tilewright.kernels.noise import NoiseModel
 from tilewright.runtime.files import atomic_path, scratch_folder
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf, wide_profiles
+from tilewright.stages.edf.methods import METHODS, Method
 from tilewright.stages.edf.multiplane_wiener import (
     GPU_THREADS,
     HEIGHT_STEP_PX,
-    Streamed,
+    PlaneSummary,
     stream_wiener,
 )
 from tilewright.stages.edf.stack_survey import (
+    StackSurvey,
     chunk_windows,
     measure_noise,
     sample_cells,
     survey_stack,
 )
 from tilewright.stages.edf.wiener_plan import WienerPlan, plan_wiener, wiener_psf_size
-from tilewright.stages.tile_planes import cancelling_thread_pool
 from tilewright.stages.tile_windows import Window, halves, with_halo, within
 
 _OOM_HINT = OomHint("edf_plane", "all planes of its smallest part of a chunk")
 _SAMPLES = OomHint("edf_plane", "the middle of a chunk, from which damaged planes are detected")
-Method = Literal["multiplane_wiener", "sum_projection", "focus_weighted"]
 
 
 @track_device_memory(_SAMPLES)
@@ -102,10 +94,10 @@ def edf_plane(
         Height map (TIFF).
     backend : Backend
         Where to compute; its ``workers`` threads project chunks.
-    method : {"multiplane_wiener", "sum_projection", "focus_weighted"}
-        ``sum_projection`` needs a source that was deconvolved (its attributes have ``iterations``).
-        ``multiplane_wiener`` needs the stitched source; where one plane of several is usable it is
-        ``focus_weighted``, which is that plane.
+    method : Method
+        It must take the source (:data:`.methods.METHODS`), whose attributes have ``iterations``
+        where it was deconvolved. ``multiplane_wiener`` is ``focus_weighted`` where one plane of
+        several is usable, which is that plane.
 
     Raises
     ------
@@ -116,7 +108,7 @@ def edf_plane(
         The GPU's memory does not hold the smallest part of a chunk.
     """
     mosaic = open_mosaic(source)
-    job = plan_projection(replace(backend, workers=1), mosaic, method, optics, psf_file)
+    plan = plan_projection(replace(backend, workers=1), mosaic, method, optics, psf_file)
     with (
         atomic_path(Path(height_output)) as height_partial,
         create_mosaic(
@@ -129,20 +121,24 @@ def edf_plane(
             ome_zarr_version=ome_zarr_version,
         ) as writer,
     ):
-        heights = _project(backend, mosaic, job, writer, Path(output))
+        heights = _project(backend, mosaic, plan, writer, Path(output))
         tifffile.imwrite(height_partial, heights, metadata=None, software=False)
 
 
 def _project(
-    backend: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: StoreWriter, output: Path
+    backend: Backend,
+    mosaic: Mosaic,
+    plan: ProjectionPlan | WienerPlan,
+    writer: StoreWriter,
+    output: Path,
 ) -> NDArray[np.float32]:
     """Write the plane and its attributes; return the heights, µm."""
-    if job.wiener is None:
-        streamed = _stream(backend, replace(backend, workers=1), mosaic, job, writer)
-    else:
+    if isinstance(plan, WienerPlan):
         with scratch_folder(output) as folder:
-            streamed = stream_wiener(backend, mosaic, job.wiener, writer, folder)
-    heights, usage, clipped, record = streamed
+            summary = stream_wiener(backend, mosaic, plan, writer, folder)
+    else:
+        summary = _stream(backend, mosaic, plan, writer)
+    heights, usage, clipped, record = summary
     decided = max(int(usage[:-1].sum()), 1)
     writer.attributes.update(
         pedestal_counts=0,
@@ -150,7 +146,7 @@ def _project(
         clipped_high=int(clipped[1]),
         plane_usage=[round(float(n) / decided, 6) for n in usage[:-1]],
         undecided_fraction=round(float(usage[-1]) / max(int(usage.sum()), 1), 6),
-        **job.record,
+        **plan.record,
         **record,
     )
     return heights * np.float32(mosaic.voxel_um[0])
@@ -163,13 +159,13 @@ class _Stack(NamedTuple):
     pixels: NDArray[Any]
 
 
-class _Projected(NamedTuple):
-    """A part's pixels, sampled heights, pixels by winning plane, and pixels clipped."""
+class _PartPlane(NamedTuple):
+    """A part's pixels, sampled heights, pixels by sharpest plane, and pixels clipped."""
 
     cell: Window
     pixels: NDArray[np.uint16]
     heights: NDArray[np.float32]
-    votes: NDArray[np.int64]
+    usage: NDArray[np.int64]
     clipped: NDArray[np.int64]
 
 
@@ -183,38 +179,39 @@ def _halves(part: _Stack, halo_px: int, shape: tuple[int, int]) -> list[_Stack]:
     return parts
 
 
-def _project_part(backend: Backend, job: ProjectionPlan, part: _Stack) -> _Projected:
+def _project_part(backend: Backend, plan: ProjectionPlan, part: _Stack) -> _PartPlane:
     cell, stack = part
-    plane = job.project(backend, stack)
+    plane = plan.project(backend, stack)
     inside = cell.inner
     counts = np.rint(backend.to_numpy(plane.image[inside]))
     pixels = np.clip(counts, 0, 65535).astype(np.uint16)
     # The last entry counts pixels where no plane stands out.
     kinds = len(stack) + 1
-    votes = np.bincount(backend.to_numpy(plane.winner[inside]).ravel() % kinds, minlength=kinds)
+    usage = np.bincount(backend.to_numpy(plane.sharpest[inside]).ravel() % kinds, minlength=kinds)
     # The grid of heights starts at pixel 0 of the mosaic, not of the chunk.
     step = HEIGHT_STEP_PX
     first = [-span.start % step for span in (cell.y, cell.x)]
     sampled = backend.to_numpy(plane.height[inside])[first[0] :: step, first[1] :: step]
     clipped = np.array([(counts < 0).sum(), (counts > 65535).sum()])
-    return _Projected(cell, pixels, sampled, votes, clipped)
+    return _PartPlane(cell, pixels, sampled, usage, clipped)
 
 
 def _stream(
-    backend: Backend, inner: Backend, mosaic: Mosaic, job: ProjectionPlan, writer: StoreWriter
-) -> Streamed:
+    backend: Backend, mosaic: Mosaic, plan: ProjectionPlan, writer: StoreWriter
+) -> PlaneSummary:
     """Project and write all chunks."""
+    inner = replace(backend, workers=1)
     step = HEIGHT_STEP_PX
     heights = np.zeros([-(-n // step) for n in mosaic.shape[1:]], np.float32)
     usage = np.zeros(mosaic.shape[0] + 1, np.int64)
     clipped = np.zeros(2, np.int64)
 
-    def one(cell: Window) -> list[_Projected]:
+    def one(cell: Window) -> list[_PartPlane]:
         parts = map_with_oom_split(
             inner,
-            lambda part: _project_part(inner, job, part),
+            lambda part: _project_part(inner, plan, part),
             _Stack(cell, mosaic.read(slice(None), cell.window_y, cell.window_x)),
-            lambda part: _halves(part, job.halo_px, mosaic.shape[1:]),
+            lambda part: _halves(part, plan.halo_px, mosaic.shape[1:]),
             _OOM_HINT,
         )
         for part in parts:
@@ -222,7 +219,7 @@ def _stream(
         # What waits to be gathered holds no pixels.
         return [part._replace(pixels=part.pixels[:0, :0].copy()) for part in parts]
 
-    cells = chunk_windows(mosaic, job.halo_px)
+    cells = chunk_windows(mosaic, plan.halo_px)
     with cancelling_thread_pool(backend, GPU_THREADS) as pool:
         results = pool.map(one, cells)
         for parts in tqdm(results, desc="edf", total=len(cells), unit="chunk", mininterval=5):
@@ -230,22 +227,45 @@ def _stream(
                 top, left = -(-part.cell.y.start // step), -(-part.cell.x.start // step)
                 rows, columns = part.heights.shape
                 heights[top : top + rows, left : left + columns] = part.heights
-                usage += part.votes
+                usage += part.usage
                 clipped += part.clipped
-    return Streamed(heights, usage, clipped)
+    return PlaneSummary(heights, usage, clipped)
 
 
 @dataclass(frozen=True)
 class ProjectionPlan:
     """How the stacks of all chunks are projected, and what the output records of it.
 
-    With a ``wiener`` plan, :func:`stream_wiener` projects the mosaic instead.
+    ``record`` has attributes of the output.
     """
 
-    project: Callable[[Backend, NDArray[Any]], Projection]
-    halo_px: int
     record: dict[str, Any]
-    wiener: WienerPlan | None = None
+    project: Callable[[Backend, NDArray[Any]], Projection]
+    halo_px: int = 0
+
+
+class _Source(NamedTuple):
+    """A stack of several planes and its optics; the ``survey`` of one that was not deconvolved."""
+
+    backend: Backend
+    mosaic: Mosaic
+    survey: StackSurvey | None
+    optics: Mapping[str, float | None]
+    psf_file: str | Path | None
+
+    @property
+    def pedestal(self) -> float:
+        return float(self.mosaic.attributes.get("pedestal_counts", 0))
+
+    @property
+    def plane_mask(self) -> NDArray[np.bool_]:
+        return self.survey.plane_mask if self.survey else np.ones(self.mosaic.shape[0], bool)
+
+    @property
+    def noise(self) -> NoiseModel:
+        if self.survey:
+            return self.survey.noise
+        return measure_noise(self.backend, self.mosaic, self.plane_mask, self.pedestal)
 
 
 def plan_projection(
@@ -254,7 +274,7 @@ def plan_projection(
     method: Method,
     optics: Mapping[str, float | None] | None,
     psf_file: str | Path | None,
-) -> ProjectionPlan:
+) -> ProjectionPlan | WienerPlan:
     """Decide once per mosaic how every chunk is projected; parameters as ``edf.edf_plane``.
 
     Raises
@@ -263,39 +283,20 @@ def plan_projection(
         See ``edf.edf_plane``.
     """
     deconvolved = "iterations" in mosaic.attributes
-    survey_record = {
-        key: mosaic.attributes.get(key, []) for key in ("excluded_planes", "focus_ends")
-    }
-    pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
-    job = ProjectionPlan(_single(pedestal), 0, {"method": "none", "scale": 1.0, **survey_record})
+    record = {key: mosaic.attributes.get(key, []) for key in ("excluded_planes", "focus_ends")}
     if mosaic.shape[0] == 1:
-        return job
-    if method == "sum_projection" and not deconvolved:
+        pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
+        return ProjectionPlan({"method": "none", "scale": 1.0, **record}, _single(pedestal))
+    if not METHODS[method].takes(deconvolved=deconvolved):
+        others = [name for name, needs in METHODS.items() if needs.takes(deconvolved=deconvolved)]
+        needed, state = ("stitched", "has") if deconvolved else ("deconvolved", "has not")
         raise ProcessingError(
-            f"edf: method sum_projection needs a deconvolved stack, but {mosaic.path} has not been "
-            "deconvolved; give multiplane_wiener or focus_weighted"
+            f"edf: method {method} needs the {needed} stack, but {mosaic.path} {state} been "
+            f"deconvolved; give the {needed} one, or {' or '.join(others)}"
         )
-    if method == "multiplane_wiener" and deconvolved:
-        raise ProcessingError(
-            f"edf: method multiplane_wiener needs the stitched stack, but {mosaic.path} has been "
-            "deconvolved; give the stitched one, or sum_projection"
-        )
-    plane_mask = np.ones(mosaic.shape[0], bool)
     survey = None if deconvolved else survey_stack(backend, mosaic)
-    if survey is not None:
-        survey_record, plane_mask = survey.record, survey.plane_mask
-    if method == "multiplane_wiener" and survey is not None and plane_mask.sum() > 1:
-        size = wiener_psf_size(mosaic)
-        psf = mosaic_psf(mosaic, optics or {}, psf_file, **size)
-        wide = None if psf_file is not None else wide_profiles(mosaic, optics or {}, **size)
-        plan = plan_wiener(backend, mosaic, plane_mask, survey.noise, psf, wide)
-        job = replace(job, record=plan.record, wiener=plan)
-    elif method == "focus_weighted" or survey is not None:
-        noise = survey.noise if survey else measure_noise(backend, mosaic, plane_mask, pedestal)
-        job = _focus_weighted_job(job, noise, plane_mask, pedestal)
-    else:
-        job = _sum_projection_job(job, backend, mosaic, pedestal, optics, psf_file)
-    return replace(job, record={**job.record, **survey_record})
+    plan = _PLANNERS[method](_Source(backend, mosaic, survey, optics or {}, psf_file))
+    return replace(plan, record=plan.record | (survey.record if survey else record))
 
 
 def _single(pedestal: float) -> Callable[[Backend, NDArray[Any]], Projection]:
@@ -308,35 +309,34 @@ def _single(pedestal: float) -> Callable[[Backend, NDArray[Any]], Projection]:
     return run
 
 
-def _sum_projection_job(
-    job: ProjectionPlan,
-    backend: Backend,
-    mosaic: Mosaic,
-    pedestal: float,
-    optics: Mapping[str, float | None] | None,
-    psf_file: str | Path | None,
-) -> ProjectionPlan:
-    psf = mosaic_psf(mosaic, optics or {}, psf_file)
+def _plan_multiplane_wiener(source: _Source) -> ProjectionPlan | WienerPlan:
+    if source.plane_mask.sum() == 1:
+        return _plan_focus_weighted(source)
+    mosaic, optics, psf_file = source.mosaic, source.optics, source.psf_file
+    size = wiener_psf_size(mosaic)
+    psf = mosaic_psf(mosaic, optics, psf_file, **size)
+    wide = None if psf_file is not None else wide_profiles(mosaic, optics, **size)
+    return plan_wiener(source.backend, mosaic, source.plane_mask, source.noise, psf, wide)
+
+
+def _plan_sum_projection(source: _Source) -> ProjectionPlan:
+    psf = mosaic_psf(source.mosaic, source.optics, source.psf_file)
     # As the deconvolution crops it: the central plane's share depends on the planes counted.
-    psf = crop_psf(psf, mosaic.shape)
+    psf = crop_psf(psf, source.mosaic.shape)
     kernel = psf[psf.shape[0] // 2]
     scale = float(kernel.sum(dtype=np.float64))
-    floor = _floor_energy(backend, mosaic)
+    floor, pedestal = _floor_energy(source.backend, source.mosaic), source.pedestal
 
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
         return sum_projection(backend, stack - np.float32(pedestal), kernel, scale, floor)
 
-    return replace(
-        job,
-        project=run,
-        halo_px=max(HALO_PX, max(kernel.shape) // 2),
-        record={"method": "sum_projection", "scale": scale},
-    )
+    halo_px = max(HALO_PX, max(kernel.shape) // 2)
+    return ProjectionPlan({"method": "sum_projection", "scale": scale}, run, halo_px)
 
 
-def _focus_weighted_job(
-    job: ProjectionPlan, noise: NoiseModel, plane_mask: NDArray[np.bool_], pedestal: float
-) -> ProjectionPlan:
+def _plan_focus_weighted(source: _Source) -> ProjectionPlan:
+    noise, plane_mask, pedestal = source.noise, source.plane_mask, source.pedestal
+
     def run(backend: Backend, stack: NDArray[Any]) -> Projection:
         return focus_weighted(backend, stack, noise, pedestal, plane_mask)
 
@@ -346,11 +346,18 @@ def _focus_weighted_job(
         "noise_gain": noise.gain,
         "read_noise_counts": noise.read_noise_counts,
     }
-    return replace(job, project=run, halo_px=HALO_PX, record=record)
+    return ProjectionPlan(record, run, HALO_PX)
+
+
+_PLANNERS: dict[Method, Callable[[_Source], ProjectionPlan | WienerPlan]] = {
+    "multiplane_wiener": _plan_multiplane_wiener,
+    "sum_projection": _plan_sum_projection,
+    "focus_weighted": _plan_focus_weighted,
+}
 
 
 def _floor_energy(backend: Backend, mosaic: Mosaic) -> float:
-    """Return 1 % of the energy of the best-focused percent: less is not worth a vote."""
+    """Return the least energy of a sharpest plane: 1 % of that of the best-focused percent."""
     energies = []
     for i, cell in enumerate(sample_cells(mosaic)):
         plane = mosaic.read(i % mosaic.shape[0], cell.y, cell.x)

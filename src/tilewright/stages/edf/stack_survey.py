@@ -21,7 +21,7 @@ from tilewright.kernels.edf.planes import DamagedPlane, damaged_planes, sample_p
 from tilewright.kernels.noise import NoiseModel, photon_transfer
 from tilewright.stages.tile_windows import Window, regions, with_halo
 
-#: The middles of this many chunks, at most, are looked at, spread evenly.
+#: At most so many chunks are sampled, spread evenly, and of each its middle of this side.
 _SAMPLES, _SAMPLE_PX = 32, 512
 #: Of these, so many are transformed to compare planes: 0.3 CPU-s each for 17 planes.
 _COMPARED = 8

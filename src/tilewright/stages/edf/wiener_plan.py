@@ -11,7 +11,7 @@ from tilewright.io.results.mosaic import Mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf.bright_debris import (
     DEBRIS_REACH_PX,
-    SourceSubtracted,
+    DebrisSubtraction,
     debris_level,
     has_debris,
     subtract_debris,
@@ -50,22 +50,10 @@ class WienerPlan:
     """Counts without light."""
     haze_share: float
     """Share of the plane's background that no plane focuses."""
-    resolution_px: float | None
-    """Of the sample windows, see :func:`tilewright.kernels.edf.resolution.plane_resolution_px`."""
     debris: DebrisModel
     """How bright debris is detected and subtracted."""
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Attributes of the output."""
-        return {
-            "method": "multiplane_wiener",
-            "scale": 1.0,
-            "haze_share": self.haze_share,
-            "resolution_px": self.resolution_px,
-            "noise_gain": self.noise.gain,
-            "read_noise_counts": self.noise.read_noise_counts,
-        }
+    record: dict[str, Any]
+    """Attributes of the output."""
 
 
 def wiener_psf_size(mosaic: Mosaic) -> dict[str, int]:
@@ -120,8 +108,16 @@ def plan_wiener(
         haze_moments(maps, sample, estimate.project(sample), places)
         for sample, places in zip(samples, contaminated, strict=True)
     ]
-    resolution = plane_resolution_px(maps, usage, samples, ceiling_of(mosaic))
-    return WienerPlan(channel, filters, noise, pedestal, haze_share(moments), resolution, debris)
+    haze = haze_share(moments)
+    record = {
+        "method": "multiplane_wiener",
+        "scale": 1.0,
+        "haze_share": haze,
+        "resolution_px": plane_resolution_px(maps, usage, samples, ceiling_of(mosaic)),
+        "noise_gain": noise.gain,
+        "read_noise_counts": noise.read_noise_counts,
+    }
+    return WienerPlan(channel, filters, noise, pedestal, haze, debris, record)
 
 
 def _profiles(
@@ -143,14 +139,14 @@ def _subtract_debris(
 ) -> tuple[DebrisModel, list[NDArray[Any]], list[NDArray[np.bool_]]]:
     """Subtract the debris of samples; return the final model, samples, and places of debris."""
     # Twice: the brightest debris hides weaker debris next to it.
-    samples, contaminated = _subtracted(windows, model)
+    samples, contaminated = _without_debris(windows, model)
     level = debris_level(samples, model.plane_mask, model.noise, model.pedestal_counts, sharp=True)
     model = replace(model, level_counts=level)
-    samples, more = _subtracted(samples, model)
+    samples, more = _without_debris(samples, model)
     return model, samples, [a | b for a, b in zip(contaminated, more, strict=True)]
 
 
-def _subtracted(
+def _without_debris(
     samples: Sequence[NDArray[Any]], model: DebrisModel
 ) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]:
     """Return samples without their debris, and the places that it contaminated."""
@@ -200,9 +196,9 @@ def _rearrange(stack: NDArray[Any], y: NDArray[np.int64], x: NDArray[np.int64]) 
     return out
 
 
-def read_subtracted(
+def read_without_debris(
     mosaic: Mosaic, model: DebrisModel, start: Sequence[int], size: Sequence[int]
-) -> tuple[SourceSubtracted, NDArray[np.bool_]]:
+) -> tuple[DebrisSubtraction, NDArray[np.bool_]]:
     """Return a window without its bright debris, otherwise as :func:`read_window` does.
 
     Where there is some, the surroundings of the window are part of the fit, so that all windows
@@ -211,7 +207,7 @@ def read_subtracted(
     plane_mask, pedestal = model.plane_mask, model.pedestal_counts
     stack, coverage = read_window(mosaic, plane_mask, pedestal, start, size)
     if not has_debris(stack, model, coverage & _inside(mosaic, start, size)):
-        return SourceSubtracted(stack), coverage
+        return DebrisSubtraction(stack), coverage
     del stack
     near = [at - DEBRIS_REACH_PX for at in start]
     wide = [n + 2 * DEBRIS_REACH_PX for n in size]
@@ -220,7 +216,7 @@ def read_subtracted(
     inside = wide_coverage & _inside(mosaic, near, wide)
     result = subtract_debris(stack, model, inside, in_place=True)
     if result.light is None or result.contaminated is None:
-        return SourceSubtracted(stack[:, *_INNER]), coverage
+        return DebrisSubtraction(stack[:, *_INNER]), coverage
     y, x = (
         mirrored(first, first + n, length) - first
         for first, n, length in zip(near, wide, mosaic.shape[1:], strict=True)
@@ -228,7 +224,7 @@ def read_subtracted(
     stack = fill(_rearrange(result.stack, y, x), wide_coverage)
     in_cells = (slice(DEBRIS_REACH_PX // POOL_PX, -DEBRIS_REACH_PX // POOL_PX),) * 2
     contaminated = result.contaminated[in_cells]
-    return SourceSubtracted(stack[:, *_INNER], result.light[_INNER], contaminated), coverage
+    return DebrisSubtraction(stack[:, *_INNER], result.light[_INNER], contaminated), coverage
 
 
 def _inside(mosaic: Mosaic, start: Sequence[int], size: Sequence[int]) -> NDArray[np.bool_]:

@@ -184,7 +184,7 @@ def _check(tiles: TileSource, positions: Positions | None) -> None:
 
 
 def _choose(candidates: dict[str, Candidate], reasons: list[str]) -> str:
-    """Return the method asked for, or "none" where no correction is as good within 5 %."""
+    """Return the first method that gave a flat-field; "none" where that is better by over 5 %."""
     best = next((name for name in candidates if name != "none"), "none")
     fit_score, plain_score = candidates[best].held_out, candidates["none"].held_out
     if best == "file" or fit_score is None or plain_score is None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.backend import Array, Backend, Region
 from tilewright.kernels.register.alignment import BANDPASS_HALO_PX, bandpass_sqrt
 from tilewright.kernels.register.block_shifts import (
     BlockShifts,
@@ -24,7 +24,7 @@ from tilewright.kernels.register.block_shifts import (
 )
 from tilewright.kernels.register.warp import HALO_PX, Transform, displacement, sample
 from tilewright.stages.register.plane_views import PlaneView
-from tilewright.stages.tile_windows import Region, regions
+from tilewright.stages.tile_windows import regions
 
 #: Side of a cell, in binned pixels: large enough for FFT batches, small enough for caches.
 _CELL_PX = 576
@@ -111,7 +111,7 @@ def measure_blocks(
     reference: PlaneView,
     moving: PlaneView,
     transform: Transform,
-    job: Pass,
+    pass_: Pass,
     name: str,
     *,
     observer: Observer | None = None,
@@ -120,13 +120,13 @@ def measure_blocks(
 
     The ``observer`` receives all parts.
     """
-    grid = job.grid(reference.shape)
+    grid = pass_.grid(reference.shape)
     side = observer.cell_px if observer else _CELL_PX
-    cells = regions(grid, max(1, side // job.step))
+    cells = regions(grid, max(1, side // pass_.step))
     inner = dataclasses.replace(backend, workers=1)
 
     def one(cell: Region) -> BlockShifts:
-        return _measure_cell(inner, reference, moving, transform, job, cell, observer)
+        return _measure_cell(inner, reference, moving, transform, pass_, cell, observer)
 
     fields: dict[str, NDArray[np.float64]] = {}
     results = tqdm(_in_order(one, cells, backend.workers), name, len(cells), False, mininterval=5)
@@ -137,11 +137,10 @@ def measure_blocks(
             target = whole[cell]
             whole[cell] = values.reshape(target.shape)
     flat = {key: whole.reshape(-1, *whole.shape[2:]) for key, whole in fields.items()}
-    flat["shift_px"] = flat["shift_px"] * job.factor
-    flat["variance_px2"] = flat["variance_px2"] * job.factor**2
-    return BlockGrid(
-        grid, job.factor * job.offset - 0.5, float(job.factor * job.step), BlockShifts(**flat)
-    )
+    flat["shift_px"] = flat["shift_px"] * pass_.factor
+    flat["variance_px2"] = flat["variance_px2"] * pass_.factor**2
+    origin_px, spacing_px = pass_.factor * pass_.offset - 0.5, float(pass_.factor * pass_.step)
+    return BlockGrid(grid, origin_px, spacing_px, BlockShifts(**flat))
 
 
 def _in_order(
@@ -159,13 +158,13 @@ def _measure_cell(
     reference: PlaneView,
     moving: PlaneView,
     transform: Transform,
-    job: Pass,
+    pass_: Pass,
     cell: Region,
     observer: Observer | None,
 ) -> BlockShifts:
-    size = reference.size(job.factor)
+    size = reference.size(pass_.factor)
     spans = [
-        ((part.start - 1) * job.step + job.offset, part.stop * job.step + job.offset)
+        ((part.start - 1) * pass_.step + pass_.offset, part.stop * pass_.step + pass_.offset)
         for part in cell
     ]
     halo = observer.halo_px if observer else 0
@@ -173,14 +172,14 @@ def _measure_cell(
     y, x = (
         slice(
             max(low - max(BANDPASS_HALO_PX, halo), 0),
-            min(high + max(BANDPASS_HALO_PX, halo - job.step), n),
+            min(high + max(BANDPASS_HALO_PX, halo - pass_.step), n),
         )
         for (low, high), n in zip(spans, size, strict=True)
     )
-    overlay = _overlay(backend, reference, moving, transform, job, (y, x))
+    overlay = _overlay(backend, reference, moving, transform, pass_, (y, x))
     if observer:
         rows, columns = (
-            slice(max(low, 0), min(high - job.step, n))
+            slice(max(low, 0), min(high - pass_.step, n))
             for (low, high), n in zip(spans, size, strict=True)
         )
         observer.observe((rows, columns), overlay)
@@ -191,11 +190,11 @@ def _measure_cell(
     xp, inside = backend.xp, overlay.inside
     first, second = (image * inside for image in overlay.textures)
     images = [
-        overlapping_blocks(backend, xp.pad(image[crop[0], crop[1]], pad), job.step)
-        for image in ((first, second) if job.search else (first, second, inside))
+        overlapping_blocks(backend, xp.pad(image[crop[0], crop[1]], pad), pass_.step)
+        for image in ((first, second) if pass_.search else (first, second, inside))
     ]
-    if job.search:
-        return search_shifts(backend, images[0], images[1], job.search)
+    if pass_.search:
+        return search_shifts(backend, images[0], images[1], pass_.search)
     return refine_shifts(backend, images[0], images[1], images[2])
 
 
@@ -204,11 +203,11 @@ def _overlay(
     reference: PlaneView,
     moving: PlaneView,
     transform: Transform,
-    job: Pass,
+    pass_: Pass,
     region: Region,
 ) -> Overlay:
-    order = 1 if job.search else 3  # a search finds a tenth of a pixel or so in any case
-    *counts, inside = aligned(backend, reference, moving, transform, job.factor, region, order)
+    order = 1 if pass_.search else 3  # a search finds a tenth of a pixel or so in any case
+    *counts, inside = aligned(backend, reference, moving, transform, pass_.factor, region, order)
     first, second = (
         bandpass_sqrt(backend, image, view.levels)
         for image, view in zip(counts, (reference, moving), strict=True)

@@ -8,7 +8,7 @@ the size of the images.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,8 +50,8 @@ _NEGATIVE = (
     "or take another acquisition.reference_channel"
 )
 _UNLIKE = (
-    "check that both show the same tissue and channel in focus, raise max_shift_px or "
-    "max_rotation_deg"
+    "check that both show the same tissue and channel in focus, raise registration.max_shift_px "
+    "or registration.max_rotation_deg"
 )
 
 
@@ -92,23 +92,26 @@ def register(
         The GPU's memory does not hold the overviews and their correlation.
     """
     views = open_views(reference, moving)
-    _check(views, block_px)
+    _check((reference, moving), views, block_px)
     reach = float(max(*views[0].shape, *views[1].shape)) if max_shift_px is None else max_shift_px
     pair = _Pair(backend, *views, block_px, reach, max_rotation_deg)
     transform, failure = _estimate(pair)
     if failure and not allow_unregistered:
         raise MismatchError(
             f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
-            f"{_advice(pair)}, or set allow_unregistered for this cycle"
+            f"{_advice(pair)}, or add the cycle to registration.allow_unregistered"
         )
     write_transform(transform, npz_path, json_path)
     return transform
 
 
-def _check(views: tuple[PlaneView, PlaneView], block_px: int) -> None:
-    for name, view in zip(("reference", "moving"), views, strict=True):
+def _check(sources: Sequence[Source], views: Sequence[PlaneView], block_px: int) -> None:
+    for source, view in zip(sources, views, strict=True):
         if min(view.shape) < block_px:
-            raise ValueError(f"the {name} image is {view.shape}, smaller than a block")
+            raise ValueError(
+                f"{_name(source)} is {view.shape} px, smaller than a block of the registration; "
+                f"set registration.block_px ({block_px}) to {min(view.shape) // 12 * 12} or less"
+            )
 
 
 class _Pair(NamedTuple):
@@ -121,9 +124,9 @@ class _Pair(NamedTuple):
     max_shift_px: float
     max_rotation_deg: float
 
-    def measure(self, transform: Transform, job: Pass, name: str) -> BlockGrid:
+    def measure(self, transform: Transform, pass_: Pass, name: str) -> BlockGrid:
         """Measure the shifts of blocks that are left under a transform."""
-        return measure_blocks(self.backend, self.reference, self.moving, transform, job, name)
+        return measure_blocks(self.backend, self.reference, self.moving, transform, pass_, name)
 
 
 def _estimate(pair: _Pair) -> tuple[Transform, str]:
@@ -188,16 +191,14 @@ def assess(pair: _Pair, transform: Transform) -> dict[str, object]:
     both = after.on_tissue.all(axis=1)
     weight = np.sqrt(after.blocks.energy.prod(axis=1)) * both
     weight /= max(weight.sum(), 1e-12)
-    centre = (np.array([pair.reference.shape], np.float64) - 1) / 2
-    shift = (transform.points(centre) - centre)[0]
-    linear = transform.affine[:, :2]
+    rotation_deg, shift_px = transform.rotation_and_shift(pair.reference.shape)
     numbers = {
         "ncc_after": (weight * after.blocks.score).sum(),
         "ncc_chance": np.percentile(after.blocks.chance[both], 98.0) if both.any() else 0.0,
-        "rotation_deg": np.degrees(np.arctan2(linear[1, 0] - linear[0, 1], np.trace(linear))),
+        "rotation_deg": rotation_deg,
     }
     return {key: round(float(value), 4) for key, value in numbers.items()} | {
-        "shift_px": [round(float(value), 3) for value in shift]
+        "shift_px": [round(value, 3) for value in shift_px]
     }
 
 
@@ -244,8 +245,8 @@ def _estimate_transform(pair: _Pair) -> tuple[Transform, MatchEvidence]:
         factor //= 4
         passes.append(Pass(factor, 32, 8))
     passes.append(Pass(2, pair.block_px // 2, pair.block_px // 6))
-    for job in passes:
-        grid = pair.measure(transform, job, f"search 1/{job.factor}")
+    for pass_ in passes:
+        grid = pair.measure(transform, pass_, f"search 1/{pass_.factor}")
         precision = _significant(grid)
         targets = transform.points(grid.centres_px) + grid.blocks.shift_px
         accepted = np.zeros(len(precision), bool)

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.backend import Array
+from tilewright.kernels.backend import Array, Region
 from tilewright.stages.register.block_passes import Overlay
-from tilewright.stages.tile_windows import Region
 
 #: Binning of the images: nuclei of 10 um are still 13 px wide at 0.377 um.
 FACTOR = 2

@@ -22,13 +22,12 @@ from tilewright.io.results.ome_zarr import create_image
 from tilewright.io.results.subtraction import Subtraction, write_subtractions
 from tilewright.io.results.transform import read_transform
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.warp import Transform, source_region, warp
 from tilewright.stages.register.subtract import Background, survey
-from tilewright.stages.tile_planes import cancelling_thread_pool
-from tilewright.stages.tile_windows import Region, halves, regions, within
+from tilewright.stages.tile_windows import halves, regions, within
 
 #: (marker, channel, in-focus plane).
 PlaneOfCycle = tuple[str, str, str | Path]
@@ -105,9 +104,9 @@ def resample(
             for c, (marker, channel, _) in enumerate(planes)
             if marker in backgrounds
         }  # fmt: skip
-        jobs = [(c, region) for c in range(len(planes)) for region in parts]
-        blocks = pool.map(partial(_write_block, inner, writer, sources, subtractions), jobs)
-        for _ in tqdm(blocks, "resample", len(jobs), unit="chunk", mininterval=5):
+        chunks = [(c, region) for c in range(len(planes)) for region in parts]
+        blocks = pool.map(partial(_write_block, inner, writer, sources, subtractions), chunks)
+        for _ in tqdm(blocks, "resample", len(chunks), unit="chunk", mininterval=5):
             pass
     write_subtractions([one.result for one in subtractions.values()], *map(Path, subtraction))
 
@@ -138,10 +137,10 @@ def _write_block(
     writer: StoreWriter,
     sources: Sequence[_Source],
     subtractions: Mapping[int, _BackgroundSubtraction],
-    job: tuple[int, Region],
+    chunk: tuple[int, Region],
 ) -> None:
     """Resample one region of one channel, and subtract its background."""
-    channel, region = job
+    channel, region = chunk
     block = sources[channel].read(backend, region)
     if channel in subtractions:
         block = subtractions[channel].subtract_from(backend, block, region)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.subtraction import Subtraction
+from tilewright.kernels.backend import Region
 from tilewright.kernels.register.background import fit_factor, oversubtracted_share
-from tilewright.stages.tile_windows import Region
 
 #: Registered pixels of a region of the image, (ny, nx) uint16.
 Read = Callable[[Region], NDArray[np.uint16]]

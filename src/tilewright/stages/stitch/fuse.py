@@ -28,7 +28,7 @@ from tqdm import tqdm
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.stitch.blending import (
     Correction,
@@ -37,9 +37,9 @@ from tilewright.kernels.stitch.blending import (
     make_correction,
     tile_span,
 )
-from tilewright.stages.tile_planes import TilePlanes, cancelling_thread_pool
+from tilewright.stages.tile_planes import TilePlanes
 from tilewright.stages.tile_source import TileSource
-from tilewright.stages.tile_windows import Region, halves, spans
+from tilewright.stages.tile_windows import halves, spans
 
 if TYPE_CHECKING:
     from tilewright.io.results.illumination import Illumination

@@ -51,7 +51,7 @@ _OOM_HINT = OomHint("tile_positions", "the strips that its filter and hot pixels
 
 
 @dataclass(frozen=True)
-class LocatedTiles:
+class TileLocations:
     """Positions, edges, and the filter and distortion behind them."""
 
     positions: Positions
@@ -78,7 +78,7 @@ def locate(
     planes: int = 5,
     distortion: Literal["auto", "none"] = "auto",
     scratch: Path | None = None,
-) -> LocatedTiles:
+) -> TileLocations:
     """Find the positions of tiles from their overlaps.
 
     Each tile is read once and only its overlap strips are stored, of many tiles on the disk.
@@ -199,11 +199,11 @@ def _located(
     solution: Solution,
     sigma_px: float,
     distortion: DistortionFit | None,
-) -> LocatedTiles:
+) -> TileLocations:
     y, x = solution.position_px.T
     a, b = overlaps.pairs.T
     dy, dx = overlaps.displacement_px.T
-    return LocatedTiles(
+    return TileLocations(
         Positions(tiles.row, tiles.col, y, x, solution.sigma_px, solution.component),
         Edges(
             *(tiles.row[a], tiles.col[a], tiles.row[b], tiles.col[b], dy, dx),
@@ -215,7 +215,7 @@ def _located(
     )
 
 
-def write_located(folder: Path, located: LocatedTiles) -> None:
+def write_located(folder: Path, located: TileLocations) -> None:
     """Write ``positions.csv``, ``edges.csv``, ``TileConfiguration.txt`` and ``distortion.json``.
 
     Each is written whole. ``folder`` is made where absent. Fiji's file names the images

@@ -1,0 +1,28 @@
+"""The methods of the in-focus plane, a row each; the configuration reads them without NumPy."""
+
+from typing import Literal, NamedTuple
+
+Method = Literal["multiplane_wiener", "sum_projection", "focus_weighted"]
+
+
+class MethodNeeds(NamedTuple):
+    """What a method of the in-focus plane needs."""
+
+    deconvolved: bool | None
+    """Whether the stack must be deconvolved, or must not; None: it may be either."""
+    psf: bool
+    """Whether it needs a PSF although nothing is deconvolved."""
+    by_chunk: bool
+    """Whether it is made chunk by chunk, which the cost of the rule follows."""
+
+    def takes(self, *, deconvolved: bool) -> bool:
+        """Return whether a stack that was deconvolved, or was not, can be projected."""
+        return self.deconvolved in (None, deconvolved)
+
+
+#: What plans each is in ``stages.edf.plane._PLANNERS``.
+METHODS: dict[Method, MethodNeeds] = {
+    "multiplane_wiener": MethodNeeds(deconvolved=False, psf=True, by_chunk=False),
+    "sum_projection": MethodNeeds(deconvolved=True, psf=False, by_chunk=True),
+    "focus_weighted": MethodNeeds(deconvolved=None, psf=False, by_chunk=True),
+}
