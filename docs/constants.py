@@ -46,7 +46,7 @@ def changes(as_is: dict[str, str], scores: dict[str, str]) -> str:
     if scores["error"]:
         return "refused"
     found = []
-    for score in list(as_is)[2:-1]:
+    for score in (name for name in list(as_is)[2:-1] if scores[name]):
         before, after = float(as_is[score]), float(scores[score])
         if abs(after - before) > 3e-4 * abs(before):
             found.append(f"{score} {after - before:+.2g}")
