@@ -79,6 +79,11 @@ OF_CHANNELS = {
     "flat": "flat", "dark": "dark", "numbers": "illumination_json", "mosaic": "stitch",
     "deconvolved": "deconvolve", "plane": "edf", "height": "height",
 }  # fmt: skip
+#: Stages to the property of the layout that is their mosaic.
+MADE_BY = {
+    "stitch": "mosaic", "deconvolve": "deconvolved_mosaic", "edf": "plane",
+    "resample": "registered_cycle",
+}  # fmt: skip
 OF_CYCLE = {"zarr": "image_zarr", "tiff": "image_tiff"} | {
     name: name
     for name in ("manifest", "positions", "edges", "distortion", "transform", "subtraction")
@@ -109,10 +114,10 @@ class Bench:
         with contextlib.chdir(self.run.folder):
             return load_experiment(yaml.safe_load(self.run.config.read_text()))
 
-    def path(self, template: str, cycle: int = 1, channel: str = "1") -> Path:
-        """Return a file of the layout, ``template`` being the name of its property."""
-        layout = Layout(str(self.run.results))
-        return Path(getattr(layout, template).format(sample=SAMPLE, cycle=cycle, channel=channel))
+    def path(self, name: str, cycle: int = 1, channel: str = "1") -> Path:
+        """Return the file of a property of the layout, or the mosaic that a stage makes."""
+        template = getattr(Layout(str(self.run.results)), MADE_BY.get(name, name))
+        return Path(template.format(sample=SAMPLE, cycle=cycle, channel=channel))
 
     # Stages
 
