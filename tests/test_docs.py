@@ -23,7 +23,7 @@ _PATH = re.compile(r"`((?:src|tests|workflow|benchmarks|profiles|scheduler-plugi
 _TEST = re.compile(r"`(test_\w+[a-z0-9])`")
 _MODULE = re.compile(r"python -m ((?:benchmarks|tests|docs)\.[\w.]+)")
 _DEFINED = re.compile(r"def (test_\w+)\(")
-_COMMAND = re.compile(r"`(tilewright|tilewright-placement) ([a-z][a-z-]+)\b")
+_COMMAND = re.compile(r"(?:`|<code>)(tilewright|tilewright-placement) ([a-z][a-z-]+)\b")
 _KEY = re.compile(r"`(\w+)\.(?!md|csv|json|smk)(\w+)\b")
 _GENERATED = re.compile(r"<!-- ([^>]*?): written by make docs -->.*?<!-- end of \1 -->", re.DOTALL)
 _APPS = {"tilewright": cli.app, "tilewright-placement": placement.app}
@@ -104,14 +104,29 @@ def _tests() -> set[str]:
     return {name for path in files for name in _DEFINED.findall(path.read_text(encoding="utf-8"))}
 
 
+@functools.cache
+def _commands() -> set[tuple[str, str]]:
+    return {(program, word) for program, app in _APPS.items() for word in generate.commands(app)}
+
+
+def test_a_command_that_the_program_names_is_there() -> None:
+    kinds = (".py", ".html", ".smk", ".yaml")
+    folders = ("src", "scheduler-plugin/src", "workflow", "profiles")
+    files = (
+        path for folder in folders for path in (REPO / folder).rglob("*") if path.suffix in kinds
+    )
+    named = {name for path in files for name in _COMMAND.findall(path.read_text("utf-8"))}
+    assert ("tilewright", "devices") in named
+    assert named <= _commands()
+
+
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(REPO)))
 def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     modules = [module.replace(".", "/") for module in _MODULE.findall(text)]
     assert not [path for path in _PATH.findall(text) + modules if not _is_there(path)]
     assert not {*_TEST.findall(text)} - _tests()
-    called = {(program, word) for program, word in _COMMAND.findall(text)}
-    assert called <= {(p, word) for p, app in _APPS.items() for word in generate.commands(app)}
+    assert {*_COMMAND.findall(text)} <= _commands()
     known = keys.sections()
     named = [(section, key) for section, key in _KEY.findall(text) if section in known]
     assert not [f"{s}.{k}" for s, k in named if k not in known[s].model_fields]
