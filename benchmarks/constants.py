@@ -6,7 +6,7 @@
 ``docs/constants-KIND-scores.csv``. PATH is the interpreter that makes scenes where that needs other
 packages, FOLDER keeps what is made once. Each row is of a process of its own: there the constant is
 multiplied right behind its definition, before any other module imports it, so that all that is
-derived from it follows. A value that the code refuses leaves the error in its row.
+derived from it follows. A value that the code refuses leaves the kind of error in its row.
 
 The module of a kind has ``CONSTANTS``, a list of (module, name), and ``evaluate()``, which returns
 numbers by name. It finds the options in the environment: ``SCENES``, ``PEER_PYTHON``, ``WORK``.
@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,7 +78,9 @@ def _scores(
         [*command, str(factor)], capture_output=True, text=True, check=False, env=environment
     )
     if answer.returncode:
-        return {"error": (answer.stderr.strip().splitlines() or ["killed"])[-1]}
+        # its kind alone: the message may name a temporary folder
+        kinds = re.findall(r"^([\w.]+Error)\b", answer.stderr, re.M)
+        return {"error": kinds[-1] if kinds else "killed"}
     scores = json.loads(answer.stdout.splitlines()[-1])
     return {name: f"{value:.5g}" for name, value in scores.items()}
 
