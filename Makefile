@@ -29,7 +29,7 @@ demo: $(VENV)/.installed
 # The cluster's tests wait most of the time: a third worker keeps two cores busy (a fourth adds 2 min).
 # LONG=1 adds what takes minutes: faults of whole runs, wheels in an environment of their own,
 # the libraries that read our images.
-test: $(VENV)/.installed-test $(VENV)/.installed-cupy packages lint \
+test: $(VENV)/.installed-test packages lint \
 		$(if $(LONG),$(VENV)/.installed-consumers $(VENV)/.installed-dist)
 	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40 \
 		$(if $(LONG),,-m "not long")
@@ -89,13 +89,6 @@ $(VENV)/.installed-consumers: $(VENV)/.installed-test $(VENV)/.installed-dist
 	-$(VENV)/consumers/bin/pip install --quiet --only-binary :all: $(VITESSCE) $(PALOM)
 	-$(VENV)/consumers/bin/pip install --quiet --no-deps palom
 	-npm install --silent --no-audit --no-fund --prefix $(VENV)/consumers $(VIV)
-	touch $@
-
-# CuPy, to bind what kernels ask of it: 137 MB to fetch, imported without a GPU, and unseen by all
-# tests but one, which skips where it is missing.
-$(VENV)/.installed-cupy: $(VENV)/.installed
-	-$(BIN)/pip install --quiet --no-deps --only-binary :all: --target $(VENV)/cupy \
-		'cupy-cuda12x==14.2.*' 'cuda-pathfinder==1.*'
 	touch $@
 
 clean:

@@ -2,11 +2,10 @@
 
 ``numpy.asarray`` of a guarded array raises, as it does for CuPy; every function of
 the guarded namespace refuses bare NumPy arrays, as CuPy does. A kernel that runs on
-it therefore moves data only through the backend. Each kind of call is held against the
-table of those that are bound to CuPy (:mod:`tests.support.device_calls`). Those that CuPy answers
-otherwise than NumPy are refused: from "Differences between CuPy and NumPy" in CuPy's user guide,
-and from its sources where that page is silent (indices, casts, sums by atomics, and transforms
-whose input is no spectrum of real pixels).
+it therefore moves data only through the backend. Calls that CuPy answers otherwise than NumPy are
+refused: from "Differences between CuPy and NumPy" in CuPy's user guide, and from its sources where
+that page is silent (indices, casts, sums by atomics, and transforms whose input is no spectrum of
+real pixels). That CuPy has a function and takes its arguments is seen on a GPU alone (``gpu``).
 """
 
 from types import ModuleType
@@ -16,8 +15,6 @@ import numpy as np
 import scipy.fft
 import scipy.ndimage
 
-from tests.support import device_calls
-from tests.support.device_calls import Host
 from tilewright.kernels.backend import Backend
 
 #: Of the largest value of a spectrum: rounding of float32 transforms leaves 1e-6.
@@ -115,7 +112,6 @@ class GuardedArray:
         value = getattr(self._host, name)
         if callable(value):
             return _wrap_function(f"array.{name}", value, self._host)
-        device_calls.note(f"array.{name}", (), {}, value)
         return _wrap(value)
 
     def __getitem__(self, key: Any) -> Any:
@@ -124,21 +120,18 @@ class GuardedArray:
         found = self._host[at]
         if isinstance(found, np.generic):  # CuPy's single elements are views of their array
             found = self._host[(*at, ...) if isinstance(at, tuple) else (at, ...)]
-        device_calls.note("array.__getitem__", (self._host, at), {}, found)
         return _wrap(found)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         at, new = _unwrap(key), _unwrap(value)
         check_index(self._host.shape, at, True)
         check_cast(new, self._host.dtype)
-        device_calls.note("array.__setitem__", (self._host, at, new), {}, None)
         self._host[at] = new
 
     def __len__(self) -> int:
         return len(self._host)
 
     def __iter__(self) -> Any:
-        device_calls.note("array.__iter__", (self._host,), {}, None)
         return (_wrap(item) for item in self._host)
 
 
@@ -146,7 +139,6 @@ def _operator(name: str, in_place: bool) -> Any:
     def method(self: GuardedArray, *operands: Any) -> Any:
         values = [_unwrap(value) for value in operands]
         result = getattr(self._host, name)(*values)
-        device_calls.note(f"array.{name}", (self._host, *values), {}, result)
         if in_place:
             self._host = result
         return self if in_place else _wrap(result)
@@ -194,7 +186,6 @@ def _wrap_function(name: str, function: Any, *this: Any) -> Any:
             named["kind"] = "stable"  # CuPy's only one
         result = function(*given, **named)
         check_spectrum(name, given, named, result)
-        device_calls.note(name, (*this, *given), named, result)
         return out if isinstance(out, GuardedArray) else _wrap(result)
 
     return call
@@ -214,22 +205,19 @@ class GuardedNamespace:
             raise AttributeError(name)
         value, full = getattr(self._module, name), f"{self._name}.{name}"
         if name in ("asarray", "array", "ascontiguousarray"):
-            return _door(full, value)
+            return _door(value)
         if isinstance(value, ModuleType):
             return GuardedNamespace(value, full)
         if isinstance(value, type) or not callable(value):
-            device_calls.note(full, (), {}, value)
             return value
         return _wrap_function(full, value)
 
 
-def _door(name: str, function: Any) -> Any:
+def _door(function: Any) -> Any:
     def call(data: Any, *args: Any, **kwargs: Any) -> Any:
-        of_device = isinstance(data, GuardedArray)
-        host = data._host if of_device else data
+        host = data._host if isinstance(data, GuardedArray) else data
         result = function(host, *args, **kwargs)
         check_cast(host, result.dtype)
-        device_calls.note(name, (host if of_device else Host(host), *args), kwargs, result)
         return _wrap(result)
 
     return call

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.runs import TINY, Run, make_run
 from tests.support.slurm_cluster import wait_for
+from tilewright.devices.device_lease import CONTEXT_B
 from tilewright.devices.inventory import snapshot
 from tilewright.devices.leases import leases
 from tilewright.io.results.mosaic import open_mosaic
@@ -71,7 +72,7 @@ def test_four_jobs_share_one_device_by_bytes_and_a_killed_one_frees_its_own(
     device = usable_gpus().devices[0]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", device.uuid)
     free_mib = (device.total_b - device.used_b) // MIB - 512
-    mib = free_mib // 4 - 512 - 64
+    mib = free_mib // 4 - CONTEXT_B // MIB - 64
     jobs = [begin(tmp_path, f"job{k}", mib, 300.0) for k in range(4)]
     try:
         wait_for(lambda: len(list(tmp_path.glob("job?.limited"))) == 4, 60)
@@ -100,7 +101,8 @@ def test_the_phantom_on_the_gpu_has_the_pixels_of_the_cpu(
     on_gpu.snakemake("registration", env=env)
     lines = read_json_lines(on_gpu.results / "placement/devices.jsonl")
     assert {line["outcome"] for line in lines} == {"done"}
-    for stage in ("stitch", "edf"):
+    # planes start from stitched pixels that differ by a count: 2 counts in one of four on an H200
+    for stage, most in (("stitch", 1), ("edf", 2)):
         paths = sorted((tiny_run.sample / stage).glob("*.zarr"))
         assert paths
         for path in paths:
@@ -108,4 +110,4 @@ def test_the_phantom_on_the_gpu_has_the_pixels_of_the_cpu(
                 open_mosaic(run.sample / stage / path.name).read(0).astype(float)
                 for run in (on_gpu, tiny_run)
             )
-            assert np.abs(a - b).max() <= 1, path
+            assert np.abs(a - b).max() <= most, path
