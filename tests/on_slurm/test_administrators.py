@@ -36,7 +36,8 @@ def test_running_jobs_are_suspended_held_and_requeued_and_their_time_is_cut(
 ) -> None:
     slurm = run.slurm
     # a requeued job may begin after 15 s only: until then it pends for that
-    process = run.prepare(jobs=6, light=True, seconds="70,90", site={"patience_s": 30}).start()
+    # five jobs: no other takes the slot of the one that is held
+    process = run.prepare(jobs=5, light=True, seconds="70,90", site={"patience_s": 30}).start()
     run.wait_running(5)
     suspended, held, cut, *_ = (job.id for job in run.jobs() if job.state == "RUNNING")
     slurm.run(["scontrol", "suspend", str(suspended)])
@@ -48,7 +49,7 @@ def test_running_jobs_are_suspended_held_and_requeued_and_their_time_is_cut(
     slurm.run(["scontrol", "resume", str(suspended)])
     slurm.run(["scontrol", "release", str(held)])
     assert run.finish(process, 400) == 0
-    run.check_outputs(*range(6), once=False)
+    run.check_outputs(*range(5), once=False)
     assert run.log.count("it is held") == 1
     assert run.causes() == {"time"}, dump(run.events)
     assert not run.moves()

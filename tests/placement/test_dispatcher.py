@@ -100,6 +100,20 @@ def test_a_job_that_pends_in_vain_is_cancelled_and_placed_again(
         assert event["sooner"].split()[1] == ("cpu" if on_nodes else "gpu")
 
 
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_a_wait_begins_when_a_job_is_released_or_requeued(tmp_path: Path, state: str) -> None:
+    now = [5000.0]
+    run = pends(tmp_path, "QOSGrpGRES", 1, 0, FULL)
+    run.clock = lambda: now[0]
+    for reason, before in (("JobHeldAdmin", state), ("QOSGrpGRES", "PENDING")):
+        answer(run, squeue=pending(1, reason).replace("PENDING", before))
+        run.state()
+    for now[0], moves in ((5059.0, 0), (5061.0, 1)):
+        assert len(run.move_pending()) == moves
+    (event,) = events(run, "move")
+    assert event["reason"] == "QOSGrpGRES on clive for 61 s"
+
+
 def test_an_earlier_try_that_is_still_in_the_queue_is_cancelled_first(tmp_path: Path) -> None:
     run = dispatcher(pending(1, "Priority"), tmp_path, ready=2)
     first, second = run.tasks

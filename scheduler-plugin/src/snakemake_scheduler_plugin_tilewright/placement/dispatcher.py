@@ -191,7 +191,7 @@ class Dispatcher:
             The queue, the partitions or any use are not known.
         """
         queue = self.cluster.queue()
-        observe(self.tasks.values(), queue, self.workdir)
+        observe(self.tasks.values(), queue, self.workdir, self.clock())
         found = self.cluster.look()
         found.check_known()
         sent = [
@@ -311,12 +311,12 @@ class Dispatcher:
     def _ended(self, task: JobState, known_s: float = math.inf) -> SlurmJob | None:
         """Return what the queue says of a job that ended, as far as it is known."""
         with contextlib.suppress(SlurmQueryError):
-            observe([task], self.cluster.queue(), self.workdir)
+            observe([task], self.cluster.queue(), self.workdir, self.clock())
             old = self.cluster.client.queue_asked_s() < known_s
             if old and (task.slurm_job is None or task.slurm_job.active):
                 self.cluster.client.forget()
                 # whether the target took others counts as well
-                observe(self.tasks.values(), self.cluster.queue(), self.workdir)
+                observe(self.tasks.values(), self.cluster.queue(), self.workdir, self.clock())
         return task.slurm_job
 
     def move_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:
@@ -335,7 +335,7 @@ class Dispatcher:
             if cancelled or all(task.running for task in tasks):
                 return []
             try:
-                observe(tasks, self.cluster.queue(), self.workdir)
+                observe(tasks, self.cluster.queue(), self.workdir, self.clock())
                 if not self.mover.anything_due(tasks):  # most jobs start in time: ask nothing else
                     return []
                 state = self.state()
@@ -363,7 +363,7 @@ class Dispatcher:
                 queue = self.cluster.queue()
             except SlurmQueryError:
                 return {}
-            observe(self.tasks.values(), queue, self.workdir)
+            observe(self.tasks.values(), queue, self.workdir, self.clock())
             return unseen_ends(self.tasks.values(), queue, self.cluster.client, self.clock())
 
     def _cancel_doubles(self, ready: Collection[str]) -> set[str]:

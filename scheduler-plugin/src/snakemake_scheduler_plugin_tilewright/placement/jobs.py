@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cluster.request import DeviceKind, ResourceRequest, Target
 from ..runtime.snakemake_adapter import members, priority
-from ..slurm.jobs import SlurmJob
+from ..slurm.jobs import SlurmJob, is_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +193,8 @@ class JobState:
         Where it was sent.
     sent_s : float
         When; seconds since the epoch.
+    delayed_s : float
+        When it was last seen running or held, after which its wait counts anew.
     after_id : int
         The queue's jobs up to this number are not this try.
     slurm_job : SlurmJob or None
@@ -218,6 +220,7 @@ class JobState:
     job: Job
     assignment: Assignment | None = None
     sent_s: float = 0.0
+    delayed_s: float = 0.0
     after_id: int = 0
     slurm_job: SlurmJob | None = None
     history: FailureHistory = FailureHistory()
@@ -251,6 +254,11 @@ class JobState:
         return self.assignment is not None and self.slurm_state in ("PENDING", "CONFIGURING")
 
     @property
+    def pending_since_s(self) -> float:
+        """Since when it waits for room: not while it ran, before it was requeued, or was held."""
+        return max(self.sent_s, self.delayed_s)
+
+    @property
     def slurm_state(self) -> str:
         """Its state in the queue, ``PENDING`` as long as it is not there."""
         return self.slurm_job.state if self.slurm_job else "PENDING"
@@ -268,7 +276,9 @@ class JobState:
         return same and self.sent_s >= other.sent_s
 
 
-def observe(states: Iterable[JobState], queue: Iterable[SlurmJob], workdir: str) -> None:
+def observe(
+    states: Iterable[JobState], queue: Iterable[SlurmJob], workdir: str, now_s: float
+) -> None:
     """Note what the queue says of each job that was sent from a folder."""
     last: dict[str, SlurmJob] = {}
     for job in queue:
@@ -280,3 +290,5 @@ def observe(states: Iterable[JobState], queue: Iterable[SlurmJob], workdir: str)
         found = last.get(state.job.name)
         if found is not None and found.id > state.after_id:
             state.slurm_job = found
+        if state.running or (state.slurm_job and is_held(state.slurm_job)):
+            state.delayed_s = now_s

@@ -17,7 +17,7 @@ from ..cluster.state import ClusterState
 from ..cluster.tres import fitting_jobs
 from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
-from ..slurm.jobs import SlurmJob, Waiting, why_pending
+from ..slurm.jobs import SlurmJob, Waiting, is_held, why_pending
 from .backoff import Backoff
 from .jobs import Assignment, JobState, observe
 from .round import Round
@@ -187,7 +187,10 @@ class Mover:
         """Return the jobs that pend, as the queue last showed."""
         now_s = self.clock()
         return [
-            _Pending(task, job, assignment, self._why(job, assignment), now_s - task.sent_s)
+            _Pending(
+                task, job, assignment, self._why(job, assignment),
+                now_s - (task.sent_s if is_held(job) else task.pending_since_s),
+            )
             for task in tasks
             if (job := task.slurm_job) and (assignment := task.assignment)
             and job.state == "PENDING"
@@ -289,7 +292,7 @@ class Mover:
             return False
         client.forget()
         with contextlib.suppress(SlurmQueryError):
-            observe([task], self.cluster.queue(), self.workdir)
+            observe([task], self.cluster.queue(), self.workdir, self.clock())
         return task.slurm_job.state != "RUNNING"
 
 

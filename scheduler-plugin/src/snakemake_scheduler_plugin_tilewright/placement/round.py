@@ -317,7 +317,7 @@ class Round:
             if start_s is None and self.state.why_closed(target):
                 continue
             if start_s is None:  # it may wait as long again as it has
-                start_s = 2 * self.now_s - task.sent_s
+                start_s = 2 * self.now_s - task.pending_since_s
             end_s = start_s + self.estimates.seconds(task.job, kind)
             found.append(Running(task.name, start_s, end_s))
         return found

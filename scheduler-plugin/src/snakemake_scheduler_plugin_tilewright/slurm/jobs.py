@@ -177,6 +177,11 @@ class SlurmJob:
         return self.state in ACTIVE
 
 
+def is_held(job: SlurmJob) -> bool:
+    """Return whether a job pends for what no other account has sooner."""
+    return job.state == "PENDING" and why_pending(job.reason).obstacle == "held"
+
+
 @lru_cache(maxsize=2)  # asked for each job that ended, 10 µs a line
 def parse_queue(text: str) -> tuple[SlurmJob, ...]:
     """Return the jobs of ``squeue -h -O`` with :data:`JOB_FORMAT`, or raise `UnreadableError`."""
