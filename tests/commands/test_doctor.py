@@ -132,7 +132,7 @@ def test_ended_jobs_must_stay_in_the_queue(config: str, state: str) -> None:
 
 def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> None:
     short = recorded.PARTITIONS.replace("7-00:00:00", "01:00:00")
-    closed = short.replace("AllowAccounts=ALL Default=YES", "AllowAccounts=maigan Default=YES")
+    closed = short.replace("Default=YES", "AllowAccounts=maigan Default=YES")
     cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
     gpu, cpu = check_slurm.check_partitions(cluster)
     assert (gpu.state, gpu.text.endswith("4 h (gpu_job)")) == ("warning", True)

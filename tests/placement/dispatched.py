@@ -12,7 +12,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, Job
 from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger, read_ledger
 from tests.support.placement_rules import BOTH, CPU, GPU, Rules
-from tests.support.recorded import USE, Recorded, cluster_with, queue_line
+from tests.support.recorded import NODE, USE, Recorded, cluster_with, queue_line
 
 RULES = Rules({"work": {"gpu": GPU, "cpu": CPU}}, seconds=600)
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
@@ -96,8 +96,8 @@ def nodes(gpus_free: int, state: str = "MIXED") -> dict[str, str]:
         ("b1", "hpg-b200", state, "cpu=112,mem=2000G,gres/gpu=8", f"gres/gpu={8 - gpus_free}"),
         ("c1", "hpg-default", "IDLE", "cpu=256,mem=2000G", ""),
     )
-    said = "\n".join(
-        f"NodeName={n} State={s} Partitions={p} CfgTRES={total} AllocTRES={used}"
+    said = "".join(
+        f"NodeName={n} State={s} Partitions={p} CfgTRES={total} AllocTRES={used}{NODE}"
         for n, p, s, total, used in lines
     )
     return {"node": said}

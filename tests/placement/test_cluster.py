@@ -248,10 +248,11 @@ def test_limits_of_the_gpu_type_that_the_partition_has(look: Look) -> None:
 
 def test_use_of_accounts_above_and_of_numbers_of_jobs_is_seen_in_the_queue_too(look: Look) -> None:
     rows = (
-        f"dept|{'|' * 4}cpu=64||3{'|' * 6}root||||\nclive{'|' * 13}dept||||\n"
+        f"root{'|' * 17}\ndept|{'|' * 4}cpu=64||3{'|' * 6}root||||\nclive{'|' * 13}dept||||\n"
         f"clive|ada||clive,clive-b|clive|||||4|9{'|' * 7}\n"
     )
-    text = LIMITS.replace("clive|ada||clive,clive-b|clive|||||||||||||\n", rows)
+    own, of_account = (f"clive|{who}||clive,clive-b|clive|||||||||||||\n" for who in ("ada", ""))
+    text = LIMITS.replace(of_account, "").replace(own, rows)
     job = {"State": "RUNNING", "QOS": "clive", "Account": "clive", "tres-alloc": "cpu=8"}
     jobs = [
         {"JobID": "1", "UserName": "ada", **job},
@@ -326,7 +327,7 @@ def test_a_reservation_that_begins_before_a_job_could_end_closes_its_nodes(look:
     begins = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1000 + 3600))
     found = look(
         reservation=f"ReservationName=m StartTime={begins} EndTime=2030-01-01T00:00:00"
-        " Nodes=c[1-2] NodeCnt=2 Flags=MAINT,SPEC_NODES State=INACTIVE\n"
+        " Nodes=c[1-2] NodeCnt=2 Flags=MAINT,SPEC_NODES TRES=cpu=256 State=INACTIVE\n"
     )
     assert found.nodes is not None
     assert {node.name: node.free_min for node in found.nodes} == {"b1": None, "c1": 60, "c2": 60}

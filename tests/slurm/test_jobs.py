@@ -87,7 +87,7 @@ def test_no_line_is_an_empty_queue_and_line_breaks_of_a_job_are_its_own() -> Non
     cells = [cell.strip() for cell in QUEUE.splitlines()[1].split("|")]
     cells[-3:] = ["na\nme", "rule_a\n|\n7|"]
     job, *rest = parse_queue(f"{padded(*cells)}\n{QUEUE}\n")
-    assert (job.name, job.comment) == ("na\nme", "rule_a\n|\n7")
+    assert (job.name, job.comment) == ("na\nme", "rule_a\n|\n7|")
     assert [one.id for one in rest] == [8, 6, 11, 14]
 
 

@@ -26,6 +26,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_tres_usage,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, WALL
+from tests.support.recorded import PARTITION
 
 SACCTMGR = """\
 sacctmgr: show associations where user=ada format=account,user,...
@@ -151,15 +152,20 @@ def test_live_use_of_associations() -> None:
 def test_partitions_and_licences() -> None:
     text = (
         "PartitionName=gpu AllowAccounts=clive,maigan AllowQos=ALL Default=NO QoS=gpu-qos"
-        " MaxTime=2-12:00:00 State=UP TRES=cpu=112,mem=2000000M,node=1,gres/gpu=8\n"
+        f" MaxTime=2-12:00:00 State=UP TRES=cpu=112,mem=2000000M,node=1,gres/gpu=8{PARTITION}"
         "PartitionName=cpu AllowAccounts=ALL Default=YES QoS=N/A MaxTime=UNLIMITED State=DOWN"
-        " TRES=cpu=256,mem=2T\n"
+        f" TRES=cpu=256,mem=2T{PARTITION}"
     )
     gpu, cpu = parse_partitions(text)
     assert (gpu.qos, gpu.max_time_min, gpu.tres["gres/gpu"]) == ("gpu-qos", 3600, 8)
     assert (gpu.allow_accounts, gpu.up, gpu.default) == (("clive", "maigan"), True, False)
     assert (cpu.qos, cpu.max_time_min, cpu.up, cpu.default) == (None, None, False, True)
-    assert cpu.allow_accounts is None
+    assert (cpu.allow_accounts, cpu.whole_nodes) == (None, False)
+    for old, new in (
+        ("OverSubscribe=NO", "OverSubscribe=EXCLUSIVE"),
+        ("ExclusiveUser=NO", "Exclusive=NODE"),
+    ):  # of 26.05
+        assert [p.whole_nodes for p in parse_partitions(text.replace(old, new))] == [True, True]
 
     text = "LicenseName=matlab Total=4 Used=1 Free=3 Reserved=0 Remote=no\n"
     assert parse_licences(text) == {"matlab": 4}
@@ -204,7 +210,7 @@ NODE_LINE = (
     "NodeName=b1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=8 CPUEfctv=112 CPUTot=112 CPULoad=0.1"
     " AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:b200:8 NodeAddr=b1 Port=7001"
     " RealMemory=2000000 AllocMem=180000 FreeMem=9 Sockets=112 State={state} ThreadsPerCore=1"
-    " Partitions=hpg-b200,hpg-all CfgTRES=cpu=112,mem=2000000M,billing=112{gpus}"
+    " Partitions=hpg-b200,hpg-all Owner=N/A CfgTRES=cpu=112,mem=2000000M,billing=112{gpus}"
     " AllocTRES=cpu=8,mem=180000M{used} CapWatts=n/a Comment=(null)\n"
 )
 JOB = {"cpu": 8, "mem": 180_000, "gres/gpu": 1}
@@ -226,15 +232,18 @@ def test_what_is_free_is_what_nobody_holds() -> None:
 @pytest.mark.parametrize(
     ("states", "room"),
     [
-        ("IDLE MIXED ALLOCATED IDLE+CLOUD COMPLETING IDLE+CLOUD+POWERED_DOWN IDLE~", 8),
+        ("IDLE MIXED ALLOCATED IDLE+CLOUD COMPLETING IDLE+CLOUD+POWERED_DOWN IDLE~ "
+         "MIXED+REBOOT_REQUESTED IDLE+PLANNED", 8),
         ("DOWN DOWN* IDLE+DRAIN MIXED+DRAIN IDLE* FAIL MAINT IDLE+RESERVED UNKNOWN REBOOT_ISSUED "
-         "IDLE+MAINTENANCE+RESERVED IDLE+POWERING_DOWN DOWN+CLOUD+POWERED_DOWN", 0),
+         "IDLE+MAINTENANCE+RESERVED MIXED+DRAIN+REBOOT_REQUESTED DOWN+CLOUD+POWERED_DOWN", 0),
     ],
 )  # fmt: skip
 def test_a_node_that_takes_no_jobs_has_no_room(states: str, room: int) -> None:
     for found in map(node, states.split()):
         assert (found.up, found.room(JOB, now=False)) == (room > 0, room), found.state
         assert bool(found.room(JOB, now=True)) == found.up
+    for state in ("IDLE+POWERING_DOWN", "MIXED+POWER_DOWN", "IDLE+BLOCKED"):
+        assert (node(state).room(JOB, now=True), node(state).room(JOB, now=False)) == (0, 8)
 
 
 def test_what_a_node_is_and_whose_it_is() -> None:
@@ -307,7 +316,8 @@ def test_a_job_goes_to_the_fullest_node_that_holds_it() -> None:
 
 def test_words_in_a_reason_are_no_fields() -> None:
     line = (
-        "NodeName=c1 Gres=(null) State=IDLE+DRAIN Owner=N/A Partitions=cpu CfgTRES=cpu=8,mem=10G "
+        "NodeName=c1 Gres=(null) State=IDLE+DRAIN Owner=N/A ActiveFeatures=(null) Partitions=cpu "
+        "CfgTRES=cpu=8,mem=10G "
         "AllocTRES=cpu=2 Reason=set State=IDLE Partitions=gpu CfgTRES=cpu=99 Owner=bob(7) [root@x]"
     )
     (node,) = parse_nodes(line)

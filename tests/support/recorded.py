@@ -1,7 +1,9 @@
 """Answers of Slurm's programs, recorded on a real cluster, and a cluster that gives them."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
@@ -16,6 +18,9 @@ brusko|ada||brusko|brusko|||||||||||||
 clive-b|ada||clive-b|clive-b|||||||||||||
 clive|ada||clive,clive-b|clive|||||||||||||
 maigan|ada||maigan,maigan-b|maigan|||||||||||||
+brusko|||brusko|brusko|||||||||||||
+clive|||clive,clive-b|clive|||||||||||||
+maigan|||maigan,maigan-b|maigan|||||||||||||
 clive|cpu=104,gres/gpu=3,mem=812G|||||||||||||||
 maigan|cpu=80,gres/gpu=2,mem=625G|||||||||||||||
 brusko|cpu=32,gres/gpu=1,mem=250G|||||||||||||||
@@ -27,21 +32,51 @@ QOS=clive(2) GrpJobs=N(2) GrpSubmitJobs=N(2) GrpTRES=cpu=104(40),mem=831488(7168
 QOS=brusko(4) GrpJobs=N(0) GrpTRES=cpu=32(0),mem=256000(0),gres/gpu=1(0)
 QOS=maigan(3) GrpJobs=N(0) GrpSubmitJobs=N(0) GrpTRES=cpu=80(0),mem=640000(0),gres/gpu=2(0)
 """
-PARTITIONS = """\
-PartitionName=hpg-default AllowAccounts=ALL Default=YES QoS=N/A MaxTime=31-00:00:00 State=UP\
- TRES=cpu=256
-PartitionName=hpg-b200 AllowAccounts=ALL Default=NO QoS=N/A MaxTime=7-00:00:00 State=UP\
- TRES=cpu=112,gres/gpu=8
-"""
-NODES = """\
-NodeName=b1 State=IDLE Partitions=hpg-b200 CfgTRES=cpu=112,mem=2000G,gres/gpu=8 AllocTRES=
-NodeName=c1 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=
-NodeName=c2 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=
-"""
+#: What each partition and each node says beside what a test is about.
+PARTITION = (
+    " AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=NO QoS=N/A ExclusiveUser=NO"
+    " MaxNodes=UNLIMITED MinNodes=0 MaxCPUsPerNode=UNLIMITED RootOnly=NO ReqResv=NO"
+    " OverSubscribe=NO TotalNodes=0 MaxMemPerNode=UNLIMITED\n"
+)
+NODE = " Gres=(null) ActiveFeatures=(null) Owner=N/A\n"
+PARTITIONS = (
+    "PartitionName=hpg-default Default=YES MaxTime=31-00:00:00 State=UP TRES=cpu=256" + PARTITION
+    + "PartitionName=hpg-b200 MaxTime=7-00:00:00 State=UP TRES=cpu=112,gres/gpu=8" + PARTITION
+)  # fmt: skip
+NODES = NODE.join([
+    "NodeName=b1 State=IDLE Partitions=hpg-b200 CfgTRES=cpu=112,mem=2000G,gres/gpu=8 AllocTRES=",
+    "NodeName=c1 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=",
+    "NodeName=c2 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=",
+    "",
+])  # fmt: skip
 #: More than the number of any process on Linux.
 NO_PROCESS = 2**22 + 1
 #: What answers each question, by a word of its command.
 ANSWERS = {"sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES}
+#: What each question to Slurm is, by the name of its answer.
+QUESTIONS: dict[str, Callable[[SlurmClient], object]] = {
+    "squeue": lambda one: one.queue(),
+    "everybody": lambda one: one.everybodys_queue(),
+    "qos": lambda one: one.usage(["clive"]),
+    "assoc": lambda one: one.account_usage(["clive"]),
+    **{name: partial(SlurmClient.show, what=name)
+       for name in ("partition", "node", "reservation", "licenses", "config")},
+    "sacctmgr": lambda one: one.limits().text,
+    "job": lambda one: one.job(7),
+    "sacct": lambda one: one.final_state(7),
+}  # fmt: skip
+FOLDER = Path(__file__).parents[1] / "slurm" / "recorded"
+#: The same situation on three releases of Slurm, recorded on real clusters (`record_slurm.py`).
+RELEASES: Mapping[str, Mapping[str, str]] = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*"))
+}
+
+
+def uid_of_kuser(release: str) -> int:
+    """Return the number that the user had on the cluster on which a release was recorded."""
+    return int(RELEASES[release]["assoc"].partition("UserName=kuser(")[2].partition(")")[0])
+
+
 #: A job in the words of ``scontrol show job``.
 LINE = (
     "JobId=2 JobName=wrap UserId=kuser(1001) GroupId=kuser(1001) MCS_label=N/A Priority=100000"

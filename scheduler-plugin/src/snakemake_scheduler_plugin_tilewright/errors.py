@@ -44,10 +44,10 @@ class SlurmQueryError(PlacementError):
 class UnreadableError(PlacementError, ValueError):
     """An answer of Slurm has a line that is no record, or none: as good as no answer."""
 
-    def __init__(self, line: str) -> None:
-        start = line.strip()[:80]
+    def __init__(self, line: str, *lacks: str) -> None:
+        start, no = line.strip()[:80], f" without {', '.join(lacks)}" if lacks else ""
         super().__init__(
-            f"its answer holds no record in {start!r}" if start else "its answer is empty"
+            f"its answer holds no record in {start!r}{no}" if start else "its answer is empty"
         )
 
 

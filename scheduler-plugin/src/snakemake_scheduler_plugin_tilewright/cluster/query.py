@@ -18,6 +18,7 @@ from ..slurm.accounts import (
     Account,
     LeftOut,
     LimitScope,
+    lineage,
     names_of,
     usable_accounts,
 )
@@ -32,7 +33,7 @@ from ..slurm.partitions import (
     with_whole_nodes,
 )
 from ..slurm.query import NO_ACCOUNTING, SlurmClient
-from ..slurm.records import JOBS, Association, Partition, Qos, Usage, of_association
+from ..slurm.records import JOBS, Association, Partition, Qos, Tres, Usage, of_association
 from .request import DeviceKind
 from .site import Site
 from .state import ClusterState, Note
@@ -66,22 +67,25 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     if records.has_accounts:
         usage, of_use = _live_use(client, usable, records, wheres, uid)
         accounts, _ = usable(usage)
+        of_use += _not_counted(records, accounts, wheres)
     wrong, (nodes, lost) = _wrong_names(client.user, site, accounts, left_out), _nodes(client)
+    licences = _licences(client, lost)
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
     partitions = {kind: named.get(name or "") for kind, name in names.items()}
     with_gpu = bool(more) or partitions["gpu"] is not None
     largest = {k: one for k, one in site.largest_jobs().items() if k == "cpu" or with_gpu}
     return ClusterState(
-        tuple(accounts), partitions, named, nodes, _licences(client), site.utilisation, largest,
+        tuple(accounts), partitions, named, nodes, licences, site.utilisation, largest,
         client.user, tuple(left_out), (*records.notes, *wrong, *types, *of_use, *more, *lost),
     )  # fmt: skip
 
 
-def _licences(client: SlurmClient) -> dict[str, int] | None:
-    """Return how many of each licence there are; None where Slurm does not say."""
+def _licences(client: SlurmClient, notes: list[Note]) -> dict[str, int] | None:
+    """Return how many of each licence there are; None, and a note, where Slurm does not say."""
     try:
         return parse.parse_licences(client.show("licenses"))
-    except SlurmQueryError:
+    except SlurmQueryError as error:
+        notes.append(Note("nodes", f"licences are not known: {error}"))
         return None
 
 
@@ -110,6 +114,20 @@ def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
         notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
     associations, qos = parse.parse_sacctmgr(answer.text, gpu_type)
     return _Database(_of_this_cluster(client, associations), qos, gpu_type, notes)
+
+
+def _not_counted(
+    records: _Database, accounts: Iterable[Account], partitions: Iterable[Partition]
+) -> list[Note]:
+    """Return whose limits sacctmgr does not list, or says in percent."""
+    rows = {row.account: row for row in records.associations if not row.user}
+    counted = {record.name for record in records.qos if "Relative" not in record.flags}
+    lacks = {f"QOS {p.qos}" for p in partitions if p.qos and p.qos not in counted}
+    for one in accounts:
+        lacks |= {f"account {name}" for name in lineage(one.name, rows) if name not in rows}
+        lacks |= {f"QOS {one.qos}"} if one.qos not in counted else set()
+    text = f"limits of {', '.join(sorted(lacks))} are not known: sacctmgr does not list them, or"
+    return [Note("limits", f"{text} says them in percent")] if lacks else []
 
 
 def _wrong_names(
@@ -206,14 +224,16 @@ def _live_use(
             usage |= parse.parse_assoc_mgr(asked(names), records.gpu_type, {str(uid): client.user})
         except SlurmQueryError as error:
             failures.append(error)
-    unknown = {
-        scope.name: scope.used or {}
-        for scope in _scopes(usable(usage)[0])
-        if any(tres in LIMITED and tres not in (scope.used or {}) for tres in scope.limit)
-    }
+    unknown, lacks = dict[str, Tres](), set[str]()
+    for scope in _scopes(usable(usage)[0]):
+        if missing := scope.limit.keys() & {*LIMITED} - (scope.used or {}).keys():
+            unknown[scope.name] = scope.used or {}
+            lacks |= missing
     if not unknown:
         return usage, []
-    why = "; ".join(map(str, failures)) or "scontrol show assoc_mgr does not say all of it"
+    why = "; ".join(map(str, failures)) or (
+        f"scontrol show assoc_mgr does not say {', '.join(sorted(lacks))} of it"
+    )
     about = f"use of {', '.join(sorted(unknown))} is"
     try:
         queue = client.everybodys_queue() if all(one.refused for one in failures) else None

@@ -296,7 +296,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
             (of_account, OTHER_ACCOUNTS, qos.tres_per_account, each_account),
         ):
             name = on_qos(qos.name, who)
-            limit = of.live(name, limit)
+            limit = _absolute(qos, of.live(name, limit))
             used = of.in_use(name, on_qos(qos.name, others))
             found.append(LimitScope(name, _without(limit, set_before), used))
             set_before.update(limit)
@@ -313,7 +313,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
     of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]
     per_job: Tres = {}
     for one in reversed(of_one):
-        per_job |= one.tres_per_job
+        per_job |= _absolute(one, one.tres_per_job)
     walls = (one.max_wall_min for one in of_one)
     return Limits(
         tuple(scope for scope in found if scope.limit),
@@ -322,6 +322,12 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
         next((minutes for minutes in walls if minutes is not None), None),
         "PartitionTimeLimit" in of.qos.flags,
     )
+
+
+def _absolute(one: Qos | Association, limit: Tres) -> Tres:
+    """Return limits without those of a QOS that are percentages (flag ``Relative``)."""
+    relative = isinstance(one, Qos) and "Relative" in one.flags
+    return {t: n for t, n in limit.items() if not relative or t in (*BUDGETS, *JOBS)}
 
 
 def _without(limit: Tres, names: set[str]) -> Tres:

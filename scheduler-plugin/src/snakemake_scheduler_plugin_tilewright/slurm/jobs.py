@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Literal
 
 from ..errors import UnreadableError
-from .parse import parse_minutes, parse_time_s, parse_tres
+from .parse import fields_of, parse_minutes, parse_time_s, parse_tres
 from .records import GPU_TYPE, Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
@@ -25,6 +25,8 @@ _CELLS = [slice(start, end - 1) for start, end in itertools.pairwise([0, *_ENDS]
 #: States in which a job ended, or waits for a person, unknown to Snakemake's executor.
 UNHANDLED_STATES = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
+#: What scontrol says of each job, by which it is known why it ended.
+_END_FIELDS = ("JobState", "Reason", "ExitCode", "DerivedExitCode", "RunTime", "TimeLimit")
 #: Slurm tells times of jobs in whole seconds.
 _ROUNDED_S = 2
 Obstacle = Literal["limit", "uncounted", "budget", "invalid", "held", "nodes", "busy", "other"]
@@ -206,7 +208,7 @@ def parse_queue(text: str) -> tuple[SlurmJob, ...]:
                 row["Reason"],
                 row["WorkDir"],
                 row["Name"],
-                row["Comment"].removesuffix("|").strip(),
+                row["Comment"],
                 parse_minutes(row["TimeLimit"]),
             )
         )
@@ -233,7 +235,7 @@ def _cells(line: bytes) -> list[str]:
     if len(line) == _ENDS[-1]:
         cells = [line[cell] for cell in _CELLS]
     else:
-        cells = line.split(b"|", len(JOB_FIELDS) - 1)
+        cells = line.removesuffix(b"|").split(b"|", len(JOB_FIELDS) - 1)
     return [cell.decode(errors="replace").strip() for cell in cells]
 
 
@@ -280,7 +282,7 @@ def cause_of(details: str) -> tuple[Cause, str]:
     >>> cause_of("JobId=7 JobState=FAILED Reason=NonZeroExitCode DerivedExitCode=0:125")
     ('memory', 'FAILED, NonZeroExitCode, exit 0:125')
     """
-    pairs = dict(re.findall(r"(\w+)=(\S*)", details))
+    pairs = fields_of(details)
     state = pairs.get("JobState", "")
     codes = {pairs.get("ExitCode", ""), pairs.get("DerivedExitCode", "")}
     words = ", ".join([state, *({pairs.get("Reason", "None")} - {"None"}), f"exit {_worst(codes)}"])
@@ -297,6 +299,9 @@ def cause_of(details: str) -> tuple[Cause, str]:
         "PREEMPTED": "preempted",
         "FAILED": "memory" if codes & {"0:125", "0:9", "9:0", "137:0", "125:0"} else "error",
     }
+    lacks = [name for name in _END_FIELDS if name not in pairs]
+    if lacks and state and known.get(state) != "memory":
+        return "unknown", f"{words}; Slurm does not say {', '.join(lacks)}"
     for word in (pairs.get("Reason", ""), state):
         if word in known:
             cause = known[word]

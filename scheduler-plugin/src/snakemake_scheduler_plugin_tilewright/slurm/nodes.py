@@ -14,9 +14,12 @@ from .records import Tres
 #: Words of a node's state with which it takes no job. One that power saving switched off,
 #: ``IDLE+CLOUD+POWERED_DOWN`` or ``IDLE~``, does: Slurm wakes it.
 _OUT = re.compile(
-    r"(?<!POWERED_)DOWN|DRAIN|FAIL|MAINT|RESERVED|UNKNOWN|FUTURE|NOT_RESPONDING|INVALID|ERROR"
-    r"|REBOOT|\*"
+    r"(?<!POWERED_)(?<!POWERING_)(?<!POWER_)DOWN|DRAIN|FAIL|MAINT|RESERVED|UNKNOWN|FUTURE"
+    r"|NOT_RESPONDING|INVALID|ERROR|REBOOT(?!_REQUESTED)|\*"
 )
+#: Words with which it takes none before Slurm has switched it off, or another job has ended.
+_LATER = re.compile(r"POWER(ING)?_DOWN|BLOCKED")
+_NODE_FIELDS = ("NodeName", "State", "CfgTRES", "AllocTRES", "Gres", "ActiveFeatures", "Owner")
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,14 @@ class Node:
 def parse_nodes(text: str) -> list[Node]:
     """Return the records of ``scontrol -o show node``."""
     found = []
-    for _, pairs in records_of(text, "NodeName", "State", "CfgTRES", "AllocTRES"):
+    for _, pairs in records_of(text, *_NODE_FIELDS):
         total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs["AllocTRES"])
         if "gres/gpu" not in total:  # Slurm counts them only where it is set up to
-            gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs.get("Gres", ""))
+            gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs["Gres"])
             total["gres/gpu"] = sum(map(int, gpus))
         state = pairs["State"]  # with a star where the node does not respond
+        if _LATER.search(state):
+            used = total
         found.append(
             Node(
                 pairs["NodeName"],
@@ -88,11 +93,13 @@ def parse_nodes(text: str) -> list[Node]:
                 state,
                 total,
                 {tres: n - used.get(tres, 0) for tres, n in total.items()},
-                _words(pairs.get("ActiveFeatures", "")),
-                tuple(re.findall(r"gpu:([^:,()]+):\d", pairs.get("Gres", ""))),
-                pairs.get("Owner", "N/A").partition("(")[0].removeprefix("N/A"),
+                _words(pairs["ActiveFeatures"]),
+                tuple(re.findall(r"gpu:([^:,()]+):\d", pairs["Gres"])),
+                pairs["Owner"].partition("(")[0].removeprefix("N/A"),
             )
         )
+    if found and not any(node.partitions for node in found):  # one that is in none does not say so
+        raise UnreadableError(text, "Partitions")
     return found
 
 
@@ -112,12 +119,12 @@ class Reservation:
 def parse_reservations(text: str) -> list[Reservation]:
     """Return the records of ``scontrol -o show reservation``."""
     found = []
-    for line, pairs in records_of(text, "ReservationName", "StartTime", "Nodes"):
+    for line, pairs in records_of(text, "ReservationName", "StartTime", "Nodes", "Flags", "TRES"):
         start_s = parse_time_s(pairs["StartTime"])
         if start_s is None:
             raise UnreadableError(line)
-        maintains = {"MAINT", "ALL_NODES"} & set(pairs.get("Flags", "").split(","))
-        cpus = math.inf if maintains else parse_tres(pairs.get("TRES", "")).get("cpu", 0)
+        maintains = {"MAINT", "ALL_NODES"} & set(pairs["Flags"].split(","))
+        cpus = math.inf if maintains else parse_tres(pairs["TRES"]).get("cpu", 0)
         found.append(Reservation(tuple(node_names(pairs["Nodes"])), start_s, cpus))
     return found
 

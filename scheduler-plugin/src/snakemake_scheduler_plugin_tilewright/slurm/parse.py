@@ -7,7 +7,7 @@ mean no limit; an account with partition associations is listed several times.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from ..errors import UnreadableError
@@ -38,6 +38,15 @@ QOS_FIELDS = (
     "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
     "maxtresmins", "grpwall",
 )  # fmt: skip
+#: What each partition says, in one word or the other; ``Exclusive`` is of 26.05.
+_PARTITION_FIELDS = (
+    "PartitionName", "State", "MaxTime", "TRES", "Default", "QoS", "AllowGroups", "TotalNodes",
+    "AllowAccounts|DenyAccounts", "AllowQos|DenyQos", "OverSubscribe", "Exclusive|ExclusiveUser",
+    "MaxCPUsPerNode", "MaxMemPerNode|MaxMemPerCPU", "MinNodes", "MaxNodes", "RootOnly", "ReqResv",
+)  # fmt: skip
+#: Cells of sacctmgr by a part of their field's name: TRES, minutes, numbers; the rest are words.
+_CELLS = {"tres": r"([^,=]+=[\d.]+[KMGTP]?(,|$))*", "wall": r"[\d:-]*|UNLIMITED|INVALID",
+          "grp": r"\d*", "max": r"\d*", "": ".*"}  # fmt: skip
 #: What scontrol prints besides records.
 _NO_RECORD = re.compile(
     r"Current Association Manager state|\w+ Records"
@@ -45,8 +54,8 @@ _NO_RECORD = re.compile(
 )
 #: One user's and one account's use in the record of a QOS.
 _EACH = {
-    "PU": re.compile(r"(?<!\S)(?:[^={}]*\()?(\d+)\)?=\{([^}]*)\}", re.A),
-    "PA": re.compile(r"(?<!\S)(\S+?)=\{([^}]*)\}"),
+    "PU": re.compile(r"(?<!\S)(?:[^={}]*\()?(\d+)\)?=\{([^{}]*)\}", re.A),
+    "PA": re.compile(r"(?<!\S)(\S+?)=\{([^{}]*)\}"),
 }
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
@@ -57,16 +66,29 @@ def require(pattern: str, text: str) -> None:
         raise UnreadableError(text)
 
 
+def fields_of(line: str) -> dict[str, str]:
+    """Return the fields of a line of ``scontrol -o``, by name.
+
+    The first of each name: what people write comes last, as in ``Reason=see State=DOWN``.
+    """
+    return dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
+
+
+def check_fields(line: str, fields: Mapping[str, str], keys: Iterable[str]) -> None:
+    """Raise :class:`UnreadableError` where fields lack a key, or all of ``one|other``."""
+    lacks = [key for key in keys if fields.keys().isdisjoint(key.split("|"))]
+    if lacks:
+        raise UnreadableError(line, *(lacks[:3] if fields else ()))
+
+
 def records_of(text: str, *keys: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the lines of ``scontrol -o`` and their fields, by name; each has all of these keys."""
     lines = [line for line in text.split("\n") if line.strip()]
     for line in lines or [""]:
-        # the first of each name: what people write comes last, as in Reason=see State=DOWN
-        pairs = dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
-        if pairs.keys() >= {*keys}:
-            yield line, pairs
-        elif not _NO_RECORD.fullmatch(line.strip()):
-            raise UnreadableError(line)
+        if not _NO_RECORD.fullmatch(line.strip()):
+            fields = fields_of(line)
+            check_fields(line, fields, keys)
+            yield line, fields
 
 
 def parse_tres(text: str, gpu_type: str = "") -> Tres:
@@ -89,14 +111,9 @@ def parse_tres(text: str, gpu_type: str = "") -> Tres:
 
 def parse_tres_usage(text: str, gpu_type: str = "") -> tuple[Tres, Tres]:
     """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``; see `parse_tres`."""
-    limits: Tres = {}
-    used: Tres = {}
-    for name, limit, use in re.findall(r"([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text):
-        for target, value in ((limits, limit), (used, use)):
-            number = _number(value, "M" if name == "mem" else "")
-            if number is not None:
-                target[name] = number
-    return _of_type(limits, gpu_type), _of_type(used, gpu_type)
+    found = re.findall(r"([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text)
+    limits, used = (",".join(f"{row[0]}={row[at]}" for row in found) for at in (1, 2))
+    return parse_tres(limits, gpu_type), parse_tres(used, gpu_type)
 
 
 def _group_limits(row: dict[str, str], gpu_type: str) -> Tres:
@@ -180,16 +197,27 @@ def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], li
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == len(ASSOCIATION_FIELDS) and cells[0]:
-            found = _association(dict(zip(ASSOCIATION_FIELDS, cells, strict=True)), gpu_type)
+            found = _association(_row(ASSOCIATION_FIELDS, cells), gpu_type)
             if found not in associations:
                 associations.append(found)
         elif len(cells) == len(QOS_FIELDS) and cells[0]:
-            qos.append(_qos(dict(zip(QOS_FIELDS, cells, strict=True)), gpu_type))
+            qos.append(_qos(_row(QOS_FIELDS, cells), gpu_type))
         elif not _is_echo(line):
             raise UnreadableError(line)
     if not associations and not qos:
         raise UnreadableError("")
     return associations, qos
+
+
+def _row(fields: Iterable[str], cells: list[str]) -> dict[str, str]:
+    """Return the cells of a line by field, each as such a field looks."""
+    row = dict(zip(fields, cells, strict=True))
+    for name, cell in row.items():
+        if not re.fullmatch(
+            next(form for part, form in _CELLS.items() if part in name), cell, re.A
+        ):
+            raise UnreadableError("|".join(cells), name)
+    return row
 
 
 def _is_echo(line: str) -> bool:
@@ -210,26 +238,25 @@ def parse_assoc_mgr(
     are found. What a record does not say is in none of them.
     """
     found: dict[str, Usage] = {}
-    for line, pairs in records_of(text):
+    for line, pairs in records_of(text, "QOS|Account"):
         top, _, of_users = line.partition(" User Limits=")
         of_accounts = top.partition(" Account Limits=")[2]
         limit, used = parse_tres_usage(pairs.get("GrpTRES", ""), gpu_type)
         budgets, minutes = _budget_usage(pairs, gpu_type)
         most, jobs = _jobs_usage(pairs, "GrpJobs", "GrpSubmitJobs")
         record = Usage(limit | budgets | most, used | minutes | jobs)
-        if qos := re.match(r"QOS=(.*?)\(\d+\)", line):
-            name = qos.group(1)
+        if "QOS" in pairs:
+            name = pairs["QOS"].rpartition("(")[0]
             found[on_qos(name)] = record
             nothing = Usage({}, dict.fromkeys(used | jobs, 0))
             for uid, use in _usage_of_each(of_users, "PU", nothing, gpu_type).items():
                 found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
             for one, use in _usage_of_each(of_accounts, "PA", nothing, gpu_type).items():
                 found[on_qos(name, of_association(one))] = use
-        elif account := pairs.get("Account"):
-            user = pairs.get("UserName", "").partition("(")[0]
-            found[of_association(account, user, pairs.get("Partition", ""))] = record
-        elif not _NO_RECORD.fullmatch(line.strip()):
-            raise UnreadableError(line)
+        else:
+            check_fields(line, pairs, ("Account", "UserName", "Partition"))
+            user = pairs["UserName"].partition("(")[0]
+            found[of_association(pairs["Account"], user, pairs["Partition"])] = record
     return found
 
 
@@ -269,24 +296,24 @@ def _jobs(*counts: int | None) -> Tres:
 def parse_partitions(text: str) -> list[Partition]:
     """Return the records of ``scontrol -o show partition``."""
     found = []
-    for _, pairs in records_of(text, "PartitionName", "MaxTime", "State"):
-        qos = pairs.get("QoS", "N/A")
+    for _, pairs in records_of(text, *_PARTITION_FIELDS):
+        qos, shares = pairs["QoS"], pairs["OverSubscribe"]
         found.append(
             Partition(
                 pairs["PartitionName"],
                 None if qos in ("N/A", "") else qos,
                 parse_minutes(pairs["MaxTime"]),
-                parse_tres(pairs.get("TRES", "")),
+                parse_tres(pairs["TRES"]),
                 pairs["State"] == "UP",
-                pairs.get("Default", "") == "YES",
+                pairs["Default"] == "YES",
                 _names(pairs.get("AllowAccounts", "ALL")),
                 _names(pairs.get("AllowQos", "ALL")),
-                _number(pairs.get("TotalNodes", "")) or 1,
-                allow_groups=_names(pairs.get("AllowGroups", "ALL")),
+                _number(pairs["TotalNodes"]) or 1,
+                allow_groups=_names(pairs["AllowGroups"]),
                 deny_accounts=_names(pairs.get("DenyAccounts", "")) or (),
                 deny_qos=_names(pairs.get("DenyQos", "")) or (),
-                whole_nodes=pairs.get("OverSubscribe", "") == "EXCLUSIVE",
-                cpus_a_node=_number(pairs.get("MaxCPUsPerNode", "")),
+                whole_nodes=shares == "EXCLUSIVE" or pairs.get("Exclusive") == "NODE",
+                cpus_a_node=_number(pairs["MaxCPUsPerNode"]),
                 mem_a_node=_number(pairs.get("MaxMemPerNode", "")) or None,
                 mem_a_cpu=_number(pairs.get("MaxMemPerCPU", "")) or None,
                 closed=_why_closed(pairs),
@@ -297,14 +324,14 @@ def parse_partitions(text: str) -> list[Partition]:
 
 def _why_closed(pairs: dict[str, str]) -> str:
     """Return why no job of one node may go to a partition; empty where it may."""
-    least, most = _number(pairs.get("MinNodes", "")), pairs.get("MaxNodes", "")
+    least, most = _number(pairs["MinNodes"]), pairs["MaxNodes"]
     if least is not None and least > 1:
         return f"it takes jobs of {least} nodes at least (MinNodes)"
     if most == "0":
         return "it takes jobs of no node (MaxNodes=0)"
-    if pairs.get("RootOnly") == "YES":
+    if pairs["RootOnly"] == "YES":
         return "only root may use it (RootOnly)"
-    if pairs.get("ReqResv") == "YES":
+    if pairs["ReqResv"] == "YES":
         return "it takes jobs of a reservation only (ReqResv)"
     return ""
 

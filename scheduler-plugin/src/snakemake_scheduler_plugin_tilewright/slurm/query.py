@@ -113,8 +113,7 @@ def run_command(argv: Sequence[str], stdin: str | None = None, timeout_s: float 
         raise SlurmQueryError(argv[0], message[:300] or f"exit status {done.returncode}")
     if done.stdout and not done.stdout.endswith("\n"):
         raise SlurmQueryError(argv[0], f"its answer ends early, in {done.stdout[-40:]!r}")
-    # the one answer that comes as a remark: "Job 7 to start at …"
-    return done.stderr if "--test-only" in argv else done.stdout
+    return done.stdout
 
 
 def _read(argv: Sequence[str], answer: str) -> str:

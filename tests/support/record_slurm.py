@@ -1,0 +1,72 @@
+"""Record what the Slurm of this machine answers: ``python -m tests.support.record_slurm``, as root.
+
+It brings up the tests' cluster and writes ``tests/slurm/recorded/RELEASE.json``, the data of the
+parsers' tests: limits of a user, jobs that run, pend and failed. `tests/slurm_root` has other
+releases.
+"""
+
+import json
+import os
+import re
+import socket
+import tempfile
+from pathlib import Path
+
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from tests.support.recorded import FOLDER
+from tests.support.slurm_cluster import Cluster, wait_for
+
+LIMITS = (
+    "GrpTRESMins=cpu=100000", "MaxWall=1-00:00:00", "MaxTRESPerUser=cpu=16", "MaxJobsPerUser=4",
+    "MaxSubmitJobsPerUser=20", "MaxTRESPerAccount=cpu=64",
+)  # fmt: skip
+#: What configuration says that placement may ask for.
+CONFIG = r"Configuration data|ClusterName|SLURM_VERSION|AccountingStorage(Enforce|TRES)|SelectType"
+
+
+def prepare(slurm: Cluster) -> int:
+    """Send the jobs whose words are recorded; return the id of the one that failed."""
+    slurm.set_qos("maigan", *LIMITS)
+    slurm.modify("account", "clive", "GrpTRES=billing=200,node=6", "GrpTRESRunMins=cpu=500000")
+    maigan, clive = ("-Amaigan", "-t10", "--mem=1G"), ("-Aclive", "-t10", "--mem=1G")
+    slurm.sbatch("root", *maigan, "-c8", "--comment=rule_a_wildcards_x", command="sleep 300")
+    slurm.sbatch("root", *maigan, "-c8", command="sleep 300")
+    slurm.sbatch("root", *maigan, "-c8", command="sleep 300")  # beyond the limit of one user
+    slurm.sbatch("kuser", *maigan, "-c4", command="sleep 300")
+    slurm.sbatch("root", *clive, "-phpg-b200", "-c2", "--gres=gpu:1", command="sleep 300")
+    failed = slurm.sbatch("root", *clive, "-phpg-default", command="exit 3")
+    slurm.wait_job(failed)
+    wait_for(lambda: "QOSMaxCpuPerUserLimit" in slurm.run(["squeue", "-o%r"]).stdout, 60)
+    return failed
+
+
+def record(slurm: Cluster, folder: Path) -> dict[str, str]:
+    """Return the answers to all questions of placement, without names of this machine."""
+    failed = prepare(slurm)
+    os.environ.update(slurm.env)
+    asking = SlurmClient("kuser", folder)
+    kinds = ("partition", "node", "reservation", "licenses", "config")
+    said = {
+        "sacctmgr": asking.limits().text,
+        "squeue": asking.everybodys_queue(),
+        "job": asking.job(failed),
+        "qos": asking.usage(["brusko", "clive", "maigan"]),
+        "assoc": asking.account_usage(["root", "clive", "maigan"]),
+        **{kind: asking.show(kind) for kind in kinds},
+    }
+    lines = said["config"].splitlines(keepends=True)
+    said["config"] = "".join(line for line in lines if re.match(CONFIG, line))
+    own = ((str(slurm.folder), "DIR"), (socket.gethostname(), "host"), (os.uname().version, "#1"),
+           (os.uname().release, "6.1"))  # fmt: skip
+    for old, new in own:
+        said = {name: text.replace(old, new) for name, text in said.items()}
+    return said
+
+
+if __name__ == "__main__":
+    with Cluster() as cluster, tempfile.TemporaryDirectory() as name:
+        release = cluster.run(["sinfo", "--version"]).stdout.split()[1]
+        path = FOLDER / f"{release}.json"
+        answers = record(cluster, Path(name))
+        path.write_text(json.dumps(answers, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        print(path)
