@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --jobs=2
 export PIP_NO_COMPILE = 1
 
-.PHONY: demo test packages check lint dist docs clean
+.PHONY: demo test test-slurm on-slurm packages check lint dist docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
@@ -33,6 +33,15 @@ test: $(VENV)/.installed-test packages lint \
 		$(if $(LONG),$(VENV)/.installed-consumers $(VENV)/.installed-dist)
 	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --durations 40 \
 		$(if $(LONG),,-m "not long")
+
+# What is marked slurm, on another release of Slurm in a root folder of its own: trixie has 24.11,
+# forky 26.05, bookworm 22.05. What is not committed is not tested.
+RELEASE ?= trixie
+test-slurm:
+	MAKEFLAGS= tests/slurm_root $(RELEASE) build/slurm-$(RELEASE) make on-slurm LONG=$(LONG)
+
+on-slurm: $(VENV)/.installed-test $(if $(LONG),$(VENV)/.installed-dist)
+	$(BIN)/python -m pytest --durations 20 -m "slurm$(if $(LONG),, and not long)"
 
 packages:
 	tests/install_packages Slurm slurm-wlm slurmdbd mariadb-server munge
