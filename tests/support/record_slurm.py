@@ -16,24 +16,24 @@ from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from tests.support.recorded import FOLDER
 from tests.support.slurm_cluster import Cluster, wait_for
 
-LIMITS = (
-    "GrpTRESMins=cpu=100000", "MaxWall=1-00:00:00", "MaxTRESPerUser=cpu=16", "MaxJobsPerUser=4",
-    "MaxSubmitJobsPerUser=20", "MaxTRESPerAccount=cpu=64",
-)  # fmt: skip
 #: What configuration says that placement may ask for.
 CONFIG = r"Configuration data|ClusterName|SLURM_VERSION|AccountingStorage(Enforce|TRES)|SelectType"
 
 
 def prepare(slurm: Cluster) -> int:
     """Send the jobs whose words are recorded; return the id of the one that failed."""
-    slurm.set_qos("maigan", *LIMITS)
+    of_user = "MaxTRESPerUser=cpu=16", "MaxJobsPerUser=4", "MaxSubmitJobsPerUser=20"
+    others = "GrpTRESMins=cpu=100000", "MaxTRESPerAccount=cpu=64", "MaxWall=1-00:00:00"
+    slurm.set_qos("maigan", *of_user, *others)
     slurm.modify("account", "clive", "GrpTRES=billing=200,node=6", "GrpTRESRunMins=cpu=500000")
     maigan, clive = ("-Amaigan", "-t10", "--mem=1G"), ("-Aclive", "-t10", "--mem=1G")
-    slurm.sbatch("root", *maigan, "-c8", "--comment=rule_a_wildcards_x", command="sleep 300")
-    slurm.sbatch("root", *maigan, "-c8", command="sleep 300")
-    slurm.sbatch("root", *maigan, "-c8", command="sleep 300")  # beyond the limit of one user
-    slurm.sbatch("kuser", *maigan, "-c4", command="sleep 300")
-    slurm.sbatch("root", *clive, "-phpg-b200", "-c2", "--gres=gpu:1", command="sleep 300")
+    comment = "--comment=rule_a_wildcards_x"
+    for user, *args in (
+        ("root", *maigan, "-c8", comment), ("root", *maigan, "-c8"),
+        ("root", *maigan, "-c8"),  # beyond the limit of one user
+        ("kuser", *maigan, "-c4"), ("root", *clive, "-phpg-b200", "-c2", "--gres=gpu:1"),
+    ):  # fmt: skip
+        slurm.sbatch(user, *args, command="sleep 300")
     failed = slurm.sbatch("root", *clive, "-phpg-default", command="exit 3")
     slurm.wait_job(failed)
     wait_for(lambda: "QOSMaxCpuPerUserLimit" in slurm.run(["squeue", "-o%r"]).stdout, 60)

@@ -4,7 +4,7 @@ import grp
 import os
 import pwd
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -62,7 +62,6 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
         usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
     )
     accounts, left_out = usable() if records.has_accounts else ([NO_ACCOUNT], [])
-    types = _types_not_counted(accounts, gpus, records.gpu_type)
     of_use: list[Note] = []
     if records.has_accounts:
         usage, of_use = _live_use(client, usable, records, wheres, uid)
@@ -76,7 +75,7 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     largest = {k: one for k, one in site.largest_jobs().items() if k == "cpu" or with_gpu}
     return ClusterState(
         tuple(accounts), partitions, named, nodes, licences, site.utilisation, largest,
-        client.user, tuple(left_out), (*records.notes, *wrong, *types, *of_use, *more, *lost),
+        client.user, tuple(left_out), (*records.notes, *wrong, *of_use, *more, *lost),
     )  # fmt: skip
 
 
@@ -117,17 +116,21 @@ def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
 
 
 def _not_counted(
-    records: _Database, accounts: Iterable[Account], partitions: Iterable[Partition]
+    records: _Database, accounts: Sequence[Account], partitions: Iterable[Partition]
 ) -> list[Note]:
-    """Return whose limits sacctmgr does not list, or says in percent."""
+    """Return which limits of jobs are not looked at, and why."""
     rows = {row.account: row for row in records.associations if not row.user}
-    counted = {record.name for record in records.qos if "Relative" not in record.flags}
-    lacks = {f"QOS {p.qos}" for p in partitions if p.qos and p.qos not in counted}
+    known = {one.name: "in percent" if "Relative" in one.flags else "" for one in records.qos}
+    qos = {p.qos for p in partitions if p.qos} | {one.qos for one in accounts}
+    why = {f"QOS {name}": known.get(name, "sacctmgr does not list it") for name in qos}
     for one in accounts:
-        lacks |= {f"account {name}" for name in lineage(one.name, rows) if name not in rows}
-        lacks |= {f"QOS {one.qos}"} if one.qos not in counted else set()
-    text = f"limits of {', '.join(sorted(lacks))} are not known: sacctmgr does not list them, or"
-    return [Note("limits", f"{text} says them in percent")] if lacks else []
+        above = [name for name in lineage(one.name, rows) if name not in rows]
+        why |= {f"account {name}": "sacctmgr does not list it" for name in above}
+        tres = {t for scope in one.at("").scopes for t in scope.limit if t.startswith("gres/gpu:")}
+        if not records.gpu_type:
+            why |= {f"{t} of {one.name}": "its partition's GPUs are not of one type" for t in tres}
+    text = ", ".join(f"{name} ({reason})" for name, reason in sorted(why.items()) if reason)
+    return [Note("limits", f"limits that are not looked at: {text}")] if text else []
 
 
 def _wrong_names(
@@ -150,25 +153,6 @@ def _wrong_names(
         for name in names
         if name not in known
     ]
-
-
-def _types_not_counted(
-    accounts: Iterable[Account], gpus: Partition | None, gpu_type: str
-) -> list[Note]:
-    """Return that limits of GPU types are not looked at, where there are some."""
-    typed = [
-        account.name
-        for account in accounts
-        for scope in account.at("").scopes
-        if any(tres.startswith("gres/gpu:") for tres in scope.limit)
-    ]
-    if gpus is None or gpu_type or not typed:
-        return []
-    text = (
-        f"limits of GPU types on {', '.join(dict.fromkeys(typed))} are not looked at: Slurm does "
-        f"not count the GPUs of partition {gpus.name} as of one type"
-    )
-    return [Note("types", text)]
 
 
 def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:

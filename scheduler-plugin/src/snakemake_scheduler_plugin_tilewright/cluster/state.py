@@ -23,7 +23,7 @@ from .tres import fitting_jobs, in_hours, tres_of
 class Note:
     """What is old or unknown, and what it is about."""
 
-    about: Literal["limits", "types", "use", "partitions", "nodes", "site", "blocked"]
+    about: Literal["limits", "use", "partitions", "nodes", "site", "blocked"]
     text: str
 
     def __str__(self) -> str:

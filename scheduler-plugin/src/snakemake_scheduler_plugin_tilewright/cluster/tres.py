@@ -85,10 +85,11 @@ def _room_of(
     if now and node.free_min is not None and request.runtime_min > node.free_min:
         return 0  # it would not end before a reservation begins
     if partition.whole_nodes:
-        return int(bool(node.room(wanted, now=False)) and (node.idle or not now))
+        return int(bool(node.room(wanted, now=False)) and (node.free == node.total or not now))
     room = node.room(wanted, now=now)
     if partition.cpus_a_node is not None and room:
-        held = node.held_cpus if now and len(node.partitions) == 1 else 0
+        alone = now and len(node.partitions) == 1
+        held = node.total.get("cpu", 0) - node.free.get("cpu", 0) if alone else 0
         room = min(room, max(0, partition.cpus_a_node - held) // wanted["cpu"])
     return room
 

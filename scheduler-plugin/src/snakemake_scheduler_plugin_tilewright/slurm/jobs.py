@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Literal
 
 from ..errors import UnreadableError
-from .parse import fields_of, parse_minutes, parse_time_s, parse_tres
+from .parse import fields_of, parse_minutes, parse_seconds, parse_time_s, parse_tres
 from .records import GPU_TYPE, Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
@@ -314,17 +314,8 @@ def _before_its_limit(pairs: Mapping[str, str]) -> bool:
     """Return whether a job that ran out of time had some left of its own."""
     if "at_or_exceeds" in pairs.get("Reason", ""):
         return True
-    ran, limit = (_seconds(pairs.get(name, "")) for name in ("RunTime", "TimeLimit"))
+    ran, limit = (parse_seconds(pairs.get(name, "")) for name in ("RunTime", "TimeLimit"))
     return ran is not None and limit is not None and ran + _ROUNDED_S < limit
-
-
-def _seconds(text: str) -> int | None:
-    """Return the seconds of ``1-02:03:04`` as scontrol prints durations, else None."""
-    match = re.fullmatch(r"(?:(\d{1,6})-)?(\d{1,3}):(\d\d):(\d\d)", text, re.A)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _worst(codes: set[str]) -> str:

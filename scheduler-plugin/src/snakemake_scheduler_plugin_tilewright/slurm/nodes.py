@@ -51,16 +51,6 @@ class Node:
     owner: str = ""
     free_min: int | None = None
 
-    @property
-    def held_cpus(self) -> int:
-        """CPUs that jobs hold."""
-        return self.total.get("cpu", 0) - self.free.get("cpu", 0)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no job is there."""
-        return self.free == self.total
-
     def room(self, wanted: Mapping[str, int], *, now: bool) -> int:
         """Return how many jobs that want so much fit: now, or if the nodes were empty."""
         if not self.up:

@@ -74,20 +74,14 @@ def fields_of(line: str) -> dict[str, str]:
     return dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
 
 
-def check_fields(line: str, fields: Mapping[str, str], keys: Iterable[str]) -> None:
-    """Raise :class:`UnreadableError` where fields lack a key, or all of ``one|other``."""
-    lacks = [key for key in keys if fields.keys().isdisjoint(key.split("|"))]
-    if lacks:
-        raise UnreadableError(line, *(lacks[:3] if fields else ()))
-
-
 def records_of(text: str, *keys: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the lines of ``scontrol -o`` and their fields, by name; each has all of these keys."""
+    """Yield the lines of ``scontrol -o`` and their fields; each has all keys, or ``one|other``."""
     lines = [line for line in text.split("\n") if line.strip()]
     for line in lines or [""]:
         if not _NO_RECORD.fullmatch(line.strip()):
             fields = fields_of(line)
-            check_fields(line, fields, keys)
+            if lacks := [key for key in keys if fields.keys().isdisjoint(key.split("|"))]:
+                raise UnreadableError(line, *(lacks[:3] if fields else ()))
             yield line, fields
 
 
@@ -154,11 +148,17 @@ def _of_type(tres: Tres, gpu_type: str) -> Tres:
 
 
 def parse_minutes(text: str) -> int | None:
-    """Return minutes of ``days-hours:minutes:seconds`` and its short forms; None is no limit.
+    """Return the minutes of what :func:`parse_seconds` reads; None is no limit.
 
     >>> parse_minutes("31-00:00:00"), parse_minutes("01:30:00"), parse_minutes("UNLIMITED")
     (44640, 90, None)
     """
+    seconds = parse_seconds(text)
+    return None if seconds is None else seconds // 60
+
+
+def parse_seconds(text: str) -> int | None:
+    """Return the seconds of ``days-hours:minutes:seconds`` and its short forms, else None."""
     match = re.fullmatch(
         r"(?:(\d{1,6})-)?(\d{1,8})(?::(\d{1,8}))?(?::(\d{1,8}))?", text.strip(), re.A
     )
@@ -166,13 +166,10 @@ def parse_minutes(text: str) -> int | None:
         return None
     days, *parts = match.groups()
     numbers = [int(part) for part in parts if part is not None]
-    if days is not None:  # days-hours[:minutes[:seconds]]
-        hours, minutes = (*numbers, 0)[:2]
-    elif len(numbers) == 3:  # hours:minutes:seconds
-        hours, minutes = numbers[:2]
-    else:  # minutes[:seconds]
-        hours, minutes = 0, numbers[0]
-    return int(days or 0) * 1440 + hours * 60 + minutes
+    if days is None and len(numbers) < 3:  # minutes[:seconds], not days-hours[:minutes[:seconds]]
+        numbers.insert(0, 0)
+    hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def parse_time_s(text: str) -> float | None:
@@ -238,7 +235,7 @@ def parse_assoc_mgr(
     are found. What a record does not say is in none of them.
     """
     found: dict[str, Usage] = {}
-    for line, pairs in records_of(text, "QOS|Account"):
+    for line, pairs in records_of(text, "QOS|Account", "QOS|UserName", "QOS|Partition"):
         top, _, of_users = line.partition(" User Limits=")
         of_accounts = top.partition(" Account Limits=")[2]
         limit, used = parse_tres_usage(pairs.get("GrpTRES", ""), gpu_type)
@@ -254,7 +251,6 @@ def parse_assoc_mgr(
             for one, use in _usage_of_each(of_accounts, "PA", nothing, gpu_type).items():
                 found[on_qos(name, of_association(one))] = use
         else:
-            check_fields(line, pairs, ("Account", "UserName", "Partition"))
             user = pairs["UserName"].partition("(")[0]
             found[of_association(pairs["Account"], user, pairs["Partition"])] = record
     return found
@@ -325,15 +321,13 @@ def parse_partitions(text: str) -> list[Partition]:
 def _why_closed(pairs: dict[str, str]) -> str:
     """Return why no job of one node may go to a partition; empty where it may."""
     least, most = _number(pairs["MinNodes"]), pairs["MaxNodes"]
-    if least is not None and least > 1:
-        return f"it takes jobs of {least} nodes at least (MinNodes)"
-    if most == "0":
-        return "it takes jobs of no node (MaxNodes=0)"
-    if pairs["RootOnly"] == "YES":
-        return "only root may use it (RootOnly)"
-    if pairs["ReqResv"] == "YES":
-        return "it takes jobs of a reservation only (ReqResv)"
-    return ""
+    why = {
+        f"it takes jobs of {least} nodes at least (MinNodes)": (least or 0) > 1,
+        "it takes jobs of no node (MaxNodes=0)": most == "0",
+        "only root may use it (RootOnly)": pairs["RootOnly"] == "YES",
+        "it takes jobs of a reservation only (ReqResv)": pairs["ReqResv"] == "YES",
+    }
+    return next((words for words, holds in why.items() if holds), "")
 
 
 def parse_licences(text: str) -> dict[str, int]:
