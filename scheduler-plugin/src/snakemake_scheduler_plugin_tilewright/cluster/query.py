@@ -215,9 +215,7 @@ def _live_use(
             lacks |= missing
     if not unknown:
         return usage, []
-    why = "; ".join(map(str, failures)) or (
-        f"scontrol show assoc_mgr does not say {', '.join(sorted(lacks))} of it"
-    )
+    why = "; ".join(map(str, failures)) or f"scontrol does not say {', '.join(sorted(lacks))} of it"
     about = f"use of {', '.join(sorted(unknown))} is"
     try:
         queue = client.everybodys_queue() if all(one.refused for one in failures) else None

@@ -29,18 +29,6 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "workflow": ("global_resources", "is_main_process", "resource_settings", "rules"),
 }
 
-#: What of Snakemake's documented interfaces must be called for placement to work; the canaries say
-#: by name which is not. ``SchedulerBase.dag_updated`` is none of them: nothing calls it.
-HOOKS = (
-    "Scheduler.__post_init__",
-    "Scheduler.select_jobs",
-    "Scheduler.select_jobs with the jobs of a checkpoint",
-    "Scheduler.select_jobs with a group",
-    "SchedulerSettings.__post_init__",
-    "onsuccess",
-    "onerror",
-)
-
 
 def is_snakemakes(dag: Any) -> bool:
     """Return whether a DAG is Snakemake's own, and not one of its test of schedulers."""

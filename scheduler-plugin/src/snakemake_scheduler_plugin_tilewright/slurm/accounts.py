@@ -305,7 +305,8 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
         limit = _without(of.live(name, row.tres), group)
         if row.user:  # numbers of its jobs come from the account where it has none of its own
             jobs = {t: n for one in (*of.rows[:1], row) for t, n in one.tres_per_user.items()}
-            limit = _least(limit, _without(jobs, each_user | each_account))
+            jobs = _without(jobs, each_user | each_account)
+            limit |= {tres: min(most, limit.get(tres, most)) for tres, most in jobs.items()}
         found.append(LimitScope(name, limit, of.in_use(name)))
     whose = f"cap of {of_account}", of_account, OTHER_ACCOUNTS
     names = [on_qos(of.qos.name, who) for who in whose]
@@ -332,11 +333,6 @@ def _absolute(one: Qos | Association, limit: Tres) -> Tres:
 
 def _without(limit: Tres, names: set[str]) -> Tres:
     return {tres: most for tres, most in limit.items() if tres not in names}
-
-
-def _least(one: Tres, other: Tres) -> Tres:
-    """Return the smaller limit of each TRES."""
-    return one | {tres: min(most, one.get(tres, most)) for tres, most in other.items()}
 
 
 def _reason(name: str, qos: str | None, rules: SiteRules) -> str:

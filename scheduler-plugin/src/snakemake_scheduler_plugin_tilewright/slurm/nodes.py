@@ -72,6 +72,7 @@ def parse_nodes(text: str) -> list[Node]:
         if "gres/gpu" not in total:  # Slurm counts them only where it is set up to
             gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs["Gres"])
             total["gres/gpu"] = sum(map(int, gpus))
+        features = pairs["ActiveFeatures"].split(",")
         state = pairs["State"]  # with a star where the node does not respond
         if _LATER.search(state):
             used = total
@@ -83,7 +84,7 @@ def parse_nodes(text: str) -> list[Node]:
                 state,
                 total,
                 {tres: n - used.get(tres, 0) for tres, n in total.items()},
-                _words(pairs["ActiveFeatures"]),
+                tuple(name for name in features if name not in ("", "(null)")),
                 tuple(re.findall(r"gpu:([^:,()]+):\d", pairs["Gres"])),
                 pairs["Owner"].partition("(")[0].removeprefix("N/A"),
             )
@@ -91,10 +92,6 @@ def parse_nodes(text: str) -> list[Node]:
     if found and not any(node.partitions for node in found):  # one that is in none does not say so
         raise UnreadableError(text, "Partitions")
     return found
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return () if text == "(null)" else tuple(filter(None, text.split(",")))
 
 
 @dataclass(frozen=True)

@@ -67,10 +67,7 @@ def require(pattern: str, text: str) -> None:
 
 
 def fields_of(line: str) -> dict[str, str]:
-    """Return the fields of a line of ``scontrol -o``, by name.
-
-    The first of each name: what people write comes last, as in ``Reason=see State=DOWN``.
-    """
+    """Return the fields of a line of scontrol, the first of each: people's words come last."""
     return dict(reversed(re.findall(r"(?<!\S)(\S+?)=(\S*)", line)))
 
 
