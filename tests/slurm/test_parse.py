@@ -298,12 +298,6 @@ def test_any_text_gives_names_of_nodes_or_nothing(text: str) -> None:
         parse_reservations(text)
 
 
-def test_lines_that_are_no_nodes_are_not_passed_over() -> None:
-    for text in ("", "slurm_load_node error", "NodeName=x State=IDLE", "NodeName=y CfgTRES=cpu=1"):
-        with pytest.raises(UnreadableError):
-            parse_nodes(text)
-
-
 def test_a_job_goes_to_the_fullest_node_that_holds_it() -> None:
     full, empty = node(), Node("b2", ("hpg-b200",), True, "IDLE", dict(node().total), {**JOB})
     after = placed([full, empty], "hpg-b200", JOB)

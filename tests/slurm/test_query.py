@@ -226,9 +226,7 @@ def test_use_in_each_release(release: str, user: str, used: dict[str, int], tmp_
 DAMAGES = {
     "a TRES": (r"(QOS=maigan.*? GrpTRES=)cpu=80\(20\),", r"\1", "QOS maigan", "cpu"),
     "submit": (r"MaxSubmitJobsPU=20\(", "MaxSubmitJobsPU=20[", "kuser on QOS maigan", "submit"),
-    "section": (r"User Limits=", "Users=", "kuser on QOS maigan", "cpu"),
-    "entry": (r"\b(kuser\()?(100[01])\)?=\{", r"kuser/\2={", "kuser on QOS maigan", "cpu"),
-    "accounts": (r"Account Limits=", "Accounts=", "account maigan on QOS maigan", "cpu"),
+    "entry": (r"\b(kuser\()?(\d{4})\)?=\{", r"kuser/\2={", "kuser on QOS maigan", "cpu"),
 }
 
 

@@ -26,12 +26,12 @@ def prepare(slurm: Cluster) -> int:
     others = "GrpTRESMins=cpu=100000", "MaxTRESPerAccount=cpu=64", "MaxWall=1-00:00:00"
     slurm.set_qos("maigan", *of_user, *others)
     slurm.modify("account", "clive", "GrpTRES=billing=200,node=6", "GrpTRESRunMins=cpu=500000")
-    maigan, clive = ("-Amaigan", "-t10", "--mem=1G"), ("-Aclive", "-t10", "--mem=1G")
-    comment = "--comment=rule_a_wildcards_x"
+    maigan, clive = ("-Amaigan", "-t10", "-c8", "--mem=2G"), ("-Aclive", "-t10", "--mem=1G")
     for user, *args in (
-        ("root", *maigan, "-c8", comment), ("root", *maigan, "-c8"),
-        ("root", *maigan, "-c8"),  # beyond the limit of one user
-        ("kuser", *maigan, "-c4"), ("root", *clive, "-phpg-b200", "-c2", "--gres=gpu:1"),
+        ("root", *maigan, "--comment=rule_a_wildcards_x"), ("root", *maigan),
+        ("root", *maigan),  # beyond the limit of one user
+        ("kuser", *maigan, "-c4", "--mem=1G"),
+        ("root", *clive, "-phpg-b200", "-c2", "--gres=gpu:1"),
     ):  # fmt: skip
         slurm.sbatch(user, *args, command="sleep 300")
     failed = slurm.sbatch("root", *clive, "-phpg-default", command="exit 3")
