@@ -4,13 +4,13 @@ The examples have an account ``lab`` with 32 CPUs, 8 of them in use, and jobs of
 at most; a request ``job`` for 4 CPUs, 8 GB and 60 min; and a partition ``short`` of 30 min.
 """
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ..slurm.accounts import LIMITED, Account
+from ..slurm.jobs import why_pending
 from ..slurm.records import BUDGETS, JOBS, Partition, spent_name
-from .request import ResourceRequest
+from .request import ResourceRequest, Target
 from .tres import in_hours, tres_of
 
 
@@ -128,41 +128,33 @@ def may_use(account: Account, partition: Partition | None) -> bool:
     )
 
 
-def has_room(account: Account, where: Partition | None, request: ResourceRequest) -> bool:
-    """Return whether use and limits of an account, as Slurm says them, leave a job room.
+def targets_of_limit(
+    reason: str, here: Target, where: Partition | None, targets: Iterable[Target]
+) -> set[Target]:
+    """Return a target where a job pends for a limit, and all others that this limit bounds too.
 
-    >>> has_room(lab, None, job), has_room(lab, None, replace(job, cpus=28))
-    (True, False)
+    One of an account bounds all its jobs. One of a QOS bounds those of all accounts, in the one
+    partition where that has a QOS of its own, which it may be. One of GPUs bounds no CPU jobs. What
+    is not known to be a limit bounds its own target.
+
+    >>> here, cpu = Target("lab", "lab", "g", "gpu"), Target("lab", "lab", "c", "cpu")
+    >>> len(targets_of_limit("QOSGrpCpuLimit", here, None, [here, cpu]))
+    2
+    >>> len(targets_of_limit("QOSGrpGRES", here, None, [here, cpu]))
+    1
     """
-    wanted = tres_of(request, 1, where)
-    free = {tres: remaining(account, where, tres) for tres in limited_tres(account, where)}
-    return all(n is None or wanted[tres] <= n for tres, n in free.items())
 
+    def alike(other: Target) -> bool:
+        if "GRES" in reason.upper() and other.device != "gpu":
+            return False
+        if why_pending(reason).obstacle not in ("limit", "spent"):
+            return replace(here, device=other.device) == other
+        if not reason.upper().startswith("QOS"):
+            return other.account == here.account
+        own = where is not None and where.qos is not None
+        return other.qos == here.qos and (other.partition == here.partition or not own)
 
-#: What a limit is of, by a word of Slurm's reason for which a job pends, and whose it is.
-_OF = {"Submit": "submit", "Job": "jobs", "Cpu": "cpu", "Mem": "mem", "GRES": "gres/.*"}
-_WHOSE = {
-    "PerUser": r"\S+ on QOS .*",
-    "PerAccount": r"account \S+ on QOS .*",
-    "QOSGrp": r"QOS .*",
-    "Assoc": r"(\S+ of )?account \S+( in partition \S+)?",
-}
-
-
-def limit_is_known(reason: str, account: Account, where: Partition | None) -> bool:
-    """Return whether the limit for which a job pends is one that is known here, with its use.
-
-    >>> limit_is_known("AssocGrpCpuLimit", lab, None), limit_is_known("AssocGrpMemLimit", lab, None)
-    (True, False)
-    """
-    tres, whose = (next((at[word] for word in at if word in reason), "") for at in (_OF, _WHOSE))
-    named = [
-        (one, scope.used or {})
-        for scope in account.within(where).scopes
-        for one in scope.limit
-        if re.fullmatch(whose, scope.name) and re.fullmatch(tres, one)
-    ]
-    return bool(named) and all(one in LIMITED and one in used for one, used in named)
+    return {here, *filter(alike, targets)}
 
 
 def too_big(

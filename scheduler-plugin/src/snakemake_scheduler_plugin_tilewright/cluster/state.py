@@ -9,10 +9,19 @@ from typing import Literal
 
 from ..errors import SlurmQueryError
 from ..slurm.accounts import Account, LeftOut
-from ..slurm.jobs import SlurmJob, why_pending
+from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node
 from ..slurm.records import BUDGETS, Partition
-from .limits import largest, limited_tres, may_use, remaining, too_big, too_long, unknown_use
+from .limits import (
+    largest,
+    limited_tres,
+    may_use,
+    remaining,
+    targets_of_limit,
+    too_big,
+    too_long,
+    unknown_use,
+)
 from .pending_use import PendingUse, may_start, use_of_pending, with_use, with_use_of_nodes
 from .pools import UTILISATION, Pool, make_pools
 from .request import KINDS, DeviceKind, ResourceRequest, Target
@@ -297,12 +306,12 @@ class ClusterState:
             account = own[job.account]
             if job.qos not in ("", account.qos):
                 continue
-            if why_pending(job.reason).obstacle in ("limit", "budget"):
-                advice = "" if job.workdir == workdir else "; cancel it, or wait"
-                why = f"your job {job.id} waits on {job.account}: {job.reason}{advice}"
-                closed[self.target(account, "gpu")] = why
-                if "GRES" not in job.reason.upper():
-                    closed[self.target(account, "cpu")] = why
+            advice = "" if job.workdir == workdir else "; cancel it, or wait"
+            why, obstacle = f"your job {job.id} waits on {job.account}: {job.reason}", job.obstacle
+            if obstacle in ("limit", "spent") or (obstacle == "unknown" and not advice):
+                here, at = self.target(account, "gpu", job.partition), self.named.get(job.partition)
+                for target in targets_of_limit(job.reason, here, at, self.targets()):
+                    closed[target] = f"{why}{advice}"
         return closed
 
     def check_known(self) -> None:

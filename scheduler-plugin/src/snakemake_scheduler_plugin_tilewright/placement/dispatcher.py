@@ -303,8 +303,9 @@ class Dispatcher:
                 if not any(one.taken_as(task) for one in self.tasks.values()):
                     self.mover.avoid([target], why, for_all=True)
         elif cause == "budget":
-            kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
-            self.mover.avoid(self.mover.targets_of_account(target, kinds), why, for_all=True)
+            whose, what = "QOS" if "QOS" in words else "Assoc", "GRES" * ("gres" in words)
+            targets = self.mover.targets_of_limit(f"{whose}Grp{what}", target)
+            self.mover.avoid(targets, why, for_all=True)
         elif cause in ("node", "device") and node:
             self.bad_nodes[target.device].add(node)
 
