@@ -162,7 +162,7 @@ def test_a_partition_that_is_not_there_is_named(look: Look) -> None:
     (note,) = look(down, partition=PARTITIONS.replace("State=UP", "State=DOWN", 1)).notes
     assert note.text == "partition hpg-default is not up; up are hpg-b200"
     two = PARTITIONS.replace("Default=NO", "Default=NO MinNodes=2 MaxNodes=4")
-    assert look(partition=two).partitions["gpu"] is None
+    assert look(partition=two).partitions["gpu"] == ()
     (note,) = look(several).notes
     assert "hpg-b200 is of no use: it takes jobs of 2 nodes at least" in note.text
     assert {pool.kind for pool in look(partition=PARTITIONS.splitlines()[0]).pools} == {"cpu"}
@@ -203,8 +203,7 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(look: Look) -> None:
         " MaxSubmitJobsPU=5(4) MaxTRESPU=cpu=9(5)}",
         sacctmgr=f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3|||||\n",
     )
-    where = found.partitions["cpu"]
-    assert where is not None
+    (where,) = (one for one in found.partitions["cpu"] if one.default)
     assert where.max_time_min == 1440
     within = found.accounts[1].within(where)
     assert within.scopes[:3] == (

@@ -42,6 +42,7 @@ from tests.support.placement_rules import (
     account,
     at,
     fits,
+    free_slots,
     idle,
     partition,
     room,
@@ -53,7 +54,7 @@ from tests.support.recorded import cluster_with
 
 
 def free(found: ClusterState) -> dict[str, int]:
-    return {pool.name: pool.free for pool in found.free_slots({"gpu": GPU, "cpu": CPU})}
+    return {pool.name: pool.free for pool in free_slots(found, {"gpu": GPU, "cpu": CPU})}
 
 
 def fitting(found: ClusterState) -> list[str]:
@@ -69,9 +70,9 @@ def pend(account: str, reason: str = "Priority", **of: Any) -> SlurmJob:
 
 def test_others_jobs_count_for_the_most_jobs_of_an_account_and_not_of_a_user() -> None:
     full = room(account("a", limit={"jobs": 2}, used={"jobs": 2}))
-    assert (fitting(full), [pool.free for pool in full.free_slots({"cpu": CPU})]) == ([], [0])
+    assert (fitting(full), [pool.free for pool in free_slots(full, {"cpu": CPU})]) == ([], [0])
     one = account("a", used={"jobs": 4}, of_user={"jobs": 4})
-    assert [pool.free for pool in room(one).free_slots({"cpu": CPU})] == [4]
+    assert [pool.free for pool in free_slots(room(one), {"cpu": CPU})] == [4]
     assert fitting(room(account("a", of_user={"jobs": 4}, mine={"jobs": 4}))) == []
 
 
@@ -257,7 +258,7 @@ def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:
     avoided = replace(found, avoided={at(found, "a", "gpu"): "Resources"})
     assert not fits(avoided, "a", "gpu", GPU)
     assert avoided.within_limits(at(avoided, "a", "gpu"), GPU)
-    assert {p.name: p.free for p in avoided.free_slots({"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
+    assert {p.name: p.free for p in free_slots(avoided, {"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
     pending = pend("a", partition="g", tres={"cpu": 8, "gres/gpu": 1})  # it stands before new ones
     own = room(account("a"), waiting=[pending], nodes=full[:1])
     assert not fits(own, "a", "gpu", GPU)
@@ -315,7 +316,7 @@ def test_where_jobs_get_whole_nodes_they_count_with_all_of_one() -> None:
     assert too_big(few, CPU, where) == "it gets a whole node with cpu=96 and account a has 48"
     assert (fits(found, "a", "cpu", CPU), fits(found, "b", "cpu", CPU)) == (False, True)
     after = take(found, "b", "cpu", CPU)
-    assert [pool.free for pool in after.free_slots({"cpu": CPU}) if pool.account == "b"] == [1]
+    assert [pool.free for pool in free_slots(after, {"cpu": CPU}) if pool.account == "b"] == [1]
     assert not fits(take(after, "b", "cpu", CPU), "b", "cpu", CPU)
 
 

@@ -38,6 +38,7 @@ from tests.support.placement_rules import (
     GROUP_REASONS,
     Rules,
     account,
+    open_at,
     partition,
     room,
     round_on,
@@ -351,7 +352,7 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         partitions=places,
         utilisation=question.utilisation,
     )
-    of_run = replace(cluster, state=replace(cluster.state, partitions=places))
+    of_run = replace(cluster, state=replace(cluster.state, partitions=open_at(places)))
     placement = Placement(Rules(question.shapes).models, cluster=of_run)
     tasks = (question.ready, question.later, question.active)
     found = round_on(capacity, placement, *tasks, bad_nodes=question.bad_nodes)

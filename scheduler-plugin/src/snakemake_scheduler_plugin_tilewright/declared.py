@@ -127,7 +127,11 @@ def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> UserOverrides:
     if qos and not account:
         takes = [one for one in accounts if qos in (one.qos, *one.takes)]
         account = min(takes, key=lambda one: one.qos != qos).name if takes else None
-    return UserOverrides(str(account) if account else None, str(partition) if partition else None)
+    return UserOverrides(
+        str(account) if account else None,
+        str(partition) if partition else None,
+        qos=str(qos) if qos else None,
+    )
 
 
 def resources_at(assignment: Assignment, job: Any, *, failed: bool) -> dict[str, Any]:

@@ -98,6 +98,7 @@ class PlacedJobs:
             cpus=value(cpus),
             mem_mb=value("mem_mb"),
             runtime_min=value("runtime"),
+            qos=value("qos"),
         )
 
 

@@ -84,6 +84,16 @@ def longest_min(account: Account, partition: Partition | None) -> int | None:
     return min((minutes for minutes in walls if minutes is not None), default=None)
 
 
+def longest_of(partitions: Iterable[Partition | None]) -> int | None:
+    """Return the minutes of the longest job that any of some partitions takes.
+
+    >>> longest_of([short, replace(short, max_time_min=60)]), longest_of([short, None])
+    (60, None)
+    """
+    walls = [where.max_time_min if where else None for where in partitions]
+    return None if None in walls else max((n for n in walls if n is not None), default=None)
+
+
 def clip_runtime(
     request: ResourceRequest, account: Account, partition: Partition | None
 ) -> ResourceRequest:
@@ -125,13 +135,14 @@ def may_use(account: Account, partition: Partition | None) -> bool:
         and account.name not in partition.deny_accounts
         and account.qos not in partition.deny_qos
         and (not account.partitions or partition.name in account.partitions)
+        and partition.name not in account.not_in
     )
 
 
 def targets_of_limit(
     reason: str, here: Target, where: Partition | None, targets: Iterable[Target]
 ) -> set[Target]:
-    """Return a target where a job pends for a limit, and all others that this limit bounds too.
+    """Return the targets that a limit bounds for which a job pends at one of them.
 
     One of an account bounds all its jobs. One of a QOS bounds those of all accounts, in the one
     partition where that has a QOS of its own, which it may be. One of GPUs bounds no CPU jobs. What
@@ -154,7 +165,7 @@ def targets_of_limit(
         own = where is not None and where.qos is not None
         return other.qos == here.qos and (other.partition == here.partition or not own)
 
-    return {here, *filter(alike, targets)}
+    return set(filter(alike, targets))
 
 
 def too_big(

@@ -55,11 +55,12 @@ def may_start(job: SlurmJob, account: Account | None) -> bool:
 
 def with_use(accounts: tuple[Account, ...], uses: Iterable[PendingUse]) -> tuple[Account, ...]:
     """Return the accounts with what is promised counted as in use, by all that it counts on."""
-    own = {account.name: account for account in accounts}
+    first = {account.name: account for account in reversed(accounts)}
+    own = {(account.name, account.qos): account for account in accounts}
     more: dict[str, Counter[str]] = {}
     for use in uses:
-        if use.account in own:
-            for name in own[use.account].counted_on(use.partition, use.qos):
+        if account := own.get((use.account, use.qos), first.get(use.account)):
+            for name in account.counted_on(use.partition, use.qos):
                 more.setdefault(name, Counter()).update(use.tres)
     if not more:
         return accounts

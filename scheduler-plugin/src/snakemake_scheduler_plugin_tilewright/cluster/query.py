@@ -25,8 +25,8 @@ from ..slurm.accounts import (
 from ..slurm.jobs import parse_queue, usage_of_queue
 from ..slurm.nodes import Node, before_reservations, open_to, parse_nodes, parse_reservations
 from ..slurm.partitions import (
-    cpu_partition,
-    gpu_partition,
+    cpu_partitions,
+    gpu_partitions,
     gpu_type_of,
     why_not,
     with_qos,
@@ -34,6 +34,7 @@ from ..slurm.partitions import (
 )
 from ..slurm.query import NO_ACCOUNTING, SlurmClient
 from ..slurm.records import JOBS, Association, Partition, Qos, Tres, Usage, of_association
+from .limits import may_use
 from .request import DeviceKind
 from .site import Site
 from .state import ClusterState, Note
@@ -55,8 +56,7 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
         Limits were never known: sacctmgr fails and no good answer is on disk.
     """
     names, all_, more = _partitions(client, site, _groups(client.user, uid))
-    gpus = all_.get(names["gpu"] or "")
-    records = _records(client, gpus)
+    records = _records(client, [all_[name] for name in names["gpu"]])
     wheres = [with_qos(p, records.qos) for p in all_.values()]
     usable = partial(
         usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
@@ -70,13 +70,18 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     wrong, (nodes, lost) = _wrong_names(client.user, site, accounts, left_out), _nodes(client)
     licences = _licences(client, lost)
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
-    partitions = {kind: named.get(name or "") for kind, name in names.items()}
-    with_gpu = bool(more) or partitions["gpu"] is not None
+    partitions = {kind: _open_to(accounts, [named[n] for n in own]) for kind, own in names.items()}
+    with_gpu = bool(more) or bool(partitions["gpu"])
     largest = {k: one for k, one in site.largest_jobs().items() if k == "cpu" or with_gpu}
     return ClusterState(
         tuple(accounts), partitions, named, nodes, licences, site.utilisation, largest,
         client.user, tuple(left_out), (*records.notes, *wrong, *of_use, *more, *lost),
     )  # fmt: skip
+
+
+def _open_to(accounts: Sequence[Account], found: Sequence[Partition]) -> tuple[Partition, ...]:
+    """Return the partitions that any account may use; all, where none may use one."""
+    return tuple(p for p in found if any(may_use(one, p) for one in accounts)) or tuple(found)
 
 
 def _licences(client: SlurmClient, notes: list[Note]) -> dict[str, int] | None:
@@ -98,7 +103,7 @@ class _Database(NamedTuple):
     has_accounts: bool = True
 
 
-def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
+def _records(client: SlurmClient, gpus: Iterable[Partition]) -> _Database:
     """Return the associations of this cluster and all QOS, and what of them is old or absent."""
     gpu_type = gpu_type_of(gpus)
     try:
@@ -254,23 +259,24 @@ def _groups(user: str, uid: int) -> frozenset[str] | None:
 
 def _partitions(
     client: SlurmClient, site: Site, groups: frozenset[str] | None
-) -> tuple[dict[DeviceKind, str | None], dict[str, Partition], list[Note]]:
-    """Return the partition of each device kind, named by the site or the one that fits; and all."""
+) -> tuple[dict[DeviceKind, list[str]], dict[str, Partition], list[Note]]:
+    """Return the partitions of each device kind, all or those that the site names; and all."""
     try:
         all_ = parse.parse_partitions(client.show("partition"))
     except SlurmQueryError as error:
         note = Note("partitions", f"the partitions are not known: {error}")
-        return {"gpu": None, "cpu": None}, {}, [note]
+        return {"gpu": [], "cpu": []}, {}, [note]
     known = {p.name: p for p in all_ if not why_not(p, groups)}
-    chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
-    found: dict[DeviceKind, str | None] = {}
+    found: dict[DeviceKind, list[str]] = {
+        "gpu": [p.name for p in gpu_partitions(known.values())],
+        "cpu": [p.name for p in cpu_partitions(known.values())],
+    }
     notes = []
-    wanted: dict[DeviceKind, str | None] = {"gpu": site.partitions.gpu, "cpu": site.partitions.cpu}
-    for kind, name in wanted.items():
-        best = chosen[kind] if name is None else known.get(name)
-        found[kind] = best.name if best else None
-        if name is not None and name not in known and (kind, name) != ("gpu", "none"):
-            why = next((why_not(p, groups) for p in all_ if p.name == name), "does not exist")
-            there = ", ".join(sorted(known))
-            notes.append(Note("site", f"partition {name} {why}; up are {there}"))
+    for kind, names in site.partitions.names().items():
+        found[kind] = [name for name in names if name in known]
+        for name in names:
+            if name not in known and (kind, name) != ("gpu", "none"):
+                why = next((why_not(p, groups) for p in all_ if p.name == name), "does not exist")
+                there = ", ".join(sorted(known))
+                notes.append(Note("site", f"partition {name} {why}; up are {there}"))
     return found, known, notes

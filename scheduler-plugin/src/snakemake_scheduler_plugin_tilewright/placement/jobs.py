@@ -107,6 +107,7 @@ class UserOverrides:
     cpus: int | None = None
     mem_mb: int | None = None
     runtime_min: int | None = None
+    qos: str | None = None
 
     def apply_to(self, request: ResourceRequest) -> ResourceRequest:
         """Return a request with what was chosen."""

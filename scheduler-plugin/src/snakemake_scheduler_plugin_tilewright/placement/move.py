@@ -175,7 +175,7 @@ class Mover:
     def targets_of_limit(self, reason: str, target: Target) -> set[Target]:
         """Return a target, and those that what Slurm says of a job there bounds as well."""
         state = self.cluster.state
-        return targets_of_limit(reason, target, state.where(target), state.targets())
+        return {target} | targets_of_limit(reason, target, state.where(target), state.targets())
 
     def _pending(self, tasks: Iterable[JobState]) -> list[_Pending]:
         """Return the jobs that pend, as the queue last showed."""
@@ -295,7 +295,7 @@ def sooner_elsewhere(
     """
     assert task.assignment is not None
     seconds, here = round_.estimates.seconds, task.assignment
-    gone = round_.state.on_nodes(here.target.device, here.request, now=False) == 0
+    gone = round_.state.on_nodes(here.target, here.request, now=False) == 0
     best = None
     best_s = math.inf if gone else waited_s + seconds(task.job, here.target.device)
     for takes in (round_.state.fits, round_.state.within_limits)[: 1 + anywhere]:
