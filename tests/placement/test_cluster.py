@@ -23,7 +23,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import NO_ACCOUNT, Lim
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
-from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.support.placement_rules import CPU, Rules, with_use
 from tests.support.recorded import ANSWERS, LIMITS, PARTITIONS, USE, Recorded, client, queue_line
 from tests.support.runs import REPO
@@ -201,7 +200,7 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(look: Look) -> None:
         " Account Limits= clive={MaxJobsPA=3(1) MaxJobsAccruePA=N(1) MaxSubmitJobsPA=N(3)"
         " MaxTRESPA=cpu=40(7)} User Limits= 1001={MaxJobsPU=2(1) MaxJobsAccruePU=N(1)"
         " MaxSubmitJobsPU=5(4) MaxTRESPU=cpu=9(5)}",
-        sacctmgr=f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3|||||\n",
+        sacctmgr=f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3||||||||\n",
     )
     (where,) = (one for one in found.partitions["cpu"] if one.default)
     assert where.max_time_min == 1440
@@ -237,8 +236,8 @@ def test_limits_of_the_gpu_type_that_the_partition_has(look: Look) -> None:
     assert note.text.startswith("limits that are not looked at: gres/gpu:b200 of clive (")
     found = look(partition=PARTITIONS.replace("gres/gpu=8", "gres/gpu=8,gres/gpu:b200=8"))
     (clive,) = found.accounts[1].at("").scopes
-    assert (clive.limit["gres/gpu"], clive.limit[GPU_TYPE], found.notes) == (3, 2, ())
-    held = {"cpu": 40, "mem": 716_800, "gres/gpu": 1, GPU_TYPE: 1}
+    assert (clive.limit["gres/gpu"], clive.limit["gres/gpu:b200"], found.notes) == (3, 2, ())
+    held = {"cpu": 40, "mem": 716_800, "gres/gpu": 1, "gres/gpu:b200": 1}
     assert clive.used == {**held, "jobs": 2, "submit": 2}
     assert slots(found)["clive_gpu"] == (2, 0)  # memory
 

@@ -7,15 +7,17 @@ at most; a request ``job`` for 4 CPUs, 8 GB and 60 min; and a partition ``short`
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ..slurm.accounts import LIMITED, Account
+from ..slurm.accounts import Account
 from ..slurm.jobs import why_pending
-from ..slurm.records import BUDGETS, JOBS, Partition, spent_name
+from ..slurm.records import JOBS, Partition, is_budget, spent_name
 from .request import ResourceRequest, Target
-from .tres import in_hours, tres_of
+from .tres import in_hours, tres_of, why_not_counted
 
 
 def limited_tres(account: Account, partition: Partition | None) -> list[str]:
-    """Return the TRES, budgets and numbers of jobs that something limits on an account.
+    """Return the TRES, numbers of jobs and budgets that something limits on an account.
+
+    Without those of which it is not known what a job will use (:func:`why_not_counted`).
 
     >>> limited_tres(lab, None)
     ['cpu']
@@ -25,7 +27,8 @@ def limited_tres(account: Account, partition: Partition | None) -> list[str]:
     if partition is not None:
         names |= {"cpu"} if partition.cpus_a_node else set()
         names |= {"mem"} if partition.mem_a_node else set()
-    return [tres for tres in LIMITED if tres in names]
+    counted = [name for name in names if not why_not_counted(name, partition)]
+    return sorted(counted, key=lambda name: (is_budget(name), name in JOBS, name))
 
 
 def limits_and_use(
@@ -185,12 +188,12 @@ def too_big(
     wanted = tres_of(request, 1, partition)
     for tres in limited_tres(account, partition):
         most = largest(account, partition, tres)
-        if tres in BUDGETS:
+        if is_budget(tres):
             rests = [n - u for n, u in limits_and_use(account, partition, tres, used=spent_name)]
             most = max(0, min([most or 0, *rests])) if rests else most
         if tres in JOBS or most is None or wanted[tres] <= most:
             continue
-        if tres in BUDGETS:
+        if is_budget(tres):
             asks, has = in_hours(tres, wanted[tres]), f"{in_hours(tres, most)} left"
             return f"it may take {asks} and account {account.name} has {has}"
         whole = partition is not None and partition.whole_nodes and tres != "mem"
@@ -207,7 +210,11 @@ def unknown_use(account: Account, partition: Partition | None = None) -> dict[st
     {}
     """
     found = {
-        scope.name: [t for t in LIMITED if t in scope.limit and t not in (scope.used or {})]
+        scope.name: [
+            tres
+            for tres in scope.limit
+            if tres not in (scope.used or {}) and not why_not_counted(tres, partition)
+        ]
         for scope in account.within(partition).scopes
     }
     return {name: unknown for name, unknown in found.items() if unknown}

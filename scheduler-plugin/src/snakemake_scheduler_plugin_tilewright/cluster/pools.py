@@ -6,19 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..slurm.accounts import COUNTED, Account
-from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget_name
+from ..slurm.accounts import Account
+from ..slurm.records import JOBS, Partition, is_budget
 from .limits import largest, limited_tres
 from .request import DeviceKind, ResourceRequest, Target, pool_name
-from .tres import tres_of
+from .tres import ON_NODES, tres_of
 
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
 #: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
 UTILISATION = 0.85
 #: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
-#: Budgets that are used up for good, so that they bound slots also on an empty cluster.
-_SPENT = frozenset({WALL, *map(budget_name, BUDGETED)})
 #: ``bound`` of a pool that has no limit of its own.
 _PARTITION = "partition"
 
@@ -35,7 +33,7 @@ class Pool:
         Jobs that fit now, next to what is in use.
     bound : str
         What bounds ``slots``: ``cpu``, ``mem``, ``gres/gpu``, ``gres/gpu:type``, ``jobs``,
-        ``submit``, a budget or ``partition``.
+        ``submit``, another TRES, a budget or ``partition``.
     partition : str or None
         None where Slurm's default is taken.
     """
@@ -195,17 +193,22 @@ def _fit(
 
     counts: dict[str, int] = {}
     for scope in account.within(partition).scopes:
-        for tres in scope.limit.keys() & wanted.keys():
-            used = (scope.used or {}).get(tres, 0) if now or tres in _SPENT else 0
+        for tres in scope.limit.keys() & most.keys() & wanted.keys():
+            spent = is_budget(tres) and not tres.endswith("/running")  # on an empty cluster too
+            used = (scope.used or {}).get(tres, 0) if now or spent else 0
             part = 1.0 if scope.cap else share
             jobs = jobs_in(scope.limit[tres], scope.name, tres, used, part)
             counts[tres] = min(jobs, counts.get(tres, jobs))
     size = [
         jobs_in(partition.tres[tres], _size_of(partition), tres)
-        for tres in COUNTED
+        for tres in ON_NODES
         if partition is not None and tres in partition.tres and tres in wanted
     ]
     counts[_PARTITION] = min(size, default=_MOST_SLOTS)
-    order = ("gres/gpu", GPU_TYPE, "cpu", "mem", *JOBS, *BUDGETS, _PARTITION)
-    bound = min(counts, key=lambda name: (counts[name], order.index(name)))
+
+    def rank(name: str) -> tuple[int, bool, bool, bool, bool, str]:
+        gpus = name.startswith("gres/")
+        return counts[name], name == _PARTITION, is_budget(name), name in JOBS, not gpus, name
+
+    bound = min(counts, key=rank)
     return counts[bound], bound

@@ -5,6 +5,7 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -13,7 +14,6 @@ from ..runtime.run_state import span_text
 from ..slurm import parse
 from ..slurm.accounts import (
     COUNTED,
-    LIMITED,
     NO_ACCOUNT,
     Account,
     LeftOut,
@@ -27,17 +27,26 @@ from ..slurm.nodes import Node, before_reservations, open_to, parse_nodes, parse
 from ..slurm.partitions import (
     cpu_partitions,
     gpu_partitions,
-    gpu_type_of,
     why_not,
     with_qos,
     with_whole_nodes,
 )
 from ..slurm.query import NO_ACCOUNTING, SlurmClient
-from ..slurm.records import JOBS, Association, Partition, Qos, Tres, Usage, of_association
+from ..slurm.records import (
+    JOBS,
+    Association,
+    Partition,
+    Qos,
+    Tres,
+    Usage,
+    is_budget,
+    of_association,
+)
 from .limits import may_use
 from .request import DeviceKind
 from .site import Site
 from .state import ClusterState, Note
+from .tres import why_not_counted
 
 
 def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
@@ -56,7 +65,7 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
         Limits were never known: sacctmgr fails and no good answer is on disk.
     """
     names, all_, more = _partitions(client, site, _groups(client.user, uid))
-    records = _records(client, [all_[name] for name in names["gpu"]])
+    records = _records(client)
     wheres = [with_qos(p, records.qos) for p in all_.values()]
     usable = partial(
         usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
@@ -98,26 +107,24 @@ class _Database(NamedTuple):
 
     associations: list[Association]
     qos: list[Qos]
-    gpu_type: str
     notes: list[Note]
     has_accounts: bool = True
 
 
-def _records(client: SlurmClient, gpus: Iterable[Partition]) -> _Database:
+def _records(client: SlurmClient) -> _Database:
     """Return the associations of this cluster and all QOS, and what of them is old or absent."""
-    gpu_type = gpu_type_of(gpus)
     try:
         answer = client.limits()
     except SlurmQueryError as error:
         if NO_ACCOUNTING not in error.reason:
             raise PlacementError(f"the accounts are not known: {error}") from None
         note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
-        return _Database([], [], gpu_type, [Note("limits", note)], has_accounts=False)
+        return _Database([], [], [Note("limits", note)], has_accounts=False)
     notes = []
     if answer.failure:
         notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
-    associations, qos = parse.parse_sacctmgr(answer.text, gpu_type)
-    return _Database(_of_this_cluster(client, associations), qos, gpu_type, notes)
+    associations, qos = parse.parse_sacctmgr(answer.text)
+    return _Database(_of_this_cluster(client, associations), qos, notes)
 
 
 def _not_counted(
@@ -131,9 +138,10 @@ def _not_counted(
     for one in accounts:
         above = [name for name in lineage(one.name, rows) if name not in rows]
         why |= {f"account {name}": "sacctmgr does not list it" for name in above}
-        tres = {t for scope in one.at("").scopes for t in scope.limit if t.startswith("gres/gpu:")}
-        if not records.gpu_type:
-            why |= {f"{t} of {one.name}": "its partition's GPUs are not of one type" for t in tres}
+        for where in partitions:
+            tres = {tres for scope in one.within(where).scopes for tres in scope.limit}
+            whys = {f"{name} of {one.name}": why_not_counted(name, where) for name in tres}
+            why |= {name: reason for name, reason in whys.items() if reason}
     text = ", ".join(f"{name} ({reason})" for name, reason in sorted(why.items()) if reason)
     return [Note("limits", f"limits that are not looked at: {text}")] if text else []
 
@@ -173,6 +181,18 @@ def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
     return tuple(before_reservations(nodes, reservations, client.clock())), []
 
 
+def _with_flags(client: SlurmClient, partitions: list[Partition]) -> list[Partition]:
+    """Return the partitions with the flags by which their weights bill, where one has weights."""
+    if not any(one.billing for one in partitions):
+        return partitions
+    try:
+        found = re.search(r"^PriorityFlags *=(.*)", client.show("config"), re.M)
+    except SlurmQueryError:
+        found = None
+    flags = tuple(found[1].strip().split(",")) if found else None
+    return [replace(one, priority_flags=flags) for one in partitions]
+
+
 def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> list[Association]:
     """Return the associations of this cluster, where slurmdbd serves several."""
     clusters = {association.cluster for association in associations}
@@ -210,12 +230,13 @@ def _live_use(
         if not names:
             continue
         try:
-            usage |= parse.parse_assoc_mgr(asked(names), records.gpu_type, {str(uid): client.user})
+            usage |= parse.parse_assoc_mgr(asked(names), {str(uid): client.user})
         except SlurmQueryError as error:
             failures.append(error)
     unknown, lacks = dict[str, Tres](), set[str]()
     for scope in _scopes(usable(usage)[0]):
-        if missing := scope.limit.keys() & {*LIMITED} - (scope.used or {}).keys():
+        counted = {tres for tres in scope.limit if not why_not_counted(tres, None)}
+        if missing := counted - (scope.used or {}).keys():
             unknown[scope.name] = scope.used or {}
             lacks |= missing
     if not unknown:
@@ -229,9 +250,9 @@ def _live_use(
     if queue is None:
         return usage, [Note("use", f"{about} not known: {why}")]
     shown = usage_of_queue(parse_queue(queue), lambda job: names_of(job, rows, parents, where))
-    nothing = dict.fromkeys((*COUNTED, *JOBS), 0)
     for name, known in unknown.items():
         limit, used = usage.get(name, Usage()).limit, shown.get(name, Usage()).used
+        nothing = {tres: 0 for tres in lacks | {*COUNTED, *JOBS} if not is_budget(tres)}
         usage[name] = Usage(limit, nothing | used | known)
     note = Note("use", f"{about} a lower bound, from the jobs that squeue shows: {why}")
     return shown | usage, [note]
@@ -262,7 +283,7 @@ def _partitions(
 ) -> tuple[dict[DeviceKind, list[str]], dict[str, Partition], list[Note]]:
     """Return the partitions of each device kind, all or those that the site names; and all."""
     try:
-        all_ = parse.parse_partitions(client.show("partition"))
+        all_ = _with_flags(client, parse.parse_partitions(client.show("partition")))
     except SlurmQueryError as error:
         note = Note("partitions", f"the partitions are not known: {error}")
         return {"gpu": [], "cpu": []}, {}, [note]

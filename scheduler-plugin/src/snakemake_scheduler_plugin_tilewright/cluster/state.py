@@ -14,7 +14,7 @@ from ..slurm.accounts import Account, LeftOut
 from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node
 from ..slurm.partitions import is_for_gpus
-from ..slurm.records import BUDGETS, Partition
+from ..slurm.records import Partition, is_budget
 from .limits import (
     largest,
     limited_tres,
@@ -286,7 +286,7 @@ class ClusterState:
     def budgeted(self) -> bool:
         """Return whether a budget bounds any account."""
         return any(
-            name in BUDGETS
+            is_budget(name)
             for account in self.accounts
             for where in (None, *self.open_partitions)
             for name in limited_tres(account, where)
@@ -297,7 +297,7 @@ class ClusterState:
         here, where = self.account(target.account, target.qos), self.where(target)
         wanted = tres_of(request, 1, where)
         for tres in limited_tres(here, where) if here else ():
-            rest = remaining(here, where, tres) if here and tres in BUDGETS else None
+            rest = remaining(here, where, tres) if here and is_budget(tres) else None
             if rest is not None and wanted[tres] > rest:
                 return f"{in_hours(tres, rest)} on {target.account}"
         return ""

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from .jobs import SlurmJob
 from .records import (
-    BUDGETS,
-    GPU_TYPE,
     JOBS,
     OTHER_ACCOUNTS,
     OTHER_USERS,
@@ -19,14 +17,13 @@ from .records import (
     Qos,
     Tres,
     Usage,
+    is_budget,
     of_association,
     on_qos,
 )
 
-#: TRES that decide how many jobs fit.
-COUNTED = ("cpu", "mem", "gres/gpu", GPU_TYPE)
-#: The same with budgets and numbers of jobs.
-LIMITED = (*COUNTED, *BUDGETS, *JOBS)
+#: TRES that every job asks for, or may.
+COUNTED = ("cpu", "mem", "gres/gpu")
 
 
 @dataclass(frozen=True)
@@ -349,7 +346,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
 def _absolute(one: Qos | Association, limit: Tres) -> Tres:
     """Return limits without those of a QOS that are percentages (flag ``Relative``)."""
     relative = isinstance(one, Qos) and "Relative" in one.flags
-    return {t: n for t, n in limit.items() if not relative or t in (*BUDGETS, *JOBS)}
+    return {t: n for t, n in limit.items() if not relative or t in JOBS or is_budget(t)}
 
 
 def _without(limit: Tres, names: set[str]) -> Tres:

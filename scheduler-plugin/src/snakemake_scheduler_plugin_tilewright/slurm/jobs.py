@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..errors import UnreadableError
 from .parse import fields_of, parse_minutes, parse_seconds, parse_time_s, parse_tres
-from .records import GPU_TYPE, Tres, Usage
+from .records import Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
 JOB_FIELDS = {
@@ -255,9 +255,7 @@ def usage_of_queue(
             continue
         held = Counter({"submit": 1})
         if job.state != "PENDING":
-            # of which type a job's GPUs are is not always known: as many as it has count
-            typed = {GPU_TYPE: job.tres["gres/gpu"]} if "gres/gpu" in job.tres else {}
-            held.update({**job.tres, **typed, "jobs": 1})
+            held.update({**job.tres, "jobs": 1})
         for name in names_of(job):
             found.setdefault(name, Counter()).update(held)
     return {name: Usage({}, dict(used)) for name, used in found.items()}

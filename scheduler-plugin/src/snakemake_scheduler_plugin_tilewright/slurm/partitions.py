@@ -51,17 +51,16 @@ def with_whole_nodes(partition: Partition, nodes: Iterable[Node] | None) -> Part
     return replace(partition, whole=min(own, key=lambda total: total.get("cpu", 0), default=mean))
 
 
-def gpu_type_of(partitions: Iterable[Partition]) -> str:
-    """Return the type of all GPUs of some partitions, by which limits may name them.
+def gpu_type_of(partition: Partition | None) -> str:
+    """Return the type of all GPUs of a partition, by which limits may name them.
 
     Empty where Slurm does not count them by type (``AccountingStorageTRES``), or has several.
     """
-    types = set[str]()
-    for tres in (p.tres for p in partitions):
-        own = {name: n for name, n in tres.items() if name.startswith("gres/gpu:")}
-        types |= own.keys() if sum(own.values()) >= tres.get("gres/gpu", 0) else {""}
-    name = types.pop() if len(types) == 1 else ""
-    return name.removeprefix("gres/gpu:")
+    tres = partition.tres if partition else {}
+    types = [name for name in tres if name.startswith("gres/gpu:")]
+    if len(types) != 1 or tres[types[0]] < tres.get("gres/gpu", 0):
+        return ""
+    return types[0].removeprefix("gres/gpu:")
 
 
 def with_qos(partition: Partition, qos: Iterable[Qos]) -> Partition:
