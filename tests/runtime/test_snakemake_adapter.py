@@ -7,6 +7,7 @@ renames something, the case with that name fails. So it is with the documented h
 import inspect
 import json
 import logging
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -412,7 +413,10 @@ def test_the_scheduler_plugin_refuses_a_dag_and_a_scheduler_of_another_snakemake
     with pytest.raises(WorkflowError, match=r"has no scheduler\.failed, which placement needs"):
         made.select_jobs([], [], {}, {})
     values["workflow"].scheduler = thing_without("scheduler")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    made._slurm = {"SLURM_CONF": os.environ.pop("SLURM_CONF")}  # as the executor does within a job
     assert made.select_jobs([], [], {}, {}) == ["job"]
+    assert os.environ["SLURM_CONF"] == "/etc/slurm.conf"
 
 
 LOOK = """

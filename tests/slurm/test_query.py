@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,7 +16,14 @@ from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import LimitScope
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, run_command
+from snakemake_scheduler_plugin_tilewright.slurm.query import (
+    _OF_JOBS,
+    _OPTION,
+    PLACE,
+    SlurmClient,
+    run_command,
+)
+from tests.support.manual_pages import input_variables
 from tests.support.recorded import QUESTIONS, RELEASES, USE, Recorded, client, uid_of_kuser
 
 EACH_RELEASE = pytest.mark.parametrize("release", RELEASES)
@@ -136,6 +144,14 @@ def test_options_of_the_environment_are_none_of_ours(monkeypatch: pytest.MonkeyP
     assert {name: found[name] for name in (*names, "SLURM_CONF", "SBATCHER") if name in found} == {
         "SLURM_TIME_FORMAT": "standard", "SLURM_CONF": "own", "SBATCHER": "own",
     }  # fmt: skip
+
+
+def test_all_input_variables_of_the_manual_pages_are_options() -> None:
+    named = input_variables()
+    assert bool(named) == bool(shutil.which("sbatch"))
+    options = {name for name in named if _OPTION.fullmatch(name) or _OF_JOBS.fullmatch(name)}
+    # where Slurm is; of `write config`; of a job that srun is called in
+    assert named - options <= {*PLACE, "SLURM_CONF_OUT", "SLURM_JOB_ID"}
 
 
 #: What a site's own scripts, a full disk or a bad line put in place of an answer, status 0.

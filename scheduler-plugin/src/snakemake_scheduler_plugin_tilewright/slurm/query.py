@@ -36,10 +36,27 @@ TIMEOUT_S = 15.0
 _SLOW_S = 2.0
 #: What sacctmgr says where there is no slurmdbd, on Slurm 22.05.
 NO_ACCOUNTING = "not running a supported accounting_storage plugin"
-#: Variables that stand for options of Slurm's commands; ``SLURM_CONF`` and its like do not.
+#: Where Slurm is, and who asks: no options of its commands.
+PLACE = ("SLURM_CONF", "SLURM_JWT")
+#: Variables that stand for options of Slurm's commands.
 _OPTION = re.compile(
     r"(?a)S(BATCH|QUEUE|ACCT|ACCTMGR|CANCEL|CONTROL|INFO)_\w+"
-    r"|SLURM_(CLUSTERS|TIME_FORMAT|BITSTR_LEN)"
+    r"|SLURM_(BITSTR_LEN|CLUSTERS|DEBUG_FLAGS|EXIT_(ERROR|IMMEDIATE)|JSON|TIME_FORMAT|TOPO_LEN|YAML)"
+)
+#: Those of sbatch(1) and srun(1), 22.05 to 26.05, that are Slurm's own words within a job: there
+#: the executor drops them.
+_OF_JOBS = re.compile(
+    r"SRUN_(?!DEBUG)\w+|SLURMD_DEBUG|SLURM_(ACCOUNT|ACCTG_FREQ|BCAST(_EXCLUDE)?|BURST_BUFFER|COMPRESS"
+    r"|CONSTRAINT|CORE_SPEC|CPU_(BIND|FREQ_REQ)|CPUS_PER_(GPU|TASK)|DEBUG|DELAY_BOOT|DEPENDENCY"
+    r"|DISABLE_STATUS|DIST(RIBUTION|_PLANESIZE)|EXACT|EXCLUSIVE|EXPORT_ENV|GPU_(BIND|FREQ)"
+    r"|GPUS(_PER_(NODE|TASK))?|(STEP_)?GRES|GRES_FLAGS|HINT|IMMEDIATE|JOB_NAME|JOB_NUM_NODES"
+    r"|KILL_BAD_EXIT|LABELIO|MEM_(BIND|PER_(CPU|GPU|NODE))|MPI_TYPE|NETWORK|NNODES|NO_KILL|NPROCS"
+    r"|NTASKS(_PER_(CORE|GPU|NODE|SOCKET))?|OOMKILLSTEP|OPEN_MODE|OVERCOMMIT|OVERLAP|PARTITION"
+    r"|PMI_KVS_NO_DUP_KEYS|POWER|PROFILE|QOS|REMOTE_CWD|REQ_SWITCH|RESERVATION|RESV_PORTS|SEND_LIBS"
+    r"|SIGNAL|SPREAD_JOB|SRUN_REDUCE_TASK_EXIT_MSG|STD(ERR|IN|OUT)MODE|STEP_KILLED_MSG_NODE_ID"
+    r"|(TASK_)?(EPILOG|PROLOG)|TEST_EXEC|THREADS(_PER_CORE)?|THREAD_SPEC|TIMELIMIT"
+    r"|TRES_(BIND|PER_TASK)|UMASK|UNBUFFEREDIO|USE_MIN_NODES|WAIT|WAIT4SWITCH|WCKEY|WORKING_DIR)",
+    re.ASCII,
 )
 _SACCTMGR = """\
 show associations where user={user} format={association}
@@ -67,7 +84,10 @@ class Answer:
 
 def drop_options() -> list[str]:
     """Take the variables that Slurm's commands read as options out of the environment, by name."""
-    names = sorted(filter(_OPTION.fullmatch, os.environ))
+    outside = "SLURM_JOB_ID" not in os.environ
+    names = sorted(
+        n for n in os.environ if _OPTION.fullmatch(n) or (outside and _OF_JOBS.fullmatch(n))
+    )
     for name in names:
         del os.environ[name]
     return names
