@@ -166,7 +166,7 @@ def test_what_a_user_runs_besides_counts_and_options_in_the_environment_change_n
     run.slurm.set_qos("clive", "MaxTRESPerUser=cpu=16", "MaxJobsPerUser=9")
     own = run.slurm.sbatch("root", "-A", "clive", "-c", "16", "--mem=1G", command="sleep 900")
     running(run.slurm, own)
-    misleading = input_variables() - {"SLURM_CONF", "SLURM_CONF_OUT", "SLURM_JOB_ID"}
+    misleading = input_variables() - {"SLURM_CONF", "SLURM_CONF_OUT", "SLURM_JOB_ID", "SQUEUE_ALL"}
     run.env |= dict.fromkeys(misleading, "none")
     run.env |= {"SBATCH_QOS": "clive-b", "SBATCH_ACCOUNT": "brusko", "SBATCH_TIMELIMIT": "1",
                 "SQUEUE_ACCOUNT": "brusko", "SLURM_TIMELIMIT": "1"}  # fmt: skip

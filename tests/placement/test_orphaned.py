@@ -224,7 +224,9 @@ def test_a_run_takes_options_for_slurm_out_of_its_environment_and_names_them(
     monkeypatch.chdir(tmp_path)
     options, of_jobs = {"SLURM_CLUSTERS", "SQUEUE_ACCOUNT", "SBATCH_QOS"}, {"SLURM_GRES"}
     others = {"SLURM_CONF", "SLURM_CLUSTER_NAME", *(("SLURM_JOB_ID",) if inside else ())}
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    for name in ("SLURM_JOB_ID", "SQUEUE_ALL"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     for name in options | of_jobs | others:
         monkeypatch.setenv(name, "own")
     cluster, _ = cluster_with("", tmp_path)
@@ -239,3 +241,4 @@ def test_a_run_takes_options_for_slurm_out_of_its_environment_and_names_them(
     assert line.startswith(f"this run takes {', '.join(sorted(dropped))} out of its environment: ")
     before_run(cluster, ["snakemake"])
     assert not capsys.readouterr().err
+    assert os.environ["SQUEUE_ALL"] == "1"  # the executor's squeue shows hidden partitions

@@ -234,14 +234,16 @@ def test_what_is_free_is_what_nobody_holds() -> None:
     [
         ("IDLE MIXED ALLOCATED IDLE+CLOUD COMPLETING IDLE+CLOUD+POWERED_DOWN IDLE~ "
          "MIXED+REBOOT_REQUESTED IDLE+PLANNED", 8),
-        ("DOWN DOWN* IDLE+DRAIN MIXED+DRAIN IDLE* FAIL MAINT IDLE+RESERVED UNKNOWN REBOOT_ISSUED "
-         "IDLE+MAINTENANCE+RESERVED MIXED+DRAIN+REBOOT_REQUESTED DOWN+CLOUD+POWERED_DOWN", 0),
+        ("DOWN DOWN* IDLE+DRAIN MIXED+DRAIN IDLE* FAIL UNKNOWN REBOOT_ISSUED "
+         "MIXED+DRAIN+REBOOT_REQUESTED DOWN+CLOUD+POWERED_DOWN", 0),
     ],
 )  # fmt: skip
 def test_a_node_that_takes_no_jobs_has_no_room(states: str, room: int) -> None:
     for found in map(node, states.split()):
         assert (found.up, found.room(JOB, now=False)) == (room > 0, room), found.state
         assert bool(found.room(JOB, now=True)) == found.up
+        assert not found.reserved
+    assert all(node(state).reserved for state in ("MAINT", "IDLE+MAINTENANCE+RESERVED"))
     for state in ("IDLE+POWERING_DOWN", "MIXED+POWER_DOWN", "IDLE+BLOCKED"):
         assert (node(state).room(JOB, now=True), node(state).room(JOB, now=False)) == (0, 8)
 
@@ -282,12 +284,14 @@ def test_the_short_form_of_nodes(text: str, names: str) -> None:
     ],
 )
 def test_a_reservation_counts_where_it_takes_whole_nodes(said: str, free_min: int | None) -> None:
-    text = f"ReservationName=r StartTime=2026-11-25T04:30:44 Duration=01:00:00 Nodes=b1 {said}\n"
+    times = "StartTime=2026-11-25T04:30:44 EndTime=2026-11-25T05:30:44"
+    text = f"ReservationName=r {times} Nodes=b1 {said}\n"
     (found,) = parse_reservations(text)
     nodes = parse_nodes(NODE_LINE.format(state="IDLE", gpus="", used=""))
     (node,) = before_reservations(nodes, [found], found.start_s - 600)
     assert node.free_min == free_min
-    assert before_reservations(nodes, [found], found.start_s + 1) == nodes  # its state says so
+    (begun,) = before_reservations(nodes, [found], found.start_s + 600)
+    assert (begun.free_min, begun.reservations) == (None, {"r": (-10, 50)})  # its state says more
     assert node.total["gres/gpu"] == node.free["gres/gpu"] == 8  # Slurm counts none: all are free
 
 

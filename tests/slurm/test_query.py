@@ -150,8 +150,8 @@ def test_all_input_variables_of_the_manual_pages_are_options() -> None:
     named = input_variables()
     assert bool(named) == bool(shutil.which("sbatch"))
     options = {name for name in named if _OPTION.fullmatch(name) or _OF_JOBS.fullmatch(name)}
-    # where Slurm is; of `write config`; of a job that srun is called in
-    assert named - options <= {*PLACE, "SLURM_CONF_OUT", "SLURM_JOB_ID"}
+    # where Slurm is; of `write config`; of a job that srun is called in; as our own calls
+    assert named - options <= {*PLACE, "SLURM_CONF_OUT", "SLURM_JOB_ID", "SQUEUE_ALL"}
 
 
 #: What a site's own scripts, a full disk or a bad line put in place of an answer, status 0.

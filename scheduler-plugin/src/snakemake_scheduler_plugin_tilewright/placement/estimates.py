@@ -286,12 +286,14 @@ class RequestCache:
             requests = [requests[kind] for requests in distinct if kind in requests]
             if requests:
                 names = {one.partition for one in requests}
+                reservations = {one.reservation for one in requests}
                 found[kind] = ResourceRequest(
                     max(one.cpus for one in requests),
                     max(one.mem_mb for one in requests),
                     max(one.gpus for one in requests),
                     max(one.runtime_min for one in requests),
                     partition=names.pop() if len(names) == 1 else "",
+                    reservation=reservations.pop() if len(reservations) == 1 else "",
                 )
         return found
 

@@ -71,4 +71,5 @@ def _never(
         of_type = f" of type {request.gpu_type}" if request.gpu_type else ""
         needs.append(count(request.gpus, "GPU") + of_type)
     needs += [f"feature {name}" for name in request.features]
+    needs += [f"reservation {request.reservation}"] if request.reservation else []
     return f"no node of partition {where.name} has {', '.join(needs)}"

@@ -100,13 +100,17 @@ class FailureHistory:
 
 @dataclass(frozen=True, slots=True)
 class UserOverrides:
-    """What the user chose for a job, in its rule or on the command line, and what stays so."""
+    """What the user chose for a job, in its rule or on the command line, and what stays so.
+
+    ``options`` are names and values of a request, by options of sbatch.
+    """
 
     account: str | None = None
     partition: str | None = None
     cpus: int | None = None
     mem_mb: int | None = None
     runtime_min: int | None = None
+    options: tuple[tuple[str, Any], ...] = ()
 
     def apply_to(self, request: ResourceRequest) -> ResourceRequest:
         """Return a request with what was chosen."""
@@ -117,6 +121,7 @@ class UserOverrides:
             runtime_min=self.runtime_min or request.runtime_min,
             required_min=self.runtime_min or request.required_min,
             partition=self.partition or request.partition,
+            **dict(self.options),
         )
 
 

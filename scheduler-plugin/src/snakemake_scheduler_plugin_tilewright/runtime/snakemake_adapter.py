@@ -26,7 +26,13 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "job": ("_resources", "_scheduler_resources", "restart_times", "uuid", "wildcards_dict"),
     "group": ("_resources", "_scheduler_resources", "restart_times"),
     "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
-    "workflow": ("global_resources", "is_main_process", "resource_settings", "rules"),
+    "workflow": (
+        "executor_settings",
+        "global_resources",
+        "is_main_process",
+        "resource_settings",
+        "rules",
+    ),
 }
 
 
@@ -196,6 +202,11 @@ def executor(dag: Any) -> str:
     """Return the name of the executor that runs the jobs. Uses ``workflow.executor_plugin``."""
     plugin = dag.workflow.executor_plugin
     return str(plugin.name) if plugin is not None else ""
+
+
+def executor_setting(dag: Any, name: str) -> str:
+    """Return an option of the executor; empty without. Uses ``workflow.executor_settings``."""
+    return str(getattr(dag.workflow.executor_settings, name, None) or "")
 
 
 def workdir(dag: Any) -> str:

@@ -40,7 +40,7 @@ NO_ACCOUNTING = "not running a supported accounting_storage plugin"
 PLACE = ("SLURM_CONF", "SLURM_JWT")
 #: Variables that stand for options of Slurm's commands.
 _OPTION = re.compile(
-    r"(?a)S(BATCH|QUEUE|ACCT|ACCTMGR|CANCEL|CONTROL|INFO)_\w+"
+    r"(?a)(?!SQUEUE_ALL$)S(BATCH|QUEUE|ACCT|ACCTMGR|CANCEL|CONTROL|INFO)_\w+"
     r"|SLURM_(BITSTR_LEN|CLUSTERS|DEBUG_FLAGS|EXIT_(ERROR|IMMEDIATE)|JSON|TIME_FORMAT|TOPO_LEN|YAML)"
 )
 #: Those of sbatch(1) and srun(1), 22.05 to 26.05, that are Slurm's own words within a job: there
@@ -83,13 +83,17 @@ class Answer:
 
 
 def drop_options() -> list[str]:
-    """Take the variables that Slurm's commands read as options out of the environment, by name."""
+    """Take the variables that Slurm's commands read as options out of the environment, by name.
+
+    The executor's squeue then shows jobs in hidden partitions, as ours does.
+    """
     outside = "SLURM_JOB_ID" not in os.environ
     names = sorted(
         n for n in os.environ if _OPTION.fullmatch(n) or (outside and _OF_JOBS.fullmatch(n))
     )
     for name in names:
         del os.environ[name]
+    os.environ["SQUEUE_ALL"] = "1"
     return names
 
 
@@ -222,9 +226,9 @@ class SlurmClient:
         return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
 
     def show(self, what: str) -> str:
-        """Return all of a kind: partition, node, reservation, licenses; or the ``config``."""
+        """Return all of a kind, hidden ones too: partition, node …; or the ``config``."""
         times = 1 if what == "node" else 10
-        return self._ask(("scontrol", "-o", "show", what), times * self.ttl_s)
+        return self._ask(("scontrol", "-a", "-o", "show", what), times * self.ttl_s)
 
     def queue(self, states: str = "all") -> str:
         """Return this user's jobs, those that ended in the last minutes too.
@@ -232,7 +236,7 @@ class SlurmClient:
         Live use and nodes are asked again after it: a job that started meanwhile would be in
         neither.
         """
-        argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", jobs.JOB_FORMAT)
+        argv = ("squeue", "-a", "-h", "-u", self.user, "-t", states, "-O", jobs.JOB_FORMAT)
         before = self._cache.get(argv)
         try:
             return self._ask(argv, self.ttl_s)
@@ -248,12 +252,12 @@ class SlurmClient:
 
     def everybodys_queue(self) -> str:
         """Return the jobs that the site lets this user see."""
-        return self._ask(("squeue", "-h", "-O", jobs.JOB_FORMAT), self.ttl_s)
+        return self._ask(("squeue", "-a", "-h", "-O", jobs.JOB_FORMAT), self.ttl_s)
 
     def job(self, job_id: int) -> str:
         """Return all that slurmctld says of one job."""
         # -d: with the derived exit code, the only sign of a step that ran out of memory
-        return self._call(("scontrol", "-d", "-o", "show", "job", str(job_id)))
+        return self._call(("scontrol", "-a", "-d", "-o", "show", "job", str(job_id)))
 
     def final_state(self, job_id: int) -> str:
         """Return how a job ended that slurmctld has forgotten; empty if the database has it not."""
