@@ -13,6 +13,7 @@ from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.cluster.limits import remaining
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState, Note
 from snakemake_scheduler_plugin_tilewright.cluster.summary import cluster_summary
@@ -25,7 +26,17 @@ from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.support.placement_rules import CPU, Rules, with_use
-from tests.support.recorded import ANSWERS, LIMITS, PARTITIONS, USE, Recorded, client, queue_line
+from tests.support.recorded import (
+    ANSWERS,
+    CONFIG,
+    LIMITS,
+    NODES,
+    PARTITIONS,
+    USE,
+    Recorded,
+    client,
+    queue_line,
+)
 from tests.support.runs import REPO
 
 HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
@@ -119,8 +130,8 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     now = [0.0]
     asking = client(recorded, tmp_path, now)
     for at_s, asked in (
-        (0.0, ["partition", "sacctmgr", "flags=qos", "node", "reservation", "licenses"]),
-        (1.0, []), (31.0, ["flags=qos", "node"]), (61.0, ["flags=qos", "node"]),
+        (0.0, ["config", "node", "reservation", "partition", "sacctmgr", "flags=qos", "licenses"]),
+        (1.0, []), (31.0, ["node", "flags=qos"]), (61.0, ["node", "flags=qos"]),
     ):  # fmt: skip
         now[0] = at_s
         recorded.asked.clear()
@@ -279,11 +290,47 @@ def test_accounts_of_other_clusters_are_not_ours(look: Look) -> None:
     here = [f"{line[:-5]}hpg|||||" for line in rows]
     there = [f"{line[:-5].replace('clive', 'elsewhere')}other|||||" for line in rows]
     rest = [line for line in LIMITS.splitlines() if line not in rows]
-    config = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"
-    found = look(sacctmgr="\n".join([*here, *there, *rest]), config=config)
+    found = look(sacctmgr="\n".join([*here, *there, *rest]))
     assert [one.name for one in found.accounts] == ["brusko", "clive", "maigan"]
     with pytest.raises(PlacementError, match="which of hpg, other this is"):
         look(config=SILENT)
+
+
+def test_memory_that_slurm_does_not_count_bounds_one_job_and_not_their_number(look: Look) -> None:
+    job, none = ResourceRequest(1, 900_000, 0, 60), ResourceRequest(1, 0, 0, 60)
+    for config, fit, of_none in (
+        ("CR_CPU_MEMORY", 2, 2),  # all of the memory of a node, without a default
+        ("CR_CPU_MEMORY\nDefMemPerCPU = 4000", 2, 256),
+        ("CR_CORE", 256, 256),
+    ):
+        found = look(
+            config=CONFIG.replace("CR_CORE_MEMORY", config),
+            partition=PARTITIONS.replace("DefMemPerNode=1000", "DefMemPerNode=UNLIMITED"),
+        )
+        rooms = [found.on_nodes("cpu", one, now=True) for one in (job, none)]
+        assert rooms == [fit, of_none]
+        assert found.on_nodes("cpu", replace(job, mem_mb=1_100_000), now=True) == 0
+    (note,) = look(config=DENIED).notes
+    assert "configuration is not known, so memory and limits are taken to count: " in note.text
+
+
+def test_gpus_that_are_no_tres_have_a_partition(look: Look) -> None:
+    nodes = NODES.replace(",gres/gpu=8", "").replace(
+        "Gres=(null)", "Gres=gpu:b200:8 GresUsed=gpu:b200:6(IDX:0-5)", 1
+    )
+    found = look(node=nodes, partition=PARTITIONS.replace(",gres/gpu=8", ""))
+    gpus = found.partitions["gpu"]
+    assert gpus is not None
+    assert (gpus.name, gpus.tres["gres/gpu"]) == ("hpg-b200", 8)
+    assert found.on_nodes("gpu", ResourceRequest(1, 1000, 1, 60), now=True) == 2
+
+
+def test_accounts_are_named_in_any_case(look: Look) -> None:
+    site = Site.model_validate({"allowed": ["CLIVE"], "caps": {"Clive": "cpu=8"}})
+    found = look(site, partition=PARTITIONS.replace("AllowAccounts=ALL", "AllowAccounts=Clive"))
+    assert [one.name for one in found.accounts] == ["clive"]
+    assert "site" not in {note.about for note in found.notes}
+    assert slots(found)["clive_cpu"] == (1, 1)
 
 
 def test_a_slurm_without_accounts_is_bound_by_its_nodes(recorded: Recorded, tmp_path: Path) -> None:

@@ -209,6 +209,7 @@ def test_any_text_gives_records_and_no_number_below_zero(text: str) -> None:
 NODE_LINE = (
     "NodeName=b1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=8 CPUEfctv=112 CPUTot=112 CPULoad=0.1"
     " AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:b200:8 NodeAddr=b1 Port=7001"
+    " GresUsed=gpu:b200:3(IDX:0-1,7)"
     " RealMemory=2000000 AllocMem=180000 FreeMem=9 Sockets=112 State={state} ThreadsPerCore=1"
     " Partitions=hpg-b200,hpg-all Owner=N/A CfgTRES=cpu=112,mem=2000000M,billing=112{gpus}"
     " AllocTRES=cpu=8,mem=180000M{used} CapWatts=n/a Comment=(null)\n"
@@ -260,6 +261,14 @@ def test_what_a_node_is_and_whose_it_is() -> None:
     assert open_to("ben", [node()]) == [node()]
 
 
+def test_gpus_that_slurm_does_not_count_are_known_by_gres() -> None:
+    line = NODE_LINE.format(state="MIXED", gpus="", used="")
+    (found,) = parse_nodes(line)
+    assert (found.total["gres/gpu"], found.free["gres/gpu"]) == (8, 5)
+    with pytest.raises(UnreadableError, match="without GresUsed"):
+        parse_nodes(line.replace("GresUsed", "Gone"))
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -292,7 +301,6 @@ def test_a_reservation_counts_where_it_takes_whole_nodes(said: str, free_min: in
     assert node.free_min == free_min
     (begun,) = before_reservations(nodes, [found], found.start_s + 600)
     assert (begun.free_min, begun.reservations) == (None, {"r": (-10, 50)})  # its state says more
-    assert node.total["gres/gpu"] == node.free["gres/gpu"] == 8  # Slurm counts none: all are free
 
 
 @given(st.text(alphabet="c[]-,0123456789 ()", max_size=30))

@@ -9,7 +9,7 @@ from .placement.jobs import Assignment, ResourceModel, UserOverrides
 from .slurm.accounts import Account
 from .slurm.nodes import node_names
 
-#: Where a rule does not state them, and before its input is there.
+#: Before a job's input is there; without memory Slurm has a default.
 _MEM_MB = 1000
 _RUNTIME_MIN = 60
 
@@ -34,7 +34,8 @@ def declared_request(job: Any) -> ResourceRequest:
     resources = job.resources
     cpus = _integer(resources.get("cpus_per_task")) or int(job.threads)
     cpus *= _integer(resources.get("tasks")) or 1
-    mem_mb = _integer(resources.get("mem_mb"))
+    known = isinstance(resources.get("mem_mb") or 0, int)
+    mem_mb = _integer(resources.get("mem_mb")) if known else _MEM_MB
     per_cpu_mb = _integer(resources.get("mem_mb_per_cpu"))
     if per_cpu_mb:
         mem_mb = per_cpu_mb * cpus
@@ -43,7 +44,7 @@ def declared_request(job: Any) -> ResourceRequest:
     required_min = 0 if resources.get("qos") else runtime_min
     gpus = gpus_of(resources)
     return ResourceRequest(
-        max(1, cpus), mem_mb or _MEM_MB, gpus, runtime_min or _RUNTIME_MIN,
+        max(1, cpus), mem_mb, gpus, runtime_min or _RUNTIME_MIN,
         gpu_type=gpu_type_of(resources) if gpus else "", required_min=required_min,
         partition=str(resources.get("slurm_partition") or ""), **dict(options_of(resources)),
     )  # fmt: skip
@@ -146,9 +147,12 @@ def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> UserOverrides:
     account, partition, qos = (job.resources.get(name) for name in names)
     qos = option_of(job.resources, "-q ?") or qos
     if qos and not account:
+        qos = str(qos).lower()
         takes = [one for one in accounts if qos in (one.qos, *one.takes)]
         account = min(takes, key=lambda one: one.qos != qos).name if takes else None
-    return UserOverrides(str(account) if account else None, str(partition) if partition else None)
+    # Slurm takes names of accounts and QOS in any case, and stores small letters
+    named = str(account).lower() if account else None
+    return UserOverrides(named, str(partition) if partition else None)
 
 
 def resources_at(assignment: Assignment, job: Any, *, failed: bool) -> dict[str, Any]:

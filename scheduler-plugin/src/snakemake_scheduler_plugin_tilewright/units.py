@@ -98,7 +98,7 @@ class PlacedJobs:
             return job.resources.get(name) if name in chosen else None
 
         return UserOverrides(
-            account=value("slurm_account"),
+            account=str(value("slurm_account") or "").lower() or None,
             cpus=value(cpus),
             mem_mb=value("mem_mb"),
             runtime_min=value("runtime"),

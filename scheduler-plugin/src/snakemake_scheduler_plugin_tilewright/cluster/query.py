@@ -3,8 +3,8 @@
 import grp
 import os
 import pwd
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -54,9 +54,12 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     PlacementError
         Limits were never known: sacctmgr fails and no good answer is on disk.
     """
-    names, all_, more = _partitions(client, site, _groups(client.user, uid))
+    config, lost = _config(client)
+    nodes, more = _nodes(client, shares_memory="MEMORY" not in config["SelectTypeParameters"])
+    lost += more
+    names, all_, more = _partitions(client, site, _groups(client.user, uid), nodes, config)
     gpus = all_.get(names["gpu"] or "")
-    records = _records(client, gpus)
+    records = _records(client, gpus, config)
     wheres = [with_qos(p, records.qos) for p in all_.values()]
     usable = partial(
         usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
@@ -67,7 +70,7 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
         usage, of_use = _live_use(client, usable, records, wheres, uid)
         accounts, _ = usable(usage)
         of_use += _not_counted(records, accounts, wheres)
-    wrong, (nodes, lost) = _wrong_names(client.user, site, accounts, left_out), _nodes(client)
+    wrong = _wrong_names(client.user, site, accounts, left_out)
     licences = _licences(client, lost)
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
     partitions = {kind: named.get(name or "") for kind, name in names.items()}
@@ -77,6 +80,16 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
         tuple(accounts), partitions, named, nodes, licences, site.utilisation, largest,
         client.user, tuple(left_out), (*records.notes, *wrong, *of_use, *more, *lost),
     )  # fmt: skip
+
+
+def _config(client: SlurmClient) -> tuple[dict[str, str], list[Note]]:
+    """Return how Slurm is set up; as most are, with a note, where it does not say."""
+    try:
+        return parse.parse_config(client.show("config")), []
+    except SlurmQueryError as error:
+        usual = {"SelectTypeParameters": "CR_CORE_MEMORY", "AccountingStorageEnforce": "limits"}
+        note = "Slurm's configuration is not known, so memory and limits are taken to count"
+        return {"ClusterName": "", **usual}, [Note("nodes", f"{note}: {error}")]
 
 
 def _licences(client: SlurmClient, notes: list[Note]) -> dict[str, int] | None:
@@ -98,7 +111,7 @@ class _Database(NamedTuple):
     has_accounts: bool = True
 
 
-def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
+def _records(client: SlurmClient, gpus: Partition | None, config: Mapping[str, str]) -> _Database:
     """Return the associations of this cluster and all QOS, and what of them is old or absent."""
     gpu_type = gpu_type_of(gpus)
     try:
@@ -112,7 +125,7 @@ def _records(client: SlurmClient, gpus: Partition | None) -> _Database:
     if answer.failure:
         notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
     associations, qos = parse.parse_sacctmgr(answer.text, gpu_type)
-    return _Database(_of_this_cluster(client, associations), qos, gpu_type, notes)
+    return _Database(_of_this_cluster(config["ClusterName"], associations), qos, gpu_type, notes)
 
 
 def _not_counted(
@@ -155,10 +168,13 @@ def _wrong_names(
     ]
 
 
-def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
+def _nodes(
+    client: SlurmClient, *, shares_memory: bool
+) -> tuple[tuple[Node, ...] | None, list[Note]]:
     """Return the nodes; where Slurm does not say them, whether they are free is not looked at."""
     try:
         nodes = open_to(client.user, parse_nodes(client.show("node")))
+        nodes = [replace(node, shares_memory=shares_memory) for node in nodes]
     except SlurmQueryError as error:
         return None, [Note("nodes", f"the nodes are not known: {error}")]
     try:
@@ -168,17 +184,16 @@ def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
     return tuple(before_reservations(nodes, reservations, client.clock())), []
 
 
-def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> list[Association]:
+def _of_this_cluster(name: str, associations: list[Association]) -> list[Association]:
     """Return the associations of this cluster, where slurmdbd serves several."""
     clusters = {association.cluster for association in associations}
     if len(clusters) < 2:
         return associations
-    try:
-        found = re.search(r"^ClusterName\s*=\s*(\S+)", client.show("config"), re.M)
-    except SlurmQueryError as error:
+    if not name:
         names = ", ".join(sorted(clusters))
-        raise PlacementError(f"which of {names} this is is not known: {error}") from None
-    name = found.group(1) if found else ""
+        raise PlacementError(
+            f"which of {names} this is is not known; try again when scontrol answers"
+        )
     return [association for association in associations if association.cluster == name]
 
 
@@ -252,12 +267,35 @@ def _groups(user: str, uid: int) -> frozenset[str] | None:
     return None if uid == 0 else frozenset(found)
 
 
+def _with_nodes(
+    partition: Partition, nodes: Iterable[Node], config: Mapping[str, str]
+) -> Partition:
+    """Return a partition with the default memory of a job, and GPUs that are no TRES."""
+    own = [node for node in nodes if partition.name in node.partitions]
+    gpus = partition.tres.get("gres/gpu") or sum(node.total.get("gres/gpu", 0) for node in own)
+    a_node, a_cpu = partition.default_mem_a_node, partition.default_mem_a_cpu
+    if "MEMORY" not in config["SelectTypeParameters"]:
+        a_node = a_cpu = 0
+    elif not a_node and not a_cpu:
+        numbers = [config.get(name, "") for name in ("DefMemPerNode", "DefMemPerCPU")]
+        a_node, a_cpu = (int(text) if text.isdecimal() else 0 for text in numbers)
+        if not a_node and not a_cpu:  # all of its node
+            a_node = min((node.total.get("mem", 0) for node in own), default=0)
+    tres = partition.tres | ({"gres/gpu": gpus} if gpus else {})
+    return replace(partition, tres=tres, default_mem_a_node=a_node, default_mem_a_cpu=a_cpu)
+
+
 def _partitions(
-    client: SlurmClient, site: Site, groups: frozenset[str] | None
+    client: SlurmClient,
+    site: Site,
+    groups: frozenset[str] | None,
+    nodes: Collection[Node] | None,
+    config: Mapping[str, str],
 ) -> tuple[dict[DeviceKind, str | None], dict[str, Partition], list[Note]]:
     """Return the partition of each device kind, named by the site or the one that fits; and all."""
     try:
-        all_ = parse.parse_partitions(client.show("partition"))
+        found_ = parse.parse_partitions(client.show("partition"))
+        all_ = [_with_nodes(one, nodes or (), config) for one in found_]
     except SlurmQueryError as error:
         note = Note("partitions", f"the partitions are not known: {error}")
         return {"gpu": None, "cpu": None}, {}, [note]

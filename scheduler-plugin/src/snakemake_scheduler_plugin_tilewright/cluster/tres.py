@@ -18,19 +18,22 @@ def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None)
     """Return what so many jobs of a request count as, in every unit that is limited.
 
     In a partition that gives whole nodes a job counts with all CPUs and GPUs of one, and where
-    memory for each CPU is limited with as many CPUs as its memory takes. Budgets are charged for
+    memory for each CPU is limited with as many CPUs as its memory takes. One that asks for no
+    memory gets the default. Budgets are charged for
     its whole time limit, as Slurm does where it enforces ``safe`` limits.
 
     >>> tres_of(ResourceRequest(4, 8000, 0, 60), 2)["mem"]
     16000
     """
-    cpus, gpus = request.cpus, request.gpus
+    cpus, gpus, mem_mb = request.cpus, request.gpus, request.mem_mb
+    if where is not None and not mem_mb:
+        mem_mb = where.default_mem_a_cpu * cpus or where.default_mem_a_node
     if where is not None and where.mem_a_cpu:
-        cpus = max(cpus, -(-request.mem_mb // where.mem_a_cpu))
+        cpus = max(cpus, -(-mem_mb // where.mem_a_cpu))
     if where is not None and where.whole_nodes:
         cpus = max(cpus, where.whole.get("cpu", 0))
         gpus = max(gpus, where.whole.get("gres/gpu", 0))
-    one = _tres_of(cpus, request.mem_mb, gpus, request.runtime_min)
+    one = _tres_of(cpus, mem_mb, gpus, request.runtime_min)
     return {name: jobs * amount for name, amount in one}
 
 

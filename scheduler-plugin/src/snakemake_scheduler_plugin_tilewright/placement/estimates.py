@@ -14,6 +14,7 @@ import platformdirs
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest
 from ..cluster.site import Site
 from ..cluster.state import ClusterState
+from ..cluster.tres import tres_of
 from ..errors import PlacementError
 from ..runtime.files import write_text_atomic
 from .failures import memory_limit_mb
@@ -232,13 +233,15 @@ class Estimates:
         """
         job = task.job
         base = job.overrides.apply_to(self.request(job, kind))
+        partition = state.partition(kind, base.partition)
+        if task.history.memory:
+            base = replace(base, mem_mb=tres_of(base, 1, partition)["mem"])  # Slurm's default
         grown = base.double(task.history.memory, task.history.time)
         grown = replace(
             grown,
             mem_mb=max(grown.mem_mb, task.least_mem_mb),
             runtime_min=max(grown.runtime_min, task.least_min),
         )
-        partition = state.partition(kind, base.partition)
         if partition is not None and partition.max_time_min is not None:
             most = max(partition.max_time_min, base.required_min)
             grown = replace(grown, runtime_min=min(grown.runtime_min, most))

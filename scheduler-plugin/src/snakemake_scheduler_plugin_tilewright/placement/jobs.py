@@ -117,7 +117,7 @@ class UserOverrides:
         return replace(
             request,
             cpus=self.cpus or request.cpus,
-            mem_mb=self.mem_mb or request.mem_mb,
+            mem_mb=request.mem_mb if self.mem_mb is None else self.mem_mb,
             runtime_min=self.runtime_min or request.runtime_min,
             required_min=self.runtime_min or request.required_min,
             partition=self.partition or request.partition,

@@ -42,6 +42,8 @@ class Node:
         Minutes until a reservation of it begins; None where there is none.
     reservations : dict of str to tuple
         In how many minutes each of its reservations begins and ends, by name.
+    shares_memory : bool
+        Slurm counts none of it: each job may ask for as much as there is.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Node:
     owner: str = ""
     free_min: int | None = None
     reservations: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    shares_memory: bool = False
 
     @property
     def reserved(self) -> bool:
@@ -66,6 +69,8 @@ class Node:
         if not self.up:
             return 0
         have = self.free if now else self.total
+        if self.shares_memory and wanted.get("mem", 0) <= self.total.get("mem", 0):
+            wanted = {**wanted, "mem": 0}
         counts = [have.get(tres, 0) // n for tres, n in wanted.items() if n > 0]
         return max(0, min(counts, default=0))
 
@@ -77,11 +82,13 @@ class Node:
 def parse_nodes(text: str) -> list[Node]:
     """Return the records of ``scontrol -o show node``."""
     found = []
-    for _, pairs in records_of(text, *_NODE_FIELDS):
+    for line, pairs in records_of(text, *_NODE_FIELDS):
         total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs["AllocTRES"])
         if "gres/gpu" not in total:  # Slurm counts them only where it is set up to
-            gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs["Gres"])
-            total["gres/gpu"] = sum(map(int, gpus))
+            total["gres/gpu"] = _gpus(pairs["Gres"])
+            if total["gres/gpu"] and "GresUsed" not in pairs:
+                raise UnreadableError(line, "GresUsed")
+            used["gres/gpu"] = _gpus(pairs.get("GresUsed", ""))
         features = pairs["ActiveFeatures"].split(",")
         state = pairs["State"]  # with a star where the node does not respond
         if _LATER.search(state):
@@ -102,6 +109,15 @@ def parse_nodes(text: str) -> list[Node]:
     if found and not any(node.partitions for node in found):  # one that is in none does not say so
         raise UnreadableError(text, "Partitions")
     return found
+
+
+def _gpus(gres: str) -> int:
+    """Return the GPUs in ``gpu:a100:2(IDX:0-1),shard:4``.
+
+    >>> _gpus("gpu:a100:2(IDX:0-1),gpu:1,shard:4"), _gpus("(null)")
+    (3, 0)
+    """
+    return sum(map(int, re.findall(r"(?<![^,])gpu(?::[^:,()]+)?:(\d+)", gres)))
 
 
 @dataclass(frozen=True)

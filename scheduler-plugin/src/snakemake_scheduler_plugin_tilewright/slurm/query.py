@@ -26,7 +26,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "node": nodes.parse_nodes,
     "reservation": nodes.parse_reservations,
     "licenses": parse.parse_licences,
-    "config": partial(parse.require, r"(?m)^ClusterName\s*=\s*\S"),
+    "config": parse.parse_config,
     "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
     "sacct": partial(parse.require, r"\A\s*([A-Z_]+\+?( by \w+)?)?\s*\Z"),
 }
@@ -228,7 +228,8 @@ class SlurmClient:
     def show(self, what: str) -> str:
         """Return all of a kind, hidden ones too: partition, node …; or the ``config``."""
         times = 1 if what == "node" else 10
-        return self._ask(("scontrol", "-a", "-o", "show", what), times * self.ttl_s)
+        # -d: with the GPUs in use, also where Slurm counts none (AccountingStorageTRES)
+        return self._ask(("scontrol", "-a", "-d", "-o", "show", what), times * self.ttl_s)
 
     def queue(self, states: str = "all") -> str:
         """Return this user's jobs, those that ended in the last minutes too.
