@@ -5,11 +5,9 @@ import os
 import pwd
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from ..errors import PlacementError, SlurmQueryError
-from ..runtime.run_state import span_text
+from ..errors import SlurmQueryError
 from ..slurm import parse
 from ..slurm.accounts import (
     COUNTED,
@@ -21,6 +19,7 @@ from ..slurm.accounts import (
     lineage,
     names_of,
     usable_accounts,
+    with_caps_alone,
 )
 from ..slurm.jobs import parse_queue, usage_of_queue
 from ..slurm.nodes import Node, before_reservations, open_to, parse_nodes, parse_reservations
@@ -32,8 +31,9 @@ from ..slurm.partitions import (
     with_qos,
     with_whole_nodes,
 )
-from ..slurm.query import NO_ACCOUNTING, SlurmClient
-from ..slurm.records import JOBS, Association, Partition, Qos, Tres, Usage, of_association
+from ..slurm.query import SlurmClient
+from ..slurm.records import JOBS, Partition, Tres, Usage, of_association
+from .database import Database, read_database
 from .request import DeviceKind
 from .site import Site
 from .state import ClusterState, Note
@@ -52,24 +52,34 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     Raises
     ------
     PlacementError
-        Limits were never known: sacctmgr fails and no good answer is on disk.
+        Slurm serves several clusters, and which this is is not known.
     """
     config, lost = _config(client)
     nodes, more = _nodes(client, shares_memory="MEMORY" not in config["SelectTypeParameters"])
     lost += more
     names, all_, more = _partitions(client, site, _groups(client.user, uid), nodes, config)
     gpus = all_.get(names["gpu"] or "")
-    records = _records(client, gpus, config)
-    wheres = [with_qos(p, records.qos) for p in all_.values()]
-    usable = partial(
-        usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
-    )
+    records = read_database(client, site, gpu_type_of(gpus), config)
+    enforced = config["AccountingStorageEnforce"]
+    limited = not {"limits", "safe"}.isdisjoint(enforced.split(","))
+    wheres = [with_qos(p, records.qos) if limited else p for p in all_.values()]
+
+    def usable(usage: Mapping[str, Usage] | None = None) -> tuple[list[Account], list[LeftOut]]:
+        found, left_out = usable_accounts(
+            client.user, records.associations, records.qos, site.rules(), wheres, usage
+        )
+        return found if limited else [with_caps_alone(one) for one in found], left_out
+
     accounts, left_out = usable() if records.has_accounts else ([NO_ACCOUNT], [])
     of_use: list[Note] = []
     if records.has_accounts:
         usage, of_use = _live_use(client, usable, records, wheres, uid)
         accounts, _ = usable(usage)
-        of_use += _not_counted(records, accounts, wheres)
+        if limited:
+            of_use += _not_counted(records, accounts, wheres)
+        else:
+            note = f"this Slurm enforces no limits (AccountingStorageEnforce={enforced})"
+            of_use.append(Note("use", f"{note}, so none is looked at"))
     wrong = _wrong_names(client.user, site, accounts, left_out)
     licences = _licences(client, lost)
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
@@ -101,41 +111,14 @@ def _licences(client: SlurmClient, notes: list[Note]) -> dict[str, int] | None:
         return None
 
 
-class _Database(NamedTuple):
-    """What sacctmgr says; ``has_accounts`` is false of a Slurm that keeps no accounts."""
-
-    associations: list[Association]
-    qos: list[Qos]
-    gpu_type: str
-    notes: list[Note]
-    has_accounts: bool = True
-
-
-def _records(client: SlurmClient, gpus: Partition | None, config: Mapping[str, str]) -> _Database:
-    """Return the associations of this cluster and all QOS, and what of them is old or absent."""
-    gpu_type = gpu_type_of(gpus)
-    try:
-        answer = client.limits()
-    except SlurmQueryError as error:
-        if NO_ACCOUNTING not in error.reason:
-            raise PlacementError(f"the accounts are not known: {error}") from None
-        note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
-        return _Database([], [], gpu_type, [Note("limits", note)], has_accounts=False)
-    notes = []
-    if answer.failure:
-        notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
-    associations, qos = parse.parse_sacctmgr(answer.text, gpu_type)
-    return _Database(_of_this_cluster(config["ClusterName"], associations), qos, gpu_type, notes)
-
-
 def _not_counted(
-    records: _Database, accounts: Sequence[Account], partitions: Iterable[Partition]
+    records: Database, accounts: Sequence[Account], partitions: Iterable[Partition]
 ) -> list[Note]:
     """Return which limits of jobs are not looked at, and why."""
     rows = {row.account: row for row in records.associations if not row.user}
     known = {one.name: "in percent" if "Relative" in one.flags else "" for one in records.qos}
     qos = {p.qos for p in partitions if p.qos} | {one.qos for one in accounts}
-    why = {f"QOS {name}": known.get(name, "sacctmgr does not list it") for name in qos}
+    why = {f"QOS {name}": known.get(name, "sacctmgr does not list it") for name in qos if name}
     for one in accounts:
         above = [name for name in lineage(one.name, rows) if name not in rows]
         why |= {f"account {name}": "sacctmgr does not list it" for name in above}
@@ -177,6 +160,8 @@ def _nodes(
         nodes = [replace(node, shares_memory=shares_memory) for node in nodes]
     except SlurmQueryError as error:
         return None, [Note("nodes", f"the nodes are not known: {error}")]
+    if not nodes:
+        return None, [Note("nodes", "the nodes are not known: scontrol shows none")]
     try:
         reservations = parse_reservations(client.show("reservation"))
     except SlurmQueryError as error:
@@ -184,23 +169,10 @@ def _nodes(
     return tuple(before_reservations(nodes, reservations, client.clock())), []
 
 
-def _of_this_cluster(name: str, associations: list[Association]) -> list[Association]:
-    """Return the associations of this cluster, where slurmdbd serves several."""
-    clusters = {association.cluster for association in associations}
-    if len(clusters) < 2:
-        return associations
-    if not name:
-        names = ", ".join(sorted(clusters))
-        raise PlacementError(
-            f"which of {names} this is is not known; try again when scontrol answers"
-        )
-    return [association for association in associations if association.cluster == name]
-
-
 def _live_use(
     client: SlurmClient,
     usable: Callable[[Mapping[str, Usage]], tuple[list[Account], list[LeftOut]]],
-    records: _Database,
+    records: Database,
     partitions: Iterable[Partition],
     uid: int,
 ) -> tuple[dict[str, Usage], list[Note]]:
@@ -285,6 +257,23 @@ def _with_nodes(
     return replace(partition, tres=tres, default_mem_a_node=a_node, default_mem_a_cpu=a_cpu)
 
 
+def _hidden_partitions(
+    site: Site, why: SlurmQueryError
+) -> tuple[dict[DeviceKind, str | None], dict[str, Partition], list[Note]]:
+    """Return the partitions that the site file names, else Slurm's default, of unknown size."""
+    names: dict[DeviceKind, str | None] = {
+        "gpu": site.partitions.gpu or "", "cpu": site.partitions.cpu or ""
+    }  # fmt: skip
+    found = {
+        name: Partition(name, None, None, {}, True, not name, None, None)
+        for name in names.values() if name is not None and name != "none"
+    }  # fmt: skip
+    note = (
+        f"the partitions are not seen, so jobs go to the default one, or as site.yaml says: {why}"
+    )
+    return names, found, [Note("nodes", note)]
+
+
 def _partitions(
     client: SlurmClient,
     site: Site,
@@ -296,7 +285,11 @@ def _partitions(
     try:
         found_ = parse.parse_partitions(client.show("partition"))
         all_ = [_with_nodes(one, nodes or (), config) for one in found_]
+        if not all_:
+            raise SlurmQueryError("scontrol show partition", "it shows none: permission denied")
     except SlurmQueryError as error:
+        if "permission denied" in error.reason:
+            return _hidden_partitions(site, error)
         note = Note("partitions", f"the partitions are not known: {error}")
         return {"gpu": None, "cpu": None}, {}, [note]
     known = {p.name: p for p in all_ if not why_not(p, groups)}

@@ -295,7 +295,7 @@ class ClusterState:
         own = {account.name: account for account in self.accounts}
         for job in pending:
             account = own[job.account]
-            if job.qos not in ("", account.qos):
+            if account.qos and job.qos not in ("", account.qos):
                 continue
             if why_pending(job.reason).obstacle in ("limit", "budget"):
                 advice = "" if job.workdir == workdir else "; cancel it, or wait"

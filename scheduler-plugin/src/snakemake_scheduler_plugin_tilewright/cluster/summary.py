@@ -39,7 +39,10 @@ def cluster_summary(state: ClusterState, kinds: Collection[DeviceKind] = KINDS) 
         why.setdefault(one.reason, []).append(one.account)
     lines += [f"  left out: {_names(names)}: {reason}" for reason, names in why.items()]
     found = {kind.upper(): state.partitions[kind] for kind in KINDS if kind in kinds}
-    places = (f"{k} jobs to {p.name}" if p else f"none for {k} jobs" for k, p in found.items())
+    places = (
+        f"{k} jobs to {p.name or 'the default one'}" if p else f"none for {k} jobs"
+        for k, p in found.items()
+    )
     lines.append(f"  partitions: {'; '.join(places)}")
     notes = dict.fromkeys(f"  note: {note.text}" for note in state.notes)
     return [head + hint, *lines, *notes]

@@ -225,6 +225,15 @@ def _account(of: _Records, partitions: Iterable[Partition], known: Mapping[str, 
     )  # fmt: skip
 
 
+def with_caps_alone(account: Account) -> Account:
+    """Return an account that only the site file limits."""
+    limits = {
+        where: Limits(tuple(scope for scope in at.scopes if scope.cap), at.counts_on)
+        for where, at in account.limits.items()
+    }
+    return replace(account, limits=limits)
+
+
 def lineage(account: str, rows: Mapping[str, Association]) -> list[str]:
     """Return an account and those above it up to the root, by the accounts' own rows."""
     found = [account]
@@ -343,11 +352,11 @@ def _reason(name: str, qos: str | None, rules: SiteRules) -> str:
         return f"burst account (its name matches {rules.burst})"
     if rules.allowed is not None and name not in rules.allowed:
         return "not in the list of allowed accounts"
-    return "" if qos else "no QOS but burst ones"
+    return "no QOS but burst ones" if qos is None else ""
 
 
 def _qos_of(rows: Sequence[Association], rules: SiteRules) -> str | None:
     """Return the default QOS, else the first that is not a burst QOS."""
     names = [row.default_qos for row in rows if row.default_qos]
     names += [name for row in rows for name in row.qos]
-    return next((name for name in names if not re.search(rules.burst, name)), None)
+    return next((name for name in names or [""] if not re.search(rules.burst, name)), None)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..errors import SlurmQueryError, UnreadableError
 from ..runtime.files import write_text_atomic
-from . import jobs, nodes, parse
+from . import associations, jobs, nodes, parse
 
 #: What reads the answer to each question, or raises :class:`~UnreadableError`.
 _READERS: Mapping[str, Callable[[str], object]] = {
@@ -28,6 +28,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "licenses": parse.parse_licences,
     "config": parse.parse_config,
     "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
+    "sshare": associations.parse_shares,
     "sacct": partial(parse.require, r"\A\s*([A-Z_]+\+?( by \w+)?)?\s*\Z"),
 }
 #: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
@@ -224,6 +225,16 @@ class SlurmClient:
         """Return live limits and use of these accounts; some sites hide it."""
         names = f"account={','.join(accounts)}"
         return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
+
+    def associations(self) -> str:
+        """Return the user's own associations, as slurmctld has them."""
+        asked = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", f"users={self.user}")
+        return self._ask(asked, self.ttl_s)
+
+    def shares(self) -> str:
+        """Return the user's accounts as :func:`~associations.parse_shares` reads them."""
+        fields = ("-o", "Account,User,Partition")
+        return self._ask(("sshare", "-U", "-n", "-P", "-u", self.user, *fields), 10 * self.ttl_s)
 
     def show(self, what: str) -> str:
         """Return all of a kind, hidden ones too: partition, node …; or the ``config``."""
