@@ -430,5 +430,5 @@ def test_many_accounts_none_and_unknown_use_are_said(look: Look) -> None:
     assert rest == "  and lab3, lab4, lab5, lab6 and 33 more"
     assert len(others) == 2
     none = cluster_summary(replace(found, accounts=(NO_ACCOUNT,), left_out=()))
-    assert none[0].startswith("this Slurm keeps no accounts")
+    assert none[0].startswith("jobs name no account")
     assert len(none) == 2

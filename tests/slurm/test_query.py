@@ -98,6 +98,27 @@ def test_a_program_that_took_long_to_fail_is_not_asked_again_at_once(tmp_path: P
     assert asked == ["1", "3", "4"]
 
 
+def test_slow_answers_are_asked_for_less_often_and_said(tmp_path: Path) -> None:
+    now, takes_s, asked = [0.0], [20.0], []
+
+    def run(argv: Sequence[str], stdin: str | None = None) -> str:
+        asked.append(now[0])
+        now[0] += takes_s[0]
+        return ""
+
+    asking = SlurmClient("ada", tmp_path, ttl_s=5.0, run=run, clock=lambda: now[0])
+    for at_s, times in ((0.0, 1), (30.0, 1), (79.0, 1), (81.0, 2), (120.0, 2), (182.0, 3)):
+        now[0] = at_s
+        asking.queue()
+        assert len(asked) == times
+        takes_s[0] = 24.0
+        words = "squeue takes about 20 s to answer, so it is asked at most every 80 s"
+        assert asking.slow() == [words]
+    takes_s[0], now[0] = 0.1, 300.0
+    asking.queue()
+    assert asking.slow() == []
+
+
 def test_what_has_answered_before_is_asked_once_more(tmp_path: Path) -> None:
     """One of five calls failed: a ready job waited 16 s for the queue."""
     now, asked, failing = [0.0], [], {1, 3, 4}

@@ -86,9 +86,11 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     partitions = {kind: named.get(name or "") for kind, name in names.items()}
     with_gpu = bool(more) or partitions["gpu"] is not None
     largest = {k: one for k, one in site.largest_jobs().items() if k == "cpu" or with_gpu}
+    slow = (Note("use", words) for words in client.slow())
     return ClusterState(
         tuple(accounts), partitions, named, nodes, licences, site.utilisation, largest,
-        client.user, tuple(left_out), (*records.notes, *wrong, *of_use, *more, *lost),
+        client.user, tuple(left_out),
+        (*records.notes, *wrong, *of_use, *more, *lost, *slow),
     )  # fmt: skip
 
 

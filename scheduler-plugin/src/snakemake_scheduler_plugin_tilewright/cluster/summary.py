@@ -30,7 +30,7 @@ def cluster_summary(state: ClusterState, kinds: Collection[DeviceKind] = KINDS) 
     count = len(state.accounts)
     head = f"jobs go to {count} account{'s' * (count != 1)} of {state.user}"
     if not lines:
-        head = "this Slurm keeps no accounts, so jobs go where its nodes have room"
+        head = "jobs name no account, and go where nodes have room"
     hint = "; see `tilewright-placement accounts`" if lines else ""
     if others := [account.name for account in state.accounts[_ACCOUNTS:]]:
         lines.append(f"  and {_names(others)}")

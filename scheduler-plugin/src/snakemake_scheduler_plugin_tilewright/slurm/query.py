@@ -31,8 +31,11 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "sshare": associations.parse_shares,
     "sacct": partial(parse.require, r"\A\s*([A-Z_]+\+?( by \w+)?)?\s*\Z"),
 }
-#: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
-TIMEOUT_S = 15.0
+#: On some clusters an answer takes 20 s; programs of Slurm give up by themselves, after 45 s where
+#: slurmdbd hangs.
+TIMEOUT_S = 120.0
+#: What takes long is not asked again before so many times as long, whatever `ttl_s` (no figure).
+_PAUSE = 4
 #: An answer takes 0.02 s, a mistake in the question as long: what takes this long is not there.
 _SLOW_S = 2.0
 #: What sacctmgr says where there is no slurmdbd, on Slurm 22.05.
@@ -185,6 +188,19 @@ class SlurmClient:
     _saved_s: float = float("-inf")
     _forgot_s: float = float("-inf")
     _ttl_s: dict[tuple[str, ...], float] = field(default_factory=dict)
+    _took_s: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def slow(self) -> list[str]:
+        """Return which programs answered slowly when they were last asked, and what follows."""
+        longest: dict[str, int] = {}
+        for (program, *_), took_s in self._took_s.items():
+            rounded_s = int(round(took_s, -(took_s >= 10)))
+            longest[program] = max(rounded_s, longest.get(program, 0))
+        return [
+            f"{program} takes about {s} s to answer, so it is asked at most every {_PAUSE * s} s"
+            for program, s in longest.items()
+            if s > _SLOW_S
+        ]
 
     def limits(self) -> Answer:
         """Return associations and QOS as :func:`parse_sacctmgr` reads them.
@@ -300,12 +316,14 @@ class SlurmClient:
 
     def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str:
         now = self.clock()
-        self._ttl_s[argv] = ttl_s
+        ttl_s = self._ttl_s[argv] = max(ttl_s, _PAUSE * self._took_s.get(argv, 0))
         asked_s, answer = self._cache.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
             shared = self._shared(argv, stdin, now, ttl_s)
             self._cache[argv] = shared or (now, self._call_again(argv, stdin))
             answer = self._cache[argv][1]
+            if shared is None and isinstance(answer, str):
+                self._took_s[argv] = self.clock() - now
             if shared is None and isinstance(answer, str) and self.shared_dir:
                 with contextlib.suppress(OSError):
                     path = self.shared_dir / self._question(argv, stdin)
