@@ -9,7 +9,7 @@ from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node, placed
 from ..slurm.records import Partition
 from .request import ResourceRequest
-from .tres import ON_NODES, may_hold, tres_of
+from .tres import ON_NODES, that_may_hold, tres_of
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ def with_use_of_nodes(
         return None
     for use in uses:
         wanted = {tres: n for tres, n in use.tres.items() if tres in ON_NODES}
-        may = [one.name for one in nodes if use.request is None or may_hold(one, use.request)]
+        asked = use.request or ResourceRequest(0, 0, 0, 0)
+        may = [one.name for one in that_may_hold(asked, nodes)]
         nodes = tuple(placed(nodes, use.partition, wanted, may))
     return nodes

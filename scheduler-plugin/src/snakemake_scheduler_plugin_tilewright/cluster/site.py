@@ -42,6 +42,10 @@ class _Section(BaseModel):
     )
 
 
+#: Slurm takes names of accounts in any case, and stores small letters.
+_Account = Annotated[str, AfterValidator(str.lower)]
+
+
 class JobSize(_Section):
     """The largest job of a device kind, from which slots are counted."""
 
@@ -69,15 +73,15 @@ class Site(_Section):
 
     burst: Annotated[str, AfterValidator(_expression)] = SiteRules.burst
     """Regular expression of burst accounts and QOS, which are left out."""
-    blocked: dict[str, Annotated[str, Field(min_length=3)]] = Field(default_factory=dict)
+    blocked: dict[_Account, Annotated[str, Field(min_length=3)]] = Field(default_factory=dict)
     """Account to the reason why it is not used."""
-    allowed: list[str] | None = None
+    allowed: list[_Account] | None = None
     """The only accounts to use."""
-    qos: list[str] | None = None
+    qos: list[_Account] | None = None
     """The only QOS to use."""
-    accounts: dict[str, DeviceKind] = Field(default_factory=dict)
+    accounts: dict[_Account, DeviceKind] = Field(default_factory=dict)
     """Account to the one kind of jobs, `gpu` or `cpu`, that it takes."""
-    caps: dict[str, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
+    caps: dict[_Account, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
     """Account to TRES (`cpu=40,mem=200G`) that its jobs do not exceed together."""
     utilisation: float = Field(default=UTILISATION, gt=0, le=1)
     """Share of an account's CPUs that CPU jobs may fill."""

@@ -272,7 +272,7 @@ class ClusterState:
             return True
         asked = where.name, request, None
         if asked not in self._fitting:
-            up = [replace(node, up=True) for node in self.nodes]
+            up = [replace(node, up=True, state="") for node in self.nodes]
             self._fitting[asked] = fitting_jobs(up, where, request, now=False)
         return self._fitting[asked] > 0
 
@@ -360,7 +360,7 @@ class ClusterState:
                 closed[target] = f"use of {', '.join(unknown)} on {name} is not known"
         for job in pending:
             own = self._entry_of(job)
-            if own is None or job.qos not in ("", own.qos):
+            if own is None or (own.qos and job.qos not in ("", own.qos)):
                 continue
             advice = "" if job.workdir == workdir else "; cancel it, or wait"
             why, obstacle = f"your job {job.id} waits on {job.account}: {job.reason}", job.obstacle

@@ -33,7 +33,7 @@ def cluster_summary(state: ClusterState, kinds: Collection[DeviceKind] = KINDS) 
     count = len(names)
     head = f"jobs go to {count} account{'s' * (count != 1)} of {state.user}"
     if not lines:
-        head = "this Slurm keeps no accounts, so jobs go where its nodes have room"
+        head = "jobs name no account, and go where nodes have room"
     hint = "; see `tilewright-placement accounts`" if lines else ""
     if others := names[_ACCOUNTS:]:
         lines.append(f"  and {_names(others)}")
@@ -45,7 +45,9 @@ def cluster_summary(state: ClusterState, kinds: Collection[DeviceKind] = KINDS) 
     found = {k.upper(): list(dict.fromkeys(t.partition for t in targets if t.device == k))
              for k in KINDS if k in kinds}  # fmt: skip
     places = [
-        f"{k} jobs to {_names([p for p in own if p])}" if any(own) else f"none for {k} jobs"
+        f"{k} jobs to {_names([p or 'the default one' for p in own])}"
+        if own and own != [None]
+        else f"none for {k} jobs"
         for k, own in found.items()
     ]
     lines.append(f"  partitions: {'; '.join(places)}")

@@ -15,6 +15,7 @@ from ..cluster.limits import longest_of
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest
 from ..cluster.site import Site
 from ..cluster.state import ClusterState
+from ..cluster.tres import tres_of
 from ..errors import PlacementError
 from ..runtime.files import write_text_atomic
 from .failures import memory_limit_mb
@@ -233,13 +234,17 @@ class Estimates:
         """
         job = task.job
         base = job.overrides.apply_to(self.request(job, kind))
+        places = state.places(kind, base.partition)
+        if task.history.memory:  # which doubles what Slurm gives by default
+            mems = [tres_of(base, 1, where)["mem"] for _, where in places]
+            base = replace(base, mem_mb=max(mems, default=base.mem_mb))
         grown = base.double(task.history.memory, task.history.time)
         grown = replace(
             grown,
             mem_mb=max(grown.mem_mb, task.least_mem_mb),
             runtime_min=max(grown.runtime_min, task.least_min),
         )
-        most = longest_of(where for _, where in state.places(kind, base.partition))
+        most = longest_of(where for _, where in places)
         if most is not None:
             most = max(most, base.required_min)
             grown = replace(grown, runtime_min=min(grown.runtime_min, most))
@@ -254,12 +259,14 @@ class Estimates:
 def largest_of(requests: Sequence[ResourceRequest]) -> ResourceRequest:
     """Return a request as large as all of some."""
     names = {one.partition for one in requests}
+    reservations = {one.reservation for one in requests}
     return ResourceRequest(
         max(one.cpus for one in requests),
         max(one.mem_mb for one in requests),
         max(one.gpus for one in requests),
         max(one.runtime_min for one in requests),
         partition=names.pop() if len(names) == 1 else "",
+        reservation=reservations.pop() if len(reservations) == 1 else "",
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from ..cluster.limits import clip_runtime, may_use, too_big
 from ..cluster.request import DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
+from ..cluster.tres import tres_of
 from ..errors import PlacementError
 from ..runtime.words import count
 from ..slurm.accounts import Account
@@ -76,9 +77,10 @@ def _never(
     if state.some_node_holds(target, request):
         return ""
     assert where is not None
-    needs = [count(request.cpus, "CPU"), f"{request.mem_mb} MB"]
+    needs = [count(request.cpus, "CPU"), f"{tres_of(request, 1, where)['mem']} MB"]
     if request.gpus:
         of_type = f" of type {request.gpu_type}" if request.gpu_type else ""
         needs.append(count(request.gpus, "GPU") + of_type)
     needs += [f"feature {name}" for name in request.features]
+    needs += [f"reservation {request.reservation}"] if request.reservation else []
     return f"no node of partition {where.name} has {', '.join(needs)}"

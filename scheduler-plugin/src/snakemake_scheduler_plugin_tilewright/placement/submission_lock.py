@@ -21,8 +21,8 @@ from ..runtime.files import write_text_atomic
 
 #: Beyond the age of live use, for sbatch: 12 jobs were submitted within 2 s, so 10 s are ample.
 _SUBMIT_S = 10.0
-#: A round takes 0.1 s, and as long as one query that Slurm does not answer.
-_LOCK_S = 20.0
+#: A round takes 0.1 s, and as long as queries that Slurm answers slowly.
+_LOCK_S = 60.0
 
 
 @dataclass

@@ -243,6 +243,15 @@ def _account(
     )  # fmt: skip
 
 
+def with_caps_alone(account: Account) -> Account:
+    """Return an account that only the site file limits."""
+    limits = {
+        where: Limits(tuple(scope for scope in at.scopes if scope.cap), at.counts_on)
+        for where, at in account.limits.items()
+    }
+    return replace(account, limits=limits)
+
+
 def lineage(account: str, rows: Mapping[str, Association]) -> list[str]:
     """Return an account and those above it up to the root, by the accounts' own rows."""
     found = [account]

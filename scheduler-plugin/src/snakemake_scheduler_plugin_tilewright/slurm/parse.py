@@ -42,7 +42,8 @@ QOS_FIELDS = (
 _PARTITION_FIELDS = (
     "PartitionName", "State", "MaxTime", "TRES", "Default", "QoS", "AllowGroups", "TotalNodes",
     "AllowAccounts|DenyAccounts", "AllowQos|DenyQos", "OverSubscribe", "Exclusive|ExclusiveUser",
-    "MaxCPUsPerNode", "MaxMemPerNode|MaxMemPerCPU", "MinNodes", "MaxNodes", "RootOnly", "ReqResv",
+    "MaxCPUsPerNode", "MaxMemPerNode|MaxMemPerCPU", "DefMemPerNode|DefMemPerCPU", "MinNodes",
+    "MaxNodes", "RootOnly", "ReqResv",
 )  # fmt: skip
 #: Cells of sacctmgr by a part of their field's name: TRES, minutes, numbers; the rest are words.
 _CELLS = {"tres": r"([^,=]+=[\d.]+[KMGTP]?(,|$))*", "wall": r"[\d:-]*|UNLIMITED|INVALID",
@@ -285,7 +286,7 @@ def parse_partitions(text: str) -> list[Partition]:
     """Return the records of ``scontrol -o show partition``."""
     found = []
     for _, pairs in records_of(text, *_PARTITION_FIELDS):
-        qos, shares = pairs["QoS"], pairs["OverSubscribe"]
+        qos, shares, groups = pairs["QoS"], pairs["OverSubscribe"], pairs["AllowGroups"]
         found.append(
             Partition(
                 pairs["PartitionName"],
@@ -297,13 +298,15 @@ def parse_partitions(text: str) -> list[Partition]:
                 _names(pairs.get("AllowAccounts", "ALL")),
                 _names(pairs.get("AllowQos", "ALL")),
                 _number(pairs["TotalNodes"]) or 1,
-                allow_groups=_names(pairs["AllowGroups"]),
+                allow_groups=None if groups == "ALL" else tuple(groups.split(",")),
                 deny_accounts=_names(pairs.get("DenyAccounts", "")) or (),
                 deny_qos=_names(pairs.get("DenyQos", "")) or (),
                 whole_nodes=shares == "EXCLUSIVE" or pairs.get("Exclusive") == "NODE",
                 cpus_a_node=_number(pairs["MaxCPUsPerNode"]),
                 mem_a_node=_number(pairs.get("MaxMemPerNode", "")) or None,
                 mem_a_cpu=_number(pairs.get("MaxMemPerCPU", "")) or None,
+                default_mem_a_node=_number(pairs.get("DefMemPerNode", "")) or 0,
+                default_mem_a_cpu=_number(pairs.get("DefMemPerCPU", "")) or 0,
                 closed=_why_closed(pairs),
                 billing=_weights(pairs.get("TRESBillingWeights", "")),
             )
@@ -329,6 +332,15 @@ def _why_closed(pairs: dict[str, str]) -> str:
     return next((words for words, holds in why.items() if holds), "")
 
 
+def parse_config(text: str) -> dict[str, str]:
+    """Return the fields of ``scontrol show config``."""
+    found = dict(re.findall(r"(?m)^(\w+)\s*= *(.*?) *$", text))
+    fields = ("ClusterName", "AccountingStorageEnforce", "SelectTypeParameters")
+    if lacks := [name for name in fields if name not in found]:
+        raise UnreadableError(text, *(lacks if found else ()))
+    return found
+
+
 def parse_licences(text: str) -> dict[str, int]:
     """Return how many of each licence there are, by ``scontrol -o show lic``."""
     found = {}
@@ -340,7 +352,8 @@ def parse_licences(text: str) -> dict[str, int]:
 
 
 def _names(text: str) -> tuple[str, ...] | None:
-    return None if text in ("ALL", "") else tuple(text.split(","))
+    """Return names of accounts or QOS, which Slurm compares in any case; None is all."""
+    return None if text in ("ALL", "") else tuple(text.lower().split(","))
 
 
 def _association(row: dict[str, str]) -> Association:
