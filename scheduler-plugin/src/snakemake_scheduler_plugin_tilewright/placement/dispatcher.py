@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..cluster.cluster import Cluster
+from ..cluster.pools import slots_by_name
 from ..cluster.request import KINDS, DeviceKind, Target
 from ..cluster.state import ClusterState
 from ..errors import SlurmQueryError
@@ -96,7 +97,7 @@ class Dispatcher:
             largest = RequestCache(self.estimates, state).largest(self.tasks.values())
             looks.append(replace(found, largest_jobs=largest))
         for look in looks:
-            slots |= look.slots_by_name()
+            slots |= slots_by_name(look.pools)
         self.ledger.write(
             "run",
             run=uuid.uuid4().hex[:8],
