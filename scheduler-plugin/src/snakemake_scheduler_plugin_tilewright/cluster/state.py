@@ -14,7 +14,7 @@ from ..errors import SlurmQueryError
 from ..slurm.accounts import Account, LeftOut
 from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node
-from ..slurm.partitions import is_for_gpus
+from ..slurm.partitions import alike, is_for_gpus
 from ..slurm.records import Partition
 from .limits import (
     largest,
@@ -107,19 +107,10 @@ class ClusterState:
 
     @cached_property
     def _alike(self) -> dict[str, int]:
-        """For each partition a number, the same for those that bound one job in the same way."""
-        kinds: list[Partition] = []
-        found = {}
-        for name, one in self._wheres.items():
-            gpus = {tres: 1 for tres in one.tres if tres.startswith("gres/gpu")}
-            kind = replace(one, name="", max_time_min=None, tres=gpus, nodes=0, default=False,
-                           allow_accounts=None, tier=None, preemptable=False)  # fmt: skip
-            kinds += [] if kind in kinds else [kind]
-            found[name] = kinds.index(kind)
-        return found
+        return alike(self._wheres.values())
 
     @cached_property
-    def _nodes_in(self) -> defaultdict[str, list[Node]]:
+    def nodes_in(self) -> defaultdict[str, list[Node]]:
         """The nodes of each partition."""
         found = defaultdict[str, list[Node]](list)
         for node in self.nodes or ():
@@ -131,7 +122,7 @@ class ClusterState:
     def _nodes_if_up(self) -> defaultdict[str, list[Node]]:
         """The same, as if all of them were up."""
         found = defaultdict[str, list[Node]](list)
-        for name, own in self._nodes_in.items():
+        for name, own in self.nodes_in.items():
             found[name] = [replace(node, up=True, state="") for node in own]
         return found
 
@@ -240,6 +231,8 @@ class ClusterState:
         What closes an account in the first partition of a device kind closes those that only rules
         name, too.
         """
+        if not self.closed:
+            return ""
         known = self.places(target.device)
         if target in self.closed or any(name == target.partition for name, _ in known):
             return self.closed.get(target, "")
@@ -258,14 +251,8 @@ class ClusterState:
             return None
         asked = where.name, request, now
         if asked not in self._fitting:
-            self._fitting[asked] = fitting_jobs(self._nodes_in[where.name], where, request, now=now)
+            self._fitting[asked] = fitting_jobs(self.nodes_in[where.name], where, request, now=now)
         return self._fitting[asked]
-
-    def nodes_of(self, partition: Partition | None) -> set[str]:
-        """Return the names of a partition's nodes; none where they are not known."""
-        if partition is None or self.nodes is None:
-            return set()
-        return {node.name for node in self._nodes_in[partition.name]}
 
     def within_limits(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether no limit keeps one more job from starting once a node has room for it."""
@@ -274,7 +261,7 @@ class ClusterState:
         here, where = self.account(target.account, target.qos), self.where(target)
         if here is None or not may_use(here, where) or too_long(here, request, where):
             return False
-        if not self._is_place(target):
+        if not target.is_place:
             return False
         if request.partition and unknown_use(here, where):
             return False
@@ -292,7 +279,7 @@ class ClusterState:
     def can_take(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether limits of a target, and some node there, are large enough for a job."""
         here, where = self.account(target.account, target.qos), self.where(target)
-        if here is None or not may_use(here, where) or not self._is_place(target):
+        if here is None or not may_use(here, where) or not target.is_place:
             return False
         if too_long(here, request, where) or not self.some_node_holds(target, request):
             return False
@@ -300,10 +287,6 @@ class ClusterState:
         if asked not in self._large_enough:
             self._large_enough[asked] = too_big(here, request, where) is None
         return self._large_enough[asked]
-
-    def _is_place(self, target: Target) -> bool:
-        """Return whether a target has a partition; for CPU jobs Slurm has a default."""
-        return target.device == "cpu" or target.partition is not None
 
     def some_node_holds(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether a node of its partition is large enough, were it up and free."""
@@ -336,11 +319,8 @@ class ClusterState:
         # what it changes nothing of was counted before
         both = zip(self.nodes or (), nodes or (), strict=True)
         changed = {name for old, new in both if old is not new for name in new.partitions}
-        found._fitting.update(
-            (asked, n)
-            for asked, n in self._fitting.items()
-            if not asked[2] or asked[0] not in changed
-        )
+        kept = {of: n for of, n in self._fitting.items() if not of[2] or of[0] not in changed}
+        found._fitting.update(kept)
         found.__dict__["_wheres"] = self._wheres
         return found
 

@@ -26,6 +26,7 @@ from .estimates import Estimates, RequestCache
 from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
 from .jobs import Assignment, Job, JobState, observe
 from .move import Mover
+from .reach import note_preemption
 from .round import Round
 from .submission_lock import SubmissionLock
 from .workload import GpuSlots, Workload
@@ -206,7 +207,7 @@ class Dispatcher:
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
         state = found.with_pending(queue, sent, self.workdir)
         for kind, partition in ((k, p) for k, own in found.partitions.items() for p in own):
-            nodes = found.nodes_of(partition) & self.bad_nodes[kind]
+            nodes = {one.name for one in found.nodes_in[partition.name]} & self.bad_nodes[kind]
             if len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed here: {', '.join(sorted(nodes))}"
                 state = state.without(kind, partition.name, why)
@@ -286,7 +287,7 @@ class Dispatcher:
             if not task.move_reason:  # what it was moved for may be over by now
                 task.excluded_targets = frozenset()
             if cause == "preempted" and task.assignment is not None:
-                self._note_preemption(task, task.assignment.target)
+                note_preemption(task, task.assignment.target, self.cluster.state)
             self.ledger.write(
                 "fail", **_event(task), cause=cause, words=words, next=found.next,
                 node=node or None, start_s=ended.start_s if ended else None,
@@ -297,17 +298,6 @@ class Dispatcher:
                 task.after_id = ended.id
             task.assignment, task.slurm_job = None, None
             return found
-
-    def _note_preemption(self, task: JobState, here: Target) -> None:
-        """Note where a job was preempted: it does not go back where it was twice."""
-        state = self.cluster.state
-
-        def place(target: Target) -> str:
-            return state.preempted_in(target) or f"partition {target.partition}"
-
-        task.preempted_in += (place(here),)
-        twice = {one for one in task.preempted_in if task.preempted_in.count(one) > 1}
-        task.excluded_targets |= {one for one in state.targets() if place(one) in twice}
 
     def _close_after(
         self, task: JobState, target: Target, cause: str, words: str, node: str

@@ -63,6 +63,17 @@ def short_of(state: ClusterState, target: Target, request: ResourceRequest) -> s
     return ""
 
 
+def note_preemption(task: JobState, here: Target, state: ClusterState) -> None:
+    """Note where a job was preempted: it does not go back where it was twice."""
+
+    def place(target: Target) -> str:
+        return state.preempted_in(target) or f"partition {target.partition}"
+
+    task.preempted_in += (place(here),)
+    twice = {one for one in task.preempted_in if task.preempted_in.count(one) > 1}
+    task.excluded_targets |= {one for one in state.targets() if place(one) in twice}
+
+
 class Reach:
     """Where the jobs of a round may go, found once for all that are alike."""
 
