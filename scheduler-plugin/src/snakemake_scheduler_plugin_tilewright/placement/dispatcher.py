@@ -19,12 +19,14 @@ from ..cluster.request import KINDS, DeviceKind, Target
 from ..cluster.state import ClusterState
 from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
-from ..slurm.jobs import SlurmJob, orphaned_jobs
+from ..slurm.jobs import SlurmJob
+from .admission import FIRST, Admission
 from .backoff import Backoff
 from .estimates import Estimates, RequestCache
-from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
+from .failures import NextTry, failure_reason, may_pass, next_try, unseen_ends, why_no_retry
 from .jobs import Assignment, Job, JobState, observe
 from .move import Mover
+from .orphaned import cancel_earlier_tries
 from .round import Round
 from .submission_lock import SubmissionLock
 from .workload import GpuSlots, Workload
@@ -55,6 +57,8 @@ class Dispatcher:
         Device kinds that may run any of the jobs; nothing is shown of others.
     backoff : Backoff
         Targets at which jobs pended in vain.
+    admission : Admission
+        Places that took jobs, or refused them.
     mover : Mover
         Looks after the jobs that pend.
     """
@@ -72,6 +76,7 @@ class Dispatcher:
     why_waiting: dict[str, str] = field(default_factory=dict)
     kinds: set[DeviceKind] = field(default_factory=set)
     first_id: int = 0
+    admission: Admission = field(default_factory=Admission)
     backoff: Backoff = field(init=False)
     mover: Mover = field(init=False)
     submissions: SubmissionLock = field(init=False)
@@ -129,14 +134,17 @@ class Dispatcher:
                 if self.ledger.write_change("hold", "slurm", reason=reason, ready=len(ready)):
                     self.why_waiting = dict.fromkeys(ready, reason)
                 return {}
-            doubles = self._cancel_doubles(ready)
+            doubles = cancel_earlier_tries(self.cluster, self.ledger, self.workdir, ready)
             tasks = [self.tasks[name] for name in ready if name not in doubles]
             self._write_room(state, tasks)
             round_, coming = self.begin_round(state), [self.tasks[name] for name in later]
             self.gpu_slots = round_.place(tasks, coming, self.gpu_slots, most)
+            held = self.admission.beside_first(round_.assignments, self.tasks, self.backoff)
             still = "an earlier try of it is still in the queue and is cancelled"
-            self.why_waiting = round_.why | dict.fromkeys(doubles, still)
-            for name, assignment in round_.assignments.items():
+            waits = dict.fromkeys(held, FIRST) | dict.fromkeys(doubles, still)
+            self.why_waiting = round_.why | waits
+            sent = {n: one for n, one in round_.assignments.items() if n not in waits}
+            for name, assignment in sent.items():
                 self._record(self.tasks[name], assignment)
             waiting = self.waiting()
             self.ledger.write_change("wait", "ready", ready=len(self.why_waiting), why=waiting)
@@ -144,7 +152,6 @@ class Dispatcher:
             if ready and idle and any(self.bad_nodes.values()):  # they may be well again
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
                 self.bad_nodes = {kind: set() for kind in KINDS}
-            sent = round_.assignments
             self.submissions.add([state.use_of(one.target, one.request) for one in sent.values()])
             return sent
 
@@ -170,6 +177,7 @@ class Dispatcher:
 
     def begin_round(self, state: ClusterState) -> Round:
         """Return a round with all that is known now."""
+        self.admission.note(self.tasks.values())
         active = [task for task in self.tasks.values() if task.active]
         now_s = self.clock()
         return Round(self.workload(), self.estimates, state, active, self.bad_nodes, now_s)
@@ -223,7 +231,7 @@ class Dispatcher:
         task.after_id = max(self.first_id, task.slurm_job.id if task.slurm_job else 0,
                             task.after_id)  # fmt: skip
         task.assignment, task.sent_s, task.slurm_job = assignment, self.clock(), None
-        task.move_reason = ""
+        task.move_reason, task.submission = "", None
         request = assignment.request
         self.ledger.write(
             "place", **_event(task), cpus=request.cpus, mem_mb=request.mem_mb, gpus=request.gpus,
@@ -251,6 +259,7 @@ class Dispatcher:
             if task.assignment is None:
                 return
             target, ended = task.assignment.target, self._ended(task, known_s)
+            self.admission.taken.add((task.job.rule, target))
             start_s, end_s = (ended.start_s, ended.end_s) if ended else (None, None)
             if start_s and end_s and ended and ended.state == "COMPLETED":
                 self.estimates.durations.learn(
@@ -269,7 +278,7 @@ class Dispatcher:
             task = self.tasks[name]
             job, ended = task.job, self._ended(task)
             cause, words, node, log = failure_reason(
-                self.cluster.client, ended, job.log, task.sent_s
+                self.cluster.client, ended, job.log, task.sent_s, task.submission
             )
             found = next_try(task.history, cause, words, node, moved=bool(task.move_reason))
             if task.refused:
@@ -277,7 +286,8 @@ class Dispatcher:
             if task.assignment is not None:
                 if why := why_no_retry(job, task.assignment, cause, self.cluster.state):
                     found = NextTry(found.history, why, give_up=True)
-                self._close_after(task, task.assignment.target, cause, words, node)
+                if why := self._close_after(task, task.assignment.target, cause, words, node):
+                    found = NextTry(found.history, why, give_up=True)
             task.history = found.history
             if not task.move_reason:  # what it was moved for may be over by now
                 task.excluded_targets = frozenset()
@@ -294,9 +304,19 @@ class Dispatcher:
 
     def _close_after(
         self, task: JobState, target: Target, cause: str, words: str, node: str
-    ) -> None:
-        """Send nothing for a while to a target, or node, that a job failed at by no fault of it."""
+    ) -> str:
+        """Send nothing for a while to a target, or node, that a job failed at by no fault of it.
+
+        Return why no place will ever take it; empty where one may.
+        """
         why = f"{words}: {task.name}"
+        if cause == "refused" and task.submission and not may_pass(words):
+            every, state = (
+                self.begin_round(self.cluster.state).every_target(task),
+                self.cluster.state,
+            )
+            places = [to for to, request in every if state.can_ever_run(to, request)]
+            return self.admission.close(task, target, words, places)
         if cause == "refused":
             with contextlib.suppress(SlurmQueryError):  # then sbatch takes nothing
                 self.cluster.queue()
@@ -308,6 +328,7 @@ class Dispatcher:
             self.mover.avoid(targets, why, for_all=True)
         elif cause in ("node", "device") and node:
             self.bad_nodes[target.device].add(node)
+        return ""
 
     def _ended(self, task: JobState, known_s: float = math.inf) -> SlurmJob | None:
         """Return what the queue says of a job that ended, as far as it is known."""
@@ -366,20 +387,6 @@ class Dispatcher:
                 return {}
             observe(self.tasks.values(), queue, self.workdir, self.clock())
             return unseen_ends(self.tasks.values(), queue, self.cluster.client, self.clock())
-
-    def _cancel_doubles(self, ready: Collection[str]) -> set[str]:
-        """Cancel what the queue still has of jobs that are to be sent, and name those jobs.
-
-        sbatch may say that slurmctld did not answer although the job was taken.
-        """
-        queue = self.cluster.queue()
-        found = [job for job in orphaned_jobs(queue, self.workdir) if job.comment in ready]
-        wanted = [job.id for job in found if job.state != "COMPLETING"]
-        if wanted:
-            with contextlib.suppress(SlurmQueryError):  # the next round does it again
-                self.cluster.client.cancel(wanted)
-            self.ledger.write("cancel", slurm_ids=wanted, reason="an earlier try of a ready job")
-        return {job.comment for job in found}
 
 
 def _event(task: JobState) -> dict[str, Any]:

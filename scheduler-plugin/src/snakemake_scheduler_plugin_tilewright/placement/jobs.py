@@ -207,6 +207,8 @@ class JobState:
         How often it was.
     excluded_targets : frozenset of Target
         Those that it pended at in vain: it does not go back there.
+    submission : str or None
+        Why this try was not submitted, empty where Slurm took it; None is not known yet.
     refused : str
         Why it was cancelled for good: no target is left that Slurm takes it on.
     last_reason : str
@@ -227,6 +229,7 @@ class JobState:
     move_reason: str = ""
     moves: int = 0
     excluded_targets: frozenset[Target] = frozenset()
+    submission: str | None = None
     refused: str = ""
     last_reason: str = ""
     unexpected_since_s: float | None = None

@@ -73,7 +73,7 @@ class Round:
         """
         self.most = most
         classes: dict[_JobClass, list[JobState]] = {}
-        for task in sorted(ready, key=lambda task: not task.excluded_targets):
+        for task in sorted(ready, key=lambda task: not task.moves):
             classes.setdefault(self._job_class(task), []).append(task)
         for task in later:
             self._later[self._job_class(task)].append(task)
