@@ -11,6 +11,7 @@ import pytest
 
 from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import AT_NIGHT, PLACEMENT, ClusterRun, dump
+from tests.support.manual_pages import input_variables
 from tests.support.slurm_cluster import Cluster, peak_use, wait_for
 
 pytestmark = [pytest.mark.slurm, AT_NIGHT]
@@ -165,16 +166,18 @@ def test_what_a_user_runs_besides_counts_and_options_in_the_environment_change_n
     run.slurm.set_qos("clive", "MaxTRESPerUser=cpu=16", "MaxJobsPerUser=9")
     own = run.slurm.sbatch("root", "-A", "clive", "-c", "16", "--mem=1G", command="sleep 900")
     running(run.slurm, own)
-    run.env |= {"SBATCH_QOS": "clive-b", "SBATCH_ACCOUNT": "brusko", "SBATCH_TIMELIMIT": "1"}
-    run.env |= {"SQUEUE_ACCOUNT": "brusko", "SQUEUE_PARTITION": "none", "SACCT_FORMAT": "User"}
+    misleading = input_variables() - {"SLURM_CONF", "SLURM_CONF_OUT", "SLURM_JOB_ID", "SQUEUE_ALL"}
+    run.env |= dict.fromkeys(misleading, "none")
+    run.env |= {"SBATCH_QOS": "clive-b", "SBATCH_ACCOUNT": "brusko", "SBATCH_TIMELIMIT": "1",
+                "SQUEUE_ACCOUNT": "brusko", "SLURM_TIMELIMIT": "1"}  # fmt: skip
     run.prepare(jobs=6, light=True, seconds="9,10", site={"patience_s": 20, "slowdown": 1.1}).run()
     run.check_outputs(*range(6))
     jobs = run.check_placed({"maigan"})
     assert {job.qos for job in jobs} == {"maigan"}, jobs
     assert not run.moves()
     assert "is a lower bound" not in run.log
-    names = "SACCT_FORMAT, SBATCH_ACCOUNT, SBATCH_QOS, SBATCH_TIMELIMIT, SQUEUE_ACCOUNT"
-    assert run.log.count(f"this run takes {names}, SQUEUE_PARTITION out of its environment") == 1
+    names = ", ".join(sorted(misleading))
+    assert run.log.count(f"this run takes {names} out of its environment: ") == 1
 
 
 @pytest.mark.parametrize(

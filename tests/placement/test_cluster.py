@@ -13,6 +13,7 @@ from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.cluster.limits import remaining
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState, Note
 from snakemake_scheduler_plugin_tilewright.cluster.summary import cluster_summary
@@ -23,8 +24,18 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import NO_ACCOUNT, Lim
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
-from tests.support.placement_rules import CPU, Rules, with_use
-from tests.support.recorded import ANSWERS, LIMITS, PARTITIONS, USE, Recorded, client, queue_line
+from tests.support.placement_rules import CPU, Rules, at, with_use
+from tests.support.recorded import (
+    ANSWERS,
+    CONFIG,
+    LIMITS,
+    NODES,
+    PARTITIONS,
+    USE,
+    Recorded,
+    client,
+    queue_line,
+)
 from tests.support.runs import REPO
 
 HIPERGATOR = REPO / "profiles/hipergator/site.yaml"
@@ -118,8 +129,8 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
     now = [0.0]
     asking = client(recorded, tmp_path, now)
     for at_s, asked in (
-        (0.0, ["partition", "sacctmgr", "flags=qos", "node", "reservation", "licenses"]),
-        (1.0, []), (31.0, ["flags=qos", "node"]), (61.0, ["flags=qos", "node"]),
+        (0.0, ["config", "node", "reservation", "partition", "sacctmgr", "flags=qos", "licenses"]),
+        (1.0, []), (31.0, ["node", "flags=qos"]), (61.0, ["node", "flags=qos"]),
     ):  # fmt: skip
         now[0] = at_s
         recorded.asked.clear()
@@ -135,8 +146,8 @@ def test_limits_of_a_dead_slurmdbd_are_said_to_be_old(recorded: Recorded, tmp_pa
     old = "limits are 2.0 h old: sacctmgr did not answer: Connection refused"
     assert found.notes == (Note("limits", old),)
     (tmp_path / "limits-ada.json").write_text("{broken")
-    with pytest.raises(PlacementError, match="Connection refused"):
-        query_cluster(client(recorded, tmp_path), 1001, Site())
+    found = query_cluster(client(recorded, tmp_path), 1001, Site())
+    assert "Connection refused, so jobs go to your default account" in str(found.notes[0])
 
 
 def test_unknown_use_is_a_question_mark_and_a_note(look: Look) -> None:
@@ -161,7 +172,7 @@ def test_a_partition_that_is_not_there_is_named(look: Look) -> None:
     (note,) = look(down, partition=PARTITIONS.replace("State=UP", "State=DOWN", 1)).notes
     assert note.text == "partition hpg-default is not up; up are hpg-b200"
     two = PARTITIONS.replace("Default=NO", "Default=NO MinNodes=2 MaxNodes=4")
-    assert look(partition=two).partitions["gpu"] is None
+    assert look(partition=two).partitions["gpu"] == ()
     (note,) = look(several).notes
     assert "hpg-b200 is of no use: it takes jobs of 2 nodes at least" in note.text
     assert {pool.kind for pool in look(partition=PARTITIONS.splitlines()[0]).pools} == {"cpu"}
@@ -202,8 +213,7 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(look: Look) -> None:
         " MaxSubmitJobsPU=5(4) MaxTRESPU=cpu=9(5)}",
         sacctmgr=f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3||||||||\n",
     )
-    where = found.partitions["cpu"]
-    assert where is not None
+    (where,) = (one for one in found.partitions["cpu"] if one.default)
     assert where.max_time_min == 1440
     within = found.accounts[1].within(where)
     assert within.scopes[:3] == (
@@ -278,11 +288,48 @@ def test_accounts_of_other_clusters_are_not_ours(look: Look) -> None:
     here = [f"{line[:-5]}hpg|||||" for line in rows]
     there = [f"{line[:-5].replace('clive', 'elsewhere')}other|||||" for line in rows]
     rest = [line for line in LIMITS.splitlines() if line not in rows]
-    config = "SLURM_VERSION = 22.05\nClusterName             = hpg\n"
-    found = look(sacctmgr="\n".join([*here, *there, *rest]), config=config)
+    found = look(sacctmgr="\n".join([*here, *there, *rest]))
     assert [one.name for one in found.accounts] == ["brusko", "clive", "maigan"]
     with pytest.raises(PlacementError, match="which of hpg, other this is"):
         look(config=SILENT)
+
+
+def test_memory_that_slurm_does_not_count_bounds_one_job_and_not_their_number(look: Look) -> None:
+    job, none = ResourceRequest(1, 900_000, 0, 60), ResourceRequest(1, 0, 0, 60)
+    for config, fit, of_none in (
+        ("CR_CPU_MEMORY", 2, 2),  # all of the memory of a node, without a default
+        ("CR_CPU_MEMORY\nDefMemPerCPU = 4000", 2, 256),
+        ("CR_CORE", 256, 256),
+    ):
+        found = look(
+            config=CONFIG.replace("CR_CORE_MEMORY", config),
+            partition=PARTITIONS.replace("DefMemPerNode=1000", "DefMemPerNode=UNLIMITED"),
+        )
+        here = at(found, "clive", "cpu")
+        rooms = [found.on_nodes(here, one, now=True) for one in (job, none)]
+        assert rooms == [fit, of_none]
+        assert found.on_nodes(here, replace(job, mem_mb=1_100_000), now=True) == 0
+    (note,) = look(config=DENIED).notes
+    assert "configuration is not known, so memory and limits are taken to count: " in note.text
+
+
+def test_gpus_that_are_no_tres_have_a_partition(look: Look) -> None:
+    nodes = NODES.replace(",gres/gpu=8", "").replace(
+        "Gres=(null)", "Gres=gpu:b200:8 GresUsed=gpu:b200:6(IDX:0-5)", 1
+    )
+    found = look(node=nodes, partition=PARTITIONS.replace(",gres/gpu=8", ""))
+    (gpus,) = found.partitions["gpu"]
+    assert (gpus.name, gpus.tres["gres/gpu"]) == ("hpg-b200", 8)
+    here = at(found, "clive", "gpu")
+    assert found.on_nodes(here, ResourceRequest(1, 1000, 1, 60), now=True) == 2
+
+
+def test_accounts_are_named_in_any_case(look: Look) -> None:
+    site = Site.model_validate({"allowed": ["CLIVE"], "caps": {"Clive": "cpu=8"}})
+    found = look(site, partition=PARTITIONS.replace("AllowAccounts=ALL", "AllowAccounts=Clive"))
+    assert [one.name for one in found.accounts] == ["clive"]
+    assert "site" not in {note.about for note in found.notes}
+    assert slots(found)["clive_cpu"] == (1, 1)
 
 
 def test_a_slurm_without_accounts_is_bound_by_its_nodes(recorded: Recorded, tmp_path: Path) -> None:
@@ -382,5 +429,5 @@ def test_many_accounts_none_and_unknown_use_are_said(look: Look) -> None:
     assert rest == "  and lab3, lab4, lab5, lab6 and 33 more"
     assert len(others) == 2
     none = cluster_summary(replace(found, accounts=(NO_ACCOUNT,), left_out=()))
-    assert none[0].startswith("this Slurm keeps no accounts")
+    assert none[0].startswith("jobs name no account")
     assert len(none) == 2

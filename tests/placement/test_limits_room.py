@@ -47,6 +47,7 @@ from tests.support.placement_rules import (
     account,
     at,
     fits,
+    free_slots,
     idle,
     partition,
     room,
@@ -58,7 +59,7 @@ from tests.support.recorded import PARTITION, cluster_with
 
 
 def free(found: ClusterState) -> dict[str, int]:
-    return {pool.name: pool.free for pool in found.free_slots({"gpu": GPU, "cpu": CPU})}
+    return {pool.name: pool.free for pool in free_slots(found, {"gpu": GPU, "cpu": CPU})}
 
 
 def fitting(found: ClusterState) -> list[str]:
@@ -74,9 +75,9 @@ def pend(account: str, reason: str = "Priority", **of: Any) -> SlurmJob:
 
 def test_others_jobs_count_for_the_most_jobs_of_an_account_and_not_of_a_user() -> None:
     full = room(account("a", limit={"jobs": 2}, used={"jobs": 2}))
-    assert (fitting(full), [pool.free for pool in full.free_slots({"cpu": CPU})]) == ([], [0])
+    assert (fitting(full), [pool.free for pool in free_slots(full, {"cpu": CPU})]) == ([], [0])
     one = account("a", used={"jobs": 4}, of_user={"jobs": 4})
-    assert [pool.free for pool in room(one).free_slots({"cpu": CPU})] == [4]
+    assert [pool.free for pool in free_slots(room(one), {"cpu": CPU})] == [4]
     assert fitting(room(account("a", of_user={"jobs": 4}, mine={"jobs": 4}))) == []
 
 
@@ -280,7 +281,7 @@ def test_every_tres_in_a_limit_counts(
     places = {**PLACES, "gpu": partition("g", tres={"gres/gpu": 2, "gres/gpu:b200": 2})}
     one = account("a", limit=limit, used=dict.fromkeys(limit, 0))
     found = room(one, partitions=places)
-    slots = [pool.free for pool in found.free_slots({kind: shape})]
+    slots = [pool.free for pool in free_slots(found, {kind: shape})]
     assert (min(slots[0], 3) if kind == "cpu" else slots[0]) == jobs
     for n in range(4 if kind == "cpu" else 2):
         assert fits(found, "a", kind, shape) == (n < jobs or jobs == 3)
@@ -309,7 +310,7 @@ def test_minutes_that_the_jobs_of_one_user_may_take_count() -> None:
     name = "cpu/min/running"
     one = account("a", of_user={name: 2 * 8 * 60 + 1}, mine={name: 1})
     found = room(one)
-    assert [pool.free for pool in found.free_slots({"cpu": CPU})] == [2]
+    assert [pool.free for pool in free_slots(found, {"cpu": CPU})] == [2]
 
 
 # Nodes and partitions
@@ -339,7 +340,7 @@ def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:
     avoided = replace(found, avoided={at(found, "a", "gpu"): "Resources"})
     assert not fits(avoided, "a", "gpu", GPU)
     assert avoided.within_limits(at(avoided, "a", "gpu"), GPU)
-    assert {p.name: p.free for p in avoided.free_slots({"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
+    assert {p.name: p.free for p in free_slots(avoided, {"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
     pending = pend("a", partition="g", tres={"cpu": 8, "gres/gpu": 1})  # it stands before new ones
     own = room(account("a"), waiting=[pending], nodes=full[:1])
     assert not fits(own, "a", "gpu", GPU)
@@ -397,7 +398,7 @@ def test_where_jobs_get_whole_nodes_they_count_with_all_of_one() -> None:
     assert too_big(few, CPU, where) == "it gets a whole node with cpu=96 and account a has 48"
     assert (fits(found, "a", "cpu", CPU), fits(found, "b", "cpu", CPU)) == (False, True)
     after = take(found, "b", "cpu", CPU)
-    assert [pool.free for pool in after.free_slots({"cpu": CPU}) if pool.account == "b"] == [1]
+    assert [pool.free for pool in free_slots(after, {"cpu": CPU}) if pool.account == "b"] == [1]
     assert not fits(take(after, "b", "cpu", CPU), "b", "cpu", CPU)
 
 

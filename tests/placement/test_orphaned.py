@@ -215,19 +215,30 @@ def test_jobs_of_a_run_that_may_be_active_are_cancelled(tmp_path: Path, deal: De
     assert slurm.cancelled == [("7",)]
 
 
+@pytest.mark.parametrize("inside", [False, True])
 def test_a_run_takes_options_for_slurm_out_of_its_environment_and_names_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Within a job Slurm's own words about it stay."""
     monkeypatch.chdir(tmp_path)
-    for name in ("SQUEUE_ACCOUNT", "SBATCH_QOS", "SLURM_CONF"):
+    options, of_jobs = {"SLURM_CLUSTERS", "SQUEUE_ACCOUNT", "SBATCH_QOS"}, {"SLURM_GRES"}
+    others = {"SLURM_CONF", "SLURM_CLUSTER_NAME", *(("SLURM_JOB_ID",) if inside else ())}
+    for name in ("SLURM_JOB_ID", "SQUEUE_ALL"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name in options | of_jobs | others:
         monkeypatch.setenv(name, "own")
     cluster, _ = cluster_with("", tmp_path)
     before_run(cluster, ["snakemake", "-n"])
-    assert "SBATCH_QOS" in os.environ
+    assert options < os.environ.keys()
     before_run(cluster, ["snakemake"])
-    assert not {"SBATCH_QOS", "SQUEUE_ACCOUNT"} & os.environ.keys()
-    assert os.environ["SLURM_CONF"] == "own"
+    dropped = options if inside else options | of_jobs
+    assert (options | of_jobs | others) & os.environ.keys() == (
+        options | of_jobs | others
+    ) - dropped
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("this run takes SBATCH_QOS, SQUEUE_ACCOUNT out of its environment: ")
+    assert line.startswith(f"this run takes {', '.join(sorted(dropped))} out of its environment: ")
     before_run(cluster, ["snakemake"])
     assert not capsys.readouterr().err
+    assert os.environ["SQUEUE_ALL"] == "1"  # the executor's squeue shows hidden partitions

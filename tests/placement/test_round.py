@@ -38,6 +38,7 @@ from tests.support.placement_rules import (
     GROUP_REASONS,
     Rules,
     account,
+    open_at,
     partition,
     room,
     round_on,
@@ -190,6 +191,32 @@ def test_a_named_partition_is_the_one_that_is_looked_at() -> None:
     placement, ready = tasks(1, replace(SHAPE, cpus=9), UserOverrides(partition="turin"))
     with pytest.raises(PlacementError, match="no node of partition turin has 9 CPUs"):
         check_feasible(ready, here, placement.estimates)
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "own", "others"),
+    [
+        (-5, 60, 4, 0),
+        (-5, 10, 0, 0),  # it would not end in it
+        (10, 600, 0, 4),  # it has yet to begin, and the others' jobs end before
+        (float("-inf"), float("inf"), 4, 0),
+    ],
+)
+def test_nodes_of_a_reservation_are_room_for_its_jobs_alone(
+    begins: float, ends: float, own: int, others: int
+) -> None:
+    lab = account("lab", limit={"cpu": 40})
+    course = replace(node("a", "cpu"), reservations={"course": (begins, ends)},
+                     state="IDLE+RESERVED" if begins < 0 else "IDLE", free_min=30)  # fmt: skip
+    here = capacity(lab, nodes=(course, node("b", "cpu", held=8)))
+    shape = replace(SHAPE, runtime_min=20)
+    named = UserOverrides(options=(("reservation", "course"),))
+    assert sent(here, *tasks(5, shape, named))["lab"] == own
+    assert sent(here, *tasks(5, shape))["lab"] == others
+    unknown = UserOverrides(options=(("reservation", "hidden"),))
+    assert sent(here, *tasks(5, shape, unknown))["lab"] == 4
+    elsewhere = UserOverrides(options=(("reservation", "course"), ("not_nodes", ("a",))))
+    assert sent(here, *tasks(5, shape, elsewhere))["lab"] == 0
 
 
 def test_no_account_gets_a_job_that_it_gives_too_few_minutes() -> None:
@@ -351,7 +378,7 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         partitions=places,
         utilisation=question.utilisation,
     )
-    of_run = replace(cluster, state=replace(cluster.state, partitions=places))
+    of_run = replace(cluster, state=replace(cluster.state, partitions=open_at(places)))
     placement = Placement(Rules(question.shapes).models, cluster=of_run)
     tasks = (question.ready, question.later, question.active)
     found = round_on(capacity, placement, *tasks, bad_nodes=question.bad_nodes)

@@ -7,10 +7,12 @@ renames something, the case with that name fails. So it is with the documented h
 import inspect
 import json
 import logging
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import snakemake
@@ -276,6 +278,27 @@ def test_the_executor_puts_the_wildcards_of_a_group_into_slurms_comment() -> Non
     assert 'comment_str = f"rule_{job.name}_wildcards_{wildcard_str}"' in source
 
 
+class Named(dict[str, str]):
+    """Resources as the executor reads them."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_the_executor_asks_for_no_account_and_guesses_none() -> None:
+    module = inspect.getmodule(SlurmExecutor)
+    with patch.object(module, "validate_account", side_effect=AssertionError):
+        executor = SlurmExecutor.__new__(SlurmExecutor)
+        executor._partitions = executor.logger = None
+        adapter.trust_placement(SimpleNamespace(workflow=SimpleNamespace(
+            scheduler=SimpleNamespace(_executor=executor))))  # fmt: skip
+        for resources, account, partition in (
+            ({}, "", ""), ({"slurm_account": "lab", "slurm_partition": "p"}, " -A lab", " -p p"),
+        ):  # fmt: skip
+            job: Any = SimpleNamespace(resources=Named(resources))
+            assert list(executor.get_account_arg(job)) == [account]
+            assert executor.get_partition_arg(job) == partition
+
+
 def test_resources_are_set_replaced_and_left_to_the_rule(
     seen: dict[str, Any], folder: Path
 ) -> None:
@@ -412,7 +435,10 @@ def test_the_scheduler_plugin_refuses_a_dag_and_a_scheduler_of_another_snakemake
     with pytest.raises(WorkflowError, match=r"has no scheduler\.failed, which placement needs"):
         made.select_jobs([], [], {}, {})
     values["workflow"].scheduler = thing_without("scheduler")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    made._slurm = {"SLURM_CONF": os.environ.pop("SLURM_CONF")}  # as the executor does within a job
     assert made.select_jobs([], [], {}, {}) == ["job"]
+    assert os.environ["SLURM_CONF"] == "/etc/slurm.conf"
 
 
 LOOK = """

@@ -70,16 +70,17 @@ def test_gpus(stated: dict[str, Any], gpus: int) -> None:
 @pytest.mark.parametrize(
     ("threads", "stated", "shape"),
     [
-        (1, {}, ResourceRequest(1, 1000, 0, 60)),
+        (1, {}, ResourceRequest(1, 0, 0, 60)),
+        (1, {"mem_mb": 0}, ResourceRequest(1, 0, 0, 60)),
         (8, {"mem_mb": 5000, "runtime": 30}, ResourceRequest(8, 5000, 0, 30, required_min=30)),
-        (8, {"runtime": 30, "qos": "long"}, ResourceRequest(8, 1000, 0, 30)),
-        (1, {"slurm_partition": "long"}, ResourceRequest(1, 1000, 0, 60, partition="long")),
-        (8, {"cpus_per_task": 3}, ResourceRequest(3, 1000, 0, 60)),
+        (8, {"runtime": 30, "qos": "long"}, ResourceRequest(8, 0, 0, 30)),
+        (1, {"slurm_partition": "long"}, ResourceRequest(1, 0, 0, 60, partition="long")),
+        (8, {"cpus_per_task": 3}, ResourceRequest(3, 0, 0, 60)),
         (2, {"tasks": 4, "mem_mb": 5000}, ResourceRequest(8, 5000, 0, 60)),
         (4, {"mem_mb_per_cpu": 500, "mem_mb": 9}, ResourceRequest(4, 2000, 0, 60)),
         (2, {"tasks": 4, "mem_mb_per_cpu": 500}, ResourceRequest(8, 4000, 0, 60)),
         (1, {"mem_mb": Tbd(), "runtime": Tbd()}, ResourceRequest(1, 1000, 0, 60)),
-        (0, {"gpu": 1}, ResourceRequest(1, 1000, 1, 60)),
+        (0, {"gpu": 1}, ResourceRequest(1, 0, 1, 60)),
     ],
 )
 def test_what_a_job_needs(threads: int, stated: dict[str, Any], shape: ResourceRequest) -> None:
@@ -105,10 +106,11 @@ def test_what_a_rule_fixes() -> None:
     brusko = Account("brusko", "brusko", {}, takes=("night", "brusko"))
     maigan = replace(brusko, name="maigan", qos="maigan", takes=("night", "maigan"))
     accounts = [brusko, maigan]
-    assert fixed_of(job(qos="maigan"), accounts) == UserOverrides("maigan")
-    assert fixed_of(job(qos="night"), accounts) == UserOverrides("brusko")
-    assert fixed_of(job(qos="unknown"), accounts) == UserOverrides()
-    assert fixed_of(job(qos="maigan", slurm_account="brusko"), accounts) == UserOverrides("brusko")
+    assert fixed_of(job(qos="maigan"), accounts) == UserOverrides("maigan", qos="maigan")
+    assert fixed_of(job(qos="night"), accounts) == UserOverrides("brusko", qos="night")
+    assert fixed_of(job(qos="unknown"), accounts) == UserOverrides(qos="unknown")
+    both = job(qos="maigan", slurm_account="brusko")
+    assert fixed_of(both, accounts) == UserOverrides("brusko", qos="maigan")
 
 
 MAIGAN = Target("maigan", "night", "hpg-b200", "cpu")

@@ -211,6 +211,7 @@ def test_any_text_gives_records_and_no_number_below_zero(text: str) -> None:
 NODE_LINE = (
     "NodeName=b1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=8 CPUEfctv=112 CPUTot=112 CPULoad=0.1"
     " AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:b200:8 NodeAddr=b1 Port=7001"
+    " GresUsed=gpu:b200:3(IDX:0-1,7)"
     " RealMemory=2000000 AllocMem=180000 FreeMem=9 Sockets=112 State={state} ThreadsPerCore=1"
     " Partitions=hpg-b200,hpg-all Owner=N/A CfgTRES=cpu=112,mem=2000000M,billing=112{gpus}"
     " AllocTRES=cpu=8,mem=180000M{used} CapWatts=n/a Comment=(null)\n"
@@ -236,14 +237,16 @@ def test_what_is_free_is_what_nobody_holds() -> None:
     [
         ("IDLE MIXED ALLOCATED IDLE+CLOUD COMPLETING IDLE+CLOUD+POWERED_DOWN IDLE~ "
          "MIXED+REBOOT_REQUESTED IDLE+PLANNED", 8),
-        ("DOWN DOWN* IDLE+DRAIN MIXED+DRAIN IDLE* FAIL MAINT IDLE+RESERVED UNKNOWN REBOOT_ISSUED "
-         "IDLE+MAINTENANCE+RESERVED MIXED+DRAIN+REBOOT_REQUESTED DOWN+CLOUD+POWERED_DOWN", 0),
+        ("DOWN DOWN* IDLE+DRAIN MIXED+DRAIN IDLE* FAIL UNKNOWN REBOOT_ISSUED "
+         "MIXED+DRAIN+REBOOT_REQUESTED DOWN+CLOUD+POWERED_DOWN", 0),
     ],
 )  # fmt: skip
 def test_a_node_that_takes_no_jobs_has_no_room(states: str, room: int) -> None:
     for found in map(node, states.split()):
         assert (found.up, found.room(JOB, now=False)) == (room > 0, room), found.state
         assert bool(found.room(JOB, now=True)) == found.up
+        assert not found.reserved
+    assert all(node(state).reserved for state in ("MAINT", "IDLE+MAINTENANCE+RESERVED"))
     for state in ("IDLE+POWERING_DOWN", "MIXED+POWER_DOWN", "IDLE+BLOCKED"):
         assert (node(state).room(JOB, now=True), node(state).room(JOB, now=False)) == (0, 8)
 
@@ -258,6 +261,14 @@ def test_what_a_node_is_and_whose_it_is() -> None:
     assert (closed.room(JOB, now=True), closed.room(JOB, now=False)) == (0, 8)
     assert node().owner == ""
     assert open_to("ben", [node()]) == [node()]
+
+
+def test_gpus_that_slurm_does_not_count_are_known_by_gres() -> None:
+    line = NODE_LINE.format(state="MIXED", gpus="", used="")
+    (found,) = parse_nodes(line)
+    assert (found.total["gres/gpu"], found.free["gres/gpu"]) == (8, 5)
+    with pytest.raises(UnreadableError, match="without GresUsed"):
+        parse_nodes(line.replace("GresUsed", "Gone"))
 
 
 @pytest.mark.parametrize(
@@ -284,13 +295,14 @@ def test_the_short_form_of_nodes(text: str, names: str) -> None:
     ],
 )
 def test_a_reservation_counts_where_it_takes_whole_nodes(said: str, free_min: int | None) -> None:
-    text = f"ReservationName=r StartTime=2026-11-25T04:30:44 Duration=01:00:00 Nodes=b1 {said}\n"
+    times = "StartTime=2026-11-25T04:30:44 EndTime=2026-11-25T05:30:44"
+    text = f"ReservationName=r {times} Nodes=b1 {said}\n"
     (found,) = parse_reservations(text)
     nodes = parse_nodes(NODE_LINE.format(state="IDLE", gpus="", used=""))
     (node,) = before_reservations(nodes, [found], found.start_s - 600)
     assert node.free_min == free_min
-    assert before_reservations(nodes, [found], found.start_s + 1) == nodes  # its state says so
-    assert node.total["gres/gpu"] == node.free["gres/gpu"] == 8  # Slurm counts none: all are free
+    (begun,) = before_reservations(nodes, [found], found.start_s + 600)
+    assert (begun.free_min, begun.reservations) == (None, {"r": (-10, 50)})  # its state says more
 
 
 @given(st.text(alphabet="c[]-,0123456789 ()", max_size=30))

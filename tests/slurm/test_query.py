@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,7 +16,14 @@ from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import LimitScope
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, run_command
+from snakemake_scheduler_plugin_tilewright.slurm.query import (
+    _OF_JOBS,
+    _OPTION,
+    PLACE,
+    SlurmClient,
+    run_command,
+)
+from tests.support.manual_pages import input_variables
 from tests.support.recorded import QUESTIONS, RELEASES, USE, Recorded, client, uid_of_kuser
 
 EACH_RELEASE = pytest.mark.parametrize("release", RELEASES)
@@ -90,6 +98,27 @@ def test_a_program_that_took_long_to_fail_is_not_asked_again_at_once(tmp_path: P
     assert asked == ["1", "3", "4"]
 
 
+def test_slow_answers_are_asked_for_less_often_and_said(tmp_path: Path) -> None:
+    now, takes_s, asked = [0.0], [20.0], []
+
+    def run(argv: Sequence[str], stdin: str | None = None) -> str:
+        asked.append(now[0])
+        now[0] += takes_s[0]
+        return ""
+
+    asking = SlurmClient("ada", tmp_path, ttl_s=5.0, run=run, clock=lambda: now[0])
+    for at_s, times in ((0.0, 1), (30.0, 1), (79.0, 1), (81.0, 2), (120.0, 2), (182.0, 3)):
+        now[0] = at_s
+        asking.queue()
+        assert len(asked) == times
+        takes_s[0] = 24.0
+        words = "squeue takes about 20 s to answer, so it is asked at most every 80 s"
+        assert asking.slow() == [words]
+    takes_s[0], now[0] = 0.1, 300.0
+    asking.queue()
+    assert asking.slow() == []
+
+
 def test_what_has_answered_before_is_asked_once_more(tmp_path: Path) -> None:
     """One of five calls failed: a ready job waited 16 s for the queue."""
     now, asked, failing = [0.0], [], {1, 3, 4}
@@ -136,6 +165,14 @@ def test_options_of_the_environment_are_none_of_ours(monkeypatch: pytest.MonkeyP
     assert {name: found[name] for name in (*names, "SLURM_CONF", "SBATCHER") if name in found} == {
         "SLURM_TIME_FORMAT": "standard", "SLURM_CONF": "own", "SBATCHER": "own",
     }  # fmt: skip
+
+
+def test_all_input_variables_of_the_manual_pages_are_options() -> None:
+    named = input_variables()
+    assert bool(named) == bool(shutil.which("sbatch"))
+    options = {name for name in named if _OPTION.fullmatch(name) or _OF_JOBS.fullmatch(name)}
+    # where Slurm is; of `write config`; of a job that srun is called in; as our own calls
+    assert named - options <= {*PLACE, "SLURM_CONF_OUT", "SLURM_JOB_ID", "SQUEUE_ALL"}
 
 
 #: What a site's own scripts, a full disk or a bad line put in place of an answer, status 0.

@@ -36,7 +36,7 @@ QOS=maigan(3) GrpJobs=N(0) GrpSubmitJobs=N(0) GrpTRES=cpu=80(0),mem=640000(0),gr
 PARTITION = (
     " AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=NO QoS=N/A ExclusiveUser=NO"
     " MaxNodes=UNLIMITED MinNodes=0 MaxCPUsPerNode=UNLIMITED RootOnly=NO ReqResv=NO"
-    " OverSubscribe=NO TotalNodes=0 MaxMemPerNode=UNLIMITED\n"
+    " OverSubscribe=NO TotalNodes=0 MaxMemPerNode=UNLIMITED DefMemPerNode=1000\n"
 )
 NODE = " Gres=(null) ActiveFeatures=(null) Owner=N/A\n"
 PARTITIONS = (
@@ -49,10 +49,17 @@ NODES = NODE.join([
     "NodeName=c2 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=",
     "",
 ])  # fmt: skip
+CONFIG = """\
+ClusterName = hpg
+AccountingStorageEnforce = associations,limits,qos
+SelectTypeParameters = CR_CORE_MEMORY
+"""
 #: More than the number of any process on Linux.
 NO_PROCESS = 2**22 + 1
 #: What answers each question, by a word of its command.
-ANSWERS = {"sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES}
+ANSWERS = {
+    "sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES, "config": CONFIG
+}  # fmt: skip
 #: What each question to Slurm is, by the name of its answer.
 QUESTIONS: dict[str, Callable[[SlurmClient], object]] = {
     "squeue": lambda one: one.queue(),

@@ -7,8 +7,9 @@ from typing import Any
 from .cluster.request import DeviceKind, ResourceRequest
 from .placement.jobs import Assignment, ResourceModel, UserOverrides
 from .slurm.accounts import Account
+from .slurm.nodes import node_names
 
-#: Where a rule does not state them, and before its input is there.
+#: Before a job's input is there; without memory Slurm has a default.
 _MEM_MB = 1000
 _RUNTIME_MIN = 60
 
@@ -33,7 +34,8 @@ def declared_request(job: Any) -> ResourceRequest:
     resources = job.resources
     cpus = _integer(resources.get("cpus_per_task")) or int(job.threads)
     cpus *= _integer(resources.get("tasks")) or 1
-    mem_mb = _integer(resources.get("mem_mb"))
+    known = isinstance(resources.get("mem_mb") or 0, int)
+    mem_mb = _integer(resources.get("mem_mb")) if known else _MEM_MB
     per_cpu_mb = _integer(resources.get("mem_mb_per_cpu"))
     if per_cpu_mb:
         mem_mb = per_cpu_mb * cpus
@@ -42,35 +44,54 @@ def declared_request(job: Any) -> ResourceRequest:
     required_min = 0 if resources.get("qos") else runtime_min
     gpus = gpus_of(resources)
     return ResourceRequest(
-        max(1, cpus), mem_mb or _MEM_MB, gpus, runtime_min or _RUNTIME_MIN,
-        features=features_of(resources), gpu_type=gpu_type_of(resources) if gpus else "",
-        licences=licences_of(resources), required_min=required_min,
-        partition=str(resources.get("slurm_partition") or ""),
+        max(1, cpus), mem_mb, gpus, runtime_min or _RUNTIME_MIN,
+        gpu_type=gpu_type_of(resources) if gpus else "", required_min=required_min,
+        partition=str(resources.get("slurm_partition") or ""), **dict(options_of(resources)),
     )  # fmt: skip
 
 
-def features_of(resources: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the features of nodes that a job declares; of a choice between some, none.
+def option_of(resources: Mapping[str, Any], names: str) -> str:
+    """Return the value of an option of sbatch in ``slurm_extra``, the last one; empty without.
 
-    >>> features_of({"constraint": "avx&ib"}), features_of({"slurm_extra": "-C 'a|b'"})
-    (('avx', 'ib'), ())
+    >>> option_of({"slurm_extra": "-w c1 --nodelist='c[2-3]'"}, "--nodelist[= ]|-w ?")
+    'c[2-3]'
     """
     extra = str(resources.get("slurm_extra") or "")
-    option = re.search(r"(?<![\w-])(?:--constraint[= ]|-C ?)'?\"?([^\s'\"]+)", extra)
-    text = str(resources.get("constraint") or (option[1] if option else ""))
-    return tuple(text.split("&")) if re.fullmatch(r"[\w.-]+(&[\w.-]+)*", text) else ()
+    found = re.findall(rf"(?<![\w-])(?:{names})(?:'([^']*)'|\"([^\"]*)\"|([^\s'\"]+))", extra)
+    return "".join(found[-1]) if found else ""
 
 
-def licences_of(resources: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    """Return the licences that a job asks for by an option of sbatch; of a choice, none.
+def options_of(resources: Mapping[str, Any], reservation: str = "") -> tuple[tuple[str, Any], ...]:
+    """Return what options of sbatch ask for beside amounts, as names and values of a request.
 
-    >>> licences_of({"slurm_extra": "-L matlab:2,ansys"}), licences_of({})
-    ((('matlab', 2), ('ansys', 1)), ())
+    Of a choice between features or licences, none.
+
+    Parameters
+    ----------
+    reservation : str
+        That of all jobs which name none.
+
+    Examples
+    --------
+    >>> options_of({"constraint": "avx&ib"}), options_of({"slurm_extra": "-C 'a|b'"})
+    ((('features', ('avx', 'ib')),), ())
+    >>> options_of({"slurm_extra": "-L matlab:2,ansys"})
+    (('licences', (('matlab', 2), ('ansys', 1))),)
+    >>> options_of({"slurm_extra": "-x c[1-2] --reservation=course"}, "ours")
+    (('reservation', 'course'), ('not_nodes', ('c1', 'c2')))
     """
-    extra = str(resources.get("slurm_extra") or "")
-    option = re.search(r"(?<![\w-])(?:--licenses[= ]|-L ?)'?\"?([\w.@:,-]+)(?![^\s'\"])", extra)
-    found = [part.partition(":") for part in option[1].split(",")] if option else []
-    return tuple((name, int(count) if count.isdigit() else 1) for name, _, count in found)
+    text = str(resources.get("constraint") or option_of(resources, "--constraint[= ]|-C ?"))
+    features = text.split("&") if re.fullmatch(r"[\w.-]+(&[\w.-]+)*", text) else ()
+    text = option_of(resources, "--licenses[= ]|-L ?")
+    parts = [one.partition(":") for one in text.split(",") if re.fullmatch(r"[\w.@:,-]+", text)]
+    found = {
+        "features": tuple(features),
+        "licences": tuple((name, int(n) if n.isdigit() else 1) for name, _, n in parts),
+        "reservation": option_of(resources, "--reservation[= ]") or reservation,
+        "only_nodes": tuple(node_names(option_of(resources, "--nodelist[= ]|-w ?"))),
+        "not_nodes": tuple(node_names(option_of(resources, "--exclude[= ]|-x ?"))),
+    }
+    return tuple((name, value) for name, value in found.items() if value)
 
 
 def gpu_type_of(resources: Mapping[str, Any]) -> str:
@@ -124,10 +145,17 @@ def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> UserOverrides:
     """
     names = ("slurm_account", "slurm_partition", "qos")
     account, partition, qos = (job.resources.get(name) for name in names)
+    qos = option_of(job.resources, "-q ?") or qos
     if qos and not account:
+        qos = str(qos).lower()
         takes = [one for one in accounts if qos in (one.qos, *one.takes)]
         account = min(takes, key=lambda one: one.qos != qos).name if takes else None
-    return UserOverrides(str(account) if account else None, str(partition) if partition else None)
+    # Slurm takes names of accounts and QOS in any case, and stores small letters
+    return UserOverrides(
+        str(account).lower() if account else None,
+        str(partition) if partition else None,
+        qos=str(qos).lower() if qos else None,
+    )
 
 
 def resources_at(assignment: Assignment, job: Any, *, failed: bool) -> dict[str, Any]:

@@ -167,8 +167,8 @@ class Run:
         else:
             failed = bool(self.dispatcher.tasks[name].history.causes)
             values = resources_at(assignment, job, failed=failed)
-        if assignment.exclude:  # what the user gave stays
-            exclude = f"--exclude={','.join(assignment.exclude)}"
+        if assignment.exclude:  # what the user gave stays; of two such options the last holds
+            exclude = f"--exclude={','.join((*assignment.exclude, *assignment.request.not_nodes))}"
             own = job.resources.get("slurm_extra")
             values["slurm_extra"] = f"{own} {exclude}" if own else exclude
         adapter.assign(self.dag, job, values)

@@ -7,6 +7,7 @@ It places the jobs of any workflow: of rules that take their resources from
 
 import atexit
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ from .runtime import snakemake_command as command_line
 from .runtime.ledger import LEDGER
 from .runtime.scratch import refused_folders
 from .runtime.signals import handle_sigterm_in_a_thread
+from .slurm.query import PLACE
 
 #: Rounds that may fail, one every 5 s, before the greedy scheduler sends all (no figure).
 _MOST_FAILED_ROUNDS = 12
@@ -57,6 +59,8 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         self._failures = 0
         self._checked = False
         self._handles_sigterm = False
+        # within a job the executor drops what names Slurm with what Slurm said of that job
+        self._slurm = {name: os.environ[name] for name in PLACE if name in os.environ}
         if not adapter.is_snakemakes(self.dag):
             return
         try:
@@ -125,9 +129,11 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 if isinstance(self._run, Run):
                     adapter.check("executor", adapter.executor_of(self.dag))
                     self._run.hear_submissions()
+                    adapter.trust_placement(self.dag)
             except SnakemakeError as error:
                 raise WorkflowError(str(error)) from None
             self._checked = True
+            os.environ |= self._slurm
         try:
             chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
             self._failures = 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from .cluster.request import ResourceRequest, Target
-from .declared import declared_model, fixed_of, kinds_of
+from .declared import declared_model, fixed_of, kinds_of, options_of
 from .errors import PlacementError
 from .placement.jobs import Job, UserOverrides, job_of, name_of, rule_of
 from .resources import MODEL, Placement
@@ -63,7 +63,11 @@ class PlacedJobs:
     def _fixed(self, job: Any) -> UserOverrides:
         """Return what a job fixes whose rule has no model."""
         cluster = self.placement.cluster
-        return fixed_of(job, cluster.state.accounts if cluster else ())
+        fixed = fixed_of(job, cluster.state.accounts if cluster else ())
+        return replace(fixed, options=self._options(job))
+
+    def _options(self, job: Any) -> tuple[tuple[str, Any], ...]:
+        return options_of(job.resources, adapter.executor_setting(self.dag, "reservation"))
 
     def _job(self, unit: Any, chosen: UserOverrides | None) -> Job:
         """Return a job or group of Snakemake as placement's; ``chosen`` if its rule has a model."""
@@ -94,10 +98,12 @@ class PlacedJobs:
             return job.resources.get(name) if name in chosen else None
 
         return UserOverrides(
-            account=value("slurm_account"),
+            account=str(value("slurm_account") or "").lower() or None,
             cpus=value(cpus),
             mem_mb=value("mem_mb"),
             runtime_min=value("runtime"),
+            options=self._options(job),
+            qos=value("qos"),
         )
 
 

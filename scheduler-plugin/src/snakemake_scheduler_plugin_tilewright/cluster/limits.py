@@ -87,6 +87,16 @@ def longest_min(account: Account, partition: Partition | None) -> int | None:
     return min((minutes for minutes in walls if minutes is not None), default=None)
 
 
+def longest_of(partitions: Iterable[Partition | None]) -> int | None:
+    """Return the minutes of the longest job that any of some partitions takes.
+
+    >>> longest_of([short, replace(short, max_time_min=60)]), longest_of([short, None])
+    (60, None)
+    """
+    walls = [where.max_time_min if where else None for where in partitions]
+    return None if None in walls else max((n for n in walls if n is not None), default=None)
+
+
 def clip_runtime(
     request: ResourceRequest, account: Account, partition: Partition | None
 ) -> ResourceRequest:
@@ -128,6 +138,7 @@ def may_use(account: Account, partition: Partition | None) -> bool:
         and account.name not in partition.deny_accounts
         and account.qos not in partition.deny_qos
         and (not account.partitions or partition.name in account.partitions)
+        and partition.name not in account.not_in
     )
 
 

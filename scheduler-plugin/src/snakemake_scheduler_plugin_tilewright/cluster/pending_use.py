@@ -9,7 +9,7 @@ from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node, placed
 from ..slurm.records import Partition
 from .request import ResourceRequest
-from .tres import ON_NODES, may_hold, tres_of
+from .tres import ON_NODES, that_may_hold, tres_of
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,12 @@ def may_start(job: SlurmJob, account: Account | None) -> bool:
 
 def with_use(accounts: tuple[Account, ...], uses: Iterable[PendingUse]) -> tuple[Account, ...]:
     """Return the accounts with what is promised counted as in use, by all that it counts on."""
-    own = {account.name: account for account in accounts}
+    first = {account.name: account for account in reversed(accounts)}
+    own = {(account.name, account.qos): account for account in accounts}
     more: dict[str, Counter[str]] = {}
     for use in uses:
-        if use.account in own:
-            for name in own[use.account].counted_on(use.partition, use.qos):
+        if account := own.get((use.account, use.qos), first.get(use.account)):
+            for name in account.counted_on(use.partition, use.qos):
                 more.setdefault(name, Counter()).update(use.tres)
     if not more:
         return accounts
@@ -88,6 +89,7 @@ def with_use_of_nodes(
         return None
     for use in uses:
         wanted = {tres: n for tres, n in use.tres.items() if tres in ON_NODES}
-        may = [one.name for one in nodes if use.request is None or may_hold(one, use.request)]
+        asked = use.request or ResourceRequest(0, 0, 0, 0)
+        may = [one.name for one in that_may_hold(asked, nodes)]
         nodes = tuple(placed(nodes, use.partition, wanted, may))
     return nodes

@@ -3,14 +3,11 @@
 import grp
 import os
 import pwd
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from ..errors import PlacementError, SlurmQueryError
-from ..runtime.run_state import span_text
+from ..errors import SlurmQueryError
 from ..slurm import parse
 from ..slurm.accounts import (
     COUNTED,
@@ -21,28 +18,22 @@ from ..slurm.accounts import (
     lineage,
     names_of,
     usable_accounts,
+    with_caps_alone,
 )
 from ..slurm.jobs import parse_queue, usage_of_queue
 from ..slurm.nodes import Node, before_reservations, open_to, parse_nodes, parse_reservations
 from ..slurm.partitions import (
-    cpu_partition,
-    gpu_partition,
+    cpu_partitions,
+    gpu_partitions,
     why_not,
     with_qos,
     with_whole_nodes,
 )
-from ..slurm.query import NO_ACCOUNTING, SlurmClient
-from ..slurm.records import (
-    JOBS,
-    Association,
-    Partition,
-    Qos,
-    Tres,
-    Usage,
-    is_budget,
-    of_association,
-)
-from .request import DeviceKind
+from ..slurm.query import SlurmClient
+from ..slurm.records import JOBS, Partition, Tres, Usage, is_budget, of_association
+from .database import Database, read_database
+from .limits import may_use
+from .request import KINDS, DeviceKind
 from .site import Site
 from .state import ClusterState, Note
 from .tres import why_not_counted
@@ -61,30 +52,60 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     Raises
     ------
     PlacementError
-        Limits were never known: sacctmgr fails and no good answer is on disk.
+        Slurm serves several clusters, and which this is is not known.
     """
-    names, all_, more = _partitions(client, site, _groups(client.user, uid))
-    records = _records(client)
-    wheres = [with_qos(p, records.qos) for p in all_.values()]
-    usable = partial(
-        usable_accounts, client.user, records.associations, records.qos, site.rules(), wheres
-    )
+    config, lost = _config(client)
+    nodes, more = _nodes(client, shares_memory="MEMORY" not in config["SelectTypeParameters"])
+    lost += more
+    names, all_, more = _partitions(client, site, _groups(client.user, uid), nodes, config)
+    records = read_database(client, site, config)
+    enforced = config["AccountingStorageEnforce"]
+    limited = not {"limits", "safe"}.isdisjoint(enforced.split(","))
+    wheres = [with_qos(p, records.qos) if limited else p for p in all_.values()]
+
+    def usable(usage: Mapping[str, Usage] | None = None) -> tuple[list[Account], list[LeftOut]]:
+        found, left_out = usable_accounts(
+            client.user, records.associations, records.qos, site.rules(), wheres, usage
+        )
+        return found if limited else [with_caps_alone(one) for one in found], left_out
+
     accounts, left_out = usable() if records.has_accounts else ([NO_ACCOUNT], [])
     of_use: list[Note] = []
     if records.has_accounts:
         usage, of_use = _live_use(client, usable, records, wheres, uid)
         accounts, _ = usable(usage)
-        of_use += _not_counted(records, accounts, wheres)
-    wrong, (nodes, lost) = _wrong_names(client.user, site, accounts, left_out), _nodes(client)
+        if limited:
+            of_use += _not_counted(records, accounts, wheres)
+        else:
+            note = f"this Slurm enforces no limits (AccountingStorageEnforce={enforced})"
+            of_use.append(Note("use", f"{note}, so none is looked at"))
+    wrong = _wrong_names(client.user, site, accounts, left_out)
     licences = _licences(client, lost)
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
-    partitions = {kind: named.get(name or "") for kind, name in names.items()}
-    with_gpu = bool(more) or partitions["gpu"] is not None
+    partitions = {kind: _open_to(accounts, [named[n] for n in own]) for kind, own in names.items()}
+    with_gpu = bool(more) or bool(partitions["gpu"])
     largest = {k: one for k, one in site.largest_jobs().items() if k == "cpu" or with_gpu}
+    slow = (Note("use", words) for words in client.slow())
     return ClusterState(
         tuple(accounts), partitions, named, nodes, licences, site.utilisation, largest,
-        client.user, tuple(left_out), (*records.notes, *wrong, *of_use, *more, *lost),
+        client.user, tuple(left_out),
+        (*records.notes, *wrong, *of_use, *more, *lost, *slow),
     )  # fmt: skip
+
+
+def _open_to(accounts: Sequence[Account], found: Sequence[Partition]) -> tuple[Partition, ...]:
+    """Return the partitions that any account may use; all, where none may use one."""
+    return tuple(p for p in found if any(may_use(one, p) for one in accounts)) or tuple(found)
+
+
+def _config(client: SlurmClient) -> tuple[dict[str, str], list[Note]]:
+    """Return how Slurm is set up; as most are, with a note, where it does not say."""
+    try:
+        return parse.parse_config(client.show("config")), []
+    except SlurmQueryError as error:
+        usual = {"SelectTypeParameters": "CR_CORE_MEMORY", "AccountingStorageEnforce": "limits"}
+        note = "Slurm's configuration is not known, so memory and limits are taken to count"
+        return {"ClusterName": "", **usual}, [Note("nodes", f"{note}: {error}")]
 
 
 def _licences(client: SlurmClient, notes: list[Note]) -> dict[str, int] | None:
@@ -96,39 +117,14 @@ def _licences(client: SlurmClient, notes: list[Note]) -> dict[str, int] | None:
         return None
 
 
-class _Database(NamedTuple):
-    """What sacctmgr says; ``has_accounts`` is false of a Slurm that keeps no accounts."""
-
-    associations: list[Association]
-    qos: list[Qos]
-    notes: list[Note]
-    has_accounts: bool = True
-
-
-def _records(client: SlurmClient) -> _Database:
-    """Return the associations of this cluster and all QOS, and what of them is old or absent."""
-    try:
-        answer = client.limits()
-    except SlurmQueryError as error:
-        if NO_ACCOUNTING not in error.reason:
-            raise PlacementError(f"the accounts are not known: {error}") from None
-        note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
-        return _Database([], [], [Note("limits", note)], has_accounts=False)
-    notes = []
-    if answer.failure:
-        notes.append(Note("limits", f"limits are {span_text(answer.age_s)} old: {answer.failure}"))
-    associations, qos = parse.parse_sacctmgr(answer.text)
-    return _Database(_of_this_cluster(client, associations), qos, notes)
-
-
 def _not_counted(
-    records: _Database, accounts: Sequence[Account], partitions: Iterable[Partition]
+    records: Database, accounts: Sequence[Account], partitions: Iterable[Partition]
 ) -> list[Note]:
     """Return which limits of jobs are not looked at, and why."""
     rows = {row.account: row for row in records.associations if not row.user}
     known = {one.name: "in percent" if "Relative" in one.flags else "" for one in records.qos}
     qos = {p.qos for p in partitions if p.qos} | {one.qos for one in accounts}
-    why = {f"QOS {name}": known.get(name, "sacctmgr does not list it") for name in qos}
+    why = {f"QOS {name}": known.get(name, "sacctmgr does not list it") for name in qos if name}
     for one in accounts:
         above = [name for name in lineage(one.name, rows) if name not in rows]
         why |= {f"account {name}": "sacctmgr does not list it" for name in above}
@@ -162,12 +158,17 @@ def _wrong_names(
     ]
 
 
-def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
+def _nodes(
+    client: SlurmClient, *, shares_memory: bool
+) -> tuple[tuple[Node, ...] | None, list[Note]]:
     """Return the nodes; where Slurm does not say them, whether they are free is not looked at."""
     try:
         nodes = open_to(client.user, parse_nodes(client.show("node")))
+        nodes = [replace(node, shares_memory=shares_memory) for node in nodes]
     except SlurmQueryError as error:
         return None, [Note("nodes", f"the nodes are not known: {error}")]
+    if not nodes:
+        return None, [Note("nodes", "the nodes are not known: scontrol shows none")]
     try:
         reservations = parse_reservations(client.show("reservation"))
     except SlurmQueryError as error:
@@ -175,36 +176,10 @@ def _nodes(client: SlurmClient) -> tuple[tuple[Node, ...] | None, list[Note]]:
     return tuple(before_reservations(nodes, reservations, client.clock())), []
 
 
-def _with_flags(client: SlurmClient, partitions: list[Partition]) -> list[Partition]:
-    """Return the partitions with the flags by which their weights bill, where one has weights."""
-    if not any(one.billing for one in partitions):
-        return partitions
-    try:
-        found = re.search(r"^PriorityFlags *=(.*)", client.show("config"), re.M)
-    except SlurmQueryError:
-        found = None
-    flags = tuple(found[1].strip().split(",")) if found else None
-    return [replace(one, priority_flags=flags) for one in partitions]
-
-
-def _of_this_cluster(client: SlurmClient, associations: list[Association]) -> list[Association]:
-    """Return the associations of this cluster, where slurmdbd serves several."""
-    clusters = {association.cluster for association in associations}
-    if len(clusters) < 2:
-        return associations
-    try:
-        found = re.search(r"^ClusterName\s*=\s*(\S+)", client.show("config"), re.M)
-    except SlurmQueryError as error:
-        names = ", ".join(sorted(clusters))
-        raise PlacementError(f"which of {names} this is is not known: {error}") from None
-    name = found.group(1) if found else ""
-    return [association for association in associations if association.cluster == name]
-
-
 def _live_use(
     client: SlurmClient,
     usable: Callable[[Mapping[str, Usage]], tuple[list[Account], list[LeftOut]]],
-    records: _Database,
+    records: Database,
     partitions: Iterable[Partition],
     uid: int,
 ) -> tuple[dict[str, Usage], list[Note]]:
@@ -272,25 +247,74 @@ def _groups(user: str, uid: int) -> frozenset[str] | None:
     return None if uid == 0 else frozenset(found)
 
 
+def _with_nodes(
+    partition: Partition, nodes: Iterable[Node], config: Mapping[str, str]
+) -> Partition:
+    """Return a partition with the default memory of a job, and GPUs that are no TRES."""
+    own = [node for node in nodes if partition.name in node.partitions]
+    gpus = partition.tres.get("gres/gpu") or sum(node.total.get("gres/gpu", 0) for node in own)
+    a_node, a_cpu = partition.default_mem_a_node, partition.default_mem_a_cpu
+    if "MEMORY" not in config["SelectTypeParameters"]:
+        a_node = a_cpu = 0
+    elif not a_node and not a_cpu:
+        numbers = [config.get(name, "") for name in ("DefMemPerNode", "DefMemPerCPU")]
+        a_node, a_cpu = (int(text) if text.isdecimal() else 0 for text in numbers)
+        if not a_node and not a_cpu:  # all of its node
+            a_node = min((node.total.get("mem", 0) for node in own), default=0)
+    tres = partition.tres | ({"gres/gpu": gpus} if gpus else {})
+    given = config.get("PriorityFlags")
+    flags = None if given is None else tuple(given.split(","))
+    partition = replace(partition, priority_flags=flags if partition.billing else ())
+    return replace(partition, tres=tres, default_mem_a_node=a_node, default_mem_a_cpu=a_cpu)
+
+
+def _hidden_partitions(
+    site: Site, why: SlurmQueryError
+) -> tuple[dict[DeviceKind, list[str]], dict[str, Partition], list[Note]]:
+    """Return the partitions that the site file names, else Slurm's default, of unknown size."""
+    named = site.partitions.names()
+    names: dict[DeviceKind, list[str]] = {
+        kind: [name for name in named.get(kind, [""]) if name != "none"] for kind in KINDS
+    }
+    found = {
+        name: Partition(name, None, None, {}, True, not name, None, None)
+        for own in names.values() for name in own
+    }  # fmt: skip
+    note = (
+        f"the partitions are not seen, so jobs go to the default one, or as site.yaml says: {why}"
+    )
+    return names, found, [Note("nodes", note)]
+
+
 def _partitions(
-    client: SlurmClient, site: Site, groups: frozenset[str] | None
-) -> tuple[dict[DeviceKind, str | None], dict[str, Partition], list[Note]]:
-    """Return the partition of each device kind, named by the site or the one that fits; and all."""
+    client: SlurmClient,
+    site: Site,
+    groups: frozenset[str] | None,
+    nodes: Collection[Node] | None,
+    config: Mapping[str, str],
+) -> tuple[dict[DeviceKind, list[str]], dict[str, Partition], list[Note]]:
+    """Return the partitions of each device kind, all or those that the site names; and all."""
     try:
-        all_ = _with_flags(client, parse.parse_partitions(client.show("partition")))
+        found_ = parse.parse_partitions(client.show("partition"))
+        all_ = [_with_nodes(one, nodes or (), config) for one in found_]
+        if not all_:
+            raise SlurmQueryError("scontrol show partition", "it shows none: permission denied")
     except SlurmQueryError as error:
+        if "permission denied" in error.reason:
+            return _hidden_partitions(site, error)
         note = Note("partitions", f"the partitions are not known: {error}")
-        return {"gpu": None, "cpu": None}, {}, [note]
+        return {"gpu": [], "cpu": []}, {}, [note]
     known = {p.name: p for p in all_ if not why_not(p, groups)}
-    chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
-    found: dict[DeviceKind, str | None] = {}
+    found: dict[DeviceKind, list[str]] = {
+        "gpu": [p.name for p in gpu_partitions(known.values())],
+        "cpu": [p.name for p in cpu_partitions(known.values())],
+    }
     notes = []
-    wanted: dict[DeviceKind, str | None] = {"gpu": site.partitions.gpu, "cpu": site.partitions.cpu}
-    for kind, name in wanted.items():
-        best = chosen[kind] if name is None else known.get(name)
-        found[kind] = best.name if best else None
-        if name is not None and name not in known and (kind, name) != ("gpu", "none"):
-            why = next((why_not(p, groups) for p in all_ if p.name == name), "does not exist")
-            there = ", ".join(sorted(known))
-            notes.append(Note("site", f"partition {name} {why}; up are {there}"))
+    for kind, names in site.partitions.names().items():
+        found[kind] = [name for name in names if name in known]
+        for name in names:
+            if name not in known and (kind, name) != ("gpu", "none"):
+                why = next((why_not(p, groups) for p in all_ if p.name == name), "does not exist")
+                there = ", ".join(sorted(known))
+                notes.append(Note("site", f"partition {name} {why}; up are {there}"))
     return found, known, notes

@@ -19,11 +19,13 @@ class ResourceRequest:
     ``gpu_mem_mb`` is memory of its device, 0 on CPUs; its node has all ``features``, and GPUs of
     ``gpu_type`` where it names one; ``licences`` are names and numbers. ``partition`` is the one
     that its rule names, empty for that of its device kind. A target that allows it less than
-    ``required_min`` minutes does not take it.
+    ``required_min`` minutes does not take it. It runs in the ``reservation``, on ``only_nodes`` and
+    on none of ``not_nodes``, where any are named.
 
     >>> ResourceRequest(2, 4000, 0, 60).double(memory=1)
     ResourceRequest(cpus=2, mem_mb=8000, gpus=0, runtime_min=60, gpu_mem_mb=0, features=(), \
-gpu_type='', licences=(), partition='', required_min=0)
+gpu_type='', licences=(), partition='', required_min=0, \
+reservation='', only_nodes=(), not_nodes=())
     """
 
     cpus: int
@@ -36,6 +38,9 @@ gpu_type='', licences=(), partition='', required_min=0)
     licences: tuple[tuple[str, int], ...] = ()
     partition: str = ""
     required_min: int = 0
+    reservation: str = ""
+    only_nodes: tuple[str, ...] = ()
+    not_nodes: tuple[str, ...] = ()
 
     def double(self, memory: int = 0, time: int = 0) -> ResourceRequest:
         """Return it after so many failures for want of memory and of time: each doubles."""
@@ -56,7 +61,7 @@ class Target:
     account : str
         Empty of a Slurm that keeps none.
     qos : str
-        Of the account; empty where it has none.
+        One that the account's jobs may name; empty where it has none.
     partition : str or None
         None where Slurm's default is taken.
     """
@@ -65,6 +70,11 @@ class Target:
     qos: str
     partition: str | None
     device: DeviceKind
+
+    @property
+    def name(self) -> str:
+        """Account, QOS, partition and device in one text."""
+        return f"{self.account} {self.qos} {self.partition} {self.device}"
 
     @property
     def pool(self) -> str:

@@ -1,6 +1,7 @@
 """What jobs count as, in every unit that is limited, and how many of them nodes hold (pure)."""
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -40,19 +41,22 @@ def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None)
     """Return what so many jobs of a request count as, in every TRES; 0 of what they do not ask for.
 
     In a partition that gives whole nodes a job counts with all CPUs and GPUs of one, and where
-    memory for each CPU is limited with as many CPUs as its memory takes. Budgets are charged for
+    memory for each CPU is limited with as many CPUs as its memory takes. One that asks for no
+    memory gets the default. Budgets are charged for
     its whole time limit, as Slurm does where it enforces ``safe`` limits.
 
     >>> tres_of(ResourceRequest(4, 8000, 0, 60), 2)["mem"]
     16000
     """
-    cpus, gpus = request.cpus, request.gpus
+    cpus, gpus, mem_mb = request.cpus, request.gpus, request.mem_mb
+    if where is not None and not mem_mb:
+        mem_mb = where.default_mem_a_cpu * cpus or where.default_mem_a_node
     if where is not None and where.mem_a_cpu:
-        cpus = max(cpus, -(-request.mem_mb // where.mem_a_cpu))
+        cpus = max(cpus, -(-mem_mb // where.mem_a_cpu))
     if where is not None and where.whole_nodes:
         cpus = max(cpus, where.whole.get("cpu", 0))
         gpus = max(gpus, where.whole.get("gres/gpu", 0))
-    held = [("cpu", cpus), ("mem", request.mem_mb), ("node", 1), ("gres/gpu", gpus)]
+    held = [("cpu", cpus), ("mem", mem_mb), ("node", 1), ("gres/gpu", gpus)]
     if gpus and (gpu_type := gpu_type_of(where)):
         held.append((f"gres/gpu:{gpu_type}", gpus))
     held += [(f"license/{name}", number) for name, number in request.licences]
@@ -107,28 +111,43 @@ def fitting_jobs(
     wanted = {tres: amounts[tres] for tres in ON_NODES}
     return sum(
         _room_of(node, partition, request, wanted, now=now)
-        for node in nodes
-        if partition.name in node.partitions and may_hold(node, request)
+        for node in that_may_hold(request, nodes)
+        if partition.name in node.partitions
     )
 
 
-def may_hold(node: Node, request: ResourceRequest) -> bool:
-    """Return whether a node is of the kind that a request asks for.
+def that_may_hold(request: ResourceRequest, nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes of the kind that a request asks for, in its reservation.
+
+    Where that is not known all may be in it.
 
     >>> job = ResourceRequest(4, 8000, 1, 60, gpu_type="a100")
-    >>> may_hold(node, job), may_hold(replace(node, gpu_types=("a100",)), job)
-    (False, True)
+    >>> typed = replace(node, name="d2", gpu_types=("a100",))
+    >>> [one.name for one in that_may_hold(job, [node, typed])]
+    ['d2']
     """
-    typed = not request.gpu_type or request.gpu_type in node.gpu_types
-    return typed and set(request.features) <= set(node.features)
+    found = [
+        node
+        for node in nodes
+        if (not request.gpu_type or request.gpu_type in node.gpu_types)
+        and set(request.features) <= set(node.features)
+        and (not request.only_nodes or node.name in request.only_nodes)
+        and node.name not in request.not_nodes
+    ]
+    if not request.reservation:
+        return [node for node in found if not node.reserved]
+    return [node for node in found if request.reservation in node.reservations] or found
 
 
 def _room_of(
     node: Node, partition: Partition, request: ResourceRequest, wanted: dict[str, int], *, now: bool
 ) -> int:
     """Return how many jobs of a request fit on one node."""
-    if now and node.free_min is not None and request.runtime_min > node.free_min:
-        return 0  # it would not end before a reservation begins
+    begin_min, end_min = node.reservations.get(request.reservation, (-math.inf, math.inf))
+    if not request.reservation and node.free_min is not None:
+        end_min = node.free_min if now else math.inf  # before a reservation begins
+    if request.runtime_min > end_min - max(0, begin_min) or (now and begin_min > 0):
+        return 0
     if partition.whole_nodes:
         return int(bool(node.room(wanted, now=False)) and (node.free == node.total or not now))
     room = node.room(wanted, now=now)

@@ -95,16 +95,19 @@ class Dispatcher:
         self.first_id = max((job.id for job in self.cluster.queue()), default=0)
         self.kinds = {kind for task in self.tasks.values() for kind in task.job.kinds}
         found = self.cluster.state
-        pools = list(found.pools)
+        slots: dict[str, tuple[str, str, int]] = {}
+        looks = [found]
         if not self.site_sizes:
             largest = RequestCache(self.estimates, state).largest(self.tasks.values())
-            pools += replace(found, largest_jobs=largest).pools
+            looks.append(replace(found, largest_jobs=largest))
+        for look in looks:
+            slots |= look.slots_by_name()
         self.ledger.write(
             "run",
             run=uuid.uuid4().hex[:8],
             user=found.user,
             kinds=sorted(self.kinds),
-            pools={p.name: [p.account, p.kind, p.slots] for p in pools},
+            pools={name: list(of) for name, of in slots.items()},
             left_out={one.account: one.reason for one in found.left_out},
             notes=[note.text for note in found.notes],
         )
@@ -209,11 +212,11 @@ class Dispatcher:
         ]
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
         state = found.with_pending(queue, sent, self.workdir)
-        for kind, partition in found.partitions.items():
+        for kind, partition in ((k, p) for k, own in found.partitions.items() for p in own):
             nodes = found.nodes_of(partition) & self.bad_nodes[kind]
-            if partition is not None and len(nodes) >= partition.nodes:
+            if len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed here: {', '.join(sorted(nodes))}"
-                state = state.without(kind, why)
+                state = state.without(kind, partition.name, why)
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:
                 self.backoff.note_start(task.assignment.target, task.sent_s, task.slurm_job.start_s)
@@ -311,12 +314,9 @@ class Dispatcher:
         """
         why = f"{words}: {task.name}"
         if cause == "refused" and task.submission and not may_pass(words):
-            every, state = (
-                self.begin_round(self.cluster.state).every_target(task),
-                self.cluster.state,
-            )
-            places = [to for to, request in every if state.can_ever_run(to, request)]
-            return self.admission.close(task, target, words, places)
+            round_ = self.begin_round(self.cluster.state)
+            every = [one for one in round_.every_target(task) if round_.state.can_ever_run(*one)]
+            return self.admission.close(task, target, words, [to for to, _ in every])
         if cause == "refused":
             with contextlib.suppress(SlurmQueryError):  # then sbatch takes nothing
                 self.cluster.queue()

@@ -220,7 +220,7 @@ def why_no_retry(job: Job, assignment: Assignment, cause: Cause, state: ClusterS
 def _allowed(job: Job, state: ClusterState) -> list[tuple[Account, Partition | None]]:
     """Return the accounts and partitions that a job may go to; for CPUs Slurm has a default."""
     name = job.overrides.partition or ""
-    found = [state.partition(kind, name) for kind in job.kinds]
+    found = [where for kind in job.kinds for _, where in state.places(kind, name)]
     wheres: list[Partition | None] = [where for where in found if where is not None]
     return [
         (account, where)

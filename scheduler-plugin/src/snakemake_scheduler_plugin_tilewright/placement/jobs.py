@@ -100,23 +100,29 @@ class FailureHistory:
 
 @dataclass(frozen=True, slots=True)
 class UserOverrides:
-    """What the user chose for a job, in its rule or on the command line, and what stays so."""
+    """What the user chose for a job, in its rule or on the command line, and what stays so.
+
+    ``options`` are names and values of a request, by options of sbatch.
+    """
 
     account: str | None = None
     partition: str | None = None
     cpus: int | None = None
     mem_mb: int | None = None
     runtime_min: int | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    qos: str | None = None
 
     def apply_to(self, request: ResourceRequest) -> ResourceRequest:
         """Return a request with what was chosen."""
         return replace(
             request,
             cpus=self.cpus or request.cpus,
-            mem_mb=self.mem_mb or request.mem_mb,
+            mem_mb=request.mem_mb if self.mem_mb is None else self.mem_mb,
             runtime_min=self.runtime_min or request.runtime_min,
             required_min=self.runtime_min or request.required_min,
             partition=self.partition or request.partition,
+            **dict(self.options),
         )
 
 

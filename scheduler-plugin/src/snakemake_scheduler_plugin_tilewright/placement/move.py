@@ -295,7 +295,7 @@ def sooner_elsewhere(
     """
     assert task.assignment is not None
     seconds, here = round_.estimates.seconds, task.assignment
-    gone = round_.state.on_nodes(here.target.device, here.request, now=False) == 0
+    gone = round_.state.on_nodes(here.target, here.request, now=False) == 0
     best = None
     best_s = math.inf if gone else waited_s + seconds(task.job, here.target.device)
     for takes in (round_.state.fits, round_.state.within_limits)[: 1 + anywhere]:

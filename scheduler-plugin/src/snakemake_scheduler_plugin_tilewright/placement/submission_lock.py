@@ -21,8 +21,8 @@ from ..runtime.files import write_text_atomic
 
 #: Beyond the age of live use, for sbatch: 12 jobs were submitted within 2 s, so 10 s are ample.
 _SUBMIT_S = 10.0
-#: A round takes 0.1 s, and as long as one query that Slurm does not answer.
-_LOCK_S = 20.0
+#: A round takes 0.1 s, and as long as queries that Slurm answers slowly.
+_LOCK_S = 60.0
 
 
 @dataclass
@@ -82,7 +82,12 @@ class SubmissionLock:
         """Return the claims of a file; one that is damaged, or of another clock, holds none."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return [
-                PendingUse(sent["account"], dict(sent["tres"]), sent.get("partition"))
+                PendingUse(
+                    sent["account"],
+                    dict(sent["tres"]),
+                    sent.get("partition"),
+                    qos=sent.get("qos", ""),
+                )
                 for sent in json.loads(path.read_text(encoding="utf-8"))
                 if -_SUBMIT_S < self.clock() - sent["time_s"] < self.ttl_s + _SUBMIT_S
                 and sent["time_s"] > after_s
@@ -103,6 +108,7 @@ class SubmissionLock:
                 "account": use.account,
                 "tres": dict(use.tres),
                 "partition": use.partition,
+                "qos": use.qos,
             }
             for sent_s, use in self._own
         ]

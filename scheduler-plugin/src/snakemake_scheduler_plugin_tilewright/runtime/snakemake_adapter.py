@@ -6,6 +6,7 @@ by its name. ``docs/development.md`` proposes public hooks.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -32,7 +33,13 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "report_job_submission",
         "report_job_success",
     ),
-    "workflow": ("global_resources", "is_main_process", "resource_settings", "rules"),
+    "workflow": (
+        "executor_settings",
+        "global_resources",
+        "is_main_process",
+        "resource_settings",
+        "rules",
+    ),
 }
 
 
@@ -204,6 +211,11 @@ def executor(dag: Any) -> str:
     return str(plugin.name) if plugin is not None else ""
 
 
+def executor_setting(dag: Any, name: str) -> str:
+    """Return an option of the executor; empty without. Uses ``workflow.executor_settings``."""
+    return str(getattr(dag.workflow.executor_settings, name, None) or "")
+
+
 def workdir(dag: Any) -> str:
     """Return the folder where the run began. Uses ``workflow.workdir_init``."""
     return str(dag.workflow.workdir_init)
@@ -315,6 +327,19 @@ def hear_submissions(dag: Any, heard: Callable[[Any, str], None]) -> None:
 
     executor.report_job_error = report_error
     executor.report_job_submission = report_submission
+
+
+def trust_placement(dag: Any) -> None:
+    """Keep the executor from looking for accounts, and from guessing an account or a partition.
+
+    It refuses to send a job where Slurm hides them. Replaces ``executor._fallback_account_arg``,
+    ``._fallback_partition``, and ``validate_account`` of its module.
+    """
+    executor = executor_of(dag)
+    executor._fallback_account_arg = executor._fallback_partition = ""
+    module = sys.modules[type(executor).__module__]
+    if hasattr(module, "validate_account"):
+        module.validate_account = lambda account, logger: account
 
 
 def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..errors import UnreadableError
 from .parse import parse_time_s, parse_tres, records_of
@@ -14,9 +14,11 @@ from .records import Tres
 #: Words of a node's state with which it takes no job. One that power saving switched off,
 #: ``IDLE+CLOUD+POWERED_DOWN`` or ``IDLE~``, does: Slurm wakes it.
 _OUT = re.compile(
-    r"(?<!POWERED_)(?<!POWERING_)(?<!POWER_)DOWN|DRAIN|FAIL|MAINT|RESERVED|UNKNOWN|FUTURE"
+    r"(?<!POWERED_)(?<!POWERING_)(?<!POWER_)DOWN|DRAIN|FAIL|UNKNOWN|FUTURE"
     r"|NOT_RESPONDING|INVALID|ERROR|REBOOT(?!_REQUESTED)|\*"
 )
+#: Words with which it takes those of its reservation alone.
+_RESERVED = re.compile(r"MAINT|RESERVED")
 #: Words with which it takes none before Slurm has switched it off, or another job has ended.
 _LATER = re.compile(r"POWER(ING)?_DOWN|BLOCKED")
 _NODE_FIELDS = ("NodeName", "State", "CfgTRES", "AllocTRES", "Gres", "ActiveFeatures", "Owner")
@@ -29,7 +31,7 @@ class Node:
     Attributes
     ----------
     up : bool
-        It takes jobs: not down, drained, failing, reserved or under maintenance.
+        It takes jobs: not down, drained or failing.
     state : str
         As Slurm says it, ``IDLE+DRAIN``.
     total, free : dict
@@ -38,6 +40,10 @@ class Node:
         Whose jobs alone it takes now (``ExclusiveUser``); empty for everybody's.
     free_min : int or None
         Minutes until a reservation of it begins; None where there is none.
+    reservations : dict of str to tuple
+        In how many minutes each of its reservations begins and ends, by name.
+    shares_memory : bool
+        Slurm counts none of it: each job may ask for as much as there is.
     """
 
     name: str
@@ -50,12 +56,21 @@ class Node:
     gpu_types: tuple[str, ...] = ()
     owner: str = ""
     free_min: int | None = None
+    reservations: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    shares_memory: bool = False
+
+    @property
+    def reserved(self) -> bool:
+        """Whether it takes jobs of a reservation alone now."""
+        return _RESERVED.search(self.state) is not None
 
     def room(self, wanted: Mapping[str, int], *, now: bool) -> int:
         """Return how many jobs that want so much fit: now, or if the nodes were empty."""
         if not self.up:
             return 0
         have = self.free if now else self.total
+        if self.shares_memory and wanted.get("mem", 0) <= self.total.get("mem", 0):
+            wanted = {**wanted, "mem": 0}
         counts = [have.get(tres, 0) // n for tres, n in wanted.items() if n > 0]
         return max(0, min(counts, default=0))
 
@@ -67,11 +82,13 @@ class Node:
 def parse_nodes(text: str) -> list[Node]:
     """Return the records of ``scontrol -o show node``."""
     found = []
-    for _, pairs in records_of(text, *_NODE_FIELDS):
+    for line, pairs in records_of(text, *_NODE_FIELDS):
         total, used = parse_tres(pairs["CfgTRES"]), parse_tres(pairs["AllocTRES"])
         if "gres/gpu" not in total:  # Slurm counts them only where it is set up to
-            gpus = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", pairs["Gres"])
-            total["gres/gpu"] = sum(map(int, gpus))
+            total["gres/gpu"] = _gpus(pairs["Gres"])
+            if total["gres/gpu"] and "GresUsed" not in pairs:
+                raise UnreadableError(line, "GresUsed")
+            used["gres/gpu"] = _gpus(pairs.get("GresUsed", ""))
         features = pairs["ActiveFeatures"].split(",")
         state = pairs["State"]  # with a star where the node does not respond
         if _LATER.search(state):
@@ -94,25 +111,42 @@ def parse_nodes(text: str) -> list[Node]:
     return found
 
 
+def _gpus(gres: str) -> int:
+    """Return the GPUs in ``gpu:a100:2(IDX:0-1),shard:4``.
+
+    >>> _gpus("gpu:a100:2(IDX:0-1),gpu:1,shard:4"), _gpus("(null)")
+    (3, 0)
+    """
+    return sum(map(int, re.findall(r"(?<![^,])gpu(?::[^:,()]+)?:(\d+)", gres)))
+
+
 @dataclass(frozen=True)
 class Reservation:
-    """Nodes of which so many CPUs are set aside from a time on, in seconds since the epoch."""
+    """Nodes of which so many CPUs are set aside for some time, in seconds since the epoch."""
 
     nodes: tuple[str, ...]
     start_s: float
     cpus: float
+    name: str = ""
+    end_s: float = math.inf
 
 
 def parse_reservations(text: str) -> list[Reservation]:
     """Return the records of ``scontrol -o show reservation``."""
     found = []
-    for line, pairs in records_of(text, "ReservationName", "StartTime", "Nodes", "Flags", "TRES"):
-        start_s = parse_time_s(pairs["StartTime"])
-        if start_s is None:
+    fields = ("ReservationName", "StartTime", "EndTime", "Nodes", "Flags", "TRES")
+    for line, pairs in records_of(text, *fields):
+        start_s, end_s = parse_time_s(pairs["StartTime"]), parse_time_s(pairs["EndTime"])
+        if start_s is None or end_s is None:
             raise UnreadableError(line)
-        maintains = {"MAINT", "ALL_NODES"} & set(pairs["Flags"].split(","))
-        cpus = math.inf if maintains else parse_tres(pairs["TRES"]).get("cpu", 0)
-        found.append(Reservation(tuple(node_names(pairs["Nodes"])), start_s, cpus))
+        flags = set(pairs["Flags"].split(","))
+        cpus: float = parse_tres(pairs["TRES"]).get("cpu", 0)
+        if {"MAINT", "ALL_NODES"} & flags:
+            cpus = math.inf
+        names = tuple(node_names(pairs["Nodes"]))
+        if "FLEX" in flags:  # its jobs may begin before it, and end after
+            end_s = math.inf
+        found.append(Reservation(names, start_s, cpus, pairs["ReservationName"], end_s))
     return found
 
 
@@ -138,7 +172,7 @@ def node_names(text: str) -> list[str]:
 def before_reservations(
     nodes: Iterable[Node], reservations: Iterable[Reservation], now_s: float
 ) -> list[Node]:
-    """Return the nodes with the minutes until a reservation of each begins; those of now are over.
+    """Return the nodes with their reservations, and the minutes until the first of them begins.
 
     A node that is reserved now says so in its state. One that takes some CPUs of its nodes counts
     for nothing: other jobs may start with it.
@@ -146,14 +180,21 @@ def before_reservations(
     nodes = list(nodes)
     cpus = {node.name: node.total.get("cpu", 0) for node in nodes}
     begins: dict[str, float] = {}
+    own: dict[str, dict[str, tuple[float, float]]] = {}
     for one in reservations:
+        begin_s = -math.inf if one.end_s == math.inf else one.start_s
+        for name in one.nodes:
+            times = (begin_s - now_s) / 60, (one.end_s - now_s) / 60
+            own.setdefault(name, {})[one.name] = times
         if one.start_s > now_s and one.cpus >= sum(cpus.get(name, 0) for name in one.nodes):
             for name in one.nodes:
                 begins[name] = min(one.start_s, begins.get(name, one.start_s))
     return [
-        replace(node, free_min=int((begins[node.name] - now_s) // 60))
-        if node.name in begins
-        else node
+        replace(
+            node,
+            free_min=int((begins[node.name] - now_s) // 60) if node.name in begins else None,
+            reservations=own.get(node.name, {}),
+        )
         for node in nodes
     ]
 

@@ -42,7 +42,8 @@ QOS_FIELDS = (
 _PARTITION_FIELDS = (
     "PartitionName", "State", "MaxTime", "TRES", "Default", "QoS", "AllowGroups", "TotalNodes",
     "AllowAccounts|DenyAccounts", "AllowQos|DenyQos", "OverSubscribe", "Exclusive|ExclusiveUser",
-    "MaxCPUsPerNode", "MaxMemPerNode|MaxMemPerCPU", "MinNodes", "MaxNodes", "RootOnly", "ReqResv",
+    "MaxCPUsPerNode", "MaxMemPerNode|MaxMemPerCPU", "DefMemPerNode|DefMemPerCPU", "MinNodes",
+    "MaxNodes", "RootOnly", "ReqResv",
 )  # fmt: skip
 #: Cells of sacctmgr by a part of their field's name: TRES, minutes, numbers; the rest are words.
 _CELLS = {"tres": r"([^,=]+=[\d.]+[KMGTP]?(,|$))*", "wall": r"[\d:-]*|UNLIMITED|INVALID",
@@ -106,20 +107,19 @@ def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
 
 def _group_limits(row: dict[str, str]) -> Tres:
     """Return what all jobs of a row of sacctmgr may hold, their number, and its budgets."""
-    found = parse_tres(row["grptres"])
-    found |= _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
-    found |= _budgets(row["grptresmins"])
-    found |= _running(row["grptresrunmins"])
+    found = parse_tres(row["grptres"]) | _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
+    used_up, running = (parse_tres(row[name]) for name in ("grptresmins", "grptresrunmins"))
+    found |= _budgets(used_up) | _running(running)
     wall = parse_minutes(row["grpwall"])
     return found if wall is None else found | {WALL: wall}
 
 
-def _budgets(text: str) -> Tres:
-    return {budget_name(t): n for t, n in parse_tres(text).items()}
+def _budgets(minutes: Tres) -> Tres:
+    return {budget_name(tres): n for tres, n in minutes.items()}
 
 
-def _running(text: str) -> Tres:
-    return {running_name(name): n for name, n in _budgets(text).items()}
+def _running(minutes: Tres) -> Tres:
+    return {running_name(name): n for name, n in _budgets(minutes).items()}
 
 
 def _budget_usage(pairs: dict[str, str]) -> tuple[Tres, Tres]:
@@ -127,15 +127,14 @@ def _budget_usage(pairs: dict[str, str]) -> tuple[Tres, Tres]:
     limits, used = parse_tres_usage(pairs.get("GrpTRESMins", ""))
     run_limits, run = parse_tres_usage(pairs.get("GrpTRESRunMins", ""))
     # of jobs on one node their minutes are what they hold of it
-    wall_limits, wall = parse_tres_usage(f"wall={pairs.get('GrpWall', '')}")
-    limits, used = limits | wall_limits, used | wall
+    wall = parse_tres_usage(f"wall={pairs.get('GrpWall', '')}")
+    limits, used = limits | wall[0], used | wall[1]
     run |= {"wall": run["node"]} if "node" in run else {}
     return (
-        {budget_name(t): n for t, n in limits.items()}
-        | {running_name(budget_name(t)): n for t, n in run_limits.items()},
+        _budgets(limits) | _running(run_limits),
         {budget_name(t): n + run[t] for t, n in used.items() if t in run}
         | {spent_name(budget_name(t)): n for t, n in used.items()}
-        | {running_name(budget_name(t)): n for t, n in run.items()},
+        | _running(run),
     )
 
 
@@ -254,13 +253,11 @@ def _usage_of_each(text: str, who: str, nothing: Usage) -> dict[str, Usage]:
     """
     found = {}
     for name, block in _EACH[who].findall(text):
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", block))
+        pairs = fields_of(block)
         limit, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""))
         most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
         run_limit, run = parse_tres_usage(pairs.get(f"MaxTRESRunMins{who}", ""))
-        limit |= {running_name(budget_name(t)): n for t, n in run_limit.items()}
-        used |= {running_name(budget_name(t)): n for t, n in run.items()}
-        found[name] = Usage(limit | most, used | jobs)
+        found[name] = Usage(limit | most | _running(run_limit), used | jobs | _running(run))
     rest = _EACH[who].sub("", text).strip()
     if (found and not rest) or rest in ("No Users", "No Accounts"):
         found[OTHERS] = nothing
@@ -285,7 +282,7 @@ def parse_partitions(text: str) -> list[Partition]:
     """Return the records of ``scontrol -o show partition``."""
     found = []
     for _, pairs in records_of(text, *_PARTITION_FIELDS):
-        qos, shares = pairs["QoS"], pairs["OverSubscribe"]
+        qos, shares, groups = pairs["QoS"], pairs["OverSubscribe"], pairs["AllowGroups"]
         found.append(
             Partition(
                 pairs["PartitionName"],
@@ -297,13 +294,15 @@ def parse_partitions(text: str) -> list[Partition]:
                 _names(pairs.get("AllowAccounts", "ALL")),
                 _names(pairs.get("AllowQos", "ALL")),
                 _number(pairs["TotalNodes"]) or 1,
-                allow_groups=_names(pairs["AllowGroups"]),
+                allow_groups=None if groups == "ALL" else tuple(groups.split(",")),
                 deny_accounts=_names(pairs.get("DenyAccounts", "")) or (),
                 deny_qos=_names(pairs.get("DenyQos", "")) or (),
                 whole_nodes=shares == "EXCLUSIVE" or pairs.get("Exclusive") == "NODE",
                 cpus_a_node=_number(pairs["MaxCPUsPerNode"]),
                 mem_a_node=_number(pairs.get("MaxMemPerNode", "")) or None,
                 mem_a_cpu=_number(pairs.get("MaxMemPerCPU", "")) or None,
+                default_mem_a_node=_number(pairs.get("DefMemPerNode", "")) or 0,
+                default_mem_a_cpu=_number(pairs.get("DefMemPerCPU", "")) or 0,
                 closed=_why_closed(pairs),
                 billing=_weights(pairs.get("TRESBillingWeights", "")),
             )
@@ -329,6 +328,15 @@ def _why_closed(pairs: dict[str, str]) -> str:
     return next((words for words, holds in why.items() if holds), "")
 
 
+def parse_config(text: str) -> dict[str, str]:
+    """Return the fields of ``scontrol show config``."""
+    found = dict(re.findall(r"(?m)^(\w+)\s*= *(.*?) *$", text))
+    fields = ("ClusterName", "AccountingStorageEnforce", "SelectTypeParameters")
+    if lacks := [name for name in fields if name not in found]:
+        raise UnreadableError(text, *(lacks if found else ()))
+    return found
+
+
 def parse_licences(text: str) -> dict[str, int]:
     """Return how many of each licence there are, by ``scontrol -o show lic``."""
     found = {}
@@ -340,7 +348,8 @@ def parse_licences(text: str) -> dict[str, int]:
 
 
 def _names(text: str) -> tuple[str, ...] | None:
-    return None if text in ("ALL", "") else tuple(text.split(","))
+    """Return names of accounts or QOS, which Slurm compares in any case; None is all."""
+    return None if text in ("ALL", "") else tuple(text.lower().split(","))
 
 
 def _association(row: dict[str, str]) -> Association:
@@ -351,7 +360,7 @@ def _association(row: dict[str, str]) -> Association:
         tuple(filter(None, row["qos"].split(","))),
         row["defaultqos"],
         _group_limits(row),
-        parse_tres(row["maxtres"]) | _budgets(row["maxtresmins"]),
+        parse_tres(row["maxtres"]) | _budgets(parse_tres(row["maxtresmins"])),
         _jobs(_number(row["maxjobs"]), _number(row["maxsubmit"])),
         parse_minutes(row["maxwall"]),
         row["cluster"],
@@ -360,10 +369,12 @@ def _association(row: dict[str, str]) -> Association:
 
 
 def _qos(row: dict[str, str]) -> Qos:
+    job, node = parse_tres(row["maxtres"]), parse_tres(row["maxtrespernode"])
+    job |= {tres: min(n, job.get(tres, n)) for tres, n in node.items()}  # a job has one node
     return Qos(
         row["name"],
         _group_limits(row),
-        _smaller(row["maxtres"], row["maxtrespernode"]) | _budgets(row["maxtresmins"]),
+        job | _budgets(parse_tres(row["maxtresmins"])),
         _limits_of_each(row, "pu"),
         _limits_of_each(row, "pa"),
         parse_minutes(row["maxwall"]),
@@ -371,16 +382,11 @@ def _qos(row: dict[str, str]) -> Qos:
     )
 
 
-def _smaller(of_job: str, of_node: str) -> Tres:
-    """Return the smaller limits of two: jobs have one node."""
-    job, node = parse_tres(of_job), parse_tres(of_node)
-    return {t: min(of[t] for of in (job, node) if t in of) for t in job | node}
-
-
 def _limits_of_each(row: dict[str, str], who: str) -> Tres:
     """Return what a QOS allows each user (``pu``) or account (``pa``)."""
-    jobs = _jobs(_number(row[f"maxjobs{who}"]), _number(row[f"maxsubmit{who}"]))
-    return parse_tres(row[f"maxtres{who}"]) | jobs | _running(row[f"maxtresrunmins{who}"])
+    jobs = _jobs(*(_number(row[f"{name}{who}"]) for name in ("maxjobs", "maxsubmit")))
+    held, running = (parse_tres(row[f"{name}{who}"]) for name in ("maxtres", "maxtresrunmins"))
+    return held | jobs | _running(running)
 
 
 def _number(text: str, unit: str = "") -> int | None:

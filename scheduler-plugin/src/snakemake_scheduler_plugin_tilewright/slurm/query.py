@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..errors import SlurmQueryError, UnreadableError
 from ..runtime.files import write_text_atomic
-from . import jobs, nodes, parse
+from . import associations, jobs, nodes, parse
 
 #: What reads the answer to each question, or raises :class:`~UnreadableError`.
 _READERS: Mapping[str, Callable[[str], object]] = {
@@ -26,20 +26,41 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "node": nodes.parse_nodes,
     "reservation": nodes.parse_reservations,
     "licenses": parse.parse_licences,
-    "config": partial(parse.require, r"(?m)^ClusterName\s*=\s*\S"),
+    "config": parse.parse_config,
     "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
+    "sshare": associations.parse_shares,
     "sacct": partial(parse.require, r"\A\s*([A-Z_]+\+?( by \w+)?)?\s*\Z"),
 }
-#: sacctmgr answers in 0.4 s, a hung slurmdbd only after 45 s.
-TIMEOUT_S = 15.0
+#: On some clusters an answer takes 20 s; programs of Slurm give up by themselves, after 45 s where
+#: slurmdbd hangs.
+TIMEOUT_S = 120.0
+#: What takes long is not asked again before so many times as long, whatever `ttl_s` (no figure).
+_PAUSE = 4
 #: An answer takes 0.02 s, a mistake in the question as long: what takes this long is not there.
 _SLOW_S = 2.0
 #: What sacctmgr says where there is no slurmdbd, on Slurm 22.05.
 NO_ACCOUNTING = "not running a supported accounting_storage plugin"
-#: Variables that stand for options of Slurm's commands; ``SLURM_CONF`` and its like do not.
+#: Where Slurm is, and who asks: no options of its commands.
+PLACE = ("SLURM_CONF", "SLURM_JWT")
+#: Variables that stand for options of Slurm's commands.
 _OPTION = re.compile(
-    r"(?a)S(BATCH|QUEUE|ACCT|ACCTMGR|CANCEL|CONTROL|INFO)_\w+"
-    r"|SLURM_(CLUSTERS|TIME_FORMAT|BITSTR_LEN)"
+    r"(?a)(?!SQUEUE_ALL$)S(BATCH|QUEUE|ACCT|ACCTMGR|CANCEL|CONTROL|INFO)_\w+"
+    r"|SLURM_(BITSTR_LEN|CLUSTERS|DEBUG_FLAGS|EXIT_(ERROR|IMMEDIATE)|JSON|TIME_FORMAT|TOPO_LEN|YAML)"
+)
+#: Those of sbatch(1) and srun(1), 22.05 to 26.05, that are Slurm's own words within a job: there
+#: the executor drops them.
+_OF_JOBS = re.compile(
+    r"SRUN_(?!DEBUG)\w+|SLURMD_DEBUG|SLURM_(ACCOUNT|ACCTG_FREQ|BCAST(_EXCLUDE)?|BURST_BUFFER|COMPRESS"
+    r"|CONSTRAINT|CORE_SPEC|CPU_(BIND|FREQ_REQ)|CPUS_PER_(GPU|TASK)|DEBUG|DELAY_BOOT|DEPENDENCY"
+    r"|DISABLE_STATUS|DIST(RIBUTION|_PLANESIZE)|EXACT|EXCLUSIVE|EXPORT_ENV|GPU_(BIND|FREQ)"
+    r"|GPUS(_PER_(NODE|TASK))?|(STEP_)?GRES|GRES_FLAGS|HINT|IMMEDIATE|JOB_NAME|JOB_NUM_NODES"
+    r"|KILL_BAD_EXIT|LABELIO|MEM_(BIND|PER_(CPU|GPU|NODE))|MPI_TYPE|NETWORK|NNODES|NO_KILL|NPROCS"
+    r"|NTASKS(_PER_(CORE|GPU|NODE|SOCKET))?|OOMKILLSTEP|OPEN_MODE|OVERCOMMIT|OVERLAP|PARTITION"
+    r"|PMI_KVS_NO_DUP_KEYS|POWER|PROFILE|QOS|REMOTE_CWD|REQ_SWITCH|RESERVATION|RESV_PORTS|SEND_LIBS"
+    r"|SIGNAL|SPREAD_JOB|SRUN_REDUCE_TASK_EXIT_MSG|STD(ERR|IN|OUT)MODE|STEP_KILLED_MSG_NODE_ID"
+    r"|(TASK_)?(EPILOG|PROLOG)|TEST_EXEC|THREADS(_PER_CORE)?|THREAD_SPEC|TIMELIMIT"
+    r"|TRES_(BIND|PER_TASK)|UMASK|UNBUFFEREDIO|USE_MIN_NODES|WAIT|WAIT4SWITCH|WCKEY|WORKING_DIR)",
+    re.ASCII,
 )
 _SACCTMGR = """\
 show associations where user={user} format={association}
@@ -66,10 +87,17 @@ class Answer:
 
 
 def drop_options() -> list[str]:
-    """Take the variables that Slurm's commands read as options out of the environment, by name."""
-    names = sorted(filter(_OPTION.fullmatch, os.environ))
+    """Take the variables that Slurm's commands read as options out of the environment, by name.
+
+    The executor's squeue then shows jobs in hidden partitions, as ours does.
+    """
+    outside = "SLURM_JOB_ID" not in os.environ
+    names = sorted(
+        n for n in os.environ if _OPTION.fullmatch(n) or (outside and _OF_JOBS.fullmatch(n))
+    )
     for name in names:
         del os.environ[name]
+    os.environ["SQUEUE_ALL"] = "1"
     return names
 
 
@@ -160,6 +188,19 @@ class SlurmClient:
     _saved_s: float = float("-inf")
     _forgot_s: float = float("-inf")
     _ttl_s: dict[tuple[str, ...], float] = field(default_factory=dict)
+    _took_s: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def slow(self) -> list[str]:
+        """Return which programs answered slowly when they were last asked, and what follows."""
+        longest: dict[str, int] = {}
+        for (program, *_), took_s in self._took_s.items():
+            rounded_s = int(round(took_s, -(took_s >= 10)))
+            longest[program] = max(rounded_s, longest.get(program, 0))
+        return [
+            f"{program} takes about {s} s to answer, so it is asked at most every {_PAUSE * s} s"
+            for program, s in longest.items()
+            if s > _SLOW_S
+        ]
 
     def limits(self) -> Answer:
         """Return associations and QOS as :func:`parse_sacctmgr` reads them.
@@ -201,10 +242,21 @@ class SlurmClient:
         names = f"account={','.join(accounts)}"
         return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
 
+    def associations(self) -> str:
+        """Return the user's own associations, as slurmctld has them."""
+        asked = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", f"users={self.user}")
+        return self._ask(asked, self.ttl_s)
+
+    def shares(self) -> str:
+        """Return the user's accounts as :func:`~associations.parse_shares` reads them."""
+        fields = ("-o", "Account,User,Partition")
+        return self._ask(("sshare", "-U", "-n", "-P", "-u", self.user, *fields), 10 * self.ttl_s)
+
     def show(self, what: str) -> str:
-        """Return all of a kind: partition, node, reservation, licenses; or the ``config``."""
+        """Return all of a kind, hidden ones too: partition, node …; or the ``config``."""
         times = 1 if what == "node" else 10
-        return self._ask(("scontrol", "-o", "show", what), times * self.ttl_s)
+        # -d: with the GPUs in use, also where Slurm counts none (AccountingStorageTRES)
+        return self._ask(("scontrol", "-a", "-d", "-o", "show", what), times * self.ttl_s)
 
     def queue(self, states: str = "all") -> str:
         """Return this user's jobs, those that ended in the last minutes too.
@@ -212,7 +264,7 @@ class SlurmClient:
         Live use and nodes are asked again after it: a job that started meanwhile would be in
         neither.
         """
-        argv = ("squeue", "-h", "-u", self.user, "-t", states, "-O", jobs.JOB_FORMAT)
+        argv = ("squeue", "-a", "-h", "-u", self.user, "-t", states, "-O", jobs.JOB_FORMAT)
         before = self._cache.get(argv)
         try:
             return self._ask(argv, self.ttl_s)
@@ -228,12 +280,12 @@ class SlurmClient:
 
     def everybodys_queue(self) -> str:
         """Return the jobs that the site lets this user see."""
-        return self._ask(("squeue", "-h", "-O", jobs.JOB_FORMAT), self.ttl_s)
+        return self._ask(("squeue", "-a", "-h", "-O", jobs.JOB_FORMAT), self.ttl_s)
 
     def job(self, job_id: int) -> str:
         """Return all that slurmctld says of one job."""
         # -d: with the derived exit code, the only sign of a step that ran out of memory
-        return self._call(("scontrol", "-d", "-o", "show", "job", str(job_id)))
+        return self._call(("scontrol", "-a", "-d", "-o", "show", "job", str(job_id)))
 
     def final_state(self, job_id: int) -> str:
         """Return how a job ended that slurmctld has forgotten; empty if the database has it not."""
@@ -264,12 +316,14 @@ class SlurmClient:
 
     def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str:
         now = self.clock()
-        self._ttl_s[argv] = ttl_s
+        ttl_s = self._ttl_s[argv] = max(ttl_s, _PAUSE * self._took_s.get(argv, 0))
         asked_s, answer = self._cache.get(argv, (float("-inf"), ""))
         if not 0 <= now - asked_s < ttl_s:
             shared = self._shared(argv, stdin, now, ttl_s)
             self._cache[argv] = shared or (now, self._call_again(argv, stdin))
             answer = self._cache[argv][1]
+            if shared is None and isinstance(answer, str):
+                self._took_s[argv] = self.clock() - now
             if shared is None and isinstance(answer, str) and self.shared_dir:
                 with contextlib.suppress(OSError):
                     path = self.shared_dir / self._question(argv, stdin)

@@ -157,6 +157,8 @@ class Partition:
         Most CPUs of a node that its jobs may hold together.
     mem_a_node, mem_a_cpu : int or None
         Most memory of a job on a node, and for each CPU: for more a job gets more CPUs.
+    default_mem_a_node, default_mem_a_cpu : int
+        What a job gets that asks for none; 0 is nothing, or not known.
     closed : str
         Why no job of one node may go there; empty where it may.
     billing : tuple of (str, float)
@@ -182,6 +184,8 @@ class Partition:
     cpus_a_node: int | None = None
     mem_a_node: int | None = None
     mem_a_cpu: int | None = None
+    default_mem_a_node: int = 0
+    default_mem_a_cpu: int = 0
     closed: str = ""
     billing: tuple[tuple[str, float], ...] = ()
     priority_flags: tuple[str, ...] | None = ()
