@@ -12,7 +12,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..cluster.cluster import Cluster
 from ..cluster.request import KINDS, DeviceKind, Target
@@ -220,14 +219,7 @@ class Dispatcher:
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:
                 self.backoff.note_start(task.assignment.target, task.sent_s, task.slurm_job.start_s)
-        avoided = self.backoff.avoided_at(self.clock())
-        closed = {target: one.why for target, one in avoided.items() if one.for_all}
-        return replace(
-            state,
-            closed={**state.closed, **closed},
-            avoided={target: one.why for target, one in avoided.items()},
-            invalid=frozenset(target for target, one in avoided.items() if one.invalid),
-        )
+        return self.backoff.close(state, self.clock())
 
     def _record(self, task: JobState, assignment: Assignment) -> None:
         """Note where a job goes; Snakemake's executor will submit it."""
@@ -237,7 +229,7 @@ class Dispatcher:
         task.move_reason, task.submission = "", None
         request = assignment.request
         self.ledger.write(
-            "place", **_event(task), cpus=request.cpus, mem_mb=request.mem_mb, gpus=request.gpus,
+            "place", **task.event(), cpus=request.cpus, mem_mb=request.mem_mb, gpus=request.gpus,
             runtime_min=request.runtime_min, reason=assignment.reason,
             estimate_s=round(assignment.estimate_s, 1), exclude=list(assignment.exclude) or None,
         )  # fmt: skip
@@ -269,7 +261,7 @@ class Dispatcher:
                     task.job.rule, target.device, task.job.cpu_seconds, end_s - start_s
                 )
             self.ledger.write(
-                "done", **_event(task), node=ended.nodes if ended else None,
+                "done", **task.event(), node=ended.nodes if ended else None,
                 start_s=start_s or task.sent_s, end_s=end_s or self.clock(), sent_s=task.sent_s,
                 members=task.job.members if task.job.members > 1 else None,
             )  # fmt: skip
@@ -297,7 +289,7 @@ class Dispatcher:
             if cause == "preempted" and task.assignment is not None:
                 self._note_preemption(task, task.assignment.target)
             self.ledger.write(
-                "fail", **_event(task), cause=cause, words=words, next=found.next,
+                "fail", **task.event(), cause=cause, words=words, next=found.next,
                 node=node or None, start_s=ended.start_s if ended else None,
                 end_s=(ended.end_s if ended else None) or self.clock(), log=log or None,
                 give_up=found.give_up or None,
@@ -400,12 +392,3 @@ class Dispatcher:
                 return {}
             observe(self.tasks.values(), queue, self.workdir, self.clock())
             return unseen_ends(self.tasks.values(), queue, self.cluster.client, self.clock())
-
-
-def _event(task: JobState) -> dict[str, Any]:
-    """Return what the ledger says of each event of a job that was sent."""
-    found: dict[str, Any] = {"job": task.name, "rule": task.job.rule}
-    if task.assignment is not None:
-        target = task.assignment.target
-        found |= {"pool": target.pool, "account": target.account, "kind": target.device}
-    return found | {"slurm_id": task.slurm_job.id if task.slurm_job else None}

@@ -280,6 +280,14 @@ class JobState:
         """Whether it was sent and has not ended, as far as the queue says."""
         return self.assignment is not None and (self.slurm_job is None or self.slurm_job.active)
 
+    def event(self) -> dict[str, Any]:
+        """Return what the ledger says of each event of a job that was sent."""
+        found: dict[str, Any] = {"job": self.name, "rule": self.job.rule}
+        if self.assignment is not None:
+            target = self.assignment.target
+            found |= {"pool": target.pool, "account": target.account, "kind": target.device}
+        return found | {"slurm_id": self.slurm_job.id if self.slurm_job else None}
+
     def taken_as(self, other: JobState) -> bool:
         """Return whether Slurm took it where another was sent, then or later."""
         if self is other or not (self.slurm_job and self.assignment and other.assignment):

@@ -108,18 +108,14 @@ def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
 def _group_limits(row: dict[str, str]) -> Tres:
     """Return what all jobs of a row of sacctmgr may hold, their number, and its budgets."""
     found = parse_tres(row["grptres"]) | _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
-    used_up, running = (parse_tres(row[name]) for name in ("grptresmins", "grptresrunmins"))
-    found |= _budgets(used_up) | _running(running)
+    found |= _budgets(parse_tres(row["grptresmins"]), parse_tres(row["grptresrunmins"]))
     wall = parse_minutes(row["grpwall"])
     return found if wall is None else found | {WALL: wall}
 
 
-def _budgets(minutes: Tres) -> Tres:
-    return {budget_name(tres): n for tres, n in minutes.items()}
-
-
-def _running(minutes: Tres) -> Tres:
-    return {running_name(name): n for name, n in _budgets(minutes).items()}
+def _budgets(used_up: Tres, running: Mapping[str, int] = {}) -> Tres:
+    found = {budget_name(tres): n for tres, n in used_up.items()}
+    return found | {running_name(budget_name(tres)): n for tres, n in running.items()}
 
 
 def _budget_usage(pairs: dict[str, str]) -> tuple[Tres, Tres]:
@@ -131,10 +127,10 @@ def _budget_usage(pairs: dict[str, str]) -> tuple[Tres, Tres]:
     limits, used = limits | wall[0], used | wall[1]
     run |= {"wall": run["node"]} if "node" in run else {}
     return (
-        _budgets(limits) | _running(run_limits),
+        _budgets(limits, run_limits),
         {budget_name(t): n + run[t] for t, n in used.items() if t in run}
         | {spent_name(budget_name(t)): n for t, n in used.items()}
-        | _running(run),
+        | _budgets({}, run),
     )
 
 
@@ -257,7 +253,7 @@ def _usage_of_each(text: str, who: str, nothing: Usage) -> dict[str, Usage]:
         limit, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""))
         most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
         run_limit, run = parse_tres_usage(pairs.get(f"MaxTRESRunMins{who}", ""))
-        found[name] = Usage(limit | most | _running(run_limit), used | jobs | _running(run))
+        found[name] = Usage(limit | most | _budgets({}, run_limit), used | jobs | _budgets({}, run))
     rest = _EACH[who].sub("", text).strip()
     if (found and not rest) or rest in ("No Users", "No Accounts"):
         found[OTHERS] = nothing
@@ -390,7 +386,7 @@ def _limits_of_each(row: dict[str, str], who: str) -> Tres:
     """Return what a QOS allows each user (``pu``) or account (``pa``)."""
     jobs = _jobs(*(_number(row[f"{name}{who}"]) for name in ("maxjobs", "maxsubmit")))
     held, running = (parse_tres(row[f"{name}{who}"]) for name in ("maxtres", "maxtresrunmins"))
-    return held | jobs | _running(running)
+    return held | jobs | _budgets({}, running)
 
 
 def _number(text: str, unit: str = "") -> int | None:
