@@ -374,11 +374,10 @@ class ClusterState:
             if own is None or (own.qos and job.qos not in ("", own.qos)):
                 continue
             advice = "" if job.workdir == workdir else "; cancel it, or wait"
-            why, obstacle = f"your job {job.id} waits on {job.account}: {job.reason}", job.obstacle
-            if obstacle in ("limit", "spent") or (obstacle == "unknown" and not advice):
+            why = f"your job {job.id} waits on {job.account}: {job.reason}{advice}"
+            if job.obstacle in ("limit", "spent") or (job.obstacle == "unknown" and not advice):
                 here, at = self.target(own, "gpu", job.partition), self.named.get(job.partition)
-                for target in targets_of_limit(job.reason, here, at, every):
-                    closed[target] = f"{why}{advice}"
+                closed |= dict.fromkeys(targets_of_limit(job.reason, here, at, every), why)
         return closed
 
     def _entry_of(self, job: SlurmJob) -> Account | None:
