@@ -9,7 +9,7 @@ import time
 import tracemalloc
 from dataclasses import replace
 
-from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
+from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind, ResourceRequest
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.placement.estimates import Durations, Estimates
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, JobState, ResourceModel
@@ -71,9 +71,11 @@ def large_site(rng: random.Random) -> ClusterState:
     nothing = dict.fromkeys(("cpu", "mem", "gres/gpu", *JOBS), 0)
     usage |= {f"ada on QOS {name}": Usage({}, nothing) for name in LENGTHS}
     accounts, _ = usable_accounts("ada", rows, qos, SiteRules(), partitions, usage)
-    places = {"gpu": gpu_partitions(partitions), "cpu": cpu_partitions(partitions)}
+    places: dict[DeviceKind, tuple[Partition, ...]] = {
+        "gpu": gpu_partitions(partitions), "cpu": cpu_partitions(partitions)
+    }  # fmt: skip
     named = {p.name: p for p in partitions}
-    return ClusterState(tuple(accounts), places, named, tuple(nodes), user="ada")  # type: ignore[arg-type]
+    return ClusterState(tuple(accounts), places, named, tuple(nodes), user="ada")
 
 
 def ready_jobs(rng: random.Random) -> list[JobState]:
@@ -82,12 +84,10 @@ def ready_jobs(rng: random.Random) -> list[JobState]:
     for n in range(SHAPES):
         minutes, mem_mb = rng.choice((20, 200, 1200, 2000)), 1000 * rng.choice((2, 8, 32, 128))
         cpu = ResourceRequest(rng.choice((1, 4, 16)), mem_mb, 0, minutes, required_min=minutes)
-        shapes = {"gpu": replace(cpu, gpus=1), "cpu": cpu} if n % 3 == 0 else {"cpu": cpu}
-        models.append(
-            ResourceModel(
-                tuple(shapes), lambda _, kind, own=shapes: own[kind], lambda _, s=30 * minutes: s
-            )  # type: ignore[arg-type, misc]
-        )
+        shapes: dict[DeviceKind, ResourceRequest] = {"cpu": cpu}
+        if n % 3 == 0:
+            shapes = {"gpu": replace(cpu, gpus=1), **shapes}
+        models.append(_model(shapes, 30.0 * minutes))
     return [
         JobState(
             Job(f"j{k}", f"r{k % SHAPES}", model.devices, (), model.cpu_seconds({}), model=model)
@@ -95,6 +95,10 @@ def ready_jobs(rng: random.Random) -> list[JobState]:
         for k in range(READY)
         for model in [models[k % SHAPES]]
     ]
+
+
+def _model(shapes: dict[DeviceKind, ResourceRequest], seconds: float) -> ResourceModel:
+    return ResourceModel(tuple(shapes), lambda _, kind: shapes[kind], lambda _: seconds)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from ..runtime.snakemake_command import command, profile_file
 from ..slurm.jobs import SlurmJob, parse_queue
 from ..slurm.query import SlurmClient
 from .limits import longest_of
+from .pools import slots_by_name
 from .query import query_cluster
 from .request import DeviceKind
 from .site import Site, read_site
@@ -104,7 +105,7 @@ def slots() -> dict[str, int]:
     They count jobs for schedulers that do not look at Slurm themselves. Where not even one job of
     the site's sizes fits, a name that no job asks for: Snakemake wants one.
     """
-    found = of_command(command()).state.slots_by_name()
+    found = slots_by_name(of_command(command()).state.pools)
     return {name: count for name, (_, _, count) in found.items()} or {"no_slots": 1}
 
 

@@ -200,6 +200,15 @@ def _shared_out(pools: Sequence[Pool]) -> list[Pool]:
     return found
 
 
+def slots_by_name(pools: Iterable[Pool]) -> dict[str, tuple[str, DeviceKind, int]]:
+    """Return account, kind and slots of pools by name, the targets of one together."""
+    found: dict[str, tuple[str, DeviceKind, int]] = {}
+    for pool in pools:
+        more = found[pool.name][2] if pool.name in found else 0
+        found[pool.name] = pool.account, pool.kind, pool.slots + more
+    return found
+
+
 def total_slots(pools: Sequence[Pool], kind: DeviceKind | None = None) -> int:
     """Return the jobs that fit at once, of one device kind or of both.
 

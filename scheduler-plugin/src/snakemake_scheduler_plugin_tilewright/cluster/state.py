@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,8 +14,8 @@ from ..errors import SlurmQueryError
 from ..slurm.accounts import Account, LeftOut
 from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node
-from ..slurm.partitions import is_for_gpus
-from ..slurm.records import Partition, is_budget
+from ..slurm.partitions import alike, is_for_gpus
+from ..slurm.records import Partition
 from .limits import (
     largest,
     limited_tres,
@@ -28,7 +29,7 @@ from .limits import (
 from .pending_use import PendingUse, may_start, use_of_pending, with_use, with_use_of_nodes
 from .pools import UTILISATION, Asked, Pool, free_now, make_pools
 from .request import KINDS, DeviceKind, ResourceRequest, Target
-from .tres import fitting_jobs, in_hours, tres_of
+from .tres import fitting_jobs, tres_of
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,36 @@ class ClusterState:
     _fitting: dict[tuple[str, ResourceRequest, bool | None], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    #: Whether limits are large enough, by limits, kind of partition, and what was asked.
+    _large_enough: dict[tuple[int, int, ResourceRequest], bool] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def _wheres(self) -> dict[str, Partition]:
         """All partitions that are known, by name."""
         return {**self.named, **{p.name: p for p in self.open_partitions}}
+
+    @cached_property
+    def _alike(self) -> dict[str, int]:
+        return alike(self._wheres.values())
+
+    @cached_property
+    def nodes_in(self) -> defaultdict[str, list[Node]]:
+        """The nodes of each partition."""
+        found = defaultdict[str, list[Node]](list)
+        for node in self.nodes or ():
+            for name in node.partitions:
+                found[name].append(node)
+        return found
+
+    @cached_property
+    def _nodes_if_up(self) -> defaultdict[str, list[Node]]:
+        """The same, as if all of them were up."""
+        found = defaultdict[str, list[Node]](list)
+        for name, own in self.nodes_in.items():
+            found[name] = [replace(node, up=True, state="") for node in own]
+        return found
 
     @property
     def open_partitions(self) -> list[Partition]:
@@ -172,14 +198,6 @@ class ClusterState:
         """Slots of each account alone, GPU jobs first and CPU jobs in what they leave."""
         return tuple(self.slots(KINDS))
 
-    def slots_by_name(self) -> dict[str, tuple[str, DeviceKind, int]]:
-        """Return account, kind and slots of its pools by name, the targets of one together."""
-        found: dict[str, tuple[str, DeviceKind, int]] = {}
-        for pool in self.pools:
-            more = found[pool.name][2] if pool.name in found else 0
-            found[pool.name] = pool.account, pool.kind, pool.slots + more
-        return found
-
     def slots(self, kinds: Iterable[DeviceKind], *, together: bool = False) -> list[Pool]:
         """Return the slots for the largest jobs of these device kinds; see :func:`make_pools`."""
         largest = {kind: self.largest_jobs[kind] for kind in kinds if kind in self.largest_jobs}
@@ -213,6 +231,8 @@ class ClusterState:
         What closes an account in the first partition of a device kind closes those that only rules
         name, too.
         """
+        if not self.closed:
+            return ""
         known = self.places(target.device)
         if target in self.closed or any(name == target.partition for name, _ in known):
             return self.closed.get(target, "")
@@ -231,14 +251,8 @@ class ClusterState:
             return None
         asked = where.name, request, now
         if asked not in self._fitting:
-            self._fitting[asked] = fitting_jobs(self.nodes, where, request, now=now)
+            self._fitting[asked] = fitting_jobs(self.nodes_in[where.name], where, request, now=now)
         return self._fitting[asked]
-
-    def nodes_of(self, partition: Partition | None) -> set[str]:
-        """Return the names of a partition's nodes; none where they are not known."""
-        if partition is None or self.nodes is None:
-            return set()
-        return {node.name for node in self.nodes if partition.name in node.partitions}
 
     def within_limits(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether no limit keeps one more job from starting once a node has room for it."""
@@ -247,7 +261,7 @@ class ClusterState:
         here, where = self.account(target.account, target.qos), self.where(target)
         if here is None or not may_use(here, where) or too_long(here, request, where):
             return False
-        if not self._is_place(target):
+        if not target.is_place:
             return False
         if request.partition and unknown_use(here, where):
             return False
@@ -265,13 +279,14 @@ class ClusterState:
     def can_take(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether limits of a target, and some node there, are large enough for a job."""
         here, where = self.account(target.account, target.qos), self.where(target)
-        if here is None or not may_use(here, where) or not self._is_place(target):
+        if here is None or not may_use(here, where) or not target.is_place:
             return False
-        return too_big(here, request, where) is None and self.some_node_holds(target, request)
-
-    def _is_place(self, target: Target) -> bool:
-        """Return whether a target has a partition; for CPU jobs Slurm has a default."""
-        return target.device == "cpu" or target.partition is not None
+        if too_long(here, request, where) or not self.some_node_holds(target, request):
+            return False
+        asked = id(here.within(where)), self._alike.get(target.partition or "", -1), request
+        if asked not in self._large_enough:
+            self._large_enough[asked] = too_big(here, request, where) is None
+        return self._large_enough[asked]
 
     def some_node_holds(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether a node of its partition is large enough, were it up and free."""
@@ -280,7 +295,7 @@ class ClusterState:
             return True
         asked = where.name, request, None
         if asked not in self._fitting:
-            up = [replace(node, up=True, state="") for node in self.nodes]
+            up = self._nodes_if_up[where.name]
             self._fitting[asked] = fitting_jobs(up, where, request, now=False)
         return self._fitting[asked] > 0
 
@@ -291,25 +306,6 @@ class ClusterState:
         other = any(t.device == "cpu" and t not in spares for t in found)
         return [t for t in found if t not in spares] if other else found
 
-    def budgeted(self) -> bool:
-        """Return whether a budget bounds any account."""
-        return any(
-            is_budget(name)
-            for account in self.accounts
-            for where in (None, *self.open_partitions)
-            for name in limited_tres(account, where)
-        )
-
-    def short_of(self, target: Target, request: ResourceRequest) -> str:
-        """Return what is left of a budget that cannot end a job; empty if none is too small."""
-        here, where = self.account(target.account, target.qos), self.where(target)
-        wanted = tres_of(request, 1, where)
-        for tres in limited_tres(here, where) if here else ():
-            rest = remaining(here, where, tres) if here and is_budget(tres) else None
-            if rest is not None and wanted[tres] > rest:
-                return f"{in_hours(tres, rest)} on {target.account}"
-        return ""
-
     def use_of(self, target: Target, request: ResourceRequest) -> PendingUse:
         """Return what a job will use there."""
         tres = tres_of(request, 1, self.where(target))
@@ -318,11 +314,15 @@ class ClusterState:
     def take(self, target: Target, request: ResourceRequest) -> ClusterState:
         """Return what is left when one more job has its place."""
         use = [self.use_of(target, request)]
-        return replace(
-            self,
-            accounts=with_use(self.accounts, use),
-            nodes=with_use_of_nodes(self.nodes, use),
-        )
+        nodes = with_use_of_nodes(self.nodes, use)
+        found = replace(self, accounts=with_use(self.accounts, use), nodes=nodes)
+        # what it changes nothing of was counted before
+        both = zip(self.nodes or (), nodes or (), strict=True)
+        changed = {name for old, new in both if old is not new for name in new.partitions}
+        kept = {of: n for of, n in self._fitting.items() if not of[2] or of[0] not in changed}
+        found._fitting.update(kept)
+        found.__dict__["_wheres"] = self._wheres
+        return found
 
     def without(self, device: DeviceKind, partition: str, why: str) -> ClusterState:
         """Return it with a partition closed to a device kind on every account."""

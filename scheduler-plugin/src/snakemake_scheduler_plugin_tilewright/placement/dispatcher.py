@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from ..cluster.cluster import Cluster
+from ..cluster.pools import slots_by_name
 from ..cluster.request import KINDS, DeviceKind, Target
 from ..cluster.state import ClusterState
 from ..errors import SlurmQueryError
@@ -26,6 +27,7 @@ from .failures import NextTry, failure_reason, may_pass, next_try, unseen_ends, 
 from .jobs import Assignment, Job, JobState, observe
 from .move import Mover
 from .orphaned import cancel_earlier_tries
+from .reach import note_preemption
 from .round import Round
 from .submission_lock import SubmissionLock
 from .workload import GpuSlots, Workload
@@ -100,7 +102,7 @@ class Dispatcher:
             largest = RequestCache(self.estimates, state).largest(self.tasks.values())
             looks.append(replace(found, largest_jobs=largest))
         for look in looks:
-            slots |= look.slots_by_name()
+            slots |= slots_by_name(look.pools)
         self.ledger.write(
             "run",
             run=uuid.uuid4().hex[:8],
@@ -212,7 +214,7 @@ class Dispatcher:
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
         state = found.with_pending(queue, sent, self.workdir)
         for kind, partition in ((k, p) for k, own in found.partitions.items() for p in own):
-            nodes = found.nodes_of(partition) & self.bad_nodes[kind]
+            nodes = {one.name for one in found.nodes_in[partition.name]} & self.bad_nodes[kind]
             if len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed here: {', '.join(sorted(nodes))}"
                 state = state.without(kind, partition.name, why)
@@ -287,7 +289,7 @@ class Dispatcher:
             if not task.move_reason:  # what it was moved for may be over by now
                 task.excluded_targets = frozenset()
             if cause == "preempted" and task.assignment is not None:
-                self._note_preemption(task, task.assignment.target)
+                note_preemption(task, task.assignment.target, self.cluster.state)
             self.ledger.write(
                 "fail", **task.event(), cause=cause, words=words, next=found.next,
                 node=node or None, start_s=ended.start_s if ended else None,
@@ -298,17 +300,6 @@ class Dispatcher:
                 task.after_id = ended.id
             task.assignment, task.slurm_job = None, None
             return found
-
-    def _note_preemption(self, task: JobState, here: Target) -> None:
-        """Note where a job was preempted: it does not go back where it was twice."""
-        state = self.cluster.state
-
-        def place(target: Target) -> str:
-            return state.preempted_in(target) or f"partition {target.partition}"
-
-        task.preempted_in += (place(here),)
-        twice = {one for one in task.preempted_in if task.preempted_in.count(one) > 1}
-        task.excluded_targets |= {one for one in state.targets() if place(one) in twice}
 
     def _close_after(
         self, task: JobState, target: Target, cause: str, words: str, node: str

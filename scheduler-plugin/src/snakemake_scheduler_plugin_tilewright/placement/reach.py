@@ -2,9 +2,11 @@
 
 from collections.abc import Hashable, Iterable, Mapping
 
-from ..cluster.limits import clip_runtime
+from ..cluster.limits import clip_runtime, limited_tres, remaining
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
+from ..cluster.tres import in_hours, tres_of
+from ..slurm.records import is_budget
 from .estimates import Estimates, RequestCache, largest_of
 from .jobs import JobState, UserOverrides
 
@@ -37,6 +39,39 @@ def targets_of(
             if (first := state.account(target.account)) and first.qos == target.qos
         }
     return found
+
+
+def budgeted(state: ClusterState) -> bool:
+    """Return whether a budget bounds any account."""
+    return any(
+        is_budget(name)
+        for account in state.accounts
+        for within in account.limits.values()
+        for names in (within.per_job, *(scope.limit for scope in within.scopes))
+        for name in names
+    )
+
+
+def short_of(state: ClusterState, target: Target, request: ResourceRequest) -> str:
+    """Return what is left of a budget that cannot end a job; empty if none is too small."""
+    here, where = state.account(target.account, target.qos), state.where(target)
+    wanted = tres_of(request, 1, where)
+    for tres in filter(is_budget, limited_tres(here, where) if here else ()):
+        rest = remaining(here, where, tres) if here else None
+        if rest is not None and wanted[tres] > rest:
+            return f"{in_hours(tres, rest)} on {target.account}"
+    return ""
+
+
+def note_preemption(task: JobState, here: Target, state: ClusterState) -> None:
+    """Note where a job was preempted: it does not go back where it was twice."""
+
+    def place(target: Target) -> str:
+        return state.preempted_in(target) or f"partition {target.partition}"
+
+    task.preempted_in += (place(here),)
+    twice = {one for one in task.preempted_in if task.preempted_in.count(one) > 1}
+    task.excluded_targets |= {one for one in state.targets() if place(one) in twice}
 
 
 class Reach:
@@ -97,6 +132,10 @@ class Reach:
                 self._classes[key] = self._same.setdefault(own, own)
             found = self._of_task[task.name] = self._classes[key]
         return found
+
+    def shape(self, task: JobState) -> tuple[int, int]:
+        """Return what is the same for jobs that ask for the same, of the same targets."""
+        return id(self.requests.of(task)), id(self.job_class(task))
 
     def by_class(self, tasks: Iterable[JobState]) -> dict[JobClass, list[JobState]]:
         """Return jobs by their class."""

@@ -12,7 +12,7 @@ from ..cluster.state import ClusterState
 from .estimates import Estimates
 from .jobs import Assignment, JobState
 from .policy import schedule
-from .reach import JobClass, Reach
+from .reach import JobClass, Reach, budgeted, short_of
 from .workload import GpuSlots, Running, Slots, Workload
 
 #: Sizes that one round tries, from the largest (no figure).
@@ -71,16 +71,20 @@ class Round:
         if self._enough():
             why = "Snakemake runs no more jobs at once (--jobs)"
             self.why |= {task.name: why for task in ready if task.name not in self.assignments}
-        if self.state.budgeted():
+        if budgeted(self.state):
             for task in ready:
                 if task.name in self.why and (short := self._short_of(task)):
                     self.why[task.name] = short
         return gpu_slots
 
     def _place(self, rest: list[JobState], gpu_slots: GpuSlots) -> GpuSlots:
+        has_slot: dict[str, bool] = {}
+        every = rest
         for _ in range(_PASSES):
             rest = [task for task in rest if not self._waits_for_nodes(task)]
-            fit = self._fitting(rest, self.state, note=True)
+            fit = self._fitting(rest, self.state)
+            has_slot |= dict.fromkeys((task.name for task in rest), False)
+            has_slot |= dict.fromkeys((task.name for task in fit), True)
             if not fit or self._enough():
                 break
             placed, gpu_slots = self._pass(fit, gpu_slots)
@@ -88,23 +92,20 @@ class Round:
                 rest = [task for task in rest if task.name not in placed]
             else:
                 rest = self.requests.without_largest(fit)
+        without = [task for task in every if has_slot.get(task.name) is False]
+        for job_class, members in self.reach.by_class(without).items():
+            self._note_no_slot(members, job_class)
         return gpu_slots
 
-    def _fitting(
-        self, tasks: list[JobState], state: ClusterState, *, note: bool = False
-    ) -> list[JobState]:
-        """Return the most jobs of each class of which the largest has a free slot.
-
-        ``note`` has it noted why others have none.
-        """
-        free = {pool.target for pool in self._slots(tasks, state) if pool.free}
-        found: list[JobState] = []
-        for job_class, members in self.reach.by_class(tasks).items():
+    def _fitting(self, tasks: list[JobState], state: ClusterState) -> list[JobState]:
+        """Return the most jobs of each class of which the largest has a free slot."""
+        shapes = {self.reach.shape(task): task for task in tasks}
+        free = {pool.target for pool in self._slots([*shapes.values()], state) if pool.free}
+        found = set[tuple[int, int]]()
+        for job_class, members in self.reach.by_class(shapes.values()).items():
             fit = members if job_class & free else self._smaller(members, state)
-            found += fit
-            if note and len(fit) < len(members):
-                self._note_no_slot(members, job_class)
-        return found
+            found |= {self.reach.shape(task) for task in fit}
+        return [task for task in tasks if self.reach.shape(task) in found]
 
     def _smaller(self, tasks: list[JobState], state: ClusterState) -> list[JobState]:
         """Return the most jobs of a class, the smallest first, of which the largest has a slot.
@@ -180,14 +181,15 @@ class Round:
         """Return that no account's budget can end a job; empty where one can."""
         key = id(self.requests.of(task)), task.job.overrides.account, task.excluded_targets
         if key not in self._short:
-            rests = [self.state.short_of(*one) for one in self.targets(task)]
+            rests = [short_of(self.state, *one) for one in self.targets(task)]
             rest = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
             why = f"no account's budget covers its time limit; what is left: {rest}"
             self._short[key] = why if rest else ""
         return self._short[key]
 
     def _pass(self, large: Sequence[JobState], gpu_slots: GpuSlots) -> tuple[set[str], GpuSlots]:
-        pools = self._slots(large, self.state)
+        shapes = {self.reach.shape(task): task for task in large}
+        pools = self._slots([*shapes.values()], self.state)
         may: dict[str, frozenset[str]] = {}
         for job_class, members in self.reach.by_class(large).items():
             own = frozenset(pool.name for pool in pools if pool.target in job_class)
@@ -231,14 +233,18 @@ class Round:
         own = [(one.assignment.target.device, one) for one in self.active if one.assignment]
         served = {kind for kind, _ in own}
         pending = Counter(kind for kind, one in own if one.slurm_state != "RUNNING")
+        not_full = set[tuple[object, ...]]()
         for task in ready:
             if self._enough():
                 break
             for kind in task.job.kinds:
                 elsewhere = served & {k for k in task.job.kinds if k != kind}
+                alike = *self.reach.shape(task), kind, len(self.assignments)
+                if pending[kind] >= _QUEUED or elsewhere or alike in not_full:
+                    continue
                 targets = [one for one in self.targets(task) if one[0].device == kind]
-                full = targets and all(self._full(*one) for one in targets)
-                if pending[kind] >= _QUEUED or elsewhere or not full:
+                if not targets or not all(self._full(*one) for one in targets):
+                    not_full.add(alike)
                     continue
                 open_ = [one for one in targets if self.state.within_limits(*one)]
                 least = min((self.state.rank(target) for target, _ in open_), default=0)

@@ -42,6 +42,22 @@ def why_not(partition: Partition, groups: frozenset[str] | None) -> str:
     return ""
 
 
+def alike(partitions: Iterable[Partition]) -> dict[str, int]:
+    """Return a number for each partition, the same for those that bound one job in the same way.
+
+    That is but for their time and nodes.
+    """
+    kinds: list[Partition] = []
+    found = {}
+    for one in partitions:
+        gpus = {tres: 1 for tres in one.tres if tres.startswith("gres/gpu")}
+        kind = replace(one, name="", max_time_min=None, tres=gpus, nodes=0, default=False,
+                       allow_accounts=None, tier=None, preemptable=False)  # fmt: skip
+        kinds += [] if kind in kinds else [kind]
+        found[one.name] = kinds.index(kind)
+    return found
+
+
 def with_accounts_below(partition: Partition, lines: Mapping[str, Iterable[str]]) -> Partition:
     """Return a partition whose lists of accounts hold for those below too, as from Slurm 24.05 on.
 
