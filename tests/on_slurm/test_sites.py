@@ -201,6 +201,41 @@ def test_a_limit_on_any_tres_counts_or_is_learned_from_slurms_reason(
     assert {job.account for job in run.jobs() if job.state == "COMPLETED"} == accounts
 
 
+def test_what_sbatch_refuses_is_tried_once_at_each_place(run: ClusterRun) -> None:
+    """As job_submit.lua of a site does that has accounts for GPUs and others for CPUs."""
+    run.prepare(jobs=12, light=True, seconds="5,6", site={"slowdown": 1.1})
+    path = run.folder / "bin" / "sbatch"
+    light = path.rename(path.with_name("light"))
+    wrong = '*"-A clive "*"-p hpg-b200"*|*"-A maigan "*"-p hpg-default"*'
+    said = "sbatch: error: this account is not for such jobs"
+    run.stand_in(
+        "sbatch",
+        f'#!/bin/sh\ncase "$*" in {wrong}) echo "{said}" >&2; exit 1;; esac\nexec {light} "$@"\n',
+    )
+    run.run("--retries", "1")
+    run.check_outputs(*range(12))
+    refused = [event for event in run.events if event.get("cause") == "refused"]
+    assert len(refused) <= 2, dump(run.events)
+    assert {event["words"] for event in refused} <= {"this account is not for such jobs"}
+
+
+@pytest.mark.parametrize("whose", ["sbatch", "executor"])
+def test_what_no_place_takes_ends_by_name(run: ClusterRun, whose: str) -> None:
+    run.prepare(jobs=1, light=True, seconds="5,6")
+    words = "sbatch refuses it everywhere (Invalid feature specification)"
+    if whose == "sbatch":
+        said = "sbatch: error: Batch job submission failed: Invalid feature specification"
+        run.stand_in("sbatch", f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    else:
+        words = "Snakemake's executor: "
+        (run.folder / ".snakemake").mkdir()
+        (run.folder / ".snakemake" / "slurm_logs").touch()
+    run.run("--retries", "3", ok=False, timeout_s=60)
+    assert words in run.log
+    assert run.causes() == {"refused" if whose == "sbatch" else "error"}
+    assert not run.jobs()
+
+
 def test_a_slurm_without_accounting(slurm: Cluster, tmp_path: Path) -> None:
     """It ends the session's cluster, and the next quiet_slurm starts that again."""
     slurm.stop()

@@ -186,7 +186,7 @@ def test_where_sbatch_takes_no_job_nothing_is_sent_for_a_while(tmp_path: Path) -
     run = dispatcher("", tmp_path, sent=1, ready=1)
     first, other = run.tasks
     found = run.failed(first)
-    assert (found.free, found.next) == (True, "goes to another account, or back to this one later")
+    assert (found.free, found.next) == (True, "goes to another place, or back to this one later")
     assert set(run.backoff) == {CLIVE_GPU}
     recorded_by(run).asked.clear()
     (place,) = run.round([other], []).values()

@@ -46,7 +46,7 @@ from tests.support.placement_rules import (
 
 JOB = Job("rule_a", "a", ("cpu",), wildcards={})
 #: How many failures of these causes, which are nobody's fault, cost no try.
-MOST_FREE = {"preempted": 10, "budget": 10, "refused": 3}
+MOST_FREE = {"preempted": 10, "budget": 10, "refused": 10}
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 

@@ -283,6 +283,22 @@ snakemake_adapter.give_up, Dispatcher.state = give_up, state
     assert failed == {"rule_large": 1, "rule_bad": 2}
 
 
+def test_what_sbatch_refuses_goes_elsewhere_or_ends_by_name(tmp_path: Path) -> None:
+    rules = (
+        default_target(*(f"half/{i}.txt" for i in range(9)), "never.txt"),
+        rule("half", output="half/{i}.txt", mem_mb=500, runtime=5),
+        rule("never", output="never.txt", mem_mb=500, runtime=5),
+    )
+    said = play(tmp_path, rules, "--retries", "1", "--keep-going", status=1)
+    words = "is not tried again: sbatch refuses it everywhere (Invalid qos specification)"
+    assert said.count(f"failed (refused: Invalid qos specification) and {words}") == 1
+    refused = Counter(event["rule"] for event in events(tmp_path, "fail"))
+    assert refused["never"] == 3
+    assert 1 <= refused["half"] <= 2  # all accounts but clive
+    assert len(list((tmp_path / "half").glob("*.txt"))) == 9
+    assert len(dispatched(tmp_path, "half")) == 9
+
+
 @pytest.mark.parametrize(
     ("stated", "sentences"),
     [

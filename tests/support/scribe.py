@@ -51,6 +51,23 @@ class Executor(RemoteExecutor):
                 path.touch()
         self.report_job_submission(SubmittedJobInfo(job))
 
+    def run_jobs(self, jobs):
+        for job in jobs:
+            words = self.refusal(job)
+            if words:
+                self.report_job_error(SubmittedJobInfo(job), msg=words)
+            else:
+                self.run_job_pre(job)
+                self.run_job(job)
+
+    def refusal(self, job):
+        half = job.name == "half" and job.resources.get("slurm_account") != "clive"
+        if job.name == "never" or half:
+            return (
+                "SLURM sbatch failed. The error message was 'sbatch: error: Batch job submission "
+                "failed: Invalid qos specification'.\\n    sbatch call:\\n        sbatch"
+            )
+
     def fails(self, job):
         rules = job.rules if job.is_group() else {job.rule.name}
         return "bad" in rules or (bool(rules & set(ONCE)) and job.attempt == 1)

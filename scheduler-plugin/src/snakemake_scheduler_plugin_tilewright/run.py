@@ -13,6 +13,7 @@ from .cluster.state import ClusterState
 from .declared import declared_request, fixed_of, resources_at
 from .errors import PlacementError, SlurmQueryError
 from .fit import first_fit
+from .placement.admission import FIRST
 from .placement.dispatcher import Dispatcher
 from .placement.feasibility import check_feasible
 from .placement.jobs import Assignment, rule_of
@@ -173,6 +174,16 @@ class Run:
             values["slurm_extra"] = f"{own} {exclude}" if own else exclude
         adapter.assign(self.dag, job, values)
 
+    def hear_submissions(self) -> None:
+        """Learn from the executor which jobs Slurm takes; look again where others wait for one."""
+
+        def heard(job: Any, refusal: str) -> None:
+            task = self.dispatcher.tasks.get(self._names.get(job, ""))
+            if task and self.dispatcher.admission.note_submission(task, refusal):
+                adapter.wake(self.dag)
+
+        adapter.hear_submissions(self.dag, heard)
+
     def send_anywhere(self, jobs: Iterable[Any]) -> None:
         """Give jobs that could not be placed an account that may be used: the default may not."""
         accounts = self.dispatcher.cluster.state.accounts
@@ -205,7 +216,7 @@ class Run:
         """Say why ready jobs wait, each reason every few minutes at most."""
         now_s = time.monotonic()
         for why, number in self.dispatcher.waiting().items():
-            if now_s - self._logged_s.get(why, -math.inf) > _SAY_S:
+            if why != FIRST and now_s - self._logged_s.get(why, -math.inf) > _SAY_S:
                 self._logged_s[why] = now_s
                 ready = f"{number} ready jobs wait" if number > 1 else "a ready job waits"
                 self.logger.info(f"{ready}: {why}")

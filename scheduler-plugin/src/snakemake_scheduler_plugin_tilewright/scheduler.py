@@ -128,6 +128,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 adapter.check("scheduler", self.dag.workflow.scheduler)
                 if isinstance(self._run, Run):
                     adapter.check("executor", adapter.executor_of(self.dag))
+                    self._run.hear_submissions()
                     adapter.trust_placement(self.dag)
             except SnakemakeError as error:
                 raise WorkflowError(str(error)) from None

@@ -157,18 +157,17 @@ def targets_of_limit(
     >>> len(targets_of_limit("QOSGrpGRES", here, None, [here, cpu]))
     1
     """
-
-    def alike(other: Target) -> bool:
-        if "GRES" in reason.upper() and other.device != "gpu":
-            return False
-        if why_pending(reason).obstacle not in ("limit", "spent"):
-            return replace(here, device=other.device) == other
-        if not reason.upper().startswith("QOS"):
-            return other.account == here.account
-        own = where is not None and where.qos is not None
-        return other.qos == here.qos and (other.partition == here.partition or not own)
-
-    return set(filter(alike, targets))
+    of_qos, gpus = reason.upper().startswith("QOS"), "GRES" in reason.upper()
+    known = why_pending(reason).obstacle in ("limit", "spent")
+    one_partition = not known or (of_qos and where is not None and where.qos is not None)
+    return {
+        one
+        for one in targets
+        if (one.account == here.account or (known and of_qos))
+        and (one.qos == here.qos or (known and not of_qos))
+        and (one.partition == here.partition or not one_partition)
+        and (one.device == "gpu" or not gpus)
+    }
 
 
 def too_big(

@@ -335,8 +335,7 @@ class ClusterState:
     ) -> ClusterState:
         """Return what fits with own pending jobs, and those sent that squeue does not show yet.
 
-        An account whose use is not known is closed. One on which own jobs pend for a group limit
-        is closed too: for GPU jobs where that limit is of GPUs (``GRES``), for all jobs otherwise.
+        Targets whose use is not known are closed, and what a limit bounds for which own jobs pend.
         A job that asks for more than the limit itself never starts and counts for nothing.
 
         Parameters
@@ -366,16 +365,17 @@ class ClusterState:
             account = self._entries[target.account, target.qos]
             for name, unknown in unknown_use(account, self.where(target)).items():
                 closed[target] = f"use of {', '.join(unknown)} on {name} is not known"
+        waits: dict[tuple[str, Target], str] = {}
         for job in pending:
             own = self._entry_of(job)
             if own is None or (own.qos and job.qos not in ("", own.qos)):
                 continue
             advice = "" if job.workdir == workdir else "; cancel it, or wait"
-            why, obstacle = f"your job {job.id} waits on {job.account}: {job.reason}", job.obstacle
-            if obstacle in ("limit", "spent") or (obstacle == "unknown" and not advice):
-                here, at = self.target(own, "gpu", job.partition), self.named.get(job.partition)
-                for target in targets_of_limit(job.reason, here, at, every):
-                    closed[target] = f"{why}{advice}"
+            why = f"your job {job.id} waits on {job.account}: {job.reason}{advice}"
+            if job.obstacle in ("limit", "spent") or (job.obstacle == "unknown" and not advice):
+                waits[job.reason, self.target(own, "gpu", job.partition)] = why
+        for (reason, here), why in waits.items():
+            closed |= dict.fromkeys(targets_of_limit(reason, here, self.where(here), every), why)
         return closed
 
     def _entry_of(self, job: SlurmJob) -> Account | None:

@@ -18,6 +18,9 @@ ON_NODES = ("cpu", "mem", "gres/gpu")
 
 #: What Slurm measures of jobs that run: none asks for it.
 _MEASURED = ("energy", "vmem", "pages", "fs/", "ic/", "gres/gpumem", "gres/gpuutil")
+#: What is added to the largest TRES where that alone is billed, by PriorityFlags of slurm.conf(5).
+_ADDED = {"MAX_TRES": ("license/", "bb/"), "MAX_TRES_GRES": ("license/", "bb/", "gres/")}
+Weights = tuple[tuple[str, float], ...]
 
 
 def why_not_counted(name: str, where: Partition | None) -> str:
@@ -42,8 +45,8 @@ def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None)
 
     In a partition that gives whole nodes a job counts with all CPUs and GPUs of one, and where
     memory for each CPU is limited with as many CPUs as its memory takes. One that asks for no
-    memory gets the default. Budgets are charged for
-    its whole time limit, as Slurm does where it enforces ``safe`` limits.
+    memory gets the default. Budgets are charged for its whole time limit, as Slurm does where it
+    enforces ``safe`` limits.
 
     >>> tres_of(ResourceRequest(4, 8000, 0, 60), 2)["mem"]
     16000
@@ -60,31 +63,18 @@ def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None)
     if gpus and (gpu_type := gpu_type_of(where)):
         held.append((f"gres/gpu:{gpu_type}", gpus))
     held += [(f"license/{name}", number) for name, number in request.licences]
-    one = _tres_of(tuple(held), request.runtime_min, *_billing(where))
+    weights, flags = (where.billing, where.priority_flags or ()) if where else ((), ())
+    one = _tres_of(tuple(held), request.runtime_min, weights, flags)
     return Counter({name: jobs * amount for name, amount in one})
-
-
-def _billing(where: Partition | None) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
-    """Return the weights of a partition, and which TRES are added where the largest one is billed.
-
-    See ``TRESBillingWeights`` and ``PriorityFlags`` of slurm.conf(5).
-    """
-    flags = (where.priority_flags if where else None) or ()
-    added = [("MAX_TRES", ("license/", "bb/")), ("MAX_TRES_GRES", ("license/", "bb/", "gres/"))]
-    return (where.billing if where else ()) or (("cpu", 1.0),), next(
-        (names for flag, names in added if flag in flags), ("",)
-    )
 
 
 @functools.lru_cache(maxsize=4096)
 def _tres_of(
-    held: tuple[tuple[str, int], ...],
-    minutes: int,
-    weights: tuple[tuple[str, float], ...],
-    added: tuple[str, ...],
+    held: tuple[tuple[str, int], ...], minutes: int, weights: Weights, flags: tuple[str, ...]
 ) -> tuple[tuple[str, int], ...]:
     of = dict(held)
-    bills = {name: weight * of.get(name, 0) for name, weight in weights}
+    bills = {name: weight * of.get(name, 0) for name, weight in weights or (("cpu", 1.0),)}
+    added = next((names for flag, names in _ADDED.items() if flag in flags), "")
     largest = max((n for name, n in bills.items() if not name.startswith(added)), default=0)
     of["billing"] = int(largest + sum(n for name, n in bills.items() if name.startswith(added)))
     charged = {budget_name(tres): amount * minutes for tres, amount in of.items()}

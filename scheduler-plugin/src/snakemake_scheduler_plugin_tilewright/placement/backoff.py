@@ -1,8 +1,10 @@
 """Targets where nothing is sent for a while, since jobs were there in vain."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..cluster.request import Target
+from ..cluster.state import ClusterState
 
 #: A target is avoided so long at least, and twice as long each time, 64 min at most (no figures).
 _AVOID_S = 60.0
@@ -69,6 +71,17 @@ class Backoff(dict[Target, Avoided]):
                 del self[one]
         elif known and sent_s >= known.until_s:
             del self[target]
+
+    def close(self, state: ClusterState, now_s: float) -> ClusterState:
+        """Return a state of the cluster with what is avoided now."""
+        avoided = self.avoided_at(now_s)
+        closed = {target: one.why for target, one in avoided.items() if one.for_all}
+        return replace(
+            state,
+            closed={**state.closed, **closed},
+            avoided={target: one.why for target, one in avoided.items()},
+            invalid=frozenset(target for target, one in avoided.items() if one.invalid),
+        )
 
     def avoided_at(self, now_s: float) -> dict[Target, Avoided]:
         """Return what is avoided now."""

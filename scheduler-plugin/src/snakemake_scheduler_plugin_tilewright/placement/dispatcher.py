@@ -12,7 +12,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..cluster.cluster import Cluster
 from ..cluster.pools import slots_by_name
@@ -20,12 +19,14 @@ from ..cluster.request import KINDS, DeviceKind, Target
 from ..cluster.state import ClusterState
 from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
-from ..slurm.jobs import SlurmJob, orphaned_jobs
+from ..slurm.jobs import SlurmJob
+from .admission import FIRST, Admission
 from .backoff import Backoff
 from .estimates import Estimates, RequestCache
-from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
+from .failures import NextTry, failure_reason, may_pass, next_try, unseen_ends, why_no_retry
 from .jobs import Assignment, Job, JobState, observe
 from .move import Mover
+from .orphaned import cancel_earlier_tries
 from .reach import note_preemption
 from .round import Round
 from .submission_lock import SubmissionLock
@@ -57,6 +58,8 @@ class Dispatcher:
         Device kinds that may run any of the jobs; nothing is shown of others.
     backoff : Backoff
         Targets at which jobs pended in vain.
+    admission : Admission
+        Places that took jobs, or refused them.
     mover : Mover
         Looks after the jobs that pend.
     """
@@ -74,6 +77,7 @@ class Dispatcher:
     why_waiting: dict[str, str] = field(default_factory=dict)
     kinds: set[DeviceKind] = field(default_factory=set)
     first_id: int = 0
+    admission: Admission = field(default_factory=Admission)
     backoff: Backoff = field(init=False)
     mover: Mover = field(init=False)
     submissions: SubmissionLock = field(init=False)
@@ -134,14 +138,17 @@ class Dispatcher:
                 if self.ledger.write_change("hold", "slurm", reason=reason, ready=len(ready)):
                     self.why_waiting = dict.fromkeys(ready, reason)
                 return {}
-            doubles = self._cancel_doubles(ready)
+            doubles = cancel_earlier_tries(self.cluster, self.ledger, self.workdir, ready)
             tasks = [self.tasks[name] for name in ready if name not in doubles]
             self._write_room(state, tasks)
             round_, coming = self.begin_round(state), [self.tasks[name] for name in later]
             self.gpu_slots = round_.place(tasks, coming, self.gpu_slots, most)
+            held = self.admission.beside_first(round_.assignments, self.tasks, self.backoff)
             still = "an earlier try of it is still in the queue and is cancelled"
-            self.why_waiting = round_.why | dict.fromkeys(doubles, still)
-            for name, assignment in round_.assignments.items():
+            waits = dict.fromkeys(held, FIRST) | dict.fromkeys(doubles, still)
+            self.why_waiting = round_.why | waits
+            sent = {n: one for n, one in round_.assignments.items() if n not in waits}
+            for name, assignment in sent.items():
                 self._record(self.tasks[name], assignment)
             waiting = self.waiting()
             self.ledger.write_change("wait", "ready", ready=len(self.why_waiting), why=waiting)
@@ -149,7 +156,6 @@ class Dispatcher:
             if ready and idle and any(self.bad_nodes.values()):  # they may be well again
                 self.ledger.write("forgive", nodes=sorted(set.union(*self.bad_nodes.values())))
                 self.bad_nodes = {kind: set() for kind in KINDS}
-            sent = round_.assignments
             self.submissions.add([state.use_of(one.target, one.request) for one in sent.values()])
             return sent
 
@@ -175,6 +181,7 @@ class Dispatcher:
 
     def begin_round(self, state: ClusterState) -> Round:
         """Return a round with all that is known now."""
+        self.admission.note(self.tasks.values())
         active = [task for task in self.tasks.values() if task.active]
         now_s = self.clock()
         return Round(self.workload(), self.estimates, state, active, self.bad_nodes, now_s)
@@ -214,24 +221,17 @@ class Dispatcher:
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:
                 self.backoff.note_start(task.assignment.target, task.sent_s, task.slurm_job.start_s)
-        avoided = self.backoff.avoided_at(self.clock())
-        closed = {target: one.why for target, one in avoided.items() if one.for_all}
-        return replace(
-            state,
-            closed={**state.closed, **closed},
-            avoided={target: one.why for target, one in avoided.items()},
-            invalid=frozenset(target for target, one in avoided.items() if one.invalid),
-        )
+        return self.backoff.close(state, self.clock())
 
     def _record(self, task: JobState, assignment: Assignment) -> None:
         """Note where a job goes; Snakemake's executor will submit it."""
         task.after_id = max(self.first_id, task.slurm_job.id if task.slurm_job else 0,
                             task.after_id)  # fmt: skip
         task.assignment, task.sent_s, task.slurm_job = assignment, self.clock(), None
-        task.move_reason = ""
+        task.move_reason, task.submission = "", None
         request = assignment.request
         self.ledger.write(
-            "place", **_event(task), cpus=request.cpus, mem_mb=request.mem_mb, gpus=request.gpus,
+            "place", **task.event(), cpus=request.cpus, mem_mb=request.mem_mb, gpus=request.gpus,
             runtime_min=request.runtime_min, reason=assignment.reason,
             estimate_s=round(assignment.estimate_s, 1), exclude=list(assignment.exclude) or None,
         )  # fmt: skip
@@ -256,13 +256,14 @@ class Dispatcher:
             if task.assignment is None:
                 return
             target, ended = task.assignment.target, self._ended(task, known_s)
+            self.admission.taken.add((task.job.rule, target))
             start_s, end_s = (ended.start_s, ended.end_s) if ended else (None, None)
             if start_s and end_s and ended and ended.state == "COMPLETED":
                 self.estimates.durations.learn(
                     task.job.rule, target.device, task.job.cpu_seconds, end_s - start_s
                 )
             self.ledger.write(
-                "done", **_event(task), node=ended.nodes if ended else None,
+                "done", **task.event(), node=ended.nodes if ended else None,
                 start_s=start_s or task.sent_s, end_s=end_s or self.clock(), sent_s=task.sent_s,
                 members=task.job.members if task.job.members > 1 else None,
             )  # fmt: skip
@@ -274,7 +275,7 @@ class Dispatcher:
             task = self.tasks[name]
             job, ended = task.job, self._ended(task)
             cause, words, node, log = failure_reason(
-                self.cluster.client, ended, job.log, task.sent_s
+                self.cluster.client, ended, job.log, task.sent_s, task.submission
             )
             found = next_try(task.history, cause, words, node, moved=bool(task.move_reason))
             if task.refused:
@@ -282,14 +283,15 @@ class Dispatcher:
             if task.assignment is not None:
                 if why := why_no_retry(job, task.assignment, cause, self.cluster.state):
                     found = NextTry(found.history, why, give_up=True)
-                self._close_after(task, task.assignment.target, cause, words, node)
+                if why := self._close_after(task, task.assignment.target, cause, words, node):
+                    found = NextTry(found.history, why, give_up=True)
             task.history = found.history
             if not task.move_reason:  # what it was moved for may be over by now
                 task.excluded_targets = frozenset()
             if cause == "preempted" and task.assignment is not None:
                 note_preemption(task, task.assignment.target, self.cluster.state)
             self.ledger.write(
-                "fail", **_event(task), cause=cause, words=words, next=found.next,
+                "fail", **task.event(), cause=cause, words=words, next=found.next,
                 node=node or None, start_s=ended.start_s if ended else None,
                 end_s=(ended.end_s if ended else None) or self.clock(), log=log or None,
                 give_up=found.give_up or None,
@@ -301,9 +303,16 @@ class Dispatcher:
 
     def _close_after(
         self, task: JobState, target: Target, cause: str, words: str, node: str
-    ) -> None:
-        """Send nothing for a while to a target, or node, that a job failed at by no fault of it."""
+    ) -> str:
+        """Send nothing for a while to a target, or node, that a job failed at by no fault of it.
+
+        Return why no place will ever take it; empty where one may.
+        """
         why = f"{words}: {task.name}"
+        if cause == "refused" and task.submission and not may_pass(words):
+            round_ = self.begin_round(self.cluster.state)
+            every = [one for one in round_.every_target(task) if round_.state.can_ever_run(*one)]
+            return self.admission.close(task, target, words, [to for to, _ in every])
         if cause == "refused":
             with contextlib.suppress(SlurmQueryError):  # then sbatch takes nothing
                 self.cluster.queue()
@@ -315,6 +324,7 @@ class Dispatcher:
             self.mover.avoid(targets, why, for_all=True)
         elif cause in ("node", "device") and node:
             self.bad_nodes[target.device].add(node)
+        return ""
 
     def _ended(self, task: JobState, known_s: float = math.inf) -> SlurmJob | None:
         """Return what the queue says of a job that ended, as far as it is known."""
@@ -373,26 +383,3 @@ class Dispatcher:
                 return {}
             observe(self.tasks.values(), queue, self.workdir, self.clock())
             return unseen_ends(self.tasks.values(), queue, self.cluster.client, self.clock())
-
-    def _cancel_doubles(self, ready: Collection[str]) -> set[str]:
-        """Cancel what the queue still has of jobs that are to be sent, and name those jobs.
-
-        sbatch may say that slurmctld did not answer although the job was taken.
-        """
-        queue = self.cluster.queue()
-        found = [job for job in orphaned_jobs(queue, self.workdir) if job.comment in ready]
-        wanted = [job.id for job in found if job.state != "COMPLETING"]
-        if wanted:
-            with contextlib.suppress(SlurmQueryError):  # the next round does it again
-                self.cluster.client.cancel(wanted)
-            self.ledger.write("cancel", slurm_ids=wanted, reason="an earlier try of a ready job")
-        return {job.comment for job in found}
-
-
-def _event(task: JobState) -> dict[str, Any]:
-    """Return what the ledger says of each event of a job that was sent."""
-    found: dict[str, Any] = {"job": task.name, "rule": task.job.rule}
-    if task.assignment is not None:
-        target = task.assignment.target
-        found |= {"pool": target.pool, "account": target.account, "kind": target.device}
-    return found | {"slurm_id": task.slurm_job.id if task.slurm_job else None}

@@ -1,5 +1,6 @@
 """How jobs ended: why one failed and what it gets next; ends that the executor does not see."""
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,16 @@ from ..cluster.state import ClusterState
 from ..errors import SlurmQueryError
 from ..runtime.cause import last_line, read_cause
 from ..slurm.accounts import Account
-from ..slurm.jobs import ACTIVE, UNHANDLED_STATES, Cause, SlurmJob, cause_of, node_of, stdout_of
+from ..slurm.jobs import (
+    ACTIVE,
+    UNHANDLED_STATES,
+    Cause,
+    SlurmJob,
+    cause_of,
+    node_of,
+    stdout_of,
+    why_pending,
+)
 from ..slurm.query import SlurmClient
 from ..slurm.records import Partition
 from .jobs import Assignment, FailureHistory, Job, JobState
@@ -18,8 +28,12 @@ from .jobs import Assignment, FailureHistory, Job, JobState
 _MOST_WORDS = 300
 #: Failures that are no fault of the job and do not count as tries (no figure); more of them do.
 _MOST_FREE = 10
-#: The same for what sbatch refuses, since a wrong option of the user's own is refused as well.
-_MOST_REFUSED = 3
+#: Words of sbatch where it may take the same job later: a limit is reached, or Slurm is away.
+_LATER = re.compile(
+    r"violates accounting/QOS policy|contact|connect|communication|timed? ?out|temporarily|again"
+    r"|zero bytes|inactive or drain|authentication|standby",
+    re.IGNORECASE,
+)
 #: A state that the executor does not know must last so long (no figure): Slurm requeues sooner.
 _UNEXPECTED_S = 20.0
 #: A job that placement cancelled itself has ended as well.
@@ -82,8 +96,8 @@ def next_try(
         case "preempted":
             return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
         case "refused":
-            free = now.causes.count(failure) <= _MOST_REFUSED
-            return NextTry(now, "goes to another account, or back to this one later", free=free)
+            free = now.causes.count(failure) <= _MOST_FREE
+            return NextTry(now, "goes to another place, or back to this one later", free=free)
         case "error" if failure in past.causes:
             return NextTry(now, "failed twice in the same way and is not tried again", True)
         case _:
@@ -91,7 +105,11 @@ def next_try(
 
 
 def failure_reason(
-    client: SlurmClient, job: SlurmJob | None, log: str, sent_s: float = 0.0
+    client: SlurmClient,
+    job: SlurmJob | None,
+    log: str,
+    sent_s: float = 0.0,
+    submission: str | None = None,
 ) -> tuple[Cause, str, str, str]:
     """Return the cause of a failure, its words, the node, and the log to look at.
 
@@ -105,12 +123,19 @@ def failure_reason(
         The job's log file; empty if it has none.
     sent_s : float
         When the job was sent, in seconds since the epoch: an older log is of an earlier try.
+    submission : str or None
+        What Snakemake's executor said of its submission, see :class:`JobState`.
     """
     of_log, words = read_cause(last_line(log))
     words = words[:_MOST_WORDS]
+    if job is None and submission:
+        cause, refusal = cause_of_refusal(submission)
+        return cause, refusal[:_MOST_WORDS], "", log
     if job is None:
         if words and Path(log).stat().st_mtime >= sent_s:
             return "unknown", words, "", log
+        if submission is not None:
+            return "unknown", "it ended before squeue showed it", "", log
         refusal = "sbatch refused it: see the lines above, or .snakemake/log"
         return "refused", refusal, "", log
     try:
@@ -125,6 +150,33 @@ def failure_reason(
         # it may never have begun, as when srun finds no slurmctld: no two of these are the same
         of_slurm = f"{of_slurm}; job {job.id} wrote nothing to its log"
     return cause, of_slurm, node, log or stdout_of(details)
+
+
+def cause_of_refusal(text: str) -> tuple[Cause, str]:
+    """Return why Snakemake's executor did not submit a job, by what it says: sbatch, or itself.
+
+    >>> cause_of_refusal("SLURM sbatch failed. The error message was 'sbatch: error: Batch job "
+    ...                  "submission failed: Invalid qos specification'.")
+    ('refused', 'Invalid qos specification')
+    >>> cause_of_refusal("Job submission failed with exception: [Errno 13] Permission denied")
+    ('error', "Snakemake's executor: [Errno 13] Permission denied")
+    """
+    of_sbatch = re.search(r"error message was '?(.*?)'?\.?\s*(\n\s*sbatch call:|$)", text, re.S)
+    if of_sbatch is None:
+        own = text.strip().removeprefix("Job submission failed with exception: ")
+        return "error", f"Snakemake's executor: {own.partition(chr(10))[0]}"
+    head = r"\s*((sbatch|error|Batch job submission failed): )*"
+    return "refused", "; ".join(re.sub(head, "", one, count=1) for one in of_sbatch[1].split("\n"))
+
+
+def may_pass(words: str) -> bool:
+    """Return whether sbatch may take a job later that it refuses now in these words.
+
+    >>> may_pass("QOSMaxSubmitJobPerUserLimit"), may_pass("Invalid qos specification")
+    (True, False)
+    """
+    obstacle = why_pending(words).obstacle
+    return obstacle in ("limit", "spent") or (obstacle != "invalid" and bool(_LATER.search(words)))
 
 
 def memory_limit_mb(job: Job, state: ClusterState) -> int | None:

@@ -213,6 +213,8 @@ class JobState:
         How often it was.
     excluded_targets : frozenset of Target
         Those that it pended at in vain: it does not go back there.
+    submission : str or None
+        Why this try was not submitted, empty where Slurm took it; None is not known yet.
     refused : str
         Why it was cancelled for good: no target is left that Slurm takes it on.
     last_reason : str
@@ -235,6 +237,7 @@ class JobState:
     move_reason: str = ""
     moves: int = 0
     excluded_targets: frozenset[Target] = frozenset()
+    submission: str | None = None
     refused: str = ""
     last_reason: str = ""
     unexpected_since_s: float | None = None
@@ -276,6 +279,14 @@ class JobState:
     def active(self) -> bool:
         """Whether it was sent and has not ended, as far as the queue says."""
         return self.assignment is not None and (self.slurm_job is None or self.slurm_job.active)
+
+    def event(self) -> dict[str, Any]:
+        """Return what the ledger says of each event of a job that was sent."""
+        found: dict[str, Any] = {"job": self.name, "rule": self.job.rule}
+        if self.assignment is not None:
+            target = self.assignment.target
+            found |= {"pool": target.pool, "account": target.account, "kind": target.device}
+        return found | {"slurm_id": self.slurm_job.id if self.slurm_job else None}
 
     def taken_as(self, other: JobState) -> bool:
         """Return whether Slurm took it where another was sent, then or later."""

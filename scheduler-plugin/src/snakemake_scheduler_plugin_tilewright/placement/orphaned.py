@@ -3,18 +3,19 @@
 A coordinator that was killed leaves its jobs to Slurm. Those of one that is active look alike.
 """
 
+import contextlib
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ..cluster.cluster import Cluster
 from ..errors import PlacementError, SlurmQueryError
-from ..runtime.ledger import LEDGER, STATE
+from ..runtime.ledger import LEDGER, STATE, Ledger
 from ..runtime.run_state import RunState, read_state, span_text
 from ..runtime.snakemake_command import is_locked, runs_nothing
 from ..runtime.words import count
@@ -219,3 +220,19 @@ def _wait_until_gone(
             ids = ", ".join(str(job.id) for job in orphaned[:8])
             say(f"waiting for {len(orphaned)}: {ids}")
             time.sleep(poll_s)
+
+
+def cancel_earlier_tries(
+    cluster: Cluster, ledger: Ledger, workdir: str, ready: Collection[str]
+) -> set[str]:
+    """Cancel what the queue still has of jobs that are to be sent, and name those jobs.
+
+    sbatch may say that slurmctld did not answer although the job was taken.
+    """
+    found = [job for job in orphaned_jobs(cluster.queue(), workdir) if job.comment in ready]
+    wanted = [job.id for job in found if job.state != "COMPLETING"]
+    if wanted:
+        with contextlib.suppress(SlurmQueryError):  # the next round does it again
+            cluster.client.cancel(wanted)
+        ledger.write("cancel", slurm_ids=wanted, reason="an earlier try of a ready job")
+    return {job.comment for job in found}

@@ -65,7 +65,7 @@ class Round:
         """
         self.most, self._later = most, later
         for moved in (True, False):
-            some = [task for task in ready if bool(task.excluded_targets) == moved]
+            some = [task for task in ready if bool(task.moves) == moved]
             gpu_slots = self._place(some, gpu_slots)
         self._queue(task for task in ready if task.name in self.why)
         if self._enough():

@@ -7,7 +7,7 @@ by its name. ``docs/development.md`` proposes public hooks.
 
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..errors import SnakemakeError
@@ -26,7 +26,13 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "dag": ("_ready_jobs", "_running", "get_job_group", "job_factory", "needrun", "workflow"),
     "job": ("_resources", "_scheduler_resources", "restart_times", "uuid", "wildcards_dict"),
     "group": ("_resources", "_scheduler_resources", "restart_times"),
-    "executor": ("active_jobs", "lock", "report_job_error", "report_job_success"),
+    "executor": (
+        "active_jobs",
+        "lock",
+        "report_job_error",
+        "report_job_submission",
+        "report_job_success",
+    ),
     "workflow": (
         "executor_settings",
         "global_resources",
@@ -299,6 +305,28 @@ def look_at_jobs_after(dag: Any, seconds: float) -> None:
 def executor_of(dag: Any) -> Any:
     """Return the executor of remote jobs. Uses ``scheduler._executor``."""
     return dag.workflow.scheduler._executor
+
+
+def hear_submissions(dag: Any, heard: Callable[[Any, str], None]) -> None:
+    """Have each submission told: the job, and why it was not submitted, empty where it was.
+
+    Of jobs that were, it tells the errors that end them too.
+
+    Replaces ``scheduler._executor.report_job_error`` and ``.report_job_submission``.
+    """
+    executor = executor_of(dag)
+    error, submission = executor.report_job_error, executor.report_job_submission
+
+    def report_error(info: Any, msg: str | None = None, **more: Any) -> None:
+        heard(info.job, msg or "it does not say why")
+        error(info, msg=msg, **more)
+
+    def report_submission(info: Any) -> None:
+        heard(info.job, "")
+        submission(info)
+
+    executor.report_job_error = report_error
+    executor.report_job_submission = report_submission
 
 
 def trust_placement(dag: Any) -> None:

@@ -17,7 +17,7 @@ def parse_associations(text: str) -> list[Association]:
                 account, user, partition,
                 tres=usage[of_association(account, user, partition)].limit,
                 tres_per_job=parse_tres(pairs["MaxTRESPJ"])
-                | _budgets(pairs["MaxTRESMinsPJ"]),
+                | _budgets(parse_tres(pairs["MaxTRESMinsPJ"])),
                 tres_per_user=_jobs(*(_number(pairs[n].partition("(")[0]) for n in fields[:2])),
                 max_wall_min=parse_minutes(pairs["MaxWallPJ"]),
                 parent="" if user else parent,

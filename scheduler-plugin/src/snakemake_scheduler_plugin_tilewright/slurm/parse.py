@@ -107,20 +107,15 @@ def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
 
 def _group_limits(row: dict[str, str]) -> Tres:
     """Return what all jobs of a row of sacctmgr may hold, their number, and its budgets."""
-    found = parse_tres(row["grptres"])
-    found |= _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
-    found |= _budgets(row["grptresmins"])
-    found |= _running(row["grptresrunmins"])
+    found = parse_tres(row["grptres"]) | _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
+    found |= _budgets(parse_tres(row["grptresmins"]), parse_tres(row["grptresrunmins"]))
     wall = parse_minutes(row["grpwall"])
     return found if wall is None else found | {WALL: wall}
 
 
-def _budgets(text: str) -> Tres:
-    return {budget_name(t): n for t, n in parse_tres(text).items()}
-
-
-def _running(text: str) -> Tres:
-    return {running_name(name): n for name, n in _budgets(text).items()}
+def _budgets(used_up: Tres, running: Mapping[str, int] = {}) -> Tres:
+    found = {budget_name(tres): n for tres, n in used_up.items()}
+    return found | {running_name(budget_name(tres)): n for tres, n in running.items()}
 
 
 def _budget_usage(pairs: dict[str, str]) -> tuple[Tres, Tres]:
@@ -128,15 +123,14 @@ def _budget_usage(pairs: dict[str, str]) -> tuple[Tres, Tres]:
     limits, used = parse_tres_usage(pairs.get("GrpTRESMins", ""))
     run_limits, run = parse_tres_usage(pairs.get("GrpTRESRunMins", ""))
     # of jobs on one node their minutes are what they hold of it
-    wall_limits, wall = parse_tres_usage(f"wall={pairs.get('GrpWall', '')}")
-    limits, used = limits | wall_limits, used | wall
+    wall = parse_tres_usage(f"wall={pairs.get('GrpWall', '')}")
+    limits, used = limits | wall[0], used | wall[1]
     run |= {"wall": run["node"]} if "node" in run else {}
     return (
-        {budget_name(t): n for t, n in limits.items()}
-        | {running_name(budget_name(t)): n for t, n in run_limits.items()},
+        _budgets(limits, run_limits),
         {budget_name(t): n + run[t] for t, n in used.items() if t in run}
         | {spent_name(budget_name(t)): n for t, n in used.items()}
-        | {running_name(budget_name(t)): n for t, n in run.items()},
+        | _budgets({}, run),
     )
 
 
@@ -255,13 +249,11 @@ def _usage_of_each(text: str, who: str, nothing: Usage) -> dict[str, Usage]:
     """
     found = {}
     for name, block in _EACH[who].findall(text):
-        pairs = dict(re.findall(r"(\S+?)=(\S*)", block))
+        pairs = fields_of(block)
         limit, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""))
         most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
         run_limit, run = parse_tres_usage(pairs.get(f"MaxTRESRunMins{who}", ""))
-        limit |= {running_name(budget_name(t)): n for t, n in run_limit.items()}
-        used |= {running_name(budget_name(t)): n for t, n in run.items()}
-        found[name] = Usage(limit | most, used | jobs)
+        found[name] = Usage(limit | most | _budgets({}, run_limit), used | jobs | _budgets({}, run))
     rest = _EACH[who].sub("", text).strip()
     if (found and not rest) or rest in ("No Users", "No Accounts"):
         found[OTHERS] = nothing
@@ -366,7 +358,7 @@ def _association(row: dict[str, str]) -> Association:
         tuple(filter(None, row["qos"].split(","))),
         row["defaultqos"],
         _group_limits(row),
-        parse_tres(row["maxtres"]) | _budgets(row["maxtresmins"]),
+        parse_tres(row["maxtres"]) | _budgets(parse_tres(row["maxtresmins"])),
         _jobs(_number(row["maxjobs"]), _number(row["maxsubmit"])),
         parse_minutes(row["maxwall"]),
         row["cluster"],
@@ -375,10 +367,12 @@ def _association(row: dict[str, str]) -> Association:
 
 
 def _qos(row: dict[str, str]) -> Qos:
+    job, node = parse_tres(row["maxtres"]), parse_tres(row["maxtrespernode"])
+    job |= {tres: min(n, job.get(tres, n)) for tres, n in node.items()}  # a job has one node
     return Qos(
         row["name"],
         _group_limits(row),
-        _smaller(row["maxtres"], row["maxtrespernode"]) | _budgets(row["maxtresmins"]),
+        job | _budgets(parse_tres(row["maxtresmins"])),
         _limits_of_each(row, "pu"),
         _limits_of_each(row, "pa"),
         parse_minutes(row["maxwall"]),
@@ -388,16 +382,11 @@ def _qos(row: dict[str, str]) -> Qos:
     )
 
 
-def _smaller(of_job: str, of_node: str) -> Tres:
-    """Return the smaller limits of two: jobs have one node."""
-    job, node = parse_tres(of_job), parse_tres(of_node)
-    return {t: min(of[t] for of in (job, node) if t in of) for t in job | node}
-
-
 def _limits_of_each(row: dict[str, str], who: str) -> Tres:
     """Return what a QOS allows each user (``pu``) or account (``pa``)."""
-    jobs = _jobs(_number(row[f"maxjobs{who}"]), _number(row[f"maxsubmit{who}"]))
-    return parse_tres(row[f"maxtres{who}"]) | jobs | _running(row[f"maxtresrunmins{who}"])
+    jobs = _jobs(*(_number(row[f"{name}{who}"]) for name in ("maxjobs", "maxsubmit")))
+    held, running = (parse_tres(row[f"{name}{who}"]) for name in ("maxtres", "maxtresrunmins"))
+    return held | jobs | _budgets({}, running)
 
 
 def _number(text: str, unit: str = "") -> int | None:
