@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,14 @@ from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob, orphaned_jobs
 from .backoff import Backoff
 from .estimates import Estimates, RequestCache
-from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
+from .failures import (
+    NextTry,
+    failure_reason,
+    find_in_accounting,
+    next_try,
+    unseen_ends,
+    why_no_retry,
+)
 from .jobs import Assignment, Job, JobState, observe
 from .move import Mover
 from .round import Round
@@ -77,6 +84,7 @@ class Dispatcher:
     submissions: SubmissionLock = field(init=False)
     _work: Workload | None = None
     _work_s: float = 0.0
+    _taken_s: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         client = self.cluster.client
@@ -351,12 +359,10 @@ class Dispatcher:
         with self.lock:
             return self.mover.explain(self.tasks.values(), movable)
 
-    def unseen_ends(self) -> dict[str, tuple[str, bool]]:
+    def unseen_ends(self, sent: Mapping[str, int]) -> dict[str, tuple[str, bool]]:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
 
-        Preempted and revoked jobs are left by it to Slurm, and those that slurmctld forgets are
-        taken to run on. Jobs that were cancelled here to be moved it would see up to a
-        minute later.
+        ``sent`` has the numbers of the jobs that sbatch took.
         """
         with self.lock:
             try:
@@ -364,7 +370,9 @@ class Dispatcher:
             except SlurmQueryError:
                 return {}
             observe(self.tasks.values(), queue, self.workdir, self.clock())
-            return unseen_ends(self.tasks.values(), queue, self.cluster.client, self.clock())
+            client, now_s = self.cluster.client, self.clock()
+            find_in_accounting(self.tasks, sent, client, self._taken_s, now_s)
+            return unseen_ends(self.tasks.values(), queue, client, now_s)
 
     def _cancel_doubles(self, ready: Collection[str]) -> set[str]:
         """Cancel what the queue still has of jobs that are to be sent, and name those jobs.

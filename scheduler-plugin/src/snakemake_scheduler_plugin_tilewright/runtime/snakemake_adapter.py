@@ -301,6 +301,13 @@ def executor_of(dag: Any) -> Any:
     return dag.workflow.scheduler._executor
 
 
+def slurm_ids(dag: Any) -> dict[Any, int]:
+    """Return the numbers of the jobs that sbatch took. Uses ``scheduler._executor.active_jobs``."""
+    active = list(executor_of(dag).active_jobs) if started(dag) else []
+    sent = [(one.job, str(one.external_jobid)) for one in active]
+    return {job: int(number) for job, number in sent if number.isdecimal()}
+
+
 def trust_placement(dag: Any) -> None:
     """Keep the executor from looking for accounts, and from guessing an account or a partition.
 
