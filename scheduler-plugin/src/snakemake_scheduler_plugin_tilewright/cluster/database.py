@@ -1,5 +1,6 @@
 """Which accounts and limits there are: by sacctmgr, else by what slurmctld shows of them."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -60,15 +61,10 @@ def _other_sources(
     client: SlurmClient, site: Site, gpu_type: str
 ) -> Iterator[tuple[list[Association], str]]:
     """Yield the associations that else are seen, and where, without their QOS."""
-    sources = (
-        (lambda: _of_slurmctld(client, gpu_type), "scontrol show assoc_mgr"),
-        (lambda: associations.parse_shares(client.shares()), "sshare, without limits"),
-    )
-    for read, name in sources:
-        try:
-            yield read(), name
-        except SlurmQueryError:
-            continue
+    with contextlib.suppress(SlurmQueryError):
+        yield _of_slurmctld(client, gpu_type), "scontrol show assoc_mgr"
+    with contextlib.suppress(SlurmQueryError):
+        yield associations.parse_shares(client.shares()), "sshare, without limits"
     named = [Association(account, client.user) for account in site.allowed or ()]
     yield named, "the site file, without limits"
 

@@ -316,7 +316,7 @@ def trust_placement(dag: Any) -> None:
     """
     executor = executor_of(dag)
     executor._fallback_account_arg = executor._fallback_partition = ""
-    module = sys.modules[type(executor).__module__]
+    module: Any = sys.modules[type(executor).__module__]
     if hasattr(module, "validate_account"):
         module.validate_account = lambda account, logger: account
 
