@@ -209,7 +209,7 @@ class ClusterState:
         where = self.partition(device, request.partition)
         if self.nodes is None or where is None:
             return True
-        up = [replace(node, up=True, state="") for node in self.nodes]
+        up = [replace(node, up=True, reserved=False) for node in self.nodes]
         return fitting_jobs(up, where, request, now=False) > 0
 
     def budgeted(self) -> bool:

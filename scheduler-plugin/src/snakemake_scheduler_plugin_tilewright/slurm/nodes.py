@@ -42,6 +42,8 @@ class Node:
         Minutes until a reservation of it begins; None where there is none.
     reservations : dict of str to tuple
         In how many minutes each of its reservations begins and ends, by name.
+    reserved : bool
+        It takes jobs of a reservation alone now.
     shares_memory : bool
         Slurm counts none of it: each job may ask for as much as there is.
     """
@@ -57,12 +59,8 @@ class Node:
     owner: str = ""
     free_min: int | None = None
     reservations: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    reserved: bool = False
     shares_memory: bool = False
-
-    @property
-    def reserved(self) -> bool:
-        """Whether it takes jobs of a reservation alone now."""
-        return _RESERVED.search(self.state) is not None
 
     def room(self, wanted: Mapping[str, int], *, now: bool) -> int:
         """Return how many jobs that want so much fit: now, or if the nodes were empty."""
@@ -104,6 +102,7 @@ def parse_nodes(text: str) -> list[Node]:
                 tuple(name for name in features if name not in ("", "(null)")),
                 tuple(re.findall(r"gpu:([^:,()]+):\d", pairs["Gres"])),
                 pairs["Owner"].partition("(")[0].removeprefix("N/A"),
+                reserved=_RESERVED.search(state) is not None,
             )
         )
     if found and not any(node.partitions for node in found):  # one that is in none does not say so
