@@ -26,7 +26,7 @@ from tests.placement.dispatched import (
     pends,
     recorded_by,
 )
-from tests.support.placement_rules import Rules
+from tests.support.placement_rules import GPU, Rules
 from tests.support.recorded import queue_line
 
 SILENT = SlurmQueryError("squeue", "no answer within 15 s")
@@ -298,6 +298,15 @@ def test_a_job_that_no_queue_showed_ends_as_accounting_says(final: str, tmp_path
         "FAILED": ("Slurm job 20 is failed", False),
     }
     assert ends[-1] == ({name: known[final]} if final in known else {})
+
+
+def test_own_jobs_that_pend_hold_gpus_that_are_no_tres(tmp_path: Path) -> None:
+    said = nodes(2)["node"].replace(",gres/gpu=8", "").replace("AllocTRES=gres/gpu=6", "AllocTRES=")
+    said = said.replace("Gres=(null)", "Gres=gpu:8 GresUsed=gpu:6(IDX:0-5)", 1)
+    queue = pending(1, "Resources").replace(",gres/gpu=1", "")
+    run = dispatcher(queue, tmp_path, 1, 3, {"node": said, **FULL})
+    state = run.state()
+    assert state.on_nodes("gpu", GPU, now=True) == 1
 
 
 def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path) -> None:

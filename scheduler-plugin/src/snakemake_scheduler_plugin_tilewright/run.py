@@ -257,10 +257,8 @@ class Run:
             self.logger.info(f"{name}: {task.refused or f'{task.move_reason}; it is moved'}")
         for sentence in self.dispatcher.explain_pending(movable):
             self.logger.warning(sentence)
-        ids = adapter.slurm_ids(self.dag)
-        sent = {
-            name: ids[self.jobs[name]] for name in self.dispatcher.tasks if self.jobs[name] in ids
-        }
+        ids = adapter.slurm_ids(self.dag).items()
+        sent = {name: number for job, number in ids if (name := self._names.get(job))}
         for name, (why, success) in self.dispatcher.unseen_ends(sent).items():
             task = self.dispatcher.tasks[name]
             own = task.move_reason or task.refused  # logged above

@@ -30,7 +30,7 @@ from .failures import (
     unseen_ends,
     why_no_retry,
 )
-from .jobs import Assignment, Job, JobState, observe
+from .jobs import Assignment, Job, JobState, observe, with_own_gpus
 from .move import Mover
 from .round import Round
 from .submission_lock import SubmissionLock
@@ -208,6 +208,7 @@ class Dispatcher:
             if task.waiting and task.assignment
         ]
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
+        queue = with_own_gpus(queue, self.tasks.values())
         state = found.with_pending(queue, sent, self.workdir)
         for kind, partition in found.partitions.items():
             nodes = found.nodes_of(partition) & self.bad_nodes[kind]

@@ -183,7 +183,6 @@ class SlurmClient:
     clock: Callable[[], float] = time.time
     shared_dir: Path | None = None
     _cache: dict[tuple[str, ...], tuple[float, str | SlurmQueryError]] = field(default_factory=dict)
-    _answered: set[tuple[str, ...]] = field(default_factory=set)
     _silent: dict[str, tuple[float, SlurmQueryError]] = field(default_factory=dict)
     _forgot_s: float = float("-inf")
     _ttl_s: dict[tuple[str, ...], float] = field(default_factory=dict)
@@ -312,10 +311,10 @@ class SlurmClient:
             answer = self._cache[argv][1]
             if shared is None and isinstance(answer, str):
                 self._took_s[argv] = self.clock() - now
-            if shared is None and isinstance(answer, str) and self.shared_dir:
                 with contextlib.suppress(OSError):  # a full home must not end the run
-                    path = self.shared_dir / self._question(argv, stdin)
-                    write_text_atomic(path, json.dumps([now, answer]))
+                    if self.shared_dir:
+                        path = self.shared_dir / self._question(argv, stdin)
+                        write_text_atomic(path, json.dumps([now, answer]))
         if isinstance(answer, SlurmQueryError):
             raise SlurmQueryError(*answer.args)
         return answer
@@ -372,10 +371,8 @@ class SlurmClient:
         Where one of five calls fails, ready jobs else wait three rounds for the queue (16 s).
         """
         try:
-            answer = self._call(argv, stdin)
+            return self._call(argv, stdin)
         except SlurmQueryError as error:
-            if tries > 1 and error.refused and argv in self._answered:
+            if tries > 1 and error.refused and argv in self._took_s:
                 return self._call_again(argv, stdin, tries - 1)
             return error
-        self._answered.add(argv)
-        return answer
