@@ -24,8 +24,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import NO_ACCOUNT, Lim
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import why_not
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
-from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
-from tests.support.placement_rules import CPU, Rules, with_use
+from tests.support.placement_rules import CPU, Rules, at, with_use
 from tests.support.recorded import (
     ANSWERS,
     CONFIG,
@@ -178,7 +177,7 @@ def test_a_partition_that_is_not_there_is_named(look: Look) -> None:
     (note,) = look(down, partition=PARTITIONS.replace("State=UP", "State=DOWN", 1)).notes
     assert note.text == "partition hpg-default is not up; up are hpg-b200"
     two = PARTITIONS.replace("Default=NO", "Default=NO MinNodes=2 MaxNodes=4")
-    assert look(partition=two).partitions["gpu"] is None
+    assert look(partition=two).partitions["gpu"] == ()
     (note,) = look(several).notes
     assert "hpg-b200 is of no use: it takes jobs of 2 nodes at least" in note.text
     assert {pool.kind for pool in look(partition=PARTITIONS.splitlines()[0]).pools} == {"cpu"}
@@ -217,10 +216,9 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(look: Look) -> None:
         " Account Limits= clive={MaxJobsPA=3(1) MaxJobsAccruePA=N(1) MaxSubmitJobsPA=N(3)"
         " MaxTRESPA=cpu=40(7)} User Limits= 1001={MaxJobsPU=2(1) MaxJobsAccruePU=N(1)"
         " MaxSubmitJobsPU=5(4) MaxTRESPU=cpu=9(5)}",
-        sacctmgr=f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3|||||\n",
+        sacctmgr=f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3||||||||\n",
     )
-    where = found.partitions["cpu"]
-    assert where is not None
+    (where,) = (one for one in found.partitions["cpu"] if one.default)
     assert where.max_time_min == 1440
     within = found.accounts[1].within(where)
     assert within.scopes[:3] == (
@@ -254,8 +252,8 @@ def test_limits_of_the_gpu_type_that_the_partition_has(look: Look) -> None:
     assert note.text.startswith("limits that are not looked at: gres/gpu:b200 of clive (")
     found = look(partition=PARTITIONS.replace("gres/gpu=8", "gres/gpu=8,gres/gpu:b200=8"))
     (clive,) = found.accounts[1].at("").scopes
-    assert (clive.limit["gres/gpu"], clive.limit[GPU_TYPE], found.notes) == (3, 2, ())
-    held = {"cpu": 40, "mem": 716_800, "gres/gpu": 1, GPU_TYPE: 1}
+    assert (clive.limit["gres/gpu"], clive.limit["gres/gpu:b200"], found.notes) == (3, 2, ())
+    held = {"cpu": 40, "mem": 716_800, "gres/gpu": 1, "gres/gpu:b200": 1}
     assert clive.used == {**held, "jobs": 2, "submit": 2}
     assert slots(found)["clive_gpu"] == (2, 0)  # memory
 
@@ -312,9 +310,10 @@ def test_memory_that_slurm_does_not_count_bounds_one_job_and_not_their_number(lo
             config=CONFIG.replace("CR_CORE_MEMORY", config),
             partition=PARTITIONS.replace("DefMemPerNode=1000", "DefMemPerNode=UNLIMITED"),
         )
-        rooms = [found.on_nodes("cpu", one, now=True) for one in (job, none)]
+        here = at(found, "clive", "cpu")
+        rooms = [found.on_nodes(here, one, now=True) for one in (job, none)]
         assert rooms == [fit, of_none]
-        assert found.on_nodes("cpu", replace(job, mem_mb=1_100_000), now=True) == 0
+        assert found.on_nodes(here, replace(job, mem_mb=1_100_000), now=True) == 0
     (note,) = look(config=DENIED).notes
     assert "configuration is not known, so memory and limits are taken to count: " in note.text
 
@@ -324,10 +323,10 @@ def test_gpus_that_are_no_tres_have_a_partition(look: Look) -> None:
         "Gres=(null)", "Gres=gpu:b200:8 GresUsed=gpu:b200:6(IDX:0-5)", 1
     )
     found = look(node=nodes, partition=PARTITIONS.replace(",gres/gpu=8", ""))
-    gpus = found.partitions["gpu"]
-    assert gpus is not None
+    (gpus,) = found.partitions["gpu"]
     assert (gpus.name, gpus.tres["gres/gpu"]) == ("hpg-b200", 8)
-    assert found.on_nodes("gpu", ResourceRequest(1, 1000, 1, 60), now=True) == 2
+    here = at(found, "clive", "gpu")
+    assert found.on_nodes(here, ResourceRequest(1, 1000, 1, 60), now=True) == 2
 
 
 def test_accounts_are_named_in_any_case(look: Look) -> None:

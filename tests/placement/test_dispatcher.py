@@ -77,8 +77,8 @@ def test_a_run_does_not_fill_what_another_run_has_just_taken(tmp_path: Path) -> 
         ("Priority", 900, True, True),
         ("InvalidQOS", 1, True, True),
         ("JobHeldAdmin", 9000, True, False),
-        ("AReasonOfTomorrow", 239, True, False),  # nobody knows it: four times the patience
-        ("AReasonOfTomorrow", 241, True, True),
+        ("AReasonOfTomorrow", 59, True, False),
+        ("AReasonOfTomorrow", 61, True, True),
         ("Licenses", 9000, True, False),
         ("QOSGrpCPUMinutesLimit", 100, True, True),
     ],
@@ -222,7 +222,7 @@ def test_an_invalid_job_that_nobody_takes_ends(tmp_path: Path) -> None:
     assert run.move_pending() == [task.name]
     found = run.failed(task.name)
     assert found.give_up
-    assert "withdrawn" in found.next
+    assert found.next == "its QOS may not be used there (Slurm: InvalidQOS)"
 
 
 def test_why_jobs_pend_is_said_once_for_each_reason(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_own_jobs_that_pend_hold_gpus_that_are_no_tres(tmp_path: Path) -> None:
     queue = pending(1, "Resources").replace(",gres/gpu=1", "")
     run = dispatcher(queue, tmp_path, 1, 3, {"node": said, **FULL})
     state = run.state()
-    assert state.on_nodes("gpu", GPU, now=True) == 1
+    assert state.on_nodes(CLIVE_GPU, GPU, now=True) == 1
 
 
 def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path) -> None:

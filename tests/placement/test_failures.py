@@ -39,6 +39,7 @@ from tests.support.placement_rules import (
     Rules,
     account,
     in_partition,
+    open_at,
     partition,
     room,
 )
@@ -119,7 +120,7 @@ def test_a_grown_shape_has_bounds(mem_mb: int, memory: int, limits: dict[str, in
     wanted = base.double(memory).mem_mb
     most = max(wanted if n is None else n for n in limits.values())
     accounts = [account(a, limit={} if n is None else {"mem": n}) for a, n in limits.items()]
-    state = ClusterState(tuple(accounts), {"gpu": None, "cpu": partition("c")})
+    state = ClusterState(tuple(accounts), {"cpu": (partition("c"),)})
     job = Rules({"a": {"cpu": base}}).job("rule_a", "a")
     task = JobState(job, history=FailureHistory(memory))
     found = Placement().estimates.request_of(task, "cpu", state)
@@ -150,7 +151,7 @@ def test_most_memory_is_that_of_the_accounts_a_job_may_use(
 ) -> None:
     places: dict[DeviceKind, Any] = dict(zip(("cpu", "gpu"), where, strict=False))
     job = replace(JOB, overrides=UserOverrides(fixed), kinds=tuple(places))
-    assert memory_limit_mb(job, ClusterState(tuple(accounts), places)) == most
+    assert memory_limit_mb(job, ClusterState(tuple(accounts), open_at(places))) == most
 
 
 LONG = replace(partition("gpu"), max_time_min=900)
@@ -180,7 +181,7 @@ def test_a_job_that_had_all_there_is_is_not_tried_again(
     request = replace(ResourceRequest(1, 100, 0, 60), **had)  # type: ignore[arg-type]
     assignment = Assignment(Target("a", "a", "cpu", "cpu"), request)
     places: dict[DeviceKind, Any] = {"cpu": replace(CPUS, max_time_min=600), "gpu": gpu}
-    state = ClusterState(accounts, places, {"long": partition("long", max_time_min=900)})
+    state = ClusterState(accounts, open_at(places), {"long": partition("long", max_time_min=900)})
     said = why_no_retry(replace(JOB, **job), assignment, cause, state)
     assert words in said
     assert bool(said) == bool(words)

@@ -399,7 +399,7 @@ def test_what_an_account_whose_qos_wins_takes_counts_for_others_below_the_same_a
 
 def test_a_job_that_pends_on_another_qos_counts_on_the_association() -> None:
     pending = SlurmJob(1, "PENDING", "lab", "night", "cpu", tres={"cpu": 8})
-    (lab,) = of_rows(row("lab", qos=("normal", "night"), tres={"cpu": 16}),
+    lab, _ = of_rows(row("lab", qos=("normal", "night"), tres={"cpu": 16}),
                      qos=Qos("normal", {"jobs": 1}), used={"ada of account lab": {}})  # fmt: skip
     (found,) = room(lab, waiting=[pending], partitions={}).accounts
     assert (remaining(found, None, "cpu"), remaining(found, None, "jobs")) == (8, 1)

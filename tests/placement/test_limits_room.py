@@ -18,6 +18,7 @@ from snakemake_scheduler_plugin_tilewright.cluster.tres import (
     fitting_jobs,
     in_hours,
     tres_of,
+    why_not_counted,
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import JobState
 from snakemake_scheduler_plugin_tilewright.resources import Placement
@@ -29,9 +30,13 @@ from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
 )
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_assoc_mgr, parse_sacctmgr
+from snakemake_scheduler_plugin_tilewright.slurm.parse import (
+    parse_assoc_mgr,
+    parse_partitions,
+    parse_sacctmgr,
+)
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import with_whole_nodes
-from snakemake_scheduler_plugin_tilewright.slurm.records import BUDGETS, Association, Partition, Qos
+from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos
 from tests.support.placement_rules import (
     CPU,
     GPU,
@@ -42,6 +47,7 @@ from tests.support.placement_rules import (
     account,
     at,
     fits,
+    free_slots,
     idle,
     partition,
     room,
@@ -49,11 +55,11 @@ from tests.support.placement_rules import (
     slots_of,
     take,
 )
-from tests.support.recorded import cluster_with
+from tests.support.recorded import PARTITION, cluster_with
 
 
 def free(found: ClusterState) -> dict[str, int]:
-    return {pool.name: pool.free for pool in found.free_slots({"gpu": GPU, "cpu": CPU})}
+    return {pool.name: pool.free for pool in free_slots(found, {"gpu": GPU, "cpu": CPU})}
 
 
 def fitting(found: ClusterState) -> list[str]:
@@ -69,9 +75,9 @@ def pend(account: str, reason: str = "Priority", **of: Any) -> SlurmJob:
 
 def test_others_jobs_count_for_the_most_jobs_of_an_account_and_not_of_a_user() -> None:
     full = room(account("a", limit={"jobs": 2}, used={"jobs": 2}))
-    assert (fitting(full), [pool.free for pool in full.free_slots({"cpu": CPU})]) == ([], [0])
+    assert (fitting(full), [pool.free for pool in free_slots(full, {"cpu": CPU})]) == ([], [0])
     one = account("a", used={"jobs": 4}, of_user={"jobs": 4})
-    assert [pool.free for pool in room(one).free_slots({"cpu": CPU})] == [4]
+    assert [pool.free for pool in free_slots(room(one), {"cpu": CPU})] == [4]
     assert fitting(room(account("a", of_user={"jobs": 4}, mine={"jobs": 4}))) == []
 
 
@@ -192,7 +198,7 @@ def test_a_job_that_pends_counts_with_its_time_limit_and_closes_what_it_waits_fo
 def test_budgets_of_a_qos_and_of_an_association_as_slurm_says_them() -> None:
     rows = "\n".join([
         "c|ada||c|c|||||||||||||", "c|||c|c|||||||||root|cpu=600|||",
-        f"root{'|' * 14}gres/gpu=60|||1-00:00:00", f"c{'|' * 13}cpu=1200|cpu=300||",
+        f"root{'|' * 14}gres/gpu=60|||1-00:00:00", f"c{'|' * 13}cpu=1200|cpu=300|||||",
     ])  # fmt: skip
     found, qos = parse_sacctmgr(rows)
     live = parse_assoc_mgr(
@@ -208,6 +214,10 @@ def test_budgets_of_a_qos_and_of_an_association_as_slurm_says_them() -> None:
     }
     left = {budget.name: budget.remaining for budget in budgets(one)}
     assert left == {"cpu/min": 1134, "cpu/min/running": 260, "gres/gpu/min": 50, "wall/min": 1375}
+
+
+_EACH = ("cpu/min", "mem/min", "node/min", "billing/min", "gres/gpu/min")
+BUDGETS = ("wall/min", *_EACH, *(f"{name}/running" for name in _EACH))
 
 
 @given(
@@ -228,6 +238,79 @@ def test_slots_stay_in_a_budget(
 def test_hours_are_said_in_the_unit_of_the_budget() -> None:
     assert in_hours("mem/min", 61_440) == "1 GB-hours of memory"
     assert in_hours("wall/min", 90) == "1.5 job-hours"
+
+
+# TRES of every kind
+
+MATLAB = replace(CPU, licences=(("matlab", 2),))
+#: The example of slurm.conf(5): one CPU and 8 GB are 3 by the sum, 2 by the largest.
+WEIGHTS = "CPU=1.0,Mem=0.25G,GRES/gpu=2.0,license/matlab=5"
+BILLED = f"PartitionName=c MaxTime=1:00:00 State=UP TRES=cpu=96{PARTITION}"
+
+
+def billing(flags: tuple[str, ...] | None, **of: Any) -> int:
+    (where,) = parse_partitions(f"{BILLED.strip()} TRESBillingWeights={WEIGHTS}")
+    request = replace(ResourceRequest(1, 8192, 0, 60), **of)
+    return tres_of(request, 1, replace(where, priority_flags=flags))["billing"]
+
+
+def test_a_partition_bills_by_its_weights() -> None:
+    assert (billing(()), billing(("MAX_TRES",)), billing(("MAX_TRES_GRES",))) == (3, 2, 2)
+    assert [billing((one,), gpus=2) for one in ("SMALL", "MAX_TRES", "MAX_TRES_GRES")] == [7, 4, 6]
+    assert billing(("MAX_TRES",), licences=(("matlab", 2),)) == 12
+    assert tres_of(CPU, 2)["billing"] == 16
+
+
+@pytest.mark.parametrize(
+    ("limit", "jobs", "shape"),
+    [
+        ({"billing": 17}, 2, CPU),
+        ({"license/matlab": 5}, 2, MATLAB),
+        ({"license/matlab": 0}, 3, CPU),
+        ({"bb/fast": 0, "gres/shard": 0}, 3, CPU),
+        ({"energy": 0, "node": 0}, 3, CPU),  # Slurm measures it; jobs share nodes
+        ({"gres/gpu:b200": 2}, 2, GPU),
+        ({"gres/gpu:a100": 0}, 2, GPU),
+        ({"license/matlab/min/running": 2 * 60 * 2}, 2, MATLAB),
+    ],
+)  # fmt: skip
+def test_every_tres_in_a_limit_counts(
+    limit: dict[str, int], jobs: int, shape: ResourceRequest
+) -> None:
+    kind: DeviceKind = "gpu" if shape.gpus else "cpu"
+    places = {**PLACES, "gpu": partition("g", tres={"gres/gpu": 2, "gres/gpu:b200": 2})}
+    one = account("a", limit=limit, used=dict.fromkeys(limit, 0))
+    found = room(one, partitions=places)
+    slots = [pool.free for pool in free_slots(found, {kind: shape})]
+    assert (min(slots[0], 3) if kind == "cpu" else slots[0]) == jobs
+    for n in range(4 if kind == "cpu" else 2):
+        assert fits(found, "a", kind, shape) == (n < jobs or jobs == 3)
+        found = take(found, "a", kind, shape)
+
+
+def test_where_jobs_get_whole_nodes_a_limit_on_nodes_counts() -> None:
+    where = replace(partition("c"), whole_nodes=True, whole={"cpu": 96})
+    one = account("a", limit={"node": 2}, used={"node": 1})
+    found = room(one, partitions={**PLACES, "cpu": where})
+    assert fits(found, "a", "cpu", CPU)
+    assert not fits(take(found, "a", "cpu", CPU), "a", "cpu", CPU)
+
+
+def test_what_cannot_be_counted_is_left_to_slurm() -> None:
+    mixed = partition("g", tres={"gres/gpu": 4, "gres/gpu:a100": 2, "gres/gpu:h100": 2})
+    unknown = replace(mixed, billing=(("cpu", 1.0),), priority_flags=None)
+    assert why_not_counted("gres/gpu:a100", mixed) == "its partition's GPUs are not of one type"
+    assert why_not_counted("billing/min", unknown) == "PriorityFlags are not known"
+    assert not why_not_counted("billing", mixed)
+    one = account("a", limit={"gres/gpu:a100": 0, "energy": 5}, used={"cpu": 0})
+    assert fits(room(one, partitions={**PLACES, "gpu": mixed}), "a", "gpu", GPU)
+
+
+def test_minutes_that_the_jobs_of_one_user_may_take_count() -> None:
+    name = "cpu/min/running"
+    one = account("a", of_user={name: 2 * 8 * 60 + 1}, mine={name: 1})
+    found = room(one)
+    assert [pool.free for pool in free_slots(found, {"cpu": CPU})] == [2]
 
 
 # Nodes and partitions
@@ -257,7 +340,7 @@ def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:
     avoided = replace(found, avoided={at(found, "a", "gpu"): "Resources"})
     assert not fits(avoided, "a", "gpu", GPU)
     assert avoided.within_limits(at(avoided, "a", "gpu"), GPU)
-    assert {p.name: p.free for p in avoided.free_slots({"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
+    assert {p.name: p.free for p in free_slots(avoided, {"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
     pending = pend("a", partition="g", tres={"cpu": 8, "gres/gpu": 1})  # it stands before new ones
     own = room(account("a"), waiting=[pending], nodes=full[:1])
     assert not fits(own, "a", "gpu", GPU)
@@ -315,7 +398,7 @@ def test_where_jobs_get_whole_nodes_they_count_with_all_of_one() -> None:
     assert too_big(few, CPU, where) == "it gets a whole node with cpu=96 and account a has 48"
     assert (fits(found, "a", "cpu", CPU), fits(found, "b", "cpu", CPU)) == (False, True)
     after = take(found, "b", "cpu", CPU)
-    assert [pool.free for pool in after.free_slots({"cpu": CPU}) if pool.account == "b"] == [1]
+    assert [pool.free for pool in free_slots(after, {"cpu": CPU}) if pool.account == "b"] == [1]
     assert not fits(take(after, "b", "cpu", CPU), "b", "cpu", CPU)
 
 

@@ -1,6 +1,7 @@
 """Jobs that pend in vain: where they go, that they do not come back, and when they end."""
 
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.cluster.limits import targets_of_limit
 from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind, Target
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, UserOverrides
@@ -25,8 +27,8 @@ from tests.placement.dispatched import (
     pending,
     pends,
 )
-from tests.support.placement_rules import CPU, GPU, account, room
-from tests.support.recorded import LIMITS, USE, details
+from tests.support.placement_rules import CPU, GPU, account, partition, room
+from tests.support.recorded import LIMITS, USE, details, queue_line
 
 GONE = {"squeue": ""}
 #: One GPU of maigan is all that is free.
@@ -137,13 +139,12 @@ def test_a_ready_job_that_no_budget_can_end_waits_with_that_reason(tmp_path: Pat
     ("reason", "fixed", "moves", "answers", "part", "none"),
     [
         ("AssocGrpCPUMinutesLimit", "clive", 0, {},
-         "the budget of its account or QOS is used up", "others"),
+         "a budget of its account or QOS is used up", "others"),
         ("Priority", None, 3, FULL,
          "it was moved 3 times and waits here, where it ends first", "has room"),
-        ("Resources", None, 3, nodes(8),
-         "partition hpg-b200 has nodes free for it", "go first"),
+        ("Resources", None, 3, nodes(8), "no node has room for it yet", "reserved"),
     ],
-    ids=["a spent budget", "moves used up", "nodes have room"],
+    ids=["a spent budget", "moves used up", "nodes said to be free"],
 )  # fmt: skip
 def test_why_a_job_waits_where_it_is_is_said(
     tmp_path: Path, reason: str, fixed: str | None, moves: int, answers: dict[str, str],
@@ -207,45 +208,46 @@ def test_no_moved_job_returns_before_nothing_else_takes_it(
     assert assignment.target != here or fresh <= invalid
 
 
+@pytest.mark.parametrize("reason", ["QOSGrpBilling", "MaxCpuPerAccount", "AReasonOfTomorrow"])
+def test_a_limit_closes_its_place_until_a_job_starts_there(reason: str, tmp_path: Path) -> None:
+    """Also where only one account takes the job, and where Slurm's numbers leave it room."""
+    run = pends(tmp_path, reason, 1, 2, nodes(8), overrides=UserOverrides("clive"), kinds=("gpu",))
+    first, *others = run.tasks
+    assert run.move_pending() == []
+    assert run.round(others, []) == {}
+    (said,) = run.explain_pending()
+    assert said.endswith(f"no more such jobs go to clive until one starts there (Slurm: {reason})")
+    run.clock = lambda: 5010.0
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(5005))
+    answer(run, squeue=queue_line(JobID="20", State="RUNNING", Account="clive", StartTime=start,
+                                  WorkDir="/data/run", Comment=first))  # fmt: skip
+    assert len(run.round(others, [])) == 2
+    assert not run.backoff
+
+
+GPUS_AND_CPUS: tuple[tuple[str, DeviceKind], ...] = (("g", "gpu"), ("g", "cpu"), ("c", "cpu"))
+HERE = Target("a", "a", "g", "gpu")
+OTHERS = [
+    Target(account, qos, where, device)
+    for account, qos in (("a", "a"), ("a", "long"), ("b", "a"))
+    for where, device in GPUS_AND_CPUS
+]
+
+
 @pytest.mark.parametrize(
-    "reason",
+    ("reason", "qos_of_partition", "limits"),
     [
-        "QOSGrpBilling", "QOSGrpNodeLimit", "QOSGrpEnergy", "QOSGrpSubmitJobsLimit",
-        "AssocGrpBilling", "AssocGrpCpuLimit", "AssocGrpJobsLimit", "AssocMaxJobsLimit",
-        "QOSMaxBillingPerUser", "QOSMaxCpuPerUserLimit", "MaxCpuPerAccount", "QOSResourceLimit",
+        ("QOSGrpCpuLimit", None, "a/a/g/gpu a/a/g/cpu a/a/c/cpu b/a/g/gpu b/a/g/cpu b/a/c/cpu"),
+        ("QOSGrpCpuLimit", "part", "a/a/g/gpu a/a/g/cpu b/a/g/gpu b/a/g/cpu"),
+        ("QOSMaxGRESPerUser", None, "a/a/g/gpu b/a/g/gpu"),
+        ("AssocGrpGRES", "part", "a/a/g/gpu a/long/g/gpu"),
+        ("MaxNodePerAccount", None,
+         "a/a/g/gpu a/a/g/cpu a/a/c/cpu a/long/g/gpu a/long/g/cpu a/long/c/cpu"),
+        ("AReasonOfTomorrow", None, "a/a/g/gpu a/a/g/cpu"),
     ],
 )  # fmt: skip
-def test_where_a_limit_is_not_counted_the_job_moves(reason: str, tmp_path: Path) -> None:
-    run = pends(tmp_path, reason, 1, 2, nodes(8))
-    first, *others = run.tasks
-    run.state()
-    (said,) = run.explain_pending()
-    assert said.endswith(f"running jobs fill a limit of its account or QOS (Slurm: {reason})")
-    assert run.move_pending() == [first]
-    assert [move["sooner"] for move in events(run, "move")] == ["brusko gpu"]
-    assert run.failed(first).free
-    answer(run, GONE)
-    accounts = [place.target.account for place in run.round([first, *others], []).values()]
-    assert (len(accounts), "clive" in accounts) == (3, False)
-    alone = pends(tmp_path / "alone", reason, 1, 2, nodes(8), overrides=UserOverrides("clive"))
-    assert alone.move_pending() == []  # where only one account takes it
-    assert not alone.backoff
-
-
-@pytest.mark.parametrize(
-    ("use", "moves"),
-    [
-        ("gres/gpu=3(1)", False),  # its nodes are in the way
-        ("gres/gpu=3", True),
-        ("gres/gpu=N(1)", True),
-        ("gres/gpu=3(1),gres/shard=8(8)", True),
-    ],
-)
-def test_a_limit_counts_only_where_it_and_its_use_are_known(
-    use: str, moves: bool, tmp_path: Path
-) -> None:
-    """Slurm 22.05 names GPUs of the QOS also where those of the nodes are in the way."""
-    limits = LIMITS.replace("clive|cpu=104,gres/gpu=3,", "clive|cpu=104,")
-    run = pends(tmp_path, "QOSGrpGRES")
-    answer(run, {"flags=qos": USE.replace("gres/gpu=3(1)", use), "sacctmgr": limits})
-    assert bool(run.move_pending()) == moves
+def test_what_a_limit_bounds(reason: str, qos_of_partition: str | None, limits: str) -> None:
+    where = replace(partition("g"), qos=qos_of_partition)
+    found = targets_of_limit(reason, HERE, where, OTHERS)
+    wanted = {tuple(one.split("/")) for one in limits.split()}
+    assert {(to.account, to.qos, to.partition, to.device) for to in found} == wanted

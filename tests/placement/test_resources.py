@@ -199,8 +199,7 @@ def test_no_job_asks_for_more_time_than_its_partition_gives(
     cluster: Cluster, runtime_min: int, seconds: float, factor: float, most: int | None
 ) -> None:
     places = cluster.state.partitions
-    assert places["gpu"] is not None
-    bounded = {**places, "gpu": replace(places["gpu"], max_time_min=most)}
+    bounded = {**places, "gpu": tuple(replace(p, max_time_min=most) for p in places["gpu"])}
     limited = replace(cluster, state=replace(cluster.state, partitions=bounded))
     gpu = replace(GPU, runtime_min=runtime_min)
     model = Rules({"both": {"gpu": gpu, "cpu": CPU}}, seconds).models["both"]

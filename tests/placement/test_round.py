@@ -29,7 +29,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
 )
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import LIMITED, Account, LimitScope
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, LimitScope
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
 from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition
@@ -38,6 +38,7 @@ from tests.support.placement_rules import (
     GROUP_REASONS,
     Rules,
     account,
+    open_at,
     partition,
     room,
     round_on,
@@ -377,7 +378,7 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         partitions=places,
         utilisation=question.utilisation,
     )
-    of_run = replace(cluster, state=replace(cluster.state, partitions=places))
+    of_run = replace(cluster, state=replace(cluster.state, partitions=open_at(places)))
     placement = Placement(Rules(question.shapes).models, cluster=of_run)
     tasks = (question.ready, question.later, question.active)
     found = round_on(capacity, placement, *tasks, bad_nodes=question.bad_nodes)
@@ -393,7 +394,7 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         for start in here:
             asked.update(tres_of(start.request, 1))
         more = promised(question, below)
-        for tres in scope.limit.keys() & LIMITED if here else ():
+        for tres in scope.limit.keys() & asked.keys():
             rest = scope.limit[tres] - (scope.used or {}).get(tres, 0) - more[tres]
             assert asked[tres] <= max(0, rest), (scope.name, tres)
     by_name = {task.name: task for task in question.ready}

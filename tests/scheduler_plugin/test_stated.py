@@ -106,10 +106,11 @@ def test_what_a_rule_fixes() -> None:
     brusko = Account("brusko", "brusko", {}, takes=("night", "brusko"))
     maigan = replace(brusko, name="maigan", qos="maigan", takes=("night", "maigan"))
     accounts = [brusko, maigan]
-    assert fixed_of(job(qos="maigan"), accounts) == UserOverrides("maigan")
-    assert fixed_of(job(qos="night"), accounts) == UserOverrides("brusko")
-    assert fixed_of(job(qos="unknown"), accounts) == UserOverrides()
-    assert fixed_of(job(qos="maigan", slurm_account="brusko"), accounts) == UserOverrides("brusko")
+    assert fixed_of(job(qos="maigan"), accounts) == UserOverrides("maigan", qos="maigan")
+    assert fixed_of(job(qos="night"), accounts) == UserOverrides("brusko", qos="night")
+    assert fixed_of(job(qos="unknown"), accounts) == UserOverrides(qos="unknown")
+    both = job(qos="maigan", slurm_account="brusko")
+    assert fixed_of(both, accounts) == UserOverrides("brusko", qos="maigan")
 
 
 MAIGAN = Target("maigan", "night", "hpg-b200", "cpu")

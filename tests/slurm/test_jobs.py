@@ -16,10 +16,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
     node_of,
     parse_queue,
     usage_of_queue,
-    why_pending,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_time_s
-from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE
 from tests.support.recorded import details
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
@@ -176,78 +174,6 @@ def test_the_node_and_the_cause_of_what_is_not_said() -> None:
         assert (node_of(text), cause_of(text)) == ("", ("unknown", ""))
 
 
-OBSTACLES = {
-    "limit": ["QOSGrpGRES", "QOSGrpCpuLimit", "QOSMaxCpuPerUserLimit", "QOSMaxJobsPerUserLimit",
-              "AssocGrpMemLimit", "MaxGRESPerAccount", "MaxCpuPerAccount", "MaxJobsPerAccount",
-              "AssocMaxJobsLimit"],
-    "budget": ["QOSGrpCPUMinutesLimit", "AssocGrpCPURunMinutesLimit", "QOSGrpGRESMinutes",
-               "QOSGrpMemoryRunMinutes", "AssocGrpBillingMinutes", "AssocGrpWallLimit"],
-    "invalid": ["QOSMaxCpuMinutesPerJobLimit", "AssocMaxCpuPerNode", "MaxMemPerLimit",
-                "Job's account not permitted to use this partition (cpu denies a including a)",
-                "Job's QOS not permitted to use this partition (cpu allows b not a)",
-                "PartitionConfig", "InvalidQOS", "InvalidAccount", "PartitionTimeLimit",
-                "QOSMaxWallDurationPerJobLimit", "AssocMaxCpuPerJobLimit", "BadConstraints",
-                "ReservationInvalid"],
-    "held": ["Licenses", "JobHeldAdmin", "JobHeldUser", "launch failed requeued held",
-             "job requeued in held state", "JobArrayTaskLimit", "Dependency",
-             "DependencyNeverSatisfied", "BurstBufferStageIn"],
-    "nodes": ["PartitionDown", "PartitionInactive", "Reservation", "FrontEndDown",
-              "ReqNodeNotAvail, Reserved for maintenance", DOWN],
-    "busy": ["BeginTime", "Priority", "Resources", "None", "Cleaning",
-             "RaisedSignal:53(Real-time_signal_19)"],
-    "other": ["a reason that nobody knows", ""],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("obstacle", "reason"), [(name, one) for name, reasons in OBSTACLES.items() for one in reasons]
-)
-def test_what_jobs_pend_for(obstacle: str, reason: str) -> None:
-    found = why_pending(reason)
-    assert found.obstacle == obstacle
-    assert len(found.words) > 10
-    assert (found.words == "Slurm gives no reason") == (not reason)
-
-
-#: What Slurm 22.05 to 25.05 knows (``job_state_reason_string``), and sentences of slurmctld.
-_PARTS = ("Cpu", "CPU", "Mem", "Memory", "Node", "Energy", "GRES", "License", "BB", "Billing",
-          "Unknown", "Wall", "Jobs", "SubmitJobs")  # fmt: skip
-REASONS = [
-    *(f"{who}Grp{part}{end}" for who in ("QOS", "Assoc") for part in _PARTS
-      for end in ("", "Limit", "Minutes", "MinutesLimit", "RunMinutes", "RunMinutesLimit")),
-    *(f"{who}Max{part}{end}" for who in ("QOS", "Assoc") for part in (*_PARTS, "WallDuration")
-      for end in ("PerJob", "PerJobLimit", "PerNode", "PerUser", "PerUserLimit", "MinutesPerJob",
-                  "MinutesPerJobLimit", "Limit")),
-    *(f"QOSMin{part}" for part in _PARTS), *(f"Max{part}PerAccount" for part in _PARTS),
-    *(f"{who}{limit}Limit" for who in ("QOS", "Association")
-      for limit in ("Job", "Resource", "Time")),
-    "None", "Prolog", "Priority", "Dependency", "DependencyNeverSatisfied", "Resources",
-    "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive",
-    "PartitionConfig", "JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "JobArrayTaskLimit",
-    "BeginTime", "Licenses", "Reservation", "ReservationDeleted", "ReservationInvalid",
-    "ReqNodeNotAvail", "FrontEndDown", "SchedDefer", "NodeDown", "BadConstraints", "Constraints",
-    "SystemFailure", "JobLaunchFailure", "NonZeroExitCode", "RaisedSignal", "TimeLimit",
-    "InactiveLimit", "DeadLine", "OutOfMemory", "InvalidAccount", "InvalidQOS", "QOSNotAllowed",
-    "AccountNotAllowed", "QOSUsageThreshold", "QOSMinCpuNotSatisfied", "Cleaning", "FedJobLock",
-    "BurstBufferResources", "BurstBufferStageIn", "BurstBufferOperation", "PowerNotAvail",
-    "PowerReserved", "AccountingPolicy", "MaxMemPerLimit", "MaxPoweredUpNodes", "MpiPortsBusy",
-    "ReqNodeNotAvail, Reserved for maintenance", "ReqNodeNotAvail, May be reserved for other job",
-    "ReqNodeNotAvail, UnavailableNodes:c[1-2]", "ReqNodeNotAvail(Unavailable:c1)",
-    "Reserved for maintenance", "launch failed requeued held", "job requeued in held state",
-    "user env retrieval failed requeued held",
-    "Job's account not permitted to use this partition (cpu allows a_b not b)",
-    "Job's QOS not permitted to use this partition (cpu denies a including a)",
-    "User's group not permitted to use this partition",
-    DOWN,
-]  # fmt: skip
-
-
-def test_reasons_of_slurm_are_known_with_spaces_and_with_underscores() -> None:
-    assert [reason for reason in REASONS if why_pending(reason).obstacle == "other"] == []
-    for reason in REASONS:
-        assert why_pending(reason.replace(" ", "_")) == why_pending(reason)
-
-
 def test_use_seen_in_the_queue_counts_jobs_of_everybody() -> None:
     jobs = [
         SlurmJob(1, "RUNNING", qos="clive", user="ada", tres={"cpu": 8, "mem": 10, "gres/gpu": 1}),
@@ -257,10 +183,9 @@ def test_use_seen_in_the_queue_counts_jobs_of_everybody() -> None:
         SlurmJob(5, "COMPLETED", qos="brusko", user="ada", tres={"cpu": 99}),
     ]
     found = usage_of_queue(jobs, lambda job: [job.qos, f"{job.user} on {job.qos}"])
-    gpus = {"gres/gpu": 1, GPU_TYPE: 1}
     assert {name: use.used for name, use in found.items()} == {
-        "clive": {"cpu": 12, "mem": 15, **gpus, "jobs": 2, "submit": 3},
-        "ada on clive": {"cpu": 8, "mem": 10, **gpus, "jobs": 1, "submit": 2},
+        "clive": {"cpu": 12, "mem": 15, "gres/gpu": 1, "jobs": 2, "submit": 3},
+        "ada on clive": {"cpu": 8, "mem": 10, "gres/gpu": 1, "jobs": 1, "submit": 2},
         "ben on clive": {"cpu": 4, "mem": 5, "jobs": 1, "submit": 1},
         "maigan": {"cpu": 2, "jobs": 1, "submit": 1},
         "ben on maigan": {"cpu": 2, "jobs": 1, "submit": 1},

@@ -25,7 +25,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_tres,
     parse_tres_usage,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.records import GPU_TYPE, WALL
+from snakemake_scheduler_plugin_tilewright.slurm.records import WALL
 from tests.support.recorded import PARTITION
 
 SACCTMGR = """\
@@ -37,8 +37,8 @@ clive|ada||clive,clive-b|clive||cpu=64|||20|100|||||||
 sacctmgr: show associations where user= format=account,user,...
 plain|||normal||cpu=16,gres/gpu=1,mem=64G||4|||||||gres/gpu=30|||
 sacctmgr: show qos format=name,...
-normal||||||||||||||||
-clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit|cpu=96|8|16|cpu=6000|gres/gpu=90|cpu=480|2-00:00:00
+normal|||||||||||||||||||
+clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit|cpu=96|8|16|cpu=6000|gres/gpu=90|cpu=480|2-00:00:00|cpu=900|mem=1G|cpu=48,gres/gpu=4
 """
 ASSOC_MGR = (
     "Current Association Manager state\nQOS Records\n"
@@ -64,10 +64,9 @@ def test_tres() -> None:
     }.items():
         assert parse_tres(text) == limits, text
     text = "gres/gpu=8(6),gres/gpu:a100=4(3),gres/gpu:h100=N(1)"
-    limits, used = parse_tres_usage(text, "a100")
-    assert limits == {"gres/gpu": 8, GPU_TYPE: 4}
-    assert used == {"gres/gpu": 6, GPU_TYPE: 3, "gres/gpu:h100": 1}
-    assert parse_tres("gres/gpu:a100=4", "h100") == {"gres/gpu:a100": 4}
+    limits, used = parse_tres_usage(text)
+    assert limits == {"gres/gpu": 8, "gres/gpu:a100": 4}
+    assert used == {"gres/gpu": 6, "gres/gpu:a100": 3, "gres/gpu:h100": 1}
 
 
 def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
@@ -86,10 +85,13 @@ def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
         "cpu": 104, "gres/gpu": 3, "mem": 831_488, "cpu/min": 6000, "gres/gpu/min/running": 90,
         WALL: 2880, "jobs": 40, "submit": 90,
     }  # fmt: skip
-    assert clive.tres_per_job == {"cpu": 64, "cpu/min": 480}
-    assert clive.tres_per_user == {"gres/gpu": 2, "jobs": 10, "submit": 30}
+    assert clive.tres_per_job == {"cpu": 48, "gres/gpu": 4, "cpu/min": 480}
+    assert clive.tres_per_user == {
+        "gres/gpu": 2, "jobs": 10, "submit": 30, "cpu/min/running": 900,
+    }  # fmt: skip
     assert clive.max_wall_min == 2880
-    assert clive.tres_per_account == {"cpu": 96, "jobs": 8, "submit": 16}
+    minutes = {"mem/min/running": 1024}
+    assert clive.tres_per_account == {"cpu": 96, "jobs": 8, "submit": 16, **minutes}
     assert qos[0].tres == {}
 
 

@@ -125,6 +125,15 @@ def partition(name: str, **values: Any) -> Partition:
 
 
 PLACES: dict[DeviceKind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
+Places = Mapping[DeviceKind, Partition | Iterable[Partition] | None]
+
+
+def open_at(places: Places) -> dict[DeviceKind, tuple[Partition, ...]]:
+    """Return the partitions of each device kind, of which one, several or none are given."""
+    return {
+        kind: (own,) if isinstance(own, Partition) else tuple(own or ())
+        for kind, own in places.items()
+    }
 
 
 def room(
@@ -136,6 +145,7 @@ def room(
 ) -> ClusterState:
     """Return what fits now, where jobs may use all of an account."""
     of = {"utilisation": 1.0, "partitions": PLACES, **of}
+    of["partitions"] = open_at(of["partitions"])
     return ClusterState(accounts, **of).with_pending(waiting, sent, workdir)
 
 
@@ -144,10 +154,12 @@ def slots_of(
     requests: Mapping[DeviceKind, ResourceRequest],
     *,
     together: bool = False,
+    partitions: Places = PLACES,
     **of: Any,
 ) -> list[Pool]:
     """Return the pools of accounts for jobs that ask for this."""
-    state = ClusterState(tuple(accounts), largest_jobs=requests, **of)
+    places = open_at(partitions)
+    state = ClusterState(tuple(accounts), places, largest_jobs=requests, **of)
     return state.slots(requests, together=together)
 
 
@@ -155,6 +167,12 @@ def at(state: ClusterState, account: str, kind: DeviceKind, partition: str = "")
     """Return the target of an account and a device kind."""
     found = state.account(account)
     return state.target(found, kind, partition) if found else Target(account, "", None, kind)
+
+
+def free_slots(state: ClusterState, requests: Mapping[DeviceKind, ResourceRequest]) -> list[Pool]:
+    """Return the slots for jobs that ask for this, in all places."""
+    names = {kind: one.partition for kind, one in requests.items()}
+    return state.free_slots({one: requests[one.device] for one in state.targets(names)})
 
 
 def take(

@@ -21,9 +21,9 @@ maigan|ada||maigan,maigan-b|maigan|||||||||||||
 brusko|||brusko|brusko|||||||||||||
 clive|||clive,clive-b|clive|||||||||||||
 maigan|||maigan,maigan-b|maigan|||||||||||||
-clive|cpu=104,gres/gpu=3,mem=812G|||||||||||||||
-maigan|cpu=80,gres/gpu=2,mem=625G|||||||||||||||
-brusko|cpu=32,gres/gpu=1,mem=250G|||||||||||||||
+clive|cpu=104,gres/gpu=3,mem=812G||||||||||||||||||
+maigan|cpu=80,gres/gpu=2,mem=625G||||||||||||||||||
+brusko|cpu=32,gres/gpu=1,mem=250G||||||||||||||||||
 """
 USE = """\
 QOS=clive(2) GrpJobs=N(2) GrpSubmitJobs=N(2) GrpTRES=cpu=104(40),mem=831488(716800),gres/gpu=3(1)\

@@ -146,8 +146,11 @@ def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> UserOverrides:
         takes = [one for one in accounts if qos in (one.qos, *one.takes)]
         account = min(takes, key=lambda one: one.qos != qos).name if takes else None
     # Slurm takes names of accounts and QOS in any case, and stores small letters
-    named = str(account).lower() if account else None
-    return UserOverrides(named, str(partition) if partition else None)
+    return UserOverrides(
+        str(account).lower() if account else None,
+        str(partition) if partition else None,
+        qos=str(qos).lower() if qos else None,
+    )
 
 
 def resources_at(assignment: Assignment, job: Any, *, failed: bool) -> dict[str, Any]:

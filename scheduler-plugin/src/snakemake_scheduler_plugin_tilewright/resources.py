@@ -25,12 +25,13 @@ from typing import Any
 
 from .cluster import cluster as clusters
 from .cluster.cluster import Cluster
-from .cluster.limits import clip_runtime, largest, too_big
+from .cluster.limits import clip_runtime, largest
 from .cluster.request import DeviceKind, ResourceRequest, Target
 from .errors import PlacementError
 from .placement.estimates import Durations, Estimates, either_model, local_durations
 from .placement.jobs import Assignment, Job, ResourceModel, key_of
 from .placement.orphaned import before_run
+from .placement.reach import targets_of
 from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
 from .runtime.ledger import LEDGER, last_run, read_ledger, resume_line, summary_lines
@@ -237,7 +238,8 @@ class Placement:
             kind = model.devices[0] if self.device == "gpu" else "cpu"
             return model.request(wildcards, kind).double(attempt - 1, attempt - 1)
         place, state = self.static(name, wildcards), self.cluster.state
-        account, where = state.account(place.target.account), state.where(place.target)
+        account = state.account(place.target.account, place.target.qos)
+        where = state.where(place.target)
         if attempt == 1 or account is None:
             return place.request
         more = clip_runtime(place.request.double(attempt - 1, attempt - 1), account, where)
@@ -305,25 +307,20 @@ class Placement:
         state, model = self.cluster.state, self.model(name)
         kinds, cpu_seconds = model.devices, model.cpu_seconds(wildcards)
         job = Job(key, name, kinds, cpu_seconds=cpu_seconds, wildcards=wildcards, model=model)
-        accounts = {account.name: account for account in state.accounts}
-        pools = [
-            pool
-            for pool in state.pools
-            if pool.kind in kinds
-            and not too_big(
-                accounts[pool.account],
-                self.estimates.request(job, pool.kind),
-                state.partitions[pool.kind],
-            )
-        ]
-        account, kind = state.accounts[0], kinds[-1]
+        requests = {kind: self.estimates.request(job, kind) for kind in kinds}
+        asked = targets_of(state, requests, job.overrides)
+        able = [pool for pool in state.pools if pool.target in asked
+                and state.can_ever_run(pool.target, asked[pool.target])]  # fmt: skip
+        whole = [p for p in able if asked[p.target].runtime_min >= requests[p.kind].runtime_min]
+        pools = whole or able
+        target = next((one for one in asked if one.device == kinds[-1]), next(iter(asked), None))
         if pools:
             speeds = {kind: 1 / self.estimates.factor(job, kind) for kind in kinds}
             ends = list(accumulate(pool.slots * speeds[pool.kind] for pool in pools))
-            pool = pools[bisect(ends, zlib.crc32(key.encode()) / 2**32 * ends[-1])]
-            account, kind = accounts[pool.account], pool.kind
-        request = clip_runtime(self.estimates.request(job, kind), account, state.partitions[kind])
-        self._static[key] = Assignment(state.target(account, kind), request)
+            target = pools[bisect(ends, zlib.crc32(key.encode()) / 2**32 * ends[-1])].target
+        if target is None:
+            raise PlacementError(f"no account and partition is open to rule {name}")
+        self._static[key] = Assignment(target, asked[target])
         return self._static[key]
 
     def at_end(self, function: Callable[[], None]) -> None:

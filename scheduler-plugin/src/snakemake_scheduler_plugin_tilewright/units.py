@@ -103,6 +103,7 @@ class PlacedJobs:
             mem_mb=value("mem_mb"),
             runtime_min=value("runtime"),
             options=self._options(job),
+            qos=value("qos"),
         )
 
 

@@ -13,6 +13,7 @@ from ..errors import SiteError
 from ..runtime.snakemake_command import command, profile_file
 from ..slurm.jobs import SlurmJob, parse_queue
 from ..slurm.query import SlurmClient
+from .limits import longest_of
 from .query import query_cluster
 from .request import DeviceKind
 from .site import Site, read_site
@@ -54,12 +55,12 @@ class Cluster:
     @property
     def durations_file(self) -> Path:
         """The file of learned durations, one for each set of partitions."""
-        names = ",".join(sorted({p.name for p in self.state.partitions.values() if p}))
+        names = ",".join(sorted({p.name for own in self.state.partitions.values() for p in own}))
         return self.client.cache_dir / f"durations-{zlib.crc32(names.encode()):08x}.json"
 
     def max_times_min(self) -> dict[DeviceKind, int | None]:
-        """Return the longest job of each device kind's partition, where it has a limit."""
-        return {kind: p.max_time_min if p else None for kind, p in self.state.partitions.items()}
+        """Return the longest job that a partition of each device kind takes, if none takes all."""
+        return {kind: longest_of(own) for kind, own in self.state.partitions.items()}
 
 
 def open_cluster(path: Path | None = None) -> Cluster:
@@ -103,8 +104,8 @@ def slots() -> dict[str, int]:
     They count jobs for schedulers that do not look at Slurm themselves. Where not even one job of
     the site's sizes fits, a name that no job asks for: Snakemake wants one.
     """
-    found = of_command(command()).state
-    return {pool.name: pool.slots for pool in found.pools} or {"no_slots": 1}
+    found = of_command(command()).state.slots_by_name()
+    return {name: count for name, (_, _, count) in found.items()} or {"no_slots": 1}
 
 
 def own_client(calls_per_min: float = Site().calls_per_min) -> SlurmClient:

@@ -18,14 +18,11 @@ class Database(NamedTuple):
 
     associations: list[Association]
     qos: list[Qos]
-    gpu_type: str
     notes: list[Note]
     has_accounts: bool = True
 
 
-def read_database(
-    client: SlurmClient, site: Site, gpu_type: str, config: Mapping[str, str]
-) -> Database:
+def read_database(client: SlurmClient, site: Site, config: Mapping[str, str]) -> Database:
     """Return the associations of this cluster and all QOS, and what of them is old or not seen.
 
     Where sacctmgr shows no account of the user, those that slurmctld shows, else those that the
@@ -33,49 +30,47 @@ def read_database(
     """
     try:
         answer = client.limits()
-        rows, qos = parse.parse_sacctmgr(answer.text, gpu_type)
+        rows, qos = parse.parse_sacctmgr(answer.text)
     except SlurmQueryError as error:
         if NO_ACCOUNTING in error.reason:
             note = "this Slurm keeps no accounts: jobs are bounded by its nodes alone"
-            return Database([], [], gpu_type, [Note("limits", note)], has_accounts=False)
+            return Database([], [], [Note("limits", note)], has_accounts=False)
         why, enforced = str(error), False
     else:
         old = f"limits are {span_text(answer.age_s)} old: {answer.failure}"
         notes = [Note("limits", old)] if answer.failure else []
-        known = Database(_of_this_cluster(config, rows), qos, gpu_type, notes)
+        known = Database(_of_this_cluster(config, rows), qos, notes)
         why = f"sacctmgr shows no account of {client.user}"
         enforced = config["AccountingStorageEnforce"] not in ("", "none", "(null)")
         if any(row.user == client.user for row in known.associations):
             return known
-    for rows, source in _other_sources(client, site, gpu_type):
+    for rows, source in _other_sources(client, site):
         if any(row.user == client.user for row in rows):
             note = f"{why}; accounts are those of {source}, and limits of QOS are not seen"
-            return Database(rows, [], gpu_type, [Note("use", note)])
+            return Database(rows, [], [Note("use", note)])
     if enforced:
         return known
     note = f"{why}, so jobs go to your default account, and its limits are not seen"
-    return Database([], [], gpu_type, [Note("use", note)], has_accounts=False)
+    return Database([], [], [Note("use", note)], has_accounts=False)
 
 
-def _other_sources(
-    client: SlurmClient, site: Site, gpu_type: str
-) -> Iterator[tuple[list[Association], str]]:
+def _other_sources(client: SlurmClient, site: Site) -> Iterator[tuple[list[Association], str]]:
     """Yield the associations that else are seen, and where, without their QOS."""
     with contextlib.suppress(SlurmQueryError):
-        yield _of_slurmctld(client, gpu_type), "scontrol show assoc_mgr"
+        yield _of_slurmctld(client), "scontrol show assoc_mgr"
     with contextlib.suppress(SlurmQueryError):
         yield associations.parse_shares(client.shares()), "sshare, without limits"
     named = [Association(account, client.user) for account in site.allowed or ()]
     yield named, "the site file, without limits"
 
 
-def _of_slurmctld(client: SlurmClient, gpu_type: str) -> list[Association]:
+def _of_slurmctld(client: SlurmClient) -> list[Association]:
     """Return the user's associations, and those of their accounts and of all above."""
-    rows = associations.parse_associations(client.associations(), gpu_type)
+    rows = associations.parse_associations(client.associations())
     asked = set[str]()
     while (names := {name for row in rows for name in (row.account, row.parent) if name}) - asked:
         asked = names
-        found = associations.parse_associations(client.account_usage(sorted(names)), gpu_type)
+        found = associations.parse_associations(client.account_usage(sorted(names)))
         rows = [row for row in found if row.user in ("", client.user)]
     return rows
 

@@ -4,18 +4,20 @@ The examples have an account ``lab`` with 32 CPUs, 8 of them in use, and jobs of
 at most; a request ``job`` for 4 CPUs, 8 GB and 60 min; and a partition ``short`` of 30 min.
 """
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ..slurm.accounts import LIMITED, Account
-from ..slurm.records import BUDGETS, JOBS, Partition, spent_name
-from .request import ResourceRequest
-from .tres import in_hours, tres_of
+from ..slurm.accounts import Account
+from ..slurm.jobs import why_pending
+from ..slurm.records import JOBS, Partition, is_budget, spent_name
+from .request import ResourceRequest, Target
+from .tres import in_hours, tres_of, why_not_counted
 
 
 def limited_tres(account: Account, partition: Partition | None) -> list[str]:
-    """Return the TRES, budgets and numbers of jobs that something limits on an account.
+    """Return the TRES, numbers of jobs and budgets that something limits on an account.
+
+    Without those of which it is not known what a job will use (:func:`why_not_counted`).
 
     >>> limited_tres(lab, None)
     ['cpu']
@@ -25,7 +27,8 @@ def limited_tres(account: Account, partition: Partition | None) -> list[str]:
     if partition is not None:
         names |= {"cpu"} if partition.cpus_a_node else set()
         names |= {"mem"} if partition.mem_a_node else set()
-    return [tres for tres in LIMITED if tres in names]
+    counted = [name for name in names if not why_not_counted(name, partition)]
+    return sorted(counted, key=lambda name: (is_budget(name), name in JOBS, name))
 
 
 def limits_and_use(
@@ -84,6 +87,16 @@ def longest_min(account: Account, partition: Partition | None) -> int | None:
     return min((minutes for minutes in walls if minutes is not None), default=None)
 
 
+def longest_of(partitions: Iterable[Partition | None]) -> int | None:
+    """Return the minutes of the longest job that any of some partitions takes.
+
+    >>> longest_of([short, replace(short, max_time_min=60)]), longest_of([short, None])
+    (60, None)
+    """
+    walls = [where.max_time_min if where else None for where in partitions]
+    return None if None in walls else max((n for n in walls if n is not None), default=None)
+
+
 def clip_runtime(
     request: ResourceRequest, account: Account, partition: Partition | None
 ) -> ResourceRequest:
@@ -125,44 +138,37 @@ def may_use(account: Account, partition: Partition | None) -> bool:
         and account.name not in partition.deny_accounts
         and account.qos not in partition.deny_qos
         and (not account.partitions or partition.name in account.partitions)
+        and partition.name not in account.not_in
     )
 
 
-def has_room(account: Account, where: Partition | None, request: ResourceRequest) -> bool:
-    """Return whether use and limits of an account, as Slurm says them, leave a job room.
+def targets_of_limit(
+    reason: str, here: Target, where: Partition | None, targets: Iterable[Target]
+) -> set[Target]:
+    """Return the targets that a limit bounds for which a job pends at one of them.
 
-    >>> has_room(lab, None, job), has_room(lab, None, replace(job, cpus=28))
-    (True, False)
+    One of an account bounds all its jobs. One of a QOS bounds those of all accounts, in the one
+    partition where that has a QOS of its own, which it may be. One of GPUs bounds no CPU jobs. What
+    is not known to be a limit bounds its own target.
+
+    >>> here, cpu = Target("lab", "lab", "g", "gpu"), Target("lab", "lab", "c", "cpu")
+    >>> len(targets_of_limit("QOSGrpCpuLimit", here, None, [here, cpu]))
+    2
+    >>> len(targets_of_limit("QOSGrpGRES", here, None, [here, cpu]))
+    1
     """
-    wanted = tres_of(request, 1, where)
-    free = {tres: remaining(account, where, tres) for tres in limited_tres(account, where)}
-    return all(n is None or wanted[tres] <= n for tres, n in free.items())
 
+    def alike(other: Target) -> bool:
+        if "GRES" in reason.upper() and other.device != "gpu":
+            return False
+        if why_pending(reason).obstacle not in ("limit", "spent"):
+            return replace(here, device=other.device) == other
+        if not reason.upper().startswith("QOS"):
+            return other.account == here.account
+        own = where is not None and where.qos is not None
+        return other.qos == here.qos and (other.partition == here.partition or not own)
 
-#: What a limit is of, by a word of Slurm's reason for which a job pends, and whose it is.
-_OF = {"Submit": "submit", "Job": "jobs", "Cpu": "cpu", "Mem": "mem", "GRES": "gres/.*"}
-_WHOSE = {
-    "PerUser": r"\S+ on QOS .*",
-    "PerAccount": r"account \S+ on QOS .*",
-    "QOSGrp": r"QOS .*",
-    "Assoc": r"(\S+ of )?account \S+( in partition \S+)?",
-}
-
-
-def limit_is_known(reason: str, account: Account, where: Partition | None) -> bool:
-    """Return whether the limit for which a job pends is one that is known here, with its use.
-
-    >>> limit_is_known("AssocGrpCpuLimit", lab, None), limit_is_known("AssocGrpMemLimit", lab, None)
-    (True, False)
-    """
-    tres, whose = (next((at[word] for word in at if word in reason), "") for at in (_OF, _WHOSE))
-    named = [
-        (one, scope.used or {})
-        for scope in account.within(where).scopes
-        for one in scope.limit
-        if re.fullmatch(whose, scope.name) and re.fullmatch(tres, one)
-    ]
-    return bool(named) and all(one in LIMITED and one in used for one, used in named)
+    return set(filter(alike, targets))
 
 
 def too_big(
@@ -182,12 +188,12 @@ def too_big(
     wanted = tres_of(request, 1, partition)
     for tres in limited_tres(account, partition):
         most = largest(account, partition, tres)
-        if tres in BUDGETS:
+        if is_budget(tres):
             rests = [n - u for n, u in limits_and_use(account, partition, tres, used=spent_name)]
             most = max(0, min([most or 0, *rests])) if rests else most
         if tres in JOBS or most is None or wanted[tres] <= most:
             continue
-        if tres in BUDGETS:
+        if is_budget(tres):
             asks, has = in_hours(tres, wanted[tres]), f"{in_hours(tres, most)} left"
             return f"it may take {asks} and account {account.name} has {has}"
         whole = partition is not None and partition.whole_nodes and tres != "mem"
@@ -204,7 +210,11 @@ def unknown_use(account: Account, partition: Partition | None = None) -> dict[st
     {}
     """
     found = {
-        scope.name: [t for t in LIMITED if t in scope.limit and t not in (scope.used or {})]
+        scope.name: [
+            tres
+            for tres in scope.limit
+            if tres not in (scope.used or {}) and not why_not_counted(tres, partition)
+        ]
         for scope in account.within(partition).scopes
     }
     return {name: unknown for name, unknown in found.items() if unknown}

@@ -32,9 +32,10 @@ def use_of_pending(job: SlurmJob, where: Partition | None) -> PendingUse:
 
     It counts as submitted already, so ``submit`` is 0.
     """
-    cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ("cpu", "mem", "gres/gpu"))
+    cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ON_NODES)
     wanted = tres_of(ResourceRequest(cpus, mem_mb, gpus, job.limit_min or 0), 1, where)
-    return PendingUse(job.account, {**wanted, "submit": 0}, job.partition, qos=job.qos)
+    own = {tres: max(n, wanted[tres]) for tres, n in job.tres.items()}
+    return PendingUse(job.account, {**wanted, **own, "submit": 0}, job.partition, qos=job.qos)
 
 
 def may_start(job: SlurmJob, account: Account | None) -> bool:
@@ -55,11 +56,12 @@ def may_start(job: SlurmJob, account: Account | None) -> bool:
 
 def with_use(accounts: tuple[Account, ...], uses: Iterable[PendingUse]) -> tuple[Account, ...]:
     """Return the accounts with what is promised counted as in use, by all that it counts on."""
-    own = {account.name: account for account in accounts}
+    first = {account.name: account for account in reversed(accounts)}
+    own = {(account.name, account.qos): account for account in accounts}
     more: dict[str, Counter[str]] = {}
     for use in uses:
-        if use.account in own:
-            for name in own[use.account].counted_on(use.partition, use.qos):
+        if account := own.get((use.account, use.qos), first.get(use.account)):
+            for name in account.counted_on(use.partition, use.qos):
                 more.setdefault(name, Counter()).update(use.tres)
     if not more:
         return accounts

@@ -2,30 +2,28 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from ..slurm.accounts import COUNTED, Account
-from ..slurm.nodes import Node
-from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, JOBS, WALL, Partition, budget_name
-from .limits import largest, limited_tres, may_use
-from .request import KINDS, DeviceKind, ResourceRequest, pool_name
-from .tres import fitting_jobs, tres_of
+from ..slurm.accounts import Account
+from ..slurm.records import JOBS, Partition, is_budget
+from .limits import largest, limited_tres
+from .request import DeviceKind, ResourceRequest, Target, pool_name
+from .tres import ON_NODES, tres_of
 
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
 #: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
 UTILISATION = 0.85
 #: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
-#: Budgets that are used up for good, so that they bound slots also on an empty cluster.
-_SPENT = frozenset({WALL, *map(budget_name, BUDGETED)})
 #: ``bound`` of a pool that has no limit of its own.
 _PARTITION = "partition"
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What one account holds of jobs of one device kind.
+    """What one account holds of jobs of one device kind, on one QOS and in one partition.
 
     Attributes
     ----------
@@ -35,7 +33,9 @@ class Pool:
         Jobs that fit now, next to what is in use.
     bound : str
         What bounds ``slots``: ``cpu``, ``mem``, ``gres/gpu``, ``gres/gpu:type``, ``jobs``,
-        ``submit``, a budget or ``partition``.
+        ``submit``, another TRES, a budget or ``partition``.
+    partition : str or None
+        None where Slurm's default is taken.
     """
 
     account: str
@@ -44,61 +44,71 @@ class Pool:
     slots: int
     free: int
     bound: str
+    partition: str | None = None
+
+    @property
+    def target(self) -> Target:
+        """Where its jobs go."""
+        return Target(self.account, self.qos, self.partition, self.kind)
 
     @property
     def name(self) -> str:
-        """Name of the Snakemake resource that counts its slots."""
+        """Name of the Snakemake resource that counts the slots of its account and kind."""
         return pool_name(self.account, self.kind)
 
 
+class Asked(NamedTuple):
+    """A target, its account and partition, and the largest job that may go there."""
+
+    target: Target
+    account: Account
+    where: Partition | None
+    request: ResourceRequest
+
+
 def make_pools(
-    accounts: Sequence[Account],
-    requests: Mapping[DeviceKind, ResourceRequest],
-    partitions: Mapping[DeviceKind, Partition | None],
-    nodes: Sequence[Node] | None,
+    asked: Iterable[Asked],
+    held_by_nodes: Callable[[Asked, bool], int | None],
     utilisation: float = UTILISATION,
     *,
     together: bool = False,
 ) -> list[Pool]:
-    """Return the pools by account, GPU first; one without slots is left out.
+    """Return the pools of some targets; one without slots is left out.
 
-    GPU jobs are packed first, and CPU slots counted from what remains, in every TRES. A limit of
-    0 means no limit to Snakemake, hence no pool of 0 slots. What is up and free of the nodes bounds
-    every account; those that nothing else bounds share it.
+    Those of an account come one after the other, GPU jobs first, each counted in what those before
+    it leave, in every TRES. A limit of 0 means no limit to Snakemake, hence no pool of 0 slots.
+    What is up and free of the nodes bounds every account; those that nothing else bounds share it.
 
     Parameters
     ----------
-    requests : mapping
-        Largest job of each device kind; a kind that is absent gets no pool.
-    partitions : mapping
-        Where those jobs go.
+    held_by_nodes : callable
+        How many such jobs the nodes there hold, now or at all; None where they are not known.
     together : bool
         Each account gets what those before it leave, instead of all that it may have alone.
     """
-    pools = []
-    rooms = {  # of nodes: the same for every account
-        kind: [fitting_jobs(nodes, where, requests[kind], now=now) for now in (False, True)]
-        for kind, where in partitions.items()
-        if nodes is not None and where is not None
-    }
-    taken, taken_now = _Taken(), _Taken()
-    for account in accounts:
-        if not together:
-            taken, taken_now = _Taken(), _Taken()
-        for kind in KINDS:
-            where = partitions.get(kind)
-            if kind not in requests or not may_use(account, where):
-                continue
-            request, share = requests[kind], utilisation if kind == "cpu" else 1.0
-            slots, free, bound = _slots(account, where, request, share, taken, taken_now)
-            if kind in rooms:
-                most, now = rooms[kind]
-                free = min(free, now)
-                slots, bound = (most, _PARTITION) if most < slots else (slots, bound)
-            if slots:
-                taken.add(account, where, tres_of(request, slots, where))
-                taken_now.add(account, where, tres_of(request, free, where))
-                pools.append(Pool(account.name, account.qos, kind, slots, free, bound))
+    pools: list[Pool] = []
+    taken, taken_now, held = _Taken(), _Taken(), Counter[tuple[object, ...]]()
+    for one in asked:
+        target, account, where, request = one
+        if not (pools and pools[-1].account == target.account):
+            held = Counter()
+            taken, taken_now = (taken, taken_now) if together else (_Taken(), _Taken())
+        share = utilisation if target.device == "cpu" else 1.0
+        slots, free, bound = _slots(account, where, request, share, taken, taken_now)
+        most, now = held_by_nodes(one, False), held_by_nodes(one, True)
+        if most is not None and now is not None:
+            place = target.partition, target.device
+            most, now = most - held[place, False], now - held[place, True]
+            free = max(0, min(free, now))
+            slots, bound = (max(0, most), _PARTITION) if most < slots else (slots, bound)
+            held.update({(place, False): slots, (place, True): free})
+        if slots:
+            taken.add(account, where, tres_of(request, slots, where))
+            taken_now.add(account, where, tres_of(request, free, where))
+            pools.append(
+                Pool(target.account, target.qos, target.device, slots, free, bound,
+                     target.partition)
+            )  # fmt: skip
     return _shared_out(pools)
 
 
@@ -140,11 +150,11 @@ def _slots(
 
 def _shared_out(pools: Sequence[Pool]) -> list[Pool]:
     """Return the pools; those that only a partition bounds share its size."""
-    together = Counter(pool.kind for pool in pools if pool.bound == _PARTITION)
+    together = Counter((p.kind, p.partition) for p in pools if p.bound == _PARTITION)
     found = []
     for pool in pools:
         if pool.bound == _PARTITION:
-            slots = max(1, -(-pool.slots // together[pool.kind]))
+            slots = max(1, -(-pool.slots // together[pool.kind, pool.partition]))
             pool = replace(pool, slots=slots, free=min(pool.free, slots))
         found.append(pool)
     return found
@@ -183,17 +193,22 @@ def _fit(
 
     counts: dict[str, int] = {}
     for scope in account.within(partition).scopes:
-        for tres in scope.limit.keys() & wanted.keys():
-            used = (scope.used or {}).get(tres, 0) if now or tres in _SPENT else 0
+        for tres in scope.limit.keys() & most.keys() & wanted.keys():
+            spent = is_budget(tres) and not tres.endswith("/running")  # on an empty cluster too
+            used = (scope.used or {}).get(tres, 0) if now or spent else 0
             part = 1.0 if scope.cap else share
             jobs = jobs_in(scope.limit[tres], scope.name, tres, used, part)
             counts[tres] = min(jobs, counts.get(tres, jobs))
     size = [
         jobs_in(partition.tres[tres], _size_of(partition), tres)
-        for tres in COUNTED
+        for tres in ON_NODES
         if partition is not None and tres in partition.tres and tres in wanted
     ]
     counts[_PARTITION] = min(size, default=_MOST_SLOTS)
-    order = ("gres/gpu", GPU_TYPE, "cpu", "mem", *JOBS, *BUDGETS, _PARTITION)
-    bound = min(counts, key=lambda name: (counts[name], order.index(name)))
+
+    def rank(name: str) -> tuple[int, bool, bool, bool, bool, str]:
+        gpus = name.startswith("gres/")
+        return counts[name], name == _PARTITION, is_budget(name), name in JOBS, not gpus, name
+
+    bound = min(counts, key=rank)
     return counts[bound], bound

@@ -11,7 +11,6 @@ from ..errors import SlurmQueryError
 from ..slurm import parse
 from ..slurm.accounts import (
     COUNTED,
-    LIMITED,
     NO_ACCOUNT,
     Account,
     LeftOut,
@@ -22,21 +21,29 @@ from ..slurm.accounts import (
     with_caps_alone,
 )
 from ..slurm.jobs import parse_queue, usage_of_queue
-from ..slurm.nodes import Node, before_reservations, open_to, parse_nodes, parse_reservations
+from ..slurm.nodes import (
+    Node,
+    before_reservations,
+    open_to,
+    parse_config,
+    parse_nodes,
+    parse_reservations,
+)
 from ..slurm.partitions import (
-    cpu_partition,
-    gpu_partition,
-    gpu_type_of,
+    cpu_partitions,
+    gpu_partitions,
     why_not,
     with_qos,
     with_whole_nodes,
 )
 from ..slurm.query import SlurmClient
-from ..slurm.records import JOBS, Partition, Tres, Usage, of_association
+from ..slurm.records import JOBS, Partition, Tres, Usage, is_budget, of_association
 from .database import Database, read_database
-from .request import DeviceKind
+from .limits import may_use
+from .request import KINDS, DeviceKind
 from .site import Site
 from .state import ClusterState, Note
+from .tres import why_not_counted
 
 
 def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
@@ -58,8 +65,7 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     nodes, more = _nodes(client, shares_memory="MEMORY" not in config["SelectTypeParameters"])
     lost += more
     names, all_, more = _partitions(client, site, _groups(client.user, uid), nodes, config)
-    gpus = all_.get(names["gpu"] or "")
-    records = read_database(client, site, gpu_type_of(gpus), config)
+    records = read_database(client, site, config)
     enforced = config["AccountingStorageEnforce"]
     limited = not {"limits", "safe"}.isdisjoint(enforced.split(","))
     wheres = [with_qos(p, records.qos) if limited else p for p in all_.values()]
@@ -83,8 +89,8 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     wrong = _wrong_names(client.user, site, accounts, left_out)
     licences = _licences(client, lost)
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
-    partitions = {kind: named.get(name or "") for kind, name in names.items()}
-    with_gpu = bool(more) or partitions["gpu"] is not None
+    partitions = {kind: _open_to(accounts, [named[n] for n in own]) for kind, own in names.items()}
+    with_gpu = bool(more) or bool(partitions["gpu"])
     largest = {k: one for k, one in site.largest_jobs().items() if k == "cpu" or with_gpu}
     slow = (Note("use", words) for words in client.slow())
     return ClusterState(
@@ -94,10 +100,15 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     )  # fmt: skip
 
 
+def _open_to(accounts: Sequence[Account], found: Sequence[Partition]) -> tuple[Partition, ...]:
+    """Return the partitions that any account may use; all, where none may use one."""
+    return tuple(p for p in found if any(may_use(one, p) for one in accounts)) or tuple(found)
+
+
 def _config(client: SlurmClient) -> tuple[dict[str, str], list[Note]]:
     """Return how Slurm is set up; as most are, with a note, where it does not say."""
     try:
-        return parse.parse_config(client.show("config")), []
+        return parse_config(client.show("config")), []
     except SlurmQueryError as error:
         usual = {"SelectTypeParameters": "CR_CORE_MEMORY", "AccountingStorageEnforce": "limits"}
         note = "Slurm's configuration is not known, so memory and limits are taken to count"
@@ -124,9 +135,10 @@ def _not_counted(
     for one in accounts:
         above = [name for name in lineage(one.name, rows) if name not in rows]
         why |= {f"account {name}": "sacctmgr does not list it" for name in above}
-        tres = {t for scope in one.at("").scopes for t in scope.limit if t.startswith("gres/gpu:")}
-        if not records.gpu_type:
-            why |= {f"{t} of {one.name}": "its partition's GPUs are not of one type" for t in tres}
+        for where in partitions:
+            tres = {tres for scope in one.within(where).scopes for tres in scope.limit}
+            whys = {f"{name} of {one.name}": why_not_counted(name, where) for name in tres}
+            why |= {name: reason for name, reason in whys.items() if reason}
     text = ", ".join(f"{name} ({reason})" for name, reason in sorted(why.items()) if reason)
     return [Note("limits", f"limits that are not looked at: {text}")] if text else []
 
@@ -194,12 +206,13 @@ def _live_use(
         if not names:
             continue
         try:
-            usage |= parse.parse_assoc_mgr(asked(names), records.gpu_type, {str(uid): client.user})
+            usage |= parse.parse_assoc_mgr(asked(names), {str(uid): client.user})
         except SlurmQueryError as error:
             failures.append(error)
     unknown, lacks = dict[str, Tres](), set[str]()
     for scope in _scopes(usable(usage)[0]):
-        if missing := scope.limit.keys() & {*LIMITED} - (scope.used or {}).keys():
+        counted = {tres for tres in scope.limit if not why_not_counted(tres, None)}
+        if missing := counted - (scope.used or {}).keys():
             unknown[scope.name] = scope.used or {}
             lacks |= missing
     if not unknown:
@@ -213,9 +226,9 @@ def _live_use(
     if queue is None:
         return usage, [Note("use", f"{about} not known: {why}")]
     shown = usage_of_queue(parse_queue(queue), lambda job: names_of(job, rows, parents, where))
-    nothing = dict.fromkeys((*COUNTED, *JOBS), 0)
     for name, known in unknown.items():
         limit, used = usage.get(name, Usage()).limit, shown.get(name, Usage()).used
+        nothing = {tres: 0 for tres in lacks | {*COUNTED, *JOBS} if not is_budget(tres)}
         usage[name] = Usage(limit, nothing | used | known)
     note = Note("use", f"{about} a lower bound, from the jobs that squeue shows: {why}")
     return shown | usage, [note]
@@ -256,19 +269,23 @@ def _with_nodes(
         if not a_node and not a_cpu:  # all of its node
             a_node = min((node.total.get("mem", 0) for node in own), default=0)
     tres = partition.tres | ({"gres/gpu": gpus} if gpus else {})
+    given = config.get("PriorityFlags")
+    flags = None if given is None else tuple(given.split(","))
+    partition = replace(partition, priority_flags=flags if partition.billing else ())
     return replace(partition, tres=tres, default_mem_a_node=a_node, default_mem_a_cpu=a_cpu)
 
 
 def _hidden_partitions(
     site: Site, why: SlurmQueryError
-) -> tuple[dict[DeviceKind, str | None], dict[str, Partition], list[Note]]:
+) -> tuple[dict[DeviceKind, list[str]], dict[str, Partition], list[Note]]:
     """Return the partitions that the site file names, else Slurm's default, of unknown size."""
-    names: dict[DeviceKind, str | None] = {
-        "gpu": site.partitions.gpu or "", "cpu": site.partitions.cpu or ""
-    }  # fmt: skip
+    named = site.partitions.names()
+    names: dict[DeviceKind, list[str]] = {
+        kind: [name for name in named.get(kind, [""]) if name != "none"] for kind in KINDS
+    }
     found = {
         name: Partition(name, None, None, {}, True, not name, None, None)
-        for name in names.values() if name is not None and name != "none"
+        for own in names.values() for name in own
     }  # fmt: skip
     note = (
         f"the partitions are not seen, so jobs go to the default one, or as site.yaml says: {why}"
@@ -282,8 +299,8 @@ def _partitions(
     groups: frozenset[str] | None,
     nodes: Collection[Node] | None,
     config: Mapping[str, str],
-) -> tuple[dict[DeviceKind, str | None], dict[str, Partition], list[Note]]:
-    """Return the partition of each device kind, named by the site or the one that fits; and all."""
+) -> tuple[dict[DeviceKind, list[str]], dict[str, Partition], list[Note]]:
+    """Return the partitions of each device kind, all or those that the site names; and all."""
     try:
         found_ = parse.parse_partitions(client.show("partition"))
         all_ = [_with_nodes(one, nodes or (), config) for one in found_]
@@ -293,17 +310,18 @@ def _partitions(
         if "permission denied" in error.reason:
             return _hidden_partitions(site, error)
         note = Note("partitions", f"the partitions are not known: {error}")
-        return {"gpu": None, "cpu": None}, {}, [note]
+        return {"gpu": [], "cpu": []}, {}, [note]
     known = {p.name: p for p in all_ if not why_not(p, groups)}
-    chosen = {"gpu": gpu_partition(known.values()), "cpu": cpu_partition(known.values())}
-    found: dict[DeviceKind, str | None] = {}
+    found: dict[DeviceKind, list[str]] = {
+        "gpu": [p.name for p in gpu_partitions(known.values())],
+        "cpu": [p.name for p in cpu_partitions(known.values())],
+    }
     notes = []
-    wanted: dict[DeviceKind, str | None] = {"gpu": site.partitions.gpu, "cpu": site.partitions.cpu}
-    for kind, name in wanted.items():
-        best = chosen[kind] if name is None else known.get(name)
-        found[kind] = best.name if best else None
-        if name is not None and name not in known and (kind, name) != ("gpu", "none"):
-            why = next((why_not(p, groups) for p in all_ if p.name == name), "does not exist")
-            there = ", ".join(sorted(known))
-            notes.append(Note("site", f"partition {name} {why}; up are {there}"))
+    for kind, names in site.partitions.names().items():
+        found[kind] = [name for name in names if name in known]
+        for name in names:
+            if name not in known and (kind, name) != ("gpu", "none"):
+                why = next((why_not(p, groups) for p in all_ if p.name == name), "does not exist")
+                there = ", ".join(sorted(known))
+                notes.append(Note("site", f"partition {name} {why}; up are {there}"))
     return found, known, notes

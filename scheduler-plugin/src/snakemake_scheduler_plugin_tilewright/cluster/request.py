@@ -61,7 +61,7 @@ class Target:
     account : str
         Empty of a Slurm that keeps none.
     qos : str
-        Of the account; empty where it has none.
+        One that the account's jobs may name; empty where it has none.
     partition : str or None
         None where Slurm's default is taken.
     """
@@ -70,6 +70,11 @@ class Target:
     qos: str
     partition: str | None
     device: DeviceKind
+
+    @property
+    def name(self) -> str:
+        """Account, QOS, partition and device in one text."""
+        return f"{self.account} {self.qos} {self.partition} {self.device}"
 
     @property
     def pool(self) -> str:

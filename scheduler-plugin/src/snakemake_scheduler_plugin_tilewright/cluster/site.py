@@ -55,10 +55,17 @@ class JobSize(_Section):
 
 
 class Partitions(_Section):
-    """Where jobs of each kind go; null takes the partition that fits, ``gpu: none`` uses no GPU."""
+    """Where jobs of each kind may go; null is all partitions, ``gpu: none`` uses no GPU."""
 
-    gpu: str | None = None
-    cpu: str | None = None
+    gpu: str | list[str] | None = None
+    cpu: str | list[str] | None = None
+
+    def names(self) -> dict[DeviceKind, list[str]]:
+        """Return the names for each kind that has some."""
+        given: tuple[tuple[DeviceKind, str | list[str] | None], ...] = (
+            ("gpu", self.gpu), ("cpu", self.cpu),
+        )  # fmt: skip
+        return {k: [names] if isinstance(names, str) else names for k, names in given if names}
 
 
 class Site(_Section):
@@ -70,12 +77,16 @@ class Site(_Section):
     """Account to the reason why it is not used."""
     allowed: list[_Account] | None = None
     """The only accounts to use."""
+    qos: list[_Account] | None = None
+    """The only QOS to use."""
+    accounts: dict[_Account, DeviceKind] = Field(default_factory=dict)
+    """Account to the one kind of jobs, `gpu` or `cpu`, that it takes."""
     caps: dict[_Account, Annotated[str, AfterValidator(_tres)]] = Field(default_factory=dict)
     """Account to TRES (`cpu=40,mem=200G`) that its jobs do not exceed together."""
     utilisation: float = Field(default=UTILISATION, gt=0, le=1)
     """Share of an account's CPUs that CPU jobs may fill."""
     partitions: Partitions = Partitions()
-    """Where jobs of each kind go; `null` takes the partition that fits, `gpu: none` uses no GPU."""
+    """The only partitions for jobs of each kind, a name or a list; `gpu: none` uses no GPU."""
     gpu_job: JobSize = JobSize(mem_gb=180)
     """The largest GPU job, from which slots are counted."""
     cpu_job: JobSize = JobSize(mem_gb=48, runtime_min=1200)
@@ -92,7 +103,7 @@ class Site(_Section):
     def rules(self) -> SiteRules:
         """Return what decides which accounts are used."""
         caps = {account: parse_tres(text) for account, text in self.caps.items()}
-        return SiteRules(self.burst, self.blocked, self.allowed, caps)
+        return SiteRules(self.burst, self.blocked, self.allowed, caps, self.qos, self.accounts)
 
     def largest_jobs(self) -> dict[DeviceKind, ResourceRequest]:
         """Return the largest job of each device kind."""

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby, product
+from operator import attrgetter
 from typing import Literal
 
 from ..errors import SlurmQueryError
 from ..slurm.accounts import Account, LeftOut
-from ..slurm.jobs import SlurmJob, why_pending
+from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node
-from ..slurm.records import BUDGETS, Partition
-from .limits import largest, limited_tres, may_use, remaining, too_big, too_long, unknown_use
+from ..slurm.partitions import is_for_gpus
+from ..slurm.records import Partition, is_budget
+from .limits import (
+    largest,
+    limited_tres,
+    may_use,
+    remaining,
+    targets_of_limit,
+    too_big,
+    too_long,
+    unknown_use,
+)
 from .pending_use import PendingUse, may_start, use_of_pending, with_use, with_use_of_nodes
-from .pools import UTILISATION, Pool, make_pools
+from .pools import UTILISATION, Asked, Pool, make_pools
 from .request import KINDS, DeviceKind, ResourceRequest, Target
 from .tres import fitting_jobs, in_hours, tres_of
 
@@ -37,9 +49,9 @@ class ClusterState:
     Attributes
     ----------
     accounts : tuple of Account
-        By name, with live use where Slurm reports it.
-    partitions : dict of {"gpu", "cpu"} to Partition or None
-        Where jobs of each device kind go that name no partition.
+        By name, each on all of its QOS, the default first; with live use where Slurm reports it.
+    partitions : dict of {"gpu", "cpu"} to tuple of Partition
+        Where jobs of each device kind may go that name no partition, the preferred one first.
     named : dict of str to Partition
         All partitions that the person may use.
     nodes : tuple of Node or None
@@ -66,7 +78,7 @@ class ClusterState:
     """
 
     accounts: tuple[Account, ...]
-    partitions: Mapping[DeviceKind, Partition | None] = field(default_factory=dict)
+    partitions: Mapping[DeviceKind, tuple[Partition, ...]] = field(default_factory=dict)
     named: Mapping[str, Partition] = field(default_factory=dict)
     nodes: tuple[Node, ...] | None = None
     licences: Mapping[str, int] | None = None
@@ -79,90 +91,134 @@ class ClusterState:
     avoided: Mapping[Target, str] = field(default_factory=dict)
     invalid: frozenset[Target] = frozenset()
     #: Jobs that nodes hold, by what was asked: 10,000 ready jobs are of few requests.
-    _fitting: dict[tuple[str, ResourceRequest, bool], int] = field(
+    _fitting: dict[tuple[str, ResourceRequest, bool | None], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def partition(self, device: DeviceKind, name: str = "") -> Partition | None:
-        """Return the partition of a name, without one that of a device kind.
+    @cached_property
+    def _wheres(self) -> dict[str, Partition]:
+        """All partitions that are known, by name."""
+        return {**self.named, **{p.name: p for p in self.open_partitions}}
 
-        None where Slurm's default is taken, or nothing is known of the one that is named.
+    @property
+    def open_partitions(self) -> list[Partition]:
+        """Those where jobs may go that name none, each once."""
+        return list({p.name: p for own in self.partitions.values() for p in own}.values())
+
+    @cached_property
+    def _entries(self) -> dict[tuple[str, str], Account]:
+        """The accounts by name and QOS, and by name alone on their first one."""
+        found = {(one.name, ""): one for one in reversed(self.accounts)}
+        return found | {(one.name, one.qos): one for one in self.accounts}
+
+    def places(
+        self, device: DeviceKind, name: str = ""
+    ) -> tuple[tuple[str | None, Partition | None], ...]:
+        """Return the partitions where jobs may go that name this one or none, with their names.
+
+        None has no record of one that is not known; for CPU jobs Slurm has a default.
         """
-        own = self.partitions.get(device)
-        return own if not name or (own and own.name == name) else self.named.get(name)
+        if name:
+            return ((name, self._wheres.get(name)),)
+        known = self.partitions.get(device, ())
+        return tuple((p.name, p) for p in known) or (() if device == "gpu" else ((None, None),))
 
     def where(self, target: Target) -> Partition | None:
-        """Return the partition of a target; see :meth:`partition`."""
-        return self.partition(target.device, target.partition or "")
+        """Return the partition of a target, None where nothing is known of it."""
+        return self._wheres.get(target.partition or "")
+
+    def account(self, name: str, qos: str = "") -> Account | None:
+        """Return the account of a name on a QOS, None where there is none."""
+        return self._entries.get((name, qos))
+
+    def name_of(self, account: Account) -> str:
+        """Return the name of an account, with its QOS where that is not its first one."""
+        first = self.account(account.name)
+        return account.name if account is first else f"{account.name} on {account.qos}"
 
     def target(self, account: Account, device: DeviceKind, partition: str = "") -> Target:
-        """Return the target of an account, for jobs that name this partition or none."""
-        own = self.partitions.get(device)
-        name = partition or (own.name if own else None)
-        return Target(account.name, account.qos, name, device)
+        """Return the target of an account, in a partition or the preferred one."""
+        first = next(iter(self.places(device, partition)), (None, None))
+        return Target(account.name, account.qos, first[0], device)
 
-    def targets(self) -> Iterator[Target]:
-        """Yield the targets of all accounts, in the partition of each device kind."""
-        for account in self.accounts:
-            for device in KINDS:
-                yield self.target(account, device)
+    def targets(self, names: Mapping[DeviceKind, str] = {"gpu": "", "cpu": ""}) -> Iterator[Target]:
+        """Yield the targets of jobs that name these partitions, or none; GPUs first."""
+        for _, same in groupby(self.accounts, key=attrgetter("name")):
+            own = list(same)
+            for device, name in names.items():
+                for account, (at, where) in product(own, self.places(device, name)):
+                    if account.kind in ("", device) and may_use(account, where):
+                        yield Target(account.name, account.qos, at, device)
+
+    def rank(self, target: Target) -> int:
+        """Return how far a target is from an account's default QOS and partition; 0 is that."""
+        account = self.account(target.account, target.qos)
+        first = next(iter(self.places(target.device)), (None,))[0]
+        return 2 * (account is None or not account.default) + (target.partition != first)
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
         """Slots of each account alone, GPU jobs first and CPU jobs in what they leave."""
         return tuple(self.slots(KINDS))
 
+    def slots_by_name(self) -> dict[str, tuple[str, DeviceKind, int]]:
+        """Return account, kind and slots of its pools by name, the targets of one together."""
+        found: dict[str, tuple[str, DeviceKind, int]] = {}
+        for pool in self.pools:
+            more = found[pool.name][2] if pool.name in found else 0
+            found[pool.name] = pool.account, pool.kind, pool.slots + more
+        return found
+
     def slots(self, kinds: Iterable[DeviceKind], *, together: bool = False) -> list[Pool]:
         """Return the slots for the largest jobs of these device kinds; see :func:`make_pools`."""
         largest = {kind: self.largest_jobs[kind] for kind in kinds if kind in self.largest_jobs}
-        return self._pools(largest, together=together)
+        names = {kind: one.partition for kind, one in largest.items()}
+        targets = self.leaving_gpus(self.targets(names))
+        return self._pools({one: largest[one.device] for one in targets}, together=together)
 
     def _pools(
-        self, requests: Mapping[DeviceKind, ResourceRequest], *, together: bool = False
+        self, requests: Mapping[Target, ResourceRequest], *, together: bool = False
     ) -> list[Pool]:
-        at = {kind: self.partition(kind, one.partition) for kind, one in requests.items()}
-        return make_pools(
-            self.accounts, requests, at, self.nodes, self.utilisation, together=together
-        )
-
-    def free_slots(self, requests: Mapping[DeviceKind, ResourceRequest]) -> list[Pool]:
-        """Return the slots for jobs that ask for this; one that is closed has nothing free."""
-        found = self._pools(
-            {kind: one for kind, one in requests.items() if self.has_partition(kind, one)}
-        )
-        accounts = {account.name: account for account in self.accounts}
-        return [
-            replace(pool, free=0) if self.why_closed(target) or target in self.avoided else pool
-            for pool in found
-            for target in [
-                self.target(accounts[pool.account], pool.kind, requests[pool.kind].partition)
-            ]
+        asked = [
+            Asked(target, account, self.where(target), request)
+            for target, request in requests.items()
+            if (account := self.account(target.account, target.qos))
         ]
 
-    def has_partition(self, device: DeviceKind, request: ResourceRequest) -> bool:
-        """Return whether there is a partition for a job; for CPUs Slurm has a default."""
-        named = bool(request.partition)
-        return device == "cpu" or named or self.partitions.get(device) is not None
+        def held_by_nodes(one: Asked, now: bool) -> int | None:
+            return self.on_nodes(one.target, one.request, now=now)
+
+        return make_pools(asked, held_by_nodes, self.utilisation, together=together)
+
+    def free_slots(self, requests: Mapping[Target, ResourceRequest]) -> list[Pool]:
+        """Return the slots for jobs that ask for this; a target that is closed has nothing free."""
+        return [
+            replace(pool, free=0)
+            if self.why_closed(pool.target) or pool.target in self.avoided
+            else pool
+            for pool in self._pools(requests)
+        ]
 
     def why_closed(self, target: Target) -> str:
         """Return why a target takes no job now; empty if it may.
 
-        What closes an account in the partition of a device kind closes its other partitions too.
+        What closes an account in the first partition of a device kind closes those that only rules
+        name, too.
         """
-        account = self.account(target.account)
-        own = self.target(account, target.device) if account else target
-        return self.closed.get(target) or self.closed.get(own, "")
+        known = self.places(target.device)
+        if target in self.closed or any(name == target.partition for name, _ in known):
+            return self.closed.get(target, "")
+        return self.closed.get(replace(target, partition=known[0][0] if known else None), "")
 
     def fits(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether one more job fits now, all CPUs of the account counted."""
-        room = self.on_nodes(target.device, request, now=True)
-        if room == 0 or target in self.avoided:
+        if self.on_nodes(target, request, now=True) == 0 or target in self.avoided:
             return False
         return self.within_limits(target, request)
 
-    def on_nodes(self, device: DeviceKind, request: ResourceRequest, *, now: bool) -> int | None:
-        """Return how many jobs the nodes of its partition hold; None where they are not known."""
-        where = self.partition(device, request.partition)
+    def on_nodes(self, target: Target, request: ResourceRequest, *, now: bool) -> int | None:
+        """Return how many jobs the nodes of a partition hold; None where they are not known."""
+        where = self.where(target)
         if self.nodes is None or where is None:
             return None
         asked = where.name, request, now
@@ -178,13 +234,12 @@ class ClusterState:
 
     def within_limits(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether no limit keeps one more job from starting once a node has room for it."""
-        device = target.device
-        if self.why_closed(target) or not self.has_partition(device, request):
+        if self.why_closed(target) or self.on_nodes(target, request, now=False) == 0:
             return False
-        if self.on_nodes(device, request, now=False) == 0:
-            return False
-        here, where = self.account(target.account), self.where(target)
+        here, where = self.account(target.account, target.qos), self.where(target)
         if here is None or not may_use(here, where) or too_long(here, request, where):
+            return False
+        if not self._is_place(target):
             return False
         if request.partition and unknown_use(here, where):
             return False
@@ -197,36 +252,52 @@ class ClusterState:
 
     def can_ever_run(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether a target may take a job at some time, however busy it is now."""
-        here, where = self.account(target.account), self.where(target)
-        if here is None or target in self.invalid or not self.has_partition(target.device, request):
-            return False
-        if not may_use(here, where) or too_big(here, request, where) is not None:
-            return False
-        return self.some_node_holds(target.device, request)
+        return target not in self.invalid and self.can_take(target, request)
 
-    def some_node_holds(self, device: DeviceKind, request: ResourceRequest) -> bool:
+    def can_take(self, target: Target, request: ResourceRequest) -> bool:
+        """Return whether limits of a target, and some node there, are large enough for a job."""
+        here, where = self.account(target.account, target.qos), self.where(target)
+        if here is None or not may_use(here, where) or not self._is_place(target):
+            return False
+        return too_big(here, request, where) is None and self.some_node_holds(target, request)
+
+    def _is_place(self, target: Target) -> bool:
+        """Return whether a target has a partition; for CPU jobs Slurm has a default."""
+        return target.device == "cpu" or target.partition is not None
+
+    def some_node_holds(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether a node of its partition is large enough, were it up and free."""
-        where = self.partition(device, request.partition)
+        where = self.where(target)
         if self.nodes is None or where is None:
             return True
-        up = [replace(node, up=True, reserved=False) for node in self.nodes]
-        return fitting_jobs(up, where, request, now=False) > 0
+        asked = where.name, request, None
+        if asked not in self._fitting:
+            up = [replace(node, up=True, reserved=False) for node in self.nodes]
+            self._fitting[asked] = fitting_jobs(up, where, request, now=False)
+        return self._fitting[asked] > 0
+
+    def leaving_gpus(self, targets: Iterable[Target]) -> list[Target]:
+        """Return targets without CPU jobs in partitions with GPUs, where there are others."""
+        found = list(targets)
+        spares = {t for t in found if t.device == "cpu" and is_for_gpus(self.where(t))}
+        other = any(t.device == "cpu" and t not in spares for t in found)
+        return [t for t in found if t not in spares] if other else found
 
     def budgeted(self) -> bool:
         """Return whether a budget bounds any account."""
         return any(
-            name in BUDGETS
+            is_budget(name)
             for account in self.accounts
-            for where in self.partitions.values()
+            for where in (None, *self.open_partitions)
             for name in limited_tres(account, where)
         )
 
     def short_of(self, target: Target, request: ResourceRequest) -> str:
         """Return what is left of a budget that cannot end a job; empty if none is too small."""
-        here, where = self.account(target.account), self.where(target)
+        here, where = self.account(target.account, target.qos), self.where(target)
         wanted = tres_of(request, 1, where)
         for tres in limited_tres(here, where) if here else ():
-            rest = remaining(here, where, tres) if here and tres in BUDGETS else None
+            rest = remaining(here, where, tres) if here and is_budget(tres) else None
             if rest is not None and wanted[tres] > rest:
                 return f"{in_hours(tres, rest)} on {target.account}"
         return ""
@@ -234,7 +305,7 @@ class ClusterState:
     def use_of(self, target: Target, request: ResourceRequest) -> PendingUse:
         """Return what a job will use there."""
         tres = tres_of(request, 1, self.where(target))
-        return PendingUse(target.account, tres, target.partition, request)
+        return PendingUse(target.account, tres, target.partition, request, target.qos)
 
     def take(self, target: Target, request: ResourceRequest) -> ClusterState:
         """Return what is left when one more job has its place."""
@@ -245,13 +316,10 @@ class ClusterState:
             nodes=with_use_of_nodes(self.nodes, use),
         )
 
-    def account(self, name: str) -> Account | None:
-        """Return the account of a name, None where there is none."""
-        return next((account for account in self.accounts if account.name == name), None)
-
-    def without(self, device: DeviceKind, why: str) -> ClusterState:
-        """Return it with a device kind closed on every account."""
-        closed = {target: why for target in self.targets() if target.device == device}
+    def without(self, device: DeviceKind, partition: str, why: str) -> ClusterState:
+        """Return it with a partition closed to a device kind on every account."""
+        place = device, partition
+        closed = {one: why for one in self.targets() if (one.device, one.partition) == place}
         return replace(self, closed={**self.closed, **closed})
 
     def with_pending(
@@ -272,10 +340,8 @@ class ClusterState:
         workdir : str
             Folder of the run: of jobs elsewhere the reason says what the user may do.
         """
-        own = {account.name: account for account in self.accounts}
-        pending = [job for job in waiting if may_start(job, own.get(job.account))]
-        where = {p.name: p for p in self.partitions.values() if p is not None} | dict(self.named)
-        use = [use_of_pending(job, where.get(job.partition)) for job in pending]
+        pending = [job for job in waiting if may_start(job, self._entry_of(job))]
+        use = [use_of_pending(job, self._wheres.get(job.partition)) for job in pending]
         use += sent
         return replace(
             self,
@@ -287,23 +353,26 @@ class ClusterState:
     def _closed(self, pending: Sequence[SlurmJob], workdir: str) -> dict[Target, str]:
         """Return the targets that take nothing now, and why."""
         closed: dict[Target, str] = {}
-        for account in self.accounts:
-            for device in KINDS:
-                for name, unknown in unknown_use(account, self.partitions.get(device)).items():
-                    why = f"use of {', '.join(unknown)} on {name} is not known"
-                    closed[self.target(account, device)] = why
-        own = {account.name: account for account in self.accounts}
+        every = list(self.targets())
+        for target in every:
+            account = self._entries[target.account, target.qos]
+            for name, unknown in unknown_use(account, self.where(target)).items():
+                closed[target] = f"use of {', '.join(unknown)} on {name} is not known"
         for job in pending:
-            account = own[job.account]
-            if account.qos and job.qos not in ("", account.qos):
+            own = self._entry_of(job)
+            if own is None or (own.qos and job.qos not in ("", own.qos)):
                 continue
-            if why_pending(job.reason).obstacle in ("limit", "budget"):
-                advice = "" if job.workdir == workdir else "; cancel it, or wait"
-                why = f"your job {job.id} waits on {job.account}: {job.reason}{advice}"
-                closed[self.target(account, "gpu")] = why
-                if "GRES" not in job.reason.upper():
-                    closed[self.target(account, "cpu")] = why
+            advice = "" if job.workdir == workdir else "; cancel it, or wait"
+            why, obstacle = f"your job {job.id} waits on {job.account}: {job.reason}", job.obstacle
+            if obstacle in ("limit", "spent") or (obstacle == "unknown" and not advice):
+                here, at = self.target(own, "gpu", job.partition), self.named.get(job.partition)
+                for target in targets_of_limit(job.reason, here, at, every):
+                    closed[target] = f"{why}{advice}"
         return closed
+
+    def _entry_of(self, job: SlurmJob) -> Account | None:
+        """Return the account of a job on its QOS, or on the first where that is not used."""
+        return self.account(job.account, job.qos) or self.account(job.account)
 
     def check_known(self) -> None:
         """Refuse a state of which no job could be placed.
@@ -316,6 +385,6 @@ class ClusterState:
         about = {note.about: note.text for note in self.notes}
         if "partitions" in about:
             raise SlurmQueryError("scontrol show partition", about["partitions"])
-        where = self.partitions.values()
+        where: list[Partition | None] = [*self.open_partitions] or [None]
         if all(unknown_use(account, one) for account in self.accounts for one in where):
             raise SlurmQueryError("scontrol show assoc_mgr", about.get("use", "use is not known"))

@@ -1,6 +1,6 @@
 """What a run found of the cluster, in a few lines at its start."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from ..slurm.accounts import Account
 from ..slurm.records import Partition
@@ -21,38 +21,51 @@ def cluster_summary(state: ClusterState, kinds: Collection[DeviceKind] = KINDS) 
     kinds : collection of {"gpu", "cpu"}
         Where jobs of the run may go: nothing is shown of the other.
     """
-    where: dict[str, Partition | None] = dict.fromkeys(_SHOWN, state.partitions["cpu"])
-    where["gres/gpu"] = state.partitions["gpu"]
+    first = {kind: next(iter(state.partitions.get(kind, ())), None) for kind in KINDS}
+    where = dict.fromkeys(_SHOWN, first["cpu"]) | {"gres/gpu": first["gpu"]}
     if "gpu" not in kinds:
         del where["gres/gpu"]
-    shown = state.accounts[:_ACCOUNTS]
-    lines = [f"  {account.name}: {_limits(account, where)}" for account in shown if account.name]
-    count = len(state.accounts)
+    qos: dict[str, list[Account]] = {}
+    for account in state.accounts:
+        qos.setdefault(account.name, []).append(account)
+    names = list(qos)
+    lines = [f"  {name}: {_limits(qos[name], where)}" for name in names[:_ACCOUNTS] if name]
+    count = len(names)
     head = f"jobs go to {count} account{'s' * (count != 1)} of {state.user}"
     if not lines:
         head = "jobs name no account, and go where nodes have room"
     hint = "; see `tilewright-placement accounts`" if lines else ""
-    if others := [account.name for account in state.accounts[_ACCOUNTS:]]:
+    if others := names[_ACCOUNTS:]:
         lines.append(f"  and {_names(others)}")
     why: dict[str, list[str]] = {}
     for one in state.left_out:
         why.setdefault(one.reason, []).append(one.account)
     lines += [f"  left out: {_names(names)}: {reason}" for reason, names in why.items()]
-    found = {kind.upper(): state.partitions[kind] for kind in KINDS if kind in kinds}
-    places = (
-        f"{k} jobs to {p.name or 'the default one'}" if p else f"none for {k} jobs"
-        for k, p in found.items()
-    )
+    targets = state.leaving_gpus(state.targets())
+    found = {k.upper(): list(dict.fromkeys(t.partition for t in targets if t.device == k))
+             for k in KINDS if k in kinds}  # fmt: skip
+    places = [
+        f"{k} jobs to {_names([p or 'the default one' for p in own])}"
+        if own and own != [None]
+        else f"none for {k} jobs"
+        for k, own in found.items()
+    ]
     lines.append(f"  partitions: {'; '.join(places)}")
     notes = dict.fromkeys(f"  note: {note.text}" for note in state.notes)
     return [head + hint, *lines, *notes]
 
 
-def _limits(account: Account, where: Mapping[str, Partition | None]) -> str:
-    """Return what an account may use in the partition of each TRES, and what of it is free now."""
+def _limits(qos: Sequence[Account], where: Mapping[str, Partition | None]) -> str:
+    """Return what an account may use in the partition of each TRES, and what of it is free now.
+
+    Of several QOS that is said of the first.
+    """
+    account = qos[0]
     most = {tres: largest(account, place, tres) for tres, place in where.items()}
     limits = [_amount(tres, n) for tres, n in most.items() if n is not None]
     own = f"QOS {account.qos}, " if account.qos else ""
+    if more := _names([one.qos for one in qos[1:]]):
+        own = f"QOS {account.qos}, and {more}; "
     if not limits:
         return f"{own}no limit of its own"
     known = [

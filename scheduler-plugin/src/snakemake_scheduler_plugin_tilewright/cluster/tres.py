@@ -2,20 +2,43 @@
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..slurm.accounts import Account
 from ..slurm.nodes import Node
-from ..slurm.records import BUDGETED, BUDGETS, GPU_TYPE, WALL, Partition, budget_name, running_name
+from ..slurm.partitions import gpu_type_of
+from ..slurm.records import WALL, Partition, budget_name, is_budget, running_name
 from .request import ResourceRequest
 
 #: TRES of which nodes have so much.
 ON_NODES = ("cpu", "mem", "gres/gpu")
 
 
-def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None) -> dict[str, int]:
-    """Return what so many jobs of a request count as, in every unit that is limited.
+#: What Slurm measures of jobs that run: none asks for it.
+_MEASURED = ("energy", "vmem", "pages", "fs/", "ic/", "gres/gpumem", "gres/gpuutil")
+
+
+def why_not_counted(name: str, where: Partition | None) -> str:
+    """Return why it is not known what a job will use of a limit; empty where it is.
+
+    >>> why_not_counted("energy/min", None), why_not_counted("license/matlab", None)
+    ('Slurm measures it', '')
+    """
+    if name.startswith(_MEASURED):
+        return "Slurm measures it"
+    if name == "node" and not (where and where.whole_nodes):
+        return "jobs share nodes"
+    if name.startswith("billing") and where and where.billing and where.priority_flags is None:
+        return "PriorityFlags are not known"
+    if name.startswith("gres/gpu:") and where and where.tres.get("gres/gpu"):
+        return "" if gpu_type_of(where) else "its partition's GPUs are not of one type"
+    return ""
+
+
+def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None) -> Counter[str]:
+    """Return what so many jobs of a request count as, in every TRES; 0 of what they do not ask for.
 
     In a partition that gives whole nodes a job counts with all CPUs and GPUs of one, and where
     memory for each CPU is limited with as many CPUs as its memory takes. One that asks for no
@@ -33,18 +56,40 @@ def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None)
     if where is not None and where.whole_nodes:
         cpus = max(cpus, where.whole.get("cpu", 0))
         gpus = max(gpus, where.whole.get("gres/gpu", 0))
-    one = _tres_of(cpus, mem_mb, gpus, request.runtime_min)
-    return {name: jobs * amount for name, amount in one}
+    held = [("cpu", cpus), ("mem", mem_mb), ("node", 1), ("gres/gpu", gpus)]
+    if gpus and (gpu_type := gpu_type_of(where)):
+        held.append((f"gres/gpu:{gpu_type}", gpus))
+    held += [(f"license/{name}", number) for name, number in request.licences]
+    one = _tres_of(tuple(held), request.runtime_min, *_billing(where))
+    return Counter({name: jobs * amount for name, amount in one})
+
+
+def _billing(where: Partition | None) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
+    """Return the weights of a partition, and which TRES are added where the largest one is billed.
+
+    See ``TRESBillingWeights`` and ``PriorityFlags`` of slurm.conf(5).
+    """
+    flags = (where.priority_flags if where else None) or ()
+    added = [("MAX_TRES", ("license/", "bb/")), ("MAX_TRES_GRES", ("license/", "bb/", "gres/"))]
+    return (where.billing if where else ()) or (("cpu", 1.0),), next(
+        (names for flag, names in added if flag in flags), ("",)
+    )
 
 
 @functools.lru_cache(maxsize=4096)
-def _tres_of(cpus: int, mem_mb: int, gpus: int, minutes: int) -> tuple[tuple[str, int], ...]:
-    held = {"cpu": cpus, "mem": mem_mb, "gres/gpu": gpus, GPU_TYPE: gpus}
-    # without weights of the partition Slurm bills CPUs
-    charged = {**held, "node": 1, "billing": cpus}
-    budgets = {budget_name(tres): charged[tres] * minutes for tres in BUDGETED} | {WALL: minutes}
-    taken = {running_name(budget_name(tres)): budgets[budget_name(tres)] for tres in BUDGETED}
-    return tuple({**held, "jobs": 1, "submit": 1, **budgets, **taken}.items())
+def _tres_of(
+    held: tuple[tuple[str, int], ...],
+    minutes: int,
+    weights: tuple[tuple[str, float], ...],
+    added: tuple[str, ...],
+) -> tuple[tuple[str, int], ...]:
+    of = dict(held)
+    bills = {name: weight * of.get(name, 0) for name, weight in weights}
+    largest = max((n for name, n in bills.items() if not name.startswith(added)), default=0)
+    of["billing"] = int(largest + sum(n for name, n in bills.items() if name.startswith(added)))
+    charged = {budget_name(tres): amount * minutes for tres, amount in of.items()}
+    taken = {running_name(name): amount for name, amount in charged.items()}
+    return tuple({**of, "jobs": 1, "submit": 1, **charged, WALL: minutes, **taken}.items())
 
 
 def fitting_jobs(
@@ -133,7 +178,8 @@ def in_hours(name: str, minutes: float) -> str:
     ('1.5 CPU-hours', '20 GPU-hours of running jobs')
     """
     plain = name.removesuffix("/running")
-    words, each = _HOURS.get(plain, ("GPU-hours", 60))
+    other = "GPU" if plain.startswith("gres/gpu") else plain.removesuffix("/min")
+    words, each = _HOURS.get(plain, (f"{other}-hours", 60))
     hours = minutes / each
     text = f"{hours:.3g}" if hours < 1000 else f"{hours:.0f}"
     return f"{text} {words}{'' if plain == name else ' of running jobs'}"
@@ -146,7 +192,7 @@ class Budget:
     Attributes
     ----------
     name : str
-        Of :data:`~snakemake_scheduler_plugin_tilewright.slurm.records.BUDGETS`.
+        ``cpu/min``, ``gres/gpu/min/running``, ….
     holder : str
         Whose it is: a QOS, an account, or one above it.
     used : int or None
@@ -179,7 +225,7 @@ def budgets(account: Account, partition: Partition | None = None) -> list[Budget
     """
     return [
         Budget(name, scope.name, scope.limit[name], (scope.used or {}).get(name))
-        for name in BUDGETS
         for scope in account.within(partition).scopes
-        if name in scope.limit
+        for name in scope.limit
+        if is_budget(name)
     ]

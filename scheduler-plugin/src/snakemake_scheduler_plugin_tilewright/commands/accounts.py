@@ -106,14 +106,14 @@ def as_json(state: ClusterState) -> dict[str, Any]:
 
 def left_of(account: Account, state: ClusterState) -> list[Budget]:
     """Return what is left of the budgets that bound an account's jobs in any partition."""
-    found = [one for where in state.partitions.values() for one in budgets(account, where)]
+    found = [one for where in state.open_partitions for one in budgets(account, where)]
     return list(dict.fromkeys(found))
 
 
 def holders_of(state: ClusterState, account: Account) -> list[LimitScope]:
     """Return all that limits an account's jobs in the partition of any device kind."""
     found: dict[str, LimitScope] = {}
-    for where in [None, *state.partitions.values()]:
+    for where in [None, *state.open_partitions]:
         for scope in account.within(where).scopes:
             before = found.get(scope.name, scope)
             found[scope.name] = replace(scope, limit=before.limit | scope.limit)
@@ -123,9 +123,9 @@ def holders_of(state: ClusterState, account: Account) -> list[LimitScope]:
 def _free(state: ClusterState, account: Account, tres: str) -> int | Literal[""] | None:
     """Return what is left of a TRES: None where use is not known, nothing where nothing limits it.
 
-    Of GPUs in their partition, of all else in that of CPU jobs.
+    Of GPUs in the first partition with some, of all else in the first of CPU jobs.
     """
-    where = state.partitions["gpu" if tres == "gres/gpu" else "cpu"]
+    where = state.where(state.target(account, "gpu" if tres == "gres/gpu" else "cpu"))
     if not use_is_known(account, where, tres):
         return None
     rest = remaining(account, where, tres)
@@ -140,7 +140,8 @@ def _table(state: ClusterState) -> Table:
     pools = _each_alone(state)
     for account in state.accounts:
         slots = _slots(state, account, pools, now=False)
-        table.add_row(account.name or "(none)", "", "", "", "", slots, style="bold")
+        name = state.name_of(account)
+        table.add_row(name or "(none)", "", "", "", "", slots, style="bold")
         for scope in holders_of(state, account):
             cells = [_of(scope, tres) for tres in _SHOWN]
             if any(cells):
@@ -189,9 +190,9 @@ def _queued(state: ClusterState, account: Account) -> list[str]:
 
 
 def _slots(state: ClusterState, account: Account, pools: Sequence[Pool], *, now: bool) -> str:
-    if now and any(unknown_use(account, where) for where in state.partitions.values()):
+    if now and any(unknown_use(account, where) for where in state.open_partitions):
         return "?"
-    own = [pool for pool in pools if pool.account == account.name]
+    own = [p for p in pools if (p.account, p.qos) == (account.name, account.qos)]
     kinds = {kind: [pool for pool in own if pool.kind == kind] for kind in KINDS}
     counts = {k: sum(p.free if now else p.slots for p in of) for k, of in kinds.items()}
     return f"{counts['gpu']} or {counts['cpu']}"

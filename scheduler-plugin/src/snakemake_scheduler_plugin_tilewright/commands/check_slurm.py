@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..cluster.cluster import Cluster
-from ..cluster.limits import may_use, unknown_use
+from ..cluster.limits import longest_of, may_use, unknown_use
 from ..cluster.pools import total_slots
 from ..cluster.request import KINDS
 from ..errors import PlacementError, SlurmQueryError
 from ..placement.orphaned import find_orphaned, sender_of
+from ..slurm.partitions import is_for_gpus
 from ..slurm.query import NO_ACCOUNTING, SlurmClient
+from ..slurm.records import Partition
 from .accounts import left_of
 from .checks import Check, count, ok, problem, problem_from, sizes_text, warning
 
@@ -85,20 +87,21 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     )
     yield ok("slots", sizes_text(cluster.site.largest_jobs()))
     for account in state.accounts:
-        own = [p for p in state.pools if p.account == account.name]
-        gpu, cpu = (total_slots(own, kind) for kind in KINDS)
-        wheres = state.partitions.values()
-        if unseen := sorted({name for where in wheres for name in unknown_use(account, where)}):
+        qos = [p for p in state.pools if (p.account, p.qos) == (account.name, account.qos)]
+        gpu, cpu = (total_slots(qos, kind) for kind in KINDS)
+        wheres: list[Partition | None] = [*state.open_partitions] or [None]
+        name = state.name_of(account)
+        if unseen := sorted({one for where in wheres for one in unknown_use(account, where)}):
             text = f"use of {', '.join(unseen)} is not known, so no job goes where it limits them"
-            yield warning("account", f"{account.name}: {text}", "wait until scontrol answers")
+            yield warning("account", f"{name}: {text}", "wait until scontrol answers")
         elif spent := [str(one) for one in left_of(account, state) if not one.remaining]:
             fix = "it takes jobs again when an administrator raises the budget, or its use decays"
-            yield warning("account", f"{account.name}: left are {'; '.join(spent)}", fix)
-        elif not own:
+            yield warning("account", f"{name}: left are {'; '.join(spent)}", fix)
+        elif not any(pool.account == account.name for pool in state.pools):
             fix = "block it in the site file, or lower gpu_job and cpu_job there"
-            yield warning("account", f"{account.name} has no slot", fix)
+            yield warning("account", f"{name} has no slot", fix)
         else:
-            yield ok("account", f"{account.name}: {gpu} GPU + {cpu} CPU slots")
+            yield ok("account", f"{name}: {gpu} GPU + {cpu} CPU slots")
     for one in state.left_out:
         yield ok("account", f"{one.account} is left out: {one.reason}")
     for note in state.notes:
@@ -112,27 +115,31 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
 
 def check_partitions(cluster: Cluster) -> Iterable[Check]:
     """Check that each device kind has a partition, which takes the accounts and is long enough."""
+    state = cluster.state
     for kind in KINDS:
-        partition, about = cluster.state.partitions[kind], f"{kind.upper()} partition"
+        about = f"{kind.upper()} partition"
         job = cluster.site.gpu_job if kind == "gpu" else cluster.site.cpu_job
-        if partition is None:
+        every = state.partitions.get(kind, ())
+        partitions = [p for p in every if kind == "gpu" or not is_for_gpus(p)] or every
+        if not partitions:
             if kind == "gpu":
                 yield ok(about, "there is none with GPUs: all jobs go to CPUs")
             else:
                 yield problem(about, "there is none that is up", "name one in the site file")
             continue
-        most = partition.max_time_min
-        text = f"{partition.name} is up, {count(partition.nodes, 'node')}, "
-        text += "no time limit" if most is None else f"jobs of at most {most / 60:g} h"
-        text += ", each gets a whole node" if partition.whole_nodes else ""
-        refused = [a.name for a in cluster.state.accounts if not may_use(a, partition)]
-        if refused:
+        names = ", ".join(p.name for p in partitions)
+        takes = {a.name for a in state.accounts if any(may_use(a, p) for p in partitions)}
+        if refused := [name for name in dict.fromkeys(a.name for a in state.accounts)
+                       if name not in takes]:  # fmt: skip
             yield warning(
                 about,
-                f"{partition.name} does not take jobs of {', '.join(refused)}",
+                f"{names} does not take jobs of {', '.join(refused)}",
                 "block these accounts in the site file, or name another partition",
             )
-        elif most is not None and most < job.runtime_min:
+            continue
+        most = longest_of(partitions)
+        text = "; ".join(map(_described, partitions))
+        if most is not None and most < job.runtime_min:
             yield warning(
                 about,
                 f"{text}; slots are counted for jobs of {job.runtime_min / 60:g} h ({kind}_job)",
@@ -140,6 +147,13 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
             )
         else:
             yield ok(about, text)
+
+
+def _described(partition: Partition) -> str:
+    most = partition.max_time_min
+    text = f"{partition.name} is up, {count(partition.nodes, 'node')}, "
+    text += "no time limit" if most is None else f"jobs of at most {most / 60:g} h"
+    return text + (", each gets a whole node" if partition.whole_nodes else "")
 
 
 def check_orphaned(cluster: Cluster, folder: str) -> Iterable[Check]:

@@ -55,11 +55,19 @@ class Backoff(dict[Target, Avoided]):
     def note_start(self, target: Target, sent_s: float, start_s: float | None = None) -> None:
         """Note that a job runs which was sent there then: what was known before is forgotten.
 
-        A target that took no job takes one again as soon as one begins there.
+        A target that took no job takes one again as soon as one begins there, and all that were
+        avoided with it.
         """
         known = self.get(target)
-        begun = known and known.for_all and start_s is not None and start_s > known.since_s
-        if known and (begun or sent_s >= known.until_s):
+        if known and known.for_all and start_s is not None and start_s > known.since_s:
+            same = [
+                one
+                for one, of in self.items()
+                if (of.since_s, of.why) == (known.since_s, known.why)
+            ]
+            for one in same:
+                del self[one]
+        elif known and sent_s >= known.until_s:
             del self[target]
 
     def avoided_at(self, now_s: float) -> dict[Target, Avoided]:

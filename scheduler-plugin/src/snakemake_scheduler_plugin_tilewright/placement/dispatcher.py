@@ -22,14 +22,7 @@ from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob, orphaned_jobs
 from .backoff import Backoff
 from .estimates import Estimates, RequestCache
-from .failures import (
-    NextTry,
-    failure_reason,
-    find_in_accounting,
-    next_try,
-    unseen_ends,
-    why_no_retry,
-)
+from .failures import NextTry, failure_reason, next_try, unseen_ends, why_no_retry
 from .jobs import Assignment, Job, JobState, observe, with_own_gpus
 from .move import Mover
 from .round import Round
@@ -98,16 +91,19 @@ class Dispatcher:
         self.first_id = max((job.id for job in self.cluster.queue()), default=0)
         self.kinds = {kind for task in self.tasks.values() for kind in task.job.kinds}
         found = self.cluster.state
-        pools = list(found.pools)
+        slots: dict[str, tuple[str, str, int]] = {}
+        looks = [found]
         if not self.site_sizes:
             largest = RequestCache(self.estimates, state).largest(self.tasks.values())
-            pools += replace(found, largest_jobs=largest).pools
+            looks.append(replace(found, largest_jobs=largest))
+        for look in looks:
+            slots |= look.slots_by_name()
         self.ledger.write(
             "run",
             run=uuid.uuid4().hex[:8],
             user=found.user,
             kinds=sorted(self.kinds),
-            pools={p.name: [p.account, p.kind, p.slots] for p in pools},
+            pools={name: list(of) for name, of in slots.items()},
             left_out={one.account: one.reason for one in found.left_out},
             notes=[note.text for note in found.notes],
         )
@@ -208,13 +204,12 @@ class Dispatcher:
             if task.waiting and task.assignment
         ]
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
-        queue = with_own_gpus(queue, self.tasks.values())
-        state = found.with_pending(queue, sent, self.workdir)
-        for kind, partition in found.partitions.items():
+        state = found.with_pending(with_own_gpus(queue, self.tasks.values()), sent, self.workdir)
+        for kind, partition in ((k, p) for k, own in found.partitions.items() for p in own):
             nodes = found.nodes_of(partition) & self.bad_nodes[kind]
-            if partition is not None and len(nodes) >= partition.nodes:
+            if len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed here: {', '.join(sorted(nodes))}"
-                state = state.without(kind, why)
+                state = state.without(kind, partition.name, why)
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:
                 self.backoff.note_start(task.assignment.target, task.sent_s, task.slurm_job.start_s)
@@ -312,8 +307,9 @@ class Dispatcher:
                 if not any(one.taken_as(task) for one in self.tasks.values()):
                     self.mover.avoid([target], why, for_all=True)
         elif cause == "budget":
-            kinds = KINDS[:1] if "gres" in words.lower() else KINDS  # a GPU's leaves CPUs open
-            self.mover.avoid(self.mover.targets_of_account(target, kinds), why, for_all=True)
+            whose, what = "QOS" if "QOS" in words else "Assoc", "GRES" * ("gres" in words)
+            targets = self.mover.targets_of_limit(f"{whose}Grp{what}", target)
+            self.mover.avoid(targets, why, for_all=True)
         elif cause in ("node", "device") and node:
             self.bad_nodes[target.device].add(node)
 
@@ -372,8 +368,7 @@ class Dispatcher:
                 return {}
             observe(self.tasks.values(), queue, self.workdir, self.clock())
             client, now_s = self.cluster.client, self.clock()
-            find_in_accounting(self.tasks, sent, client, self._taken_s, now_s)
-            return unseen_ends(self.tasks.values(), queue, client, now_s)
+            return unseen_ends(self.tasks, queue, client, now_s, sent, self._taken_s)
 
     def _cancel_doubles(self, ready: Collection[str]) -> set[str]:
         """Cancel what the queue still has of jobs that are to be sent, and name those jobs.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import platformdirs
 
+from ..cluster.limits import longest_of
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest
 from ..cluster.site import Site
 from ..cluster.state import ClusterState
@@ -179,7 +180,7 @@ class Estimates:
     durations : Durations
         What was learned.
     max_time_min : mapping
-        Longest job of the partition of each device kind, where there is one.
+        Longest job of any partition of each device kind, where there is one.
     """
 
     durations: Durations
@@ -233,17 +234,19 @@ class Estimates:
         """
         job = task.job
         base = job.overrides.apply_to(self.request(job, kind))
-        partition = state.partition(kind, base.partition)
-        if task.history.memory:
-            base = replace(base, mem_mb=tres_of(base, 1, partition)["mem"])  # Slurm's default
+        places = state.places(kind, base.partition)
+        if task.history.memory:  # which doubles what Slurm gives by default
+            mems = [tres_of(base, 1, where)["mem"] for _, where in places]
+            base = replace(base, mem_mb=max(mems, default=base.mem_mb))
         grown = base.double(task.history.memory, task.history.time)
         grown = replace(
             grown,
             mem_mb=max(grown.mem_mb, task.least_mem_mb),
             runtime_min=max(grown.runtime_min, task.least_min),
         )
-        if partition is not None and partition.max_time_min is not None:
-            most = max(partition.max_time_min, base.required_min)
+        most = longest_of(where for _, where in places)
+        if most is not None:
+            most = max(most, base.required_min)
             grown = replace(grown, runtime_min=min(grown.runtime_min, most))
         if not task.history.memory:
             return grown
@@ -251,6 +254,20 @@ class Estimates:
         if most_mb is not None:
             return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
         return grown
+
+
+def largest_of(requests: Sequence[ResourceRequest]) -> ResourceRequest:
+    """Return a request as large as all of some."""
+    names = {one.partition for one in requests}
+    reservations = {one.reservation for one in requests}
+    return ResourceRequest(
+        max(one.cpus for one in requests),
+        max(one.mem_mb for one in requests),
+        max(one.gpus for one in requests),
+        max(one.runtime_min for one in requests),
+        partition=names.pop() if len(names) == 1 else "",
+        reservation=reservations.pop() if len(reservations) == 1 else "",
+    )
 
 
 class RequestCache:
@@ -286,18 +303,8 @@ class RequestCache:
         distinct = list({id(requests): requests for requests in map(self.of, tasks)}.values())
         found: dict[DeviceKind, ResourceRequest] = {}
         for kind in KINDS:
-            requests = [requests[kind] for requests in distinct if kind in requests]
-            if requests:
-                names = {one.partition for one in requests}
-                reservations = {one.reservation for one in requests}
-                found[kind] = ResourceRequest(
-                    max(one.cpus for one in requests),
-                    max(one.mem_mb for one in requests),
-                    max(one.gpus for one in requests),
-                    max(one.runtime_min for one in requests),
-                    partition=names.pop() if len(names) == 1 else "",
-                    reservation=reservations.pop() if len(reservations) == 1 else "",
-                )
+            if own := [requests[kind] for requests in distinct if kind in requests]:
+                found[kind] = largest_of(own)
         return found
 
     def without_largest(self, tasks: Iterable[JobState]) -> list[JobState]:

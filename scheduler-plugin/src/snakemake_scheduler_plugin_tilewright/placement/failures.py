@@ -171,7 +171,7 @@ def why_no_retry(job: Job, assignment: Assignment, cause: Cause, state: ClusterS
 def _allowed(job: Job, state: ClusterState) -> list[tuple[Account, Partition | None]]:
     """Return the accounts and partitions that a job may go to; for CPUs Slurm has a default."""
     name = job.overrides.partition or ""
-    found = [state.partition(kind, name) for kind in job.kinds]
+    found = [where for kind in job.kinds for _, where in state.places(kind, name)]
     wheres: list[Partition | None] = [where for where in found if where is not None]
     return [
         (account, where)
@@ -181,19 +181,25 @@ def _allowed(job: Job, state: ClusterState) -> list[tuple[Account, Partition | N
     ]
 
 
-def find_in_accounting(
+def unseen_ends(
     tasks: Mapping[str, JobState],
-    sent: Mapping[str, int],
+    queue: Iterable[SlurmJob],
     client: SlurmClient,
-    taken_s: dict[int, float],
     now_s: float,
-) -> None:
-    """Look for the end of jobs that sbatch took and the queue has not shown, asked since.
+    sent: Mapping[str, int],
+    taken_s: dict[int, float],
+) -> dict[str, tuple[str, bool]]:
+    """Return how jobs ended that the executor takes to run on, and whether they are done.
+
+    It leaves preempted and revoked jobs to Slurm, and those that slurmctld forgot it never sees
+    end, nor any where it asks a slurmdbd that is down. Jobs that were cancelled to be moved it
+    would see up to a minute later.
 
     Parameters
     ----------
     sent : mapping of str to int
-        Their numbers.
+        Numbers of the jobs that sbatch took: one that the queue has not shown although it was asked
+        since is looked for in accounting.
     taken_s : dict of int to float
         When each was first sent by then, or last looked for.
     """
@@ -205,19 +211,8 @@ def find_in_accounting(
             state = client.final_state(job_id)
             if state and state not in ACTIVE:
                 tasks[name].slurm_job = SlurmJob(job_id, state)
-
-
-def unseen_ends(
-    tasks: Iterable[JobState], queue: Iterable[SlurmJob], client: SlurmClient, now_s: float
-) -> dict[str, tuple[str, bool]]:
-    """Return how jobs ended that the executor takes to run on, and whether they are done.
-
-    It leaves preempted and revoked jobs to Slurm, and those that slurmctld forgot it never sees
-    end, nor any where it asks a slurmdbd that is down. Jobs that were cancelled to be moved it
-    would see up to a minute later.
-    """
     there = {job.id for job in queue}
-    ends = {task.name: _end(task, there, client, now_s) for task in tasks}
+    ends = {name: _end(task, there, client, now_s) for name, task in tasks.items()}
     return {name: end for name, end in ends.items() if end is not None}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ..cluster.limits import clip_runtime, may_use, too_big
-from ..cluster.request import DeviceKind, ResourceRequest
+from ..cluster.request import DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
 from ..cluster.tres import tres_of
 from ..errors import PlacementError
@@ -31,6 +31,8 @@ def check_feasible(tasks: Iterable[JobState], state: ClusterState, estimates: Es
         checked.add(same)
         chosen = job.overrides.account
         accounts = [a for a in state.accounts if chosen in (None, a.name)]
+        if qos := [a for a in accounts if a.qos == job.overrides.qos]:
+            accounts = qos
         if not accounts:
             known = ", ".join(a.name for a in state.accounts)
             raise PlacementError(
@@ -38,9 +40,10 @@ def check_feasible(tasks: Iterable[JobState], state: ClusterState, estimates: Es
                 f"there are {known}"
             )
         reasons = [
-            _never(account, kind, request, state)
+            _never(account, kind, name, request, state)
             for account in accounts
             for kind, request in requests.items()
+            for name, _ in state.places(kind, request.partition) or ((None, None),)
         ]
         if all(reasons):
             raise PlacementError(
@@ -50,12 +53,18 @@ def check_feasible(tasks: Iterable[JobState], state: ClusterState, estimates: Es
 
 
 def _never(
-    account: Account, kind: DeviceKind, request: ResourceRequest, state: ClusterState
-) -> str:
-    """Return why a job can never start on an account; empty if it may."""
-    where = state.partition(kind, request.partition)
-    if not state.has_partition(kind, request):
-        return f"there is no {kind.upper()} partition"
+    account: Account, kind: DeviceKind, name: str | None, request: ResourceRequest,
+    state: ClusterState,
+) -> str:  # fmt: skip
+    """Return why a job can never start on an account in a partition; empty if it may."""
+    target = Target(account.name, account.qos, name, kind)
+    where = state.where(target)
+    if kind == "gpu" and name is None:
+        return "there is no GPU partition"
+    if account.kind not in ("", kind):
+        return (
+            f"account {account.name} takes {account.kind.upper()} jobs only (accounts of site.yaml)"
+        )
     if where is not None and not may_use(account, where):
         return f"account {account.name} may not use partition {where.name}"
     for name, wanted in request.licences:
@@ -65,8 +74,9 @@ def _never(
     request = clip_runtime(request, account, where)
     if too_large := too_big(account, request, where):
         return too_large
-    if where is None or state.some_node_holds(kind, request):
+    if state.some_node_holds(target, request):
         return ""
+    assert where is not None
     needs = [count(request.cpus, "CPU"), f"{tres_of(request, 1, where)['mem']} MB"]
     if request.gpus:
         of_type = f" of type {request.gpu_type}" if request.gpu_type else ""

@@ -111,6 +111,7 @@ class UserOverrides:
     mem_mb: int | None = None
     runtime_min: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    qos: str | None = None
 
     def apply_to(self, request: ResourceRequest) -> ResourceRequest:
         """Return a request with what was chosen."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..cluster.cluster import Cluster
-from ..cluster.limits import has_room, limit_is_known
-from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
+from ..cluster.limits import targets_of_limit
+from ..cluster.request import ResourceRequest, Target
 from ..cluster.state import ClusterState
-from ..cluster.tres import fitting_jobs
 from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob, Waiting, is_held, why_pending
@@ -24,10 +23,6 @@ from .round import Round
 
 #: A job is moved at most so often (no figure); one that cannot stay as often as there are targets.
 MOST_MOVES = 3
-#: A job with a reason that is not known waits so many times as long (no figure): most of them end.
-_UNKNOWN_FACTOR = 4
-#: A job with such a reason waits for no node, whatever room there is.
-_NOT_FOR_NODES = ("BeginTime", "Priority", "Prolog", "Cleaning", "SchedDefer", "FedJobLock")
 
 
 class _Pending(NamedTuple):
@@ -46,15 +41,12 @@ class _Pending(NamedTuple):
     @property
     def cannot_stay(self) -> bool:
         """Whether it cannot stay: it is invalid, or jobs that ended have used up its budget."""
-        spent = self.why.obstacle == "budget" and "Run" not in self.slurm_job.reason
-        return spent or self.why.obstacle == "invalid"
+        return self.why.obstacle in ("invalid", "spent")
 
     @property
-    def kinds_waiting(self) -> tuple[DeviceKind, ...]:
-        """The device kinds for which its account takes no job, as long as this one waits."""
-        if self.why.obstacle not in ("budget", "uncounted"):
-            return ()
-        return ("gpu",) if "GRES" in self.slurm_job.reason else KINDS
+    def on_nodes(self) -> bool:
+        """Whether it waits for nodes, which are those of other accounts as well."""
+        return self.why.obstacle in ("order", "nodes")
 
     @property
     def reason(self) -> str:
@@ -142,12 +134,15 @@ class Mover:
     def explain(self, tasks: Iterable[JobState], movable: Callable[[str], bool]) -> list[str]:
         """Return why jobs pend for long, once for each job and reason; the ledger gets it too."""
         found: dict[str, list[str]] = {}
-        for task, slurm_job, _, why, waited_s in self._pending(tasks):
+        for one in self._pending(tasks):
+            task, slurm_job, _, why, waited_s = one
             words = why.words
             if not movable(task.name):
                 words += "; it has no try left (--retries), so it is not moved"
             elif task.moves >= MOST_MOVES:
                 words += f"; it was moved {task.moves} times and waits here, where it ends first"
+            elif not one.on_nodes and why.obstacle != "held":
+                words += f"; no more such jobs go to {one.target.account} until one starts there"
             if waited_s >= self.cluster.site.patience_s and task.last_reason != words:
                 task.last_reason = words
                 found.setdefault(f"{words} (Slurm: {slurm_job.reason})", []).append(task.name)
@@ -177,18 +172,17 @@ class Mover:
         if any(new) and for_all:
             self.cluster.client.forget(limits=True)
 
-    def targets_of_account(self, target: Target, kinds: Collection[DeviceKind]) -> set[Target]:
-        """Return a target, and those of some device kinds of its account."""
-        every = self.cluster.state.targets()
-        same = {one for one in every if one.account == target.account and one.device in kinds}
-        return {target, *same}
+    def targets_of_limit(self, reason: str, target: Target) -> set[Target]:
+        """Return a target, and those that what Slurm says of a job there bounds as well."""
+        state = self.cluster.state
+        return {target} | targets_of_limit(reason, target, state.where(target), state.targets())
 
     def _pending(self, tasks: Iterable[JobState]) -> list[_Pending]:
         """Return the jobs that pend, as the queue last showed."""
         now_s = self.clock()
         return [
             _Pending(
-                task, job, assignment, self._why(job, assignment),
+                task, job, assignment, why_pending(job.reason),
                 now_s - (task.sent_s if is_held(job) else task.pending_since_s),
             )
             for task in tasks
@@ -196,31 +190,9 @@ class Mover:
             and job.state == "PENDING"
         ]  # fmt: skip
 
-    def _why(self, job: SlurmJob, assignment: Assignment) -> Waiting:
-        """Return why a job pends.
-
-        Slurm 22.05 names ``QOSGrpGRES`` also where GPUs of other jobs, or a reservation, are in the
-        way: where its own numbers of what it names leave room, the nodes are busy.
-        """
-        why, state = why_pending(job.reason), self.cluster.state
-        where = state.where(assignment.target)
-        account = state.account(assignment.target.account)
-        if why.obstacle == "limit" and account is not None:
-            if not limit_is_known(job.reason, account, where):
-                why = replace(why, obstacle="uncounted")
-            elif has_room(account, where, assignment.request):
-                why = Waiting("busy", "its account has room, so its nodes are in the way")
-        if why.obstacle == "busy" and state.nodes is not None and where is not None:
-            free = fitting_jobs(state.nodes, where, assignment.request, now=True)
-            if free and not job.reason.startswith(_NOT_FOR_NODES):
-                words = f"partition {where.name} has nodes free for it; perhaps they are reserved"
-                return Waiting("busy", words)
-        return why
-
     def _has_waited(self, one: _Pending) -> bool:
         """Return whether a job has pended for longer than `patience_s`, doubled for each move."""
-        factor = 2.0**one.task.moves * (_UNKNOWN_FACTOR if one.why.obstacle == "other" else 1)
-        return one.waited_s >= factor * self.cluster.site.patience_s
+        return one.waited_s >= 2.0**one.task.moves * self.cluster.site.patience_s
 
     def _may_move(self, one: _Pending) -> bool:
         """Return whether a job may be moved now."""
@@ -237,32 +209,34 @@ class Mover:
             round_,
             one.task,
             math.inf if endless else one.waited_s,
-            other_nodes=one.why.obstacle in ("busy", "nodes"),
-            other_account=one.kinds_waiting == KINDS,
+            closed=self._closed_by(one),
             anywhere=one.cannot_stay,
         )
 
+    def _closed_by(self, one: _Pending) -> set[Target]:
+        """Return the targets that are no better, by the reason for which a job pends."""
+        if one.why.obstacle == "invalid":
+            return set()
+        if not one.on_nodes:
+            return self.targets_of_limit(one.slurm_job.reason, one.target)
+        accounts = self.cluster.state.accounts
+        return {replace(one.target, account=each.name, qos=each.qos) for each in accounts}
+
     def _takes_later(self, one: _Pending, round_: Round) -> bool:
         """Return whether another target takes a job, although it is full now."""
-        own = one.target.account if one.why.obstacle == "budget" else None
+        closed = self._closed_by(one)
         return any(
-            target.account != own and round_.state.can_ever_run(target, request)
+            target not in closed and round_.state.can_ever_run(target, request)
             for target, request in elsewhere(round_, one.task, anywhere=one.cannot_stay)
         )
 
     def _close(self, one: _Pending, better: tuple[Target, ResourceRequest] | None) -> None:
-        """Avoid for a while what a job waits for, by the reason; a limit Slurm says by itself."""
-        target, obstacle = one.target, one.why.obstacle
-        if obstacle == "budget" or (obstacle == "uncounted" and better):
-            self.avoid(self.targets_of_account(target, one.kinds_waiting), one.reason, for_all=True)
-        elif obstacle == "other":
-            self.avoid([target], one.reason, for_all=True)
-        elif obstacle == "invalid" and (better is None or better[0] != target):
-            self.avoid([target], one.reason, for_all=True, invalid=True)
-        elif obstacle in ("busy", "nodes") and better:
-            accounts = self.cluster.state.accounts
-            same = [replace(target, account=a.name, qos=a.qos) for a in accounts]
-            self.avoid(same, one.reason, for_all=False)
+        """Avoid for a while what a job waits for."""
+        if one.why.obstacle == "invalid":
+            if better is None or better[0] != one.target:
+                self.avoid([one.target], one.reason, for_all=True, invalid=True)
+        elif better or not one.on_nodes:
+            self.avoid(self._closed_by(one), one.reason, for_all=not one.on_nodes)
 
     def _note(
         self, one: _Pending, better: tuple[Target, ResourceRequest] | None, *, fails: bool
@@ -273,7 +247,7 @@ class Mover:
             task.refused = f"{one.why.words} (Slurm: {one.slurm_job.reason})"
         else:
             task.move_reason, task.moves = one.reason, task.moves + 1
-            vain = self.targets_of_account(one.target, one.kinds_waiting)
+            vain = {one.target} | (set() if one.on_nodes else self._closed_by(one))
             # it may go back with fewer minutes
             task.excluded_targets |= vain - ({better[0]} if better else set())
         self.ledger.write(
@@ -301,8 +275,7 @@ def sooner_elsewhere(
     task: JobState,
     waited_s: float,
     *,
-    other_nodes: bool = False,
-    other_account: bool = False,
+    closed: Collection[Target] = (),
     anywhere: bool = False,
 ) -> tuple[Target, ResourceRequest] | None:
     """Return the target that would finish a pending job first, None where it best waits.
@@ -314,27 +287,21 @@ def sooner_elsewhere(
     waited_s : float
         How long it has pended: the guess of how long it still will. Where none of its nodes
         is up any more it never starts.
-    other_nodes : bool
-        It pends for its nodes, so that another account on the same nodes is no better.
-    other_account : bool
-        It pends for the budget of its account.
+    closed : collection of Target
+        Those that what it pends for closes as well.
     anywhere : bool
         It cannot stay, so a target where it would wait for nodes is better too, and its own
         with the minutes that it allows now.
     """
     assert task.assignment is not None
     seconds, here = round_.estimates.seconds, task.assignment
-    gone = round_.state.on_nodes(here.target.device, here.request, now=False) == 0
+    gone = round_.state.on_nodes(here.target, here.request, now=False) == 0
     best = None
     best_s = math.inf if gone else waited_s + seconds(task.job, here.target.device)
     for takes in (round_.state.fits, round_.state.within_limits)[: 1 + anywhere]:
         for target, request in elsewhere(round_, task, anywhere=anywhere):
             end_s = seconds(task.job, target.device)
-            if (other_nodes and target.device == here.target.device) or end_s >= best_s:
-                continue
-            if other_account and target.account == here.target.account:
-                continue
-            if takes(target, request):
+            if target not in closed and end_s < best_s and takes(target, request):
                 best, best_s = (target, request), end_s
         if best is not None:
             break

@@ -8,7 +8,7 @@ those that will be. Jobs whose slot is free start; the others wait for a slot th
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..cluster.request import KINDS
 from .jobs import Job
@@ -23,6 +23,7 @@ def schedule(
     pools: Sequence[Slots],
     clock_s: float,
     gpu_slots: GpuSlots,
+    may: Mapping[str, frozenset[str]] = {},
 ) -> Choice:
     """Decide which ready jobs start now, and where.
 
@@ -38,6 +39,8 @@ def schedule(
         Now, in seconds.
     gpu_slots : GpuSlots
         What the round before knew of the number of GPU slots.
+    may : mapping, optional
+        Job to the names of the pools that can take it; all where it is not there.
 
     Examples
     --------
@@ -57,7 +60,7 @@ def schedule(
     jobs = sorted(map(work.index.__getitem__, ready), key=work.by_chain.place.__getitem__)
     starts: list[Decision] = []
     for returns_s in (counted.returns_s(clock_s), []):
-        timetable = _Schedule(work, jobs, pools, clock_s, returns_s)
+        timetable = _Schedule(work, jobs, pools, clock_s, returns_s, may)
         starts = list(timetable.starts())
         if starts or any(pool.running for pool in pools):
             break  # otherwise nothing would tell that a job waits in vain for a lost slot
@@ -88,8 +91,10 @@ class _Schedule:
         pools: Sequence[Slots],
         clock_s: float,
         returns_s: Sequence[float],
+        may: Mapping[str, frozenset[str]],
     ) -> None:
         self.work, self.jobs, self.pools, self.clock_s = work, jobs, pools, clock_s
+        self.may = may
         self.free = [pool.fillable for pool in pools]
         #: Jobs whose account the user chose, by account: the others leave them its slots.
         self.chosen = Counter(work.jobs[i].overrides.account for i in jobs)
@@ -103,12 +108,8 @@ class _Schedule:
             times += [clock_s] * pool.fillable + ends[gone:]
         self.times.append(sorted(max(at, math.nextafter(clock_s, math.inf)) for at in returns_s))
         self.kinds = [KINDS.index(pool.kind) for pool in pools] + [0]
-        #: For each kind a heap of its pools, see `_entry`.
-        self.next: list[list[tuple[float, int, int]]] = [[] for _ in KINDS]
-        for k, times in enumerate(self.times):
-            if times:
-                heapq.heappush(self.next[self.kinds[k]], self._entry(k))
-        self.any_gpu = bool(self.next[0])
+        #: For each kind, account and class of jobs a heap of their pools, see `_entry`.
+        self.next: dict[tuple[object, ...], list[tuple[float, int, int, int]]] = {}
 
     def starts(self) -> Iterator[Decision]:
         """Yield the jobs that start now; each job takes its slot's time."""
@@ -120,10 +121,8 @@ class _Schedule:
                 continue
             _, kind, k, start_s, seconds = found
             heapq.heapreplace(self.times[k], start_s + seconds)
-            if starts := start_s <= self.clock_s:
+            if start_s <= self.clock_s:
                 self.free[k] -= 1
-            heapq.heappush(self.next[kind], self._entry(k))
-            if starts:
                 job, pool = self.work.jobs[i], self.pools[k]
                 reason = _REASONS[kind]
                 if job.overrides.account is not None:
@@ -132,49 +131,61 @@ class _Schedule:
 
     def _ends(self, i: int) -> Iterator[tuple[float, int, int, float, float]]:
         """Yield a job's end on each kind, with its margin; kind, pool, start, and its seconds."""
-        account = self.work.jobs[i].overrides.account
+        any_gpu = False
         for kind, seconds_of in enumerate(self.work.seconds):
             seconds = seconds_of[i]
-            k = self._pool(kind, account) if seconds < math.inf else None
+            k = self._pool(kind, self.work.jobs[i]) if seconds < math.inf else None
             if k is not None:
                 start_s = max(self.clock_s, self.times[k][0])
                 # one that a GPU could run too may take longer on CPUs than estimated
-                both = kind and self.any_gpu and self.work.seconds[0][i] < math.inf
-                margin = self.work.margin[i] if both else 0.0
+                margin = self.work.margin[i] if any_gpu else 0.0
+                any_gpu = True
                 yield start_s + seconds * (1 + margin), kind, k, start_s, seconds
 
-    def _pool(self, kind: int, account: str | None) -> int | None:
-        """Return the pool whose slot is free first; see `_entry` for equal ones."""
-        if account is not None:
-            own = [k for k, pool in enumerate(self.pools) if self.times[k]
-                   and self.kinds[k] == kind and pool.account == account]  # fmt: skip
-            return min(own, key=self._entry, default=None)
-        line = self.next[kind]
-        while line and line[0] != self._entry(line[0][2]):  # it was taken since
-            heapq.heappop(line)
-        return line[0][2] if line else None
+    def _pool(self, kind: int, job: Job) -> int | None:
+        """Return the pool that can take a job and is free first; see `_entry` for equal ones."""
+        key = kind, job.overrides.account, self.may.get(job.name)
+        if key not in self.next:
+            self.next[key] = [self._entry(k) for k in self._pools(*key)]
+            heapq.heapify(self.next[key])
+        line = self.next[key]
+        while line and line[0] != (now := self._entry(line[0][-1])):  # it was taken since
+            heapq.heapreplace(line, now)
+        return line[0][-1] if line else None
 
-    def _entry(self, k: int) -> tuple[float, int, int]:
-        """Return a pool's place among those of a kind: its next time, then most slots to spare."""
+    def _pools(self, kind: int, account: str | None, may: frozenset[str] | None) -> Iterator[int]:
+        """Yield the pools of a kind that can take the jobs of a class; lost slots are for all."""
+        for k in range(len(self.times)):
+            if not self.times[k] or self.kinds[k] != kind:
+                continue
+            pool = self.pools[k] if k < len(self.pools) else None
+            if (account is None or (pool and pool.account == account)) and (
+                may is None or pool is None or pool.name in may
+            ):
+                yield k
+
+    def _entry(self, k: int) -> tuple[float, int, int, int]:
+        """Return a pool's place among others: its next time, rank, then most slots to spare."""
         if k == len(self.pools):
-            return self.times[k][0], 0, k
-        return self.times[k][0], self.chosen[self.pools[k].account] - self.free[k], k
+            return self.times[k][0], 0, 0, k
+        pool = self.pools[k]
+        return self.times[k][0], pool.rank, self.chosen[pool.account] - self.free[k], k
 
     def reasons(self, jobs: Iterable[Job]) -> dict[str, str]:
         """Return why jobs were not placed, by name."""
         alike: dict[tuple[object, ...], str] = {}
         found = {}
         for job in jobs:
-            key = job.kinds, job.overrides.account
+            key = job.kinds, job.overrides.account, self.may.get(job.name)
             if key not in alike:
                 alike[key] = self._reason(job)
             found[job.name] = alike[key]
         return found
 
     def _reason(self, job: Job) -> str:
-        account = job.overrides.account
-        fits = [k for k, pool in enumerate(self.pools) if pool.kind in job.kinds and pool.slots > 0
-                and account in (None, pool.account)]  # fmt: skip
+        account, may = job.overrides.account, self.may.get(job.name)
+        fits = [k for kind in map(KINDS.index, job.kinds) for k in self._pools(kind, account, may)
+                if k < len(self.pools)]  # fmt: skip
         if not fits:
             slot = f"{' or '.join(kind.upper() for kind in job.kinds)} slot for it"
             return f"account {account} has no {slot}" if account else f"no account has a {slot}"

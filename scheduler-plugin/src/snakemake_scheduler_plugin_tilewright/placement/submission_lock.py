@@ -82,7 +82,12 @@ class SubmissionLock:
         """Return the claims of a file; one that is damaged, or of another clock, holds none."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return [
-                PendingUse(sent["account"], dict(sent["tres"]), sent.get("partition"))
+                PendingUse(
+                    sent["account"],
+                    dict(sent["tres"]),
+                    sent.get("partition"),
+                    qos=sent.get("qos", ""),
+                )
                 for sent in json.loads(path.read_text(encoding="utf-8"))
                 if -_SUBMIT_S < self.clock() - sent["time_s"] < self.ttl_s + _SUBMIT_S
                 and sent["time_s"] > after_s
@@ -103,6 +108,7 @@ class SubmissionLock:
                 "account": use.account,
                 "tres": dict(use.tres),
                 "partition": use.partition,
+                "qos": use.qos,
             }
             for sent_s, use in self._own
         ]

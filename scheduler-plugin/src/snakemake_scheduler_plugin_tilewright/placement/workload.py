@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..cluster.request import KINDS, DeviceKind
+from ..cluster.request import KINDS, DeviceKind, Target
 from .jobs import Job
 
 #: Margin of a job on a CPU of whose rule nothing is known, as a share of its time (no figure).
@@ -24,7 +24,10 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """One account's slots of one device kind; ``free`` are those that can be filled now."""
+    """One account's slots of one device kind; ``free`` are those that can be filled now.
+
+    Of slots that are free at one time those of the lowest ``rank`` are taken first.
+    """
 
     name: str
     account: str
@@ -32,6 +35,8 @@ class Slots:
     slots: int
     free: int
     running: tuple[Running, ...] = ()
+    rank: int = 0
+    target: Target | None = None
 
     @property
     def fillable(self) -> int:

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from .jobs import SlurmJob
 from .records import (
-    BUDGETS,
-    GPU_TYPE,
     JOBS,
     OTHER_ACCOUNTS,
     OTHER_USERS,
@@ -19,14 +17,13 @@ from .records import (
     Qos,
     Tres,
     Usage,
+    is_budget,
     of_association,
     on_qos,
 )
 
-#: TRES that decide how many jobs fit.
-COUNTED = ("cpu", "mem", "gres/gpu", GPU_TYPE)
-#: The same with budgets and numbers of jobs.
-LIMITED = (*COUNTED, *BUDGETS, *JOBS)
+#: TRES that every job asks for, or may.
+COUNTED = ("cpu", "mem", "gres/gpu")
 
 
 @dataclass(frozen=True)
@@ -40,16 +37,20 @@ class SiteRules:
         when it is wanted back.
     blocked : mapping of str to str
         Account to the reason why it is not used.
-    allowed : sequence of str or None
-        The only accounts to use; None is all.
+    allowed, qos : sequence of str or None
+        The only accounts and QOS to use; None is all.
     caps : mapping of str to dict
         Account to TRES that its jobs do not exceed together, below its own limits (mem in MB).
+    kinds : mapping of str to str
+        Account to the one kind of jobs, ``gpu`` or ``cpu``, that it takes.
     """
 
     burst: str = r"-b$"
     blocked: Mapping[str, str] = field(default_factory=dict)
     allowed: Sequence[str] | None = None
     caps: Mapping[str, Tres] = field(default_factory=dict)
+    qos: Sequence[str] | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,18 +117,26 @@ class Limits:
 
 @dataclass(frozen=True)
 class Account:
-    """An account with the QOS its jobs run on.
+    """An account on one of the QOS that its jobs may name; of each there is another.
 
     Attributes
     ----------
+    qos : str
+        Empty where it has none.
     limits : dict of str to Limits
         By partition; that of "" holds in all others.
     partitions : tuple of str
-        Those that the association is bound to; empty is all.
+        Those that associations with this QOS are bound to; empty is all.
+    not_in : tuple of str
+        Those where another association holds, without this QOS.
+    kind : str
+        The one kind of jobs that it takes, ``gpu`` or ``cpu``; empty is both.
     takes : tuple of str
         All QOS that its jobs may name.
     mine : dict or None
         What this user has in use on the QOS; None where Slurm did not say.
+    default : bool
+        Whether its jobs run on this QOS where they name none.
     """
 
     name: str
@@ -136,6 +145,9 @@ class Account:
     partitions: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     mine: Tres | None = None
+    default: bool = True
+    not_in: tuple[str, ...] = ()
+    kind: str = ""
 
     def within(self, partition: Partition | None) -> Limits:
         """Return what bounds its jobs in a partition."""
@@ -164,7 +176,7 @@ def usable_accounts(
     partitions: Iterable[Partition] = (),
     usage: Mapping[str, Usage] | None = None,
 ) -> tuple[list[Account], list[LeftOut]]:
-    """Return the accounts a user may place jobs on, and the others with reasons.
+    """Return the accounts a user may place jobs on, on each of their QOS; the others with reasons.
 
     Parameters
     ----------
@@ -181,7 +193,7 @@ def usable_accounts(
     Returns
     -------
     accounts, left_out : list
-        By name.
+        By name; of an account its default QOS first.
     """
     rows: dict[str, Association] = {}
     own: dict[str, list[Association]] = {}
@@ -194,23 +206,27 @@ def usable_accounts(
     wheres = list(partitions)
     accounts, left_out = [], []
     for name in sorted(own):
-        chosen = _qos_of(own[name], rules)
-        reason = _reason(name, chosen, rules)
-        if reason or chosen is None:
+        names = _qos_of(own[name], rules)
+        if reason := _reason(name, names, rules):
             left_out.append(LeftOut(name, reason))
             continue
         held = [rows[one] for one in lineage(name, rows) if one in rows]
-        of = _Records(
-            user, name, known.get(chosen, Qos(chosen)), own[name], held,
-            rules.caps.get(name, {}), usage or {},
-        )  # fmt: skip
-        accounts.append(_account(of, wheres, known))
+        cap = rules.caps.get(name, {})
+        defaults = {row.default_qos for row in own[name]} & set(names)
+        for one in names:
+            record = known.get(one, Qos(one))
+            of = _Records(user, name, record, own[name], held, cap, usage or {})
+            account = _account(of, wheres, known, default=one in (defaults or names))
+            accounts.append(replace(account, kind=rules.kinds.get(name, "")))
     return accounts, left_out
 
 
-def _account(of: _Records, partitions: Iterable[Partition], known: Mapping[str, Qos]) -> Account:
-    """Return an account on its QOS, with its limits in each partition that has some."""
+def _account(
+    of: _Records, partitions: Iterable[Partition], known: Mapping[str, Qos], *, default: bool
+) -> Account:
+    """Return an account on a QOS, with its limits in each partition that has some."""
     bound = {row.partition for row in of.own}
+    takes = {row.partition for row in of.own if of.qos.name in (*row.qos, row.default_qos, "")}
     limits = {"": _limits(of, "", None)}
     limits |= {
         p.name: _limits(of, p.name, known.get(p.qos or ""))
@@ -219,9 +235,11 @@ def _account(of: _Records, partitions: Iterable[Partition], known: Mapping[str, 
     }
     return Account(
         of.account, of.qos.name, limits,
-        () if "" in bound else tuple(sorted(bound)),
+        () if "" in takes else tuple(sorted(takes)),
         tuple(dict.fromkeys(qos for row in of.own for qos in row.qos)),
         of.in_use(on_qos(of.qos.name, of.user), on_qos(of.qos.name, OTHER_USERS)),
+        default,
+        tuple(sorted(bound - takes)) if "" in takes else (),
     )  # fmt: skip
 
 
@@ -337,14 +355,14 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
 def _absolute(one: Qos | Association, limit: Tres) -> Tres:
     """Return limits without those of a QOS that are percentages (flag ``Relative``)."""
     relative = isinstance(one, Qos) and "Relative" in one.flags
-    return {t: n for t, n in limit.items() if not relative or t in (*BUDGETS, *JOBS)}
+    return {t: n for t, n in limit.items() if not relative or t in JOBS or is_budget(t)}
 
 
 def _without(limit: Tres, names: set[str]) -> Tres:
     return {tres: most for tres, most in limit.items() if tres not in names}
 
 
-def _reason(name: str, qos: str | None, rules: SiteRules) -> str:
+def _reason(name: str, qos: Sequence[str], rules: SiteRules) -> str:
     """Return why an account is left out; empty if it is not."""
     if name in rules.blocked:
         return f"blocked: {rules.blocked[name]}"
@@ -352,11 +370,18 @@ def _reason(name: str, qos: str | None, rules: SiteRules) -> str:
         return f"burst account (its name matches {rules.burst})"
     if rules.allowed is not None and name not in rules.allowed:
         return "not in the list of allowed accounts"
-    return "no QOS but burst ones" if qos is None else ""
+    return "" if qos else "no QOS but those that are left out"
 
 
-def _qos_of(rows: Sequence[Association], rules: SiteRules) -> str | None:
-    """Return the default QOS, else the first that is not a burst QOS."""
+def _qos_of(rows: Sequence[Association], rules: SiteRules) -> list[str]:
+    """Return the QOS that jobs of an account may run on, the default first; "" where it has none.
+
+    Without a default none is before the others but by its place in the association.
+    """
     names = [row.default_qos for row in rows if row.default_qos]
     names += [name for row in rows for name in row.qos]
-    return next((name for name in names or [""] if not re.search(rules.burst, name)), None)
+    return [
+        name
+        for name in dict.fromkeys(names or [""])
+        if not (name and re.search(rules.burst, name)) and (rules.qos is None or name in rules.qos)
+    ]

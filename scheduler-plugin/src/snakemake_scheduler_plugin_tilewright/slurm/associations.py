@@ -5,9 +5,9 @@ from .parse import _budgets, _jobs, _number, parse_assoc_mgr, parse_minutes, par
 from .records import Association, of_association
 
 
-def parse_associations(text: str, gpu_type: str = "") -> list[Association]:
+def parse_associations(text: str) -> list[Association]:
     """Return the associations in ``scontrol -o show assoc_mgr flags=assoc``, without their QOS."""
-    usage, found = parse_assoc_mgr(text, gpu_type), []
+    usage, found = parse_assoc_mgr(text), []
     fields = ("MaxJobs", "MaxSubmitJobs", "MaxTRESPJ", "MaxTRESMinsPJ", "MaxWallPJ")
     for _, pairs in records_of(text, "Account", "UserName", "Partition", "ParentAccount", *fields):
         user, parent = (pairs[name].partition("(")[0] for name in ("UserName", "ParentAccount"))
@@ -16,8 +16,8 @@ def parse_associations(text: str, gpu_type: str = "") -> list[Association]:
             Association(
                 account, user, partition,
                 tres=usage[of_association(account, user, partition)].limit,
-                tres_per_job=parse_tres(pairs["MaxTRESPJ"], gpu_type)
-                | _budgets(pairs["MaxTRESMinsPJ"], gpu_type),
+                tres_per_job=parse_tres(pairs["MaxTRESPJ"])
+                | _budgets(pairs["MaxTRESMinsPJ"]),
                 tres_per_user=_jobs(*(_number(pairs[n].partition("(")[0]) for n in fields[:2])),
                 max_wall_min=parse_minutes(pairs["MaxWallPJ"]),
                 parent="" if user else parent,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..errors import UnreadableError
 from .parse import fields_of, parse_minutes, parse_seconds, parse_time_s, parse_tres
-from .records import GPU_TYPE, Tres, Usage
+from .records import Tres, Usage
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.
 JOB_FIELDS = {
@@ -29,11 +29,62 @@ ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDE
 _END_FIELDS = ("JobState", "Reason", "ExitCode", "DerivedExitCode", "RunTime", "TimeLimit")
 #: Slurm tells times of jobs in whole seconds.
 _ROUNDED_S = 2
-Obstacle = Literal["limit", "uncounted", "budget", "invalid", "held", "nodes", "busy", "other"]
+Obstacle = Literal["order", "held", "nodes", "limit", "spent", "invalid", "unknown"]
 Cause = Literal[
     "memory", "time", "budget", "node", "preempted", "cancelled", "device", "refused", "error",
     "unknown",
 ]  # fmt: skip
+#: What a pending job's reason says of its place, by Slurm's words for it: matched at the beginning,
+#: small and capital letters alike, with spaces for underscores. Of two that match the first holds.
+_REASONS: Mapping[Obstacle, Mapping[str, str]] = {
+    "invalid": {
+        r"InvalidQOS|QOSNotAllowed|Job's QOS not permitted": "its QOS may not be used there",
+        r"InvalidAccount|(Account|Assoc)\w*NotAllowed|Job's account not permitted"
+        r"|User's group not permitted": "its account may not be used there",
+        r"PartitionTimeLimit": "its time limit is above that of its partition",
+        r"PartitionConfig|PartitionNodeLimit": "its partition takes no such job",
+        r"(QOS|Assoc)Max\w+Per(Job|Node)|QOSMin|MaxMemPerLimit": (
+            "one job may not ask there for what it asks"
+        ),
+        r"(Bad)?Constraints": "no node there can hold it",
+        r"Reservation(Deleted|Invalid)": "its reservation cannot be used any more",
+    },
+    "spent": {
+        r"(QOS|Assoc)Grp(\w+(?<!Run)Minutes|WallLimit)|QOSUsageThreshold": (
+            "a budget of its account or QOS is used up, or cannot end it; "
+            "`tilewright-placement accounts` shows what is left"
+        ),
+    },
+    "limit": {
+        r"(QOS|Assoc)(Grp|Max)|Max\w+Per(Account|User)|(QOS|Association)(Job|Resource|Time)Limit"
+        r"|AccountingPolicy": "a limit of its account or QOS is reached",
+    },
+    "held": {
+        r"JobHeld|.*\bheld\b|JobHoldMaxRequeue|SpecialExit|BurstBufferOperation": (
+            "it is held, by an administrator or by you: `scontrol release` lets it go, `scancel` "
+            "has it placed again"
+        ),
+        r"Licenses": "the licences that it asks for are all in use",
+        r"Dependency": "it waits for another job of Slurm that must end first",
+        r"JobArrayTaskLimit|BurstBuffer": "its array or a burst buffer is full",
+    },
+    "nodes": {
+        r"ReqNodeNotAvail|Partition(Down|Inactive)|.*\bDOWN\b|.*\bReserv|(Node|FrontEnd)Down": (
+            "its nodes are down, drained or reserved"
+        ),
+    },
+    "order": {
+        r"Priority": "jobs that wait before it go first",
+        r"Resources|Power(NotAvail|Reserved)|MaxPoweredUpNodes|MPIPortsBusy": (
+            "no node has room for it yet"
+        ),
+        r"None|WaitingForScheduling|SchedDefer|FedJobLock": "Slurm has yet to look at it",
+        r"BeginTime": "it may not begin yet, as after it was requeued",
+        r"Prolog|Cleaning": "Slurm prepares it, or cleans up after its last try",
+        r"SystemFailure|JobLaunchFailure|NonZeroExitCode|RaisedSignal|TimeLimit|InactiveLimit"
+        r"|DeadLine|OutOfMemory": "its last try ended, and Slurm has yet to start it again",
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -43,87 +94,21 @@ class Waiting:
     Attributes
     ----------
     obstacle : str
-        ``limit``: one of its account or QOS is reached.
-        ``uncounted``: the same, but Slurm alone knows the use of that limit (placement adds it).
-        ``budget``: that of its account or QOS is used up.
-        ``invalid``: Slurm no longer takes it as it was sent.
-        ``held``: by a person, or for what no other account has sooner.
-        ``nodes``: those that it may use are not up; ``busy``: they are full.
-        ``other``: Slurm's reason is not known here.
+        ``order``: Slurm has jobs to start before it, or no node free for it.
+        ``held``: by a person, or by what no other place has sooner.
+        ``nodes``: those that it may use are not up.
+        ``limit``: one of its account or QOS is reached; ``spent``: a budget of it is used up.
+        ``invalid``: Slurm does not take it as it was sent.
+        ``unknown``: a reason of which nothing is known here.
     words : str
-        The same as a sentence's end, and what can be done.
+        What Slurm means by it, as a sentence's end.
     """
 
     obstacle: Obstacle
     words: str
 
 
-#: Matched at the beginning, small and capital letters alike, with spaces for Slurm's underscores.
-_WAITING: tuple[tuple[str, Waiting], ...] = (
-    (
-        r"Invalid(QOS|Account)|(QOS|Account|Assoc)\w*NotAllowed|PartitionTimeLimit"
-        r"|Job's \w+ not permitted|User's group not permitted|PartitionConfig"
-        r"|(QOS|Assoc)Max\w+Per(Job|Node)|QOSMin|MaxMemPerLimit"
-        r"|PartitionNodeLimit|(Bad)?Constraints|Reservation(Deleted|Invalid)",
-        Waiting(
-            "invalid",
-            "Slurm no longer takes it as it was sent: its QOS, account or partition was withdrawn, "
-            "limits of one job were lowered, or no node can hold it; ask your administrator for "
-            "your associations",
-        ),
-    ),
-    (
-        r"(QOS|Assoc)Grp(\w+Minutes|WallLimit)|QOSUsageThreshold",
-        Waiting(
-            "budget",
-            "the budget of its account or QOS is used up, or cannot end it; "
-            "`tilewright-placement accounts` shows what is left",
-        ),
-    ),
-    (
-        r"(QOS|Assoc)(Grp|Max)|Max\w+PerAccount|(QOS|Association)(Job|Resource|Time)Limit"
-        r"|AccountingPolicy",
-        Waiting("limit", "running jobs fill a limit of its account or QOS"),
-    ),
-    (
-        r"JobHeld|.*\bheld\b|JobHoldMaxRequeue|SpecialExit|BurstBufferOperation",
-        Waiting(
-            "held",
-            "it is held, by an administrator or by you: `scontrol release` lets it go, `scancel` "
-            "has it placed again",
-        ),
-    ),
-    (
-        r"ReqNodeNotAvail|Partition(Down|Inactive)|.*\bDOWN\b|.*\bReserv|(Node|FrontEnd)Down",
-        Waiting("nodes", "its nodes are down, drained or reserved"),
-    ),
-    (
-        r"Licenses",
-        Waiting("held", "its licences are all in use; another account would not help"),
-    ),
-    (r"Dependency", Waiting("held", "it waits for another job of Slurm that must end first")),
-    (
-        r"JobArrayTaskLimit|BurstBuffer",
-        Waiting("held", "its array or a burst buffer is full; another account would not help"),
-    ),
-    (r"Priority", Waiting("busy", "jobs that wait before it go first")),
-    (
-        r"Resources|None|Power(NotAvail|Reserved)|MaxPoweredUpNodes|MPIPortsBusy",
-        Waiting("busy", "no node has room for it yet"),
-    ),
-    (r"BeginTime", Waiting("busy", "it may not begin yet, as after it was requeued")),
-    (
-        r"Prolog|Cleaning|SchedDefer|FedJobLock",
-        Waiting("busy", "Slurm prepares it, or cleans up after its last try"),
-    ),
-    (
-        r"SystemFailure|JobLaunchFailure|NonZeroExitCode|RaisedSignal|TimeLimit|InactiveLimit"
-        r"|DeadLine|OutOfMemory",
-        Waiting("busy", "its last try ended, and Slurm has yet to start it again"),
-    ),
-)
-
-
+@lru_cache(maxsize=256)
 def why_pending(reason: str) -> Waiting:
     """Return why a job pends, by the reason that squeue shows.
 
@@ -135,10 +120,11 @@ def why_pending(reason: str) -> Waiting:
     'nodes'
     """
     spaced = reason.replace("_", " ").strip()
-    for pattern, waiting in _WAITING:
-        if re.match(pattern, spaced, re.IGNORECASE):
-            return waiting
-    return Waiting("other", f"Slurm says {reason}" if spaced else "Slurm gives no reason")
+    for obstacle, meanings in _REASONS.items():
+        for pattern, words in meanings.items():
+            if re.match(pattern, spaced, re.IGNORECASE):
+                return Waiting(obstacle, words)
+    return Waiting("unknown", "what it means is not known" if spaced else "Slurm gives no reason")
 
 
 @dataclass(frozen=True)
@@ -178,10 +164,15 @@ class SlurmJob:
         """Whether it pends or runs."""
         return self.state in ACTIVE
 
+    @property
+    def obstacle(self) -> Obstacle:
+        """What keeps it from starting, see :class:`Waiting`."""
+        return why_pending(self.reason).obstacle
+
 
 def is_held(job: SlurmJob) -> bool:
-    """Return whether a job pends for what no other account has sooner."""
-    return job.state == "PENDING" and why_pending(job.reason).obstacle == "held"
+    """Return whether a job pends for what no other place has sooner."""
+    return job.state == "PENDING" and job.obstacle == "held"
 
 
 @lru_cache(maxsize=2)  # asked for each job that ended, 10 µs a line
@@ -264,9 +255,7 @@ def usage_of_queue(
             continue
         held = Counter({"submit": 1})
         if job.state != "PENDING":
-            # of which type a job's GPUs are is not always known: as many as it has count
-            typed = {GPU_TYPE: job.tres["gres/gpu"]} if "gres/gpu" in job.tres else {}
-            held.update({**job.tres, **typed, "jobs": 1})
+            held.update({**job.tres, "jobs": 1})
         for name in names_of(job):
             found.setdefault(name, Counter()).update(held)
     return {name: Usage({}, dict(used)) for name, used in found.items()}

@@ -1,4 +1,4 @@
-"""Nodes of a partition: which are up, and what is free on each (pure)."""
+"""Nodes and how Slurm is set up: which are up, and what is free on each (pure)."""
 
 from __future__ import annotations
 
@@ -146,6 +146,15 @@ def parse_reservations(text: str) -> list[Reservation]:
         if "FLEX" in flags:  # its jobs may begin before it, and end after
             end_s = math.inf
         found.append(Reservation(names, start_s, cpus, pairs["ReservationName"], end_s))
+    return found
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Return the fields of ``scontrol show config``."""
+    found = dict(re.findall(r"(?m)^(\w+)\s*= *(.*?) *$", text))
+    fields = ("ClusterName", "AccountingStorageEnforce", "SelectTypeParameters")
+    if lacks := [name for name in fields if name not in found]:
+        raise UnreadableError(text, *(lacks if found else ()))
     return found
 
 

@@ -12,7 +12,6 @@ from datetime import datetime
 
 from ..errors import UnreadableError
 from .records import (
-    GPU_TYPE,
     JOBS,
     OTHERS,
     WALL,
@@ -36,7 +35,8 @@ ASSOCIATION_FIELDS = (
 QOS_FIELDS = (
     "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
     "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
-    "maxtresmins", "grpwall",
+    "maxtresmins", "grpwall", "maxtresrunminspu", "maxtresrunminspa",
+    "maxtrespernode",
 )  # fmt: skip
 #: What each partition says, in one word or the other; ``Exclusive`` is of 26.05.
 _PARTITION_FIELDS = (
@@ -83,11 +83,8 @@ def records_of(text: str, *keys: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield line, fields
 
 
-def parse_tres(text: str, gpu_type: str = "") -> Tres:
+def parse_tres(text: str) -> Tres:
     """Return the limits in ``cpu=104,mem=812G,gres/gpu=3``; what has no number has no limit.
-
-    What stands for the GPU type that jobs get, as ``gres/gpu:a100=4``, has the name
-    :data:`~snakemake_scheduler_plugin_tilewright.slurm.records.GPU_TYPE`.
 
     >>> parse_tres("cpu=104,gres/gpu=3,mem=312.50G,node=N")
     {'cpu': 104, 'gres/gpu': 3, 'mem': 320000}
@@ -98,35 +95,38 @@ def parse_tres(text: str, gpu_type: str = "") -> Tres:
         number = _number(value, "M" if name == "mem" else "") if equals else None
         if number is not None:
             limits[name] = number
-    return _of_type(limits, gpu_type)
+    return limits
 
 
-def parse_tres_usage(text: str, gpu_type: str = "") -> tuple[Tres, Tres]:
+def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
     """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``; see `parse_tres`."""
     found = re.findall(r"([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text)
     limits, used = (",".join(f"{row[0]}={row[at]}" for row in found) for at in (1, 2))
-    return parse_tres(limits, gpu_type), parse_tres(used, gpu_type)
+    return parse_tres(limits), parse_tres(used)
 
 
-def _group_limits(row: dict[str, str], gpu_type: str) -> Tres:
+def _group_limits(row: dict[str, str]) -> Tres:
     """Return what all jobs of a row of sacctmgr may hold, their number, and its budgets."""
-    found = parse_tres(row["grptres"], gpu_type)
+    found = parse_tres(row["grptres"])
     found |= _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
-    found |= _budgets(row["grptresmins"], gpu_type)
-    run = _budgets(row["grptresrunmins"], gpu_type)
-    found |= {running_name(name): n for name, n in run.items()}
+    found |= _budgets(row["grptresmins"])
+    found |= _running(row["grptresrunmins"])
     wall = parse_minutes(row["grpwall"])
     return found if wall is None else found | {WALL: wall}
 
 
-def _budgets(text: str, gpu_type: str) -> Tres:
-    return {budget_name(t): n for t, n in parse_tres(text, gpu_type).items()}
+def _budgets(text: str) -> Tres:
+    return {budget_name(t): n for t, n in parse_tres(text).items()}
 
 
-def _budget_usage(pairs: dict[str, str], gpu_type: str) -> tuple[Tres, Tres]:
+def _running(text: str) -> Tres:
+    return {running_name(name): n for name, n in _budgets(text).items()}
+
+
+def _budget_usage(pairs: dict[str, str]) -> tuple[Tres, Tres]:
     """Return limits and use of the budgets of a record of assoc_mgr."""
-    limits, used = parse_tres_usage(pairs.get("GrpTRESMins", ""), gpu_type)
-    run_limits, run = parse_tres_usage(pairs.get("GrpTRESRunMins", ""), gpu_type)
+    limits, used = parse_tres_usage(pairs.get("GrpTRESMins", ""))
+    run_limits, run = parse_tres_usage(pairs.get("GrpTRESRunMins", ""))
     # of jobs on one node their minutes are what they hold of it
     wall_limits, wall = parse_tres_usage(f"wall={pairs.get('GrpWall', '')}")
     limits, used = limits | wall_limits, used | wall
@@ -138,11 +138,6 @@ def _budget_usage(pairs: dict[str, str], gpu_type: str) -> tuple[Tres, Tres]:
         | {spent_name(budget_name(t)): n for t, n in used.items()}
         | {running_name(budget_name(t)): n for t, n in run.items()},
     )
-
-
-def _of_type(tres: Tres, gpu_type: str) -> Tres:
-    own = f"gres/gpu:{gpu_type}"
-    return {GPU_TYPE if gpu_type and name == own else name: n for name, n in tres.items()}
 
 
 def parse_minutes(text: str) -> int | None:
@@ -180,23 +175,22 @@ def parse_time_s(text: str) -> float | None:
         return None
 
 
-def parse_sacctmgr(text: str, gpu_type: str = "") -> tuple[list[Association], list[Qos]]:
+def parse_sacctmgr(text: str) -> tuple[list[Association], list[Qos]]:
     """Return what one sacctmgr process printed for associations and for QOS.
 
     The two differ in their number of columns (:data:`ASSOCIATION_FIELDS`,
-    :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither. ``gpu_type`` is the type of
-    the GPUs that jobs get.
+    :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither.
     """
     associations: list[Association] = []
     qos: list[Qos] = []
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == len(ASSOCIATION_FIELDS) and cells[0]:
-            found = _association(_row(ASSOCIATION_FIELDS, cells), gpu_type)
+            found = _association(_row(ASSOCIATION_FIELDS, cells))
             if found not in associations:
                 associations.append(found)
         elif len(cells) == len(QOS_FIELDS) and cells[0]:
-            qos.append(_qos(_row(QOS_FIELDS, cells), gpu_type))
+            qos.append(_qos(_row(QOS_FIELDS, cells)))
         elif not _is_echo(line):
             raise UnreadableError(line)
     if not associations and not qos:
@@ -222,31 +216,29 @@ def _is_echo(line: str) -> bool:
     return part.startswith("show ") or part in fields
 
 
-def parse_assoc_mgr(
-    text: str, gpu_type: str = "", users: Mapping[str, str] | None = None
-) -> dict[str, Usage]:
+def parse_assoc_mgr(text: str, users: Mapping[str, str] | None = None) -> dict[str, Usage]:
     """Return the records of ``scontrol -o show assoc_mgr flags=qos`` or ``flags=assoc``.
 
     Each has the name of :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.on_qos` or
-    :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.of_association`. ``gpu_type`` is
-    the type of the GPUs that jobs get, ``users`` has names by number, by which the users of a QOS
-    are found. What a record does not say is in none of them.
+    :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.of_association`. ``users`` has
+    names by number, by which the users of a QOS are found. What a record does not say is in none
+    of them.
     """
     found: dict[str, Usage] = {}
     for line, pairs in records_of(text, "QOS|Account", "QOS|UserName", "QOS|Partition"):
         top, _, of_users = line.partition(" User Limits=")
         of_accounts = top.partition(" Account Limits=")[2]
-        limit, used = parse_tres_usage(pairs.get("GrpTRES", ""), gpu_type)
-        budgets, minutes = _budget_usage(pairs, gpu_type)
+        limit, used = parse_tres_usage(pairs.get("GrpTRES", ""))
+        budgets, minutes = _budget_usage(pairs)
         most, jobs = _jobs_usage(pairs, "GrpJobs", "GrpSubmitJobs")
         record = Usage(limit | budgets | most, used | minutes | jobs)
         if "QOS" in pairs:
             name = pairs["QOS"].rpartition("(")[0]
             found[on_qos(name)] = record
-            nothing = Usage({}, dict.fromkeys(used | jobs, 0))
-            for uid, use in _usage_of_each(of_users, "PU", nothing, gpu_type).items():
+            nothing = Usage({}, dict.fromkeys(used | jobs | minutes, 0))
+            for uid, use in _usage_of_each(of_users, "PU", nothing).items():
                 found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
-            for one, use in _usage_of_each(of_accounts, "PA", nothing, gpu_type).items():
+            for one, use in _usage_of_each(of_accounts, "PA", nothing).items():
                 found[on_qos(name, of_association(one))] = use
         else:
             user = pairs["UserName"].partition("(")[0]
@@ -254,7 +246,7 @@ def parse_assoc_mgr(
     return found
 
 
-def _usage_of_each(text: str, who: str, nothing: Usage, gpu_type: str) -> dict[str, Usage]:
+def _usage_of_each(text: str, who: str, nothing: Usage) -> dict[str, Usage]:
     """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``.
 
     Slurm lists all who have jobs there, or says that there are none; only then it is known that
@@ -264,8 +256,11 @@ def _usage_of_each(text: str, who: str, nothing: Usage, gpu_type: str) -> dict[s
     found = {}
     for name, block in _EACH[who].findall(text):
         pairs = dict(re.findall(r"(\S+?)=(\S*)", block))
-        limit, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""), gpu_type)
+        limit, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""))
         most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
+        run_limit, run = parse_tres_usage(pairs.get(f"MaxTRESRunMins{who}", ""))
+        limit |= {running_name(budget_name(t)): n for t, n in run_limit.items()}
+        used |= {running_name(budget_name(t)): n for t, n in run.items()}
         found[name] = Usage(limit | most, used | jobs)
     rest = _EACH[who].sub("", text).strip()
     if (found and not rest) or rest in ("No Users", "No Accounts"):
@@ -313,9 +308,16 @@ def parse_partitions(text: str) -> list[Partition]:
                 default_mem_a_node=_number(pairs.get("DefMemPerNode", "")) or 0,
                 default_mem_a_cpu=_number(pairs.get("DefMemPerCPU", "")) or 0,
                 closed=_why_closed(pairs),
+                billing=_weights(pairs.get("TRESBillingWeights", "")),
             )
         )
     return found
+
+
+def _weights(text: str) -> tuple[tuple[str, float], ...]:
+    """Return what ``CPU=1.0,Mem=0.25G`` bills for one of each, memory in MB."""
+    pairs = re.findall(r"([^,=\s]+)=(-?[\d.]+)([KMGTP]?)", text)
+    return tuple((name.lower(), float(n) / _UNIT_MB.get(unit, 1)) for name, n, unit in pairs)
 
 
 def _why_closed(pairs: dict[str, str]) -> str:
@@ -328,15 +330,6 @@ def _why_closed(pairs: dict[str, str]) -> str:
         "it takes jobs of a reservation only (ReqResv)": pairs["ReqResv"] == "YES",
     }
     return next((words for words, holds in why.items() if holds), "")
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """Return the fields of ``scontrol show config``."""
-    found = dict(re.findall(r"(?m)^(\w+)\s*= *(.*?) *$", text))
-    fields = ("ClusterName", "AccountingStorageEnforce", "SelectTypeParameters")
-    if lacks := [name for name in fields if name not in found]:
-        raise UnreadableError(text, *(lacks if found else ()))
-    return found
 
 
 def parse_licences(text: str) -> dict[str, int]:
@@ -354,15 +347,15 @@ def _names(text: str) -> tuple[str, ...] | None:
     return None if text in ("ALL", "") else tuple(text.lower().split(","))
 
 
-def _association(row: dict[str, str], gpu_type: str) -> Association:
+def _association(row: dict[str, str]) -> Association:
     return Association(
         row["account"],
         row["user"],
         row["partition"],
         tuple(filter(None, row["qos"].split(","))),
         row["defaultqos"],
-        _group_limits(row, gpu_type),
-        parse_tres(row["maxtres"], gpu_type) | _budgets(row["maxtresmins"], gpu_type),
+        _group_limits(row),
+        parse_tres(row["maxtres"]) | _budgets(row["maxtresmins"]),
         _jobs(_number(row["maxjobs"]), _number(row["maxsubmit"])),
         parse_minutes(row["maxwall"]),
         row["cluster"],
@@ -370,22 +363,28 @@ def _association(row: dict[str, str], gpu_type: str) -> Association:
     )
 
 
-def _qos(row: dict[str, str], gpu_type: str) -> Qos:
+def _qos(row: dict[str, str]) -> Qos:
     return Qos(
         row["name"],
-        _group_limits(row, gpu_type),
-        parse_tres(row["maxtres"], gpu_type) | _budgets(row["maxtresmins"], gpu_type),
-        _limits_of_each(row, "pu", gpu_type),
-        _limits_of_each(row, "pa", gpu_type),
+        _group_limits(row),
+        _smaller(row["maxtres"], row["maxtrespernode"]) | _budgets(row["maxtresmins"]),
+        _limits_of_each(row, "pu"),
+        _limits_of_each(row, "pa"),
         parse_minutes(row["maxwall"]),
         tuple(filter(None, row["flags"].split(","))),
     )
 
 
-def _limits_of_each(row: dict[str, str], who: str, gpu_type: str) -> Tres:
+def _smaller(of_job: str, of_node: str) -> Tres:
+    """Return the smaller limits of two: jobs have one node."""
+    job, node = parse_tres(of_job), parse_tres(of_node)
+    return {t: min(of[t] for of in (job, node) if t in of) for t in job | node}
+
+
+def _limits_of_each(row: dict[str, str], who: str) -> Tres:
     """Return what a QOS allows each user (``pu``) or account (``pa``)."""
     jobs = _jobs(_number(row[f"maxjobs{who}"]), _number(row[f"maxsubmit{who}"]))
-    return parse_tres(row[f"maxtres{who}"], gpu_type) | jobs
+    return parse_tres(row[f"maxtres{who}"]) | jobs | _running(row[f"maxtresrunmins{who}"])
 
 
 def _number(text: str, unit: str = "") -> int | None:

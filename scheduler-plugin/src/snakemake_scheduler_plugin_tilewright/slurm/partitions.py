@@ -1,4 +1,4 @@
-"""The partition of each device kind (pure)."""
+"""The partitions of each device kind (pure)."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,10 +7,21 @@ from .nodes import Node
 from .records import Partition, Qos
 
 
-def gpu_partition(partitions: Iterable[Partition]) -> Partition | None:
-    """Return the partition that is up and has most GPUs, if any has some."""
-    found = [p for p in partitions if p.up and p.tres.get("gres/gpu")]
-    return max(found, key=lambda p: p.tres["gres/gpu"], default=None)
+def gpu_partitions(partitions: Iterable[Partition]) -> tuple[Partition, ...]:
+    """Return the partitions that have GPUs: Slurm's default first, then by their number."""
+    found = [p for p in partitions if p.tres.get("gres/gpu")]
+    return tuple(sorted(found, key=lambda p: (not p.default, -p.tres["gres/gpu"])))
+
+
+def cpu_partitions(partitions: Iterable[Partition]) -> tuple[Partition, ...]:
+    """Return the partitions as CPU jobs prefer them: Slurm's default, the largest, with GPUs."""
+    by_size = sorted(partitions, key=lambda p: -p.tres.get("cpu", 0))
+    return tuple(sorted(by_size, key=lambda p: (is_for_gpus(p), not p.default)))
+
+
+def is_for_gpus(partition: Partition | None) -> bool:
+    """Return whether CPU jobs go to a partition only where no other takes them."""
+    return partition is not None and not partition.default and bool(partition.tres.get("gres/gpu"))
 
 
 def why_not(partition: Partition, groups: frozenset[str] | None) -> str:
@@ -50,13 +61,6 @@ def gpu_type_of(partition: Partition | None) -> str:
     if len(types) != 1 or tres[types[0]] < tres.get("gres/gpu", 0):
         return ""
     return types[0].removeprefix("gres/gpu:")
-
-
-def cpu_partition(partitions: Iterable[Partition]) -> Partition | None:
-    """Return the default partition, else the largest; one without GPUs where there is one."""
-    up = [p for p in partitions if p.up]
-    without = [p for p in up if not p.tres.get("gres/gpu")] or up
-    return max(without, key=lambda p: (p.default, p.tres.get("cpu", 0)), default=None)
 
 
 def with_qos(partition: Partition, qos: Iterable[Qos]) -> Partition:

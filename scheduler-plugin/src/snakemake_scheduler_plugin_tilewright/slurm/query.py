@@ -26,7 +26,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "node": nodes.parse_nodes,
     "reservation": nodes.parse_reservations,
     "licenses": parse.parse_licences,
-    "config": parse.parse_config,
+    "config": nodes.parse_config,
     "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
     "sshare": associations.parse_shares,
     "sacct": partial(parse.require, r"\A\s*([A-Z_]+\+?( by \w+)?)?\s*\Z"),

@@ -4,15 +4,11 @@ from dataclasses import dataclass, field
 
 #: TRES by Slurm's names (``cpu``, ``mem`` in MB, ``gres/gpu``, ``node`` …), and :data:`JOBS`.
 Tres = dict[str, int]
-#: GPUs of the one type that jobs get, where limits name it (``gres/gpu:a100``).
-GPU_TYPE = "gres/gpu:type"
 #: Numbers of jobs besides TRES: those that run, and those that run or pend.
 JOBS = ("jobs", "submit")
 #: Who is not listed on a QOS, where Slurm lists all who use something there.
 OTHERS = "others"
 OTHER_USERS, OTHER_ACCOUNTS = f"user {OTHERS}", f"account {OTHERS}"
-#: What budgets are of: TRES times minutes.
-BUDGETED = ("cpu", "mem", "node", "billing", "gres/gpu", GPU_TYPE)
 
 
 def budget_name(tres: str) -> str:
@@ -36,9 +32,15 @@ def spent_name(budget: str) -> str:
 
 #: Minutes of jobs, whatever they hold (``GrpWall``).
 WALL = budget_name("wall")
-_USED_UP = tuple(map(budget_name, BUDGETED))
-#: All budgets: those that are used up, and those of the jobs that run.
-BUDGETS = (WALL, *_USED_UP, *map(running_name, _USED_UP))
+
+
+def is_budget(name: str) -> bool:
+    """Return whether a name is of minutes: those used up, or those of the jobs that run.
+
+    >>> is_budget("cpu/min"), is_budget("cpu/min/running"), is_budget("cpu")
+    (True, True, False)
+    """
+    return name.endswith(("/min", "/min/running"))
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Association:
         Taken where a job names none; may be empty.
     tres, tres_per_job, tres_per_user : dict
         Group limits of the association, limits of one job, and numbers of jobs of one user; mem
-        in MB, absent is no limit. Budgets (:data:`BUDGETS`) are among the first two.
+        in MB, absent is no limit. Budgets (:func:`is_budget`) are among the first two.
     max_wall_min : int or None
         Longest job in minutes.
     cluster : str
@@ -85,7 +87,7 @@ class Qos:
     ----------
     tres, tres_per_job, tres_per_user, tres_per_account : dict
         Of all jobs on the QOS, of one job, of one user, of one account; budgets
-        (:data:`BUDGETS`) are among the first two.
+        (:func:`is_budget`) are among them.
     max_wall_min : int or None
         Longest job in minutes.
     """
@@ -159,6 +161,10 @@ class Partition:
         What a job gets that asks for none; 0 is nothing, or not known.
     closed : str
         Why no job of one node may go there; empty where it may.
+    billing : tuple of (str, float)
+        What it bills for one of each TRES; empty is its CPUs.
+    priority_flags : tuple of str or None
+        Of the cluster, by which what it bills is added up; None where Slurm did not say.
     """
 
     name: str
@@ -181,3 +187,5 @@ class Partition:
     default_mem_a_node: int = 0
     default_mem_a_cpu: int = 0
     closed: str = ""
+    billing: tuple[tuple[str, float], ...] = ()
+    priority_flags: tuple[str, ...] | None = ()

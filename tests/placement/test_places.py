@@ -1,0 +1,226 @@
+"""Places: all accounts, QOS and partitions that a user may use, and which of them jobs take."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site
+from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, JobState, UserOverrides
+from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.slurm.accounts import SiteRules, usable_accounts
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
+from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos
+from tests.support.placement_rules import (
+    Rules,
+    account,
+    in_use,
+    open_at,
+    partition,
+    room,
+    round_on,
+)
+from tests.support.recorded import ANSWERS, PARTITION, Recorded, client
+
+LONG, SHORT = ResourceRequest(4, 100, 0, 2880, required_min=2880), ResourceRequest(4, 100, 0, 20)
+ON_GPU = ResourceRequest(4, 100, 1, 20)
+RULES = Rules({"long": {"cpu": LONG}, "short": {"cpu": SHORT}, "gpu": {"gpu": ON_GPU}})
+PLACEMENT = Placement(RULES.models)
+
+
+def ready(rule: str, count: int, **of: Any) -> list[JobState]:
+    return [JobState(RULES.job(f"{rule}{k}", rule, **of)) for k in range(count)]
+
+
+def sent(state: ClusterState, *tasks: JobState) -> Counter[str]:
+    """Return how many jobs of each rule start on each QOS and in each partition."""
+    found = round_on(state, PLACEMENT, tasks).assignments
+    return Counter(
+        f"{name.rstrip('0123456789')} {one.target.qos} {one.target.partition}"
+        for name, one in found.items()
+        if "waits in Slurm's queue" not in one.reason
+    )
+
+
+def node(name: str, *partitions: str, cpus: int = 16, gpus: int = 0, free: bool = True) -> Node:
+    total = {"cpu": cpus, "mem": 9000, "gres/gpu": gpus}
+    return Node(name, partitions, True, "IDLE", total, total if free else dict.fromkeys(total, 0))
+
+
+def where(name: str, **values: Any) -> Partition:
+    return replace(partition(name, tres={"cpu": 64}, max_time_min=None), default=False, **values)
+
+
+def on_qos(*names: str, default: str = "", **limits: Qos) -> tuple[Any, ...]:
+    """Return an account on some QOS, nothing of which is in use."""
+    rows = [Association("lab", "ada", "", names, default)]
+    used = {f"QOS {name}": in_use({}) for name in names}
+    qos = [limits.get(name, Qos(name)) for name in names]
+    return tuple(usable_accounts("ada", rows, qos, SiteRules(), (), used)[0])
+
+
+# QOS
+
+
+DEBUG, REGULAR = Qos("debug", {"jobs": 2}, max_wall_min=30), Qos("regular", {"cpu": 40})
+CPUS = {"cpu": where("c")}
+
+
+@pytest.mark.parametrize("default", ["", "debug", "regular"])
+def test_each_job_goes_to_a_qos_that_is_long_enough(default: str) -> None:
+    """A QOS for each length: long jobs were refused, short ones waited on one of them."""
+    accounts = on_qos("debug", "regular", default=default, debug=DEBUG, regular=REGULAR)
+    here = room(*accounts, partitions=CPUS)
+    both = [*ready("long", 4), *ready("short", 12)]
+    check_feasible(both, here, PLACEMENT.estimates)
+    found = sent(here, *both)
+    assert found["long regular c"] + found["short regular c"] == 10
+    assert (found["short debug c"], found.total()) == (2, 12)
+    assert found["long regular c"] == 4
+
+
+def test_ties_go_to_the_default_qos_and_the_first_partition() -> None:
+    accounts = on_qos("high", "normal", default="normal", normal=Qos("normal", {"jobs": 3}))
+    assert [one.qos for one in accounts] == ["normal", "high"]
+    here = room(*accounts, partitions={"cpu": (where("c"), where("d"))})
+    assert sent(here, *ready("short", 3)) == {"short normal c": 3}
+    assert sent(here, *ready("short", 4)) == {"short normal c": 3, "short high c": 1}
+
+
+def test_a_limit_of_the_account_is_counted_once_for_all_its_qos_and_partitions() -> None:
+    rows = [Association("lab", "ada", "", ("a", "b"), "a", tres={"cpu": 20})]
+    accounts, _ = usable_accounts(
+        "ada", rows, [Qos("a"), Qos("b")], SiteRules(), (),
+        {"ada of account lab": in_use({"cpu": 4})},
+    )  # fmt: skip
+    here = room(*accounts, partitions={"cpu": (where("c"), where("d"))})
+    assert sent(here, *ready("short", 9)).total() == 4
+    assert sum(pool.slots for pool in replace(here, largest_jobs={"cpu": SHORT}).pools) == 5
+
+
+def test_a_qos_that_the_rule_names_is_the_only_one() -> None:
+    here = room(*on_qos("a", "b", default="a"), partitions=CPUS)
+    named = ready("short", 2, overrides=UserOverrides("lab", qos="b"))
+    assert sent(here, *named) == {"short b c": 2}
+    other = ready("short", 2, overrides=UserOverrides("lab", qos="night"))
+    assert sent(here, *other) == {"short a c": 2}
+
+
+def test_partitions_that_associations_are_bound_to_have_their_own_qos() -> None:
+    rows = [
+        Association("lab", "ada", "", ("n",), "n"),
+        Association("lab", "ada", "g", ("gpu",), "gpu"),
+    ]
+    accounts, _ = usable_accounts("ada", rows, [Qos("n"), Qos("gpu")], SiteRules())
+    assert [(one.qos, one.partitions, one.not_in) for one in accounts] == [
+        ("n", (), ("g",)), ("gpu", ("g",), ()),
+    ]  # fmt: skip
+    here = room(*accounts, partitions={"cpu": (where("g"), where("c"))})
+    assert {(one.qos, one.partition) for one in here.targets()} == {("n", "c"), ("gpu", "g")}
+
+
+# Partitions
+
+
+def test_a_job_goes_to_a_partition_that_is_long_enough_and_open_to_its_account() -> None:
+    """The default one was short, or the one of most GPUs of other accounts: both were refused."""
+    short, batch = where("debug", max_time_min=30), where("batch")
+    pi = where("pi_x", tres={"cpu": 64, "gres/gpu": 80}, allow_accounts=("x",))
+    gpu = where("gpu", tres={"cpu": 64, "gres/gpu": 8})
+    lab = account("lab")
+    here = room(lab, partitions={"cpu": (short, batch), "gpu": (pi, gpu)})
+    jobs = [*ready("long", 1), *ready("short", 1), *ready("gpu", 1)]
+    check_feasible(jobs, here, PLACEMENT.estimates)
+    assert sent(here, *jobs) == {"long lab batch": 1, "short lab debug": 1, "gpu lab gpu": 1}
+    only = room(lab, partitions={"cpu": (), "gpu": (pi,)})
+    with pytest.raises(PlacementError, match="account lab may not use partition pi_x"):
+        check_feasible(ready("gpu", 1), only, PLACEMENT.estimates)
+
+
+def test_jobs_go_on_to_other_partitions_where_nodes_are_full() -> None:
+    nodes = (node("c1", "c"), node("d1", "d", "e"), node("e1", "e", free=False))
+    here = room(account("lab"), partitions={"cpu": [where(n) for n in "cde"]}, nodes=nodes)
+    found = sent(here, *ready("short", 9))
+    assert (found["short lab c"], found.total()) == (4, 8)
+
+
+def test_cpu_jobs_leave_partitions_with_gpus_where_another_takes_them() -> None:
+    gpu = where("g", tres={"cpu": 64, "gres/gpu": 8})
+    short = where("debug", max_time_min=30)
+    here = room(account("lab"), partitions={"cpu": (short, gpu), "gpu": (gpu,)},
+                nodes=(node("g1", "g", gpus=4), node("c1", "debug", cpus=4)))  # fmt: skip
+    assert sent(here, *ready("short", 5)) == {"short lab debug": 1}
+    assert sent(here, *ready("long", 5)) == {"long lab g": 4}
+
+
+def test_time_that_nobody_stated_is_cut_only_where_it_is_twice_the_estimate() -> None:
+    here = room(account("lab"), partitions={"cpu": [where("debug", max_time_min=30)]})
+    unstated = replace(LONG, required_min=0)
+    for minutes, place in ((10, "debug"), (60, "batch")):
+        rules = Rules({"work": {"cpu": unstated}}, seconds=60.0 * minutes)
+        task = JobState(rules.job("work", "work"))
+        both = (where("debug", max_time_min=30), where("batch"))
+        two = replace(here, partitions=open_at({"cpu": both}))
+        (made,) = round_on(two, Placement(rules.models), [task]).assignments.values()
+        assert made.target.partition == place
+        (made,) = round_on(here, Placement(rules.models), [task]).assignments.values()
+        assert made.request.runtime_min == 30  # there is no other
+
+
+def test_a_job_that_waits_for_its_nodes_goes_to_another_partition() -> None:
+    nodes = (node("c1", "c", free=False), node("d1", "d"))
+    here = room(account("lab"), partitions={"cpu": (where("c"), where("d"))}, nodes=nodes)
+    (task,) = ready("short", 1)
+    task.assignment = Assignment(here.target(here.accounts[0], "cpu"), SHORT)
+    found = round_on(here, PLACEMENT, [], active=[task])
+    assert [one.partition for one, at in found.targets(task) if here.fits(one, at)] == ["d"]
+
+
+# What site.yaml restricts
+
+
+def look(tmp_path: Path, site: dict[str, Any], **answers: str) -> ClusterState:
+    recorded = Recorded({**ANSWERS, **answers})
+    return query_cluster(client(recorded, tmp_path), 1001, Site.model_validate(site))
+
+
+TWO = "".join(
+    f"PartitionName={name} MaxTime=7-00:00:00 State=UP TRES=cpu=112,gres/gpu={gpus}{PARTITION}"
+    for name, gpus in (("a100", 8), ("v100", 80), ("batch", 0), ("big", 0))
+)
+
+
+@pytest.mark.parametrize(
+    ("site", "gpu", "cpu"),
+    [
+        ({}, ["v100", "a100"], ["batch", "big"]),
+        ({"partitions": {"gpu": "a100"}}, ["a100"], ["batch", "big"]),
+        ({"partitions": {"gpu": ["a100", "v100"], "cpu": "big"}}, ["a100", "v100"], ["big"]),
+        ({"partitions": {"gpu": "none"}}, [], ["batch", "big"]),
+    ],
+)
+def test_a_site_restricts_partitions(
+    tmp_path: Path, site: dict[str, Any], gpu: list[str], cpu: list[str]
+) -> None:
+    here = look(tmp_path, site, partition=TWO)
+    found = here.leaving_gpus(here.targets())
+    for kind, names in (("gpu", gpu), ("cpu", cpu)):
+        own = dict.fromkeys(one.partition for one in found if one.device == kind)
+        assert list(own) == names
+
+
+def test_a_site_restricts_qos_and_the_kind_of_jobs_of_an_account(tmp_path: Path) -> None:
+    here = look(
+        tmp_path, {"accounts": {"maigan": "gpu", "brusko": "cpu"}, "qos": ["maigan", "brusko"]}
+    )
+    assert {(one.account, one.device) for one in here.targets()} == {
+        ("maigan", "gpu"), ("brusko", "cpu"),
+    }  # fmt: skip
+    assert {one.account: one.reason for one in here.left_out}["clive"].startswith("no QOS")
