@@ -258,7 +258,7 @@ class Run:
         for sentence in self.dispatcher.explain_pending(movable):
             self.logger.warning(sentence)
         ids = adapter.slurm_ids(self.dag).items()
-        sent = {name: number for job, number in ids if (name := self._names.get(job))}
+        sent = {key: number for job, number in ids if (key := self._names.get(job))}
         for name, (why, success) in self.dispatcher.unseen_ends(sent).items():
             task = self.dispatcher.tasks[name]
             own = task.move_reason or task.refused  # logged above

@@ -230,7 +230,7 @@ class SlurmClient:
         return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
 
     def associations(self) -> str:
-        """Return the user's own associations, as slurmctld has them."""
+        """Return the user's associations, and those of all accounts, as slurmctld has them."""
         asked = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", f"users={self.user}")
         return self._ask(asked, self.ttl_s)
 
