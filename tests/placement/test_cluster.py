@@ -216,7 +216,7 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(look: Look) -> None:
         " Account Limits= clive={MaxJobsPA=3(1) MaxJobsAccruePA=N(1) MaxSubmitJobsPA=N(3)"
         " MaxTRESPA=cpu=40(7)} User Limits= 1001={MaxJobsPU=2(1) MaxJobsAccruePU=N(1)"
         " MaxSubmitJobsPU=5(4) MaxTRESPU=cpu=9(5)}",
-        sacctmgr=f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3||||||||\n",
+        sacctmgr=f"{LIMITS}part|cpu=64|cpu=16|cpu=9|12||2|5|1-00:00:00||cpu=40|3||||||||||\n",
     )
     (where,) = (one for one in found.partitions["cpu"] if one.default)
     assert where.max_time_min == 1440

@@ -198,7 +198,7 @@ def test_a_job_that_pends_counts_with_its_time_limit_and_closes_what_it_waits_fo
 def test_budgets_of_a_qos_and_of_an_association_as_slurm_says_them() -> None:
     rows = "\n".join([
         "c|ada||c|c|||||||||||||", "c|||c|c|||||||||root|cpu=600|||",
-        f"root{'|' * 14}gres/gpu=60|||1-00:00:00", f"c{'|' * 13}cpu=1200|cpu=300|||||",
+        f"root{'|' * 14}gres/gpu=60|||1-00:00:00", f"c{'|' * 13}cpu=1200|cpu=300|||||||",
     ])  # fmt: skip
     found, qos = parse_sacctmgr(rows)
     live = parse_assoc_mgr(

@@ -1,8 +1,10 @@
 """Places: all accounts, QOS and partitions that a user may use, and which of them jobs take."""
 
+import logging
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +17,12 @@ from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, JobState, UserOverrides
 from snakemake_scheduler_plugin_tilewright.resources import Placement
+from snakemake_scheduler_plugin_tilewright.run import Run
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import SiteRules, usable_accounts
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
+from snakemake_scheduler_plugin_tilewright.slurm.partitions import with_preemption
 from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos
+from tests.placement.dispatched import answer, dispatcher, pending
 from tests.support.placement_rules import (
     Rules,
     account,
@@ -27,7 +32,15 @@ from tests.support.placement_rules import (
     room,
     round_on,
 )
-from tests.support.recorded import ANSWERS, PARTITION, Recorded, client
+from tests.support.recorded import (
+    ANSWERS,
+    LIMITS,
+    PARTITION,
+    PARTITIONS,
+    Recorded,
+    client,
+    details,
+)
 
 LONG, SHORT = ResourceRequest(4, 100, 0, 2880, required_min=2880), ResourceRequest(4, 100, 0, 20)
 ON_GPU = ResourceRequest(4, 100, 1, 20)
@@ -224,3 +237,89 @@ def test_a_site_restricts_qos_and_the_kind_of_jobs_of_an_account(tmp_path: Path)
         ("maigan", "gpu"), ("brusko", "cpu"),
     }  # fmt: skip
     assert {one.account: one.reason for one in here.left_out}["clive"].startswith("no QOS")
+
+
+# Preemption, and what partitions and QOS ask for
+
+
+def test_a_partition_loses_jobs_to_one_of_a_higher_tier_on_its_nodes() -> None:
+    tiers = {"low": 1, "high": 2, "alone": 1, "off": 1}
+    found = with_preemption(
+        [where(name, tier=tier, preempt_mode="OFF" if name == "off" else "REQUEUE")
+         for name, tier in tiers.items()],
+        [node("n", "low", "high", "off"), node("m", "alone")],
+    )  # fmt: skip
+    assert [one.name for one in found if one.preemptable] == ["low"]
+    unknown = with_preemption(found, None)
+    assert [one.name for one in unknown if one.preemptable] == ["low", "alone"]
+
+
+def test_a_preemptable_partition_or_qos_takes_only_what_nothing_else_does() -> None:
+    """The partition of most GPUs was preemptable, and taken without a word."""
+    scavenge = where("scavenge", tres={"cpu": 64, "gres/gpu": 80}, preemptable=True)
+    gpu = where("gpu", tres={"cpu": 64, "gres/gpu": 2})
+    nodes = (node("s1", "scavenge", gpus=8), node("g1", "gpu", gpus=2))
+    here = room(account("lab"), partitions={"cpu": (), "gpu": (scavenge, gpu)}, nodes=nodes)
+    assert sent(here, *ready("gpu", 2)) == {"gpu lab gpu": 2}
+    assert sent(here, *ready("gpu", 3)) == {"gpu lab gpu": 2, "gpu lab scavenge": 1}
+    (task,) = ready("gpu", 1)
+    task.excluded_targets = frozenset(one for one in here.targets() if one.partition == "scavenge")
+    full = replace(here, nodes=(nodes[0], node("g1", "gpu", gpus=2, free=False)))
+    assert sent(full, task) == {}
+    low, high = on_qos("low", "high", default="low", high=Qos("high", {"jobs": 1}))
+    two = room(replace(low, preemptable=True), high, partitions=CPUS)
+    assert sent(two, *ready("short", 2)) == {"short high c": 1, "short low c": 1}
+
+
+def test_a_job_that_was_preempted_twice_goes_elsewhere(tmp_path: Path) -> None:
+    run = dispatcher("", tmp_path, sent=1)
+    (task,) = run.tasks.values()
+    assignment = task.assignment
+    for times in (1, 2):
+        task.assignment = assignment
+        line = pending(1, "").replace("PENDING", "PREEMPTED").replace("20", f"2{times}", 1)
+        answer(run, {"squeue": line, "scontrol": details("PREEMPTED", "None", "0:0", "0:0")})
+        run.state()
+        assert run.failed(task.name).free
+        assert bool(task.excluded_targets) == (times == 2)
+    answer(run, squeue="")
+    (place,) = run.round([task.name], []).values()
+    assert place.target.partition != "hpg-b200"
+
+
+def test_preemptable_qos_and_accounts_below_are_read(tmp_path: Path) -> None:
+    config = f"{ANSWERS['config']}SLURM_VERSION = 22.05.8\nPreemptType = preempt/qos\n"
+    of_maigan, of_clive = f"mem=625G{'|' * 20}", f"clive|||clive,clive-b|clive{'|' * 9}"
+    limits = LIMITS.replace(of_maigan, f"{of_maigan}brusko").replace(of_clive, f"{of_clive}dept")
+    partitions = PARTITIONS.replace("AllowAccounts=ALL", "AllowAccounts=dept", 1)
+    for version, open_ in (("22.05.8", set()), ("24.05.1", {"clive"})):
+        here = look(tmp_path / version, {}, config=config.replace("22.05.8", version),
+                    sacctmgr=limits, partition=partitions)  # fmt: skip
+        found = {one.account for one in here.targets() if one.partition == "hpg-default"}
+        assert found == open_
+        assert {one.name for one in here.accounts if one.preemptable} == {"brusko"}
+
+
+def test_jobs_that_ask_for_less_than_a_qos_takes_go_to_another() -> None:
+    of_gpus = Qos("gpu", least={"gres/gpu": 1})
+    here = room(*on_qos("gpu", "cpu", default="gpu", gpu=of_gpus), partitions=CPUS)
+    assert sent(here, *ready("short", 1)) == {"short cpu c": 1}
+    only = room(*on_qos("gpu", default="gpu", gpu=of_gpus), partitions=CPUS)
+    with pytest.raises(PlacementError, match="gres/gpu=0 and QOS gpu takes jobs from 1 on"):
+        check_feasible(ready("short", 1), only, PLACEMENT.estimates)
+
+
+def test_that_a_job_may_be_preempted_is_said_once_for_each_partition(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scavenge = where("scavenge", tres={"cpu": 64, "gres/gpu": 80}, preemptable=True)
+    here = room(account("lab"), partitions={"cpu": (), "gpu": (scavenge,)})
+    run: Any = SimpleNamespace(
+        dispatcher=SimpleNamespace(cluster=SimpleNamespace(state=here)),
+        _logged_s={}, logger=logging.getLogger("test"),
+    )  # fmt: skip
+    for target in here.targets():
+        for name in "ab":
+            Run._say_preemptable(run, name, Assignment(target, ON_GPU))
+    (said,) = caplog.messages
+    assert said.startswith("a goes to partition scavenge, where others may preempt it: nothing")

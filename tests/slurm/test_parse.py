@@ -12,13 +12,13 @@ from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
     before_reservations,
     node_names,
     open_to,
+    parse_licences,
     parse_nodes,
     parse_reservations,
     placed,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_assoc_mgr,
-    parse_licences,
     parse_minutes,
     parse_partitions,
     parse_sacctmgr,
@@ -37,8 +37,8 @@ clive|ada||clive,clive-b|clive||cpu=64|||20|100|||||||
 sacctmgr: show associations where user= format=account,user,...
 plain|||normal||cpu=16,gres/gpu=1,mem=64G||4|||||||gres/gpu=30|||
 sacctmgr: show qos format=name,...
-normal|||||||||||||||||||
-clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit|cpu=96|8|16|cpu=6000|gres/gpu=90|cpu=480|2-00:00:00|cpu=900|mem=1G|cpu=48,gres/gpu=4
+normal|||||||||||||||||||||
+clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit|cpu=96|8|16|cpu=6000|gres/gpu=90|cpu=480|2-00:00:00|cpu=900|mem=1G|cpu=48,gres/gpu=4||
 """
 ASSOC_MGR = (
     "Current Association Manager state\nQOS Records\n"

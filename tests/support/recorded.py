@@ -21,9 +21,9 @@ maigan|ada||maigan,maigan-b|maigan|||||||||||||
 brusko|||brusko|brusko|||||||||||||
 clive|||clive,clive-b|clive|||||||||||||
 maigan|||maigan,maigan-b|maigan|||||||||||||
-clive|cpu=104,gres/gpu=3,mem=812G||||||||||||||||||
-maigan|cpu=80,gres/gpu=2,mem=625G||||||||||||||||||
-brusko|cpu=32,gres/gpu=1,mem=250G||||||||||||||||||
+clive|cpu=104,gres/gpu=3,mem=812G||||||||||||||||||||
+maigan|cpu=80,gres/gpu=2,mem=625G||||||||||||||||||||
+brusko|cpu=32,gres/gpu=1,mem=250G||||||||||||||||||||
 """
 USE = """\
 QOS=clive(2) GrpJobs=N(2) GrpSubmitJobs=N(2) GrpTRES=cpu=104(40),mem=831488(716800),gres/gpu=3(1)\
@@ -36,6 +36,7 @@ QOS=maigan(3) GrpJobs=N(0) GrpSubmitJobs=N(0) GrpTRES=cpu=80(0),mem=640000(0),gr
 PARTITION = (
     " AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=NO QoS=N/A ExclusiveUser=NO"
     " MaxNodes=UNLIMITED MinNodes=0 MaxCPUsPerNode=UNLIMITED RootOnly=NO ReqResv=NO"
+    " PriorityTier=1 PreemptMode=OFF"
     " OverSubscribe=NO TotalNodes=0 MaxMemPerNode=UNLIMITED DefMemPerNode=1000\n"
 )
 NODE = " Gres=(null) ActiveFeatures=(null) Owner=N/A\n"

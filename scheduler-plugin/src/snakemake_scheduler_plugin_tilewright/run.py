@@ -101,6 +101,7 @@ class Run:
         for name, assignment in assigned.items():
             self._assign(ready[name], assignment)
             self.tries[name] = ready[name].attempt
+            self._say_preemptable(name, assignment)
         self._say_waiting()
         # slots are counted from what Slurm says, not from jobs that Snakemake has yet to see end
         accounts = self.dispatcher.cluster.state.accounts
@@ -189,6 +190,16 @@ class Run:
                 continue
             adapter.assign(self.dag, job, values)
             self.tries.setdefault(self._names.get(job, ""), job.attempt)
+
+    def _say_preemptable(self, name: str, assignment: Assignment) -> None:
+        """Say once of each partition and QOS that jobs go where others may end them."""
+        where = self.dispatcher.cluster.state.preempted_in(assignment.target)
+        if where and where not in self._logged_s:
+            self._logged_s[where] = math.inf
+            self.logger.warning(
+                f"{name} goes to {where}, where others may preempt it: nothing else is free "
+                "(one that was preempted there twice goes elsewhere)"
+            )
 
     def _say_waiting(self) -> None:
         """Say why ready jobs wait, each reason every few minutes at most."""

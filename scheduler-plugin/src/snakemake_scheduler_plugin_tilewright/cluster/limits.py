@@ -186,6 +186,10 @@ def too_big(
     if long := too_long(account, request, partition):
         return long
     wanted = tres_of(request, 1, partition)
+    for tres, least in account.within(partition).least.items():
+        if wanted.get(tres, 0) < least and not why_not_counted(tres, partition):
+            asks = f"it asks for {tres}={wanted.get(tres, 0)}"
+            return f"{asks} and QOS {account.qos} takes jobs from {least} on"
     for tres in limited_tres(account, partition):
         most = largest(account, partition, tres)
         if is_budget(tres):

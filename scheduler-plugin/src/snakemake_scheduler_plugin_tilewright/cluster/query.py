@@ -3,6 +3,7 @@
 import grp
 import os
 import pwd
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -26,6 +27,7 @@ from ..slurm.nodes import (
     before_reservations,
     open_to,
     parse_config,
+    parse_licences,
     parse_nodes,
     parse_reservations,
 )
@@ -33,6 +35,8 @@ from ..slurm.partitions import (
     cpu_partitions,
     gpu_partitions,
     why_not,
+    with_accounts_below,
+    with_preemption,
     with_qos,
     with_whole_nodes,
 )
@@ -69,6 +73,11 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     enforced = config["AccountingStorageEnforce"]
     limited = not {"limits", "safe"}.isdisjoint(enforced.split(","))
     wheres = [with_qos(p, records.qos) if limited else p for p in all_.values()]
+    version = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
+    if version and (int(version[1]), int(version[2])) >= (24, 5):
+        rows = {row.account: row for row in records.associations if not row.user}
+        lines = {name: lineage(name, rows) for name in rows}
+        wheres = [with_accounts_below(p, lines) for p in wheres]
 
     def usable(usage: Mapping[str, Usage] | None = None) -> tuple[list[Account], list[LeftOut]]:
         found, left_out = usable_accounts(
@@ -86,6 +95,9 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
         else:
             note = f"this Slurm enforces no limits (AccountingStorageEnforce={enforced})"
             of_use.append(Note("use", f"{note}, so none is looked at"))
+    if "qos" in config.get("PreemptType", ""):
+        lose = {name for one in records.qos for name in one.preempts}
+        accounts = [replace(one, preemptable=one.qos in lose) for one in accounts]
     wrong = _wrong_names(client.user, site, accounts, left_out)
     licences = _licences(client, lost)
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
@@ -118,7 +130,7 @@ def _config(client: SlurmClient) -> tuple[dict[str, str], list[Note]]:
 def _licences(client: SlurmClient, notes: list[Note]) -> dict[str, int] | None:
     """Return how many of each licence there are; None, and a note, where Slurm does not say."""
     try:
-        return parse.parse_licences(client.show("licenses"))
+        return parse_licences(client.show("licenses"))
     except SlurmQueryError as error:
         notes.append(Note("nodes", f"licences are not known: {error}"))
         return None
@@ -304,6 +316,8 @@ def _partitions(
     try:
         found_ = parse.parse_partitions(client.show("partition"))
         all_ = [_with_nodes(one, nodes or (), config) for one in found_]
+        if "partition_prio" in config.get("PreemptType", ""):
+            all_ = with_preemption(all_, nodes)
         if not all_:
             raise SlurmQueryError("scontrol show partition", "it shows none: permission denied")
     except SlurmQueryError as error:

@@ -151,10 +151,21 @@ class ClusterState:
                         yield Target(account.name, account.qos, at, device)
 
     def rank(self, target: Target) -> int:
-        """Return how far a target is from an account's default QOS and partition; 0 is that."""
+        """Return how far a target is from an account's default QOS and partition; 0 is that.
+
+        Those where jobs may be preempted come last.
+        """
         account = self.account(target.account, target.qos)
         first = next(iter(self.places(target.device)), (None,))[0]
-        return 2 * (account is None or not account.default) + (target.partition != first)
+        other_qos = account is None or not account.default
+        return 4 * bool(self.preempted_in(target)) + 2 * other_qos + (target.partition != first)
+
+    def preempted_in(self, target: Target) -> str:
+        """Return the partition or QOS of a target where others may end its jobs; else empty."""
+        account, where = self.account(target.account, target.qos), self.where(target)
+        if where is not None and where.preemptable:
+            return f"partition {where.name}"
+        return f"QOS {target.qos}" if account is not None and account.preemptable else ""
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:

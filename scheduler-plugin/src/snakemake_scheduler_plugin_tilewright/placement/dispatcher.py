@@ -285,6 +285,8 @@ class Dispatcher:
             task.history = found.history
             if not task.move_reason:  # what it was moved for may be over by now
                 task.excluded_targets = frozenset()
+            if cause == "preempted" and task.assignment is not None:
+                self._note_preemption(task, task.assignment.target)
             self.ledger.write(
                 "fail", **_event(task), cause=cause, words=words, next=found.next,
                 node=node or None, start_s=ended.start_s if ended else None,
@@ -295,6 +297,17 @@ class Dispatcher:
                 task.after_id = ended.id
             task.assignment, task.slurm_job = None, None
             return found
+
+    def _note_preemption(self, task: JobState, here: Target) -> None:
+        """Note where a job was preempted: it does not go back where it was twice."""
+        state = self.cluster.state
+
+        def place(target: Target) -> str:
+            return state.preempted_in(target) or f"partition {target.partition}"
+
+        task.preempted_in += (place(here),)
+        twice = {one for one in task.preempted_in if task.preempted_in.count(one) > 1}
+        task.excluded_targets |= {one for one in state.targets() if place(one) in twice}
 
     def _close_after(
         self, task: JobState, target: Target, cause: str, words: str, node: str

@@ -219,6 +219,8 @@ class JobState:
         Why it pends, as last explained to the user.
     unexpected_since_s : float or None
         Since when the queue shows it in a state that does not end by itself, or not at all.
+    preempted_in : tuple of str
+        Partitions and QOS where it was preempted, each time.
     least_mem_mb, least_min : int
         Memory and minutes that its rule asks for at this try, by its own function of the attempt.
     """
@@ -238,6 +240,7 @@ class JobState:
     unexpected_since_s: float | None = None
     least_mem_mb: int = 0
     least_min: int = 0
+    preempted_in: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -60,7 +60,8 @@ class Reach:
         if key not in self._of:
             found = targets_of(self.state, requests, fixed)
             able = [target for target, one in found.items() if self.state.can_take(target, one)]
-            self._of[key] = {one: found[one] for one in self.state.leaving_gpus(able or found)}
+            left = sorted(self.state.leaving_gpus(able or found), key=self.state.rank)
+            self._of[key] = {target: found[target] for target in left}
         reached = self._of[key]
         short = [
             t for t, one in reached.items() if one.runtime_min < requests[t.device].runtime_min
@@ -70,8 +71,8 @@ class Reach:
         least = {t: self.estimates.seconds(task.job, t.device) / 30 for t in short}
         out = frozenset(t for t in short if reached[t].runtime_min < least[t])
         if (key, out) not in self._of:
-            left = {target: one for target, one in reached.items() if target not in out}
-            self._of[key, out] = left or reached
+            enough = {target: one for target, one in reached.items() if target not in out}
+            self._of[key, out] = enough or reached
         return self._of[key, out]
 
     def targets(self, task: JobState) -> list[tuple[Target, ResourceRequest]]:

@@ -106,6 +106,8 @@ class Limits:
         Longest job in minutes.
     beyond_partition : bool
         Its jobs may take longer than their partition allows (flag ``PartitionTimeLimit``).
+    least : dict
+        TRES that each job must ask for at least.
     """
 
     scopes: tuple[LimitScope, ...] = ()
@@ -113,6 +115,7 @@ class Limits:
     per_job: Tres = field(default_factory=dict)
     longest_min: int | None = None
     beyond_partition: bool = False
+    least: Tres = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,8 @@ class Account:
         All QOS that its jobs may name.
     mine : dict or None
         What this user has in use on the QOS; None where Slurm did not say.
+    preemptable : bool
+        Whether jobs of other QOS may end its own.
     default : bool
         Whether its jobs run on this QOS where they name none.
     """
@@ -148,6 +153,7 @@ class Account:
     default: bool = True
     not_in: tuple[str, ...] = ()
     kind: str = ""
+    preemptable: bool = False
 
     def within(self, partition: Partition | None) -> Limits:
         """Return what bounds its jobs in a partition."""
@@ -349,6 +355,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
         per_job,
         next((minutes for minutes in walls if minutes is not None), None),
         "PartitionTimeLimit" in of.qos.flags,
+        {tres: n for one in reversed(order) for tres, n in one.least.items()},
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import UnreadableError
-from .parse import parse_time_s, parse_tres, records_of
+from .parse import _number, parse_time_s, parse_tres, records_of
 from .records import Tres
 
 #: Words of a node's state with which it takes no job. One that power saving switched off,
@@ -155,6 +155,16 @@ def parse_config(text: str) -> dict[str, str]:
     fields = ("ClusterName", "AccountingStorageEnforce", "SelectTypeParameters")
     if lacks := [name for name in fields if name not in found]:
         raise UnreadableError(text, *(lacks if found else ()))
+    return found
+
+
+def parse_licences(text: str) -> dict[str, int]:
+    """Return how many of each licence there are, by ``scontrol -o show lic``."""
+    found = {}
+    for line, pairs in records_of(text, "LicenseName", "Total"):
+        if (total := _number(pairs["Total"])) is None:
+            raise UnreadableError(line)
+        found[pairs["LicenseName"]] = total
     return found
 
 

@@ -36,14 +36,14 @@ QOS_FIELDS = (
     "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
     "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
     "maxtresmins", "grpwall", "maxtresrunminspu", "maxtresrunminspa",
-    "maxtrespernode",
+    "maxtrespernode", "mintres", "preempt",
 )  # fmt: skip
 #: What each partition says, in one word or the other; ``Exclusive`` is of 26.05.
 _PARTITION_FIELDS = (
     "PartitionName", "State", "MaxTime", "TRES", "Default", "QoS", "AllowGroups", "TotalNodes",
     "AllowAccounts|DenyAccounts", "AllowQos|DenyQos", "OverSubscribe", "Exclusive|ExclusiveUser",
     "MaxCPUsPerNode", "MaxMemPerNode|MaxMemPerCPU", "DefMemPerNode|DefMemPerCPU", "MinNodes",
-    "MaxNodes", "RootOnly", "ReqResv",
+    "MaxNodes", "RootOnly", "ReqResv", "PriorityTier", "PreemptMode",
 )  # fmt: skip
 #: Cells of sacctmgr by a part of their field's name: TRES, minutes, numbers; the rest are words.
 _CELLS = {"tres": r"([^,=]+=[\d.]+[KMGTP]?(,|$))*", "wall": r"[\d:-]*|UNLIMITED|INVALID",
@@ -308,6 +308,8 @@ def parse_partitions(text: str) -> list[Partition]:
                 default_mem_a_node=_number(pairs.get("DefMemPerNode", "")) or 0,
                 default_mem_a_cpu=_number(pairs.get("DefMemPerCPU", "")) or 0,
                 closed=_why_closed(pairs),
+                tier=_number(pairs["PriorityTier"]),
+                preempt_mode=pairs["PreemptMode"],
                 billing=_weights(pairs.get("TRESBillingWeights", "")),
             )
         )
@@ -330,16 +332,6 @@ def _why_closed(pairs: dict[str, str]) -> str:
         "it takes jobs of a reservation only (ReqResv)": pairs["ReqResv"] == "YES",
     }
     return next((words for words, holds in why.items() if holds), "")
-
-
-def parse_licences(text: str) -> dict[str, int]:
-    """Return how many of each licence there are, by ``scontrol -o show lic``."""
-    found = {}
-    for line, pairs in records_of(text, "LicenseName", "Total"):
-        if (total := _number(pairs["Total"])) is None:
-            raise UnreadableError(line)
-        found[pairs["LicenseName"]] = total
-    return found
 
 
 def _names(text: str) -> tuple[str, ...] | None:
@@ -372,6 +364,8 @@ def _qos(row: dict[str, str]) -> Qos:
         _limits_of_each(row, "pa"),
         parse_minutes(row["maxwall"]),
         tuple(filter(None, row["flags"].split(","))),
+        parse_tres(row["mintres"]),
+        tuple(filter(None, row["preempt"].split(","))),
     )
 
 

@@ -1,6 +1,6 @@
 """The partitions of each device kind (pure)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from .nodes import Node
@@ -40,6 +40,43 @@ def why_not(partition: Partition, groups: frozenset[str] | None) -> str:
     if allowed is not None and groups is not None and not groups & set(allowed):
         return f"is for the groups {', '.join(allowed)} only, and you are in none of them"
     return ""
+
+
+def with_accounts_below(partition: Partition, lines: Mapping[str, Iterable[str]]) -> Partition:
+    """Return a partition whose lists of accounts hold for those below too, as from Slurm 24.05 on.
+
+    Parameters
+    ----------
+    lines : mapping
+        Account to itself and all above it.
+    """
+
+    def below(names: Iterable[str]) -> tuple[str, ...]:
+        return (*names, *(one for one, line in lines.items() if {*names} & {*line} - {one}))
+
+    allow = partition.allow_accounts
+    return replace(
+        partition,
+        allow_accounts=None if allow is None else below(allow),
+        deny_accounts=below(partition.deny_accounts),
+    )
+
+
+def with_preemption(
+    partitions: Sequence[Partition], nodes: Iterable[Node] | None
+) -> list[Partition]:
+    """Return which partitions lose jobs to one of a higher tier that has nodes of theirs.
+
+    Where nodes are not known, all may share them.
+    """
+    own = {p.name: {n.name for n in nodes or () if p.name in n.partitions} for p in partitions}
+
+    def loses(one: Partition, other: Partition) -> bool:
+        shares = nodes is None or bool(own[one.name] & own[other.name])
+        higher = one.tier is not None and other.tier is not None and other.tier > one.tier
+        return shares and higher and one.preempt_mode != "OFF"
+
+    return [replace(p, preemptable=any(loses(p, one) for one in partitions)) for p in partitions]
 
 
 def with_whole_nodes(partition: Partition, nodes: Iterable[Node] | None) -> Partition:

@@ -25,7 +25,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "partition": parse.parse_partitions,
     "node": nodes.parse_nodes,
     "reservation": nodes.parse_reservations,
-    "licenses": parse.parse_licences,
+    "licenses": nodes.parse_licences,
     "config": nodes.parse_config,
     "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
     "sshare": associations.parse_shares,

@@ -90,6 +90,10 @@ class Qos:
         (:func:`is_budget`) are among them.
     max_wall_min : int or None
         Longest job in minutes.
+    least : dict
+        What each job must ask for at least.
+    preempts : tuple of str
+        The QOS whose jobs its own may end.
     """
 
     name: str
@@ -99,6 +103,8 @@ class Qos:
     tres_per_account: Tres = field(default_factory=dict)
     max_wall_min: int | None = None
     flags: tuple[str, ...] = ()
+    least: Tres = field(default_factory=dict)
+    preempts: tuple[str, ...] = ()
 
 
 def on_qos(qos: str, who: str = "") -> str:
@@ -161,6 +167,12 @@ class Partition:
         What a job gets that asks for none; 0 is nothing, or not known.
     closed : str
         Why no job of one node may go there; empty where it may.
+    tier : int or None
+        Its rank: where partitions preempt, those of a higher one end its jobs.
+    preempt_mode : str
+        How its jobs are ended then; ``OFF`` is never.
+    preemptable : bool
+        Whether jobs of other partitions may end its own.
     billing : tuple of (str, float)
         What it bills for one of each TRES; empty is its CPUs.
     priority_flags : tuple of str or None
@@ -189,3 +201,6 @@ class Partition:
     closed: str = ""
     billing: tuple[tuple[str, float], ...] = ()
     priority_flags: tuple[str, ...] | None = ()
+    tier: int | None = None
+    preempt_mode: str = "OFF"
+    preemptable: bool = False
