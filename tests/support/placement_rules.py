@@ -170,9 +170,14 @@ def at(state: ClusterState, account: str, kind: DeviceKind, partition: str = "")
 
 
 def free_slots(state: ClusterState, requests: Mapping[DeviceKind, ResourceRequest]) -> list[Pool]:
-    """Return the slots for jobs that ask for this, in all places."""
+    """Return the free slots for jobs that ask for this, in all places."""
     names = {kind: one.partition for kind, one in requests.items()}
-    return state.free_slots({one: requests[one.device] for one in state.targets(names)})
+    asked = {one: requests[one.device] for one in state.targets(names)}
+    free = state.free_slots(asked)
+    return [
+        Pool(one.account, one.qos, one.device, 0, free.get(one, 0), "", one.partition)
+        for one in asked
+    ]
 
 
 def take(

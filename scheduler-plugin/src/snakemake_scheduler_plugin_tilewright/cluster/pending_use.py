@@ -65,20 +65,23 @@ def with_use(accounts: tuple[Account, ...], uses: Iterable[PendingUse]) -> tuple
                 more.setdefault(name, Counter()).update(use.tres)
     if not more:
         return accounts
-    found = []
-    for account in accounts:
-        limits = {
-            where: replace(
-                one,
-                scopes=tuple(
-                    scope.with_more(more[scope.name]) if scope.name in more else scope
-                    for scope in one.scopes
-                ),
-            )
-            for where, one in account.limits.items()
-        }
-        found.append(replace(account, limits=limits))
-    return tuple(found)
+    return tuple(_with_more(account, more) for account in accounts)
+
+
+def _with_more(account: Account, more: Mapping[str, Counter[str]]) -> Account:
+    """Return an account with more in use; the same where nothing of it is."""
+    limits = {
+        where: replace(
+            one,
+            scopes=tuple(
+                scope.with_more(more[scope.name]) if scope.name in more else scope
+                for scope in one.scopes
+            ),
+        )
+        for where, one in account.limits.items()
+        if any(scope.name in more for scope in one.scopes)
+    }
+    return replace(account, limits={**account.limits, **limits}) if limits else account
 
 
 def with_use_of_nodes(

@@ -17,6 +17,8 @@ from .tres import ON_NODES, tres_of
 UTILISATION = 0.85
 #: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
+#: So many times the nodes of a partition are filled by accounts that are counted (no figure).
+_FILLED = 8
 #: ``bound`` of a pool that has no limit of its own.
 _PARTITION = "partition"
 
@@ -110,6 +112,44 @@ def make_pools(
                      target.partition)
             )  # fmt: skip
     return _shared_out(pools)
+
+
+def free_now(
+    asked: Iterable[Asked],
+    held_by_nodes: Callable[[Asked, bool], int | None],
+    utilisation: float = UTILISATION,
+) -> dict[Target, int]:
+    """Return how many jobs fit now at each target that has room, counted as in :func:`make_pools`.
+
+    Where accounts that come before fill the nodes of a partition several times, no more is counted.
+    """
+    found: dict[Target, int] = {}
+    taken, held, filled = _Taken(), Counter[object](), Counter[object]()
+    before = None
+    for one in asked:
+        target, account, where, request = one
+        if target.account != before:
+            before, taken, held = target.account, _Taken(), Counter()
+        place, now = (target.partition, target.device), held_by_nodes(one, True)
+        if now is not None and (now <= held[place] or filled[place] >= _FILLED * now):
+            continue
+        share = utilisation if target.device == "cpu" else 1.0
+        free = _fit(account, where, request, share, taken, now=True)[0]
+        if (
+            not free
+            and share < 1
+            and not _fit(account, where, request, share, _Taken(), now=False)[0]
+        ):
+            # the share of an account must not keep out the one job that it holds
+            free = min(1, _fit(account, where, request, 1.0, taken, now=True)[0])
+        if free and now is not None:
+            free = min(free, now - held[place])
+        if free:
+            found[target] = free
+            held[place] += free
+            filled[place] += free
+            taken.add(account, where, tres_of(request, free, where))
+    return found
 
 
 class _Taken:

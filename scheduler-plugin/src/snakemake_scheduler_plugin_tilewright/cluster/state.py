@@ -26,7 +26,7 @@ from .limits import (
     unknown_use,
 )
 from .pending_use import PendingUse, may_start, use_of_pending, with_use, with_use_of_nodes
-from .pools import UTILISATION, Asked, Pool, make_pools
+from .pools import UTILISATION, Asked, Pool, free_now, make_pools
 from .request import KINDS, DeviceKind, ResourceRequest, Target
 from .tres import fitting_jobs, in_hours, tres_of
 
@@ -185,30 +185,27 @@ class ClusterState:
         largest = {kind: self.largest_jobs[kind] for kind in kinds if kind in self.largest_jobs}
         names = {kind: one.partition for kind, one in largest.items()}
         targets = self.leaving_gpus(self.targets(names))
-        return self._pools({one: largest[one.device] for one in targets}, together=together)
+        asked = self._asked({one: largest[one.device] for one in targets})
+        return make_pools(asked, self._held_by_nodes, self.utilisation, together=together)
 
-    def _pools(
-        self, requests: Mapping[Target, ResourceRequest], *, together: bool = False
-    ) -> list[Pool]:
-        asked = [
+    def _asked(self, requests: Mapping[Target, ResourceRequest]) -> list[Asked]:
+        return [
             Asked(target, account, self.where(target), request)
             for target, request in requests.items()
             if (account := self.account(target.account, target.qos))
         ]
 
-        def held_by_nodes(one: Asked, now: bool) -> int | None:
-            return self.on_nodes(one.target, one.request, now=now)
+    def _held_by_nodes(self, one: Asked, now: bool) -> int | None:
+        return self.on_nodes(one.target, one.request, now=now)
 
-        return make_pools(asked, held_by_nodes, self.utilisation, together=together)
-
-    def free_slots(self, requests: Mapping[Target, ResourceRequest]) -> list[Pool]:
-        """Return the slots for jobs that ask for this; a target that is closed has nothing free."""
-        return [
-            replace(pool, free=0)
-            if self.why_closed(pool.target) or pool.target in self.avoided
-            else pool
-            for pool in self._pools(requests)
-        ]
+    def free_slots(self, requests: Mapping[Target, ResourceRequest]) -> dict[Target, int]:
+        """Return the free slots for jobs that ask for this, of targets that have some."""
+        open_ = {
+            target: one
+            for target, one in requests.items()
+            if target not in self.avoided and not self.why_closed(target)
+        }
+        return free_now(self._asked(open_), self._held_by_nodes, self.utilisation)
 
     def why_closed(self, target: Target) -> str:
         """Return why a target takes no job now; empty if it may.

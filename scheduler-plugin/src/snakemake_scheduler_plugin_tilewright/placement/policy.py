@@ -144,9 +144,10 @@ class _Schedule:
 
     def _pool(self, kind: int, job: Job) -> int | None:
         """Return the pool that can take a job and is free first; see `_entry` for equal ones."""
-        key = kind, job.overrides.account, self.may.get(job.name)
+        account, may = job.overrides.account, self.may.get(job.name)
+        key = kind, account, id(may)  # the same one for all jobs of a class
         if key not in self.next:
-            self.next[key] = [self._entry(k) for k in self._pools(*key)]
+            self.next[key] = [self._entry(k) for k in self._pools(kind, account, may)]
             heapq.heapify(self.next[key])
         line = self.next[key]
         while line and line[0] != (now := self._entry(line[0][-1])):  # it was taken since
@@ -176,7 +177,7 @@ class _Schedule:
         alike: dict[tuple[object, ...], str] = {}
         found = {}
         for job in jobs:
-            key = job.kinds, job.overrides.account, self.may.get(job.name)
+            key = job.kinds, job.overrides.account, id(self.may.get(job.name))
             if key not in alike:
                 alike[key] = self._reason(job)
             found[job.name] = alike[key]

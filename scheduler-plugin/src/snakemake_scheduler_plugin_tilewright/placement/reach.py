@@ -46,7 +46,10 @@ class Reach:
         self.estimates, self.state = estimates, state
         self.requests = RequestCache(estimates, state)
         self._of: dict[Hashable, Requests] = {}
+        self._short: dict[Hashable, list[Target]] = {}
         self._classes: dict[Hashable, JobClass] = {}
+        self._same: dict[JobClass, JobClass] = {}
+        self._of_task: dict[str, JobClass] = {}
         self._order: dict[Target, tuple[str, int, int]] = {}
 
     def every(self, task: JobState) -> Requests:
@@ -62,10 +65,10 @@ class Reach:
             able = [target for target, one in found.items() if self.state.can_take(target, one)]
             left = sorted(self.state.leaving_gpus(able or found), key=self.state.rank)
             self._of[key] = {target: found[target] for target in left}
-        reached = self._of[key]
-        short = [
-            t for t, one in reached.items() if one.runtime_min < requests[t.device].runtime_min
-        ]
+            self._short[key] = [
+                one for one in left if found[one].runtime_min < requests[one.device].runtime_min
+            ]
+        reached, short = self._of[key], self._short[key]
         if not short:
             return reached
         least = {t: self.estimates.seconds(task.job, t.device) / 30 for t in short}
@@ -85,11 +88,15 @@ class Reach:
         return fresh if any(self.state.can_ever_run(*one) for one in fresh) else every
 
     def job_class(self, task: JobState) -> JobClass:
-        """Return the targets of a job; for most there is but one set of them."""
-        key = id(self.every(task)), task.excluded_targets
-        if key not in self._classes:
-            self._classes[key] = frozenset(target for target, _ in self.targets(task))
-        return self._classes[key]
+        """Return the targets of a job; for most there is but one set of them, and one object."""
+        found = self._of_task.get(task.name)
+        if found is None:
+            key = id(self.every(task)), task.excluded_targets
+            if key not in self._classes:
+                own = frozenset(target for target, _ in self.targets(task))
+                self._classes[key] = self._same.setdefault(own, own)
+            found = self._of_task[task.name] = self._classes[key]
+        return found
 
     def by_class(self, tasks: Iterable[JobState]) -> dict[JobClass, list[JobState]]:
         """Return jobs by their class."""

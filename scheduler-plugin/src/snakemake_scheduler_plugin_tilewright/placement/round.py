@@ -268,13 +268,15 @@ class Round:
         """Return the slots for jobs that ask for this, with own jobs in them."""
         asked = {target: requests[target] for target in sorted(requests, key=self.reach.order)}
         running = self._running()
+        free = state.free_slots(asked)
         return [
             Slots(
-                pool.target.name, pool.account, pool.kind,
-                pool.free + len(own), pool.free, own, state.rank(pool.target), pool.target,
+                target.name, target.account, target.device, now + len(own), now, own,
+                self.reach.order(target)[-1], target,
             )
-            for pool in state.free_slots(asked)
-            for own in [tuple(running.get(pool.target, ()))]
+            for target in asked
+            for now, own in [(free.get(target, 0), tuple(running.get(target, ())))]
+            if now or own
         ]  # fmt: skip
 
     def _running(self) -> dict[Target, list[Running]]:
