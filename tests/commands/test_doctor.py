@@ -69,15 +69,15 @@ def test_a_cluster_that_answers_is_well(tmp_path: Path) -> None:
 
 
 def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
-    list(check_slurm.check_daemons(asking(tmp_path)))
+    list(check_slurm.check_daemons(replace(asking(tmp_path), shared_dir=tmp_path)))
     refused = SlurmQueryError("sacctmgr", "Connection refused")
     silent = {"sacctmgr": refused, "config": SlurmQueryError("scontrol", "no answer within 15 s")}
-    client = asking(tmp_path, 1000.0 + 7200, **silent)
+    client = replace(asking(tmp_path, 1000.0 + 7200, **silent), shared_dir=tmp_path)
     controller, database = check_slurm.check_daemons(client)
     assert controller.state == "problem"
     assert "no answer within 15 s" in controller.text
     assert (database.state, "limits of 2.0 h ago" in database.text) == ("warning", True)
-    never = replace(client, cache_dir=tmp_path / "empty")
+    never = replace(client, shared_dir=None)
     assert list(check_slurm.check_daemons(never))[-1].state == "warning"
     none = SlurmQueryError("sacctmgr", f"You are {NO_ACCOUNTING}")
     found = list(check_slurm.check_daemons(asking(tmp_path / "none", sacctmgr=none)))[-1]

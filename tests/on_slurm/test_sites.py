@@ -1,14 +1,18 @@
-"""What sites do otherwise: names, limits of any kind, options in the environment, no accounting."""
+"""What sites do otherwise: names, limits, options in the environment, what they hide or lack."""
 
 import contextlib
 import json
+import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import parse_queue
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import AT_NIGHT, PLACEMENT, ClusterRun, dump
 from tests.support.manual_pages import input_variables
@@ -234,6 +238,82 @@ def test_what_no_place_takes_ends_by_name(run: ClusterRun, whose: str) -> None:
     assert words in run.log
     assert run.causes() == {"refused" if whose == "sbatch" else "error"}
     assert not run.jobs()
+
+
+def test_a_course_on_nodes_that_are_all_reserved(run: ClusterRun) -> None:
+    run.prepare(jobs=4, light=True, seconds="5,6")
+    run.slurm.run(["scontrol", "create", "reservation", "ReservationName=course", "Nodes=ALL",
+                   "StartTime=now", "Duration=60", "Users=root", "Flags=IGNORE_JOBS"])  # fmt: skip
+    try:
+        run.run("--slurm-reservation", "course")
+    finally:
+        run.slurm.cancel_all()
+        run.slurm.run(["scontrol", "delete", "ReservationName=course"])
+    run.check_outputs(*range(4))
+    run.check_calm()
+
+
+def test_hidden_partitions_are_seen_by_a_user(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    """Root sees them without asking."""
+
+    def ask(argv: Sequence[str], stdin: str | None = None) -> str:
+        return quiet_slurm.run([*argv], "labmate").stdout
+
+    client = SlurmClient("labmate", tmp_path, run=ask)
+    quiet_slurm.update("PartitionName=hpg-turin", "Hidden=YES")
+    try:
+        number = quiet_slurm.sbatch("labmate", "-A", "clive", "-p", "hpg-turin", command="sleep 9")
+        assert "hpg-turin" in {one.name for one in parse_partitions(client.show("partition"))}
+        assert number in {job.id for job in parse_queue(client.queue())}
+    finally:
+        quiet_slurm.update("PartitionName=hpg-turin", "Hidden=NO")
+        quiet_slurm.cancel_all()
+
+
+_DENIED = """#!/bin/sh
+case "{0} $*" in *{1}*) echo "{0}: error: Access/permission denied" >&2; exit 1;; esac
+exec {2} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "note"),
+    [
+        ("sacctmgr", "accounts are those of scontrol show assoc_mgr"),
+        ("sacctmgr assoc_mgr", "accounts are those of sshare"),
+        ("sacctmgr assoc_mgr sshare", "accounts are those of the site file"),
+        ("partition sinfo", "the partitions are not seen"),
+        ("node", "the nodes are not known"),
+    ],
+)
+def test_sites_that_hide(hidden: str, note: str, run: ClusterRun) -> None:
+    run.prepare(jobs=6, light=True, seconds="9,10", site={"slowdown": 1.1})
+    for word in hidden.split():
+        program = word if shutil.which(word) else "scontrol"
+        run.stand_in(program, _DENIED.format(program, word, shutil.which(program)))
+    run.run()
+    run.check_outputs(*range(6))
+    assert {job.account for job in run.jobs()} <= {"clive", "maigan"}
+    (began,) = [event for event in run.events if event["event"] == "run"]
+    assert sum(note in one for one in began["notes"]) == 1, began
+
+
+def test_jobs_that_no_queue_shows_end_as_accounting_says(run: ClusterRun) -> None:
+    run.prepare(jobs=2, light=True, seconds="2,3").stand_in("squeue", "#!/bin/sh\nexit 0\n")
+    run.run("--slurm-status-command", "squeue")
+    run.check_outputs(0, 1)
+    assert "is completed, which Snakemake's executor does not see" in run.log
+
+
+def test_slow_answers_are_waited_for(run: ClusterRun) -> None:
+    run.prepare(jobs=2, light=True, seconds="2,3")
+    for name in ("squeue", "scontrol", "sacctmgr"):
+        run.stand_in(name, f'#!/bin/sh\nsleep 20\nexec {shutil.which(name)} "$@"\n')
+    run.run(timeout_s=900)
+    run.check_outputs(0, 1)
+    run.check_calm()
+    notes = [note for event in run.events if "notes" in event for note in event["notes"]]
+    assert any("takes about 20 s to answer" in note for note in notes), notes
 
 
 def test_a_slurm_without_accounting(slurm: Cluster, tmp_path: Path) -> None:

@@ -139,14 +139,19 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
 
 
 def test_limits_of_a_dead_slurmdbd_are_said_to_be_old(recorded: Recorded, tmp_path: Path) -> None:
-    query_cluster(client(recorded, tmp_path, [0.0]), 1001, Site())
+    def found_at(now_s: float) -> ClusterState:
+        asking = replace(client(recorded, tmp_path, [now_s]), shared_dir=tmp_path)
+        return query_cluster(asking, 1001, Site())
+
+    found_at(0.0)
     recorded.answers["sacctmgr"] = REFUSED
-    found = query_cluster(client(recorded, tmp_path, [7300.0]), 1001, Site())
+    found = found_at(7300.0)
     assert [account.name for account in found.accounts] == ["brusko", "clive", "maigan"]
     old = "limits are 2.0 h old: sacctmgr did not answer: Connection refused"
     assert found.notes == (Note("limits", old),)
-    (tmp_path / "limits-ada.json").write_text("{broken")
-    found = query_cluster(client(recorded, tmp_path), 1001, Site())
+    for path in tmp_path.glob("*.json"):
+        path.write_text("{broken")
+    found = found_at(7300.0)
     assert "Connection refused, so jobs go to your default account" in str(found.notes[0])
 
 

@@ -26,7 +26,7 @@ from tests.placement.dispatched import (
     pends,
     recorded_by,
 )
-from tests.support.placement_rules import Rules
+from tests.support.placement_rules import GPU, Rules
 from tests.support.recorded import queue_line
 
 SILENT = SlurmQueryError("squeue", "no answer within 15 s")
@@ -246,6 +246,7 @@ def test_why_jobs_pend_is_said_once_for_each_reason(tmp_path: Path) -> None:
         (None, "", ("Slurm job 20 is lost", False)),
         (None, "RUNNING", None),
         ("RUNNING", "", None),
+        ("COMPLETED", "", None),  # which the executor sees
     ],
 )
 def test_ends_that_the_executor_does_not_see(
@@ -256,10 +257,56 @@ def test_ends_that_the_executor_does_not_see(
     run.clock = lambda: now[0]
     run.state()
     answer(run, squeue=pending(1, "").replace("PENDING", line) if line else "", sacct=final)
-    assert run.unseen_ends() == {}  # a job that Slurm requeues leaves such a state by itself
+    assert run.unseen_ends({}) == {}  # a job that Slurm requeues leaves such a state by itself
     now[0] += 30
     (name,) = run.tasks
-    assert run.unseen_ends() == ({name: found} if found else {})
+    assert run.unseen_ends({}) == ({name: found} if found else {})
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_an_end_that_the_queue_showed_holds_whatever_accounting_says(
+    forgotten: bool, tmp_path: Path
+) -> None:
+    """Where the executor asks a slurmdbd that is down, it sees no end."""
+    now = [5000.0]
+    run = pends(tmp_path, "Priority")
+    run.clock = lambda: now[0]
+    ended = pending(1, "").replace("PENDING", "COMPLETED")
+    answer(run, squeue=ended)
+    (name,) = run.tasks
+    for later_s, found in ((0, {}), (200, {name: ("Slurm job 20 is completed", True)})):
+        now[0] += later_s
+        assert run.unseen_ends({name: 20}) == found
+        if forgotten:
+            answer(run, squeue="")
+
+
+@pytest.mark.parametrize("final", ["COMPLETED", "FAILED", "RUNNING", ""])
+def test_a_job_that_no_queue_showed_ends_as_accounting_says(final: str, tmp_path: Path) -> None:
+    run = dispatcher("", tmp_path, sent=1)
+    now = [5000.0]
+    run.clock = run.cluster.client.clock = lambda: now[0]
+    answer(run, sacct=final)
+    (name,) = run.tasks
+    ends = []
+    for _ in range(6):
+        ends.append(run.unseen_ends({name: 20}))
+        now[0] += 40.0
+    assert ends[0] == ends[1] == {}
+    known = {
+        "COMPLETED": ("Slurm job 20 is completed", True),
+        "FAILED": ("Slurm job 20 is failed", False),
+    }
+    assert ends[-1] == ({name: known[final]} if final in known else {})
+
+
+def test_own_jobs_that_pend_hold_gpus_that_are_no_tres(tmp_path: Path) -> None:
+    said = nodes(2)["node"].replace(",gres/gpu=8", "").replace("AllocTRES=gres/gpu=6", "AllocTRES=")
+    said = said.replace("Gres=(null)", "Gres=gpu:8 GresUsed=gpu:6(IDX:0-5)", 1)
+    queue = pending(1, "Resources").replace(",gres/gpu=1", "")
+    run = dispatcher(queue, tmp_path, 1, 3, {"node": said, **FULL})
+    state = run.state()
+    assert state.on_nodes(CLIVE_GPU, GPU, now=True) == 1
 
 
 def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path) -> None:
@@ -268,7 +315,7 @@ def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path)
     ((name, task),) = run.tasks.items()
     task.move_reason = "another account is free"
     answer(run, squeue=pending(1, "").replace("PENDING", "CANCELLED"))
-    assert run.unseen_ends() == {name: ("Slurm job 20 is cancelled to be moved", False)}
+    assert run.unseen_ends({}) == {name: ("Slurm job 20 is cancelled to be moved", False)}
 
 
 @pytest.mark.parametrize("most", [2, 0])

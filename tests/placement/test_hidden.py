@@ -70,7 +70,12 @@ def test_without_any_account_jobs_go_to_the_default_one(
 def test_limits_that_slurmctld_shows(release: str, tmp_path: Path) -> None:
     said = RELEASES[release]
     assoc = said["assoc"].replace("MaxTRESPJ= ", "MaxTRESPJ=cpu=8 ").replace("PJ= ", "PJ=60 ")
-    answers = {**said, "sacctmgr": DOWN, "flags=assoc": assoc, "flags=qos": said["qos"]}
+    answers: dict[str, str | SlurmQueryError] = {
+        **said,
+        "sacctmgr": DOWN,
+        "flags=assoc": assoc,
+        "flags=qos": said["qos"],
+    }
     asking = SlurmClient("kuser", tmp_path, run=Recorded(answers))
     found = query_cluster(asking, uid_of_kuser(release), Site())
     assert "accounts are those of scontrol show assoc_mgr" in str(found.notes[0])
@@ -92,7 +97,10 @@ def test_limits_that_are_not_enforced_are_not_looked_at(tmp_path: Path) -> None:
 
 def test_partitions_that_are_hidden(tmp_path: Path) -> None:
     """Of such nodes scontrol does not say the partitions."""
-    answers = {"partition": DENIED, "node": ANSWERS["node"].replace("Partitions=", "Of=")}
+    answers: dict[str, str | SlurmQueryError] = {
+        "partition": DENIED,
+        "node": ANSWERS["node"].replace("Partitions=", "Of="),
+    }
     for site, named in (
         (Site(), ""),
         (Site.model_validate({"partitions": {"gpu": "a100"}}), "a100"),

@@ -207,7 +207,7 @@ def test_nodes_of_a_reservation_are_room_for_its_jobs_alone(
 ) -> None:
     lab = account("lab", limit={"cpu": 40})
     course = replace(node("a", "cpu"), reservations={"course": (begins, ends)},
-                     state="IDLE+RESERVED" if begins < 0 else "IDLE", free_min=30)  # fmt: skip
+                     reserved=begins < 0, free_min=30)  # fmt: skip
     here = capacity(lab, nodes=(course, node("b", "cpu", held=8)))
     shape = replace(SHAPE, runtime_min=20)
     named = UserOverrides(options=(("reservation", "course"),))

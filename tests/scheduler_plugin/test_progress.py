@@ -95,10 +95,11 @@ def test_nothing_is_warned_of_a_job_that_was_moved(
         tasks=tasks,
         move_pending=lambda movable: [],
         explain_pending=lambda movable: [],
-        unseen_ends=lambda: ends,
+        unseen_ends=lambda sent: ends,
     )
     monkeypatch.setattr(run, "dispatcher", dispatcher, raising=False)
     monkeypatch.setattr(adapter, "started", lambda dag: False)
+    monkeypatch.setattr(adapter, "slurm_ids", lambda dag: {})
     monkeypatch.setattr(adapter, "end", lambda dag, job, why, success: True)
     run._monitor_once()
     assert caplog.messages == [

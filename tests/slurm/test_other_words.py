@@ -13,10 +13,13 @@ from snakemake_scheduler_plugin_tilewright.cluster.tres import why_not_counted
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import LimitScope
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import cause_of, parse_queue
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import parse_nodes, parse_reservations
+from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
+    parse_licences,
+    parse_nodes,
+    parse_reservations,
+)
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     fields_of,
-    parse_licences,
     parse_partitions,
     parse_sacctmgr,
 )

@@ -12,13 +12,13 @@ from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
     before_reservations,
     node_names,
     open_to,
+    parse_licences,
     parse_nodes,
     parse_reservations,
     placed,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_assoc_mgr,
-    parse_licences,
     parse_minutes,
     parse_partitions,
     parse_sacctmgr,

@@ -76,6 +76,10 @@ FEATURES = (
         "`--default-resources`, `--set-resources`, `--set-threads`", "count as if rules said them",
         ASK,
     ),
+    Feature(
+        "`--slurm-reservation`", "nodes of the reservation are room for its jobs alone",
+        "tests/on_slurm/test_sites.py::test_a_course_on_nodes_that_are_all_reserved",
+    ),
     Feature("`--executor local`, `--dry-run`", "nothing is placed", ASK),
     Feature(
         "`--keep-going`", "what fails is named at the end, with its log",

@@ -123,18 +123,13 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
     number = _integer(resources.get("gpu")) or _integer(resources.get("gpus"))
     if number or resources.get("gpu_model"):
         return number or 1
-    extra = str(resources.get("slurm_extra") or "")
-    named = [str(resources.get("gres") or "")]
-    named += re.findall(r"--gres[= ]'?\"?(\S+)", extra)
     total = 0
-    for text in ",".join(named).split(","):
+    for text in f"{resources.get('gres') or ''},{option_of(resources, '--gres[= ]')}".split(","):
         found = re.fullmatch(r"(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?\W*", text)
         total += int(found[1] or 1) if found else 0
-    options = r"(?<![\w-])(?:(?:--gpus|--gpus-per-node|--gpus-per-task)[= ]|-G ?)'?\"?(\S+)"
-    for text in re.findall(options, extra):
-        asked = re.search(r"(\d+)\W*$", text)
-        total += int(asked[1]) if asked else 1
-    return total
+    text = option_of(resources, "--gpus[= ]|--gpus-per-node[= ]|--gpus-per-task[= ]|-G ?")
+    asked = re.search(r"(\d+)\W*$", text)
+    return total + (int(asked[1]) if asked else bool(text))
 
 
 def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> UserOverrides:

@@ -279,7 +279,9 @@ class Run:
             self.logger.info(f"{name}: {task.refused or f'{task.move_reason}; it is moved'}")
         for sentence in self.dispatcher.explain_pending(movable):
             self.logger.warning(sentence)
-        for name, (why, success) in self.dispatcher.unseen_ends().items():
+        ids = adapter.slurm_ids(self.dag).items()
+        sent = {key: number for job, number in ids if (key := self._names.get(job))}
+        for name, (why, success) in self.dispatcher.unseen_ends(sent).items():
             task = self.dispatcher.tasks[name]
             own = task.move_reason or task.refused  # logged above
             if adapter.end(self.dag, self.jobs[name], why, success=success) and not own:

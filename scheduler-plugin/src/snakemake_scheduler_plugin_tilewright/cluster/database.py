@@ -1,5 +1,6 @@
 """Which accounts and limits there are: by sacctmgr, else by what slurmctld shows of them."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -55,28 +56,12 @@ def read_database(client: SlurmClient, site: Site, config: Mapping[str, str]) ->
 
 def _other_sources(client: SlurmClient, site: Site) -> Iterator[tuple[list[Association], str]]:
     """Yield the associations that else are seen, and where, without their QOS."""
-    sources = (
-        (lambda: _of_slurmctld(client), "scontrol show assoc_mgr"),
-        (lambda: associations.parse_shares(client.shares()), "sshare, without limits"),
-    )
-    for read, name in sources:
-        try:
-            yield read(), name
-        except SlurmQueryError:
-            continue
+    with contextlib.suppress(SlurmQueryError):
+        yield associations.parse_associations(client.associations()), "scontrol show assoc_mgr"
+    with contextlib.suppress(SlurmQueryError):
+        yield associations.parse_shares(client.shares()), "sshare, without limits"
     named = [Association(account, client.user) for account in site.allowed or ()]
     yield named, "the site file, without limits"
-
-
-def _of_slurmctld(client: SlurmClient) -> list[Association]:
-    """Return the user's associations, and those of their accounts and of all above."""
-    rows = associations.parse_associations(client.associations())
-    asked = set[str]()
-    while (names := {name for row in rows for name in (row.account, row.parent) if name}) - asked:
-        asked = names
-        found = associations.parse_associations(client.account_usage(sorted(names)))
-        rows = [row for row in found if row.user in ("", client.user)]
-    return rows
 
 
 def _of_this_cluster(config: Mapping[str, str], rows: list[Association]) -> list[Association]:

@@ -9,7 +9,7 @@ from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node, placed
 from ..slurm.records import Partition
 from .request import ResourceRequest
-from .tres import ON_NODES, that_may_hold, tres_of
+from .tres import ON_NODES, in_reservation, may_hold, tres_of
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,6 @@ def with_use_of_nodes(
     for use in uses:
         wanted = {tres: n for tres, n in use.tres.items() if tres in ON_NODES}
         asked = use.request or ResourceRequest(0, 0, 0, 0)
-        may = [one.name for one in that_may_hold(asked, nodes)]
+        may = [one.name for one in in_reservation(nodes, asked) if may_hold(one, asked)]
         nodes = tuple(placed(nodes, use.partition, wanted, may))
     return nodes

@@ -22,7 +22,15 @@ from ..slurm.accounts import (
     with_caps_alone,
 )
 from ..slurm.jobs import parse_queue, usage_of_queue
-from ..slurm.nodes import Node, before_reservations, open_to, parse_nodes, parse_reservations
+from ..slurm.nodes import (
+    Node,
+    before_reservations,
+    open_to,
+    parse_config,
+    parse_licences,
+    parse_nodes,
+    parse_reservations,
+)
 from ..slurm.partitions import (
     cpu_partitions,
     gpu_partitions,
@@ -112,7 +120,7 @@ def _open_to(accounts: Sequence[Account], found: Sequence[Partition]) -> tuple[P
 def _config(client: SlurmClient) -> tuple[dict[str, str], list[Note]]:
     """Return how Slurm is set up; as most are, with a note, where it does not say."""
     try:
-        return parse.parse_config(client.show("config")), []
+        return parse_config(client.show("config")), []
     except SlurmQueryError as error:
         usual = {"SelectTypeParameters": "CR_CORE_MEMORY", "AccountingStorageEnforce": "limits"}
         note = "Slurm's configuration is not known, so memory and limits are taken to count"
@@ -122,7 +130,7 @@ def _config(client: SlurmClient) -> tuple[dict[str, str], list[Note]]:
 def _licences(client: SlurmClient, notes: list[Note]) -> dict[str, int] | None:
     """Return how many of each licence there are; None, and a note, where Slurm does not say."""
     try:
-        return parse.parse_licences(client.show("licenses"))
+        return parse_licences(client.show("licenses"))
     except SlurmQueryError as error:
         notes.append(Note("nodes", f"licences are not known: {error}"))
         return None

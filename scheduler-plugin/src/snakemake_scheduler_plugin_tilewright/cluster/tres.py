@@ -101,32 +101,34 @@ def fitting_jobs(
     wanted = {tres: amounts[tres] for tres in ON_NODES}
     return sum(
         _room_of(node, partition, request, wanted, now=now)
-        for node in that_may_hold(request, nodes)
-        if partition.name in node.partitions
+        for node in in_reservation(nodes, request)
+        if partition.name in node.partitions and may_hold(node, request)
     )
 
 
-def that_may_hold(request: ResourceRequest, nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes of the kind that a request asks for, in its reservation.
+def in_reservation(nodes: Iterable[Node], request: ResourceRequest) -> Iterable[Node]:
+    """Return the nodes of the reservation that a request names; all, where they are not known.
 
-    Where that is not known all may be in it.
+    >>> in_reservation([node], replace(job, reservation="course")) == [node]
+    True
+    """
+    name = request.reservation
+    return (name and [node for node in nodes if name in node.reservations]) or nodes
+
+
+def may_hold(node: Node, request: ResourceRequest) -> bool:
+    """Return whether a node is one of those that a request asks for.
 
     >>> job = ResourceRequest(4, 8000, 1, 60, gpu_type="a100")
-    >>> typed = replace(node, name="d2", gpu_types=("a100",))
-    >>> [one.name for one in that_may_hold(job, [node, typed])]
-    ['d2']
+    >>> may_hold(node, job), may_hold(replace(node, gpu_types=("a100",)), job)
+    (False, True)
     """
-    found = [
-        node
-        for node in nodes
-        if (not request.gpu_type or request.gpu_type in node.gpu_types)
-        and set(request.features) <= set(node.features)
-        and (not request.only_nodes or node.name in request.only_nodes)
-        and node.name not in request.not_nodes
-    ]
-    if not request.reservation:
-        return [node for node in found if not node.reserved]
-    return [node for node in found if request.reservation in node.reservations] or found
+    if (node.reserved and not request.reservation) or node.name in request.not_nodes:
+        return False
+    if request.only_nodes and node.name not in request.only_nodes:
+        return False
+    typed = not request.gpu_type or request.gpu_type in node.gpu_types
+    return typed and set(request.features) <= set(node.features)
 
 
 def _room_of(

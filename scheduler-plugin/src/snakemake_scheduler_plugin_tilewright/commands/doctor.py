@@ -1,7 +1,7 @@
 """Everything that would make a run fail, one line each."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 from typing import Any, NoReturn
@@ -54,8 +54,9 @@ def on_slurm(
     if absent:
         yield from of_run(None)
         return
-    # not what other runs were answered
-    daemons = list(check_slurm.check_daemons(replace(cluster.own_client(), shared_dir=None)))
+    client = cluster.own_client()
+    client.forget(limits=True)  # not what other runs were answered
+    daemons = list(check_slurm.check_daemons(client))
     yield from daemons
     if any(check.state == "problem" and check.about.startswith("slurm") for check in daemons):
         return  # the rest would say the same once more

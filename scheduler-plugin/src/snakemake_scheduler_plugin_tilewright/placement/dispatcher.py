@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..cluster.cluster import Cluster
@@ -24,7 +24,7 @@ from .admission import FIRST, Admission
 from .backoff import Backoff
 from .estimates import Estimates, RequestCache
 from .failures import NextTry, failure_reason, may_pass, next_try, unseen_ends, why_no_retry
-from .jobs import Assignment, Job, JobState, observe
+from .jobs import Assignment, Job, JobState, observe, with_own_gpus
 from .move import Mover
 from .orphaned import cancel_earlier_tries
 from .reach import note_preemption
@@ -83,6 +83,7 @@ class Dispatcher:
     submissions: SubmissionLock = field(init=False)
     _work: Workload | None = None
     _work_s: float = 0.0
+    _taken_s: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         client = self.cluster.client
@@ -212,7 +213,7 @@ class Dispatcher:
             if task.waiting and task.assignment
         ]
         sent += self.submissions.others(self.cluster.client.queue_asked_s())
-        state = found.with_pending(queue, sent, self.workdir)
+        state = found.with_pending(with_own_gpus(queue, self.tasks.values()), sent, self.workdir)
         for kind, partition in ((k, p) for k, own in found.partitions.items() for p in own):
             nodes = {one.name for one in found.nodes_in[partition.name]} & self.bad_nodes[kind]
             if len(nodes) >= partition.nodes:
@@ -369,12 +370,10 @@ class Dispatcher:
         with self.lock:
             return self.mover.explain(self.tasks.values(), movable)
 
-    def unseen_ends(self) -> dict[str, tuple[str, bool]]:
+    def unseen_ends(self, sent: Mapping[str, int]) -> dict[str, tuple[str, bool]]:
         """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
 
-        Preempted and revoked jobs are left by it to Slurm, and those that slurmctld forgets are
-        taken to run on. Jobs that were cancelled here to be moved it would see up to a
-        minute later.
+        ``sent`` has the numbers of the jobs that sbatch took.
         """
         with self.lock:
             try:
@@ -382,4 +381,5 @@ class Dispatcher:
             except SlurmQueryError:
                 return {}
             observe(self.tasks.values(), queue, self.workdir, self.clock())
-            return unseen_ends(self.tasks.values(), queue, self.cluster.client, self.clock())
+            client, now_s = self.cluster.client, self.clock()
+            return unseen_ends(self.tasks, queue, client, now_s, sent, self._taken_s)

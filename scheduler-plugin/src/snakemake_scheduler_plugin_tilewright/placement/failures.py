@@ -1,7 +1,8 @@
 """How jobs ended: why one failed and what it gets next; ends that the executor does not see."""
 
+import contextlib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,6 +37,8 @@ _LATER = re.compile(
 )
 #: A state that the executor does not know must last so long (no figure): Slurm requeues sooner.
 _UNEXPECTED_S = 20.0
+#: The same for one that it knows, if it does not look: several times as long as answers are old.
+_NOT_SEEN_TTL = 5
 #: A job that placement cancelled itself has ended as well.
 _UNSEEN = UNHANDLED_STATES | {"CANCELLED"}
 
@@ -231,15 +234,37 @@ def _allowed(job: Job, state: ClusterState) -> list[tuple[Account, Partition | N
 
 
 def unseen_ends(
-    tasks: Iterable[JobState], queue: Iterable[SlurmJob], client: SlurmClient, now_s: float
+    tasks: Mapping[str, JobState],
+    queue: Iterable[SlurmJob],
+    client: SlurmClient,
+    now_s: float,
+    sent: Mapping[str, int],
+    taken_s: dict[int, float],
 ) -> dict[str, tuple[str, bool]]:
     """Return how jobs ended that the executor takes to run on, and whether they are done.
 
     It leaves preempted and revoked jobs to Slurm, and those that slurmctld forgot it never sees
-    end. Jobs that were cancelled to be moved it would see up to a minute later.
+    end, nor any where it asks a slurmdbd that is down. Jobs that were cancelled to be moved it
+    would see up to a minute later.
+
+    Parameters
+    ----------
+    sent : mapping of str to int
+        Numbers of the jobs that sbatch took: one that the queue has not shown although it was asked
+        since is looked for in accounting.
+    taken_s : dict of int to float
+        When each was first sent by then, or last looked for.
     """
+    for name, job_id in sent.items():
+        if not tasks[name].waiting or client.queue_asked_s() <= taken_s.setdefault(job_id, now_s):
+            continue
+        taken_s[job_id] = now_s
+        with contextlib.suppress(SlurmQueryError):
+            state = client.final_state(job_id)
+            if state and state not in ACTIVE:
+                tasks[name].slurm_job = SlurmJob(job_id, state)
     there = {job.id for job in queue}
-    ends = {task.name: _end(task, there, client, now_s) for task in tasks}
+    ends = {name: _end(task, there, client, now_s) for name, task in tasks.items()}
     return {name: end for name, end in ends.items() if end is not None}
 
 
@@ -247,23 +272,25 @@ def _end(
     task: JobState, there: Collection[int], client: SlurmClient, now_s: float
 ) -> tuple[str, bool] | None:
     job = task.slurm_job
-    unexpected = job is not None and (job.state in _UNSEEN or job.id not in there)
+    unexpected = job is not None and (not job.active or job.id not in there)
     if task.assignment is None or job is None or not unexpected:
         task.unexpected_since_s = None
         return None
     if task.unexpected_since_s is None:
         task.unexpected_since_s = now_s
     cancelled = bool(task.move_reason or task.refused) and job.state == "CANCELLED"
-    if now_s - task.unexpected_since_s < _UNEXPECTED_S and not cancelled:
+    unseen = job.state in _UNSEEN or job.id not in there
+    least_s = _UNEXPECTED_S if unseen else _NOT_SEEN_TTL * client.ttl_s
+    if now_s - task.unexpected_since_s < least_s and not cancelled:
         return None
     state = job.state
     try:
-        if job.id not in there:
+        if job.active:
             state = client.final_state(job.id) or "lost"
         elif state == "SPECIAL_EXIT":
             client.cancel([job.id])
     except SlurmQueryError:
-        state = state if job.id in there else "lost"
+        state = "lost" if job.active else state
     if state in ACTIVE:
         return None
     why = " to be moved" if task.move_reason and cancelled else ""

@@ -312,3 +312,14 @@ def observe(
             state.slurm_job = found
         if state.running or (state.slurm_job and is_held(state.slurm_job)):
             state.delayed_s = now_s
+
+
+def with_own_gpus(queue: Iterable[SlurmJob], states: Iterable[JobState]) -> list[SlurmJob]:
+    """Return a queue with the GPUs of own jobs, which it lacks where GPUs are no TRES."""
+    gpus = {
+        s.slurm_job.id: s.assignment.request.gpus for s in states if s.slurm_job and s.assignment
+    }
+    return [
+        replace(job, tres={"gres/gpu": gpus[job.id], **job.tres}) if gpus.get(job.id) else job
+        for job in queue
+    ]

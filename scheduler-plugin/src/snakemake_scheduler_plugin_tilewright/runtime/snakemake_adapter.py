@@ -329,6 +329,13 @@ def hear_submissions(dag: Any, heard: Callable[[Any, str], None]) -> None:
     executor.report_job_submission = report_submission
 
 
+def slurm_ids(dag: Any) -> dict[Any, int]:
+    """Return the numbers of the jobs that sbatch took. Uses ``scheduler._executor.active_jobs``."""
+    active = list(executor_of(dag).active_jobs) if started(dag) else []
+    sent = [(one.job, str(one.external_jobid)) for one in active]
+    return {job: int(number) for job, number in sent if number.isdecimal()}
+
+
 def trust_placement(dag: Any) -> None:
     """Keep the executor from looking for accounts, and from guessing an account or a partition.
 
@@ -337,7 +344,7 @@ def trust_placement(dag: Any) -> None:
     """
     executor = executor_of(dag)
     executor._fallback_account_arg = executor._fallback_partition = ""
-    module = sys.modules[type(executor).__module__]
+    module: Any = sys.modules[type(executor).__module__]
     if hasattr(module, "validate_account"):
         module.validate_account = lambda account, logger: account
 

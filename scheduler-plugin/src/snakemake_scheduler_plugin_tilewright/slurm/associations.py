@@ -36,7 +36,7 @@ def parse_shares(text: str) -> list[Association]:
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == 3 and cells[0]:
-            found.append(Association(*cells))
+            found.append(Association(cells[0], cells[1], cells[2]))
         elif line.strip():
             raise UnreadableError(line)
     return found

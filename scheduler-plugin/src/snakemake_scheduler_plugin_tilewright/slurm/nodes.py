@@ -1,4 +1,4 @@
-"""Nodes of a partition: which are up, and what is free on each (pure)."""
+"""Nodes and how Slurm is set up: which are up, and what is free on each (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import UnreadableError
-from .parse import parse_time_s, parse_tres, records_of
+from .parse import _number, parse_time_s, parse_tres, records_of
 from .records import Tres
 
 #: Words of a node's state with which it takes no job. One that power saving switched off,
@@ -42,6 +42,8 @@ class Node:
         Minutes until a reservation of it begins; None where there is none.
     reservations : dict of str to tuple
         In how many minutes each of its reservations begins and ends, by name.
+    reserved : bool
+        It takes jobs of a reservation alone now.
     shares_memory : bool
         Slurm counts none of it: each job may ask for as much as there is.
     """
@@ -57,12 +59,8 @@ class Node:
     owner: str = ""
     free_min: int | None = None
     reservations: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    reserved: bool = False
     shares_memory: bool = False
-
-    @property
-    def reserved(self) -> bool:
-        """Whether it takes jobs of a reservation alone now."""
-        return _RESERVED.search(self.state) is not None
 
     def room(self, wanted: Mapping[str, int], *, now: bool) -> int:
         """Return how many jobs that want so much fit: now, or if the nodes were empty."""
@@ -104,6 +102,7 @@ def parse_nodes(text: str) -> list[Node]:
                 tuple(name for name in features if name not in ("", "(null)")),
                 tuple(re.findall(r"gpu:([^:,()]+):\d", pairs["Gres"])),
                 pairs["Owner"].partition("(")[0].removeprefix("N/A"),
+                reserved=_RESERVED.search(state) is not None,
             )
         )
     if found and not any(node.partitions for node in found):  # one that is in none does not say so
@@ -147,6 +146,25 @@ def parse_reservations(text: str) -> list[Reservation]:
         if "FLEX" in flags:  # its jobs may begin before it, and end after
             end_s = math.inf
         found.append(Reservation(names, start_s, cpus, pairs["ReservationName"], end_s))
+    return found
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Return the fields of ``scontrol show config``."""
+    found = dict(re.findall(r"(?m)^(\w+)\s*= *(.*?) *$", text))
+    fields = ("ClusterName", "AccountingStorageEnforce", "SelectTypeParameters")
+    if lacks := [name for name in fields if name not in found]:
+        raise UnreadableError(text, *(lacks if found else ()))
+    return found
+
+
+def parse_licences(text: str) -> dict[str, int]:
+    """Return how many of each licence there are, by ``scontrol -o show lic``."""
+    found = {}
+    for line, pairs in records_of(text, "LicenseName", "Total"):
+        if (total := _number(pairs["Total"])) is None:
+            raise UnreadableError(line)
+        found[pairs["LicenseName"]] = total
     return found
 
 

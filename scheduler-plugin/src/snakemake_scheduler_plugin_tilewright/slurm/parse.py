@@ -326,25 +326,6 @@ def _why_closed(pairs: dict[str, str]) -> str:
     return next((words for words, holds in why.items() if holds), "")
 
 
-def parse_config(text: str) -> dict[str, str]:
-    """Return the fields of ``scontrol show config``."""
-    found = dict(re.findall(r"(?m)^(\w+)\s*= *(.*?) *$", text))
-    fields = ("ClusterName", "AccountingStorageEnforce", "SelectTypeParameters")
-    if lacks := [name for name in fields if name not in found]:
-        raise UnreadableError(text, *(lacks if found else ()))
-    return found
-
-
-def parse_licences(text: str) -> dict[str, int]:
-    """Return how many of each licence there are, by ``scontrol -o show lic``."""
-    found = {}
-    for line, pairs in records_of(text, "LicenseName", "Total"):
-        if (total := _number(pairs["Total"])) is None:
-            raise UnreadableError(line)
-        found[pairs["LicenseName"]] = total
-    return found
-
-
 def _names(text: str) -> tuple[str, ...] | None:
     """Return names of accounts or QOS, which Slurm compares in any case; None is all."""
     return None if text in ("ALL", "") else tuple(text.lower().split(","))

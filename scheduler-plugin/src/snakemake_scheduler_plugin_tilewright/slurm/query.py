@@ -25,8 +25,8 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "partition": parse.parse_partitions,
     "node": nodes.parse_nodes,
     "reservation": nodes.parse_reservations,
-    "licenses": parse.parse_licences,
-    "config": parse.parse_config,
+    "licenses": nodes.parse_licences,
+    "config": nodes.parse_config,
     "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
     "sshare": associations.parse_shares,
     "sacct": partial(parse.require, r"\A\s*([A-Z_]+\+?( by \w+)?)?\s*\Z"),
@@ -157,7 +157,7 @@ def _read(argv: Sequence[str], answer: str) -> str:
 
 @dataclass
 class SlurmClient:
-    """Asks Slurm, remembers answers for a while, and keeps the last good limits on disk.
+    """Asks Slurm, and remembers answers for a while.
 
     What Slurm does not answer is a :class:`SlurmQueryError`, remembered for as long.
 
@@ -166,14 +166,14 @@ class SlurmClient:
     user : str
         Whose associations are asked for.
     cache_dir : Path
-        File of the last good limits.
+        Files of this user.
     ttl_s : float
         Seconds for which live usage is not asked again; limits for ten times as long.
     run, clock : callable
         :func:`run_command`, and the time in seconds since the epoch.
     shared_dir : Path or None
         Where all runs of a user on one host share what Slurm answered, so that several ask about
-        as often as one.
+        as often as one, and the last good limits stay.
     """
 
     user: str
@@ -183,9 +183,7 @@ class SlurmClient:
     clock: Callable[[], float] = time.time
     shared_dir: Path | None = None
     _cache: dict[tuple[str, ...], tuple[float, str | SlurmQueryError]] = field(default_factory=dict)
-    _answered: set[tuple[str, ...]] = field(default_factory=set)
     _silent: dict[str, tuple[float, SlurmQueryError]] = field(default_factory=dict)
-    _saved_s: float = float("-inf")
     _forgot_s: float = float("-inf")
     _ttl_s: dict[tuple[str, ...], float] = field(default_factory=dict)
     _took_s: dict[tuple[str, ...], float] = field(default_factory=dict)
@@ -205,13 +203,8 @@ class SlurmClient:
     def limits(self) -> Answer:
         """Return associations and QOS as :func:`parse_sacctmgr` reads them.
 
-        One sacctmgr process answers all. Where it fails, the last good answer is returned with
-        its age and the reason.
-
-        Raises
-        ------
-        SlurmQueryError
-            It fails, and there is no good answer.
+        One sacctmgr process answers all. Where it fails, the last good answer on this host is
+        returned with its age and the reason, if there is one.
         """
         asked = _SACCTMGR.format(
             user=self.user,
@@ -219,18 +212,12 @@ class SlurmClient:
             qos=",".join(parse.QOS_FIELDS),
         )
         argv = ("sacctmgr", "-n", "-P", "-Q")
-        path = self.cache_dir / f"limits-{self.user}.json"
         try:
-            text = self._ask(argv, 10 * self.ttl_s, asked)
+            return Answer(self._ask(argv, 10 * self.ttl_s, asked))
         except SlurmQueryError as error:
-            return self._last_good(path, asked, error)
-        asked_s = self._cache[argv][0]
-        if asked_s != self._saved_s:
-            content = {"time_s": asked_s, "asked": asked, "text": text}
-            with contextlib.suppress(OSError):  # a full home must not end the run
-                write_text_atomic(path, json.dumps(content))
-            self._saved_s = asked_s
-        return Answer(text)
+            if (stored := self._stored(argv, asked)) is None:
+                raise
+            return Answer(stored[1], max(0.0, self.clock() - stored[0]), error)
 
     def usage(self, qos: Sequence[str]) -> str:
         """Return live limits and use of everybody on these QOS."""
@@ -243,7 +230,7 @@ class SlurmClient:
         return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
 
     def associations(self) -> str:
-        """Return the user's own associations, as slurmctld has them."""
+        """Return the user's associations, and those of all accounts, as slurmctld has them."""
         asked = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", f"users={self.user}")
         return self._ask(asked, self.ttl_s)
 
@@ -324,31 +311,36 @@ class SlurmClient:
             answer = self._cache[argv][1]
             if shared is None and isinstance(answer, str):
                 self._took_s[argv] = self.clock() - now
-            if shared is None and isinstance(answer, str) and self.shared_dir:
-                with contextlib.suppress(OSError):
-                    path = self.shared_dir / self._question(argv, stdin)
-                    write_text_atomic(path, json.dumps([now, answer]))
+                with contextlib.suppress(OSError):  # a full home must not end the run
+                    if self.shared_dir:
+                        path = self.shared_dir / self._question(argv, stdin)
+                        write_text_atomic(path, json.dumps([now, answer]))
         if isinstance(answer, SlurmQueryError):
             raise SlurmQueryError(*answer.args)
         return answer
 
-    def _shared(
-        self, argv: tuple[str, ...], stdin: str | None, now: float, ttl_s: float
-    ) -> tuple[float, str] | None:
-        """Return the answer to another run of not long ago, None where it would be too old."""
+    def _stored(self, argv: tuple[str, ...], stdin: str | None) -> tuple[float, str] | None:
+        """Return the last good answer to any run, and when that was asked."""
         if self.shared_dir is None:
             return None
         try:
             path = self.shared_dir / self._question(argv, stdin)
             asked_s, answer = json.loads(path.read_text(encoding="utf-8"))
-            asked_s, answer = float(asked_s), _read(argv, str(answer))
+            return float(asked_s), _read(argv, str(answer))
         except (OSError, ValueError, TypeError, SlurmQueryError):
+            return None
+
+    def _shared(
+        self, argv: tuple[str, ...], stdin: str | None, now: float, ttl_s: float
+    ) -> tuple[float, str] | None:
+        """Return the answer to another run of not long ago, None where it would be too old."""
+        if (stored := self._stored(argv, stdin)) is None:
             return None
         least_s = self._forgot_s
         if {"assoc_mgr", "node"} & set(argv):  # a job that started meanwhile would be in neither
             queues = [at_s for key, (at_s, _) in self._cache.items() if key[0] == "squeue"]
             least_s = max([least_s, *queues])
-        return (asked_s, answer) if 0 <= now - asked_s < ttl_s and asked_s > least_s else None
+        return stored if 0 <= now - stored[0] < ttl_s and stored[0] > least_s else None
 
     def _question(self, argv: tuple[str, ...], stdin: str | None) -> str:
         """Return the name of the file of a question to this host's cluster."""
@@ -379,19 +371,8 @@ class SlurmClient:
         Where one of five calls fails, ready jobs else wait three rounds for the queue (16 s).
         """
         try:
-            answer = self._call(argv, stdin)
+            return self._call(argv, stdin)
         except SlurmQueryError as error:
-            if tries > 1 and error.refused and argv in self._answered:
+            if tries > 1 and error.refused and argv in self._took_s:
                 return self._call_again(argv, stdin, tries - 1)
             return error
-        self._answered.add(argv)
-        return answer
-
-    def _last_good(self, path: Path, asked: str, failure: SlurmQueryError) -> Answer:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["asked"] == asked:
-                parse.parse_sacctmgr(content["text"])
-                age_s = max(0.0, self.clock() - content["time_s"])
-                return Answer(str(content["text"]), age_s, failure)
-        raise failure
