@@ -172,7 +172,7 @@ def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]
         blurred.result()
 
     follow = begin(run, *options)
-    follow.until("another follow, or the run that it left")
+    follow.until("another follow, or a run that it started")
     follow.until("cycles 1, 2: done")
     stitched = [line for line in follow.said.read_text().splitlines() if "(Rule: stitch)" in line]
     assert len(stitched) == 2  # what the killed one left was finished, and not made again

@@ -1,6 +1,7 @@
 """Leases, limits and the workflow on a real GPU."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -101,13 +102,19 @@ def test_the_phantom_on_the_gpu_has_the_pixels_of_the_cpu(
     on_gpu.snakemake("registration", env=env)
     lines = read_json_lines(on_gpu.results / "placement/devices.jsonl")
     assert {line["outcome"] for line in lines} == {"done"}
-    # planes start from stitched pixels that differ by a count: 2 counts in one of four on an H200
-    for stage, most in (("stitch", 1), ("edf", 2)):
-        paths = sorted((tiny_run.sample / stage).glob("*.zarr"))
-        assert paths
-        for path in paths:
-            a, b = (
-                open_mosaic(run.sample / stage / path.name).read(0).astype(float)
-                for run in (on_gpu, tiny_run)
-            )
-            assert np.abs(a - b).max() <= most, path
+    check_within_a_count(on_gpu, tiny_run, "stitch")
+    # A count of difference in the stitched pixels can tip a threshold of the planes.
+    shutil.copytree(tiny_run.sample / "stitch", on_gpu.sample / "stitch", dirs_exist_ok=True)
+    on_gpu.snakemake("registration", "-R", "edf_plane", "--until", "edf_plane", env=env)
+    check_within_a_count(on_gpu, tiny_run, "edf")
+
+
+def check_within_a_count(one: Run, other: Run, stage: str) -> None:
+    paths = sorted((other.sample / stage).glob("*.zarr"))
+    assert paths
+    for path in paths:
+        a, b = (
+            open_mosaic(run.sample / stage / path.name).read(0).astype(float)
+            for run in (one, other)
+        )
+        assert np.abs(a - b).max() <= 1, path

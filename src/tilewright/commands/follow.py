@@ -104,7 +104,8 @@ class Follower:
         self._notify([], last=True)
         if not done:
             return False
-        _say(f"all {count(len(self.experiment.cycles), 'cycle')} are done")
+        number = len(self.experiment.cycles)
+        _say(f"all {number} cycles are done" if number > 1 else "the cycle is done")
         return True
 
     def _step(self) -> bool:
