@@ -164,7 +164,7 @@ def test_devices_without_cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (found,) = check_machine.check_cupy(["clive_gpu", "maigan_gpu"])
     assert found.state == "problem"
     assert "partitions: {gpu: none}" in found.fix
-    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).state.pools
+    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).pools
     assert {pool.kind for pool in pools} == {"cpu"}
     assert not list(check_machine.check_cupy([]))
     assert [check.state for check in check_machine.check_device({})] == ["ok"]

@@ -12,8 +12,10 @@ from rich.console import Console
 from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.cluster.limits import remaining
+from snakemake_scheduler_plugin_tilewright.cluster.pools import make_pools
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
 from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
+from snakemake_scheduler_plugin_tilewright.cluster.room import Room
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState, Note
 from snakemake_scheduler_plugin_tilewright.cluster.summary import cluster_summary
@@ -64,7 +66,7 @@ def look(recorded: Recorded, tmp_path: Path) -> Look:
 
 def slots(found: ClusterState) -> dict[str, tuple[int, int | None]]:
     """Slots of each device kind, as if it were the only one."""
-    pools = found.slots(["gpu"]) + found.slots(["cpu"])
+    pools = make_pools(found, ["gpu"]) + make_pools(found, ["cpu"])
     return {pool.name: (pool.slots, pool.free) for pool in pools}
 
 
@@ -180,7 +182,7 @@ def test_a_partition_that_is_not_there_is_named(look: Look) -> None:
     assert look(partition=two).partitions["gpu"] == ()
     (note,) = look(several).notes
     assert "hpg-b200 is of no use: it takes jobs of 2 nodes at least" in note.text
-    assert {pool.kind for pool in look(partition=PARTITIONS.splitlines()[0]).pools} == {"cpu"}
+    assert {pool.kind for pool in make_pools(look(partition=PARTITIONS.splitlines()[0]))} == {"cpu"}
 
 
 def test_partitions_of_other_groups_are_not_chosen() -> None:
@@ -311,9 +313,9 @@ def test_memory_that_slurm_does_not_count_bounds_one_job_and_not_their_number(lo
             partition=PARTITIONS.replace("DefMemPerNode=1000", "DefMemPerNode=UNLIMITED"),
         )
         here = at(found, "clive", "cpu")
-        rooms = [found.on_nodes(here, one, now=True) for one in (job, none)]
+        rooms = [Room(found).on_nodes(found.where(here), one) for one in (job, none)]
         assert rooms == [fit, of_none]
-        assert found.on_nodes(here, replace(job, mem_mb=1_100_000), now=True) == 0
+        assert Room(found).on_nodes(found.where(here), replace(job, mem_mb=1_100_000)) == 0
     (note,) = look(config=DENIED).notes
     assert "configuration is not known, so memory and limits are taken to count: " in note.text
 
@@ -326,7 +328,7 @@ def test_gpus_that_are_no_tres_have_a_partition(look: Look) -> None:
     (gpus,) = found.partitions["gpu"]
     assert (gpus.name, gpus.tres["gres/gpu"]) == ("hpg-b200", 8)
     here = at(found, "clive", "gpu")
-    assert found.on_nodes(here, ResourceRequest(1, 1000, 1, 60), now=True) == 2
+    assert Room(found).on_nodes(found.where(here), ResourceRequest(1, 1000, 1, 60)) == 2
 
 
 def test_accounts_are_named_in_any_case(look: Look) -> None:
@@ -334,7 +336,7 @@ def test_accounts_are_named_in_any_case(look: Look) -> None:
     found = look(site, partition=PARTITIONS.replace("AllowAccounts=ALL", "AllowAccounts=Clive"))
     assert [one.name for one in found.accounts] == ["clive"]
     assert "site" not in {note.about for note in found.notes}
-    assert slots(found)["clive_cpu"] == (1, 1)
+    assert slots(found)["clive_cpu"] == (1, 0)  # use of the cap is not known
 
 
 def test_a_slurm_without_accounts_is_bound_by_its_nodes(recorded: Recorded, tmp_path: Path) -> None:
@@ -369,7 +371,7 @@ def test_what_is_left_of_budgets_is_shown_in_hours(look: Look) -> None:
     assert (cpu["name"], cpu["limit"], cpu["used"], cpu["left"]) == ("cpu/min", 6000, 360, 5640)
     assert gpu["left"] == 0
     # no minute of a GPU is left, nor 20 hours of 8 CPUs, the site's largest job
-    assert not {"clive_gpu", "clive_cpu"} & {pool.name for pool in found.pools}
+    assert not {"clive_gpu", "clive_cpu"} & {pool.name for pool in make_pools(found)}
 
 
 def test_a_reservation_that_begins_before_a_job_could_end_closes_its_nodes(look: Look) -> None:

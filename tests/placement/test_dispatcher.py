@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
+from snakemake_scheduler_plugin_tilewright.cluster.room import Room
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     UserOverrides,
@@ -306,7 +307,7 @@ def test_own_jobs_that_pend_hold_gpus_that_are_no_tres(tmp_path: Path) -> None:
     queue = pending(1, "Resources").replace(",gres/gpu=1", "")
     run = dispatcher(queue, tmp_path, 1, 3, {"node": said, **FULL})
     state = run.state()
-    assert state.on_nodes(CLIVE_GPU, GPU, now=True) == 1
+    assert Room(state).on_nodes(state.where(CLIVE_GPU), GPU) == 1
 
 
 def test_the_end_of_a_job_that_was_moved_is_told_at_once_and_why(tmp_path: Path) -> None:
@@ -351,7 +352,7 @@ def test_slots_of_a_run_are_those_of_its_own_sizes(tmp_path: Path, described: bo
     change_jobs(run, model=Rules({"work": {"cpu": ResourceRequest(2, 100, 0, 60)}}).models["work"])
     run.begin(run.state())
     (said,) = [event["pools"] for event in read_ledger(run.ledger.path)]
-    of_site = {pool.name: pool.slots for pool in run.cluster.state.pools}
+    of_site = {pool.name: pool.slots for pool in run.cluster.pools}
     assert (said["clive_cpu"][2] > of_site["clive_cpu"]) != described
 
 

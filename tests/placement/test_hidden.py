@@ -7,6 +7,7 @@ import pytest
 
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
 from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest, Target
+from snakemake_scheduler_plugin_tilewright.cluster.room import Room
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
@@ -52,7 +53,7 @@ def test_accounts_that_sacctmgr_does_not_show(
     assert sum(note in str(one) for one in found.notes) == 1
     for target, request in ((found.target(found.accounts[0], "gpu"), GPU),
                             (found.target(found.accounts[0], "cpu"), CPU)):  # fmt: skip
-        assert found.fits(target, request)
+        assert Room(found).fits(target, request)
 
 
 @pytest.mark.parametrize("answers", [{"sacctmgr": DENIED}, {"sacctmgr": OTHERS, "config": NOBODY}])
@@ -60,7 +61,7 @@ def test_without_any_account_jobs_go_to_the_default_one(
     answers: dict[str, str | SlurmQueryError], tmp_path: Path
 ) -> None:
     found = look(tmp_path, answers)
-    assert found.fits(Target("", "", "hpg-default", "cpu"), CPU)
+    assert Room(found).fits(Target("", "", "hpg-default", "cpu"), CPU)
     assert any("so jobs go to your default account" in str(note) for note in found.notes)
     asking = client(Recorded({**ANSWERS, "sacctmgr": OTHERS}), tmp_path / "b")
     assert query_cluster(asking, 1001, Site()).accounts == ()  # Slurm would refuse all
@@ -111,11 +112,11 @@ def test_partitions_that_are_hidden(tmp_path: Path) -> None:
         )
         target = found.target(found.accounts[0], "gpu")
         assert target.partition == named
-        assert found.fits(target, GPU)
+        assert Room(found).fits(target, GPU)
         assert found.can_ever_run(found.target(found.accounts[0], "cpu"), CPU)
 
 
 def test_nodes_that_are_hidden(tmp_path: Path) -> None:
     found = look(tmp_path, {"node": "No nodes in the system\n"})
     assert "the nodes are not known" in str(found.notes)
-    assert found.fits(found.target(found.accounts[0], "gpu"), GPU)
+    assert Room(found).fits(found.target(found.accounts[0], "gpu"), GPU)

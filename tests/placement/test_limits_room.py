@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from snakemake_scheduler_plugin_tilewright.cluster.limits import too_big, unknown_use
 from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
 from snakemake_scheduler_plugin_tilewright.cluster.request import DeviceKind, ResourceRequest
+from snakemake_scheduler_plugin_tilewright.cluster.room import Room
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.cluster.tres import (
     budgets,
@@ -335,11 +336,11 @@ def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:
     assert fits(found, "a", "gpu", GPU)
     taken = take(found, "a", "gpu", GPU)
     assert not fits(taken, "b", "gpu", GPU)
-    assert taken.within_limits(at(taken, "b", "gpu"), GPU)
-    assert not found.within_limits(at(found, "b", "gpu"), replace(GPU, gpus=9))
+    assert Room(taken).within_limits(at(taken, "b", "gpu"), GPU)
+    assert not Room(found).within_limits(at(found, "b", "gpu"), replace(GPU, gpus=9))
     avoided = replace(found, avoided={at(found, "a", "gpu"): "Resources"})
     assert not fits(avoided, "a", "gpu", GPU)
-    assert avoided.within_limits(at(avoided, "a", "gpu"), GPU)
+    assert Room(avoided).within_limits(at(avoided, "a", "gpu"), GPU)
     assert {p.name: p.free for p in free_slots(avoided, {"gpu": GPU})} == {"a_gpu": 0, "b_gpu": 1}
     pending = pend("a", partition="g", tres={"cpu": 8, "gres/gpu": 1})  # it stands before new ones
     own = room(account("a"), waiting=[pending], nodes=full[:1])
@@ -388,11 +389,17 @@ def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, wai
     assert sum(name.startswith("plain") for name in started) == 4
 
 
+def held(own: tuple[Node, ...], where: Partition, request: ResourceRequest) -> int | None:
+    """Return how many jobs nodes hold now."""
+    here = room(account("a"), nodes=own, partitions={**PLACES, "cpu": where})
+    return Room(here).on_nodes(where, request)
+
+
 def test_where_jobs_get_whole_nodes_they_count_with_all_of_one() -> None:
     where = with_whole_nodes(replace(partition("c"), whole_nodes=True), nodes(96, 96))
     wanted = tres_of(CPU, 1, where)
     assert (wanted["cpu"], wanted["mem"], wanted["gres/gpu"]) == (96, 50, 2)
-    assert [fitting_jobs(nodes(96, 90), where, CPU, now=now) for now in (True, False)] == [1, 2]
+    assert (held(nodes(96, 90), where, CPU), fitting_jobs(nodes(96, 90), where, CPU)) == (1, 2)
     few, many = account("a", limit={"cpu": 48}), account("b", limit={"cpu": 200})
     found = room(few, many, nodes=nodes(96, 96), partitions={**PLACES, "cpu": where})
     assert too_big(few, CPU, where) == "it gets a whole node with cpu=96 and account a has 48"
@@ -405,8 +412,8 @@ def test_where_jobs_get_whole_nodes_they_count_with_all_of_one() -> None:
 def test_limits_of_a_partition_for_each_node_and_cpu() -> None:
     plain = partition("c")
     few = replace(plain, cpus_a_node=20)
-    assert fitting_jobs(nodes(96), few, CPU, now=False) == 2
-    assert fitting_jobs(nodes(88), few, CPU, now=True) == 1
+    assert fitting_jobs(nodes(96), few, CPU) == 2
+    assert held(nodes(88), few, CPU) == 1
     for where in (replace(plain, cpus_a_node=4), replace(plain, mem_a_node=49)):
         assert too_big(account("a"), CPU, where) is not None
     assert tres_of(CPU, 1, replace(plain, mem_a_cpu=5))["cpu"] == 10
@@ -414,10 +421,21 @@ def test_limits_of_a_partition_for_each_node_and_cpu() -> None:
 
 def test_nodes_with_a_feature_a_gpu_type_or_a_reservation() -> None:
     where, own = partition("c"), nodes(96, features=("avx", "big"), gpu_types=("a100",))
-    assert fitting_jobs(own, where, replace(CPU, features=("big",)), now=True)
-    assert not fitting_jobs(own, where, replace(CPU, features=("big", "ib")), now=False)
-    assert not fitting_jobs(own, where, replace(GPU, gpu_type="h100"), now=False)
+    assert held(own, where, replace(CPU, features=("big",)))
+    assert not fitting_jobs(own, where, replace(CPU, features=("big", "ib")))
+    assert not fitting_jobs(own, where, replace(GPU, gpu_type="h100"))
     soon = nodes(96, free_min=59)
-    assert not fitting_jobs(soon, where, CPU, now=True)
-    assert fitting_jobs(soon, where, replace(CPU, runtime_min=59), now=True)
-    assert fitting_jobs(soon, where, CPU, now=False)  # after it
+    assert not held(soon, where, CPU)
+    assert held(soon, where, replace(CPU, runtime_min=59))
+    assert fitting_jobs(soon, where, CPU)  # after it
+
+
+def test_a_job_goes_to_the_fullest_node_that_holds_it() -> None:
+    own = nodes(64, 96)
+    here = room(account("a"), nodes=own, partitions=PLACES)
+    wide, found = replace(CPU, cpus=64), Room(here)
+    target = here.target(here.accounts[0], "cpu")
+    for one, jobs in ((CPU, 20), (CPU, 19), (wide, 1)):
+        assert found.on_nodes(here.where(target), one) == jobs
+        found.take(target, one)
+    assert found.on_nodes(here.where(target), wide) == 0

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.cluster.pools import make_pools
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
 from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
+from snakemake_scheduler_plugin_tilewright.cluster.room import Room
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
@@ -115,7 +117,7 @@ def test_a_limit_of_the_account_is_counted_once_for_all_its_qos_and_partitions()
     )  # fmt: skip
     here = room(*accounts, partitions={"cpu": (where("c"), where("d"))})
     assert sent(here, *ready("short", 9)).total() == 4
-    assert sum(pool.slots for pool in replace(here, largest_jobs={"cpu": SHORT}).pools) == 5
+    assert sum(pool.slots for pool in make_pools(replace(here, largest_jobs={"cpu": SHORT}))) == 5
 
 
 def test_a_qos_that_the_rule_names_is_the_only_one() -> None:
@@ -193,7 +195,8 @@ def test_a_job_that_waits_for_its_nodes_goes_to_another_partition() -> None:
     (task,) = ready("short", 1)
     task.assignment = Assignment(here.target(here.accounts[0], "cpu"), SHORT)
     found = round_on(here, PLACEMENT, [], active=[task])
-    assert [one.partition for one, at in found.targets(task) if here.fits(one, at)] == ["d"]
+    every = found.reach.of(task).every().items()
+    assert [one.partition for one, at in every if Room(here).fits(one, at)] == ["d"]
 
 
 # What site.yaml restricts

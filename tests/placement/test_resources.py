@@ -117,7 +117,7 @@ def test_what_slurm_allocated(environ: dict[str, str], cpus: int | None) -> None
 def test_the_static_plan_spreads_by_slots_and_speed(cluster: Cluster) -> None:
     placement = Placement(RULES.models, cluster=cluster)
     placement.estimates.durations = Durations(slowdown=4.0)
-    pools = {p.name: p for p in cluster.state.pools}
+    pools = {p.name: p for p in cluster.pools}
     assert set(pools) == POOLS
     for rule in ("both", "cpu"):
         kinds = RULES.models[rule].devices

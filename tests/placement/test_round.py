@@ -406,7 +406,7 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         assert (request.gpus > 0) == (target.device == "gpu")
         assert task.job.overrides.account in (None, target.account)
         assert request.cpus == task.job.overrides.cpus or task.job.overrides.cpus is None
-        assert (target, request) in found.targets(task)
+        assert (target, request) in found.reach.of(task).every().items()
         assert target.partition == where.name
         assert where.allow_accounts is None or one.name in where.allow_accounts
         assert not one.partitions or where.name in one.partitions

@@ -15,7 +15,6 @@ from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
     parse_licences,
     parse_nodes,
     parse_reservations,
-    placed,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_assoc_mgr,
@@ -310,16 +309,6 @@ def test_any_text_gives_names_of_nodes_or_nothing(text: str) -> None:
     assert all(node_names(text))
     with contextlib.suppress(UnreadableError):
         parse_reservations(text)
-
-
-def test_a_job_goes_to_the_fullest_node_that_holds_it() -> None:
-    full, empty = node(), Node("b2", ("hpg-b200",), True, "IDLE", dict(node().total), {**JOB})
-    after = placed([full, empty], "hpg-b200", JOB)
-    assert [one.room(JOB, now=True) for one in after] == [7, 0]
-    assert placed(after, "hpg-b200", {"cpu": 999}) == after
-    assert placed(after, None, JOB) == after
-    assert [n.room(JOB, now=True) for n in placed(after, "hpg-b200", JOB)] == [6, 0]
-    assert placed([full, empty], "hpg-b200", JOB, ["b3"]) == [full, empty]
 
 
 def test_words_in_a_reason_are_no_fields() -> None:

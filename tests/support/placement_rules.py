@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright.cluster import pending_use
 from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
-from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool
+from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool, make_pools
 from snakemake_scheduler_plugin_tilewright.cluster.request import (
     DeviceKind,
     ResourceRequest,
     Target,
 )
+from snakemake_scheduler_plugin_tilewright.cluster.room import Room
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, JobState, ResourceModel
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
@@ -160,7 +163,7 @@ def slots_of(
     """Return the pools of accounts for jobs that ask for this."""
     places = open_at(partitions)
     state = ClusterState(tuple(accounts), places, largest_jobs=requests, **of)
-    return state.slots(requests, together=together)
+    return make_pools(state, together=together)
 
 
 def at(state: ClusterState, account: str, kind: DeviceKind, partition: str = "") -> Target:
@@ -172,22 +175,29 @@ def at(state: ClusterState, account: str, kind: DeviceKind, partition: str = "")
 def free_slots(state: ClusterState, requests: Mapping[DeviceKind, ResourceRequest]) -> list[Pool]:
     """Return the free slots for jobs that ask for this, in all places."""
     names = {kind: one.partition for kind, one in requests.items()}
-    asked = {one: requests[one.device] for one in state.targets(names)}
-    free = state.free_slots(asked)
-    return [
-        Pool(one.account, one.qos, one.device, 0, free.get(one, 0), "", one.partition)
-        for one in asked
-    ]
+    found = []
+    for _, own in groupby(state.targets(names), key=lambda one: one.account):
+        room = Room(state)
+        for one in own:
+            free = room.jobs(one, requests[one.device])
+            room.take(one, requests[one.device], free)
+            found.append(Pool(one.account, one.qos, one.device, 0, free, "", one.partition))
+    return found
 
 
 def take(
     state: ClusterState, account: str, kind: DeviceKind, request: ResourceRequest
 ) -> ClusterState:
-    return state.take(at(state, account, kind, request.partition), request)
+    use = [state.use_of(at(state, account, kind, request.partition), request)]
+    return replace(
+        state,
+        accounts=pending_use.with_use(state.accounts, use),
+        pending=(*state.pending, *use),
+    )
 
 
 def fits(state: ClusterState, account: str, kind: DeviceKind, request: ResourceRequest) -> bool:
-    return state.fits(at(state, account, kind, request.partition), request)
+    return Room(state).fits(at(state, account, kind, request.partition), request)
 
 
 def round_on(

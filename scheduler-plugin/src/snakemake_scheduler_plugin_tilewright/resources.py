@@ -29,9 +29,9 @@ from .cluster.limits import clip_runtime, largest
 from .cluster.request import DeviceKind, ResourceRequest, Target
 from .errors import PlacementError
 from .placement.estimates import Durations, Estimates, either_model, local_durations
-from .placement.jobs import Assignment, Job, ResourceModel, key_of
+from .placement.jobs import Assignment, Job, JobState, ResourceModel, key_of
 from .placement.orphaned import before_run
-from .placement.reach import targets_of
+from .placement.reach import Reach
 from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
 from .runtime.ledger import LEDGER, last_run, read_ledger, resume_line, summary_lines
@@ -277,7 +277,7 @@ class Placement:
             if self.starts_nothing:
                 found |= {one: function(one) for one in places}
             if self.counts_slots:
-                pools = {pool.name for pool in self.cluster.state.pools} if self.cluster else ()
+                pools = {pool.name for pool in self.cluster.pools} if self.cluster else ()
                 found = {one: function(one) for one in (*places, *sorted(pools))}
             self._resources[name] = found | {one: function(one) for one in names} | dict(own)
         return self._resources[name]
@@ -307,12 +307,8 @@ class Placement:
         state, model = self.cluster.state, self.model(name)
         kinds, cpu_seconds = model.devices, model.cpu_seconds(wildcards)
         job = Job(key, name, kinds, cpu_seconds=cpu_seconds, wildcards=wildcards, model=model)
-        requests = {kind: self.estimates.request(job, kind) for kind in kinds}
-        asked = targets_of(state, requests, job.overrides)
-        able = [pool for pool in state.pools if pool.target in asked
-                and state.can_ever_run(pool.target, asked[pool.target])]  # fmt: skip
-        whole = [p for p in able if asked[p.target].runtime_min >= requests[p.kind].runtime_min]
-        pools = whole or able
+        asked = Reach(self.estimates, state).of(JobState(job)).every()
+        pools = [pool for pool in self.cluster.pools if pool.target in asked]
         target = next((one for one in asked if one.device == kinds[-1]), next(iter(asked), None))
         if pools:
             speeds = {kind: 1 / self.estimates.factor(job, kind) for kind in kinds}

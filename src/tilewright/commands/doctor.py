@@ -68,7 +68,7 @@ def examine(configfile: Path | None, *, site: Path | None, slurm: bool) -> list[
 
 def _check_cluster(experiment: Experiment | None, current: Cluster | None) -> Iterable[Check]:
     """Check CuPy and disk space for a run on a cluster."""
-    pools = current.state.pools if current else ()
+    pools = current.pools if current else ()
     yield from check_machine.check_cupy(pool.name for pool in pools if pool.kind == "gpu")
     if experiment is not None:
         layout = Layout(experiment.settings.results)

@@ -14,7 +14,7 @@ from ..runtime.snakemake_command import command, profile_file
 from ..slurm.jobs import SlurmJob, parse_queue
 from ..slurm.query import SlurmClient
 from .limits import longest_of
-from .pools import slots_by_name
+from .pools import Pool, make_pools, slots_by_name
 from .query import query_cluster
 from .request import DeviceKind
 from .site import Site, read_site
@@ -40,6 +40,7 @@ class Cluster:
     client: SlurmClient
     uid: int
     state: ClusterState
+    _pools: tuple[ClusterState, list[Pool]] | None = field(default=None, init=False, repr=False)
     _looked: dict[tuple[str, ...], float] | None = field(default=None, init=False, repr=False)
 
     def look(self) -> ClusterState:
@@ -48,6 +49,13 @@ class Cluster:
             self.state = query_cluster(self.client, self.uid, self.site)
             self._looked = self.client.answered_s()
         return self.state
+
+    @property
+    def pools(self) -> list[Pool]:
+        """The pools of the last look, for jobs of the site's sizes."""
+        if self._pools is None or self._pools[0] is not self.state:
+            self._pools = self.state, make_pools(self.state)
+        return self._pools[1]
 
     def queue(self) -> list[SlurmJob]:
         """Return this person's jobs, those that ended in the last minutes too."""
@@ -105,7 +113,7 @@ def slots() -> dict[str, int]:
     They count jobs for schedulers that do not look at Slurm themselves. Where not even one job of
     the site's sizes fits, a name that no job asks for: Snakemake wants one.
     """
-    found = slots_by_name(of_command(command()).state.pools)
+    found = slots_by_name(of_command(command()).pools)
     return {name: count for name, (_, _, count) in found.items()} or {"no_slots": 1}
 
 

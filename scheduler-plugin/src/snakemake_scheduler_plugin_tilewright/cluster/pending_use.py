@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 from ..slurm.accounts import Account
 from ..slurm.jobs import SlurmJob
-from ..slurm.nodes import Node, placed
 from ..slurm.records import Partition
 from .request import ResourceRequest
-from .tres import ON_NODES, in_reservation, may_hold, tres_of
+from .tres import ON_NODES, tres_of
 
 
 @dataclass(frozen=True)
@@ -82,17 +81,3 @@ def _with_more(account: Account, more: Mapping[str, Counter[str]]) -> Account:
         if any(scope.name in more for scope in one.scopes)
     }
     return replace(account, limits={**account.limits, **limits}) if limits else account
-
-
-def with_use_of_nodes(
-    nodes: tuple[Node, ...] | None, uses: Iterable[PendingUse]
-) -> tuple[Node, ...] | None:
-    """Return the nodes with what is promised, as Slurm would fill them."""
-    if nodes is None:
-        return None
-    for use in uses:
-        wanted = {tres: n for tres, n in use.tres.items() if tres in ON_NODES}
-        asked = use.request or ResourceRequest(0, 0, 0, 0)
-        may = [one.name for one in in_reservation(nodes, asked) if may_hold(one, asked)]
-        nodes = tuple(placed(nodes, use.partition, wanted, may))
-    return nodes

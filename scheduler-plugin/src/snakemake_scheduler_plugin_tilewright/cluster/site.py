@@ -11,8 +11,8 @@ from ..errors import SiteError
 from ..runtime.words import yaml_problem
 from ..slurm.accounts import COUNTED, SiteRules
 from ..slurm.parse import parse_tres
-from .pools import UTILISATION
 from .request import DeviceKind, ResourceRequest
+from .state import UTILISATION
 
 
 def _expression(text: str) -> str:

@@ -16,20 +16,14 @@ from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node
 from ..slurm.partitions import alike, is_for_gpus
 from ..slurm.records import Partition
-from .limits import (
-    largest,
-    limited_tres,
-    may_use,
-    remaining,
-    targets_of_limit,
-    too_big,
-    too_long,
-    unknown_use,
-)
-from .pending_use import PendingUse, may_start, use_of_pending, with_use, with_use_of_nodes
-from .pools import UTILISATION, Asked, Pool, free_now, make_pools
-from .request import KINDS, DeviceKind, ResourceRequest, Target
+from .limits import may_use, targets_of_limit, too_big, too_long, unknown_use
+from .pending_use import PendingUse, may_start, use_of_pending, with_use
+from .request import DeviceKind, ResourceRequest, Target
 from .tres import fitting_jobs, tres_of
+
+#: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
+#: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
+UTILISATION = 0.85
 
 
 @dataclass(frozen=True)
@@ -76,6 +70,8 @@ class ClusterState:
         else.
     invalid : frozenset of Target
         Those that take no job before limits or associations change.
+    pending : tuple of PendingUse
+        What own jobs will use that have not begun: the accounts have it as in use, nodes do not.
     """
 
     accounts: tuple[Account, ...]
@@ -91,6 +87,7 @@ class ClusterState:
     closed: Mapping[Target, str] = field(default_factory=dict)
     avoided: Mapping[Target, str] = field(default_factory=dict)
     invalid: frozenset[Target] = frozenset()
+    pending: tuple[PendingUse, ...] = ()
     #: Jobs that nodes hold, by what was asked: 10,000 ready jobs are of few requests.
     _fitting: dict[tuple[str, ResourceRequest, bool | None], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -108,6 +105,10 @@ class ClusterState:
     @cached_property
     def _alike(self) -> dict[str, int]:
         return alike(self._wheres.values())
+
+    def alike(self, where: Partition | None) -> int:
+        """Return a number, the same for partitions that bound one job in the same way."""
+        return self._alike.get(where.name, -1) if where else -1
 
     @cached_property
     def nodes_in(self) -> defaultdict[str, list[Node]]:
@@ -193,38 +194,6 @@ class ClusterState:
             return f"partition {where.name}"
         return f"QOS {target.qos}" if account is not None and account.preemptable else ""
 
-    @cached_property
-    def pools(self) -> tuple[Pool, ...]:
-        """Slots of each account alone, GPU jobs first and CPU jobs in what they leave."""
-        return tuple(self.slots(KINDS))
-
-    def slots(self, kinds: Iterable[DeviceKind], *, together: bool = False) -> list[Pool]:
-        """Return the slots for the largest jobs of these device kinds; see :func:`make_pools`."""
-        largest = {kind: self.largest_jobs[kind] for kind in kinds if kind in self.largest_jobs}
-        names = {kind: one.partition for kind, one in largest.items()}
-        targets = self.leaving_gpus(self.targets(names))
-        asked = self._asked({one: largest[one.device] for one in targets})
-        return make_pools(asked, self._held_by_nodes, self.utilisation, together=together)
-
-    def _asked(self, requests: Mapping[Target, ResourceRequest]) -> list[Asked]:
-        return [
-            Asked(target, account, self.where(target), request)
-            for target, request in requests.items()
-            if (account := self.account(target.account, target.qos))
-        ]
-
-    def _held_by_nodes(self, one: Asked, now: bool) -> int | None:
-        return self.on_nodes(one.target, one.request, now=now)
-
-    def free_slots(self, requests: Mapping[Target, ResourceRequest]) -> dict[Target, int]:
-        """Return the free slots for jobs that ask for this, of targets that have some."""
-        open_ = {
-            target: one
-            for target, one in requests.items()
-            if target not in self.avoided and not self.why_closed(target)
-        }
-        return free_now(self._asked(open_), self._held_by_nodes, self.utilisation)
-
     def why_closed(self, target: Target) -> str:
         """Return why a target takes no job now; empty if it may.
 
@@ -238,39 +207,25 @@ class ClusterState:
             return self.closed.get(target, "")
         return self.closed.get(replace(target, partition=known[0][0] if known else None), "")
 
-    def fits(self, target: Target, request: ResourceRequest) -> bool:
-        """Return whether one more job fits now, all CPUs of the account counted."""
-        if self.on_nodes(target, request, now=True) == 0 or target in self.avoided:
-            return False
-        return self.within_limits(target, request)
+    def on_nodes(self, target: Target, request: ResourceRequest) -> int | None:
+        """Return how many jobs the nodes of a partition that are up hold; None is not known."""
+        return self._fitting_in(target, request, self.nodes_in)
 
-    def on_nodes(self, target: Target, request: ResourceRequest, *, now: bool) -> int | None:
-        """Return how many jobs the nodes of a partition hold; None where they are not known."""
+    def some_node_holds(self, target: Target, request: ResourceRequest) -> bool:
+        """Return whether a node of its partition is large enough, were it up and free."""
+        return self._fitting_in(target, request, self._nodes_if_up) != 0
+
+    def _fitting_in(
+        self, target: Target, request: ResourceRequest, nodes: Mapping[str, list[Node]]
+    ) -> int | None:
         where = self.where(target)
         if self.nodes is None or where is None:
             return None
-        asked = where.name, request, now
+        asked = where.name, request, nodes is self.nodes_in
         if asked not in self._fitting:
-            self._fitting[asked] = fitting_jobs(self.nodes_in[where.name], where, request, now=now)
+            own = nodes[where.name]
+            self._fitting[asked] = fitting_jobs(own, where, request)
         return self._fitting[asked]
-
-    def within_limits(self, target: Target, request: ResourceRequest) -> bool:
-        """Return whether no limit keeps one more job from starting once a node has room for it."""
-        if self.why_closed(target) or self.on_nodes(target, request, now=False) == 0:
-            return False
-        here, where = self.account(target.account, target.qos), self.where(target)
-        if here is None or not may_use(here, where) or too_long(here, request, where):
-            return False
-        if not target.is_place:
-            return False
-        if request.partition and unknown_use(here, where):
-            return False
-        wanted = tres_of(request, 1, where)
-        for tres in limited_tres(here, where):
-            free = (remaining(here, where, tres), largest(here, where, tres))
-            if any(n is not None and wanted[tres] > n for n in free):
-                return False
-        return True
 
     def can_ever_run(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether a target may take a job at some time, however busy it is now."""
@@ -283,21 +238,10 @@ class ClusterState:
             return False
         if too_long(here, request, where) or not self.some_node_holds(target, request):
             return False
-        asked = id(here.within(where)), self._alike.get(target.partition or "", -1), request
+        asked = id(here.within(where)), self.alike(where), request
         if asked not in self._large_enough:
             self._large_enough[asked] = too_big(here, request, where) is None
         return self._large_enough[asked]
-
-    def some_node_holds(self, target: Target, request: ResourceRequest) -> bool:
-        """Return whether a node of its partition is large enough, were it up and free."""
-        where = self.where(target)
-        if self.nodes is None or where is None:
-            return True
-        asked = where.name, request, None
-        if asked not in self._fitting:
-            up = self._nodes_if_up[where.name]
-            self._fitting[asked] = fitting_jobs(up, where, request, now=False)
-        return self._fitting[asked] > 0
 
     def leaving_gpus(self, targets: Iterable[Target]) -> list[Target]:
         """Return targets without CPU jobs in partitions with GPUs, where there are others."""
@@ -310,19 +254,6 @@ class ClusterState:
         """Return what a job will use there."""
         tres = tres_of(request, 1, self.where(target))
         return PendingUse(target.account, tres, target.partition, request, target.qos)
-
-    def take(self, target: Target, request: ResourceRequest) -> ClusterState:
-        """Return what is left when one more job has its place."""
-        use = [self.use_of(target, request)]
-        nodes = with_use_of_nodes(self.nodes, use)
-        found = replace(self, accounts=with_use(self.accounts, use), nodes=nodes)
-        # what it changes nothing of was counted before
-        both = zip(self.nodes or (), nodes or (), strict=True)
-        changed = {name for old, new in both if old is not new for name in new.partitions}
-        kept = {of: n for of, n in self._fitting.items() if not of[2] or of[0] not in changed}
-        found._fitting.update(kept)
-        found.__dict__["_wheres"] = self._wheres
-        return found
 
     def without(self, device: DeviceKind, partition: str, why: str) -> ClusterState:
         """Return it with a partition closed to a device kind on every account."""
@@ -354,7 +285,7 @@ class ClusterState:
             self,
             accounts=with_use(self.accounts, use),
             closed=self._closed(pending, workdir),
-            nodes=with_use_of_nodes(self.nodes, use),
+            pending=tuple(use),
         )
 
     def _closed(self, pending: Sequence[SlurmJob], workdir: str) -> dict[Target, str]:

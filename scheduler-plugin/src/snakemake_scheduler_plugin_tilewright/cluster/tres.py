@@ -82,28 +82,28 @@ def _tres_of(
     return tuple({**of, "jobs": 1, "submit": 1, **charged, WALL: minutes, **taken}.items())
 
 
-def fitting_jobs(
-    nodes: Iterable[Node], partition: Partition, request: ResourceRequest, *, now: bool
-) -> int:
-    """Return how many jobs of a request fit on the nodes of a partition that are up.
+def fitting_jobs(nodes: Iterable[Node], partition: Partition, request: ResourceRequest) -> int:
+    """Return how many jobs of a request the nodes of a partition that are up hold, if empty.
 
-    Parameters
-    ----------
-    now : bool
-        Beside what others hold there; otherwise as if it were empty.
-
-    Examples
-    --------
-    >>> fitting_jobs([node], replace(short, tres={}), ResourceRequest(4, 8000, 0, 20), now=True)
-    7
+    >>> fitting_jobs([node], replace(short, tres={}), ResourceRequest(4, 8000, 0, 20))
+    8
     """
-    amounts = tres_of(request, 1, replace(partition, whole_nodes=False))
-    wanted = {tres: amounts[tres] for tres in ON_NODES}
+    wanted = on_a_node(request, partition)
     return sum(
-        _room_of(node, partition, request, wanted, now=now)
+        room_of(node, partition, request, wanted, now=False)
         for node in in_reservation(nodes, request)
         if partition.name in node.partitions and may_hold(node, request)
     )
+
+
+def on_a_node(request: ResourceRequest, where: Partition) -> dict[str, int]:
+    """Return what a job asks of its node, also where it gets all of it.
+
+    >>> on_a_node(ResourceRequest(4, 8000, 0, 20), short)
+    {'cpu': 4, 'mem': 8000, 'gres/gpu': 0}
+    """
+    amounts = tres_of(request, 1, replace(where, whole_nodes=False) if where.whole_nodes else where)
+    return {tres: amounts[tres] for tres in ON_NODES}
 
 
 def in_reservation(nodes: Iterable[Node], request: ResourceRequest) -> Iterable[Node]:
@@ -123,18 +123,30 @@ def may_hold(node: Node, request: ResourceRequest) -> bool:
     >>> may_hold(node, job), may_hold(replace(node, gpu_types=("a100",)), job)
     (False, True)
     """
-    if (node.reserved and not request.reservation) or node.name in request.not_nodes:
+    if node.name in request.not_nodes or node.name not in (request.only_nodes or (node.name,)):
         return False
-    if request.only_nodes and node.name not in request.only_nodes:
-        return False
+    return suits(node, request)
+
+
+def suits(node: Node, request: ResourceRequest) -> bool:
+    """Return whether a node has the GPU type and features of a request, and is not reserved.
+
+    >>> suits(node, ResourceRequest(4, 8000, 0, 60, features=("bigmem",)))
+    False
+    """
     typed = not request.gpu_type or request.gpu_type in node.gpu_types
-    return typed and set(request.features) <= set(node.features)
+    reserved = node.reserved and not request.reservation
+    return typed and not reserved and set(request.features) <= set(node.features)
 
 
-def _room_of(
+def room_of(
     node: Node, partition: Partition, request: ResourceRequest, wanted: dict[str, int], *, now: bool
 ) -> int:
-    """Return how many jobs of a request fit on one node."""
+    """Return how many jobs of a request, which asks so much of its node, fit on one.
+
+    >>> room_of(node, short, job, on_a_node(job, short), now=True)
+    7
+    """
     begin_min, end_min = node.reservations.get(request.reservation, (-math.inf, math.inf))
     if not request.reservation and node.free_min is not None:
         end_min = node.free_min if now else math.inf  # before a reservation begins

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..cluster.limits import remaining, unknown_use, use_is_known
-from ..cluster.pools import Pool, total_slots
+from ..cluster.pools import Pool, make_pools, total_slots
 from ..cluster.query import query_cluster
 from ..cluster.request import KINDS
 from ..cluster.site import Site, read_site
@@ -93,11 +93,11 @@ def as_json(state: ClusterState) -> dict[str, Any]:
         ],
         "pools": {
             "independent": [asdict(pool) for pool in _each_alone(state)],
-            "shared": [asdict(pool) for pool in state.pools],
+            "shared": [asdict(pool) for pool in make_pools(state)],
         },
         "total": {
             "independent": total_slots(_each_alone(state, together=True)),
-            "shared": total_slots(state.slots(KINDS, together=True)),
+            "shared": total_slots(make_pools(state, together=True)),
         },
         "left_out": {one.account: one.reason for one in state.left_out},
         "notes": [note.text for note in state.notes],
@@ -200,7 +200,7 @@ def _slots(state: ClusterState, account: Account, pools: Sequence[Pool], *, now:
 
 def _totals(state: ClusterState) -> list[str]:
     """Return the slots of all accounts; where jobs of one kind take the other's, that too."""
-    pools, alone = state.slots(KINDS, together=True), _each_alone(state, together=True)
+    pools, alone = make_pools(state, together=True), _each_alone(state, together=True)
     if _sum(pools) == _sum(alone):
         return [f"at once: {_sum(pools)}"]
     bounds = [f"{p.account} {p.slots} ({p.bound})" for p in pools if p.kind == "cpu"]
@@ -213,7 +213,7 @@ def _totals(state: ClusterState) -> list[str]:
 
 def _each_alone(state: ClusterState, *, together: bool = False) -> list[Pool]:
     """Return the slots of each device kind, each counted as if it were the only one."""
-    found = [pool for kind in KINDS for pool in state.slots([kind], together=together)]
+    found = [pool for kind in KINDS for pool in make_pools(state, [kind], together=together)]
     return sorted(found, key=lambda pool: pool.account)
 
 

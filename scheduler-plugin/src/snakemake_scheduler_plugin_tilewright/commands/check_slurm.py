@@ -87,7 +87,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     )
     yield ok("slots", sizes_text(cluster.site.largest_jobs()))
     for account in state.accounts:
-        qos = [p for p in state.pools if (p.account, p.qos) == (account.name, account.qos)]
+        qos = [p for p in cluster.pools if (p.account, p.qos) == (account.name, account.qos)]
         gpu, cpu = (total_slots(qos, kind) for kind in KINDS)
         wheres: list[Partition | None] = [*state.open_partitions] or [None]
         name = state.name_of(account)
@@ -97,7 +97,7 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
         elif spent := [str(one) for one in left_of(account, state) if not one.remaining]:
             fix = "it takes jobs again when an administrator raises the budget, or its use decays"
             yield warning("account", f"{name}: left are {'; '.join(spent)}", fix)
-        elif not any(pool.account == account.name for pool in state.pools):
+        elif not any(pool.account == account.name for pool in cluster.pools):
             fix = "block it in the site file, or lower gpu_job and cpu_job there"
             yield warning("account", f"{name} has no slot", fix)
         else:

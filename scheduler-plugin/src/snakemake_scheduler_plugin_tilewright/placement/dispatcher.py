@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..cluster.cluster import Cluster
-from ..cluster.pools import slots_by_name
+from ..cluster.pools import make_pools, slots_by_name
 from ..cluster.request import KINDS, DeviceKind, Target
 from ..cluster.state import ClusterState
 from ..errors import SlurmQueryError
@@ -22,7 +22,7 @@ from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob
 from .admission import FIRST, Admission
 from .backoff import Backoff
-from .estimates import Estimates, RequestCache
+from .estimates import Estimates
 from .failures import NextTry, failure_reason, may_pass, next_try, unseen_ends, why_no_retry
 from .jobs import Assignment, Job, JobState, observe, with_own_gpus
 from .move import Mover
@@ -100,10 +100,10 @@ class Dispatcher:
         slots: dict[str, tuple[str, str, int]] = {}
         looks = [found]
         if not self.site_sizes:
-            largest = RequestCache(self.estimates, state).largest(self.tasks.values())
+            largest = self.estimates.largest(self.tasks.values(), state)
             looks.append(replace(found, largest_jobs=largest))
         for look in looks:
-            slots |= slots_by_name(look.pools)
+            slots |= slots_by_name(make_pools(look))
         self.ledger.write(
             "run",
             run=uuid.uuid4().hex[:8],
@@ -312,8 +312,9 @@ class Dispatcher:
         why = f"{words}: {task.name}"
         if cause == "refused" and task.submission and not may_pass(words):
             round_ = self.begin_round(self.cluster.state)
-            every = [one for one in round_.every_target(task) if round_.state.can_ever_run(*one)]
-            return self.admission.close(task, target, words, [to for to, _ in every])
+            every = round_.reach.of(task).every(excluded=True)
+            able = [to for to, one in every.items() if round_.state.can_ever_run(to, one)]
+            return self.admission.close(task, target, words, able)
         if cause == "refused":
             with contextlib.suppress(SlurmQueryError):  # then sbatch takes nothing
                 self.cluster.queue()
@@ -362,7 +363,7 @@ class Dispatcher:
                 return []
             tasks = [task for task in tasks if movable(task.name)]
             state = self.mover.state_after_change(tasks, state, self.state)
-            found = self.mover.move(tasks, self.begin_round(state), self.begin_round)
+            found = self.mover.move(tasks, self.begin_round(state))
             return [task.name for task in found]
 
     def explain_pending(self, movable: Callable[[str], bool] = lambda name: True) -> list[str]:

@@ -19,7 +19,7 @@ from ..cluster.tres import tres_of
 from ..errors import PlacementError
 from ..runtime.files import write_text_atomic
 from .failures import memory_limit_mb
-from .jobs import Job, JobState, ResourceModel
+from .jobs import FailureHistory, Job, JobState, ResourceModel
 from .workload import Workload
 
 #: Finished jobs that are remembered for each rule and device (no figure).
@@ -171,6 +171,22 @@ def _request(values: Mapping[str, int], gpus: int) -> ResourceRequest:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """What jobs ask for that ask for the same.
+
+    Attributes
+    ----------
+    task : JobState
+        One of them, as it was.
+    enough_min : dict of {"gpu", "cpu"} to float
+        Minutes that are twice what they are estimated to take.
+    """
+
+    task: JobState
+    enough_min: Mapping[DeviceKind, float]
+
+
 @dataclass
 class Estimates:
     """What the jobs of a run need and how long they take, by rule and device kind.
@@ -186,9 +202,15 @@ class Estimates:
     durations: Durations
     max_time_min: Mapping[DeviceKind, int | None] = field(default_factory=dict)
     _requests: dict[tuple[str, DeviceKind], ResourceRequest] = field(default_factory=dict)
+    #: By job, with what of its state was looked at (kept, so that ids stay its own); by size.
+    _shapes: dict[str, tuple[tuple[int, ...], Shape, Job, FailureHistory]] = field(
+        default_factory=dict
+    )
+    _alike: dict[Hashable, Shape] = field(default_factory=dict)
 
     def forget(self, name: str) -> None:
         """Ask for what a job needs again: its input was not there before."""
+        self._shapes.pop(name, None)
         for kind in KINDS:
             self._requests.pop((name, kind), None)
 
@@ -215,9 +237,42 @@ class Estimates:
         runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
         return replace(request, runtime_min=max(1, runtime_min, request.required_min))
 
+    def shape(self, task: JobState) -> Shape:
+        """Return the shape of a job; its estimates are those of the last workload.
+
+        10,000 jobs are then as many lookups, not as many computations: 3 s were 0.2 s.
+        """
+        job, history = task.job, task.history
+        known = id(job), id(history), task.least_mem_mb, task.least_min
+        found = self._shapes.get(task.name)
+        if found and found[0] == known:
+            return found[1]
+        needs = [self.request(job, kind) for kind in job.kinds]
+        # steps of 19 %: durations that differ a little make no shapes of their own
+        twice = {kind: _rounded_up(self.seconds(job, kind) / 30) for kind in job.kinds}
+        size = (*needs, *twice.items(), job.overrides, history.memory, history.time, *known[2:])
+        if size not in self._alike:
+            self._alike[size] = Shape(replace(task), twice)
+        self._shapes[task.name] = known, self._alike[size], job, history
+        return self._alike[size]
+
+    def largest(
+        self, tasks: Iterable[JobState], state: ClusterState
+    ) -> dict[DeviceKind, ResourceRequest]:
+        """Return for each device kind that a job may use a request as large as all of theirs."""
+        shapes = {self.shape(task) for task in tasks}
+        found: dict[DeviceKind, ResourceRequest] = {}
+        for kind in KINDS:
+            own = [one.task for one in shapes if kind in one.task.job.kinds]
+            if own:
+                found[kind] = largest_of([self.request_of(one, kind, state) for one in own])
+        return found
+
     def workload(self, jobs: Iterable[Job]) -> Workload:
         """Return the policy's view of all jobs, with what is known now."""
         jobs = list(jobs)
+        self._shapes.clear()
+        self._alike.clear()
         rules = {job.rule: job for job in jobs}
         return Workload(
             jobs,
@@ -256,6 +311,11 @@ class Estimates:
         return grown
 
 
+def _rounded_up(minutes: float) -> float:
+    """Return the next power of the fourth root of 2."""
+    return math.exp2(math.ceil(4 * math.log2(max(minutes, 1.0))) / 4)
+
+
 def largest_of(requests: Sequence[ResourceRequest]) -> ResourceRequest:
     """Return a request as large as all of some."""
     names = {one.partition for one in requests}
@@ -268,54 +328,3 @@ def largest_of(requests: Sequence[ResourceRequest]) -> ResourceRequest:
         partition=names.pop() if len(names) == 1 else "",
         reservation=reservations.pop() if len(reservations) == 1 else "",
     )
-
-
-class RequestCache:
-    """What jobs ask for under one state of a cluster; those of equal size share one mapping.
-
-    10,000 jobs are then as many lookups, not as many computations: 3 s were 0.2 s.
-    """
-
-    def __init__(self, estimates: Estimates, state: ClusterState) -> None:
-        self.estimates, self.state = estimates, state
-        self._of_task: dict[str, Mapping[DeviceKind, ResourceRequest]] = {}
-        self._of_size: dict[Hashable, Mapping[DeviceKind, ResourceRequest]] = {}
-
-    def of(self, task: JobState) -> Mapping[DeviceKind, ResourceRequest]:
-        """Return what a job asks for on each device kind that may run it."""
-        found = self._of_task.get(task.name)
-        if found is None:
-            job, history = task.job, task.history
-            needs = [self.estimates.request(job, kind) for kind in job.kinds]
-            least = task.least_mem_mb, task.least_min
-            size = (job.kinds, *needs, job.overrides, history.memory, history.time, least)
-            found = self._of_size.get(size)
-            if found is None:
-                found = {
-                    kind: self.estimates.request_of(task, kind, self.state) for kind in job.kinds
-                }
-                self._of_size[size] = found
-            self._of_task[task.name] = found
-        return found
-
-    def largest(self, tasks: Iterable[JobState]) -> dict[DeviceKind, ResourceRequest]:
-        """Return for each device kind that a job may use a request as large as all of theirs."""
-        distinct = list({id(requests): requests for requests in map(self.of, tasks)}.values())
-        found: dict[DeviceKind, ResourceRequest] = {}
-        for kind in KINDS:
-            if own := [requests[kind] for requests in distinct if kind in requests]:
-                found[kind] = largest_of(own)
-        return found
-
-    def without_largest(self, tasks: Iterable[JobState]) -> list[JobState]:
-        """Return the jobs that ask for less than the largest, in memory or in CPUs.
-
-        Where no job is the largest in both, those with most memory go.
-        """
-        tops = self.largest(tasks := list(tasks)).values()
-        cpus, mem_mb = max(top.cpus for top in tops), max(top.mem_mb for top in tops)
-        less = [t for t in tasks if all(s.cpus < cpus or s.mem_mb < mem_mb
-                                        for s in self.of(t).values())]  # fmt: skip
-        if len(less) < len(tasks):
-            return less
-        return [t for t in tasks if all(s.mem_mb < mem_mb for s in self.of(t).values())]

@@ -96,9 +96,7 @@ class Mover:
         except SlurmQueryError:
             return old
 
-    def move(
-        self, tasks: Iterable[JobState], round_: Round, begin: Callable[[ClusterState], Round]
-    ) -> list[JobState]:
+    def move(self, tasks: Iterable[JobState], round_: Round) -> list[JobState]:
         """Cancel jobs that pend in vain while another target ends them sooner, and return them.
 
         How long a job would still wait is not known: the guess is as long as it has. Each move
@@ -113,8 +111,6 @@ class Mover:
             That Snakemake would try again.
         round_ : Round
             With all that is known now.
-        begin : callable
-            Begins a round with less capacity.
         """
         found: list[JobState] = []
         for one in [one for one in self._pending(tasks) if not one.task.move_reason]:
@@ -128,7 +124,8 @@ class Mover:
             if (better or later or fails) and self._cancel(one.task):
                 self._note(one, better, fails=fails)
                 found.append(one.task)
-                round_ = begin(round_.state.take(*better) if better else round_.state)
+                if better:
+                    round_.room.take(*better)
         return found
 
     def explain(self, tasks: Iterable[JobState], movable: Callable[[str], bool]) -> list[str]:
@@ -295,10 +292,10 @@ def sooner_elsewhere(
     """
     assert task.assignment is not None
     seconds, here = round_.estimates.seconds, task.assignment
-    gone = round_.state.on_nodes(here.target, here.request, now=False) == 0
+    gone = round_.state.on_nodes(here.target, here.request) == 0
     best = None
     best_s = math.inf if gone else waited_s + seconds(task.job, here.target.device)
-    for takes in (round_.state.fits, round_.state.within_limits)[: 1 + anywhere]:
+    for takes in (round_.room.fits, round_.room.within_limits)[: 1 + anywhere]:
         for target, request in elsewhere(round_, task, anywhere=anywhere):
             end_s = seconds(task.job, target.device)
             if target not in closed and end_s < best_s and takes(target, request):
@@ -320,7 +317,7 @@ def elsewhere(
     assert here is not None
     others = [
         (target, request)
-        for target, request in round_.every_target(task)
+        for target, request in round_.reach.of(task).every(excluded=True).items()
         if target != here.target or (anywhere and request.runtime_min < here.request.runtime_min)
     ]
     fresh = [(target, one) for target, one in others if target not in task.excluded_targets]

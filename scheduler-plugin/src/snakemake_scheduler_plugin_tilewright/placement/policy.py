@@ -8,13 +8,37 @@ those that will be. Jobs whose slot is free start; the others wait for a slot th
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Protocol
 
-from ..cluster.request import KINDS
+from ..cluster.request import KINDS, DeviceKind
 from .jobs import Job
 from .workload import Choice, Decision, GpuSlots, Running, Slots, Workload
 
 _REASONS = ("a GPU slot is free", "a CPU slot ends it first")
+#: GPU slots that were lost and are expected back, of whatever account.
+_LOST = Slots("", "", "gpu", 0, 0)
+
+
+class Places(Protocol):
+    """Where jobs may start now; what takes a job changes."""
+
+    @property
+    def any_free(self) -> bool:
+        """Whether some job may still start."""
+
+    def key(self, job: Job) -> Hashable:
+        """Return what is the same for jobs that may go to the same pools."""
+
+    def may(self, job: Job, pool: Slots) -> bool:
+        """Return whether a job may go to a pool, now or later."""
+
+    def first(self, job: Job, kind: DeviceKind) -> Slots | None:
+        """Return the pool where a job may start now, None where there is none."""
+
+    def take(self, job: Job, pool: Slots) -> None:
+        """Start a job in a pool."""
 
 
 def schedule(
@@ -23,7 +47,9 @@ def schedule(
     pools: Sequence[Slots],
     clock_s: float,
     gpu_slots: GpuSlots,
-    may: Mapping[str, frozenset[str]] = {},
+    places: Places | None = None,
+    moved: Collection[str] = (),
+    most: float = math.inf,
 ) -> Choice:
     """Decide which ready jobs start now, and where.
 
@@ -34,13 +60,17 @@ def schedule(
     ready : iterable of str
         Jobs that can start.
     pools : sequence of Slots
-        Slots of each account and kind.
+        Slots of each account and kind, with the jobs in them.
     clock_s : float
         Now, in seconds.
     gpu_slots : GpuSlots
         What the round before knew of the number of GPU slots.
-    may : mapping, optional
-        Job to the names of the pools that can take it; all where it is not there.
+    places : Places, optional
+        Where jobs may start now; the free slots of the pools, if it is not given.
+    moved : collection of str
+        Jobs that go before all others.
+    most : float
+        Jobs that start at most.
 
     Examples
     --------
@@ -58,10 +88,13 @@ def schedule(
     """
     counted = gpu_slots.counted(sum(p.slots for p in pools if p.kind == "gpu"), clock_s)
     jobs = sorted(map(work.index.__getitem__, ready), key=work.by_chain.place.__getitem__)
+    if moved:
+        jobs.sort(key=lambda i: work.jobs[i].name not in moved)
+    places = places or FreeSlots([work.jobs[i] for i in jobs], pools)
     starts: list[Decision] = []
     for returns_s in (counted.returns_s(clock_s), []):
-        timetable = _Schedule(work, jobs, pools, clock_s, returns_s, may)
-        starts = list(timetable.starts())
+        timetable = _Schedule(work, jobs, pools, clock_s, returns_s, places)
+        starts = list(islice(timetable.starts(), None if most == math.inf else int(most)))
         if starts or any(pool.running for pool in pools):
             break  # otherwise nothing would tell that a job waits in vain for a lost slot
     placed = {start.job for start in starts}
@@ -81,8 +114,57 @@ def expected_end_s(run: Running, now_s: float) -> float:
     return run.end_s if late_s < 0 else now_s + max(late_s, least_s, 1e-6)  # later than now
 
 
+class FreeSlots:
+    """The free slots of pools, in which jobs of any size fit."""
+
+    def __init__(self, jobs: Iterable[Job], pools: Sequence[Slots]) -> None:
+        self.pools, self.free = pools, {pool.name: pool.fillable for pool in pools}
+        #: Jobs whose account the user chose, by account: the others leave them its slots.
+        self.chosen = Counter(job.overrides.account for job in jobs)
+        self._lines: dict[Hashable, list[tuple[int, int, int]]] = {}
+
+    @property
+    def any_free(self) -> bool:
+        """Whether a slot is free."""
+        return any(self.free.values())
+
+    def key(self, job: Job) -> Hashable:
+        """Return the account that the user chose."""
+        return job.overrides.account
+
+    def may(self, job: Job, pool: Slots) -> bool:
+        """Return whether a pool is of the account that the user chose, where he did."""
+        return job.overrides.account in (None, pool.account)
+
+    def first(self, job: Job, kind: DeviceKind) -> Slots | None:
+        """Return the pool of the lowest rank, then with the most slots to spare."""
+        key = kind, self.key(job)
+        if key not in self._lines:
+            own = (k for k, p in enumerate(self.pools) if p.kind == kind and self.may(job, p))
+            self._lines[key] = [self._entry(k) for k in own]
+            heapq.heapify(self._lines[key])
+        line = self._lines[key]
+        while line:
+            k = line[0][-1]
+            if not self.free[self.pools[k].name]:
+                heapq.heappop(line)
+            elif line[0] == (now := self._entry(k)):
+                return self.pools[k]
+            else:  # it was taken since
+                heapq.heapreplace(line, now)
+        return None
+
+    def _entry(self, k: int) -> tuple[int, int, int]:
+        pool = self.pools[k]
+        return pool.rank, self.chosen[pool.account] - self.free[pool.name], k
+
+    def take(self, job: Job, pool: Slots) -> None:
+        """Take a slot of a pool."""
+        self.free[pool.name] -= 1
+
+
 class _Schedule:
-    """The times at which slots are free, as jobs take them one after the other."""
+    """The times at which slots fall free, as jobs take them one after the other."""
 
     def __init__(
         self,
@@ -91,107 +173,106 @@ class _Schedule:
         pools: Sequence[Slots],
         clock_s: float,
         returns_s: Sequence[float],
-        may: Mapping[str, frozenset[str]],
+        places: Places,
     ) -> None:
-        self.work, self.jobs, self.pools, self.clock_s = work, jobs, pools, clock_s
-        self.may = may
-        self.free = [pool.fillable for pool in pools]
-        #: Jobs whose account the user chose, by account: the others leave them its slots.
-        self.chosen = Counter(work.jobs[i].overrides.account for i in jobs)
-        #: For each pool a heap of the times at which its slots are free; the last one is of the
-        #: GPU slots that were lost and are expected back, of whatever account.
-        self.times: list[list[float]] = [[] for _ in pools]
-        for pool, times in zip(pools, self.times, strict=True):
+        self.work, self.jobs, self.clock_s, self.places = work, jobs, clock_s, places
+        self.pools = {pool.name: pool for pool in (*pools, _LOST)}
+        #: For each pool a heap of the times at which its taken slots fall free.
+        self.times: dict[str, list[float]] = {}
+        for pool in pools:
             ends = sorted(expected_end_s(run, clock_s) for run in pool.running)
             # where a pool has shrunk, the first slots to fall free are not filled again
-            gone = max(0, len(ends) + pool.fillable - pool.slots)
-            times += [clock_s] * pool.fillable + ends[gone:]
-        self.times.append(sorted(max(at, math.nextafter(clock_s, math.inf)) for at in returns_s))
-        self.kinds = [KINDS.index(pool.kind) for pool in pools] + [0]
-        #: For each kind, account and class of jobs a heap of their pools, see `_entry`.
-        self.next: dict[tuple[object, ...], list[tuple[float, int, int, int]]] = {}
+            self.times[pool.name] = ends[max(0, len(ends) + pool.fillable - pool.slots) :]
+        later_s = math.nextafter(clock_s, math.inf)
+        self.times[_LOST.name] = sorted(max(at, later_s) for at in returns_s)
+        #: For each kind and jobs of one key a heap of their pools, by the time of the next slot.
+        self._lines: dict[tuple[DeviceKind, Hashable], list[tuple[float, int, str]]] = {}
+        self._jobs: dict[Hashable, Job] = {}
 
     def starts(self) -> Iterator[Decision]:
         """Yield the jobs that start now; each job takes its slot's time."""
         for i in self.jobs:
-            if not any(self.free):
+            if not self.places.any_free:
                 return
-            found = min(self._ends(i), default=None)
+            found = min(self._ends(i), default=None, key=lambda one: one[:2])
             if found is None:
                 continue
-            _, kind, k, start_s, seconds = found
-            heapq.heapreplace(self.times[k], start_s + seconds)
-            if start_s <= self.clock_s:
-                self.free[k] -= 1
-                job, pool = self.work.jobs[i], self.pools[k]
-                reason = _REASONS[kind]
-                if job.overrides.account is not None:
-                    reason = "the account that was chosen for it has a slot"
-                yield Decision(job.name, pool.name, start_s, start_s + seconds, reason)
+            _, kind, pool, start_s, seconds = found
+            job, end_s = self.work.jobs[i], start_s + seconds
+            if start_s > self.clock_s:
+                heapq.heapreplace(self.times[pool.name], end_s)
+                continue
+            self.places.take(job, pool)
+            self._fill(pool, end_s)
+            reason = _REASONS[kind]
+            if job.overrides.account is not None:
+                reason = "the account that was chosen for it has a slot"
+            yield Decision(job.name, pool.name, start_s, end_s, reason)
 
-    def _ends(self, i: int) -> Iterator[tuple[float, int, int, float, float]]:
+    def _ends(self, i: int) -> Iterator[tuple[float, int, Slots, float, float]]:
         """Yield a job's end on each kind, with its margin; kind, pool, start, and its seconds."""
-        any_gpu = False
-        for kind, seconds_of in enumerate(self.work.seconds):
-            seconds = seconds_of[i]
-            k = self._pool(kind, self.work.jobs[i]) if seconds < math.inf else None
-            if k is not None:
-                start_s = max(self.clock_s, self.times[k][0])
+        job, any_gpu = self.work.jobs[i], False
+        for number, kind in enumerate(KINDS):
+            seconds = self.work.seconds[number][i]
+            if seconds == math.inf:
+                continue
+            start_s, pool = self.clock_s, self.places.first(job, kind)
+            if pool is None and (pool := self._next(kind, job)):
+                start_s = self.times[pool.name][0]
+            if pool is not None:
                 # one that a GPU could run too may take longer on CPUs than estimated
                 margin = self.work.margin[i] if any_gpu else 0.0
                 any_gpu = True
-                yield start_s + seconds * (1 + margin), kind, k, start_s, seconds
+                yield start_s + seconds * (1 + margin), number, pool, start_s, seconds
 
-    def _pool(self, kind: int, job: Job) -> int | None:
-        """Return the pool that can take a job and is free first; see `_entry` for equal ones."""
-        account, may = job.overrides.account, self.may.get(job.name)
-        key = kind, account, id(may)  # the same one for all jobs of a class
-        if key not in self.next:
-            self.next[key] = [self._entry(k) for k in self._pools(kind, account, may)]
-            heapq.heapify(self.next[key])
-        line = self.next[key]
-        while line and line[0] != (now := self._entry(line[0][-1])):  # it was taken since
-            heapq.heapreplace(line, now)
-        return line[0][-1] if line else None
+    def _next(self, kind: DeviceKind, job: Job) -> Slots | None:
+        """Return the pool that may take a job and has a slot that falls free first."""
+        key = kind, self.places.key(job)
+        if key not in self._lines:
+            self._jobs.setdefault(key[1], job)
+            own = [pool for pool in self.pools.values() if self._may(job, pool, kind)]
+            self._lines[key] = [self._entry(pool) for pool in own if self.times[pool.name]]
+            heapq.heapify(self._lines[key])
+        line = self._lines[key]
+        while line:
+            pool = self.pools[line[0][-1]]
+            if line[0] == (now := self._entry(pool)):
+                return pool
+            heapq.heapreplace(line, now)  # it was taken since
+        return None
 
-    def _pools(self, kind: int, account: str | None, may: frozenset[str] | None) -> Iterator[int]:
-        """Yield the pools of a kind that can take the jobs of a class; lost slots are for all."""
-        for k in range(len(self.times)):
-            if not self.times[k] or self.kinds[k] != kind:
-                continue
-            pool = self.pools[k] if k < len(self.pools) else None
-            if (account is None or (pool and pool.account == account)) and (
-                may is None or pool is None or pool.name in may
-            ):
-                yield k
+    def _may(self, job: Job, pool: Slots, kind: DeviceKind) -> bool:
+        return pool.kind == kind and (pool is _LOST or self.places.may(job, pool))
 
-    def _entry(self, k: int) -> tuple[float, int, int, int]:
-        """Return a pool's place among others: its next time, rank, then most slots to spare."""
-        if k == len(self.pools):
-            return self.times[k][0], 0, 0, k
-        pool = self.pools[k]
-        return self.times[k][0], pool.rank, self.chosen[pool.account] - self.free[k], k
+    def _entry(self, pool: Slots) -> tuple[float, int, str]:
+        return self.times[pool.name][0], pool.rank, pool.name
 
-    def reasons(self, jobs: Iterable[Job]) -> dict[str, str]:
+    def _fill(self, pool: Slots, end_s: float) -> None:
+        """Note when a slot falls free that was free until now."""
+        self.pools[pool.name] = pool
+        times = self.times.setdefault(pool.name, [])
+        sooner = not times or end_s < times[0]
+        heapq.heappush(times, end_s)
+        for (kind, key), line in self._lines.items():
+            if sooner and self._may(self._jobs[key], pool, kind):
+                heapq.heappush(line, self._entry(pool))
+
+    def reasons(self, jobs: Iterable[Job]) -> Mapping[str, str]:
         """Return why jobs were not placed, by name."""
-        alike: dict[tuple[object, ...], str] = {}
+        alike: dict[tuple[Hashable, ...], str] = {}
         found = {}
         for job in jobs:
-            key = job.kinds, job.overrides.account, id(self.may.get(job.name))
+            key = job.kinds, self.places.key(job)
             if key not in alike:
                 alike[key] = self._reason(job)
             found[job.name] = alike[key]
         return found
 
     def _reason(self, job: Job) -> str:
-        account, may = job.overrides.account, self.may.get(job.name)
-        fits = [k for kind in map(KINDS.index, job.kinds) for k in self._pools(kind, account, may)
-                if k < len(self.pools)]  # fmt: skip
-        if not fits:
-            slot = f"{' or '.join(kind.upper() for kind in job.kinds)} slot for it"
-            return f"account {account} has no {slot}" if account else f"no account has a {slot}"
-        if not any(self.free[k] for k in fits):
-            return "every slot it may use is taken"
-        if "gpu" in job.kinds:
+        if any(self.places.first(job, kind) for kind in job.kinds):
             return "a GPU that falls free ends it sooner than a CPU"
-        return "jobs with more work depending on them take the slots first"
+        account, pools = job.overrides.account, self.pools.values()
+        if any(self._may(job, p, kind) for p in pools for kind in job.kinds if p is not _LOST):
+            return "every slot it may use is taken"
+        slot = f"{' or '.join(kind.upper() for kind in job.kinds)} slot for it"
+        return f"account {account} has no {slot}" if account else f"no account has a {slot}"

@@ -1,44 +1,24 @@
 """Where each job may go: the targets that can take what it asks for (pure)."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from __future__ import annotations
 
-from ..cluster.limits import clip_runtime, limited_tres, remaining
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from operator import attrgetter
+from typing import NamedTuple
+
+from ..cluster.limits import limited_tres, longest_min, remaining
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
 from ..cluster.tres import in_hours, tres_of
-from ..slurm.records import is_budget
-from .estimates import Estimates, RequestCache, largest_of
-from .jobs import JobState, UserOverrides
+from ..slurm.partitions import is_for_gpus
+from ..slurm.records import Partition, is_budget
+from .estimates import Estimates, Shape
+from .jobs import JobState
 
-#: The targets that can take a job: jobs with the same ones are of one class.
-JobClass = frozenset[Target]
-Requests = Mapping[Target, ResourceRequest]
-
-
-def targets_of(
-    state: ClusterState, requests: Mapping[DeviceKind, ResourceRequest], fixed: UserOverrides
-) -> dict[Target, ResourceRequest]:
-    """Return the targets of jobs that ask for this, no longer than each allows.
-
-    They are of the account, QOS and partition that the user chose, where he did; a QOS that is not
-    one of placement's is left to the default one.
-    """
-    found = {}
-    for target in state.targets(
-        {kind: requests[kind].partition for kind in KINDS if kind in requests}
-    ):
-        account = state.account(target.account, target.qos)
-        if account is not None and fixed.account in (None, target.account):
-            request = clip_runtime(requests[target.device], account, state.where(target))
-            found[target] = request
-    if fixed.qos:
-        own = {target: one for target, one in found.items() if target.qos == fixed.qos}
-        found = own or {
-            target: one
-            for target, one in found.items()
-            if (first := state.account(target.account)) and first.qos == target.qos
-        }
-    return found
+#: What is the same for jobs that go to the same targets: shape, and where they were in vain.
+Key = tuple[Shape, frozenset[Target]]
 
 
 def budgeted(state: ClusterState) -> bool:
@@ -74,96 +54,144 @@ def note_preemption(task: JobState, here: Target, state: ClusterState) -> None:
     task.excluded_targets |= {one for one in state.targets() if place(one) in twice}
 
 
+class Column(NamedTuple):
+    """Targets of one rank in one partition."""
+
+    rank: int
+    where: Partition | None
+    targets: list[Target]
+
+
+class Reachable:
+    """The targets of jobs of one shape, which was in vain at some; they are looked at when asked.
+
+    Those that can take them at some time, but for CPU jobs in partitions with GPUs. Of these the
+    ones that have the time they ask for, or twice what they are estimated to take; not those where
+    they were in vain. Of each condition that no target meets all count.
+    """
+
+    def __init__(self, reach: Reach, shape: Shape, excluded: frozenset[Target]) -> None:
+        self.reach, self.state, self.shape = reach, reach.state, shape
+        self.excluded, self.fixed = excluded, shape.task.job.overrides
+        request_of = reach.estimates.request_of
+        self.requests = {k: request_of(shape.task, k, self.state) for k in shape.task.job.kinds}
+        self._cut: dict[tuple[DeviceKind, int], ResourceRequest] = {}
+        self._has: dict[int, bool] = {}
+        self._checks = (self._is_able, self._leaves_gpus, self._has_time, self._is_fresh)
+
+    def columns(self, kind: DeviceKind) -> list[Column]:
+        """Return all targets of a device kind, by rank and partition."""
+        request = self.requests.get(kind)
+        return self.reach.columns(kind, request.partition) if request else []
+
+    def request(self, target: Target) -> ResourceRequest | None:
+        """Return what such a job asks for at a target, None where it does not go."""
+        return self._checked(target, len(self._checks))
+
+    def every(self, *, excluded: bool = False) -> dict[Target, ResourceRequest]:
+        """Return the targets with what is asked for there; those where it was in vain, too."""
+        count = len(self._checks) - excluded
+        return {t: one for t in self._all() if (one := self._checked(t, count)) is not None}
+
+    def _all(self) -> Iterator[Target]:
+        return (
+            target
+            for kind in self.requests
+            for column in self.columns(kind)
+            for target in column.targets
+        )
+
+    def _checked(self, target: Target, count: int) -> ResourceRequest | None:
+        """Return a request that passes so many of the checks, as far as any target does."""
+        request = self._chosen(target)
+        for k in range(count if request else 0):
+            if request and not self._checks[k](target, request) and self._any(k):
+                return None
+        return request
+
+    def _any(self, k: int) -> bool:
+        """Return whether any target passes a check of those that passed the ones before."""
+        if k not in self._has:
+            kinds = ("cpu",) if self._checks[k] == self._leaves_gpus else KINDS
+            passed = ((one, self._checked(one, k)) for one in self._all() if one.device in kinds)
+            # where it is in vain to wait, a job goes back
+            out = self.state.invalid if self._checks[k] == self._is_fresh else ()
+            self._has[k] = any(
+                asked and self._checks[k](one, asked) and one not in out for one, asked in passed
+            )
+        return self._has[k]
+
+    def _chosen(self, target: Target) -> ResourceRequest | None:
+        """Return what is asked for at a target, if it is of the account and QOS that are chosen."""
+        account = self.state.account(target.account, target.qos)
+        if account is None or target.device not in self.requests:
+            return None
+        if self.fixed.account not in (None, target.account):
+            return None
+        if self.fixed.qos and target.qos != self.fixed.qos:
+            first = self.state.account(target.account)
+            # one that is not one of placement's is left to the default one
+            if self._knows_qos or (first and first.qos != target.qos):
+                return None
+        kind, request = target.device, self.requests[target.device]
+        most = longest_min(account, self.state.where(target))
+        if most is None or request.runtime_min <= most:
+            return request
+        if (kind, most) not in self._cut:
+            runtime_min = max(most, request.required_min)
+            self._cut[kind, most] = replace(request, runtime_min=runtime_min)
+        return self._cut[kind, most]
+
+    @cached_property
+    def _knows_qos(self) -> bool:
+        names = {one.qos for one in self.state.accounts
+                 if self.fixed.account in (None, one.name)}  # fmt: skip
+        return self.fixed.qos in names
+
+    def _is_able(self, target: Target, request: ResourceRequest) -> bool:
+        return self.state.can_take(target, request)
+
+    def _leaves_gpus(self, target: Target, request: ResourceRequest) -> bool:
+        return target.device == "gpu" or not is_for_gpus(self.state.where(target))
+
+    def _has_time(self, target: Target, request: ResourceRequest) -> bool:
+        whole = self.requests[target.device].runtime_min
+        return request.runtime_min >= min(whole, self.shape.enough_min[target.device])
+
+    def _is_fresh(self, target: Target, request: ResourceRequest) -> bool:
+        return target not in self.excluded
+
+
 class Reach:
     """Where the jobs of a round may go, found once for all that are alike."""
 
     def __init__(self, estimates: Estimates, state: ClusterState) -> None:
         self.estimates, self.state = estimates, state
-        self.requests = RequestCache(estimates, state)
-        self._of: dict[Hashable, Requests] = {}
-        self._short: dict[Hashable, list[Target]] = {}
-        self._classes: dict[Hashable, JobClass] = {}
-        self._same: dict[JobClass, JobClass] = {}
-        self._of_task: dict[str, JobClass] = {}
-        self._order: dict[Target, tuple[str, int, int]] = {}
+        self._columns: dict[tuple[DeviceKind, str], list[Column]] = {}
+        self._of: dict[Key, Reachable] = {}
 
-    def every(self, task: JobState) -> Requests:
-        """Return the targets that can take a job at some time, with what it asks for there.
+    def key(self, task: JobState) -> Key:
+        """Return what is the same for jobs that are alike."""
+        return self.estimates.shape(task), task.excluded_targets
 
-        All, where none can. Where some have less time than it asks for, and nobody stated that,
-        they are those that have twice what it is estimated to take.
-        """
-        requests, fixed = self.requests.of(task), task.job.overrides
-        key: tuple[Hashable, ...] = id(requests), fixed.account, fixed.qos
+    def of(self, task: JobState) -> Reachable:
+        """Return where a job may go."""
+        return self.at(self.key(task))
+
+    def at(self, key: Key) -> Reachable:
+        """Return where jobs of a key may go."""
         if key not in self._of:
-            found = targets_of(self.state, requests, fixed)
-            able = [target for target, one in found.items() if self.state.can_take(target, one)]
-            left = sorted(self.state.leaving_gpus(able or found), key=self.state.rank)
-            self._of[key] = {target: found[target] for target in left}
-            self._short[key] = [
-                one for one in left if found[one].runtime_min < requests[one.device].runtime_min
-            ]
-        reached, short = self._of[key], self._short[key]
-        if not short:
-            return reached
-        least = {t: self.estimates.seconds(task.job, t.device) / 30 for t in short}
-        out = frozenset(t for t in short if reached[t].runtime_min < least[t])
-        if (key, out) not in self._of:
-            enough = {target: one for target, one in reached.items() if target not in out}
-            self._of[key, out] = enough or reached
-        return self._of[key, out]
+            self._of[key] = Reachable(self, *key)
+        return self._of[key]
 
-    def targets(self, task: JobState) -> list[tuple[Target, ResourceRequest]]:
-        """Return the same without those where a job pended in vain.
-
-        Where nothing else will ever take it, it may go back.
-        """
-        every = list(self.every(task).items())
-        fresh = [(target, one) for target, one in every if target not in task.excluded_targets]
-        return fresh if any(self.state.can_ever_run(*one) for one in fresh) else every
-
-    def job_class(self, task: JobState) -> JobClass:
-        """Return the targets of a job; for most there is but one set of them, and one object."""
-        found = self._of_task.get(task.name)
-        if found is None:
-            key = id(self.every(task)), task.excluded_targets
-            if key not in self._classes:
-                own = frozenset(target for target, _ in self.targets(task))
-                self._classes[key] = self._same.setdefault(own, own)
-            found = self._of_task[task.name] = self._classes[key]
-        return found
-
-    def shape(self, task: JobState) -> tuple[int, int]:
-        """Return what is the same for jobs that ask for the same, of the same targets."""
-        return id(self.requests.of(task)), id(self.job_class(task))
-
-    def by_class(self, tasks: Iterable[JobState]) -> dict[JobClass, list[JobState]]:
-        """Return jobs by their class."""
-        found: dict[JobClass, list[JobState]] = {}
-        for task in tasks:
-            found.setdefault(self.job_class(task), []).append(task)
-        return found
-
-    def largest(self, tasks: Iterable[JobState]) -> dict[Target, ResourceRequest]:
-        """Return for each target a request as large as all of the jobs that may go there."""
-        numbers: dict[Target, list[int]] = {}
-        largest = []
-        for number, (job_class, members) in enumerate(self.by_class(tasks).items()):
-            largest.append(self.requests.largest(members))
-            for target in job_class:
-                numbers.setdefault(target, []).append(number)
-        found: dict[Hashable, ResourceRequest] = {}
-        asked = {}
-        for target, own in numbers.items():
-            key = target.device, *own
-            if key not in found:
-                found[key] = largest_of([largest[number][target.device] for number in own])
-            asked[target] = found[key]
-        return asked
-
-    def order(self, target: Target) -> tuple[str, int, int]:
-        """Return the place of a target among those of all accounts: GPUs first, then by rank."""
-        if target not in self._order:
-            place = target.account, KINDS.index(target.device), self.state.rank(target)
-            self._order[target] = place
-        return self._order[target]
+    def columns(self, kind: DeviceKind, name: str) -> list[Column]:
+        """Return the targets of jobs that name a partition, or none, by rank and partition."""
+        if (kind, name) not in self._columns:
+            found: dict[tuple[int, str | None], Column] = {}
+            for target in self.state.targets({kind: name}):
+                at = self.state.rank(target), target.partition
+                if at not in found:
+                    found[at] = Column(at[0], self.state.where(target), [])
+                found[at].targets.append(target)
+            self._columns[kind, name] = sorted(found.values(), key=attrgetter("rank"))
+        return self._columns[kind, name]

@@ -1,29 +1,163 @@
 """One round of placing: which ready jobs start now, where, and why the others wait (pure)."""
 
+import heapq
 import math
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from operator import attrgetter
 
 from ..cluster.request import DeviceKind, ResourceRequest, Target
+from ..cluster.room import Room
 from ..cluster.state import ClusterState
 from .estimates import Estimates
-from .jobs import Assignment, JobState
+from .jobs import Assignment, Job, JobState
 from .policy import schedule
-from .reach import JobClass, Reach, budgeted, short_of
+from .reach import Column, Key, Reach, budgeted, short_of
 from .workload import GpuSlots, Running, Slots, Workload
 
-#: Sizes that one round tries, from the largest (no figure).
-_PASSES = 6
 #: Jobs of one device kind that wait in Slurm's queue for nodes that others fill (no figure).
 _QUEUED = 4
 _NO_SLOT = "no slot is free"
 
 
+class _Line:
+    """The targets of one device kind that have room for jobs of one key, the best one first."""
+
+    def __init__(self, columns: Iterable[Column]) -> None:
+        self.ranks = groupby(columns, key=attrgetter("rank"))
+        self.heap: list[tuple[int, int, int, Target]] = []
+        self.had_room = False
+
+
+class _Places:
+    """Where the jobs of a round may start now, counted as they are asked for.
+
+    CPU jobs start next to as many GPU jobs as there is room for.
+    """
+
+    def __init__(
+        self, reach: Reach, room: Room, tasks: Mapping[str, JobState], coming: Iterable[JobState]
+    ) -> None:
+        self.reach, self.room, self.tasks = reach, room, tasks
+        self.keys = {name: reach.key(task) for name, task in tasks.items()}
+        self.chosen = Counter(task.job.overrides.account for task in tasks.values())
+        self.slots: dict[str, Slots] = {}
+        self._lines: dict[tuple[Key, DeviceKind], _Line] = {}
+        keys = dict.fromkeys(self.keys.values())
+        self._open = {(key, kind) for key in keys for kind in key[0].task.job.kinds}
+        self.beside = room
+        self.gpus: Counter[Target] = Counter()
+        keys |= dict.fromkeys(map(reach.key, coming))
+        if gpu := [key for key in keys if "gpu" in key[0].task.job.kinds]:
+            self.beside = room.copy()
+            for key in sorted(gpu, key=self._gpu_size, reverse=True):
+                self._fill(key)
+
+    def _gpu_size(self, key: Key) -> tuple[int, int, int]:
+        request = self.reach.at(key).requests["gpu"]
+        return request.gpus, request.cpus, request.mem_mb
+
+    def _fill(self, key: Key) -> None:
+        """Take the room of as many GPU jobs of a key as there is for."""
+        for column in self.reach.at(key).columns("gpu"):
+            for target in column.targets if self._has_nodes(key, "gpu", column) else ():
+                request = self.reach.at(key).request(target)
+                if request and (jobs := self.beside.jobs(target, request)):
+                    self.beside.take(target, request, jobs)
+                    self.gpus[target] += jobs
+
+    def _has_nodes(self, key: Key, kind: DeviceKind, column: Column) -> bool:
+        shortest = replace(self.reach.at(key).requests[kind], runtime_min=1)
+        return self.room.on_nodes(column.where, shortest) != 0
+
+    @property
+    def any_free(self) -> bool:
+        """Whether some job may still start."""
+        return bool(self._open)
+
+    def key(self, job: Job) -> Key:
+        """Return what is the same for jobs that go to the same targets."""
+        return self.keys[job.name]
+
+    def may(self, job: Job, pool: Slots) -> bool:
+        """Return whether a job goes to a target."""
+        assert pool.target is not None
+        return self.reach.at(self.keys[job.name]).request(pool.target) is not None
+
+    def first(self, job: Job, kind: DeviceKind) -> Slots | None:
+        """Return the target of the lowest rank that has room for a job, then with the most."""
+        asked = self.keys[job.name], kind
+        if asked not in self._open:
+            return None
+        target = self._first(*asked)
+        if target is None:
+            self._open.discard(asked)
+            return None
+        name = target.name
+        if name not in self.slots:
+            rank = self.reach.state.rank(target)
+            self.slots[name] = Slots(name, target.account, kind, 0, 0, (), rank, target)
+        return self.slots[name]
+
+    def _first(self, key: Key, kind: DeviceKind) -> Target | None:
+        line = self._lines.get((key, kind))
+        if line is None:
+            line = self._lines[key, kind] = _Line(self.reach.at(key).columns(kind))
+        while True:
+            while line.heap:
+                rank, _, order, target = line.heap[0]
+                if not (jobs := self._jobs(key, target)):
+                    heapq.heappop(line.heap)
+                    continue
+                now = rank, self.chosen[target.account] - jobs, order, target
+                if now == line.heap[0]:
+                    line.had_room = True
+                    return target
+                heapq.heapreplace(line.heap, now)
+            if (columns := next(line.ranks, None)) is None:
+                return None
+            line.heap = list(self._of_rank(key, kind, *columns))
+            heapq.heapify(line.heap)
+
+    def _of_rank(
+        self, key: Key, kind: DeviceKind, rank: int, columns: Iterable[Column]
+    ) -> Iterator[tuple[int, int, int, Target]]:
+        """Yield the targets of a rank that have room, with their place in the line."""
+        order = 0
+        for column in columns:
+            for target in column.targets if self._has_nodes(key, kind, column) else ():
+                order += 1
+                if jobs := self._jobs(key, target):
+                    yield rank, self.chosen[target.account] - jobs, order, target
+
+    def _jobs(self, key: Key, target: Target) -> int:
+        request = self.reach.at(key).request(target)
+        if request is None:
+            return 0
+        jobs = self.room.jobs(target, request)
+        if jobs and target.device == "cpu" and self.beside is not self.room:
+            jobs = min(jobs, self.beside.jobs(target, request))
+        return jobs
+
+    def had_room(self, key: Key) -> bool:
+        """Return whether any target had room for jobs of a key at the start."""
+        lines = (self._lines.get((key, kind)) for kind in key[0].task.job.kinds)
+        return any(line is None or line.had_room for line in lines)
+
+    def take(self, job: Job, pool: Slots) -> None:
+        """Take the room of a job at a target."""
+        assert pool.target is not None
+        request = self.reach.at(self.keys[job.name]).request(pool.target)
+        assert request is not None
+        self.room.take(pool.target, request)
+        if pool.kind == "cpu" and self.beside is not self.room:
+            self.beside.take(pool.target, request)
+
+
 class Round:
-    """Fills the free capacity in passes: where the largest job fits nowhere, the next (pure).
+    """Fills the free capacity with ready jobs (pure).
 
     Attributes
     ----------
@@ -31,6 +165,8 @@ class Round:
         Jobs that start now.
     why : dict of str to str
         Why each other ready job waits.
+    room : Room
+        What they leave.
     """
 
     def __init__(
@@ -44,13 +180,9 @@ class Round:
     ) -> None:
         self.work, self.estimates, self.state, self.now_s = work, estimates, state, now_s
         self.active, self.bad_nodes = list(active), bad_nodes
-        self.reach = Reach(estimates, state)
-        self.requests = self.reach.requests
+        self.reach, self.room = Reach(estimates, state), Room(state)
         self.assignments: dict[str, Assignment] = {}
         self.why: dict[str, str] = {}
-        self.most = math.inf
-        self._short: dict[Hashable, str] = {}
-        self._later: Sequence[JobState] = ()
 
     def place(
         self,
@@ -61,170 +193,75 @@ class Round:
     ) -> GpuSlots:
         """Place the ready jobs, ``most`` at most; return what the next round has to know.
 
-        Those that were moved go first.
+        Those that were moved go first. CPU jobs leave room to GPU jobs that come later; where that
+        leaves none, and no job runs whose slot will be free, they do not: those may wait for these.
         """
-        self.most, self._later = most, later
-        for moved in (True, False):
-            some = [task for task in ready if bool(task.moves) == moved]
-            gpu_slots = self._place(some, gpu_slots)
-        self._queue(task for task in ready if task.name in self.why)
-        if self._enough():
+        found = self._place(ready, later, gpu_slots, most)
+        if not (self.assignments or self.active) and later:
+            found = self._place(ready, (), gpu_slots, most)
+        if len(self.assignments) < most:
+            self._queue((task for task in ready if task.name in self.why), most)
+        if len(self.assignments) >= most:
             why = "Snakemake runs no more jobs at once (--jobs)"
             self.why |= {task.name: why for task in ready if task.name not in self.assignments}
         if budgeted(self.state):
-            for task in ready:
-                if task.name in self.why and (short := self._short_of(task)):
-                    self.why[task.name] = short
-        return gpu_slots
+            self._note_budgets(task for task in ready if task.name in self.why)
+        return found
 
-    def _place(self, rest: list[JobState], gpu_slots: GpuSlots) -> GpuSlots:
-        has_slot: dict[str, bool] = {}
-        every = rest
-        for _ in range(_PASSES):
-            rest = [task for task in rest if not self._waits_for_nodes(task)]
-            fit = self._fitting(rest, self.state)
-            has_slot |= dict.fromkeys((task.name for task in rest), False)
-            has_slot |= dict.fromkeys((task.name for task in fit), True)
-            if not fit or self._enough():
-                break
-            placed, gpu_slots = self._pass(fit, gpu_slots)
-            if placed:
-                rest = [task for task in rest if task.name not in placed]
-            else:
-                rest = self.requests.without_largest(fit)
-        without = [task for task in every if has_slot.get(task.name) is False]
-        for job_class, members in self.reach.by_class(without).items():
-            self._note_no_slot(members, job_class)
-        return gpu_slots
-
-    def _fitting(self, tasks: list[JobState], state: ClusterState) -> list[JobState]:
-        """Return the most jobs of each class of which the largest has a free slot."""
-        shapes = {self.reach.shape(task): task for task in tasks}
-        free = {pool.target for pool in self._slots([*shapes.values()], state) if pool.free}
-        found = set[tuple[int, int]]()
-        for job_class, members in self.reach.by_class(shapes.values()).items():
-            fit = members if job_class & free else self._smaller(members, state)
-            found |= {self.reach.shape(task) for task in fit}
-        return [task for task in tasks if self.reach.shape(task) in found]
-
-    def _smaller(self, tasks: list[JobState], state: ClusterState) -> list[JobState]:
-        """Return the most jobs of a class, the smallest first, of which the largest has a slot.
-
-        A binary search: memory may follow the input, in 10,000 sizes.
-        """
-
-        def full(some: Sequence[JobState]) -> bool:
-            return not any(pool.free for pool in self._slots(some, state))
-
-        if not full(tasks):
-            return tasks
-        each = {id(self.requests.of(task)): task for task in tasks}.values()
-        found: list[JobState] = []
-        for names in (("mem_mb", "cpus"), ("cpus", "mem_mb")):
-            size = attrgetter(*names)
-            ordered = sorted(each, key=lambda task: max(map(size, self.requests.of(task).values())))
-            most = bisect_left(range(1, len(ordered)), True, key=lambda n: full(ordered[:n]))
-            found = max(found, ordered[:most], key=len)
-        held = {id(self.requests.of(task)) for task in found}
-        return [task for task in tasks if id(self.requests.of(task)) in held]
-
-    def _note_no_slot(self, tasks: list[JobState], job_class: JobClass) -> None:
-        """Note why jobs have no slot, and of which only CPUs that stay free are in the way."""
-        why = self._why_none(job_class)
-        self.why |= dict.fromkeys((task.name for task in tasks), why)
-        share = self.state.utilisation
-        if why == _NO_SLOT and share < 1:
-            whole = replace(self.state, utilisation=1.0)
-            why += f" ({100 * (1 - share):.0f} % of an account's CPUs are kept free: utilisation)"
-            fit = self._fitting(tasks, whole)
-            self.why |= dict.fromkeys((task.name for task in fit), why)
-
-    def _slots(self, tasks: Sequence[JobState], state: ClusterState) -> list[Slots]:
-        """Return the slots of all targets of some jobs, each for the largest that may go there.
-
-        CPU slots are next to later GPU jobs. Where those leave none, and no job runs whose slot
-        will be free, they are not counted: they may wait for these.
-        """
-        asked = self.reach.largest(tasks)
-        coming = self._later if all(target.device == "cpu" for target in asked) else ()
-        every = self.reach.largest(coming).items()
-        later = {target: one for target, one in every if target.device == "gpu"}
-        pools = self.slots({**later, **asked}, state)
-        if later:
-            cpus = [pool for pool in pools if pool.kind == "cpu"]
-            if not cpus or not (self.active or any(pool.free for pool in cpus)):
-                pools = self.slots(asked, state)
-        return pools
-
-    def _waits_for_nodes(self, task: JobState) -> bool:
-        """Note where a job asks for nodes with a feature, or a GPU type, that are all full.
-
-        Slots are counted for any node: it would be given those on which it cannot run.
-        """
-        requests = self.requests.of(task).values()
-        if not all(request.features or request.gpu_type for request in requests):
-            return False
-        full = all(self._full(*one) for one in self.targets(task))
-        if full:
-            self.why[task.name] = "the nodes that it asks for are full"
-        return full
-
-    def targets(self, task: JobState) -> list[tuple[Target, ResourceRequest]]:
-        """Return where a job may go, with what it asks for there; see :meth:`Reach.targets`."""
-        return self.reach.targets(task)
-
-    def every_target(self, task: JobState) -> list[tuple[Target, ResourceRequest]]:
-        """Return the same with those where it pended in vain."""
-        return list(self.reach.every(task).items())
-
-    def _short_of(self, task: JobState) -> str:
-        """Return that no account's budget can end a job; empty where one can."""
-        key = id(self.requests.of(task)), task.job.overrides.account, task.excluded_targets
-        if key not in self._short:
-            rests = [short_of(self.state, *one) for one in self.targets(task)]
-            rest = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
-            why = f"no account's budget covers its time limit; what is left: {rest}"
-            self._short[key] = why if rest else ""
-        return self._short[key]
-
-    def _pass(self, large: Sequence[JobState], gpu_slots: GpuSlots) -> tuple[set[str], GpuSlots]:
-        shapes = {self.reach.shape(task): task for task in large}
-        pools = self._slots([*shapes.values()], self.state)
-        may: dict[str, frozenset[str]] = {}
-        for job_class, members in self.reach.by_class(large).items():
-            own = frozenset(pool.name for pool in pools if pool.target in job_class)
-            may |= dict.fromkeys((task.name for task in members), own)
-        made = schedule(self.work, may, pools, self.now_s, gpu_slots, may)
-        self.why |= made.waiting
-        by_name = {task.name: task for task in large}
-        where = {pool.name: pool.target for pool in pools}
-        placed = set()
+    def _place(
+        self, ready: Sequence[JobState], later: Sequence[JobState], gpu_slots: GpuSlots, most: float
+    ) -> GpuSlots:
+        tasks = {task.name: task for task in ready}
+        places = _Places(self.reach, self.room, tasks, later)
+        moved = {task.name for task in ready if task.moves}
+        pools = list(self._pools(places.gpus))
+        made = schedule(self.work, tasks, pools, self.now_s, gpu_slots, places, moved, most)
+        self.why = dict(made.waiting)
         for start in made.starts:
-            task, target = by_name[start.job], where[start.pool]
+            target = places.slots[start.pool].target
             assert target is not None
-            request = self.reach.every(task)[target]
-            if self.state.fits(target, request) and not self._enough():
-                self._start(task, target, request, start.reason)
-                placed.add(start.job)
-            else:
-                held = self.state.on_nodes(target, request, now=True) != 0
-                why = "its slot was filled in the same round" if held else "its nodes are full"
-                self.why[start.job] = why
-        return placed, made.gpu_slots
+            task = tasks[start.job]
+            request = self.reach.of(task).request(target)
+            assert request is not None
+            self._start(task, target, request, start.reason)
+        without: dict[Key, str] = {}
+        for name in made.waiting:
+            key = places.keys[name]
+            if key not in without:
+                without[key] = "" if places.had_room(key) else self._why_none(key)
+            self.why[name] = without[key] or self.why[name]
+        return made.gpu_slots
 
-    def _why_none(self, job_class: JobClass) -> str:
+    def _why_none(self, key: Key) -> str:
         """Return why no slot is free: what closes all targets, where something does."""
-        closed = [
-            self.state.why_closed(target) for target in sorted(job_class, key=self.reach.order)
-        ]
-        whys = [why for why in dict.fromkeys(closed) if why]
-        return f"{_NO_SLOT}: {'; '.join(whys)}" if all(closed) and whys else _NO_SLOT
+        every = self.reach.at(key).every()
+        closed = [self.state.why_closed(target) for target in every]
+        if whys := [why for why in dict.fromkeys(closed) if why]:
+            return f"{_NO_SLOT}: {'; '.join(whys)}" if all(closed) else _NO_SLOT
+        asks = any(one.features or one.gpu_type for one in every.values())
+        if asks and all(self._full(*one) for one in every.items()):
+            return "the nodes that it asks for are full"
+        share = self.state.utilisation
+        if share < 1 and any(self.room.fits(*one) for one in every.items()):
+            kept = f"{100 * (1 - share):.0f} % of an account's CPUs are kept free: utilisation"
+            return f"{_NO_SLOT} ({kept})"
+        return _NO_SLOT
 
-    def _enough(self) -> bool:
-        """Return whether nothing more may start."""
-        return len(self.assignments) >= self.most
+    def _note_budgets(self, tasks: Iterable[JobState]) -> None:
+        """Note of which jobs no account's budget can end them."""
+        found: dict[Key, str] = {}
+        for task in tasks:
+            key = self.reach.key(task)
+            if key not in found:
+                every = self.reach.at(key).every()
+                rests = [short_of(self.state, *one) for one in every.items()]
+                rest = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
+                why = f"no account's budget covers its time limit; what is left: {rest}"
+                found[key] = why if rest else ""
+            if found[key]:
+                self.why[task.name] = found[key]
 
-    def _queue(self, ready: Iterable[JobState]) -> None:
+    def _queue(self, ready: Iterable[JobState], most: float) -> None:
         """Send to nodes that others fill, to gain queue priority, jobs that nothing else takes.
 
         That is where no other device kind runs own jobs, whose slots come free. A few at a time:
@@ -233,57 +270,57 @@ class Round:
         own = [(one.assignment.target.device, one) for one in self.active if one.assignment]
         served = {kind for kind, _ in own}
         pending = Counter(kind for kind, one in own if one.slurm_state != "RUNNING")
-        not_full = set[tuple[object, ...]]()
+        no_use = set[tuple[Key, DeviceKind]]()
         for task in ready:
-            if self._enough():
+            if len(self.assignments) >= most:
                 break
+            key = self.reach.key(task)
             for kind in task.job.kinds:
                 elsewhere = served & {k for k in task.job.kinds if k != kind}
-                alike = *self.reach.shape(task), kind, len(self.assignments)
-                if pending[kind] >= _QUEUED or elsewhere or alike in not_full:
+                if pending[kind] >= _QUEUED or elsewhere or (key, kind) in no_use:
                     continue
-                targets = [one for one in self.targets(task) if one[0].device == kind]
-                if not targets or not all(self._full(*one) for one in targets):
-                    not_full.add(alike)
+                open_ = self._open_full(key, kind)
+                if not open_:
+                    no_use.add((key, kind))
                     continue
-                open_ = [one for one in targets if self.state.within_limits(*one)]
-                least = min((self.state.rank(target) for target, _ in open_), default=0)
-                if open_ := [one for one in open_ if self.state.rank(one[0]) == least]:
-                    why = f"its {kind.upper()} nodes are full or reserved"
-                    why += ", so it waits in Slurm's queue"
-                    self._start(task, *open_[pending[kind] % len(open_)], why)
-                    pending[kind] += 1
-                    served.add(kind)
-                    break
+                why = f"its {kind.upper()} nodes are full or reserved"
+                target, request = open_[pending[kind] % len(open_)]
+                self.room.take(target, request)
+                self._start(task, target, request, f"{why}, so it waits in Slurm's queue")
+                pending[kind] += 1
+                served.add(kind)
+                break
+
+    def _open_full(self, key: Key, kind: DeviceKind) -> list[tuple[Target, ResourceRequest]]:
+        """Return the targets of the lowest rank within limits, if the nodes of all are full."""
+        every = [one for one in self.reach.at(key).every().items() if one[0].device == kind]
+        if not every or not all(self._full(*one) for one in every):
+            return []
+        open_ = [one for one in every if self.room.within_limits(*one)]
+        least = min((self.state.rank(target) for target, _ in open_), default=0)
+        return [one for one in open_ if self.state.rank(one[0]) == least]
 
     def _full(self, target: Target, request: ResourceRequest) -> bool:
-        return self.state.on_nodes(target, request, now=True) == 0
+        return self.room.on_nodes(self.state.where(target), request) == 0
 
     def _start(self, task: JobState, target: Target, request: ResourceRequest, reason: str) -> None:
         """Send a job to a target that takes it."""
         exclude = tuple(sorted({*self.bad_nodes[target.device], *task.history.nodes}))
         estimate_s = self.estimates.seconds(task.job, target.device)
         assignment = Assignment(target, request, exclude, reason, estimate_s)
-        self.state = self.state.take(target, request)
         self.assignments[task.name] = assignment
         sent = replace(task, assignment=assignment, sent_s=self.now_s, slurm_job=None)
         self.active.append(sent)
         self.why.pop(task.name, None)
 
-    def slots(self, requests: Mapping[Target, ResourceRequest], state: ClusterState) -> list[Slots]:
-        """Return the slots for jobs that ask for this, with own jobs in them."""
-        asked = {target: requests[target] for target in sorted(requests, key=self.reach.order)}
+    def _pools(self, gpus: Mapping[Target, int]) -> Iterator[Slots]:
+        """Yield own jobs by target, and how many GPU jobs have room beside them."""
         running = self._running()
-        free = state.free_slots(asked)
-        return [
-            Slots(
-                target.name, target.account, target.device, now + len(own), now, own,
-                self.reach.order(target)[-1], target,
-            )
-            for target in asked
-            for now, own in [(free.get(target, 0), tuple(running.get(target, ())))]
-            if now or own
-        ]  # fmt: skip
+        for target in {**running, **gpus}:
+            own = tuple(running.get(target, ()))
+            rank = self.state.rank(target)
+            slots = len(own) + gpus.get(target, 0)
+            yield Slots(target.name, target.account, target.device, slots, 0, own, rank, target)
 
     def _running(self) -> dict[Target, list[Running]]:
         """Return own jobs by target; what pends at a closed one holds no slot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import UnreadableError
@@ -61,6 +61,15 @@ class Node:
     reservations: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     reserved: bool = False
     shares_memory: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is the same of nodes that are alike in all but their names."""
+        amounts = (*self.total.items(), *self.free.items(), *self.reservations.items())
+        return (
+            self.partitions, self.up, self.features, self.gpu_types, self.owner, self.free_min,
+            self.reserved, self.shares_memory, amounts,
+        )  # fmt: skip
 
     def room(self, wanted: Mapping[str, int], *, now: bool) -> int:
         """Return how many jobs that want so much fit: now, or if the nodes were empty."""
@@ -223,22 +232,3 @@ def open_to(user: str, nodes: Iterable[Node]) -> list[Node]:
         replace(node, free=dict.fromkeys(node.free, 0)) if node.owner not in ("", user) else node
         for node in nodes
     ]
-
-
-def placed(
-    nodes: Iterable[Node],
-    partition: str | None,
-    wanted: Mapping[str, int],
-    may: Collection[str] | None = None,
-) -> list[Node]:
-    """Return the nodes after one more job, on the fullest node of the partition that holds it.
-
-    ``may`` names the nodes that it may be on; None where it may be on all.
-    """
-    nodes = list(nodes)
-    here = [n for n in nodes if partition in n.partitions and (may is None or n.name in may)]
-    fit = [n for n in here if n.room(wanted, now=True)]
-    if not fit:
-        return nodes
-    chosen = min(fit, key=lambda node: (node.room(wanted, now=True), node.name))
-    return [node.taken(wanted) if node is chosen else node for node in nodes]

@@ -1,0 +1,259 @@
+"""What is free of a cluster, as jobs take it one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..slurm.accounts import Account
+from ..slurm.nodes import Node
+from ..slurm.records import JOBS, Partition, Tres, is_budget
+from .limits import largest, limited_tres, unknown_use
+from .request import ResourceRequest, Target
+from .state import ClusterState
+from .tres import ON_NODES, on_a_node, room_of, suits, tres_of
+
+#: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
+_MOST_SLOTS = 1000
+#: ``bound`` of what has no limit of its own.
+PARTITION = "partition"
+
+
+_SIZE = "size of "
+#: What limits jobs together: its name, whether it is a cap, and limit and use of each TRES.
+_Scope = tuple[str, bool, tuple[tuple[str, int, int], ...]]
+
+
+class _Bounds(NamedTuple):
+    """What bounds an account in a partition; ``known`` is false where any use is not known."""
+
+    #: Of one job.
+    most: Tres
+    scopes: tuple[_Scope, ...]
+    known: bool
+
+
+class Room:
+    """What limits and nodes leave; unlike all else of a cluster it changes, as jobs take it.
+
+    Nodes with the same things free are counted as one: 1,000 of them are a few.
+
+    Parameters
+    ----------
+    state : ClusterState
+        With what is in use and what pends.
+    empty : bool
+        As if nothing was in use, but for what is spent of budgets.
+    """
+
+    def __init__(self, state: ClusterState, *, empty: bool = False) -> None:
+        self.state, self._empty = state, empty
+        self._taken: dict[str, Counter[str]] = {}
+        self._bounds: dict[tuple[int, int], _Bounds] = {}
+        self._held: dict[tuple[str, ResourceRequest], int] = {}
+        #: Nodes that are alike, with their names; and which of them each partition has.
+        self._nodes: list[tuple[Node, tuple[str, ...]]] = []
+        self._of_partition: dict[str, list[int]] = {}
+        alike: dict[object, list[Node]] = {}
+        for node in state.nodes or ():
+            if node.up and (empty or node.free.get("cpu", 0) > 0):
+                alike.setdefault(node.key, []).append(node)
+        for nodes in alike.values():
+            self._add(_emptied(nodes[0]) if empty else nodes[0], *(one.name for one in nodes))
+        for use in () if empty else state.pending:
+            self._take_node(use.partition, use.tres, use.request or ResourceRequest(0, 0, 0, 0))
+
+    def copy(self) -> Room:
+        """Return the same room, which jobs can take without taking this one."""
+        found = object.__new__(Room)
+        found.__dict__ |= self.__dict__ | {
+            "_taken": {name: taken.copy() for name, taken in self._taken.items()},
+            "_held": self._held.copy(),
+            "_nodes": [*self._nodes],
+            "_of_partition": {name: [*own] for name, own in self._of_partition.items()},
+        }
+        return found
+
+    def jobs(self, target: Target, request: ResourceRequest) -> int:
+        """Return how many such jobs may start now; CPU jobs leave CPUs of an account free."""
+        state = self.state
+        if target in state.avoided or state.why_closed(target):
+            return 0
+        share = state.utilisation if target.device == "cpu" else 1.0
+        return self.count(target, request, share)[0]
+
+    def count(
+        self, target: Target, request: ResourceRequest, share: float = 1.0
+    ) -> tuple[int, str]:
+        """Return how many such jobs limits and nodes hold, and what bounds them.
+
+        Of limits on CPUs only a ``share`` counts; it must not keep out the one job that they hold.
+        """
+        account, where = self.state.account(target.account, target.qos), self.state.where(target)
+        held = self.on_nodes(where, request)
+        if account is None or held == 0:
+            return 0, PARTITION
+        jobs, bound = self.by_limits(account, where, request, share)
+        if not jobs and share < 1:
+            whole, _ = self.by_limits(account, where, request)
+            if whole and not self.by_limits(account, where, request, share, alone=True)[0]:
+                jobs = 1
+        return (jobs, bound) if held is None or jobs <= held else (held, PARTITION)
+
+    def fits(self, target: Target, request: ResourceRequest) -> bool:
+        """Return whether one more job may start now, all CPUs of the account counted."""
+        if target in self.state.avoided or self.on_nodes(self.state.where(target), request) == 0:
+            return False
+        return self.within_limits(target, request)
+
+    def within_limits(self, target: Target, request: ResourceRequest) -> bool:
+        """Return whether no limit keeps one more job from starting once a node has room for it."""
+        state = self.state
+        account, where = state.account(target.account, target.qos), state.where(target)
+        if account is None or state.why_closed(target) or not state.can_take(target, request):
+            return False
+        if state.on_nodes(target, request) == 0:
+            return False
+        return self.by_limits(account, where, request)[0] > 0
+
+    def by_limits(
+        self,
+        account: Account,
+        where: Partition | None,
+        request: ResourceRequest,
+        share: float = 1.0,
+        *,
+        alone: bool = False,
+    ) -> tuple[int, str]:
+        """Return how many jobs the limits of an account hold, and what bounds them, GPUs first.
+
+        ``alone`` is without any other job.
+        """
+        alone = alone or self._empty
+        wanted, bounds = tres_of(request, 1, where), self._bounds_of(account, where)
+        for tres, n in bounds.most.items():
+            if wanted[tres] > n:
+                return 0, tres
+        if not (bounds.known or alone):
+            return 0, PARTITION
+        counts = {PARTITION: _MOST_SLOTS}
+        for name, cap, limits in (*bounds.scopes, *self._size_of(where)):
+            taken = self._taken.get(name, Counter())
+            for tres, limit, used in limits:
+                if n := wanted[tres]:
+                    part = share if tres == "cpu" and not cap else 1.0
+                    # what is spent of a budget is so on an empty cluster too
+                    left = limit * part - (0 if alone and not _is_spent(tres) else used)
+                    jobs = max(0, math.floor((left - taken.get(tres, 0)) / n + 1e-9))
+                    by = PARTITION if name.startswith(_SIZE) else tres
+                    counts[by] = min(jobs, counts.get(by, jobs))
+        bound = min(counts, key=lambda name: _rank(counts[name], name))
+        return counts[bound], bound
+
+    def _bounds_of(self, account: Account, where: Partition | None) -> _Bounds:
+        limits = account.within(where)
+        key = id(limits), self.state.alike(where)
+        if key not in self._bounds:
+            most = {tres: largest(account, where, tres) for tres in limited_tres(account, where)}
+            scopes = tuple(
+                (scope.name, scope.cap, tuple(
+                    (tres, limit, (scope.used or {}).get(tres, 0))
+                    for tres, limit in scope.limit.items() if tres in most
+                ))
+                for scope in limits.scopes
+            )  # fmt: skip
+            self._bounds[key] = _Bounds(
+                {tres: n for tres, n in most.items() if n is not None},
+                scopes,
+                not unknown_use(account, where),
+            )
+        return self._bounds[key]
+
+    def _size_of(self, where: Partition | None) -> Iterator[_Scope]:
+        """Yield the size of a partition, as what bounds the jobs there."""
+        if where is not None:
+            sizes = ((tres, where.tres[tres], 0) for tres in ON_NODES if tres in where.tres)
+            yield f"{_SIZE}{where.name}", False, tuple(sizes)
+
+    def on_nodes(self, where: Partition | None, request: ResourceRequest) -> int | None:
+        """Return how many jobs the nodes of a partition hold now; None where they are not known."""
+        if self.state.nodes is None or where is None:
+            return None
+        asked = where.name, request
+        if asked not in self._held:
+            wanted = on_a_node(request, where)
+            self._held[asked] = sum(
+                room_of(node, where, request, wanted, now=True) * len(names)
+                for _, node, names in self._holding(where.name, request)
+            )
+        return self._held[asked]
+
+    def _holding(
+        self, partition: str | None, request: ResourceRequest
+    ) -> Iterator[tuple[int, Node, tuple[str, ...]]]:
+        """Yield the nodes of a partition that are of those that a request asks for."""
+        own = [(k, *self._nodes[k]) for k in self._of_partition.get(partition or "", ())]
+        reserved = [one for one in own if request.reservation in one[1].reservations]
+        for k, node, names in reserved or own:
+            if suits(node, request) and (allowed := _allowed(names, request)):
+                yield k, node, allowed
+
+    def take(self, target: Target, request: ResourceRequest, jobs: int = 1) -> None:
+        """Take the room of some jobs: of all limits that they count on, and of nodes."""
+        account, where = self.state.account(target.account, target.qos), self.state.where(target)
+        if account is None or not jobs:
+            return
+        use = tres_of(request, jobs, where)
+        for name in (*account.within(where).counts_on, f"{_SIZE}{target.partition}"):
+            self._taken.setdefault(name, Counter()).update(use)
+        one = tres_of(request, 1, where)
+        for _ in range(jobs):
+            self._take_node(target.partition, one, request)
+
+    def _take_node(
+        self, partition: str | None, use: Mapping[str, int], request: ResourceRequest
+    ) -> None:
+        """Take what a job uses of the fullest node that holds it, as Slurm would fill them."""
+        wanted = {tres: use.get(tres, 0) for tres in ON_NODES}
+        rooms = [
+            (room, names[0], k)
+            for k, node, names in self._holding(partition, request)
+            if (room := node.room(wanted, now=True))
+        ]
+        if rooms:
+            self._held.clear()
+            _, name, k = min(rooms)
+            node, names = self._nodes[k]
+            self._nodes[k] = node, tuple(one for one in names if one != name)
+            self._add(node.taken(wanted), name)
+
+    def _add(self, node: Node, *names: str) -> None:
+        for partition in node.partitions:
+            self._of_partition.setdefault(partition, []).append(len(self._nodes))
+        self._nodes.append((node, names))
+
+
+def _allowed(names: tuple[str, ...], request: ResourceRequest) -> tuple[str, ...]:
+    """Return the nodes of some that a request does not exclude."""
+    if not (request.only_nodes or request.not_nodes):
+        return names
+    only, out = request.only_nodes, request.not_nodes
+    return tuple(name for name in names if name not in out and (not only or name in only))
+
+
+def _emptied(node: Node) -> Node:
+    """Return a node with nothing on it, before any reservation of it begins."""
+    own = {name: (min(0.0, begin), end) for name, (begin, end) in node.reservations.items()}
+    return replace(node, free=node.total, free_min=None, reservations=own)
+
+
+def _is_spent(tres: str) -> bool:
+    return is_budget(tres) and not tres.endswith("/running")
+
+
+def _rank(count: int, name: str) -> tuple[int, bool, bool, bool, bool, str]:
+    gpus = name.startswith("gres/")
+    return count, name == PARTITION, is_budget(name), name in JOBS, not gpus, name
