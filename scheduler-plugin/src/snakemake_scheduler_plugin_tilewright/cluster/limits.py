@@ -75,6 +75,26 @@ def largest(account: Account, partition: Partition | None, tres: str) -> int | N
     return min([*limits, *([per_job[tres]] if tres in per_job else [])], default=None)
 
 
+def largest_ever(account: Account, partition: Partition | None) -> dict[str, int]:
+    """Return the most of each TRES that one job may have at some time, of those that are limited.
+
+    What is used up of a budget does not come back in this run, what running jobs may take does.
+    A limit of no jobs at all is a gate that is opened again.
+
+    >>> largest_ever(lab, None)
+    {'cpu': 4}
+    """
+    found = {}
+    for tres in limited_tres(account, partition):
+        most = largest(account, partition, tres)
+        if is_budget(tres):
+            rests = [n - u for n, u in limits_and_use(account, partition, tres, used=spent_name)]
+            most = max(0, min([most or 0, *rests])) if rests else most
+        if tres not in JOBS and most is not None:
+            found[tres] = most
+    return found
+
+
 def longest_min(account: Account, partition: Partition | None) -> int | None:
     """Return the minutes that one job may take at most, None where nothing limits them.
 
@@ -175,9 +195,6 @@ def too_big(
 ) -> str | None:
     """Return why a job that asks for this can never start on an account, None if it may.
 
-    What is used up of a budget does not come back in this run, what running jobs may take does.
-    A limit of no jobs at all is a gate that is opened again.
-
     >>> too_big(lab, replace(job, cpus=8))
     'it asks for cpu=8 and account lab has 4'
     >>> too_big(lab, job)
@@ -189,12 +206,8 @@ def too_big(
         if wanted.get(tres, 0) < least and not why_not_counted(tres, partition):
             asks = f"it asks for {tres}={wanted.get(tres, 0)}"
             return f"{asks} and QOS {account.qos} takes jobs from {least} on"
-    for tres in limited_tres(account, partition):
-        most = largest(account, partition, tres)
-        if is_budget(tres):
-            rests = [n - u for n, u in limits_and_use(account, partition, tres, used=spent_name)]
-            most = max(0, min([most or 0, *rests])) if rests else most
-        if tres in JOBS or most is None or wanted[tres] <= most:
+    for tres, most in largest_ever(account, partition).items():
+        if wanted[tres] <= most:
             continue
         if is_budget(tres):
             asks, has = in_hours(tres, wanted[tres]), f"{in_hours(tres, most)} left"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,8 +20,6 @@ from .tres import ON_NODES, on_a_node, room_of, suits, tres_of
 _MOST_SLOTS = 1000
 #: ``bound`` of what has no limit of its own.
 PARTITION = "partition"
-
-
 _SIZE = "size of "
 #: What limits jobs together: its name, whether it is a cap, and limit and use of each TRES.
 _Scope = tuple[str, bool, tuple[tuple[str, int, int], ...]]
@@ -30,6 +28,7 @@ _Scope = tuple[str, bool, tuple[tuple[str, int, int], ...]]
 class _Bounds(NamedTuple):
     """What bounds an account in a partition; ``known`` is false where any use is not known."""
 
+    key: Hashable
     #: Of one job.
     most: Tres
     scopes: tuple[_Scope, ...]
@@ -52,7 +51,11 @@ class Room:
     def __init__(self, state: ClusterState, *, empty: bool = False) -> None:
         self.state, self._empty = state, empty
         self._taken: dict[str, Counter[str]] = {}
+        #: How often jobs were taken, and when each scope changed by that.
+        self._takes, self._changed = 0, dict[str, int]()
         self._bounds: dict[tuple[int, int], _Bounds] = {}
+        self._sizes: dict[str, _Bounds] = {}
+        self._lefts: dict[Hashable, tuple[int, Mapping[str, float]]] = {}
         self._held: dict[tuple[str, ResourceRequest], int] = {}
         #: Nodes that are alike, with their names; and which of them each partition has.
         self._nodes: list[tuple[Node, tuple[str, ...]]] = []
@@ -72,6 +75,8 @@ class Room:
         found.__dict__ |= self.__dict__ | {
             "_taken": {name: taken.copy() for name, taken in self._taken.items()},
             "_held": self._held.copy(),
+            "_changed": self._changed.copy(),
+            "_lefts": self._lefts.copy(),
             "_nodes": [*self._nodes],
             "_of_partition": {name: [*own] for name, own in self._of_partition.items()},
         }
@@ -96,12 +101,26 @@ class Room:
         held = self.on_nodes(where, request)
         if account is None or held == 0:
             return 0, PARTITION
-        jobs, bound = self.by_limits(account, where, request, share)
-        if not jobs and share < 1:
-            whole, _ = self.by_limits(account, where, request)
-            if whole and not self.by_limits(account, where, request, share, alone=True)[0]:
-                jobs = 1
+        asked, alone = (account, where, request), self._empty
+        jobs, bound = self._count(*asked, share, alone=alone)
+        if not jobs and share < 1 and self._count(*asked, 1.0, alone=alone)[0]:
+            jobs = int(not self._count(*asked, share, alone=True)[0])
         return (jobs, bound) if held is None or jobs <= held else (held, PARTITION)
+
+    def _count(
+        self, account: Account, where: Partition | None, request: ResourceRequest, share: float,
+        *, alone: bool,
+    ) -> tuple[int, str]:  # fmt: skip
+        jobs, bound = self.by_limits(account, where, request, share, alone=alone)
+        if where is not None and jobs:
+            left, wanted = (
+                self._left(self._size(where), share, alone),
+                self.state.wanted(request, where),
+            )
+            held = min((_jobs_in(left[t], wanted[t]) for t in left if t in wanted), default=jobs)
+            if held < jobs:
+                return held, PARTITION
+        return jobs, bound
 
     def fits(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether one more job may start now, all CPUs of the account counted."""
@@ -117,7 +136,7 @@ class Room:
             return False
         if state.on_nodes(target, request) == 0:
             return False
-        return self.by_limits(account, where, request)[0] > 0
+        return self._count(account, where, request, 1.0, alone=False)[0] > 0
 
     def by_limits(
         self,
@@ -130,28 +149,24 @@ class Room:
     ) -> tuple[int, str]:
         """Return how many jobs the limits of an account hold, and what bounds them, GPUs first.
 
-        ``alone`` is without any other job.
+        Parameters
+        ----------
+        alone : bool
+            Without any other job.
         """
-        alone = alone or self._empty
-        wanted, bounds = tres_of(request, 1, where), self._bounds_of(account, where)
-        for tres, n in bounds.most.items():
-            if wanted[tres] > n:
+        wanted, bounds = self.state.wanted(request, where), self._bounds_of(account, where)
+        most = bounds.most
+        for tres, n in wanted.items():
+            if tres in most and n > most[tres]:
                 return 0, tres
         if not (bounds.known or alone):
             return 0, PARTITION
-        counts = {PARTITION: _MOST_SLOTS}
-        for name, cap, limits in (*bounds.scopes, *self._size_of(where)):
-            taken = self._taken.get(name, Counter())
-            for tres, limit, used in limits:
-                if n := wanted[tres]:
-                    part = share if tres == "cpu" and not cap else 1.0
-                    # what is spent of a budget is so on an empty cluster too
-                    left = limit * part - (0 if alone and not _is_spent(tres) else used)
-                    jobs = max(0, math.floor((left - taken.get(tres, 0)) / n + 1e-9))
-                    by = PARTITION if name.startswith(_SIZE) else tres
-                    counts[by] = min(jobs, counts.get(by, jobs))
-        bound = min(counts, key=lambda name: _rank(counts[name], name))
-        return counts[bound], bound
+        best, bound, left = _MOST_SLOTS, PARTITION, self._left(bounds, share, alone)
+        for tres in left.keys() & wanted.keys():
+            jobs = _jobs_in(left[tres], wanted[tres])
+            if jobs < best or (jobs == best and _rank(tres) < _rank(bound)):
+                best, bound = jobs, tres
+        return best, bound
 
     def _bounds_of(self, account: Account, where: Partition | None) -> _Bounds:
         limits = account.within(where)
@@ -165,18 +180,36 @@ class Room:
                 ))
                 for scope in limits.scopes
             )  # fmt: skip
-            self._bounds[key] = _Bounds(
-                {tres: n for tres, n in most.items() if n is not None},
-                scopes,
-                not unknown_use(account, where),
-            )
+            largest_ = {tres: n for tres, n in most.items() if n is not None}
+            self._bounds[key] = _Bounds(key, largest_, scopes, not unknown_use(account, where))
         return self._bounds[key]
 
-    def _size_of(self, where: Partition | None) -> Iterator[_Scope]:
-        """Yield the size of a partition, as what bounds the jobs there."""
-        if where is not None:
-            sizes = ((tres, where.tres[tres], 0) for tres in ON_NODES if tres in where.tres)
-            yield f"{_SIZE}{where.name}", False, tuple(sizes)
+    def _size(self, where: Partition) -> _Bounds:
+        """Return the size of a partition, as what bounds the jobs there."""
+        if where.name not in self._sizes:
+            name = f"{_SIZE}{where.name}"
+            sizes = tuple((tres, where.tres[tres], 0) for tres in ON_NODES if tres in where.tres)
+            self._sizes[where.name] = _Bounds(name, {}, ((name, False, sizes),), known=True)
+        return self._sizes[where.name]
+
+    def _left(self, bounds: _Bounds, share: float, alone: bool) -> Mapping[str, float]:
+        """Return what all that bounds an account leaves of each TRES."""
+        key = bounds.key, share, alone
+        if (known := self._lefts.get(key)) and all(
+            self._changed.get(name, 0) <= known[0] for name, _, _ in bounds.scopes
+        ):
+            return known[1]
+        found: dict[str, float] = {}
+        for name, cap, limits in bounds.scopes:
+            taken = self._taken.get(name, {})
+            for tres, limit, used in limits:
+                part = share if tres == "cpu" and not cap else 1.0
+                # what is spent of a budget is so on an empty cluster too
+                left = limit * part - (0 if alone and not _is_spent(tres) else used)
+                left -= taken.get(tres, 0)
+                found[tres] = min(left, found.get(tres, left))
+        self._lefts[key] = self._takes, found
+        return found
 
     def on_nodes(self, where: Partition | None, request: ResourceRequest) -> int | None:
         """Return how many jobs the nodes of a partition hold now; None where they are not known."""
@@ -209,6 +242,8 @@ class Room:
         use = tres_of(request, jobs, where)
         for name in (*account.within(where).counts_on, f"{_SIZE}{target.partition}"):
             self._taken.setdefault(name, Counter()).update(use)
+            self._changed[name] = self._takes + 1
+        self._takes += 1
         one = tres_of(request, 1, where)
         for _ in range(jobs):
             self._take_node(target.partition, one, request)
@@ -250,10 +285,14 @@ def _emptied(node: Node) -> Node:
     return replace(node, free=node.total, free_min=None, reservations=own)
 
 
+def _jobs_in(left: float, each: int) -> int:
+    return max(0, math.floor(left / each + 1e-9))
+
+
 def _is_spent(tres: str) -> bool:
     return is_budget(tres) and not tres.endswith("/running")
 
 
-def _rank(count: int, name: str) -> tuple[int, bool, bool, bool, bool, str]:
+def _rank(name: str) -> tuple[bool, bool, bool, bool, str]:
     gpus = name.startswith("gres/")
-    return count, name == PARTITION, is_budget(name), name in JOBS, not gpus, name
+    return name == PARTITION, is_budget(name), name in JOBS, not gpus, name

@@ -16,10 +16,10 @@ from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node
 from ..slurm.partitions import alike, is_for_gpus
 from ..slurm.records import Partition
-from .limits import may_use, targets_of_limit, too_big, too_long, unknown_use
+from .limits import largest_ever, may_use, targets_of_limit, too_long, unknown_use
 from .pending_use import PendingUse, may_start, use_of_pending, with_use
 from .request import DeviceKind, ResourceRequest, Target
-from .tres import fitting_jobs, tres_of
+from .tres import fitting_jobs, tres_of, why_not_counted
 
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
 #: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
@@ -92,8 +92,11 @@ class ClusterState:
     _fitting: dict[tuple[str, ResourceRequest, bool | None], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    #: Whether limits are large enough, by limits, kind of partition, and what was asked.
-    _large_enough: dict[tuple[int, int, ResourceRequest], bool] = field(
+    #: What one job may have at most, by limits and kind of partition; and what it counts as.
+    _largest: dict[tuple[int, int], Mapping[str, int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _wanted: dict[tuple[ResourceRequest, int], Mapping[str, int]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -238,10 +241,22 @@ class ClusterState:
             return False
         if too_long(here, request, where) or not self.some_node_holds(target, request):
             return False
-        asked = id(here.within(where)), self.alike(where), request
-        if asked not in self._large_enough:
-            self._large_enough[asked] = too_big(here, request, where) is None
-        return self._large_enough[asked]
+        limits, wanted = here.within(where), self.wanted(request, where)
+        key = id(limits), self.alike(where)
+        if key not in self._largest:
+            self._largest[key] = largest_ever(here, where)
+        most = self._largest[key]
+        return all(n <= most.get(tres, n) for tres, n in wanted.items()) and all(
+            n <= wanted.get(tres, 0) or why_not_counted(tres, where)
+            for tres, n in limits.least.items()
+        )
+
+    def wanted(self, request: ResourceRequest, where: Partition | None) -> Mapping[str, int]:
+        """Return what one job counts as in a partition, of TRES that it asks for."""
+        key = request, self.alike(where)
+        if key not in self._wanted:
+            self._wanted[key] = {t: n for t, n in tres_of(request, 1, where).items() if n > 0}
+        return self._wanted[key]
 
     def leaving_gpus(self, targets: Iterable[Target]) -> list[Target]:
         """Return targets without CPU jobs in partitions with GPUs, where there are others."""

@@ -12,6 +12,7 @@ from ..cluster.limits import limited_tres, longest_min, remaining
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
 from ..cluster.tres import in_hours, tres_of
+from ..slurm.accounts import Account
 from ..slurm.partitions import is_for_gpus
 from ..slurm.records import Partition, is_budget
 from .estimates import Estimates, Shape
@@ -55,11 +56,11 @@ def note_preemption(task: JobState, here: Target, state: ClusterState) -> None:
 
 
 class Column(NamedTuple):
-    """Targets of one rank in one partition."""
+    """Targets of one rank in one partition, with their accounts."""
 
     rank: int
     where: Partition | None
-    targets: list[Target]
+    entries: list[tuple[Target, Account]]
 
 
 class Reachable:
@@ -77,6 +78,7 @@ class Reachable:
         self.requests = {k: request_of(shape.task, k, self.state) for k in shape.task.job.kinds}
         self._cut: dict[tuple[DeviceKind, int], ResourceRequest] = {}
         self._has: dict[int, bool] = {}
+        self._found: dict[Target, ResourceRequest | None] = {}
         self._checks = (self._is_able, self._leaves_gpus, self._has_time, self._is_fresh)
 
     def columns(self, kind: DeviceKind) -> list[Column]:
@@ -86,7 +88,9 @@ class Reachable:
 
     def request(self, target: Target) -> ResourceRequest | None:
         """Return what such a job asks for at a target, None where it does not go."""
-        return self._checked(target, len(self._checks))
+        if target not in self._found:
+            self._found[target] = self._checked(target, len(self._checks))
+        return self._found[target]
 
     def every(self, *, excluded: bool = False) -> dict[Target, ResourceRequest]:
         """Return the targets with what is asked for there; those where it was in vain, too."""
@@ -98,7 +102,7 @@ class Reachable:
             target
             for kind in self.requests
             for column in self.columns(kind)
-            for target in column.targets
+            for target, _ in column.entries
         )
 
     def _checked(self, target: Target, count: int) -> ResourceRequest | None:
@@ -192,6 +196,7 @@ class Reach:
                 at = self.state.rank(target), target.partition
                 if at not in found:
                     found[at] = Column(at[0], self.state.where(target), [])
-                found[at].targets.append(target)
+                if account := self.state.account(target.account, target.qos):
+                    found[at].entries.append((target, account))
             self._columns[kind, name] = sorted(found.values(), key=attrgetter("rank"))
         return self._columns[kind, name]

@@ -22,13 +22,20 @@ _QUEUED = 4
 _NO_SLOT = "no slot is free"
 
 
+#: Rank, jobs sent to its account less those it had room for, place in the line, those, target.
+_Entry = tuple[int, int, int, int, Target]
+
+
 class _Line:
-    """The targets of one device kind that have room for jobs of one key, the best one first."""
+    """The targets of one device kind that may have room for jobs of one key, the best one first."""
 
     def __init__(self, columns: Iterable[Column]) -> None:
         self.ranks = groupby(columns, key=attrgetter("rank"))
-        self.heap: list[tuple[int, int, int, Target]] = []
-        self.had_room = False
+        self.heap: list[_Entry] = []
+        #: Jobs that limits hold, which may be those of several partitions.
+        self.known: dict[tuple[int, int], int] = {}
+        #: How many jobs were taken when the first target was found to have room.
+        self.checked = -1
 
 
 class _Places:
@@ -42,7 +49,10 @@ class _Places:
     ) -> None:
         self.reach, self.room, self.tasks = reach, room, tasks
         self.keys = {name: reach.key(task) for name, task in tasks.items()}
-        self.chosen = Counter(task.job.overrides.account for task in tasks.values())
+        #: Jobs by account: those that it took, and those whose account the user chose, to which the
+        #: others leave its room.
+        self.load = Counter(task.job.overrides.account for task in tasks.values())
+        self.takes = 0
         self.slots: dict[str, Slots] = {}
         self._lines: dict[tuple[Key, DeviceKind], _Line] = {}
         keys = dict.fromkeys(self.keys.values())
@@ -61,16 +71,36 @@ class _Places:
 
     def _fill(self, key: Key) -> None:
         """Take the room of as many GPU jobs of a key as there is for."""
+        known: dict[tuple[int, int], int] = {}
         for column in self.reach.at(key).columns("gpu"):
-            for target in column.targets if self._has_nodes(key, "gpu", column) else ():
+            for target, _ in self._with_room(key, column, self.beside, known):
                 request = self.reach.at(key).request(target)
                 if request and (jobs := self.beside.jobs(target, request)):
                     self.beside.take(target, request, jobs)
                     self.gpus[target] += jobs
 
-    def _has_nodes(self, key: Key, kind: DeviceKind, column: Column) -> bool:
-        shortest = replace(self.reach.at(key).requests[kind], runtime_min=1)
-        return self.room.on_nodes(column.where, shortest) != 0
+    def _with_room(
+        self, key: Key, column: Column, room: Room, known: dict[tuple[int, int], int]
+    ) -> Iterator[tuple[Target, int]]:
+        """Yield the targets of a column that may have room, and how many jobs limits hold.
+
+        Those that are the same in several partitions are counted once, and ``known``.
+        """
+        where, kind = column.where, column.entries[0][0].device
+        request = self.reach.at(key).requests[kind]
+        shortest = replace(request, runtime_min=1)
+        alike, least_min = self.reach.state.alike(where), request.required_min
+        if room.on_nodes(where, shortest) == 0:
+            return
+        short = where is not None and (where.max_time_min or math.inf) < least_min
+        for target, account in column.entries:
+            limits = account.within(where)
+            at = id(limits), alike
+            if at not in known:
+                short_here = (limits.longest_min or math.inf) < least_min
+                known[at] = 0 if short_here else room.by_limits(account, where, shortest)[0]
+            if known[at] and (limits.beyond_partition or not short):
+                yield target, known[at]
 
     @property
     def any_free(self) -> bool:
@@ -107,50 +137,53 @@ class _Places:
             line = self._lines[key, kind] = _Line(self.reach.at(key).columns(kind))
         while True:
             while line.heap:
-                rank, _, order, target = line.heap[0]
-                if not (jobs := self._jobs(key, target)):
-                    heapq.heappop(line.heap)
-                    continue
-                now = rank, self.chosen[target.account] - jobs, order, target
-                if now == line.heap[0]:
-                    line.had_room = True
+                rank, before, order, room, target = line.heap[0]
+                if (load := self.load[target.account] - room) != before:
+                    heapq.heapreplace(line.heap, (rank, load, order, room, target))
+                elif line.checked == self.takes or self._has_room(key, target):
+                    line.checked = self.takes
                     return target
-                heapq.heapreplace(line.heap, now)
+                else:
+                    heapq.heappop(line.heap)
             if (columns := next(line.ranks, None)) is None:
                 return None
-            line.heap = list(self._of_rank(key, kind, *columns))
+            order = 0
+            for column in columns[1]:
+                room = self.beside if kind == "cpu" else self.room
+                for target, jobs in self._with_room(key, column, room, line.known):
+                    order += 1
+                    load = self.load[target.account] - jobs
+                    line.heap.append((column.rank, load, order, jobs, target))
             heapq.heapify(line.heap)
 
-    def _of_rank(
-        self, key: Key, kind: DeviceKind, rank: int, columns: Iterable[Column]
-    ) -> Iterator[tuple[int, int, int, Target]]:
-        """Yield the targets of a rank that have room, with their place in the line."""
-        order = 0
-        for column in columns:
-            for target in column.targets if self._has_nodes(key, kind, column) else ():
-                order += 1
-                if jobs := self._jobs(key, target):
-                    yield rank, self.chosen[target.account] - jobs, order, target
-
-    def _jobs(self, key: Key, target: Target) -> int:
+    def _has_room(self, key: Key, target: Target) -> bool:
         request = self.reach.at(key).request(target)
-        if request is None:
-            return 0
-        jobs = self.room.jobs(target, request)
-        if jobs and target.device == "cpu" and self.beside is not self.room:
-            jobs = min(jobs, self.beside.jobs(target, request))
-        return jobs
+        if request is None or not self.room.jobs(target, request):
+            return False
+        beside = self.beside if target.device == "cpu" else self.room
+        return beside is self.room or beside.jobs(target, request) > 0
 
     def had_room(self, key: Key) -> bool:
         """Return whether any target had room for jobs of a key at the start."""
         lines = (self._lines.get((key, kind)) for kind in key[0].task.job.kinds)
-        return any(line is None or line.had_room for line in lines)
+        return any(line is None or line.checked >= 0 for line in lines)
+
+    def fits_otherwise(self, key: Key) -> bool:
+        """Return whether a job of a key would have room if no CPUs were kept free."""
+        reachable = self.reach.at(key)
+        return any(
+            (request := reachable.request(target)) and self.room.fits(target, request)
+            for column in reachable.columns("cpu")
+            for target, _ in self._with_room(key, column, self.room, {})
+        )
 
     def take(self, job: Job, pool: Slots) -> None:
         """Take the room of a job at a target."""
         assert pool.target is not None
         request = self.reach.at(self.keys[job.name]).request(pool.target)
         assert request is not None
+        self.takes += 1
+        self.load[pool.account] += 1
         self.room.take(pool.target, request)
         if pool.kind == "cpu" and self.beside is not self.room:
             self.beside.take(pool.target, request)
@@ -228,21 +261,21 @@ class Round:
         for name in made.waiting:
             key = places.keys[name]
             if key not in without:
-                without[key] = "" if places.had_room(key) else self._why_none(key)
+                without[key] = "" if places.had_room(key) else self._why_none(key, places)
             self.why[name] = without[key] or self.why[name]
         return made.gpu_slots
 
-    def _why_none(self, key: Key) -> str:
+    def _why_none(self, key: Key, places: _Places) -> str:
         """Return why no slot is free: what closes all targets, where something does."""
-        every = self.reach.at(key).every()
-        closed = [self.state.why_closed(target) for target in every]
-        if whys := [why for why in dict.fromkeys(closed) if why]:
-            return f"{_NO_SLOT}: {'; '.join(whys)}" if all(closed) else _NO_SLOT
-        asks = any(one.features or one.gpu_type for one in every.values())
-        if asks and all(self._full(*one) for one in every.items()):
+        reachable, share = self.reach.at(key), self.state.utilisation
+        if self.state.closed:
+            closed = [self.state.why_closed(target) for target in reachable.every()]
+            if all(closed) and closed:
+                return f"{_NO_SLOT}: {'; '.join(dict.fromkeys(closed))}"
+        asks = any(one.features or one.gpu_type for one in reachable.requests.values())
+        if asks and all(self._full(*one) for one in reachable.every().items()):
             return "the nodes that it asks for are full"
-        share = self.state.utilisation
-        if share < 1 and any(self.room.fits(*one) for one in every.items()):
+        if share < 1 and places.fits_otherwise(key):
             kept = f"{100 * (1 - share):.0f} % of an account's CPUs are kept free: utilisation"
             return f"{_NO_SLOT} ({kept})"
         return _NO_SLOT
