@@ -186,7 +186,8 @@ class ClusterState:
         Those where jobs may be preempted come last.
         """
         account = self.account(target.account, target.qos)
-        first = next(iter(self.places(target.device)), (None,))[0]
+        known = self.partitions.get(target.device, ())
+        first = known[0].name if known else None
         other_qos = account is None or not account.default
         return 4 * bool(self.preempted_in(target)) + 2 * other_qos + (target.partition != first)
 

@@ -194,10 +194,10 @@ class _Schedule:
         for i in self.jobs:
             if not self.places.any_free:
                 return
-            found = min(self._ends(i), default=None, key=lambda one: one[:2])
+            found = self._soonest(i)
             if found is None:
                 continue
-            _, kind, pool, start_s, seconds = found
+            kind, pool, start_s, seconds = found
             job, end_s = self.work.jobs[i], start_s + seconds
             if start_s > self.clock_s:
                 heapq.heapreplace(self.times[pool.name], end_s)
@@ -209,9 +209,9 @@ class _Schedule:
                 reason = "the account that was chosen for it has a slot"
             yield Decision(job.name, pool.name, start_s, end_s, reason)
 
-    def _ends(self, i: int) -> Iterator[tuple[float, int, Slots, float, float]]:
-        """Yield a job's end on each kind, with its margin; kind, pool, start, and its seconds."""
-        job, any_gpu = self.work.jobs[i], False
+    def _soonest(self, i: int) -> tuple[int, Slots, float, float] | None:
+        """Return the kind on which a job ends first, its pool, start, and seconds."""
+        job, best, best_s = self.work.jobs[i], None, math.inf
         for number, kind in enumerate(KINDS):
             seconds = self.work.seconds[number][i]
             if seconds == math.inf:
@@ -219,11 +219,13 @@ class _Schedule:
             start_s, pool = self.clock_s, self.places.first(job, kind)
             if pool is None and (pool := self._next(kind, job)):
                 start_s = self.times[pool.name][0]
-            if pool is not None:
-                # one that a GPU could run too may take longer on CPUs than estimated
-                margin = self.work.margin[i] if any_gpu else 0.0
-                any_gpu = True
-                yield start_s + seconds * (1 + margin), number, pool, start_s, seconds
+            if pool is None:
+                continue
+            # one that a GPU could run too may take longer on CPUs than estimated
+            margin = self.work.margin[i] if best else 0.0
+            if (end_s := start_s + seconds * (1 + margin)) < best_s:
+                best, best_s = (number, pool, start_s, seconds), end_s
+        return best
 
     def _next(self, kind: DeviceKind, job: Job) -> Slots | None:
         """Return the pool that may take a job and has a slot that falls free first."""

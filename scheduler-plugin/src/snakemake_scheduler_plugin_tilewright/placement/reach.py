@@ -59,6 +59,7 @@ class Column(NamedTuple):
     """Targets of one rank in one partition, with their accounts."""
 
     rank: int
+    kind: DeviceKind
     where: Partition | None
     entries: list[tuple[Target, Account]]
 
@@ -76,6 +77,8 @@ class Reachable:
         self.excluded, self.fixed = excluded, shape.task.job.overrides
         request_of = reach.estimates.request_of
         self.requests = {k: request_of(shape.task, k, self.state) for k in shape.task.job.kinds}
+        #: What may fit where a time limit, which may be cut, does not.
+        self.shortest = {kind: replace(one, runtime_min=1) for kind, one in self.requests.items()}
         self._cut: dict[tuple[DeviceKind, int], ResourceRequest] = {}
         self._has: dict[int, bool] = {}
         self._found: dict[Target, ResourceRequest | None] = {}
@@ -96,6 +99,11 @@ class Reachable:
         """Return the targets with what is asked for there; those where it was in vain, too."""
         count = len(self._checks) - excluded
         return {t: one for t in self._all() if (one := self._checked(t, count)) is not None}
+
+    def may_reach(self, column: Column) -> bool:
+        """Return whether a job goes to a partition with GPUs, if it is one."""
+        spare = column.kind == "cpu" and is_for_gpus(column.where)
+        return not (spare and self._any(self._checks.index(self._leaves_gpus)))
 
     def _all(self) -> Iterator[Target]:
         return (
@@ -195,7 +203,7 @@ class Reach:
             for target in self.state.targets({kind: name}):
                 at = self.state.rank(target), target.partition
                 if at not in found:
-                    found[at] = Column(at[0], self.state.where(target), [])
+                    found[at] = Column(at[0], kind, self.state.where(target), [])
                 if account := self.state.account(target.account, target.qos):
                     found[at].entries.append((target, account))
             self._columns[kind, name] = sorted(found.values(), key=attrgetter("rank"))

@@ -33,7 +33,7 @@ class _Line:
         self.ranks = groupby(columns, key=attrgetter("rank"))
         self.heap: list[_Entry] = []
         #: Jobs that limits hold, which may be those of several partitions.
-        self.known: dict[tuple[int, int], int] = {}
+        self.known: dict[int, int] = {}
         #: How many jobs were taken when the first target was found to have room.
         self.checked = -1
 
@@ -71,7 +71,7 @@ class _Places:
 
     def _fill(self, key: Key) -> None:
         """Take the room of as many GPU jobs of a key as there is for."""
-        known: dict[tuple[int, int], int] = {}
+        known: dict[int, int] = {}
         for column in self.reach.at(key).columns("gpu"):
             for target, _ in self._with_room(key, column, self.beside, known):
                 request = self.reach.at(key).request(target)
@@ -80,27 +80,25 @@ class _Places:
                     self.gpus[target] += jobs
 
     def _with_room(
-        self, key: Key, column: Column, room: Room, known: dict[tuple[int, int], int]
+        self, key: Key, column: Column, room: Room, known: dict[int, int]
     ) -> Iterator[tuple[Target, int]]:
         """Yield the targets of a column that may have room, and how many jobs limits hold.
 
-        Those that are the same in several partitions are counted once, and ``known``.
+        Limits that hold in several partitions are counted once, and ``known``.
         """
-        where, kind = column.where, column.entries[0][0].device
-        request = self.reach.at(key).requests[kind]
-        shortest = replace(request, runtime_min=1)
-        alike, least_min = self.reach.state.alike(where), request.required_min
-        if room.on_nodes(where, shortest) == 0:
+        reachable, where = self.reach.at(key), column.where
+        request = reachable.requests[column.kind]
+        shortest, least_min = reachable.shortest[column.kind], request.required_min
+        if room.on_nodes(where, shortest) == 0 or not reachable.may_reach(column):
             return
-        short = where is not None and (where.max_time_min or math.inf) < least_min
+        long = where is None or (where.max_time_min or math.inf) >= least_min
+        new = [a for _, a in column.entries if id(a.within(where)) not in known]
+        known |= room.by_accounts(new, where, shortest)
         for target, account in column.entries:
             limits = account.within(where)
-            at = id(limits), alike
-            if at not in known:
-                short_here = (limits.longest_min or math.inf) < least_min
-                known[at] = 0 if short_here else room.by_limits(account, where, shortest)[0]
-            if known[at] and (limits.beyond_partition or not short):
-                yield target, known[at]
+            time = (limits.longest_min or math.inf) >= least_min
+            if known[id(limits)] and time and (long or limits.beyond_partition):
+                yield target, known[id(limits)]
 
     @property
     def any_free(self) -> bool:
@@ -157,7 +155,10 @@ class _Places:
             heapq.heapify(line.heap)
 
     def _has_room(self, key: Key, target: Target) -> bool:
-        request = self.reach.at(key).request(target)
+        reachable, where = self.reach.at(key), self.reach.state.where(target)
+        if self.room.on_nodes(where, reachable.shortest[target.device]) == 0:
+            return False
+        request = reachable.request(target)
         if request is None or not self.room.jobs(target, request):
             return False
         beside = self.beside if target.device == "cpu" else self.room
