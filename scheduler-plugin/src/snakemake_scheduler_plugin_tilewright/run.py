@@ -15,8 +15,8 @@ from .errors import PlacementError, SlurmQueryError
 from .fit import first_fit
 from .placement.admission import FIRST
 from .placement.dispatcher import Dispatcher
-from .placement.feasibility import check_feasible
 from .placement.jobs import Assignment, rule_of
+from .placement.reach import check_feasible
 from .resources import Placement
 from .runtime import snakemake_adapter as adapter
 from .runtime.ledger import Ledger

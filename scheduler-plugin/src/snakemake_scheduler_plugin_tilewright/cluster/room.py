@@ -207,7 +207,7 @@ class Room:
             return known[1]
         found: dict[str, float] = {}
         for name, cap, limits in bounds.scopes:
-            taken = self._taken.get(name, {})
+            taken = self._taken.get(name, Counter())
             for tres, limit, used in limits:
                 part = share if tres == "cpu" and not cap else 1.0
                 # what is spent of a budget is so on an empty cluster too

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from ..cluster import cluster
 from ..errors import PlacementError, SlurmQueryError
-from ..placement.feasibility import check_feasible
 from ..placement.jobs import JobState, name_of
+from ..placement.reach import check_feasible
 from ..placement.round import Round
 from ..placement.workload import GpuSlots
 from ..resources import Placement

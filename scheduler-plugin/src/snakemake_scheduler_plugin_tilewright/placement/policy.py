@@ -121,7 +121,6 @@ class FreeSlots:
         self.pools, self.free = pools, {pool.name: pool.fillable for pool in pools}
         #: Jobs whose account the user chose, by account: the others leave them its slots.
         self.chosen = Counter(job.overrides.account for job in jobs)
-        self._lines: dict[Hashable, list[tuple[int, int, int]]] = {}
 
     @property
     def any_free(self) -> bool:
@@ -138,25 +137,9 @@ class FreeSlots:
 
     def first(self, job: Job, kind: DeviceKind) -> Slots | None:
         """Return the pool of the lowest rank, then with the most slots to spare."""
-        key = kind, self.key(job)
-        if key not in self._lines:
-            own = (k for k, p in enumerate(self.pools) if p.kind == kind and self.may(job, p))
-            self._lines[key] = [self._entry(k) for k in own]
-            heapq.heapify(self._lines[key])
-        line = self._lines[key]
-        while line:
-            k = line[0][-1]
-            if not self.free[self.pools[k].name]:
-                heapq.heappop(line)
-            elif line[0] == (now := self._entry(k)):
-                return self.pools[k]
-            else:  # it was taken since
-                heapq.heapreplace(line, now)
-        return None
-
-    def _entry(self, k: int) -> tuple[int, int, int]:
-        pool = self.pools[k]
-        return pool.rank, self.chosen[pool.account] - self.free[pool.name], k
+        own = (p for p in self.pools if p.kind == kind and self.free[p.name] and self.may(job, p))
+        spare = lambda p: (p.rank, self.chosen[p.account] - self.free[p.name])  # noqa: E731
+        return min(own, key=spare, default=None)
 
     def take(self, job: Job, pool: Slots) -> None:
         """Take a slot of a pool."""

@@ -147,8 +147,8 @@ class _Places:
                 return None
             order = 0
             for column in columns[1]:
-                room = self.beside if kind == "cpu" else self.room
-                for target, jobs in self._with_room(key, column, room, line.known):
+                there = self.beside if kind == "cpu" else self.room
+                for target, jobs in self._with_room(key, column, there, line.known):
                     order += 1
                     load = self.load[target.account] - jobs
                     line.heap.append((column.rank, load, order, jobs, target))
