@@ -13,9 +13,9 @@ from .cluster.state import ClusterState
 from .declared import declared_request, fixed_of, resources_at
 from .errors import PlacementError, SlurmQueryError
 from .fit import first_fit
-from .placement.admission import FIRST
 from .placement.dispatcher import Dispatcher
 from .placement.jobs import Assignment, rule_of
+from .placement.place_history import FIRST
 from .placement.reach import check_feasible
 from .resources import Placement
 from .runtime import snakemake_adapter as adapter

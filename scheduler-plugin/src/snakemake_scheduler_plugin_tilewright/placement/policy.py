@@ -3,6 +3,18 @@
 List scheduling (HEFT; Topcuoglu, Hariri and Wu 2002, doi:10.1109/71.993206): the job that most work
 waits for comes first, and takes the slot in which it ends first, among those that are free and
 those that will be. Jobs whose slot is free start; the others wait for a slot that ends them sooner.
+
+Two jobs of 100 s on a CPU and 10 s on a GPU share one slot of each: one starts on the GPU, and
+the other waits for it, which ends it sooner than the CPU.
+
+>>> jobs = [Job("a", "r", KINDS, cpu_seconds=100), Job("b", "r", KINDS, cpu_seconds=100)]
+>>> work = Workload(jobs, {("r", "gpu"): 0.1, ("r", "cpu"): 1.0})
+>>> pools = [Slots("lab_gpu", "lab", "gpu", 1, 1), Slots("lab_cpu", "lab", "cpu", 1, 1)]
+>>> choice = schedule(work, ["a", "b"], pools, 0.0, GpuSlots())
+>>> [(start.job, start.pool, start.end_s) for start in choice.starts]
+[('a', 'lab_gpu', 10.0)]
+>>> choice.waiting
+{'b': 'a GPU that falls free ends it sooner than a CPU'}
 """
 
 import heapq
@@ -71,20 +83,6 @@ def schedule(
         Jobs that go before all others.
     most : float
         Jobs that start at most.
-
-    Examples
-    --------
-    Two jobs of 100 s on a CPU and 10 s on a GPU share one slot of each: one starts on the GPU, and
-    the other waits for it, which ends it sooner than the CPU.
-
-    >>> jobs = [Job("a", "r", KINDS, cpu_seconds=100), Job("b", "r", KINDS, cpu_seconds=100)]
-    >>> work = Workload(jobs, {("r", "gpu"): 0.1, ("r", "cpu"): 1.0})
-    >>> pools = [Slots("lab_gpu", "lab", "gpu", 1, 1), Slots("lab_cpu", "lab", "cpu", 1, 1)]
-    >>> choice = schedule(work, ["a", "b"], pools, 0.0, GpuSlots())
-    >>> [(start.job, start.pool, start.end_s) for start in choice.starts]
-    [('a', 'lab_gpu', 10.0)]
-    >>> choice.waiting
-    {'b': 'a GPU that falls free ends it sooner than a CPU'}
     """
     counted = gpu_slots.counted(sum(p.slots for p in pools if p.kind == "gpu"), clock_s)
     jobs = sorted(map(work.index.__getitem__, ready), key=work.by_chain.place.__getitem__)
