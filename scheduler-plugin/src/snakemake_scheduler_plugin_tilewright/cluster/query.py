@@ -90,14 +90,14 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
         accounts, of_use = _with_use(accounts, client, usable, records, wheres, uid)
         of_use += _not_counted(records, accounts, wheres, "" if limited else enforced)
     wrong = _wrong_names(client.user, site, accounts, left_out)
-    licences = _licences(client, lost)
     named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
     partitions = {kind: _open_to(accounts, [named[n] for n in own]) for kind, own in names.items()}
-    with_gpu = bool(more) or bool(partitions["gpu"])
-    largest = {k: one for k, one in site.largest_jobs().items() if k == "cpu" or with_gpu}
+    kinds = KINDS if more or partitions["gpu"] else ("cpu",)
+    largest = {kind: one for kind, one in site.largest_jobs().items() if kind in kinds}
     lost += [Note("use", words) for words in client.slow()]
     return ClusterState(
-        tuple(accounts), partitions, named, nodes, licences, site.utilisation, largest,
+        tuple(accounts), partitions, named, nodes, _licences(client, lost),
+        site.utilisation, largest,
         client.user, tuple(left_out),
         (*records.notes, *wrong, *of_use, *more, *lost),
     )  # fmt: skip
