@@ -25,6 +25,9 @@ def prepare(slurm: Cluster) -> int:
     of_user = "MaxTRESPerUser=cpu=16", "MaxJobsPerUser=4", "MaxSubmitJobsPerUser=20"
     others = "GrpTRESMins=cpu=100000", "MaxTRESPerAccount=cpu=64", "MaxWall=1-00:00:00"
     slurm.set_qos("maigan", *of_user, *others)
+    minutes = "MaxTRESRunMinsPerUser=cpu=9000", "MaxTRESRunMinsPerAccount=mem=900000"
+    sizes = "MaxTRESPerNode=cpu=24,gres/gpu=1", "MinTRESPerJob=cpu=2,mem=1G"
+    slurm.modify("qos", "brusko", *minutes, *sizes, "Preempt=clive-b,maigan-b")
     slurm.modify("account", "clive", "GrpTRES=billing=200,node=6", "GrpTRESRunMins=cpu=500000")
     maigan, clive = ("-Amaigan", "-t10", "-c8", "--mem=2G"), ("-Aclive", "-t10", "--mem=1G")
     for user, *args in (
