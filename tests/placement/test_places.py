@@ -166,6 +166,17 @@ def test_jobs_go_on_to_other_partitions_where_nodes_are_full() -> None:
     assert (found["short lab c"], found.total()) == (4, 8)
 
 
+def test_limits_are_counted_in_each_kind_of_partition() -> None:
+    """What an account's limits hold of whole nodes is not what they hold of shared ones."""
+    whole = where("whole", whole_nodes=True, whole={"cpu": 16})
+    lab = account("lab", limit={"cpu": 8})
+    for names in (("whole", "c"), ("c", "whole")):
+        both = [whole if name == "whole" else where(name) for name in names]
+        nodes = (node("w1", "whole"), node("c1", "c"))
+        here = room(lab, partitions={"cpu": both}, nodes=nodes)
+        assert sent(here, *ready("short", 3)) == {"short lab c": 2}
+
+
 def test_cpu_jobs_leave_partitions_with_gpus_where_another_takes_them() -> None:
     gpu = where("g", tres={"cpu": 64, "gres/gpu": 8})
     short = where("debug", max_time_min=30)

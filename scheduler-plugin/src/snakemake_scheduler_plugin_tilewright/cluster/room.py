@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -167,12 +167,6 @@ class Room:
             if jobs < best or (jobs == best and _rank(tres) < _rank(bound)):
                 best, bound = jobs, tres
         return best, bound
-
-    def by_accounts(
-        self, accounts: Iterable[Account], where: Partition | None, request: ResourceRequest
-    ) -> dict[int, int]:
-        """Return for the limits of some accounts, by their ids, how many jobs they hold."""
-        return {id(a.within(where)): self.by_limits(a, where, request)[0] for a in accounts}
 
     def _bounds_of(self, account: Account, where: Partition | None) -> _Bounds:
         limits = account.within(where)
