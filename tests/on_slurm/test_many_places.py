@@ -1,4 +1,4 @@
-"""Sites with several partitions and QOS: a place that is bad for a job costs a run next to nothing.
+"""Places that are bad for a job cost a run next to nothing.
 
 Each run is compared with one that the site file never offers that place.
 """
