@@ -14,7 +14,6 @@ from snakemake_scheduler_plugin_tilewright.commands.status import show_status
 from snakemake_scheduler_plugin_tilewright.report.page import run_section, write_run_report
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
     last_run,
-    last_waiting,
     read_ledger,
     summary_lines,
 )
@@ -64,7 +63,6 @@ STATE = RunState(T0, T0 + 60, {"a": 4}, {"a": 1}, 1, 0.5, {"no slot": 1})
 def of_ledger(path: Path) -> None:
     events = read_ledger(path)
     summary_lines(last_run(events), ["snakemake"])
-    last_waiting(path)
     if run_section(path, path.with_name("page.html")):
         write_run_report(path, path.with_name("page.html"))
 

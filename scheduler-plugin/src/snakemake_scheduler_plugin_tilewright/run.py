@@ -38,8 +38,6 @@ class Run:
     def __init__(
         self, dag: Any, cluster: Cluster, placement: Placement, logger: logging.Logger
     ) -> None:
-        if placement.ledger is None:
-            raise PlacementError("placement has no ledger; name a file for it in the Snakefile")
         self.dag, self.placement, self.logger = dag, placement, logger
         self.placed_jobs = PlacedJobs(dag, placement)
         self.jobs, self._names = self.placed_jobs.by_name, self.placed_jobs.names

@@ -8,7 +8,7 @@ It places the jobs of any workflow: of rules that take their resources from
 import atexit
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
 
 from .cluster import cluster
 from .cluster.summary import cluster_summary
-from .errors import PlacementError, SnakemakeError
+from .errors import PlacementError
 from .fit import first_fit
 from .local import LocalRun
 from .placement.orphaned import before_run
@@ -27,7 +27,6 @@ from .resources import Placement
 from .run import Run
 from .runtime import snakemake_adapter as adapter
 from .runtime import snakemake_command as command_line
-from .runtime.ledger import LEDGER
 from .runtime.scratch import refused_folders
 from .runtime.signals import handle_sigterm_in_a_thread
 from .slurm.query import PLACE
@@ -78,16 +77,20 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             runs = adapter.is_main(self.dag) and not command_line.runs_nothing(
                 command_line.command()[1:]
             )
-            if runs:
-                # Snakemake asks nothing between the end of the last job and its own
-                atexit.register(self._end, placement)
-            if runs and isinstance(self._run, Run) and not placement.has_models:
+            if not runs:
+                return
+            # Snakemake asks nothing between the end of the last job and its own, and leaves
+            # `onsuccess` of a module out
+            atexit.register(lambda: placement.end(failed=not adapter.all_done(self.dag)))
+            asked: tuple[Callable[[], Any], ...] = ()
+            if isinstance(self._run, Run):
                 placing = self._run.dispatcher
-                for line in cluster_summary(placing.cluster.state, placing.kinds):
-                    self.logger.info(line)
-            if runs and (placement.cluster or placement.has_models):
-                queued = [self._run.queued] if isinstance(self._run, Run) else []
-                self._progress = Progress(self.dag, placement, self.logger, *queued)
+                asked = self._run.queued, placing.ledger.waiting
+                if not placement.has_models:
+                    for line in cluster_summary(placing.cluster.state, placing.kinds):
+                        self.logger.info(line)
+            if placement.cluster or placement.has_models:
+                self._progress = Progress(self.dag, placement, self.logger, *asked)
         except PlacementError as error:
             raise WorkflowError(str(error)) from None
 
@@ -98,11 +101,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         argv = command_line.command()
         found = cluster.of_command(argv)
         before_run(found, argv, has_lock=True)
-        return Placement(cluster=found, ledger=LEDGER)
-
-    def _end(self, placement: Placement) -> None:
-        """End a run whose Snakefile did not: Snakemake leaves ``onsuccess`` of a module out."""
-        placement.end(failed=not adapter.all_done(self.dag))
+        return Placement(cluster=found)
 
     def _follow(self, jobs: Sequence[Any]) -> None:
         """Count the jobs that a checkpoint brought, once it is known what they need."""
@@ -130,7 +129,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                     adapter.check("executor", adapter.executor_of(self.dag))
                     self._run.hear_submissions()
                     adapter.trust_placement(self.dag)
-            except SnakemakeError as error:
+            except PlacementError as error:
                 raise WorkflowError(str(error)) from None
             self._checked = True
             os.environ |= self._slurm

@@ -6,7 +6,8 @@ from typing import Any
 
 import jinja2
 
-from ..runtime.files import read_ledger, write_text_atomic
+from ..runtime.files import write_text_atomic
+from ..runtime.ledger import read_ledger
 from ..runtime.run_state import span_text
 from ..runtime.words import count, count_jobs
 from .gantt import draw_gantt
