@@ -75,10 +75,10 @@ def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
     (controller,) = check_slurm.check_daemons(asking(tmp_path, config=silent))
     assert controller.state == "problem"
     assert "no answer within 15 s" in controller.text
-    refused = {"sacctmgr": SlurmQueryError("sacctmgr", "Connection refused")}
-    found = check_slurm.check_daemons(asking(tmp_path / "none", **refused))
+    refused = SlurmQueryError("sacctmgr", "Connection refused")
+    found = check_slurm.check_daemons(asking(tmp_path / "none", sacctmgr=refused))
     assert "slurmdbd" not in dict(states(found))
-    warned = check_slurm.check_accounts(cluster_of(tmp_path / "none", **refused))
+    warned = check_slurm.check_accounts(cluster_of(tmp_path / "none", sacctmgr=refused))
     (limits,) = (check for check in warned if "Connection refused" in check.text)
     assert (limits.about, limits.state) == ("survey", "warning")
 

@@ -335,8 +335,7 @@ class Placement:
             events = read_ledger(self.ledger)
             lines = [*summary_lines(last_run(events), command()), *filter(None, [events.note])]
         elif failed:
-            causes = failed_since(self.logs, self._began_s) if self.logs else ()
-            lines = [f"failed: {words}; log: {path}" for path, words in causes]
+            lines = [*failed_since(self.logs, self._began_s)] if self.logs else []
             lines += [f"what is finished stays; {resume_line(command())}"]
         for line in lines:
             sys.stderr.write(f"{line}\n")
