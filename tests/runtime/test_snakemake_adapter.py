@@ -430,7 +430,7 @@ def test_the_scheduler_plugin_refuses_a_dag_and_a_scheduler_of_another_snakemake
     made = Scheduler(dag_of_snakemake(**values), None, logger)
     assert made.select_jobs([], [], {}, {}) == []
     placing: Any = SimpleNamespace(select=lambda *asked: ["job"])
-    made._run = placing
+    made._run, made._begun = placing, False
     values["workflow"].scheduler = thing_without("scheduler", "failed")
     with pytest.raises(WorkflowError, match=r"has no scheduler\.failed, which placement needs"):
         made.select_jobs([], [], {}, {})

@@ -12,6 +12,7 @@ from snakemake_scheduler_plugin_tilewright.declared import (
     declared_request,
     fixed_of,
     gpus_of,
+    kinds_of,
     resources_at,
 )
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, UserOverrides
@@ -94,7 +95,7 @@ def test_a_model_is_what_one_job_states_by_now() -> None:
         assert model.request({}, kind) == ResourceRequest(2, 100, 0, 10, required_min=10)
     assert model.cpu_seconds({}) == 300
     assert model.devices == ("cpu",)
-    assert (model.devices, declared_model(job(gres="gpu:1")).devices) == (("cpu",), ("gpu",))
+    assert (kinds_of(small), kinds_of(job(gres="gpu:1"))) == (("cpu",), ("gpu",))
 
 
 def test_what_a_rule_fixes() -> None:

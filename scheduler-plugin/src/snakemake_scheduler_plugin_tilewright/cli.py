@@ -18,11 +18,6 @@ SiteFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.callback()
-def main() -> None:
-    """Run one of the commands below; jobs are placed by ``snakemake --scheduler tilewright``."""
-
-
 @app.command()
 def accounts(
     site: SiteFile = None,

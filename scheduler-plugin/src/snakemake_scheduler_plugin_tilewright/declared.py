@@ -21,8 +21,12 @@ def declared_model(job: Any) -> ResourceModel:
     """
     request = declared_request(job)
     seconds = 0.5 * 60 * request.runtime_min
-    kind: DeviceKind = "gpu" if request.gpus else "cpu"
-    return ResourceModel((kind,), lambda _, kind: request, lambda _: seconds)
+    return ResourceModel(("cpu",), lambda _, kind: request, lambda _: seconds)
+
+
+def kinds_of(job: Any) -> tuple[DeviceKind, ...]:
+    """Return the one device kind that a job runs on, by what it declares."""
+    return ("gpu",) if declared_request(job).gpus else ("cpu",)
 
 
 def declared_request(job: Any) -> ResourceRequest:

@@ -56,8 +56,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         self._run: Run | LocalRun | None = None
         self._progress: Progress | None = None
         self._failures = 0
-        self._checked = False
-        self._handles_sigterm = False
+        self._begun = False
         # within a job the executor drops what names Slurm with what Slurm said of that job
         self._slurm = {name: os.environ[name] for name in PLACE if name in os.environ}
         if not adapter.is_snakemakes(self.dag):
@@ -108,6 +107,21 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         if self._progress is not None:
             self._progress.load(jobs)
 
+    def _begin(self) -> None:
+        """Do what Snakemake's own handler, scheduler and executor must be there for."""
+        handle_sigterm_in_a_thread()
+        if self._run is None:
+            return
+        try:
+            adapter.check("scheduler", self.dag.workflow.scheduler)
+            if isinstance(self._run, Run):
+                adapter.check("executor", adapter.executor_of(self.dag))
+                self._run.hear_submissions()
+                adapter.trust_placement(self.dag)
+        except PlacementError as error:
+            raise WorkflowError(str(error)) from None
+        os.environ |= self._slurm
+
     def select_jobs(
         self,
         selectable_jobs: Sequence[Any],
@@ -116,23 +130,12 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         input_sizes: Mapping[Any, int],
     ) -> Sequence[Any] | None:
         """Return the jobs that start now; None lets the greedy scheduler choose."""
-        if not self._handles_sigterm:  # Snakemake sets its handler after it made this scheduler
-            handle_sigterm_in_a_thread()
-            self._handles_sigterm = True
+        if not self._begun:
+            self._begin()
+            self._begun = True
         if self._run is None:
             self._follow(remaining_jobs)
             return first_fit(selectable_jobs, available_resources)
-        if not self._checked:  # it was not there before, and no job runs by now
-            try:
-                adapter.check("scheduler", self.dag.workflow.scheduler)
-                if isinstance(self._run, Run):
-                    adapter.check("executor", adapter.executor_of(self.dag))
-                    self._run.hear_submissions()
-                    adapter.trust_placement(self.dag)
-            except PlacementError as error:
-                raise WorkflowError(str(error)) from None
-            self._checked = True
-            os.environ |= self._slurm
         try:
             chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
             self._failures = 0

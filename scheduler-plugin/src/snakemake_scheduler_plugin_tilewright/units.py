@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from .cluster.request import ResourceRequest, Target
-from .declared import declared_model, fixed_of, options_of
+from .declared import declared_model, fixed_of, kinds_of, options_of
 from .errors import PlacementError
 from .placement.jobs import Job, UserOverrides, job_of, name_of, rule_of
 from .resources import MODEL, Placement
@@ -58,8 +58,7 @@ class PlacedJobs:
 
     def declared_job(self, job: Job, of: Any) -> Job:
         """Return a job whose rule has no model with what the one of Snakemake declares by now."""
-        model = declared_model(of)
-        return replace(job, overrides=self._fixed(of), kinds=model.devices, model=model)
+        return replace(job, overrides=self._fixed(of), kinds=kinds_of(of), model=declared_model(of))
 
     def _fixed(self, job: Any) -> UserOverrides:
         """Return what a job fixes whose rule has no model."""
@@ -85,7 +84,7 @@ class PlacedJobs:
             for need in self.dag.job_dependencies(job)
         } - {unit}
         if chosen is None:
-            return job_of(unit, needs, declared_model(unit), self._fixed(unit))
+            return job_of(unit, needs, declared_model(unit), self._fixed(unit), kinds_of(unit))
         return job_of(unit, needs, self.placement.model(model_of(self.placement, unit)), chosen)
 
     def _chosen(self, job: Any) -> UserOverrides:

@@ -96,12 +96,7 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
         answer, or a job can never start.
     """
     argv = ["snakemake", *options]
-    executor = "slurm" if slurm else "local"
-    # the Snakefile asks which command it is
-    with snakemake_command.as_dry_run([*argv, "--executor", executor]):
-        given = snakemake_command.parsed(options)
-        given.executor = "slurm"  # under the local executor nothing is placed
-        dag = snakemake_command.dag_of_command(given)
+    with snakemake_command.dry_run(options, "slurm" if slurm else "local") as (dag, given):
         placement = adapter.placement_of(dag) or Placement()
         if slurm and (site is not None or placement.cluster is None):
             placement = replace(placement, cluster=cluster.of_command(argv, site))

@@ -13,15 +13,15 @@ Count = Annotated[int, Field(ge=0, le=10**9)]
 Time = Annotated[float, Field(ge=-1e10, le=1e10)]
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
-_TIMES = ("start_s", "end_s", "sent_s")
-_TEXTS = ("job", "rule", "pool", "account", "kind", "node", "cause", "words", "reason", "next",
-          "log", "sooner")  # fmt: skip
 _Pool = Annotated[tuple[Text, Text, Count], Strict(False)]  # JSON has it as a list
 _VALUES: dict[str, Any] = {
-    **dict.fromkeys(_TIMES, (Time, 0.0)),
-    **dict.fromkeys(_TEXTS, (Text, "")),
+    **dict.fromkeys(("start_s", "end_s", "sent_s"), (Time, 0.0)),
+    **dict.fromkeys(("job", "rule", "pool", "account", "kind", "node", "cause"), (Text, "")),
+    **dict.fromkeys(("words", "reason", "next", "log", "sooner"), (Text, "")),
     **dict.fromkeys(("ready", "members"), (Count, 0)),
-    **{"kinds": (list[Any], []), "why": (dict[Text, Count], {}), "pools": (dict[Text, _Pool], {})},
+    "kinds": (list[Any], []),
+    "why": (dict[Text, Count], {}),
+    "pools": (dict[Text, _Pool], {}),
 }
 
 #: Any object of a file of JSON lines.
