@@ -1,12 +1,5 @@
 """The errors of placement; each message names the cause and what to do.
 
-::
-
-    PlacementError             a run cannot be placed, or a job can never run
-    ├── SiteError              the site file
-    ├── SlurmQueryError        Slurm did not answer a question
-    └── UnreadableError        a line of its answer cannot be read
-
 ``snakemake_command.SetUpError`` is Snakemake's own way to print one of them without a traceback.
 """
 

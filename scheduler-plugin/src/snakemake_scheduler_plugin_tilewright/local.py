@@ -69,7 +69,9 @@ class LocalRun:
         others = [job for job in selectable if job not in able]
         chosen = first_fit([*(ready[name] for name in placed), *others], available)
         if not chosen and selectable and not adapter.anything_runs(self.dag):
-            chosen = [self._any(selectable[0], ready, placed)]
+            chosen = [selectable[0]]  # although it does not fit: nothing would ask again
+            names = [name for name, job in ready.items() if job is chosen[0] and name not in placed]
+            placed |= self._assign({name: self.jobs[name].kinds[-1] for name in names}, ready)
         for name, kind in placed.items():
             if ready[name] in chosen:
                 self.running[name] = _Started(kind, time.monotonic(), ready[name])
@@ -93,13 +95,6 @@ class LocalRun:
             able = {name: self.jobs[name].kinds for name in ready}
             placed |= {name: "gpu" for name, kinds in able.items() if kinds == ("gpu",)}
         return self._assign(placed, ready)
-
-    def _any(self, job: Any, ready: Mapping[str, Any], placed: dict[str, DeviceKind]) -> Any:
-        """Return a job that starts although it does not fit: nothing would ask again."""
-        name = "" if job.is_group() else name_of(job)
-        if name in ready and name not in placed:
-            placed |= self._assign({name: self.jobs[name].kinds[-1]}, ready)
-        return job
 
     def _assign(
         self, kinds: dict[str, DeviceKind], ready: Mapping[str, Any]

@@ -34,7 +34,7 @@ from .placement.orphaned import before_run
 from .placement.reach import Reach
 from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
-from .runtime.ledger import LEDGER, last_run, read_ledger, resume_line, summary_lines
+from .runtime.ledger import LEDGER, read_ledger, resume_line, runs_of, summary_lines
 from .runtime.snakemake_command import command, executor_of, other_scheduler, runs_nothing
 
 #: The constant resource that names the model of a rule.
@@ -333,7 +333,9 @@ class Placement:
         lines = []
         if self.cluster is not None:
             events = read_ledger(self.ledger)
-            lines = [*summary_lines(last_run(events), command()), *filter(None, [events.note])]
+            last = runs_of(events)[-1:]
+            lines = [line for run in last for line in summary_lines(run, command())]
+            lines += filter(None, [events.note])
         elif failed:
             lines = [*failed_since(self.logs, self._began_s)] if self.logs else []
             lines += [f"what is finished stays; {resume_line(command())}"]

@@ -85,15 +85,10 @@ def write_run_report(ledger: Path, output: Path) -> None:
     ----------
     output : Path
         The HTML file.
-
-    Raises
-    ------
-    ValueError
-        The ledger is absent, or no job of it ended.
     """
     found = run_section(ledger, output)
     if found is None:
         state = "holds no job that ended" if ledger.is_file() else "does not exist"
-        raise ValueError(f"{ledger} {state}; name the ledger.jsonl of a run")
+        raise SystemExit(f"run-report: {ledger} {state}; name the ledger.jsonl of a run")
     page = environment().get_template("run.html")
     write_text_atomic(output, page.render(title="Where it ran", ran=found))

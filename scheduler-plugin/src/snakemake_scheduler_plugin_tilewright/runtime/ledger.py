@@ -58,10 +58,14 @@ def read_ledger(path: Path) -> JsonLines:
     return read_json_lines(path, EVENT)
 
 
-def last_run(events: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the events of the last run of a ledger; a run starts with an event ``run``."""
-    begins = [at for at, event in enumerate(events) if event["event"] == "run"]
-    return events[begins[-1] :] if begins else []
+def runs_of(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the events of each run of a ledger; a run starts with an event ``run``."""
+    found: list[list[Mapping[str, Any]]] = []
+    for event in events:
+        if event["event"] == "run" or not found:
+            found.append([])
+        found[-1].append(event)
+    return found
 
 
 def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> list[str]:

@@ -373,10 +373,7 @@ def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
 
 
 def is_main(dag: Any) -> bool:
-    """Return whether this process coordinates a run, and does not do one of its jobs.
-
-    Uses ``workflow.is_main_process``.
-    """
+    """Return whether this process coordinates the run. Uses ``workflow.is_main_process``."""
     return bool(dag.workflow.is_main_process)
 
 
