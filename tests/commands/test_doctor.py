@@ -17,18 +17,20 @@ from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site
-from snakemake_scheduler_plugin_tilewright.cluster.state import Note
 from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, warning
-from snakemake_scheduler_plugin_tilewright.commands.doctor import as_json, on_slurm, print_checks
+from snakemake_scheduler_plugin_tilewright.commands.doctor import (
+    on_slurm,
+    print_checks,
+    show_checks,
+)
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
-from snakemake_scheduler_plugin_tilewright.slurm.query import NO_ACCOUNTING, SlurmClient
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from tests.commands.no_slurm import command
 from tests.support import recorded
-from tests.support.placement_rules import with_use
 from tests.support.runs import Run, make_run
 from tilewright.cli import app
 from tilewright.commands import check_experiment, check_machine
@@ -69,19 +71,16 @@ def test_a_cluster_that_answers_is_well(tmp_path: Path) -> None:
 
 
 def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
-    list(check_slurm.check_daemons(replace(asking(tmp_path), shared_dir=tmp_path)))
-    refused = SlurmQueryError("sacctmgr", "Connection refused")
-    silent = {"sacctmgr": refused, "config": SlurmQueryError("scontrol", "no answer within 15 s")}
-    client = replace(asking(tmp_path, 1000.0 + 7200, **silent), shared_dir=tmp_path)
-    controller, database = check_slurm.check_daemons(client)
+    silent = SlurmQueryError("scontrol", "no answer within 15 s")
+    (controller,) = check_slurm.check_daemons(asking(tmp_path, config=silent))
     assert controller.state == "problem"
     assert "no answer within 15 s" in controller.text
-    assert (database.state, "limits of 2.0 h ago" in database.text) == ("warning", True)
-    never = replace(client, shared_dir=None)
-    assert list(check_slurm.check_daemons(never))[-1].state == "warning"
-    none = SlurmQueryError("sacctmgr", f"You are {NO_ACCOUNTING}")
-    found = list(check_slurm.check_daemons(asking(tmp_path / "none", sacctmgr=none)))[-1]
-    assert (found.state, "keeps no accounts" in found.text) == ("ok", True)
+    refused = SlurmQueryError("sacctmgr", "Connection refused")
+    found = check_slurm.check_daemons(asking(tmp_path / "none", sacctmgr=refused))
+    assert "slurmdbd" not in dict(states(found))
+    warned = check_slurm.check_accounts(cluster_of(tmp_path / "none", sacctmgr=refused))
+    (limits,) = (check for check in warned if "Connection refused" in check.text)
+    assert (limits.about, limits.state) == ("survey", "warning")
 
 
 def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
@@ -99,7 +98,7 @@ def test_a_daemon_that_does_not_answer_is_said_once(
 ) -> None:
     programs(tmp_path, monkeypatch, "Connection refused")
     found = on_slurm(cluster.open_cluster, lambda found: ())
-    assert states(found) == [("slurmctld", "problem"), ("slurmdbd", "warning")]
+    assert states(found) == [("slurmctld", "problem")]
 
 
 @pytest.mark.parametrize(
@@ -150,13 +149,11 @@ def test_accounts_that_are_spent_or_of_unknown_use(tmp_path: Path) -> None:
     found = {check.text: check.state for check in check_slurm.check_accounts(cluster)}
     assert found["clive: left are 0 CPU-hours of 10 CPU-hours (QOS clive)"] == "warning"
     assert "maigan: 2 GPU + 5 CPU slots" in found
-    unknown = with_use(cluster_of(tmp_path).state.accounts[0], lambda _: None)
-    notes = (Note("limits", "limits are old"), Note("use", "x"))
-    cluster.state = replace(cluster.state, accounts=(unknown,), notes=notes)
-    warned = [c.text for c in check_slurm.check_accounts(cluster) if c.state == "warning"]
-    assert warned == [
-        "brusko: use of QOS brusko is not known, so no job goes where it limits them", "x",
-    ]  # fmt: skip
+    silent = SlurmQueryError("scontrol", "no answer within 15 s")
+    unknown = cluster_of(tmp_path / "silent", None, **{"flags=qos": silent})
+    (warned,) = [c for c in check_slurm.check_accounts(unknown) if c.text.startswith("use of")]
+    assert warned.state == "warning"
+    assert warned.text.startswith("use of QOS brusko, QOS clive, QOS maigan is a lower bound")
 
 
 def test_devices_without_cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +309,9 @@ def test_the_command_on_a_machine_without_slurm(
     assert "sbatch, squeue, scontrol, scancel not found" in " ".join(asked.stdout.split())
 
 
-def test_the_table_has_80_columns_and_colours_only_on_a_terminal() -> None:
+def test_the_table_has_80_columns_and_colours_only_on_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     checks = [ok("lock", "fine"), warning("disk", "w" * 10, "m" * 90), problem("x", "y " * 60, "z")]
     plain, coloured = StringIO(), StringIO()
     print_checks(checks, Console(file=plain, width=80))
@@ -321,4 +320,6 @@ def test_the_table_has_80_columns_and_colours_only_on_a_terminal() -> None:
     assert ("\x1b" in plain.getvalue(), "\x1b" in coloured.getvalue()) == (False, True)
     assert "a run would fail: 1 problem, 1 warning" in plain.getvalue()
     fine = {"about": "lock", "state": "ok", "text": "fine", "fix": ""}
-    assert as_json(checks)["checks"][0] == fine
+    with pytest.raises(SystemExit, match="1"):
+        show_checks(checks, json=True)
+    assert json.loads(capsys.readouterr().out)["checks"][0] == fine

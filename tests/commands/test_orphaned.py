@@ -1,41 +1,64 @@
 """``tilewright-placement orphaned`` on recorded queues, and without Slurm."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.cli import app
-from snakemake_scheduler_plugin_tilewright.commands.orphaned import list_orphaned
+from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.commands import orphaned
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.orphaned import before_run
 from tests.support.recorded import HERE, OTHERS, cluster_with
 
+Show = Callable[..., tuple[str | int | None, str]]
 
-@pytest.mark.parametrize(("choice", "left"), [("list", 1), ("cancel", 0)])
+
+@pytest.fixture
+def show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Show:
+    """Run the command in a folder on a recorded queue; return its end and what it printed."""
+
+    def show(cluster: Cluster, *, cancel: bool = False) -> tuple[str | int | None, str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(orphaned, "own_client", lambda: cluster.client)
+        monkeypatch.setattr(orphaned, "slurm_wanted", lambda: True)
+        try:
+            orphaned.show_orphaned(wait=False, cancel=cancel)
+        except SystemExit as end:
+            return end.code, capsys.readouterr().out
+        return 0, capsys.readouterr().out
+
+    return show
+
+
+@pytest.mark.parametrize("cancel", [False, True])
 def test_jobs_of_this_folder_are_listed_or_cancelled(
-    choice: Literal["list", "cancel"], left: int, tmp_path: Path
+    cancel: bool, tmp_path: Path, show: Show
 ) -> None:
-    cluster, recorded = cluster_with("\n".join([HERE, *OTHERS]), tmp_path)
-    said: list[str] = []
-    assert list_orphaned(cluster.client, "/data/run", choice, said.append) == left
-    text = "\n".join(said)
+    lines = [line.replace("/data/run", str(tmp_path)) for line in (HERE, *OTHERS)]
+    cluster, recorded = cluster_with("\n".join(lines), tmp_path)
+    status, text = show(cluster, cancel=cancel)
+    assert status == (not cancel)
     assert "7  RUNNING    rule_stitch_wildcards_a" in text
     assert not any(job in text for job in ("8  ", "9  ", "6  "))
-    assert ("scancel 7" in recorded.asked) == (choice == "cancel")
+    assert ("scancel 7" in recorded.asked) == cancel
 
 
-def test_the_commands_that_go_on_are_said_where_the_folder_is_locked(tmp_path: Path) -> None:
+def test_the_commands_that_go_on_are_said_where_the_folder_is_locked(
+    tmp_path: Path, show: Show
+) -> None:
     lock = tmp_path / ".snakemake/locks/0.output.lock"
     lock.parent.mkdir(parents=True)
     cluster, _ = cluster_with("", tmp_path)
-    said: list[str] = []
-    list_orphaned(cluster.client, str(tmp_path), "cancel", said.append)
-    assert len(said) == 1
+    assert show(cluster, cancel=True) == (0, f"no job of Snakemake writes into {tmp_path}\n")
     lock.touch()
-    list_orphaned(cluster.client, str(tmp_path), "cancel", said.append)
-    unlock, again = said[-1].splitlines()[-2:]
+    _, text = show(cluster, cancel=True)
+    unlock, again = text.splitlines()[-2:]
     assert (unlock.split()[-1], again.split()[-1]) == ("--unlock", "--rerun-incomplete")
 
 
@@ -49,13 +72,13 @@ def test_the_commands_that_go_on_are_said_where_the_folder_is_locked(tmp_path: P
     ],
 )
 def test_a_queue_that_is_not_known_or_cannot_be_read_is_not_an_empty_one(
-    queue: str | SlurmQueryError, tmp_path: Path
+    queue: str | SlurmQueryError, tmp_path: Path, show: Show
 ) -> None:
     words = "holds no record" if isinstance(queue, str) else "squeue did not answer"
     cluster, _ = cluster_with(queue, tmp_path)
-    with pytest.raises(PlacementError, match=rf"is not known: .*{words}") as said:
-        list_orphaned(cluster.client, "/data/run", "list", print)
-    assert str(said.value).isprintable()
+    end, _ = show(cluster)
+    assert re.search(rf"^orphaned: .*is not known: .*{words}", str(end))
+    assert str(end).isprintable()
     with pytest.raises(PlacementError, match=words):
         before_run(cluster, ["snakemake"])
 

@@ -72,7 +72,7 @@ def slots(found: ClusterState) -> dict[str, tuple[int, int | None]]:
 
 def text_of(found: ClusterState) -> str:
     stream = io.StringIO()
-    print_accounts(found, read_site(HIPERGATOR), Console(file=stream, width=80))
+    print_accounts(found, Console(file=stream, width=80))
     return stream.getvalue()
 
 

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
     Ledger,
-    last_waiting,
     read_ledger,
     summary_lines,
 )
@@ -33,8 +33,9 @@ FAIL = {**POOR, "pool": "clive_gpu", "slurm_id": 7, "node": "b1", "log": "logs/a
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "results/ledger.jsonl", clock=lambda: 12.34567)
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    monkeypatch.setattr(time, "time", lambda: 12.34567)
+    return Ledger(tmp_path / "results/ledger.jsonl")
 
 
 def test_events_come_back_as_they_were_written(ledger: Ledger) -> None:
@@ -64,14 +65,14 @@ def test_a_change_is_said_once_and_again_when_it_comes_back(ledger: Ledger) -> N
 
 def test_that_slurm_does_not_answer_is_why_jobs_wait_until_it_does(ledger: Ledger) -> None:
     ledger.write("run")
-    ledger.write("wait", ready=2, why={"no slot is free": 2})
+    ledger.write_change("wait", "ready", ready=2, why={"no slot is free": 2})
     silent = "squeue did not answer: Unable to contact slurm controller"
     ledger.write_change("hold", "slurm", reason=silent, ready=0)
-    waiting = last_waiting(ledger.path)
+    waiting = ledger.waiting()
     assert waiting == {silent: 0}
     assert RunState(0, 1, {"a": 3}, {}, waiting=waiting).line().endswith(f"work; {silent}")
     ledger.write_change("room", "slurm", closed={})
-    assert last_waiting(ledger.path) == {"no slot is free": 2}
+    assert ledger.waiting() == {"no slot is free": 2}
 
 
 @pytest.mark.parametrize(

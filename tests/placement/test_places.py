@@ -330,7 +330,7 @@ def test_that_a_job_may_be_preempted_is_said_once_for_each_partition(
     here = room(account("lab"), partitions={"cpu": (), "gpu": (scavenge,)})
     run: Any = SimpleNamespace(
         dispatcher=SimpleNamespace(cluster=SimpleNamespace(state=here)),
-        _logged_s={}, logger=logging.getLogger("test"),
+        _preemptable=set(), logger=logging.getLogger("test"),
     )  # fmt: skip
     for target in here.targets():
         for name in "ab":

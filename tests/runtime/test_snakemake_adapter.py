@@ -29,7 +29,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import DummyDAG
 
-from snakemake_scheduler_plugin_tilewright.errors import SnakemakeError
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import (
     LOOKING,
@@ -403,7 +403,7 @@ def thing_without(what: str, name: str = "") -> Any:
 @pytest.mark.parametrize(("what", "name"), NEEDED, ids=NAMES)
 def test_what_lacks_something_is_refused_with_its_name(what: str, name: str) -> None:
     adapter.check(what, thing_without(what))
-    with pytest.raises(SnakemakeError) as caught:
+    with pytest.raises(PlacementError) as caught:
         adapter.check(what, thing_without(what, name))
     assert str(caught.value) == (
         f"Snakemake {snakemake.__version__} has no {what}.{name}, which placement needs; install "
@@ -430,7 +430,7 @@ def test_the_scheduler_plugin_refuses_a_dag_and_a_scheduler_of_another_snakemake
     made = Scheduler(dag_of_snakemake(**values), None, logger)
     assert made.select_jobs([], [], {}, {}) == []
     placing: Any = SimpleNamespace(select=lambda *asked: ["job"])
-    made._run = placing
+    made._run, made._begun = placing, False
     values["workflow"].scheduler = thing_without("scheduler", "failed")
     with pytest.raises(WorkflowError, match=r"has no scheduler\.failed, which placement needs"):
         made.select_jobs([], [], {}, {})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .errors import PlacementError
     from .placement.jobs import ResourceModel
     from .report.page import environment, run_section
-    from .report.palette import BLUE, COLOURS, GREY, ORANGE, RED, Palette, pale
+    from .report.palette import BLUE, COLOURS, GREY, ORANGE, RED, colours_of, pale
     from .resources import Placement, detect
     from .runtime.allocation import allocated_gpus
     from .runtime.cause import cause_line
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler, SchedulerSettings
 
 __all__ = [
-    "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind", "Palette",
+    "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind",
     "Placement", "PlacementError", "ResourceModel", "ResourceRequest", "Scheduler",
     "SchedulerSettings", "SetUpError", "allocated_gpus", "cause_line", "check_all",
-    "command", "detect", "environment", "is_locked", "ok", "on_slurm", "open_cluster",
+    "colours_of", "command", "detect", "environment", "is_locked", "ok", "on_slurm", "open_cluster",
     "pale", "problem", "problem_from", "run_section", "runs_nothing", "show_checks",
     "slots", "slurm_wanted", "span_text", "targets", "version_of", "warning",
 ]  # fmt: skip
@@ -45,7 +45,7 @@ _NAMES = {
     "errors": "PlacementError",
     "placement.jobs": "ResourceModel",
     "report.page": "environment run_section",
-    "report.palette": "BLUE COLOURS GREY ORANGE Palette RED pale",
+    "report.palette": "BLUE COLOURS GREY ORANGE RED colours_of pale",
     "resources": "Placement detect",
     "runtime.allocation": "allocated_gpus",
     "runtime.cause": "cause_line",

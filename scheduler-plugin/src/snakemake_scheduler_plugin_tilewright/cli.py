@@ -18,11 +18,6 @@ SiteFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.callback()
-def main() -> None:
-    """Run one of the commands below; jobs are placed by ``snakemake --scheduler tilewright``."""
-
-
 @app.command()
 def accounts(
     site: SiteFile = None,
@@ -93,10 +88,7 @@ def run_report(
     """Show where the jobs of any workflow ran, from the ledger of their placement."""
     from .report.page import write_run_report
 
-    try:
-        write_run_report(ledger, output)
-    except ValueError as error:
-        raise SystemExit(f"run-report: {error}") from None
+    write_run_report(ledger, output)
     typer.echo(f"report: {output}")
 
 

@@ -12,6 +12,7 @@ from .slurm.nodes import node_names
 #: Before a job's input is there; without memory Slurm has a default.
 _MEM_MB = 1000
 _RUNTIME_MIN = 60
+_TYPE = r"([A-Za-z][\w.-]*)"
 
 
 def declared_model(job: Any) -> ResourceModel:
@@ -42,10 +43,10 @@ def declared_request(job: Any) -> ResourceRequest:
     runtime_min = _integer(resources.get("runtime"))
     # what a QOS allows that the rule names is not known
     required_min = 0 if resources.get("qos") else runtime_min
-    gpus = gpus_of(resources)
+    gpus, gpu_type = gpus_of(resources)
     return ResourceRequest(
         max(1, cpus), mem_mb, gpus, runtime_min or _RUNTIME_MIN,
-        gpu_type=gpu_type_of(resources) if gpus else "", required_min=required_min,
+        gpu_type=gpu_type if gpus else "", required_min=required_min,
         partition=str(resources.get("slurm_partition") or ""), **dict(options_of(resources)),
     )  # fmt: skip
 
@@ -94,42 +95,27 @@ def options_of(resources: Mapping[str, Any], reservation: str = "") -> tuple[tup
     return tuple((name, value) for name, value in found.items() if value)
 
 
-def gpu_type_of(resources: Mapping[str, Any]) -> str:
-    """Return the type of GPU that a job declares; empty for any.
+def gpus_of(resources: Mapping[str, Any]) -> tuple[int, str]:
+    """Return number and type of the GPUs that a job asks for; the type is empty for any.
 
-    >>> gpu_type_of({"gpu_model": "a100"}), gpu_type_of({"gres": "gpu:h100:2"}), gpu_type_of({})
-    ('a100', 'h100', '')
-    >>> gpu_type_of({"slurm_extra": "--gpus-per-node=a100:1"}), gpu_type_of({"slurm_extra": "-G 2"})
-    ('a100', '')
-    """
-    text = f"{resources.get('gres') or ''} {resources.get('slurm_extra') or ''}"
-    named = re.search(
-        r"gpu:([A-Za-z][\w.-]*)|(?:--gpus(?:-per-(?:node|task))?[= ]|-G ?)([A-Za-z][\w.-]*):", text
-    )
-    found = resources.get("gpu_model") or (named and (named[1] or named[2])) or ""
-    return str(found)
-
-
-def gpus_of(resources: Mapping[str, Any]) -> int:
-    """Return the GPUs that a job asks for: ``gpu``, ``gpu_model``, ``gres``, options of sbatch.
+    By ``gpu``, ``gpu_model``, ``gres`` and options of sbatch.
 
     >>> gpus_of({"gpu": 2}), gpus_of({"gres": "gpu:a100:1"}), gpus_of({"gres": "shard:4"})
-    (2, 1, 0)
+    ((2, ''), (1, 'a100'), (0, ''))
     >>> gpus_of({"gpu_model": "a100"}), gpus_of({"gpu_model": "a100", "gpu": 4})
-    (1, 4)
+    ((1, 'a100'), (4, 'a100'))
     >>> gpus_of({"slurm_extra": "--nice=5 --gres=gpu:2"}), gpus_of({"slurm_extra": "--gpus a100:3"})
-    (2, 3)
+    ((2, ''), (3, 'a100'))
     """
-    number = _integer(resources.get("gpu")) or _integer(resources.get("gpus"))
-    if number or resources.get("gpu_model"):
-        return number or 1
-    total = 0
-    for text in f"{resources.get('gres') or ''},{option_of(resources, '--gres[= ]')}".split(","):
-        found = re.fullmatch(r"(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?\W*", text)
-        total += int(found[1] or 1) if found else 0
-    text = option_of(resources, "--gpus[= ]|--gpus-per-node[= ]|--gpus-per-task[= ]|-G ?")
-    asked = re.search(r"(\d+)\W*$", text)
-    return total + (int(asked[1]) if asked else bool(text))
+    gres = f"{resources.get('gres') or ''},{option_of(resources, '--gres[= ]')}".split(",")
+    extra = option_of(resources, "--gpus[= ]|--gpus-per-node[= ]|--gpus-per-task[= ]|-G ?")
+    asked = [re.fullmatch(rf"(?:gres[:/])?gpu(?::{_TYPE})?(?:[:=](\d+))?\W*", one) for one in gres]
+    asked += [re.fullmatch(rf"{_TYPE}?:?(\d+)?\W*", one) for one in extra.split(",") if one]
+    found = [(int(one[2] or 1), one[1] or "") for one in asked if one]
+    model = str(resources.get("gpu_model") or "")
+    number = _integer(resources.get("gpu")) or _integer(resources.get("gpus")) or bool(model)
+    types = [model, *(name for _, name in found)]
+    return int(number) or sum(n for n, _ in found), next(filter(None, types), "")
 
 
 def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> UserOverrides:

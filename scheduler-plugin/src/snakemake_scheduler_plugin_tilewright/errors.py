@@ -1,19 +1,11 @@
 """The errors of placement; each message names the cause and what to do.
 
-::
-
-    PlacementError             a run cannot be placed, or a job can never run
-    ├── SiteError              the site file
-    ├── SlurmQueryError        Slurm did not answer a question
-    ├── UnreadableError        a line of its answer cannot be read
-    └── SnakemakeError         Snakemake lacks something that placement needs
-
 ``snakemake_command.SetUpError`` is Snakemake's own way to print one of them without a traceback.
 """
 
 
 class PlacementError(Exception):
-    """A run cannot be placed, or a job can never run."""
+    """A run cannot be placed, or a job can never run; or Snakemake lacks what placement needs."""
 
 
 class SiteError(PlacementError, ValueError):
@@ -49,7 +41,3 @@ class UnreadableError(PlacementError, ValueError):
         super().__init__(
             f"its answer holds no record in {start!r}{no}" if start else "its answer is empty"
         )
-
-
-class SnakemakeError(PlacementError):
-    """Snakemake lacks something that placement needs; the message names it and the fix."""

@@ -12,7 +12,7 @@ from typing import Any
 from .declared import declared_model
 from .resources import Placement
 from .runtime import snakemake_adapter as adapter
-from .runtime.ledger import LEDGER, STATE, last_waiting
+from .runtime.ledger import LEDGER, STATE
 from .runtime.run_state import RunState, write_state
 from .units import model_of
 
@@ -29,8 +29,10 @@ class Progress:
 
     Parameters
     ----------
-    queued : callable, optional
+    queued : callable
         How many jobs that Snakemake has started pend in Slurm's queue.
+    waiting : callable
+        Why ready jobs wait, with their number.
     """
 
     def __init__(
@@ -39,25 +41,21 @@ class Progress:
         placement: Placement,
         logger: logging.Logger,
         queued: Callable[[], int] = lambda: 0,
+        waiting: Callable[[], dict[str, int]] = dict,
     ) -> None:
-        self.dag, self.placement, self.logger, self.queued = dag, placement, logger, queued
+        self.dag, self.placement, self.logger = dag, placement, logger
+        self.queued, self.waiting = queued, waiting
         self._began_s = time.time()
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._work_s: dict[Any, float] = {}
-        self._paths = self._places()
+        # next to its ledger, and where it began
+        self._paths = {placement.ledger.absolute().with_name(STATE)}
+        if placement.cluster is not None:
+            self._paths.add(Path(adapter.workdir(dag)).absolute() / LEDGER.with_name(STATE))
         self.load(dag.needrun_jobs())
         self._write(self.state())  # before a job is sent: whose it is may be asked at once
         placement.at_end(self._end)
         threading.Thread(target=self._talk, name="tilewright-progress", daemon=True).start()
-
-    def _places(self) -> list[Path]:
-        """Return the files that say how far the run is: next to its ledger, and where it began."""
-        if self.placement.ledger is None:
-            return []
-        places = [self.placement.ledger.absolute().with_name(STATE)]
-        if self.placement.cluster is not None:
-            places.append(Path(adapter.workdir(self.dag)).absolute() / LEDGER.with_name(STATE))
-        return list(dict.fromkeys(places))
 
     def load(self, jobs: Iterable[Any]) -> None:
         """Take jobs that are not known yet."""
@@ -79,10 +77,8 @@ class Progress:
         known = [job for job in list(self._work_s) if len(job.output)]
         jobs = [job for job in known if self.dag.needrun(job) or self.dag.finished(job)]
         done = [job for job in jobs if self.dag.finished(job)]
-        ledger, begun = self.placement.ledger, adapter.started(self.dag)
-        waits = self.placement.cluster is not None and ledger is not None and not ended
-        waiting = last_waiting(ledger) if waits and ledger else {}
-        sent = 0 if ended or not begun else sum(adapter.running(self.dag, job) for job in jobs)
+        begun, work_s = adapter.started(self.dag) and not ended, self._work_s.__getitem__
+        sent = sum(adapter.running(self.dag, job) for job in jobs) if begun else 0
         queued = min(sent, self.queued()) if sent else 0
         return RunState(
             self._began_s,
@@ -90,15 +86,12 @@ class Progress:
             self._by_rule(jobs),
             self._by_rule(done),
             sent - queued,
-            self._seconds(done) / (self._seconds(jobs) or 1.0),
-            waiting,
+            sum(map(work_s, done)) / (sum(map(work_s, jobs)) or 1.0),
+            {} if ended else self.waiting(),
             ended,
-            ledger=str(ledger.absolute()) if ledger else "",
+            ledger=str(self.placement.ledger.absolute()),
             queued=queued,
         )
-
-    def _seconds(self, jobs: Iterable[Any]) -> float:
-        return sum(self._work_s[job] for job in jobs)
 
     def _by_rule(self, jobs: Iterable[Any]) -> dict[str, int]:
         """Return how many jobs each rule has, in the order of the Snakefile."""

@@ -34,11 +34,13 @@ from .placement.orphaned import before_run
 from .placement.reach import Reach
 from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
-from .runtime.ledger import LEDGER, last_run, read_ledger, resume_line, summary_lines
+from .runtime.ledger import LEDGER, read_ledger, resume_line, runs_of, summary_lines
 from .runtime.snakemake_command import command, executor_of, other_scheduler, runs_nothing
 
 #: The constant resource that names the model of a rule.
 MODEL = "placement"
+#: What the scheduler sets on a job that goes to Slurm.
+_PLACES = ("gpu", "slurm_account", "slurm_partition", "qos")
 
 
 def detect(
@@ -112,7 +114,7 @@ class Placement:
         Whether this process runs one job that Slurm started.
     allocated_cpus : int or None
         Inside a Slurm job, its CPUs.
-    ledger : Path or None
+    ledger : Path
         Where decisions are written.
     counts_slots : bool
         Another scheduler runs the jobs, which does not look at Slurm: they have a static account
@@ -130,7 +132,7 @@ class Placement:
     cluster: Cluster | None = None
     inside_job: bool = False
     allocated_cpus: int | None = None
-    ledger: Path | None = None
+    ledger: Path = LEDGER
     counts_slots: bool = False
     gpus: Callable[[int], int] | None = None
     logs: Path | None = None
@@ -169,14 +171,10 @@ class Placement:
         **own : callable
             Functions of the rule's own, in place of those of here.
         """
-        names, able = ["mem_mb", "runtime"], "gpu" in self.model(name).devices
-        if self.cluster is None:
-            names += ("gpu", "cpu", "gpu_mem_mb") if able and self.device == "gpu" else ()
-            return self._functions(name, names, own)
-        places = ["slurm_account", "slurm_partition", *(["gpu"] if able else [])]
-        if any(account.qos for account in self.cluster.state.accounts):
-            places.append("qos")
-        return self._functions(name, names, own, places)
+        able = "gpu" in self.model(name).devices
+        here = self.cluster is None and self.device == "gpu" and able
+        names = ("mem_mb", "runtime", *(("gpu", "cpu", "gpu_mem_mb") if here else ()))
+        return self._functions(name, names, own)
 
     def either(
         self, name: str, *, gpu: Mapping[str, int], cpu: Mapping[str, int]
@@ -202,11 +200,8 @@ class Placement:
         """
         self.models[name] = either_model(gpu, cpu)
         self._either.add(name)
-        names = ["cpus_per_task", "mem_mb", "runtime", "device"]
-        if self.cluster is None:
-            return self._functions(name, [*names, "gpu"])
-        places = ["gpu", "slurm_account", "slurm_partition", "qos"]
-        return self._functions(name, names, places=places)
+        here = () if self.cluster else ("gpu",)
+        return self._functions(name, ("cpus_per_task", "mem_mb", "runtime", "device", *here))
 
     def threads(self, name: str) -> Callable[..., int]:
         """Return the threads of a rule, as Snakemake's function."""
@@ -259,11 +254,7 @@ class Placement:
         return {one: self._value(one, request, target) for one in names}
 
     def _functions(
-        self,
-        name: str,
-        names: Sequence[str],
-        own: Mapping[str, Callable[..., Any]] = {},
-        places: Sequence[str] = (),
+        self, name: str, names: Sequence[str], own: Mapping[str, Callable[..., Any]] = {}
     ) -> dict[str, Any]:
         def function(one: str) -> Callable[..., Any]:
             def resource(wildcards: Any, attempt: int) -> Any:
@@ -273,12 +264,13 @@ class Placement:
             return resource
 
         if name not in self._resources:
-            found: dict[str, Any] = dict.fromkeys(places) | {MODEL: name}
-            if self.starts_nothing:
-                found |= {one: function(one) for one in places}
-            if self.counts_slots:
-                pools = {pool.name for pool in self.cluster.pools} if self.cluster else ()
-                found = {one: function(one) for one in (*places, *sorted(pools))}
+            found: dict[str, Any] = {} if self.counts_slots else {MODEL: name}
+            if self.cluster is not None:
+                found |= dict.fromkeys(_PLACES)
+                if self.starts_nothing or self.counts_slots:
+                    names = (*names, *_PLACES)
+                if self.counts_slots:
+                    names = (*names, *sorted({pool.name for pool in self.cluster.pools}))
             self._resources[name] = found | {one: function(one) for one in names} | dict(own)
         return self._resources[name]
 
@@ -339,12 +331,13 @@ class Placement:
         if self.gpus is not None or self.cluster is not None:
             self.estimates.durations.save()
         lines = []
-        if self.cluster is not None and self.ledger is not None:
+        if self.cluster is not None:
             events = read_ledger(self.ledger)
-            lines = [*summary_lines(last_run(events), command()), *filter(None, [events.note])]
+            last = runs_of(events)[-1:]
+            lines = [line for run in last for line in summary_lines(run, command())]
+            lines += filter(None, [events.note])
         elif failed:
-            causes = failed_since(self.logs, self._began_s) if self.logs else ()
-            lines = [f"failed: {words}; log: {path}" for path, words in causes]
+            lines = [*failed_since(self.logs, self._began_s)] if self.logs else []
             lines += [f"what is finished stays; {resume_line(command())}"]
         for line in lines:
             sys.stderr.write(f"{line}\n")

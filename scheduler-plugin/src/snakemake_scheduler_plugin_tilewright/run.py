@@ -22,8 +22,8 @@ from .runtime import snakemake_adapter as adapter
 from .runtime.ledger import Ledger
 from .units import PlacedJobs, model_of, values_of
 
-#: Pending jobs are checked, and a reason to wait is said again, after so long (no figures).
-_MONITOR_S, _SAY_S = 5.0, 300.0
+#: Pending jobs are checked this often (no figure).
+_MONITOR_S = 5.0
 
 
 class Run:
@@ -38,13 +38,11 @@ class Run:
     def __init__(
         self, dag: Any, cluster: Cluster, placement: Placement, logger: logging.Logger
     ) -> None:
-        if placement.ledger is None:
-            raise PlacementError("placement has no ledger; name a file for it in the Snakefile")
         self.dag, self.placement, self.logger = dag, placement, logger
         self.placed_jobs = PlacedJobs(dag, placement)
         self.jobs, self._names = self.placed_jobs.by_name, self.placed_jobs.names
         self.tries: dict[str, int] = {}  # Snakemake's attempt with which each job was last sent
-        self._logged_s: dict[str, float] = {}
+        self._preemptable: set[str] = set()  # where others may end jobs, once this was said
         self._attempts: dict[Any, int] = {}  # the attempt for which its resources were last read
         self._ended = threading.Event()
         self.dispatcher = Dispatcher(
@@ -103,7 +101,6 @@ class Run:
             self._assign(ready[name], assignment)
             self.tries[name] = ready[name].attempt
             self._say_preemptable(name, assignment)
-        self._say_waiting()
         # slots are counted from what Slurm says, not from jobs that Snakemake has yet to see end
         accounts = self.dispatcher.cluster.state.accounts
         pools = {pool_name(account.name, kind) for account in accounts for kind in KINDS}
@@ -205,21 +202,12 @@ class Run:
     def _say_preemptable(self, name: str, assignment: Assignment) -> None:
         """Say once of each partition and QOS that jobs go where others may end them."""
         where = self.dispatcher.cluster.state.preempted_in(assignment.target)
-        if where and where not in self._logged_s:
-            self._logged_s[where] = math.inf
+        if where and where not in self._preemptable:
+            self._preemptable.add(where)
             self.logger.warning(
                 f"{name} goes to {where}, where others may preempt it: nothing else is free "
                 "(one that was preempted there twice goes elsewhere)"
             )
-
-    def _say_waiting(self) -> None:
-        """Say why ready jobs wait, each reason every few minutes at most."""
-        now_s = time.monotonic()
-        for why, number in self.dispatcher.waiting().items():
-            if why != FIRST and now_s - self._logged_s.get(why, -math.inf) > _SAY_S:
-                self._logged_s[why] = now_s
-                ready = f"{number} ready jobs wait" if number > 1 else "a ready job waits"
-                self.logger.info(f"{ready}: {why}")
 
     def _settle(self, ready: dict[str, Any]) -> None:
         """Note which of the jobs that were sent have ended; those given up leave ``ready``."""

@@ -8,7 +8,7 @@ It places the jobs of any workflow: of rules that take their resources from
 import atexit
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
 
 from .cluster import cluster
 from .cluster.summary import cluster_summary
-from .errors import PlacementError, SnakemakeError
+from .errors import PlacementError
 from .fit import first_fit
 from .local import LocalRun
 from .placement.orphaned import before_run
@@ -27,7 +27,6 @@ from .resources import Placement
 from .run import Run
 from .runtime import snakemake_adapter as adapter
 from .runtime import snakemake_command as command_line
-from .runtime.ledger import LEDGER
 from .runtime.scratch import refused_folders
 from .runtime.signals import handle_sigterm_in_a_thread
 from .slurm.query import PLACE
@@ -57,8 +56,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         self._run: Run | LocalRun | None = None
         self._progress: Progress | None = None
         self._failures = 0
-        self._checked = False
-        self._handles_sigterm = False
+        self._begun = False
         # within a job the executor drops what names Slurm with what Slurm said of that job
         self._slurm = {name: os.environ[name] for name in PLACE if name in os.environ}
         if not adapter.is_snakemakes(self.dag):
@@ -78,16 +76,20 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             runs = adapter.is_main(self.dag) and not command_line.runs_nothing(
                 command_line.command()[1:]
             )
-            if runs:
-                # Snakemake asks nothing between the end of the last job and its own
-                atexit.register(self._end, placement)
-            if runs and isinstance(self._run, Run) and not placement.has_models:
+            if not runs:
+                return
+            # Snakemake asks nothing between the end of the last job and its own, and leaves
+            # `onsuccess` of a module out
+            atexit.register(lambda: placement.end(failed=not adapter.all_done(self.dag)))
+            asked: tuple[Callable[[], Any], ...] = ()
+            if isinstance(self._run, Run):
                 placing = self._run.dispatcher
-                for line in cluster_summary(placing.cluster.state, placing.kinds):
-                    self.logger.info(line)
-            if runs and (placement.cluster or placement.has_models):
-                queued = [self._run.queued] if isinstance(self._run, Run) else []
-                self._progress = Progress(self.dag, placement, self.logger, *queued)
+                asked = self._run.queued, placing.ledger.waiting
+                if not placement.has_models:
+                    for line in cluster_summary(placing.cluster.state, placing.kinds):
+                        self.logger.info(line)
+            if placement.cluster or placement.has_models:
+                self._progress = Progress(self.dag, placement, self.logger, *asked)
         except PlacementError as error:
             raise WorkflowError(str(error)) from None
 
@@ -98,16 +100,27 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         argv = command_line.command()
         found = cluster.of_command(argv)
         before_run(found, argv, has_lock=True)
-        return Placement(cluster=found, ledger=LEDGER)
-
-    def _end(self, placement: Placement) -> None:
-        """End a run whose Snakefile did not: Snakemake leaves ``onsuccess`` of a module out."""
-        placement.end(failed=not adapter.all_done(self.dag))
+        return Placement(cluster=found)
 
     def _follow(self, jobs: Sequence[Any]) -> None:
         """Count the jobs that a checkpoint brought, once it is known what they need."""
         if self._progress is not None:
             self._progress.load(jobs)
+
+    def _begin(self) -> None:
+        """Do what Snakemake's own handler, scheduler and executor must be there for."""
+        handle_sigterm_in_a_thread()
+        if self._run is None:
+            return
+        try:
+            adapter.check("scheduler", self.dag.workflow.scheduler)
+            if isinstance(self._run, Run):
+                adapter.check("executor", adapter.executor_of(self.dag))
+                self._run.hear_submissions()
+                adapter.trust_placement(self.dag)
+        except PlacementError as error:
+            raise WorkflowError(str(error)) from None
+        os.environ |= self._slurm
 
     def select_jobs(
         self,
@@ -117,23 +130,12 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         input_sizes: Mapping[Any, int],
     ) -> Sequence[Any] | None:
         """Return the jobs that start now; None lets the greedy scheduler choose."""
-        if not self._handles_sigterm:  # Snakemake sets its handler after it made this scheduler
-            handle_sigterm_in_a_thread()
-            self._handles_sigterm = True
+        if not self._begun:
+            self._begin()
+            self._begun = True
         if self._run is None:
             self._follow(remaining_jobs)
             return first_fit(selectable_jobs, available_resources)
-        if not self._checked:  # it was not there before, and no job runs by now
-            try:
-                adapter.check("scheduler", self.dag.workflow.scheduler)
-                if isinstance(self._run, Run):
-                    adapter.check("executor", adapter.executor_of(self.dag))
-                    self._run.hear_submissions()
-                    adapter.trust_placement(self.dag)
-            except SnakemakeError as error:
-                raise WorkflowError(str(error)) from None
-            self._checked = True
-            os.environ |= self._slurm
         try:
             chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
             self._failures = 0

@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from snakemake_scheduler_plugin_tilewright import colours_of
 from tilewright.devices.health import classify
-from tilewright.report.rule_colours import PALETTE
+from tilewright.report.rule_colours import RULE_COLOURS
 from tilewright.runtime.json_lines import ValueCheck, is_number, is_text, read_json_lines
 
 #: The memory to ask for is the largest peak of at least so many jobs, and a margin, up to steps.
@@ -45,7 +46,7 @@ def device_section(usage_log: Path | None) -> dict[str, Any] | None:
     if not of_rule:
         return None
     return {
-        "rules": [_row(rule, of_rule[rule]) for rule in sorted(of_rule, key=PALETTE.rank)],
+        "rules": [_row(rule, of_rule[rule]) for rule in colours_of(of_rule, RULE_COLOURS)],
         "notes": [lines.note for lines in files if lines.note],
         "margin": _MARGIN_PERCENT,
         "step": _STEP_MIB,

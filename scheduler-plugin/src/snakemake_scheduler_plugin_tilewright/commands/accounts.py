@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
 from textwrap import fill
-from typing import Any, Literal
+from typing import Any
 
 import platformdirs
 import typer
@@ -18,7 +18,7 @@ from ..cluster.limits import remaining, unknown_use, use_is_known
 from ..cluster.pools import Pool, make_pools, total_slots
 from ..cluster.query import query_cluster
 from ..cluster.request import KINDS
-from ..cluster.site import Site, read_site
+from ..cluster.site import read_site
 from ..cluster.state import ClusterState
 from ..cluster.tres import Budget, budgets
 from ..errors import PlacementError
@@ -40,8 +40,7 @@ def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
     try:
         person = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
         client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"))
-        rules = read_site(site)
-        found = query_cluster(client, person.pw_uid, rules)
+        found = query_cluster(client, person.pw_uid, read_site(site))
     except KeyError:
         raise SystemExit(f"accounts: there is no user {user}") from None
     except PlacementError as error:
@@ -51,24 +50,23 @@ def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
     if json:
         typer.echo(dumps(as_json(found), indent=2))
     else:
-        print_accounts(found, rules, Console())
+        print_accounts(found, Console())
 
 
-def print_accounts(state: ClusterState, site: Site, console: Console) -> None:
+def print_accounts(state: ClusterState, console: Console) -> None:
     """Print limits, use and slots of every account, and who is left out and why."""
-    console.print(_table(state))
-    console.print(sizes_text(site.largest_jobs()), highlight=False)
-    for line in _totals(state):
-        console.print(line, highlight=False, markup=False)
+    lines = [sizes_text(state.largest_jobs), *_totals(state)]
     for account in state.accounts:
-        rests = [f"left on {account.name}: {budget}" for budget in left_of(account, state)]
-        for line in [*_queued(state, account), *rests]:
-            console.print(line, highlight=False, markup=False)
+        lines += [f"jobs that run or wait on {account.name}: {_of(scope, 'submit')} ({scope.name})"
+                  for scope in holders_of(state, account) if "submit" in scope.limit]  # fmt: skip
+        lines += [f"left on {account.name}: {budget}" for budget in left_of(account, state)]
     if state.left_out:
-        console.print("\nleft out:", highlight=False)
         width = max(len(one.account) for one in state.left_out)
-        for one in state.left_out:
-            console.print(f"  {one.account:<{width}}  {one.reason}", highlight=False, markup=False)
+        lines += ["", "left out:"]
+        lines += [f"  {one.account:<{width}}  {one.reason}" for one in state.left_out]
+    console.print(_table(state))
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
     for note in state.notes:
         console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
 
@@ -83,7 +81,7 @@ def as_json(state: ClusterState) -> dict[str, Any]:
                 "qos": account.qos,
                 "limits": [asdict(scope) for scope in holders_of(state, account)],
                 "mine": account.mine,
-                "free": {tres: n for tres in _SHOWN if (n := _free(state, account, tres)) != ""},
+                "free": free_of(state, account),
                 "budgets": [
                     {**asdict(one), "left": one.remaining, "words": str(one)}
                     for one in left_of(account, state)
@@ -120,16 +118,18 @@ def holders_of(state: ClusterState, account: Account) -> list[LimitScope]:
     return list(found.values())
 
 
-def _free(state: ClusterState, account: Account, tres: str) -> int | Literal[""] | None:
-    """Return what is left of a TRES: None where use is not known, nothing where nothing limits it.
+def free_of(state: ClusterState, account: Account) -> dict[str, int | None]:
+    """Return what is left of TRES that something limits; None where use is not known.
 
     Of GPUs in the first partition with some, of all else in the first of CPU jobs.
     """
-    where = state.where(state.target(account, "gpu" if tres == "gres/gpu" else "cpu"))
-    if not use_is_known(account, where, tres):
-        return None
-    rest = remaining(account, where, tres)
-    return "" if rest is None else rest
+    found: dict[str, int | None] = {}
+    for tres in _SHOWN:
+        where = state.where(state.target(account, "gpu" if tres == "gres/gpu" else "cpu"))
+        known, rest = use_is_known(account, where, tres), remaining(account, where, tres)
+        if not known or rest is not None:
+            found[tres] = rest if known else None
+    return found
 
 
 def _table(state: ClusterState) -> Table:
@@ -139,17 +139,17 @@ def _table(state: ClusterState) -> Table:
         table.add_column(name, justify="right")
     pools = _each_alone(state)
     for account in state.accounts:
-        slots = _slots(state, account, pools, now=False)
-        name = state.name_of(account)
-        table.add_row(name or "(none)", "", "", "", "", slots, style="bold")
+        slots, now = _slots(state, account, pools)
+        table.add_row(state.name_of(account) or "(none)", *[""] * 4, slots, style="bold")
         for scope in holders_of(state, account):
             cells = [_of(scope, tres) for tres in _SHOWN]
             if any(cells):
                 table.add_row(_indented(scope.name), *cells, "")
         mine = [_cell(tres, (account.mine or {}).get(tres)) for tres in _SHOWN]
         table.add_row("  mine", *mine, "")
-        free = [_cell(tres, _free(state, account, tres)) for tres in _SHOWN]
-        now = _slots(state, account, pools, now=True)
+        rest = free_of(state, account)
+        none = {tres: "" if tres == "jobs" else "no limit" for tres in _SHOWN}
+        free = (none | {tres: _cell(tres, n) for tres, n in rest.items()}).values()
         table.add_row("  free", *free, now, end_section=True)
     return table
 
@@ -171,31 +171,18 @@ def _of(scope: LimitScope, tres: str) -> str:
     return f"{used} of {_cell(tres, scope.limit[tres])}"
 
 
-def _cell(tres: str, value: int | str | None) -> str:
+def _cell(tres: str, value: int | None) -> str:
     """Return an amount, memory in GB; a question mark where it is not known."""
-    if value is None:
-        return "?"
-    if value == "":
-        return "" if tres == "jobs" else "no limit"
-    return f"{int(value) / (1024 if tres == 'mem' else 1):.0f}"
+    return "?" if value is None else f"{value / (1024 if tres == 'mem' else 1):.0f}"
 
 
-def _queued(state: ClusterState, account: Account) -> list[str]:
-    """Return the limits on jobs that run or wait."""
-    return [
-        f"jobs that run or wait on {account.name}: {_of(scope, 'submit')} ({scope.name})"
-        for scope in holders_of(state, account)
-        if "submit" in scope.limit
-    ]
-
-
-def _slots(state: ClusterState, account: Account, pools: Sequence[Pool], *, now: bool) -> str:
-    if now and any(unknown_use(account, where) for where in state.open_partitions):
-        return "?"
+def _slots(state: ClusterState, account: Account, pools: Sequence[Pool]) -> list[str]:
+    """Return how many GPU or CPU jobs an account holds on its QOS: all, and now."""
     own = [p for p in pools if (p.account, p.qos) == (account.name, account.qos)]
-    kinds = {kind: [pool for pool in own if pool.kind == kind] for kind in KINDS}
-    counts = {k: sum(p.free if now else p.slots for p in of) for k, of in kinds.items()}
-    return f"{counts['gpu']} or {counts['cpu']}"
+    of = {k: [(pool.slots, pool.free) for pool in own if pool.kind == k] for k in KINDS}
+    both = [f"{sum(n[k] for n in of['gpu'])} or {sum(n[k] for n in of['cpu'])}" for k in (0, 1)]
+    unknown = any(unknown_use(account, where) for where in state.open_partitions)
+    return [both[0], "?" if unknown else both[1]]
 
 
 def _totals(state: ClusterState) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..placement.orphaned import sender_of
 from ..runtime.scratch import refused_folders
 from ..runtime.snakemake_command import is_locked
-from .checks import Check, ok, problem, version_of
+from .checks import Check, ok, problem, problem_from, version_of
 
 _OWN = "snakemake-scheduler-plugin-tilewright"
 
@@ -43,12 +43,8 @@ def check_plugins() -> Iterable[Check]:
 
 def check_scratch() -> Iterable[Check]:
     """Check that caches and temporary files can be written."""
-    refused = list(refused_folders())
-    for sentence in refused:
-        cause, _, fix = sentence.partition("; ")
-        yield problem("scratch", cause, fix)
-    if not refused:
-        yield ok("scratch", "caches and temporary files can be written")
+    refused = [problem_from("scratch", sentence, "") for sentence in refused_folders()]
+    yield from refused or [ok("scratch", "caches and temporary files can be written")]
 
 
 def check_lock(folder: Path) -> Iterable[Check]:

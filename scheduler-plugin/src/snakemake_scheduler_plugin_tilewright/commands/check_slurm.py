@@ -1,18 +1,19 @@
 """What doctor checks on a cluster: Slurm's answers, accounts, partitions, orphaned jobs."""
 
+import contextlib
 import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..cluster.cluster import Cluster
-from ..cluster.limits import longest_of, may_use, unknown_use
+from ..cluster.limits import longest_of, may_use
 from ..cluster.pools import total_slots
 from ..cluster.request import KINDS
 from ..errors import PlacementError, SlurmQueryError
 from ..placement.orphaned import find_orphaned, sender_of
 from ..slurm.partitions import is_for_gpus
-from ..slurm.query import NO_ACCOUNTING, SlurmClient
+from ..slurm.query import SlurmClient
 from ..slurm.records import Partition
 from .accounts import left_of
 from .checks import Check, count, ok, problem, problem_from, sizes_text, warning
@@ -39,28 +40,13 @@ def check_daemons(client: SlurmClient) -> Iterable[Check]:
         config = client.run(("scontrol", "show", "config"))
     except SlurmQueryError as error:
         yield problem("slurmctld", str(error), "wait until it answers, or ask your cluster's staff")
-    else:
-        found = re.search(r"^SLURM_VERSION\s*=\s*(\S+)", config, re.M)
-        yield ok("slurmctld", f"answers, Slurm {found.group(1) if found else 'version not known'}")
-        yield check_job_age(config)
-    try:
-        limits = client.limits()
-    except SlurmQueryError as error:
-        if NO_ACCOUNTING in error.reason:
-            text = "this Slurm keeps no accounts; jobs are bounded by its nodes alone"
-            yield ok("slurmdbd", text)
-        else:
-            fix = "runs go on with what slurmctld shows; ask your cluster's staff if it lasts"
-            yield warning("slurmdbd", f"{error}; limits were never known", fix)
         return
-    if limits.failure is not None:
-        yield warning(
-            "slurmdbd",
-            f"{limits.failure}; limits of {limits.age_s / 3600:.1f} h ago are used",
-            "runs go on; ask your cluster's staff if it lasts",
-        )
-    else:
-        yield ok("slurmdbd", "answers, limits are fresh")
+    found = re.search(r"^SLURM_VERSION\s*=\s*(\S+)", config, re.M)
+    yield ok("slurmctld", f"answers, Slurm {found[1] if found else 'version not known'}")
+    yield check_job_age(config)
+    with contextlib.suppress(SlurmQueryError):  # else a note says which limits are known
+        if client.limits().failure is None:
+            yield ok("slurmdbd", "answers, limits are fresh")
 
 
 def check_job_age(config: str) -> Check:
@@ -68,7 +54,7 @@ def check_job_age(config: str) -> Check:
     found = re.search(r"^MinJobAge\s*=\s*(\d+)", config, re.M)
     if found is None:
         return warning("MinJobAge", "not known", "look at `scontrol show config`")
-    age_s = int(found.group(1))
+    age_s = int(found[1])
     text = f"squeue lists ended jobs for {age_s} s"
     fix = "ask your cluster's staff for MinJobAge=300 in slurm.conf"
     if age_s < _MUST_AGE_S:
@@ -81,20 +67,14 @@ def check_job_age(config: str) -> Check:
 def check_accounts(cluster: Cluster) -> Iterable[Check]:
     """Check accounts and their slots; those left out are named with the reason."""
     state = cluster.state
-    old = f"what is known of it is up to {cluster.client.ttl_s:.0f} s old"
-    yield ok(
-        "calls", f"a run asks Slurm about {cluster.site.calls_per_min:g} times a minute; {old}"
-    )
-    yield ok("slots", sizes_text(cluster.site.largest_jobs()))
+    often = f"a run asks Slurm about {cluster.site.calls_per_min:g} times a minute"
+    yield ok("calls", f"{often}; what is known of it is up to {cluster.client.ttl_s:.0f} s old")
+    yield ok("slots", sizes_text(state.largest_jobs))
     for account in state.accounts:
         qos = [p for p in cluster.pools if (p.account, p.qos) == (account.name, account.qos)]
         gpu, cpu = (total_slots(qos, kind) for kind in KINDS)
-        wheres: list[Partition | None] = [*state.open_partitions] or [None]
         name = state.name_of(account)
-        if unseen := sorted({one for where in wheres for one in unknown_use(account, where)}):
-            text = f"use of {', '.join(unseen)} is not known, so no job goes where it limits them"
-            yield warning("account", f"{name}: {text}", "wait until scontrol answers")
-        elif spent := [str(one) for one in left_of(account, state) if not one.remaining]:
+        if spent := [str(one) for one in left_of(account, state) if one.remaining == 0]:
             fix = "it takes jobs again when an administrator raises the budget, or its use decays"
             yield warning("account", f"{name}: left are {'; '.join(spent)}", fix)
         elif not any(pool.account == account.name for pool in cluster.pools):
@@ -105,8 +85,6 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
     for one in state.left_out:
         yield ok("account", f"{one.account} is left out: {one.reason}")
     for note in state.notes:
-        if note.about == "limits":
-            continue  # reported of slurmdbd
         fix = "`tilewright-placement accounts` shows what is known"
         if note.about == "blocked":
             fix = "correct the name in the site file, unless it is an account of others"
@@ -129,8 +107,7 @@ def check_partitions(cluster: Cluster) -> Iterable[Check]:
             continue
         names = ", ".join(p.name for p in partitions)
         takes = {a.name for a in state.accounts if any(may_use(a, p) for p in partitions)}
-        if refused := [name for name in dict.fromkeys(a.name for a in state.accounts)
-                       if name not in takes]:  # fmt: skip
+        if refused := sorted({a.name for a in state.accounts} - takes):
             yield warning(
                 about,
                 f"{names} does not take jobs of {', '.join(refused)}",

@@ -1,10 +1,11 @@
 """Everything that would make a run fail, one line each."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -49,23 +50,20 @@ def on_slurm(
     of_run : callable
         Checks what is to run on it; None where Slurm's commands are not found.
     """
-    absent = list(check_slurm.check_programs())
-    yield from absent
-    if absent:
-        yield from of_run(None)
+    if absent := list(check_slurm.check_programs()):
+        yield from (*absent, *of_run(None))
         return
     client = cluster.own_client()
     client.forget(limits=True)  # not what other runs were answered
     daemons = list(check_slurm.check_daemons(client))
     yield from daemons
-    if any(check.state == "problem" and check.about.startswith("slurm") for check in daemons):
+    if daemons[0].state == "problem":
         return  # the rest would say the same once more
     try:
         found = find()
     except PlacementError as error:
-        yield problem(
-            "site", str(error), "correct --site or the site file; where Slurm does not answer, wait"
-        )
+        fix = "correct --site or the site file; where Slurm does not answer, wait"
+        yield problem("site", str(error), fix)
         return
     yield from check_slurm.check_accounts(found)
     yield from check_slurm.check_partitions(found)
@@ -75,11 +73,13 @@ def on_slurm(
 
 def show_checks(checks: Sequence[Check], *, json: bool) -> NoReturn:
     """Print checks, and end with status 1 if something would make a run fail."""
+    problems = sum(check.state == "problem" for check in checks)
     if json:
-        typer.echo(dumps(as_json(checks), indent=2))
+        found = {"checks": [asdict(check) for check in checks], "problems": problems}
+        typer.echo(dumps(found, indent=2))
     else:
         print_checks(checks, Console())
-    raise SystemExit(int(any(check.state == "problem" for check in checks)))
+    raise SystemExit(min(problems, 1))
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:
@@ -94,20 +94,8 @@ def print_checks(checks: Sequence[Check], console: Console) -> None:
             text.append(f"\n→ {check.fix}", style="italic")
         table.add_row(Text(check.state, style=_COLOURS[check.state]), check.about, text)
     console.print(table)
-    console.print(_sum(checks), highlight=False)
-
-
-def as_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """Return the checks as plain values."""
-    return {"checks": [asdict(check) for check in checks], "problems": _count(checks, "problem")}
-
-
-def _count(checks: Sequence[Check], state: str) -> int:
-    return sum(check.state == state for check in checks)
-
-
-def _sum(checks: Sequence[Check]) -> str:
-    problems, warnings = _count(checks, "problem"), count(_count(checks, "warning"), "warning")
-    if not problems:
-        return f"nothing would make a run fail; {warnings}"
-    return f"a run would fail: {count(problems, 'problem')}, {warnings}"
+    states = Counter(check.state for check in checks)
+    warnings = count(states["warning"], "warning")
+    failing = f"a run would fail: {count(states['problem'], 'problem')}, {warnings}"
+    fine = f"nothing would make a run fail; {warnings}"
+    console.print(failing if states["problem"] else fine, highlight=False)

@@ -30,8 +30,8 @@ from ..units import PlacedJobs
 class RuleJobs:
     """Jobs of one rule, a group as one: all that remain, those ready, and starts by pool."""
 
-    remain: int = 0
-    ready: int = 0
+    remain: int
+    ready: int
     start: Counter[str] = field(default_factory=Counter)
 
 
@@ -63,10 +63,9 @@ def print_plan(found: Remaining, console: Console) -> None:
     for head in ("remain", "ready"):
         table.add_column(head, justify="right")
     table.add_column("start now", overflow="fold")
-    total = RuleJobs()
-    for jobs in found.rules.values():
-        total.remain, total.ready = total.remain + jobs.remain, total.ready + jobs.ready
-        total.start += jobs.start
+    every = found.rules.values()
+    remain, ready = sum(jobs.remain for jobs in every), sum(jobs.ready for jobs in every)
+    total = RuleJobs(remain, ready, sum((jobs.start for jobs in every), Counter()))
     for rule, jobs in (*found.rules.items(), ("all", total)):
         pools = ", ".join(f"{number} on {pool}" for pool, number in sorted(jobs.start.items()))
         table.add_row(rule, str(jobs.remain), str(jobs.ready or ""), pools)
@@ -96,12 +95,7 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
         answer, or a job can never start.
     """
     argv = ["snakemake", *options]
-    executor = "slurm" if slurm else "local"
-    # the Snakefile asks which command it is
-    with snakemake_command.as_dry_run([*argv, "--executor", executor]):
-        given = snakemake_command.parsed(options)
-        given.executor = "slurm"  # under the local executor nothing is placed
-        dag = snakemake_command.dag_of_command(given)
+    with snakemake_command.dry_run(options, "slurm" if slurm else "local") as (dag, given):
         placement = adapter.placement_of(dag) or Placement()
         if slurm and (site is not None or placement.cluster is None):
             placement = replace(placement, cluster=cluster.of_command(argv, site))
@@ -109,11 +103,8 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
         tasks = [JobState(job) for job in placed.take(dag.needrun_jobs())]
     open_ = set(map(name_of, placed.names))
     ready = [task for task in tasks if open_.isdisjoint(task.job.needs)]
-    found = Remaining({rule: RuleJobs() for rule in sorted({task.job.rule for task in tasks})})
-    for task in tasks:
-        found.rules[task.job.rule].remain += 1
-    for task in ready:
-        found.rules[task.job.rule].ready += 1
+    remain, now = (Counter(task.job.rule for task in some) for some in (tasks, ready))
+    found = Remaining({rule: RuleJobs(remain[rule], now[rule]) for rule in sorted(remain)})
     if placement.cluster is None:
         found.notes.append("no Slurm here: jobs run on this machine, as its CPUs and GPUs allow")
     else:

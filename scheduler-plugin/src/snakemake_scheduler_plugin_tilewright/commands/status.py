@@ -36,8 +36,7 @@ def show_status(results: Path) -> None:
     own = (event for event in events if event["time_s"] >= state.began_s)
     failed = failure_lines(own, ended=state.ended)
     if not failed and not state.complete and (results / "logs").is_dir():
-        causes = failed_since(results / "logs", state.began_s)
-        failed = [f"failed: {words}; log: {path}" for path, words in causes]
+        failed = list(failed_since(results / "logs", state.began_s))
     print_status(state, [*failed, *filter(None, [events.note])], time.time(), Console())
 
 

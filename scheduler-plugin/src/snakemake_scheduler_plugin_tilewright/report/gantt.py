@@ -1,10 +1,10 @@
 """One run on a cluster as a picture in SVG: a lane for each slot, a bar for each try of a job."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from .ledger import Run, Try
-from .palette import IDLE, Palette
+from .palette import IDLE
 from .table import pools_of
 
 #: Pixels: the width, all lanes together, a lane, the gap between pools, the thinnest bar.
@@ -17,11 +17,13 @@ _INK, _FAILED = "#1b1f24", ' stroke="#000" stroke-width="1.5"'
 _ROUNDING_S = 0.01
 
 
-def draw_gantt(run: Run, palette: Palette, words: str) -> str:
+def draw_gantt(run: Run, colours: Mapping[str, str], words: str) -> str:
     """Return a run as an SVG element.
 
     Parameters
     ----------
+    colours : mapping
+        Those of the rules, in the order of the legend.
     words : str
         What the picture says, for those who cannot see it.
     """
@@ -45,14 +47,14 @@ def draw_gantt(run: Run, palette: Palette, words: str) -> str:
         for one, lane in zip(own, of_try, strict=True):
             x = left + per_s * ((one.start_s or 0.0) - run.start_s)
             box = _box(x, y + high * lane, max(_THIN, per_s * one.ran_s), 0.9 * high)
-            shapes.setdefault((bool(one.cause), palette.of(one.rule)), []).append(box)
+            shapes.setdefault((bool(one.cause), colours[one.rule]), []).append(box)
         for (failed, colour), boxes in sorted(shapes.items()):
             edge = _FAILED if failed else ""
             parts.append(f'<path class="bar" d="{"".join(boxes)}" fill="{colour}"{edge}/>')
         y += high * count + _GAP
     parts += _axis(run.span_s, left, per_s, y)
-    rules = sorted({one.rule for one in ran}, key=palette.rank)
-    keys = [(rule, f'fill="{palette.of(rule)}"') for rule in rules]
+    rules = {one.rule for one in ran}
+    keys = [(rule, f'fill="{colour}"') for rule, colour in colours.items() if rule in rules]
     keys += [("failed", f'fill="#fff"{_FAILED}')] * any(one.cause for one in ran)
     keys += [("free slot", f'fill="{IDLE}"')] * any(run.slots.values())
     legend, height = _legend(keys, y + 44)

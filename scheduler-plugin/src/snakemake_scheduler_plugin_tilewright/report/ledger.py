@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..runtime.ledger import runs_of
 from ..runtime.words import printable
 
 #: Causes of the failure of a job that the workflow itself took back, to place it again.
@@ -80,13 +81,8 @@ class Run:
 
 
 def cluster_runs(events: Iterable[Event]) -> list[Run]:
-    """Return the runs of a ledger; each starts with an event ``run``."""
-    groups: list[list[Event]] = []
-    for event in events:
-        if event["event"] == "run" or not groups:
-            groups.append([])
-        groups[-1].append(event)
-    return [_run(number, group) for number, group in enumerate(groups, 1)]
+    """Return the runs of a ledger."""
+    return [_run(number, group) for number, group in enumerate(runs_of(events), 1)]
 
 
 def _run(number: int, events: Sequence[Event]) -> Run:

@@ -1,17 +1,19 @@
 """The page of where jobs ran, and its table as CSV next to it."""
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from ..runtime.files import read_ledger, write_text_atomic
+from ..runtime.files import write_text_atomic
+from ..runtime.ledger import read_ledger
 from ..runtime.run_state import span_text
 from ..runtime.words import count, count_jobs
 from .gantt import draw_gantt
 from .ledger import cluster_runs
-from .palette import Palette, palette_of
+from .palette import colours_of
 from .table import as_csv, rows_of
 
 #: Lines of the list of moves and failures.
@@ -19,26 +21,24 @@ _LINES = 20
 
 
 def environment(*folders: Path) -> jinja2.Environment:
-    """Return the templates of some folders besides those of here; ``style`` is the style of all.
+    """Return the templates of some folders besides those of here.
 
-    The filter ``span`` writes a length of time with its unit.
+    A ``style.css`` there adds to the style of all pages. The filter ``span`` writes a length of
+    time with its unit.
     """
-    every = [Path(__file__).parent / "templates", *folders]
     found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(every),
+        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", *folders]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
-    styles = (
-        folder / f"{name}.css" for folder, name in zip(every, ("page", "style"), strict=False)
-    )
-    found.globals["style"] = "".join(path.read_text(encoding="utf-8") for path in styles)
     found.filters["span"] = span_text
     return found
 
 
-def run_section(ledger: Path, page: Path, palette: Palette | None = None) -> dict[str, Any] | None:
+def run_section(
+    ledger: Path, page: Path, own: Mapping[str, str] | None = None
+) -> dict[str, Any] | None:
     """Write the table next to a page, and return what the page says of the runs on a cluster.
 
     Returns None and writes nothing where no job ended on one.
@@ -49,16 +49,17 @@ def run_section(ledger: Path, page: Path, palette: Palette | None = None) -> dic
         Need not exist.
     page : Path
         Where the page will be.
-    palette : Palette, optional
-        Without one rules have colours in the order in which they began.
+    own : mapping, optional
+        The workflow's rules and their colours; without, they have some in the order in which they
+        began.
     """
     events = read_ledger(ledger)
     runs = [run for run in cluster_runs(events) if run.tries]
     if not runs:
         return None
     tries = [one for run in runs for one in run.tries]
-    palette = palette or palette_of(one.rule for one in tries)
-    rows, table = rows_of(runs, palette), page.with_suffix(".jobs.csv")
+    colours = colours_of((one.rule for one in tries), own)
+    rows, table = rows_of(runs, colours), page.with_suffix(".jobs.csv")
     pools = itertools.groupby(rows, lambda row: (row.account, row.device))
     write_text_atomic(table, as_csv(rows))
     jobs = count_jobs(len(tries), sum(one.members for one in tries))
@@ -67,7 +68,7 @@ def run_section(ledger: Path, page: Path, palette: Palette | None = None) -> dic
     remarks = [(run.number, *remark) for run in runs for remark in run.remarks]
     return {
         "lead": lead,
-        "picture": draw_gantt(runs[-1], palette, lead),
+        "picture": draw_gantt(runs[-1], colours, lead),
         "number": runs[-1].number,
         "note": events.note,
         "csv": table.name,
@@ -84,15 +85,10 @@ def write_run_report(ledger: Path, output: Path) -> None:
     ----------
     output : Path
         The HTML file.
-
-    Raises
-    ------
-    ValueError
-        The ledger is absent, or no job of it ended.
     """
     found = run_section(ledger, output)
     if found is None:
         state = "holds no job that ended" if ledger.is_file() else "does not exist"
-        raise ValueError(f"{ledger} {state}; name the ledger.jsonl of a run")
+        raise SystemExit(f"run-report: {ledger} {state}; name the ledger.jsonl of a run")
     page = environment().get_template("run.html")
     write_text_atomic(output, page.render(title="Where it ran", ran=found))

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 #: Okabe–Ito colours: colour-blind readers can tell them from each other.
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8a8f98"
@@ -10,26 +9,18 @@ COLOURS = (ORANGE, "#56B4E9", BLUE, RED, "#009E73", "#CC79A7", "#E6D800")
 IDLE = "#e9ecf0"
 
 
-@dataclass(frozen=True)
-class Palette:
-    """Rules in the order of a legend, and their colours; others come last, in grey."""
+def colours_of(rules: Iterable[str], own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the colours of rules, in the order of a legend.
 
-    colours: Mapping[str, str]
-
-    def of(self, rule: str) -> str:
-        """Return the colour of a rule's bars."""
-        return self.colours.get(rule, GREY)
-
-    def rank(self, rule: str) -> tuple[int, str]:
-        """Return a rule's place in the legend."""
-        known = list(self.colours)
-        return (known.index(rule) if rule in known else len(known), rule)
-
-
-def palette_of(rules: Iterable[str]) -> Palette:
-    """Return the colours of the rules of any workflow: bright ones first, then the same paler."""
-    shades = [*COLOURS, *map(pale, COLOURS)]
-    return Palette(dict(zip(dict.fromkeys(rules), itertools.cycle(shades), strict=False)))
+    Those of any workflow are bright at first, then the same paler. Where a workflow has ``own``
+    ones, other rules come last, in grey.
+    """
+    names = list(dict.fromkeys(rules))
+    if own is None:
+        shades = itertools.cycle([*COLOURS, *map(pale, COLOURS)])
+        return dict(zip(names, shades, strict=False))
+    others = sorted(set(names) - own.keys())
+    return {name: own[name] for name in own if name in names} | dict.fromkeys(others, GREY)
 
 
 def pale(colour: str) -> str:

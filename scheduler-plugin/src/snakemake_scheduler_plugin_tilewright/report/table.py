@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 
 from .ledger import Pool, Run, Try
-from .palette import Palette
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,15 @@ def pools_of(runs: Iterable[Run]) -> list[Pool]:
     return sorted(found, key=lambda pool: pool[1] != "gpu")
 
 
-def rows_of(runs: Sequence[Run], palette: Palette) -> list[Row]:
-    """Return the rows of the table, rules in the order of the palette."""
+def rows_of(runs: Sequence[Run], rules: Iterable[str]) -> list[Row]:
+    """Return the rows of the table, in the order of these rules."""
     rows = []
     for pool in pools_of(runs):
         tries = [one for run in runs for one in run.tries if one.pool == pool]
         slots = max(run.slots.get(pool, 0) for run in runs)
         used = utilisation(runs, pool)
-        for rule in sorted({one.rule for one in tries}, key=palette.rank) or [""]:
+        there = {one.rule for one in tries}
+        for rule in [rule for rule in rules if rule in there] or [""]:
             own = [one for one in tries if one.rule == rule]
             waits = [one.wait_s for one in own if one.wait_s is not None]
             wait_s = round(sum(waits) / len(waits), 1) if waits else None

@@ -45,9 +45,9 @@ def last_line(log: str) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def failed_since(folder: Path, since_s: float) -> Iterator[tuple[Path, str]]:
-    """Yield the logs in a folder that state a cause, written since a time, and its words."""
+def failed_since(folder: Path, since_s: float) -> Iterator[str]:
+    """Yield the words of each log in a folder that states a cause, written since a time."""
     for path in sorted(folder.rglob("*.log")):
         line = last_line(str(path))
         if line.startswith(_MARK) and path.stat().st_mtime >= since_s:
-            yield path, read_cause(line)[1]
+            yield f"failed: {read_cause(line)[1]}; log: {path}"

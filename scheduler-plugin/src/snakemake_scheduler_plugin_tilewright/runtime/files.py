@@ -3,11 +3,13 @@
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .records import EVENT, ValueCheck, fits
+from pydantic import TypeAdapter
+
+from .records import OBJECT
 from .words import count
 
 
@@ -47,13 +49,10 @@ class JsonLines(list[dict[str, Any]]):
     note = ""
 
 
-def read_json_lines(
-    path: Path, checks: Mapping[str, ValueCheck] = {}, needed: Iterable[str] = ()
-) -> JsonLines:
+def read_json_lines(path: Path, check: TypeAdapter[Any] = OBJECT) -> JsonLines:
     """Return the objects of a file of JSON lines, none where there is no file.
 
-    A line that a crash cut short is damaged, and so is one without what is ``needed`` or with a
-    value that fails its check.
+    A line that a crash cut short is damaged, and so is one that fails the check.
     """
     found, damaged = JsonLines(), 0
     try:
@@ -61,11 +60,9 @@ def read_json_lines(
             for line in filter(str.strip, stream):
                 try:
                     entry = json.loads(line)
-                except (ValueError, RecursionError):
-                    entry = None
-                if fits(entry, checks, needed):
+                    check.validate_python(entry)
                     found.append(entry)
-                else:
+                except (ValueError, RecursionError):
                     damaged += 1
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return found
@@ -75,8 +72,3 @@ def read_json_lines(
         lines = f"{count(damaged, 'damaged line')} of {path}"
         found.note = f"{lines} {'is' if damaged == 1 else 'are'} ignored"
     return found
-
-
-def read_ledger(path: Path) -> JsonLines:
-    """Return the events of a ledger."""
-    return read_json_lines(path, EVENT, ("event", "time_s"))

@@ -1,16 +1,16 @@
 """The ledger: one JSON line for every decision of a run and for how each job ended."""
 
 import contextlib
-import json
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .files import append_json
-from .files import read_ledger as read_ledger
+from .files import JsonLines, append_json, read_json_lines
+from .records import EVENT
 from .words import count_jobs, printable
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
@@ -21,62 +21,51 @@ STATE = "state.json"
 
 @dataclass
 class Ledger:
-    """Appends events to a file of JSON lines; every run of an experiment goes to the same file.
-
-    Attributes
-    ----------
-    clock : callable
-        Seconds since the epoch.
-    """
+    """Appends events to a file of JSON lines; every run of an experiment goes to the same file."""
 
     path: Path
-    clock: Callable[[], float] = time.time
-    _last: dict[str, str] = field(default_factory=dict)
+    _last: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def write(self, event: str, **values: Any) -> None:
         """Append one event; values that are None are left out."""
-        entry = {"time_s": round(self.clock(), 3), "event": event}
+        entry = {"time_s": round(time.time(), 3), "event": event}
         entry |= {key: value for key, value in values.items() if value is not None}
         with contextlib.suppress(OSError):  # a full disk must not end the run
             append_json(self.path, entry)
 
     def write_change(self, event: str, about: str, **values: Any) -> bool:
         """Append an event only where it differs from the last one about the same thing."""
-        entry = json.dumps([event, values], sort_keys=True, default=str)
-        if self._last.get(about) == entry:
+        if self._last.get(about) == (event, values):
             return False
-        self._last[about] = entry
+        self._last[about] = event, values
         self.write(event, about=about, **values)
         return True
 
+    def waiting(self) -> dict[str, int]:
+        """Return why ready jobs of this run wait, with their number, as it was last written.
 
-def last_run(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the events of the last run of a ledger; a run starts with an event ``run``."""
-    found: list[Mapping[str, Any]] = []
+        While Slurm does not answer that is the reason, even where no job is ready.
+        """
+        event, values = self._last.get("slurm", ("", {}))
+        if event == "hold":  # a room is written again once Slurm answers
+            return {values["reason"]: values["ready"]}
+        _, values = self._last.get("ready", ("", {}))
+        return dict(values["why"]) if values.get("ready") else {}
+
+
+def read_ledger(path: Path) -> JsonLines:
+    """Return the events of a ledger."""
+    return read_json_lines(path, EVENT)
+
+
+def runs_of(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the events of each run of a ledger; a run starts with an event ``run``."""
+    found: list[list[Mapping[str, Any]]] = []
     for event in events:
-        if event["event"] == "run":
-            found = [event]
-        elif found:
-            found.append(event)
+        if event["event"] == "run" or not found:
+            found.append([])
+        found[-1].append(event)
     return found
-
-
-def last_waiting(path: Path) -> dict[str, int]:
-    """Return why ready jobs of the last run wait, with their number, as it was last written.
-
-    While Slurm does not answer that is the reason, even where no job is ready.
-    """
-    why: dict[str, int] = {}
-    held: dict[str, int] = {}
-    for event in last_run(read_ledger(path)):
-        match event["event"]:
-            case "wait":
-                why = event.get("why", {}) if event.get("ready") else {}
-            case "hold":
-                held = {str(event.get("reason")): event.get("ready", 0)}
-            case "room":  # written again once Slurm answers
-                held = {}
-    return held or why
 
 
 def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> list[str]:
@@ -89,19 +78,15 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
     argv : sequence of str
         The command that started it.
     """
-    done: dict[str, int] = {}
-    moved = members = 0
-    for event in events:
-        if event["event"] == "done":
-            pool = event.get("pool", "a pool that is not known")
-            done[pool] = done.get(pool, 0) + 1
-            members += event.get("members", 1)
-        moved += event["event"] == "move"
+    ended = [event for event in events if event["event"] == "done"]
+    done = Counter(event.get("pool", "a pool that is not known") for event in ended)
+    members = sum(event.get("members", 1) for event in ended)
+    moved = sum(event["event"] == "move" for event in events)
     failed = failure_lines(events, ended=True)
     if not done and not failed:
         return []
     total = (
-        f"placement: {count_jobs(sum(done.values()), members)} done ("
+        f"placement: {count_jobs(done.total(), members)} done ("
         + ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
         + (f"), {moved} moved" if moved else ")")
     )

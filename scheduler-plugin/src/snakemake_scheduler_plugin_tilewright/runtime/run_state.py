@@ -5,13 +5,14 @@ import math
 import os
 import re
 import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, create_model
 
 from .files import write_text_atomic
-from .records import ValueCheck, by_name, fits, is_count, is_number, is_text, is_time
+from .records import STRICT, Count, Text, Time
 
 #: Below this share of the work no time left is estimated.
 _TOLD = 0.05
@@ -19,18 +20,6 @@ _TOLD = 0.05
 _SILENT_S = 300.0
 #: Clocks are set while processes run.
 _CLOCK_S = 60.0
-
-_VALUES: dict[str, ValueCheck] = {
-    **dict.fromkeys(("began_s", "at_s"), is_time),
-    **dict.fromkeys(("jobs", "done", "waiting"), by_name(is_count)),
-    **dict.fromkeys(("running", "queued"), is_count),
-    "share": lambda value: is_number(value, 1) and value >= 0,
-    "ended": lambda value: isinstance(value, bool),
-    "host": lambda value: is_text(value) and value.isprintable(),
-    # kill takes others for groups of processes
-    "pid": lambda value: is_count(value) and value > 0,
-    "ledger": is_text,
-}
 
 #: What became of a run; one that runs on another machine and no longer writes is silent.
 Life = Literal["active", "ended", "killed", "silent"]
@@ -63,18 +52,19 @@ class RunState:
         Jobs that were handed to Slurm and pend there.
     """
 
-    began_s: float
-    at_s: float
-    jobs: Mapping[str, int]
-    done: Mapping[str, int]
-    running: int = 0
-    share: float = 0.0
-    waiting: Mapping[str, int] = field(default_factory=dict)
+    began_s: Time
+    at_s: Time
+    jobs: dict[Text, Count]
+    done: dict[Text, Count]
+    running: Count = 0
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    waiting: dict[Text, Count] = field(default_factory=dict)
     ended: bool = False
-    host: str = field(default_factory=socket.gethostname)
-    pid: int = field(default_factory=os.getpid)
-    ledger: str = ""
-    queued: int = 0
+    host: Annotated[Text, Field(pattern=r"^\P{C}*$")] = field(default_factory=socket.gethostname)
+    # kill takes others than positive ones for groups of processes
+    pid: Annotated[Count, Field(gt=0)] = field(default_factory=os.getpid)
+    ledger: Text = ""
+    queued: Count = 0
 
     @property
     def complete(self) -> bool:
@@ -118,6 +108,10 @@ class RunState:
         """Return why ready jobs wait, the most frequent reason first."""
         ordered = sorted(self.waiting.items(), key=lambda item: (-item[1], item[0]))
         return [f"{n} wait{'s' * (n == 1)}: {why}" if n else why for why, n in ordered]
+
+
+_VALUES: dict[str, Any] = {one.name: (one.type, ...) for one in fields(RunState)}
+_FILE = create_model("RunStateFile", __config__={**STRICT, "extra": "forbid"}, **_VALUES)
 
 
 def span_text(seconds: float) -> str:
@@ -176,8 +170,7 @@ def read_state(path: Path) -> RunState:
     """
     try:
         entry = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} does not say how far a run is ({error}); remove it") from error
-    if not fits(entry, _VALUES, _VALUES) or not entry.keys() <= _VALUES.keys():
-        raise ValueError(f"{path} does not say how far a run is; remove it")
+        _FILE.model_validate(entry)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} does not say how far a run is; remove it") from None
     return RunState(**entry)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..errors import SnakemakeError
+from ..errors import PlacementError
 
 #: What a scheduler, a DAG and a job must have beyond the interfaces of Snakemake's scheduler and
 #: executor plugins; see the functions below for what each is used for.
@@ -53,14 +53,14 @@ def check(what: str, thing: Any) -> None:
 
     Raises
     ------
-    SnakemakeError
+    PlacementError
         With the first attribute that is absent.
     """
     absent = [name for name in NEEDED[what] if not hasattr(thing, name)]
     if absent:
         import snakemake
 
-        raise SnakemakeError(
+        raise PlacementError(
             f"Snakemake {snakemake.__version__} has no {what}.{absent[0]}, which placement needs; "
             "install a version that this scheduler asks for, or run with "
             "--scheduler greedy"
@@ -373,10 +373,7 @@ def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
 
 
 def is_main(dag: Any) -> bool:
-    """Return whether this process coordinates a run, and does not do one of its jobs.
-
-    Uses ``workflow.is_main_process``.
-    """
+    """Return whether this process coordinates the run. Uses ``workflow.is_main_process``."""
     return bool(dag.workflow.is_main_process)
 
 

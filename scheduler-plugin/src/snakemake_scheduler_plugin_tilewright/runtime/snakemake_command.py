@@ -55,45 +55,17 @@ def _options(argv: Sequence[str]) -> Any:
             return None
 
 
-def parsed(options: Sequence[str]) -> Any:
-    """Return the options of a Snakemake command with those of its profiles.
-
-    Uses ``snakemake.cli.parse_args``, which ends the process with what is wrong.
-
-    Raises
-    ------
-    PlacementError
-        Snakemake refuses them.
-    """
-    from snakemake.cli import parse_args
-    from snakemake_interface_common.exceptions import WorkflowError
-
-    with contextlib.redirect_stderr(io.StringIO()) as stderr:
-        try:
-            return parse_args(list(options))[1]
-        except (SystemExit, WorkflowError) as error:
-            words = stderr.getvalue().strip().splitlines() or [str(error)]
-    raise PlacementError(words[-1])
-
-
 @contextlib.contextmanager
-def as_dry_run(argv: Sequence[str]) -> Iterator[None]:
-    """Let a Snakefile that is read see a command that runs nothing."""
-    own = sys.argv
-    sys.argv = [*argv, "--dry-run"]
-    try:
-        yield
-    finally:
-        sys.argv = own
+def dry_run(options: Sequence[str], executor: str) -> Iterator[tuple[Any, Any]]:
+    """Read the workflow of a Snakemake command, whose Snakefile sees a dry run with an executor.
 
-
-def dag_of_command(given: Any) -> Any:
-    """Return the DAG of a command's options; nothing is run, nothing printed and no lock taken.
+    Yields its DAG and all its options, with those of its profiles. Nothing is run, nothing printed
+    and no lock taken.
 
     Raises
     ------
     PlacementError
-        The workflow cannot be read, or a target is unknown.
+        Snakemake refuses an option, the workflow cannot be read, or a target is unknown.
     """
     from snakemake.api import SnakemakeApi
     from snakemake.exceptions import RuleException
@@ -104,11 +76,31 @@ def dag_of_command(given: Any) -> Any:
     silent = OutputSettings(
         quiet={Quietness.ALL}, enable_file_logging=False, log_level_override=logging.CRITICAL + 1
     )
+    own, sys.argv = sys.argv, ["snakemake", *options, "--executor", executor, "--dry-run"]
     try:
+        given = _parsed(options)
         with SnakemakeApi(silent) as api, contextlib.redirect_stdout(io.StringIO()):
-            return _dag_of(api, given)
+            dag = _dag_of(api, given)
+        yield dag, given
     except (ApiError, OSError, RuleException, WorkflowError) as error:
         raise PlacementError(str(error).partition(" (if you use input functions")[0]) from None
+    finally:
+        sys.argv = own
+
+
+def _parsed(options: Sequence[str]) -> Any:
+    """Return the options of a Snakemake command with those of its profiles.
+
+    Uses ``snakemake.cli.parse_args``, which ends the process with what is wrong.
+    """
+    from snakemake.cli import parse_args
+
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        try:
+            return parse_args(list(options))[1]
+        except SystemExit as error:
+            words = stderr.getvalue().strip().splitlines() or [str(error)]
+    raise PlacementError(words[-1])
 
 
 def _dag_of(api: Any, given: Any) -> Any:
@@ -121,11 +113,9 @@ def _dag_of(api: Any, given: Any) -> Any:
     from snakemake.settings import types
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-    # cores bound the threads of a job, on a cluster too where they are given
-    cores = given.cores or (None if given.executor == "slurm" else 1)
     workflow = api.workflow(
         types.ResourceSettings(
-            cores=cores, nodes=given.jobs or 1, max_threads=given.max_threads,
+            cores=given.cores, nodes=given.jobs or 1, max_threads=given.max_threads,
             resources=given.resources,
             overwrite_threads=given.set_threads, overwrite_scatter=given.set_scatter,
             overwrite_resources=given.set_resources, default_resources=given.default_resources,
@@ -138,8 +128,7 @@ def _dag_of(api: Any, given: Any) -> Any:
         workdir=given.directory,
     )  # fmt: skip
     internal = workflow._workflow
-    if given.executor:
-        internal._executor_plugin = ExecutorPluginRegistry().get_plugin(given.executor)
+    internal._executor_plugin = ExecutorPluginRegistry().get_plugin("slurm")
     internal.execution_settings = types.ExecutionSettings()
     internal.group_settings = types.GroupSettings(
         group_components=given.group_components, overwrite_groups=given.groups

@@ -18,7 +18,7 @@ from tilewright.report.devices import device_section
 from tilewright.report.page.parts import anchor, marker_tables, number_table, problem_part
 from tilewright.report.page.problems import Pixels, problems
 from tilewright.report.pictures import Rendering, embed_png, render
-from tilewright.report.rule_colours import PALETTE
+from tilewright.report.rule_colours import RULE_COLOURS
 from tilewright.runtime.files import write_text_atomic
 from tilewright.runtime.text import count
 
@@ -242,7 +242,7 @@ def write_report(inputs: ReportInputs, output: Path) -> None:
         lines=_LINES,
         software=inputs.software,
         config=inputs.config_text,
-        ran=run_section(inputs.ledger, output, PALETTE) if inputs.ledger else None,
+        ran=run_section(inputs.ledger, output, RULE_COLOURS) if inputs.ledger else None,
         devices=device_section(inputs.devices),
     )
     write_text_atomic(output, page)
