@@ -15,7 +15,6 @@ from .errors import PlacementError, SlurmQueryError
 from .fit import first_fit
 from .placement.dispatcher import Dispatcher
 from .placement.jobs import Assignment, rule_of
-from .placement.place_history import FIRST
 from .placement.reach import check_feasible
 from .resources import Placement
 from .runtime import snakemake_adapter as adapter

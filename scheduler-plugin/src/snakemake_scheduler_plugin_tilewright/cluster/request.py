@@ -72,11 +72,6 @@ class Target:
     device: DeviceKind
 
     @property
-    def is_place(self) -> bool:
-        """Whether it has a partition; for CPU jobs Slurm has a default."""
-        return self.device == "cpu" or self.partition is not None
-
-    @property
     def name(self) -> str:
         """Account, QOS, partition and device in one text."""
         return f"{self.account} {self.qos} {self.partition} {self.device}"

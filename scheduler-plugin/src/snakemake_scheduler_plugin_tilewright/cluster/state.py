@@ -238,7 +238,9 @@ class ClusterState:
     def can_take(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether limits of a target, and some node there, are large enough for a job."""
         here, where = self.account(target.account, target.qos), self.where(target)
-        if here is None or not may_use(here, where) or not target.is_place:
+        if here is None or not may_use(here, where):
+            return False
+        if target.device == "gpu" and target.partition is None:  # for CPU jobs Slurm has a default
             return False
         if too_long(here, request, where) or not self.some_node_holds(target, request):
             return False

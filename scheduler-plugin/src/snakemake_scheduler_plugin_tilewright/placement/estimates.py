@@ -319,12 +319,10 @@ def _rounded_up(minutes: float) -> float:
 def largest_of(requests: Sequence[ResourceRequest]) -> ResourceRequest:
     """Return a request as large as all of some."""
     names = {one.partition for one in requests}
-    reservations = {one.reservation for one in requests}
     return ResourceRequest(
         max(one.cpus for one in requests),
         max(one.mem_mb for one in requests),
         max(one.gpus for one in requests),
         max(one.runtime_min for one in requests),
         partition=names.pop() if len(names) == 1 else "",
-        reservation=reservations.pop() if len(reservations) == 1 else "",
     )

@@ -81,7 +81,7 @@ class Reachable:
         self.requests = {k: request_of(shape.task, k, self.state) for k in shape.task.job.kinds}
         #: What may fit where a time limit, which may be cut, does not.
         self.shortest = {kind: replace(one, runtime_min=1) for kind, one in self.requests.items()}
-        self._cut: dict[tuple[DeviceKind, int], ResourceRequest] = {}
+        self._cut: dict[tuple[DeviceKind, int | None], ResourceRequest] = {}
         self._has: dict[int, bool] = {}
         self._found: dict[Target, ResourceRequest | None] = {}
         self._checks = (self._is_able, self._leaves_gpus, self._has_time, self._is_fresh)
@@ -147,14 +147,11 @@ class Reachable:
             # one that is not one of placement's is left to the default one
             if self._knows_qos or (first and first.qos != target.qos):
                 return None
-        kind, request = target.device, self.requests[target.device]
-        most = longest_min(account, self.state.where(target))
-        if most is None or request.runtime_min <= most:
-            return request
-        if (kind, most) not in self._cut:
-            runtime_min = max(most, request.required_min)
-            self._cut[kind, most] = replace(request, runtime_min=runtime_min)
-        return self._cut[kind, most]
+        where = self.state.where(target)
+        key = target.device, longest_min(account, where)
+        if key not in self._cut:
+            self._cut[key] = clip_runtime(self.requests[target.device], account, where)
+        return self._cut[key]
 
     @cached_property
     def _knows_qos(self) -> bool:

@@ -82,15 +82,9 @@ class SubmissionLock:
         """Return the claims of a file; one that is damaged, or of another clock, holds none."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return [
-                PendingUse(
-                    sent["account"],
-                    dict(sent["tres"]),
-                    sent.get("partition"),
-                    qos=sent.get("qos", ""),
-                )
-                for sent in json.loads(path.read_text(encoding="utf-8"))
-                if -_SUBMIT_S < self.clock() - sent["time_s"] < self.ttl_s + _SUBMIT_S
-                and sent["time_s"] > after_s
+                PendingUse(**{**use, "tres": dict(use["tres"])})
+                for sent_s, use in json.loads(path.read_text(encoding="utf-8"))
+                if -_SUBMIT_S < self.clock() - sent_s < self.ttl_s + _SUBMIT_S and sent_s > after_s
             ]
         return []
 
@@ -102,16 +96,7 @@ class SubmissionLock:
         if own == self._own:
             return
         self._own = own
-        content = [
-            {
-                "time_s": sent_s,
-                "account": use.account,
-                "tres": dict(use.tres),
-                "partition": use.partition,
-                "qos": use.qos,
-            }
-            for sent_s, use in self._own
-        ]
+        content = [(sent_s, {**vars(use), "request": None}) for sent_s, use in self._own]
         with contextlib.suppress(OSError):
             for path in self.folder.glob("*.json"):
                 if path != self._path and not self._fresh(path):
