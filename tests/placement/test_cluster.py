@@ -1,8 +1,9 @@
 """Site files, and detection end to end on recorded answers: use by others, failures, old limits."""
 
 import io
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,7 +138,19 @@ def test_one_sacctmgr_and_a_cache(recorded: Recorded, tmp_path: Path) -> None:
         now[0] = at_s
         recorded.asked.clear()
         query_cluster(asking, 1001, Site())
-        assert recorded.asked == asked
+        assert sorted(recorded.asked) == sorted(asked)
+
+
+def test_what_a_look_begins_with_is_asked_at_once(recorded: Recorded, tmp_path: Path) -> None:
+    """Where each answer takes 20 s, it took 140 s."""
+    together = threading.Barrier(6, timeout=20)
+
+    def wait(argv: Sequence[str], stdin: str | None = None) -> str:
+        if "flags=qos" not in argv:
+            together.wait()
+        return recorded(argv, stdin)
+
+    assert query_cluster(replace(client(recorded, tmp_path), run=wait), 1001, Site()).accounts
 
 
 def test_limits_of_a_dead_slurmdbd_are_said_to_be_old(recorded: Recorded, tmp_path: Path) -> None:

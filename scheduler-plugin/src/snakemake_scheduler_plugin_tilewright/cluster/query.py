@@ -65,6 +65,7 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     PlacementError
         Slurm serves several clusters, and which this is is not known.
     """
+    client.ask_at_once()
     config, lost = _config(client)
     nodes, more = _nodes(client, shares_memory="MEMORY" not in config["SelectTypeParameters"])
     lost += more

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -244,6 +245,18 @@ class SlurmClient:
         times = 1 if what == "node" else 10
         # -d: with the GPUs in use, also where Slurm counts none (AccountingStorageTRES)
         return self._ask(("scontrol", "-a", "-d", "-o", "show", what), times * self.ttl_s)
+
+    def ask_at_once(self) -> None:
+        """Ask what a look begins with, at the same time: where an answer takes 20 s, six take 20.
+
+        What they say is remembered, also that there is none.
+        """
+        kinds = ("config", "node", "reservation", "partition", "licenses")
+        with ThreadPoolExecutor() as pool:
+            asked = [pool.submit(self.limits), *(pool.submit(self.show, kind) for kind in kinds)]
+        for one in asked:
+            with contextlib.suppress(SlurmQueryError):
+                one.result()
 
     def queue(self, states: str = "all") -> str:
         """Return this user's jobs, those that ended in the last minutes too.
