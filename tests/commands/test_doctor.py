@@ -16,6 +16,7 @@ from rich.console import Console
 from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, warning
@@ -64,7 +65,7 @@ def test_a_cluster_that_answers_is_well(tmp_path: Path) -> None:
     assert states(found) == [("slurmctld", "ok"), ("MinJobAge", "ok"), ("slurmdbd", "ok")]
     assert found[0].text == "answers, Slurm 22.05.8"
     cluster = cluster_of(tmp_path)
-    assert {check.state for check in check_slurm.check_partitions(cluster)} == {"ok"}
+    assert {check_slurm.check_partition(cluster, kind).state for kind in KINDS} == {"ok"}
     accounts = [check.text for check in check_slurm.check_accounts(cluster)]
     assert "maigan: 2 GPU + 5 CPU slots" in accounts
     assert any(text.startswith("clive-b is left out: burst account") for text in accounts)
@@ -133,12 +134,11 @@ def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> N
     short = recorded.PARTITIONS.replace("7-00:00:00", "01:00:00")
     closed = short.replace("Default=YES", "AllowAccounts=maigan Default=YES")
     cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
-    gpu, cpu = check_slurm.check_partitions(cluster)
+    gpu, cpu = (check_slurm.check_partition(cluster, kind) for kind in KINDS)
     assert (gpu.state, gpu.text.endswith("4 h (gpu_job)")) == ("warning", True)
     assert (cpu.state, cpu.text) == ("warning", "hpg-default does not take jobs of clive")
     none = cluster_of(tmp_path, partition=recorded.PARTITIONS.splitlines()[0])
-    (first, *_) = check_slurm.check_partitions(none)
-    assert first.text.startswith("there is none with GPUs")
+    assert check_slurm.check_partition(none, "gpu").text.startswith("there is none with GPUs")
 
 
 def test_accounts_that_are_spent_or_of_unknown_use(tmp_path: Path) -> None:

@@ -85,16 +85,10 @@ def detect(
     inside = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
     if device is None:
         device = "gpu" if inside and allocated_gpus() else "cpu"
+    known, cpus = dict(models or {}), allocated_cpus() if inside else None
+    greedy, looks = other_scheduler(argv), runs_nothing(argv[1:])
     return Placement(
-        dict(models or {}),
-        device,
-        found,
-        inside,
-        allocated_cpus() if inside else None,
-        ledger,
-        other_scheduler(argv),
-        logs=logs,
-        starts_nothing=runs_nothing(argv[1:]),
+        known, device, found, inside, cpus, ledger, greedy, logs=logs, starts_nothing=looks
     )
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ..cluster import cluster
 from ..cluster.cluster import Cluster
+from ..cluster.request import KINDS
 from ..errors import PlacementError
 from . import check_environment, check_slurm
 from .checks import Check, count, ok, problem
@@ -66,7 +67,7 @@ def on_slurm(
         yield problem("site", str(error), fix)
         return
     yield from check_slurm.check_accounts(found)
-    yield from check_slurm.check_partitions(found)
+    yield from (check_slurm.check_partition(found, kind) for kind in KINDS)
     yield from check_slurm.check_orphaned(found, str(Path.cwd()))
     yield from of_run(found)
 

@@ -85,12 +85,13 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
     failed = failure_lines(events, ended=True)
     if not done and not failed:
         return []
-    total = (
-        f"placement: {count_jobs(done.total(), members)} done ("
-        + ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
-        + (f"), {moved} moved" if moved else ")")
-    )
-    return [total, *failed, *([resume_line(argv)] if failed else [])]
+    pools = ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
+    total = f"placement: {count_jobs(done.total(), members)} done ({pools})"
+    return [
+        total + f", {moved} moved" * (moved > 0),
+        *failed,
+        *([resume_line(argv)] if failed else []),
+    ]
 
 
 def failure_lines(events: Iterable[Mapping[str, Any]], *, ended: bool) -> list[str]:
