@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.placement.best_known import best_of_many_s, told
 from benchmarks.placement.bound import Bound, Scenario
 from benchmarks.placement.policies import BASELINES, any_free, ours, preassigned
-from benchmarks.placement.scenarios import make_scenario
+from benchmarks.placement.scenarios import by_length, make_scenario
 from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
 from snakemake_scheduler_plugin_tilewright.placement.policy import schedule
@@ -69,9 +70,10 @@ def cost_of_loss(scenario: Scenario, lost_s: float, run: SimulatedRun) -> float:
     return max(0.0, lost_s - at_s) / max(1e-9, max(0.0, kept_s - at_s) * share + again_s)
 
 
-def measure(seed: int) -> Result:
-    """Run all policies on one scenario."""
+def measure(seed: int, *, lengths: bool = False) -> Result:
+    """Run all policies on one scenario, or the same with QOS for jobs of a length."""
     scenario = make_scenario(seed)
+    scenario = by_length(scenario, seed) if lengths else scenario
     ours_s, run = play(scenario, ours(scenario))
     reversed_ = replace(scenario, pools=scenario.pools[::-1])
     free_s, turned_s = (play(s, any_free(s))[0] for s in (scenario, reversed_))
@@ -93,11 +95,12 @@ def main() -> None:
     parser.add_argument("--scenarios", type=int, default=200)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--lengths", action="store_true", help="QOS for jobs of a length")
     options = parser.parse_args()
     seeds = range(options.seed * 1_000_000, options.seed * 1_000_000 + options.scenarios)
     begin = time.perf_counter()
     with ProcessPoolExecutor(options.workers) as pool:
-        results = list(pool.map(measure, seeds, chunksize=1))
+        results = list(pool.map(partial(measure, lengths=options.lengths), seeds, chunksize=1))
     print(f"python -m benchmarks.placement --scenarios {options.scenarios} --seed {options.seed}, ")
     print(f"{time.perf_counter() - begin:.0f} s on {options.workers} cores\n")
     report(results)

@@ -62,7 +62,8 @@ def best_of_many_s(scenario: Scenario, tries: int) -> float:
                         snapshot.clock_s < at_s < end_s for at_s in avoided_s.get(pool, ())
                     )
                     timely = on_gpu or gpu_s[i] == math.inf or end_s + tail_s[i] <= aim_s
-                    if count and end_s < math.inf and safe and timely:
+                    if (count and end_s < math.inf and safe and timely
+                            and scenario.may(scenario.jobs[i].name, pool)):  # fmt: skip
                         free[pool] -= 1
                         yield Decision(scenario.jobs[i].name, pool, snapshot.clock_s, end_s, "")
                         break

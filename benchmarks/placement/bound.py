@@ -29,6 +29,12 @@ class Scenario:
     true_s: dict[tuple[str, DeviceKind], float]
     changes: list[Change] = field(default_factory=list)
     tags: frozenset[str] = frozenset()
+    #: Jobs that are longer than a pool allows, by pool.
+    too_long: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def may(self, job: str, pool: str) -> bool:
+        """Return whether a pool is for jobs as long as one is estimated to be."""
+        return job not in self.too_long.get(pool, ())
 
     @property
     def lost_s(self) -> dict[str, float]:

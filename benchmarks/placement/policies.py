@@ -2,20 +2,40 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from benchmarks.placement.bound import Scenario
 from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
 from snakemake_scheduler_plugin_tilewright.placement.estimates import margin_of
-from snakemake_scheduler_plugin_tilewright.placement.policy import schedule
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
+from snakemake_scheduler_plugin_tilewright.placement.policy import FreeSlots, schedule
 from snakemake_scheduler_plugin_tilewright.placement.workload import (
     Decision,
     GpuSlots,
     Running,
+    Slots,
     Workload,
 )
 from tests.support.simulated_cluster import ClusterView, Policy
+
+
+class ByLength(FreeSlots):
+    """Free slots of pools that are each for jobs of a length."""
+
+    def __init__(self, scenario: Scenario, jobs: Iterable[Job], pools: Sequence[Slots]) -> None:
+        super().__init__(jobs, pools)
+        self.scenario = scenario
+        self.keys = {job.name: tuple(self.may(job, p) for p in pools) for job in jobs}
+
+    def key(self, job: Job) -> Hashable:
+        """Return which pools are for a job."""
+        return self.keys[job.name]
+
+    def may(self, job: Job, pool: Slots) -> bool:
+        """Return whether a pool is for jobs of its length."""
+        return self.scenario.may(job.name, pool.name)
+
 
 BASELINES = ("gpu round robin", "static weighted", "any free slot")
 
@@ -69,7 +89,9 @@ def ours(
             replace(p, running=tuple(replace(r, end_s=end_s(r, p.kind)) for r in p.running))
             for p in snapshot.pools
         ]
-        found = schedule(work, snapshot.ready, pools, snapshot.clock_s, gpu_slots)
+        open_ = [jobs[name] for name in snapshot.ready]
+        places = ByLength(scenario, open_, pools) if scenario.too_long else None
+        found = schedule(work, snapshot.ready, pools, snapshot.clock_s, gpu_slots, places)
         gpu_slots = found.gpu_slots
         return found.starts
 
@@ -89,6 +111,9 @@ def preassigned(scenario: Scenario, weighted: bool) -> Policy:
         pools = cpu_pools if len(job.kinds) == 1 or not gpu_pools else gpu_pools
         if weighted and len(job.kinds) == 2:
             pools = scenario.pools
+        pools = [pool for pool in pools if scenario.may(job.name, pool.name)] or [
+            pool for pool in cpu_pools if scenario.may(job.name, pool.name)
+        ]
         for pool in pools:
             speed = pool.slots / scenario.estimates_s[job.rule, pool.kind] if weighted else 1.0
             credit[pool.name] += speed
@@ -111,7 +136,7 @@ def preassigned(scenario: Scenario, weighted: bool) -> Policy:
                 if not others:
                     continue
                 pool = plan[name] = others[len(name) % len(others)]
-            if free[pool]:
+            if free[pool] and scenario.may(name, pool):
                 free[pool] -= 1
                 yield Decision(name, pool, snapshot.clock_s, snapshot.clock_s, "planned")
 
@@ -126,7 +151,8 @@ def any_free(scenario: Scenario) -> Policy:
         free = {p.name: p.free for p in snapshot.pools}
         kinds = {p.name: p.kind for p in snapshot.pools}
         for name in snapshot.ready:
-            open_ = [p for p, n in free.items() if n and kinds[p] in jobs[name].kinds]
+            open_ = [p for p, n in free.items()
+                     if n and kinds[p] in jobs[name].kinds and scenario.may(name, p)]  # fmt: skip
             pool = max(open_, key=lambda p: (kinds[p], free[p]), default=None)
             if pool is not None:
                 free[pool] -= 1

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 from benchmarks.placement.bound import Bound, Scenario
 from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS, DeviceKind
@@ -98,6 +99,37 @@ def make_scenario(seed: int) -> Scenario:
     scenario.changes = make_changes(rng, scenario, tags)
     scenario.tags = frozenset(tags)
     return scenario
+
+
+def by_length(scenario: Scenario, seed: int) -> Scenario:
+    """Return a steady scenario in which each pool is parted into QOS for jobs of a length.
+
+    A time limit is twice what a job is estimated to take; one QOS takes all, the default one those
+    that are not among the longest fifth.
+    """
+    rng, pools, too_long = random.Random(seed), list[Slots](), dict[str, frozenset[str]]()
+    minutes = {
+        (job.name, kind): 2 * scenario.estimates_s[job.rule, kind] * job.cpu_seconds
+        for job in scenario.jobs for kind in job.kinds
+    }  # fmt: skip
+    for pool in scenario.pools:
+        times = sorted(n for (_, kind), n in minutes.items() if kind == pool.kind) or [0.0]
+        shares = {"debug": rng.uniform(0.1, 0.5), "regular": rng.uniform(0.1, 0.5)}
+        parts = {name: int(share * pool.slots) for name, share in shares.items()}
+        parts["long"] = pool.slots - sum(parts.values())
+        most = {"debug": times[int(rng.uniform(0.1, 0.5) * len(times))],
+                "regular": times[int(0.8 * len(times))], "long": math.inf}  # fmt: skip
+        for qos, slots in parts.items():
+            name, rank = f"{pool.name}_{qos}", 0 if qos == "regular" else 2
+            pools.append(replace(pool, name=name, slots=slots, free=slots, rank=rank))
+            long = (
+                job for (job, kind), n in minutes.items() if kind == pool.kind and n > most[qos]
+            )
+            too_long[name] = frozenset(long)
+    return replace(
+        scenario, pools=[pool for pool in pools if pool.slots], changes=[], too_long=too_long,
+        tags=scenario.tags & {"pipeline", "independent", "layered", "<= 40 jobs", "> 40 jobs"},
+    )  # fmt: skip
 
 
 def make_pools(rng: random.Random, tags: set[str]) -> list[Slots]:

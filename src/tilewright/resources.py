@@ -1,6 +1,7 @@
 """What rules ask for: which devices there are, what each rule needs, and where its jobs go."""
 
 import os
+import sys
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright import Placement, detect
@@ -10,6 +11,7 @@ from tilewright.config.layout import Layout
 from tilewright.devices.slurm_allocation import use_allocated_device
 from tilewright.runtime.machine import (
     device_kinds,
+    gpus_of_jobs,
     healthy_gpus,
     log_device_usage_to,
     usable_gpus,
@@ -38,9 +40,11 @@ def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> P
     if placement.inside_job:
         use_allocated_device()
     here = placement.cluster is None and not placement.inside_job
-    kinds = device_kinds(
-        experiment.settings, usable_gpus if here else None, os.environ if here else {}
-    )
+    gpus = usable_gpus if here else None if placement.inside_job else gpus_of_jobs
+    kinds = device_kinds(experiment.settings, gpus, os.environ if here else {})
+    without = gpus_of_jobs() if gpus is gpus_of_jobs else None
+    if without and kinds != device_kinds(experiment.settings, None, {}):
+        sys.stderr.write(f"no job goes to a GPU: {without.reason}\n")
     log_device_usage_to(layout.device_evidence)
     placement.models |= data_sizes(experiment, layout, kinds).models()
     if here and any("gpu" in able for able in kinds.values()):

@@ -20,7 +20,6 @@ from snakemake_scheduler_plugin_tilewright.placement.failures import (
     next_try,
     why_no_retry,
 )
-from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Assignment,
     FailureHistory,
@@ -28,6 +27,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     JobState,
     UserOverrides,
 )
+from snakemake_scheduler_plugin_tilewright.placement.reach import check_feasible
 from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, LimitScope
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import Cause
@@ -225,7 +225,7 @@ def licence(**there: int) -> Values:
 @pytest.mark.parametrize(
     ("accounts", "job", "of", "shape", "message"),
     [
-        ([account("a", limit={"cpu": 8, "mem": 48, "gres/gpu": 0}), FOUR], {}, {}, {}, None),
+        ([account("c", limit={"cpu": 8, "mem": 48, "gres/gpu": 0}), FOUR], {}, {}, {}, None),
         # there is no room now, or nobody knows, but some day
         ([account("a", limit={"cpu": 8}, used={"cpu": 8, "mem": 0, "gres/gpu": 0})], {}, {}, {},
          None),

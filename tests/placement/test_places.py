@@ -16,8 +16,8 @@ from snakemake_scheduler_plugin_tilewright.cluster.room import Room
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, JobState, UserOverrides
+from snakemake_scheduler_plugin_tilewright.placement.reach import check_feasible
 from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.run import Run
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import SiteRules, usable_accounts
@@ -164,6 +164,17 @@ def test_jobs_go_on_to_other_partitions_where_nodes_are_full() -> None:
     here = room(account("lab"), partitions={"cpu": [where(n) for n in "cde"]}, nodes=nodes)
     found = sent(here, *ready("short", 9))
     assert (found["short lab c"], found.total()) == (4, 8)
+
+
+def test_limits_are_counted_in_each_kind_of_partition() -> None:
+    """What an account's limits hold of whole nodes is not what they hold of shared ones."""
+    whole = where("whole", whole_nodes=True, whole={"cpu": 16})
+    lab = account("lab", limit={"cpu": 8})
+    for names in (("whole", "c"), ("c", "whole")):
+        both = [whole if name == "whole" else where(name) for name in names]
+        nodes = (node("w1", "whole"), node("c1", "c"))
+        here = room(lab, partitions={"cpu": both}, nodes=nodes)
+        assert sent(here, *ready("short", 3)) == {"short lab c": 2}
 
 
 def test_cpu_jobs_leave_partitions_with_gpus_where_another_takes_them() -> None:

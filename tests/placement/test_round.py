@@ -19,7 +19,6 @@ from snakemake_scheduler_plugin_tilewright.cluster.request import (
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.cluster.tres import tres_of
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.feasibility import check_feasible
 from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     Assignment,
     FailureHistory,
@@ -27,6 +26,7 @@ from snakemake_scheduler_plugin_tilewright.placement.jobs import (
     JobState,
     UserOverrides,
 )
+from snakemake_scheduler_plugin_tilewright.placement.reach import check_feasible
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, LimitScope

@@ -14,7 +14,7 @@ from tilewright.config.settings import RuleResources, Settings
 from tilewright.devices.health import record_failure
 from tilewright.devices.inventory import Snapshot
 from tilewright.errors import ConfigError, DeviceError, LeaseError
-from tilewright.runtime.machine import device_kinds, healthy_gpus, pools, usable_gpus
+from tilewright.runtime.machine import device_kinds, gpus_of_jobs, healthy_gpus, pools, usable_gpus
 
 BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
 
@@ -45,6 +45,16 @@ def test_auto_takes_what_there_is(machine: FakeMachine) -> None:
     assert set(device_kinds(settings(), some(machine), {}).values()) == {BOTH}
     assert set(device_kinds(settings(), none, {}).values()) == {CPU}
     assert set(device_kinds(settings(), None, {}).values()) == {BOTH}  # a cluster's partitions
+
+
+def test_jobs_of_a_cluster_use_its_gpus_only_with_cupy(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(device_kinds(settings(), gpus_of_jobs, {}).values()) == {BOTH}
+    monkeypatch.setattr("tilewright.runtime.machine.find_spec", lambda _: None)
+    assert set(device_kinds(settings(), gpus_of_jobs, {}).values()) == {CPU}
+    with pytest.raises(ConfigError, match="CuPy is not installed: install tilewright"):
+        device_kinds(settings("gpu"), gpus_of_jobs, {})
 
 
 def test_a_rule_wins_over_the_variable_and_that_over_the_config(machine: FakeMachine) -> None:

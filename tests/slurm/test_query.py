@@ -16,6 +16,7 @@ from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import LimitScope
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_sacctmgr
 from snakemake_scheduler_plugin_tilewright.slurm.query import (
     _OF_JOBS,
     _OPTION,
@@ -216,6 +217,18 @@ def test_recorded_answers_are_read(release: str, tmp_path: Path) -> None:
     for question, text in RELEASES[release].items():
         asking = SlurmClient("ada", tmp_path, run=lambda argv, stdin=None, text=text: text)
         assert QUESTIONS[question](asking) == text
+
+
+@EACH_RELEASE
+def test_limits_of_a_qos_in_each_release(release: str) -> None:
+    _, qos = parse_sacctmgr(RELEASES[release]["sacctmgr"])
+    (brusko,) = [one for one in qos if one.name == "brusko"]
+    assert brusko.tres == {"cpu": 32, "mem": 256_000, "gres/gpu": 1}
+    assert brusko.tres_per_job == {"cpu": 24, "gres/gpu": 1}
+    assert brusko.tres_per_user == {"cpu/min/running": 9000}
+    assert brusko.tres_per_account == {"mem/min/running": 900_000}
+    assert brusko.least == {"cpu": 2, "mem": 1024}
+    assert set(brusko.preempts) == {"clive-b", "maigan-b"}
 
 
 def look(

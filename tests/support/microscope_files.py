@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tifffile
 from numpy.typing import NDArray
 
@@ -69,8 +70,7 @@ def tag(name: str, inside: str | Iterable[str] = "", /, **told: object) -> str:
 
 
 def write_czi(raw: Path, cycle: int, specimen: Specimen) -> None:
-    from pylibCZIrw import czi
-
+    czi = pytest.importorskip("pylibCZIrw.czi")
     path = made(raw) / f"cycle{cycle}.czi"
     with czi.create_czi(str(path), compression_options="zstd1:") as document:
         for _, (row, col), channel, z, plane in specimen.planes():

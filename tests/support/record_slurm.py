@@ -25,6 +25,9 @@ def prepare(slurm: Cluster) -> int:
     of_user = "MaxTRESPerUser=cpu=16", "MaxJobsPerUser=4", "MaxSubmitJobsPerUser=20"
     others = "GrpTRESMins=cpu=100000", "MaxTRESPerAccount=cpu=64", "MaxWall=1-00:00:00"
     slurm.set_qos("maigan", *of_user, *others)
+    minutes = "MaxTRESRunMinsPU=cpu=9000", "MaxTRESRunMinsPA=mem=900000"
+    sizes = "MaxTRESPerNode=cpu=24,gres/gpu=1", "MinTRESPerJob=cpu=2,mem=1G"
+    slurm.modify("qos", "brusko", *minutes, *sizes, "Preempt=clive-b,maigan-b")
     slurm.modify("account", "clive", "GrpTRES=billing=200,node=6", "GrpTRESRunMins=cpu=500000")
     maigan, clive = ("-Amaigan", "-t10", "-c8", "--mem=2G"), ("-Aclive", "-t10", "--mem=1G")
     for user, *args in (
@@ -56,10 +59,15 @@ def record(slurm: Cluster, folder: Path) -> dict[str, str]:
     }
     lines = said["config"].splitlines(keepends=True)
     said["config"] = "".join(line for line in lines if re.match(CONFIG, line))
+    # some terminals show the questions too
+    lines = said["sacctmgr"].splitlines(keepends=True)
+    said["sacctmgr"] = "".join(line for line in lines if "|" in line)
     own = ((str(slurm.folder), "DIR"), (socket.gethostname(), "host"), (os.uname().version, "#1"),
            (os.uname().release, "6.1"))  # fmt: skip
     for old, new in own:
-        said = {name: text.replace(old, new) for name, text in said.items()}
+        # a host may be called vm, and vmem is a TRES
+        whole = rf"(?<!\w){re.escape(old)}(?!\w)"
+        said = {name: re.sub(whole, new, text) for name, text in said.items()}
     return said
 
 

@@ -14,8 +14,8 @@ from .declared import declared_request, fixed_of, resources_at
 from .errors import PlacementError, SlurmQueryError
 from .fit import first_fit
 from .placement.dispatcher import Dispatcher
-from .placement.feasibility import check_feasible
 from .placement.jobs import Assignment, rule_of
+from .placement.reach import check_feasible
 from .resources import Placement
 from .runtime import snakemake_adapter as adapter
 from .runtime.ledger import Ledger

@@ -40,9 +40,17 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
     return Snapshot(healthy, gpus.reason if healthy else "; ".join(reasons))
 
 
+def gpus_of_jobs() -> Snapshot | None:
+    """Return that jobs can use no GPU of a cluster, as CuPy is not in their environment; else None.
+
+    Their environment is this one.
+    """
+    return Snapshot((), f"CuPy is {NO_CUPY}") if find_spec("cupy") is None else None
+
+
 def device_kinds(
     settings: Settings,
-    query: Callable[[], Snapshot] | None,
+    query: Callable[[], Snapshot | None] | None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, tuple[DeviceKind, ...]]:
     """Return the device kinds that may run each rule that a GPU can run, the preferred one first.
@@ -52,7 +60,8 @@ def device_kinds(
     Parameters
     ----------
     query : callable or None
-        Returns the GPUs of this machine, called only if a rule may use one; None on a cluster.
+        Returns the GPUs of this machine, called only if a rule may use one; where it returns None,
+        or is None, they are not known here.
 
     Raises
     ------

@@ -72,44 +72,48 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     records = read_database(client, site, config)
     enforced = config["AccountingStorageEnforce"]
     limited = not {"limits", "safe"}.isdisjoint(enforced.split(","))
-    wheres = [with_qos(p, records.qos) if limited else p for p in all_.values()]
+    wheres = _wheres(all_.values(), records, config, limited=limited)
+
+    of_qos = records.qos if "qos" in config.get("PreemptType", "") else ()
+    lose = {name for one in of_qos for name in one.preempts}
+
+    def usable(usage: Mapping[str, Usage]) -> tuple[list[Account], list[LeftOut]]:
+        found, left_out = usable_accounts(
+            client.user, records.associations, records.qos, site.rules(), wheres, usage
+        )
+        found = [replace(one, preemptable=one.qos in lose) for one in found]
+        return found if limited else [with_caps_alone(one) for one in found], left_out
+
+    accounts, left_out = usable({}) if records.has_accounts else ([NO_ACCOUNT], [])
+    of_use: list[Note] = []
+    if records.has_accounts:
+        accounts, of_use = _with_use(accounts, client, usable, records, wheres, uid)
+        of_use += _not_counted(records, accounts, wheres, "" if limited else enforced)
+    wrong = _wrong_names(client.user, site, accounts, left_out)
+    named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
+    partitions = {kind: _open_to(accounts, [named[n] for n in own]) for kind, own in names.items()}
+    kinds = KINDS if more or partitions["gpu"] else ("cpu",)
+    largest = {kind: one for kind, one in site.largest_jobs().items() if kind in kinds}
+    lost += [Note("use", words) for words in client.slow()]
+    return ClusterState(
+        tuple(accounts), partitions, named, nodes, _licences(client, lost),
+        site.utilisation, largest,
+        client.user, tuple(left_out),
+        (*records.notes, *wrong, *of_use, *more, *lost),
+    )  # fmt: skip
+
+
+def _wheres(
+    found: Iterable[Partition], records: Database, config: Mapping[str, str], *, limited: bool
+) -> list[Partition]:
+    """Return the partitions with what QOS and accounts above bound of them."""
+    wheres = [with_qos(p, records.qos) if limited else p for p in found]
     version = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
     if version and (int(version[1]), int(version[2])) >= (24, 5):
         rows = {row.account: row for row in records.associations if not row.user}
         lines = {name: lineage(name, rows) for name in rows}
-        wheres = [with_accounts_below(p, lines) for p in wheres]
-
-    def usable(usage: Mapping[str, Usage] | None = None) -> tuple[list[Account], list[LeftOut]]:
-        found, left_out = usable_accounts(
-            client.user, records.associations, records.qos, site.rules(), wheres, usage
-        )
-        return found if limited else [with_caps_alone(one) for one in found], left_out
-
-    accounts, left_out = usable() if records.has_accounts else ([NO_ACCOUNT], [])
-    of_use: list[Note] = []
-    if records.has_accounts:
-        usage, of_use = _live_use(client, usable, records, wheres, uid)
-        accounts, _ = usable(usage)
-        if limited:
-            of_use += _not_counted(records, accounts, wheres)
-        else:
-            note = f"this Slurm enforces no limits (AccountingStorageEnforce={enforced})"
-            of_use.append(Note("use", f"{note}, so none is looked at"))
-    if "qos" in config.get("PreemptType", ""):
-        lose = {name for one in records.qos for name in one.preempts}
-        accounts = [replace(one, preemptable=one.qos in lose) for one in accounts]
-    wrong = _wrong_names(client.user, site, accounts, left_out)
-    licences = _licences(client, lost)
-    named = {p.name: with_whole_nodes(p, nodes) for p in wheres}
-    partitions = {kind: _open_to(accounts, [named[n] for n in own]) for kind, own in names.items()}
-    with_gpu = bool(more) or bool(partitions["gpu"])
-    largest = {k: one for k, one in site.largest_jobs().items() if k == "cpu" or with_gpu}
-    slow = (Note("use", words) for words in client.slow())
-    return ClusterState(
-        tuple(accounts), partitions, named, nodes, licences, site.utilisation, largest,
-        client.user, tuple(left_out),
-        (*records.notes, *wrong, *of_use, *more, *lost, *slow),
-    )  # fmt: skip
+        return [with_accounts_below(p, lines) for p in wheres]
+    return wheres
 
 
 def _open_to(accounts: Sequence[Account], found: Sequence[Partition]) -> tuple[Partition, ...]:
@@ -137,9 +141,12 @@ def _licences(client: SlurmClient, notes: list[Note]) -> dict[str, int] | None:
 
 
 def _not_counted(
-    records: Database, accounts: Sequence[Account], partitions: Iterable[Partition]
+    records: Database, accounts: Sequence[Account], partitions: Iterable[Partition], enforced: str
 ) -> list[Note]:
-    """Return which limits of jobs are not looked at, and why."""
+    """Return which limits of jobs are not looked at, and why; all, where none is enforced."""
+    if enforced:
+        note = f"this Slurm enforces no limits (AccountingStorageEnforce={enforced})"
+        return [Note("use", f"{note}, so none is looked at")]
     rows = {row.account: row for row in records.associations if not row.user}
     known = {one.name: "in percent" if "Relative" in one.flags else "" for one in records.qos}
     qos = {p.qos for p in partitions if p.qos} | {one.qos for one in accounts}
@@ -195,16 +202,16 @@ def _nodes(
     return tuple(before_reservations(nodes, reservations, client.clock())), []
 
 
-def _live_use(
+def _with_use(
+    accounts: Sequence[Account],
     client: SlurmClient,
     usable: Callable[[Mapping[str, Usage]], tuple[list[Account], list[LeftOut]]],
     records: Database,
     partitions: Iterable[Partition],
     uid: int,
-) -> tuple[dict[str, Usage], list[Note]]:
-    """Return live use by name; of what Slurm refuses to say, that of the jobs squeue shows."""
+) -> tuple[list[Account], list[Note]]:
+    """Return accounts with live use; of what Slurm refuses to say, that of jobs squeue shows."""
     where = {p.name: p.qos for p in partitions if p.qos}
-    accounts, _ = usable({})
     qos = sorted({account.qos for account in accounts if account.qos}.union(where.values()))
     rows = {of_association(a.account, a.user, a.partition): a for a in records.associations}
     parents = {row.account: row for row in rows.values() if not row.user}
@@ -222,13 +229,14 @@ def _live_use(
         except SlurmQueryError as error:
             failures.append(error)
     unknown, lacks = dict[str, Tres](), set[str]()
-    for scope in _scopes(usable(usage)[0]):
+    found, _ = usable(usage)
+    for scope in _scopes(found):
         counted = {tres for tres in scope.limit if not why_not_counted(tres, None)}
         if missing := counted - (scope.used or {}).keys():
             unknown[scope.name] = scope.used or {}
             lacks |= missing
     if not unknown:
-        return usage, []
+        return found, []
     why = "; ".join(map(str, failures)) or f"scontrol does not say {', '.join(sorted(lacks))} of it"
     about = f"use of {', '.join(sorted(unknown))} is"
     try:
@@ -236,14 +244,14 @@ def _live_use(
     except SlurmQueryError:
         queue = None
     if queue is None:
-        return usage, [Note("use", f"{about} not known: {why}")]
+        return found, [Note("use", f"{about} not known: {why}")]
     shown = usage_of_queue(parse_queue(queue), lambda job: names_of(job, rows, parents, where))
     for name, known in unknown.items():
         limit, used = usage.get(name, Usage()).limit, shown.get(name, Usage()).used
         nothing = {tres: 0 for tres in lacks | {*COUNTED, *JOBS} if not is_budget(tres)}
         usage[name] = Usage(limit, nothing | used | known)
     note = Note("use", f"{about} a lower bound, from the jobs that squeue shows: {why}")
-    return shown | usage, [note]
+    return usable(shown | usage)[0], [note]
 
 
 def _scopes(accounts: Iterable[Account]) -> Iterator[LimitScope]:

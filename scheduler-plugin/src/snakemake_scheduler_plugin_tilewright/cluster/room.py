@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -168,12 +168,6 @@ class Room:
                 best, bound = jobs, tres
         return best, bound
 
-    def by_accounts(
-        self, accounts: Iterable[Account], where: Partition | None, request: ResourceRequest
-    ) -> dict[int, int]:
-        """Return for the limits of some accounts, by their ids, how many jobs they hold."""
-        return {id(a.within(where)): self.by_limits(a, where, request)[0] for a in accounts}
-
     def _bounds_of(self, account: Account, where: Partition | None) -> _Bounds:
         limits = account.within(where)
         key = id(limits), self.state.alike(where)
@@ -207,7 +201,7 @@ class Room:
             return known[1]
         found: dict[str, float] = {}
         for name, cap, limits in bounds.scopes:
-            taken = self._taken.get(name, {})
+            taken = self._taken.get(name, Counter())
             for tres, limit, used in limits:
                 part = share if tres == "cpu" and not cap else 1.0
                 # what is spent of a budget is so on an empty cluster too

@@ -242,6 +242,9 @@ class ClusterState:
             return False
         if too_long(here, request, where) or not self.some_node_holds(target, request):
             return False
+        there = dict(request.licences) if self.licences is None else self.licences
+        if any(n > there.get(name, 0) for name, n in request.licences):
+            return False
         limits, wanted = here.within(where), self.wanted(request, where)
         key = id(limits), self.alike(where)
         if key not in self._largest:

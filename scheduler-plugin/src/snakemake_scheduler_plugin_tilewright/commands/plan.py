@@ -15,8 +15,8 @@ from rich.table import Table
 from ..cluster import cluster
 from ..errors import PlacementError, SlurmQueryError
 from ..placement.dispatcher import Dispatcher
-from ..placement.feasibility import check_feasible
 from ..placement.jobs import JobState, name_of
+from ..placement.reach import check_feasible
 from ..placement.workload import GpuSlots
 from ..resources import Placement
 from ..runtime import snakemake_adapter as adapter

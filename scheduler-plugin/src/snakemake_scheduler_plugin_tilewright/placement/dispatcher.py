@@ -20,13 +20,12 @@ from ..cluster.state import ClusterState
 from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob
-from .admission import FIRST, Admission
-from .backoff import Backoff
 from .estimates import Estimates
 from .failures import NextTry, failure_reason, may_pass, next_try, unseen_ends, why_no_retry
 from .jobs import Assignment, Job, JobState, observe, with_own_gpus
 from .move import Mover
 from .orphaned import cancel_earlier_tries
+from .place_history import FIRST, Admission, Backoff
 from .reach import note_preemption
 from .round import Round
 from .submission_lock import SubmissionLock

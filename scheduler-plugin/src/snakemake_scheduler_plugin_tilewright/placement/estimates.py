@@ -202,7 +202,7 @@ class Estimates:
     durations: Durations
     max_time_min: Mapping[DeviceKind, int | None] = field(default_factory=dict)
     _requests: dict[tuple[str, DeviceKind], ResourceRequest] = field(default_factory=dict)
-    #: By job, with what of its state was looked at (kept, so that ids stay its own); by size.
+    #: By job, with what of its state was looked at (held, so that ids stay its own); by size.
     _shapes: dict[str, tuple[tuple[int, ...], Shape, Job, FailureHistory]] = field(
         default_factory=dict
     )

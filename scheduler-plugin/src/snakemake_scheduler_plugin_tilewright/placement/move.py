@@ -17,8 +17,8 @@ from ..cluster.state import ClusterState
 from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob, Waiting, is_held, why_pending
-from .backoff import Backoff
 from .jobs import Assignment, JobState, observe
+from .place_history import Backoff
 from .round import Round
 
 #: A job is moved at most so often (no figure); one that cannot stay as often as there are targets.

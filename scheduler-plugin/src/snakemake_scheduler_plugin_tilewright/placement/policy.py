@@ -3,6 +3,18 @@
 List scheduling (HEFT; Topcuoglu, Hariri and Wu 2002, doi:10.1109/71.993206): the job that most work
 waits for comes first, and takes the slot in which it ends first, among those that are free and
 those that will be. Jobs whose slot is free start; the others wait for a slot that ends them sooner.
+
+Two jobs of 100 s on a CPU and 10 s on a GPU share one slot of each: one starts on the GPU, and
+the other waits for it, which ends it sooner than the CPU.
+
+>>> jobs = [Job("a", "r", KINDS, cpu_seconds=100), Job("b", "r", KINDS, cpu_seconds=100)]
+>>> work = Workload(jobs, {("r", "gpu"): 0.1, ("r", "cpu"): 1.0})
+>>> pools = [Slots("lab_gpu", "lab", "gpu", 1, 1), Slots("lab_cpu", "lab", "cpu", 1, 1)]
+>>> choice = schedule(work, ["a", "b"], pools, 0.0, GpuSlots())
+>>> [(start.job, start.pool, start.end_s) for start in choice.starts]
+[('a', 'lab_gpu', 10.0)]
+>>> choice.waiting
+{'b': 'a GPU that falls free ends it sooner than a CPU'}
 """
 
 import heapq
@@ -71,20 +83,6 @@ def schedule(
         Jobs that go before all others.
     most : float
         Jobs that start at most.
-
-    Examples
-    --------
-    Two jobs of 100 s on a CPU and 10 s on a GPU share one slot of each: one starts on the GPU, and
-    the other waits for it, which ends it sooner than the CPU.
-
-    >>> jobs = [Job("a", "r", KINDS, cpu_seconds=100), Job("b", "r", KINDS, cpu_seconds=100)]
-    >>> work = Workload(jobs, {("r", "gpu"): 0.1, ("r", "cpu"): 1.0})
-    >>> pools = [Slots("lab_gpu", "lab", "gpu", 1, 1), Slots("lab_cpu", "lab", "cpu", 1, 1)]
-    >>> choice = schedule(work, ["a", "b"], pools, 0.0, GpuSlots())
-    >>> [(start.job, start.pool, start.end_s) for start in choice.starts]
-    [('a', 'lab_gpu', 10.0)]
-    >>> choice.waiting
-    {'b': 'a GPU that falls free ends it sooner than a CPU'}
     """
     counted = gpu_slots.counted(sum(p.slots for p in pools if p.kind == "gpu"), clock_s)
     jobs = sorted(map(work.index.__getitem__, ready), key=work.by_chain.place.__getitem__)
@@ -121,7 +119,6 @@ class FreeSlots:
         self.pools, self.free = pools, {pool.name: pool.fillable for pool in pools}
         #: Jobs whose account the user chose, by account: the others leave them its slots.
         self.chosen = Counter(job.overrides.account for job in jobs)
-        self._lines: dict[Hashable, list[tuple[int, int, int]]] = {}
 
     @property
     def any_free(self) -> bool:
@@ -138,25 +135,9 @@ class FreeSlots:
 
     def first(self, job: Job, kind: DeviceKind) -> Slots | None:
         """Return the pool of the lowest rank, then with the most slots to spare."""
-        key = kind, self.key(job)
-        if key not in self._lines:
-            own = (k for k, p in enumerate(self.pools) if p.kind == kind and self.may(job, p))
-            self._lines[key] = [self._entry(k) for k in own]
-            heapq.heapify(self._lines[key])
-        line = self._lines[key]
-        while line:
-            k = line[0][-1]
-            if not self.free[self.pools[k].name]:
-                heapq.heappop(line)
-            elif line[0] == (now := self._entry(k)):
-                return self.pools[k]
-            else:  # it was taken since
-                heapq.heapreplace(line, now)
-        return None
-
-    def _entry(self, k: int) -> tuple[int, int, int]:
-        pool = self.pools[k]
-        return pool.rank, self.chosen[pool.account] - self.free[pool.name], k
+        own = (p for p in self.pools if p.kind == kind and self.free[p.name] and self.may(job, p))
+        spare = lambda p: (p.rank, self.chosen[p.account] - self.free[p.name])  # noqa: E731
+        return min(own, key=spare, default=None)
 
     def take(self, job: Job, pool: Slots) -> None:
         """Take a slot of a pool."""

@@ -33,7 +33,7 @@ class _Line:
         self.ranks = groupby(columns, key=attrgetter("rank"))
         self.heap: list[_Entry] = []
         #: Jobs that limits hold, which may be those of several partitions.
-        self.known: dict[int, int] = {}
+        self.known: dict[tuple[int, int], int] = {}
         #: How many jobs were taken when the first target was found to have room.
         self.checked = -1
 
@@ -57,11 +57,12 @@ class _Places:
         self._lines: dict[tuple[Key, DeviceKind], _Line] = {}
         keys = dict.fromkeys(self.keys.values())
         self._open = {(key, kind) for key in keys for kind in key[0].task.job.kinds}
-        self.beside = room
+        #: What GPU jobs leave.
+        self.for_cpus = room
         self.gpus: Counter[Target] = Counter()
         keys |= dict.fromkeys(map(reach.key, coming))
         if gpu := [key for key in keys if "gpu" in key[0].task.job.kinds]:
-            self.beside = room.copy()
+            self.for_cpus = room.copy()
             for key in sorted(gpu, key=self._gpu_size, reverse=True):
                 self._fill(key)
 
@@ -71,16 +72,16 @@ class _Places:
 
     def _fill(self, key: Key) -> None:
         """Take the room of as many GPU jobs of a key as there is for."""
-        known: dict[int, int] = {}
+        known: dict[tuple[int, int], int] = {}
         for column in self.reach.at(key).columns("gpu"):
-            for target, _ in self._with_room(key, column, self.beside, known):
+            for target, _ in self._with_room(key, column, self.for_cpus, known):
                 request = self.reach.at(key).request(target)
-                if request and (jobs := self.beside.jobs(target, request)):
-                    self.beside.take(target, request, jobs)
+                if request and (jobs := self.for_cpus.jobs(target, request)):
+                    self.for_cpus.take(target, request, jobs)
                     self.gpus[target] += jobs
 
     def _with_room(
-        self, key: Key, column: Column, room: Room, known: dict[int, int]
+        self, key: Key, column: Column, room: Room, known: dict[tuple[int, int], int]
     ) -> Iterator[tuple[Target, int]]:
         """Yield the targets of a column that may have room, and how many jobs limits hold.
 
@@ -92,13 +93,15 @@ class _Places:
         if room.on_nodes(where, shortest) == 0 or not reachable.may_reach(column):
             return
         long = where is None or (where.max_time_min or math.inf) >= least_min
-        new = [a for _, a in column.entries if id(a.within(where)) not in known]
-        known |= room.by_accounts(new, where, shortest)
+        alike = self.reach.state.alike(where)
         for target, account in column.entries:
             limits = account.within(where)
+            at = id(limits), alike
+            if at not in known:
+                known[at] = room.by_limits(account, where, shortest)[0]
             time = (limits.longest_min or math.inf) >= least_min
-            if known[id(limits)] and time and (long or limits.beyond_partition):
-                yield target, known[id(limits)]
+            if known[at] and time and (long or limits.beyond_partition):
+                yield target, known[at]
 
     @property
     def any_free(self) -> bool:
@@ -147,8 +150,8 @@ class _Places:
                 return None
             order = 0
             for column in columns[1]:
-                room = self.beside if kind == "cpu" else self.room
-                for target, jobs in self._with_room(key, column, room, line.known):
+                there = self.for_cpus if kind == "cpu" else self.room
+                for target, jobs in self._with_room(key, column, there, line.known):
                     order += 1
                     load = self.load[target.account] - jobs
                     line.heap.append((column.rank, load, order, jobs, target))
@@ -161,16 +164,17 @@ class _Places:
         request = reachable.request(target)
         if request is None or not self.room.jobs(target, request):
             return False
-        beside = self.beside if target.device == "cpu" else self.room
-        return beside is self.room or beside.jobs(target, request) > 0
+        if target.device == "gpu" or self.for_cpus is self.room:
+            return True
+        return self.for_cpus.jobs(target, request) > 0
 
     def had_room(self, key: Key) -> bool:
         """Return whether any target had room for jobs of a key at the start."""
         lines = (self._lines.get((key, kind)) for kind in key[0].task.job.kinds)
         return any(line is None or line.checked >= 0 for line in lines)
 
-    def fits_otherwise(self, key: Key) -> bool:
-        """Return whether a job of a key would have room if no CPUs were kept free."""
+    def fits_with_all_cpus(self, key: Key) -> bool:
+        """Return whether a job of a key has room if all CPUs of its account are counted."""
         reachable = self.reach.at(key)
         return any(
             (request := reachable.request(target)) and self.room.fits(target, request)
@@ -186,8 +190,8 @@ class _Places:
         self.takes += 1
         self.load[pool.account] += 1
         self.room.take(pool.target, request)
-        if pool.kind == "cpu" and self.beside is not self.room:
-            self.beside.take(pool.target, request)
+        if pool.kind == "cpu" and self.for_cpus is not self.room:
+            self.for_cpus.take(pool.target, request)
 
 
 class Round:
@@ -276,9 +280,9 @@ class Round:
         asks = any(one.features or one.gpu_type for one in reachable.requests.values())
         if asks and all(self._full(*one) for one in reachable.every().items()):
             return "the nodes that it asks for are full"
-        if share < 1 and places.fits_otherwise(key):
-            kept = f"{100 * (1 - share):.0f} % of an account's CPUs are kept free: utilisation"
-            return f"{_NO_SLOT} ({kept})"
+        if share < 1 and places.fits_with_all_cpus(key):
+            percent = f"{100 * (1 - share):.0f} %"
+            return f"{_NO_SLOT} ({percent} of an account's CPUs are kept free: utilisation)"
         return _NO_SLOT
 
     def _note_budgets(self, tasks: Iterable[JobState]) -> None:
@@ -348,7 +352,7 @@ class Round:
         self.why.pop(task.name, None)
 
     def _pools(self, gpus: Mapping[Target, int]) -> Iterator[Slots]:
-        """Yield own jobs by target, and how many GPU jobs have room beside them."""
+        """Yield own jobs by target, and how many GPU jobs have room next to them."""
         running = self._running()
         for target in {**running, **gpus}:
             own = tuple(running.get(target, ()))

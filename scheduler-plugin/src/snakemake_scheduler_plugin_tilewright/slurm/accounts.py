@@ -184,22 +184,17 @@ def usable_accounts(
 ) -> tuple[list[Account], list[LeftOut]]:
     """Return the accounts a user may place jobs on, on each of their QOS; the others with reasons.
 
+    They are by name; of an account its default QOS is first.
+
     Parameters
     ----------
     associations, qos : iterables
         As parsed from sacctmgr.
-    rules : SiteRules
-        The site's.
     partitions : iterable of Partition
         Those that jobs may go to.
     usage : mapping, optional
         Live limits and use by name. Live limits replace those of the database, which may be
         older; one that was lifted since stays until the database is asked again.
-
-    Returns
-    -------
-    accounts, left_out : list
-        By name; of an account its default QOS first.
     """
     rows: dict[str, Association] = {}
     own: dict[str, list[Association]] = {}
@@ -320,8 +315,8 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
     if "OverPartQOS" in of.qos.flags:
         order.reverse()
     found: list[LimitScope] = []
-    of_account, group = of_association(of.account), set[str]()
-    each_user, each_account = set[str](), set[str]()
+    of_account = of_association(of.account)
+    group, each_user, each_account = set[str](), set[str](), set[str]()
     for qos in order:
         for who, others, limit, set_before in (
             ("", "", qos.tres, group),
@@ -341,19 +336,18 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
             jobs = _without(jobs, each_user | each_account)
             limit |= {tres: min(most, limit.get(tres, most)) for tres, most in jobs.items()}
         found.append(LimitScope(name, limit, of.in_use(name)))
-    whose = f"cap of {of_account}", of_account, OTHER_ACCOUNTS
-    names = [on_qos(of.qos.name, who) for who in whose]
+    names = [on_qos(of.qos.name, o) for o in (f"cap of {of_account}", of_account, OTHER_ACCOUNTS)]
     found.append(LimitScope(names[0], of.cap, of.in_use(*names), cap=True))
     of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]
     per_job: Tres = {}
     for one in reversed(of_one):
         per_job |= _absolute(one, one.tres_per_job)
-    walls = (one.max_wall_min for one in of_one)
+    walls = [one.max_wall_min for one in of_one if one.max_wall_min is not None]
     return Limits(
         tuple(scope for scope in found if scope.limit),
         tuple(scope.name for scope in found),
         per_job,
-        next((minutes for minutes in walls if minutes is not None), None),
+        walls[0] if walls else None,
         "PartitionTimeLimit" in of.qos.flags,
         {tres: n for one in reversed(order) for tres, n in one.least.items()},
     )

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from snakemake_scheduler_plugin_tilewright.cluster.request import Target
-from snakemake_scheduler_plugin_tilewright.placement.admission import FIRST, Admission
 from snakemake_scheduler_plugin_tilewright.placement.dispatcher import Dispatcher
 from snakemake_scheduler_plugin_tilewright.placement.failures import NextTry, may_pass
+from snakemake_scheduler_plugin_tilewright.placement.place_history import FIRST, Admission
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from tests.placement.dispatched import CLIVE_GPU, answer, dispatcher, events, nodes, pending
 

@@ -1,0 +1,100 @@
+"""Places that are bad for a job cost a run next to nothing.
+
+Each run is compared with one that the site file never offers that place.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.cluster_runs import AT_NIGHT, ClusterRun, dump
+from tests.support.slurm_cluster import Cluster
+
+pytestmark = [pytest.mark.slurm, AT_NIGHT]
+
+#: More than this the bad place may not cost; polls of Snakemake are 5 s apart.
+_MORE, _POLL_S = 1.15, 6.0
+#: About 4 min a job by its estimate, of which it sleeps seconds.
+JOBS: dict[str, Any] = {"jobs": 12, "light": True, "seconds": "12,13", "cpu_seconds": 240}
+
+
+class Row(NamedTuple):
+    """A site: what is set, taken back, what avoids the bad place, and where no job runs."""
+
+    setup: tuple[str, ...]
+    undo: tuple[str, ...]
+    site: dict[str, Any]
+    good: dict[str, Any]
+    bad: str = ""
+
+
+USER = "sacctmgr -i modify user where name=root account={} set QOS{}=adebug DefaultQOS={}"
+ROWS = {
+    "partition of most GPUs for others": Row(
+        ("scontrol create PartitionName=pi Nodes=b1,t1,c1 AllowAccounts=brusko",),
+        ("scontrol delete PartitionName=pi",),
+        {},
+        {"partitions": {"gpu": ["hpg-b200", "hpg-turin"], "cpu": "hpg-default"}},
+        "pi",
+    ),
+    "short default partition": Row(
+        ("scontrol create PartitionName=debug Nodes=c1,c2 MaxTime=2 Default=YES",),
+        ("scontrol update PartitionName=hpg-default Default=YES",
+         "scontrol delete PartitionName=debug"),
+        {"partitions": {"gpu": "none"}},
+        {"partitions": {"gpu": "none", "cpu": "hpg-default"}},
+        "debug",
+    ),
+    "QOS for each length": Row(
+        ("sacctmgr -i add qos adebug MaxWall=2 GrpTRES=cpu=999",
+         USER.format("clive", "+", -1), USER.format("maigan", "+", -1)),
+        (USER.format("clive", "-", "clive"), USER.format("maigan", "-", "maigan"),
+         "sacctmgr -i delete qos where name=adebug"),
+        {},
+        {"qos": ["clive", "maigan"]},
+        "adebug",
+    ),
+    "QOS that others preempt": Row(
+        ("sacctmgr -i modify qos where name=clive set Preempt+=clive-b",),
+        ("sacctmgr -i modify qos where name=clive set Preempt-=clive-b",),
+        {"burst": "^$", "qos": ["clive", "maigan", "clive-b"]},
+        {"qos": ["clive", "maigan"]},
+        "clive-b",
+    ),
+    "accounts in capitals": Row((), (), {"allowed": ["CLIVE", "Maigan"]}, {}),
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def site(slurm: Cluster, row: Row) -> Iterator[None]:
+    try:
+        for command in row.setup:
+            slurm.run(command.split())
+        yield
+    finally:
+        slurm.cancel_all()
+        for command in row.undo:
+            slurm.run(command.split())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_bad_place_costs_next_to_nothing(name: str, quiet_slurm: Cluster, tmp_path: Path) -> None:
+    row, seconds = ROWS[name], {}
+    for offered in (True, False):
+        folder = tmp_path / f"{offered}"
+        folder.mkdir()
+        run = ClusterRun(quiet_slurm, folder)
+        with site(quiet_slurm, row):
+            given = {"partitions": {}, "slowdown": 1.1} | row.site
+            run.prepare(site=given if offered else given | row.good, **JOBS)
+            seconds[offered] = run.run()
+        run.check_outputs(*range(12))
+        run.check_calm()
+        where = Counter(f"{job.partition} {job.qos}" for job in run.jobs())
+        assert not any(row.bad in place.split() for place in where), (where, dump(run.events))
+    print(f"{name}: {seconds[True]:.0f} s, never offered it {seconds[False]:.0f} s")
+    assert seconds[True] <= _MORE * seconds[False] + _POLL_S, seconds
