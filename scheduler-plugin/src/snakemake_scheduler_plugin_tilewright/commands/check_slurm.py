@@ -64,8 +64,6 @@ def check_job_age(config: str) -> Check:
 def check_accounts(cluster: Cluster) -> Iterable[Check]:
     """Check accounts and their slots; those left out are named with the reason."""
     state = cluster.state
-    often = f"a run asks Slurm about {cluster.site.calls_per_min:g} times a minute"
-    yield ok("calls", f"{often}; what is known of it is up to {cluster.client.ttl_s:.0f} s old")
     yield ok("slots", sizes_text(state.largest_jobs))
     for account in state.accounts:
         qos = [p for p in cluster.pools if (p.account, p.qos) == (account.name, account.qos)]
