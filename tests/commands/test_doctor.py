@@ -16,8 +16,9 @@ from rich.console import Console
 from snakemake_scheduler_plugin_tilewright.cluster import cluster
 from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site
-from snakemake_scheduler_plugin_tilewright.commands import check_environment, check_slurm
+from snakemake_scheduler_plugin_tilewright.commands import check_slurm, doctor
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, warning
 from snakemake_scheduler_plugin_tilewright.commands.doctor import (
     on_slurm,
@@ -64,7 +65,7 @@ def test_a_cluster_that_answers_is_well(tmp_path: Path) -> None:
     assert states(found) == [("slurmctld", "ok"), ("MinJobAge", "ok"), ("slurmdbd", "ok")]
     assert found[0].text == "answers, Slurm 22.05.8"
     cluster = cluster_of(tmp_path)
-    assert {check.state for check in check_slurm.check_partitions(cluster)} == {"ok"}
+    assert {check_slurm.check_partition(cluster, kind).state for kind in KINDS} == {"ok"}
     accounts = [check.text for check in check_slurm.check_accounts(cluster)]
     assert "maigan: 2 GPU + 5 CPU slots" in accounts
     assert any(text.startswith("clive-b is left out: burst account") for text in accounts)
@@ -133,12 +134,11 @@ def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> N
     short = recorded.PARTITIONS.replace("7-00:00:00", "01:00:00")
     closed = short.replace("Default=YES", "AllowAccounts=maigan Default=YES")
     cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
-    gpu, cpu = check_slurm.check_partitions(cluster)
+    gpu, cpu = (check_slurm.check_partition(cluster, kind) for kind in KINDS)
     assert (gpu.state, gpu.text.endswith("4 h (gpu_job)")) == ("warning", True)
     assert (cpu.state, cpu.text) == ("warning", "hpg-default does not take jobs of clive")
     none = cluster_of(tmp_path, partition=recorded.PARTITIONS.splitlines()[0])
-    (first, *_) = check_slurm.check_partitions(none)
-    assert first.text.startswith("there is none with GPUs")
+    assert check_slurm.check_partition(none, "gpu").text.startswith("there is none with GPUs")
 
 
 def test_accounts_that_are_spent_or_of_unknown_use(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_devices_without_cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_programs_and_plugins_are_named() -> None:
     (found,) = check_slurm.check_programs(lambda name: None if name == "scontrol" else "/usr/bin/x")
     assert (found.state, found.text) == ("problem", "scontrol not found")
-    scheduler, executor = check_environment.check_plugins()
+    scheduler, executor = doctor.check_plugins()
     assert scheduler.text.startswith("plugin tilewright 0.")
     assert executor.text.startswith("plugin slurm 2.")
     assert {scheduler.state, executor.state} == {"ok"}
@@ -186,11 +186,11 @@ def test_a_full_cache_and_a_closed_tmpdir_are_problems(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TMPDIR", raising=False)
-    assert [check.state for check in check_environment.check_scratch()] == ["ok"]
+    assert [check.state for check in doctor.check_scratch()] == ["ok"]
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "absent"))
-    cache, temporary = check_environment.check_scratch()
+    cache, temporary = doctor.check_scratch()
     assert "cache" in cache.text
     assert "set XDG_CACHE_HOME" in cache.fix
     assert temporary.text.startswith(f"TMPDIR={tmp_path}/absent cannot be written")
@@ -205,20 +205,20 @@ def test_stale_jobs_a_locked_folder_and_the_run_that_is_active(tmp_path: Path) -
     hidden, _ = recorded.cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
     (found,) = check_slurm.check_orphaned(hidden, "/data/run")
     assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
-    (found,) = check_environment.check_lock(tmp_path)
+    (found,) = doctor.check_lock(tmp_path)
     assert found.state == "ok"
     lock = tmp_path / ".snakemake/locks/0.output.lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
-    (found,) = check_environment.check_lock(tmp_path)
+    (found,) = doctor.check_lock(tmp_path)
     assert found.state == "problem"
     now_s = time.time()
     state = RunState(now_s, now_s, {"a": 2}, {}, pid=os.getppid())
     write_state(tmp_path / LEDGER.with_name(STATE), state)
-    (found,) = check_environment.check_lock(tmp_path)
+    (found,) = doctor.check_lock(tmp_path)
     assert (found.state, found.fix) == ("problem", "wait until it has ended")
     write_state(tmp_path / LEDGER.with_name(STATE), replace(state, pid=recorded.NO_PROCESS))
-    (found,) = check_environment.check_lock(tmp_path)
+    (found,) = doctor.check_lock(tmp_path)
     assert found.text == "a run that was killed left this folder locked"
 
 

@@ -118,7 +118,6 @@ def test_the_worked_example_with_a_labmate(look: Look) -> None:
     shown = text_of(found)
     for part in (
         "at once: 5 GPU + 10 CPU = 15 jobs, GPU jobs first",
-        "each kind alone: 5 GPU or 19 CPU jobs",
         "brusko   blocked: its members keep",
     ):
         assert part in shown
@@ -253,7 +252,7 @@ def test_the_survey_has_limits_and_use_of_the_partition_qos(look: Look) -> None:
     assert cells == ["QOS part", "40 of 48", "", "", "1 of 12"]
     names = [line.split("│")[1] for line in shown.splitlines() if line.count("│") > 5]
     at = next(n for n, name in enumerate(names) if name.startswith("  account clive"))
-    assert names[at + 1].startswith("    QOS part")
+    assert names[at + 1].startswith("  on QOS part")
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -180,17 +180,6 @@ def test_a_job_that_starts_is_given_its_place_and_what_it_asks_for_there(cluster
     assert values(placement, "both", {"sample": "a"}) == before
 
 
-def test_a_rule_may_write_a_function_of_its_own(cluster: Cluster) -> None:
-    def mem_mb(wildcards: Any, attempt: int) -> int:
-        return placement.request("both", wildcards, attempt).mem_mb
-
-    for placement in (Placement(RULES.models), Placement(RULES.models, cluster=cluster)):
-        given = placement.resources("both", mem_mb=mem_mb)
-        assert given["mem_mb"] is mem_mb
-        assert given["mem_mb"]({}, 1) in (CPU.mem_mb, GPU.mem_mb)
-        assert placement.rule_resources("both") == given
-
-
 @given(
     st.integers(1, 10**6), st.floats(0.001, 1e8), st.floats(0.01, 1e4),
     st.sampled_from([3, 10080, None]),

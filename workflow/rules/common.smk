@@ -71,14 +71,11 @@ wildcard_constraints:
 def resources_of(rule):
     """Return the resources of a rule: functions of a job, which Snakemake calls for each.
 
-    `mem_mb` shows how each of them asks `src/tilewright/config/sizing.py`. On a cluster the
-    scheduler plugin sets memory, time, GPU, account, partition and QOS anew as the job starts.
+    Each of them asks `src/tilewright/config/sizing.py`, as `mem_mb` does by
+    `placement.request(rule, wildcards, attempt).mem_mb`. On a cluster the scheduler plugin sets
+    memory, time, GPU, account, partition and QOS anew as the job starts.
     """
-
-    def mem_mb(wildcards, attempt):
-        return placement.request(rule, wildcards, attempt).mem_mb
-
-    return placement.resources(rule, mem_mb=mem_mb)
+    return placement.resources(rule)
 
 
 def illumination_outputs(template):

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster, open_cluster, slots
     from .cluster.request import DeviceKind, ResourceRequest
-    from .commands.check_environment import check_all
     from .commands.checks import Check, ok, problem, problem_from, version_of, warning
-    from .commands.doctor import on_slurm, show_checks
+    from .commands.doctor import check_all, on_slurm, show_checks
     from .commands.slurm_here import slurm_wanted
     from .errors import PlacementError
     from .placement.jobs import ResourceModel
@@ -38,9 +37,8 @@ __all__ = [
 _NAMES = {
     "cluster.cluster": "Cluster open_cluster slots",
     "cluster.request": "DeviceKind ResourceRequest",
-    "commands.check_environment": "check_all",
     "commands.checks": "Check ok problem problem_from version_of warning",
-    "commands.doctor": "on_slurm show_checks",
+    "commands.doctor": "check_all on_slurm show_checks",
     "commands.slurm_here": "slurm_wanted",
     "errors": "PlacementError",
     "placement.jobs": "ResourceModel",

@@ -12,6 +12,7 @@ from .slurm.nodes import node_names
 #: Before a job's input is there; without memory Slurm has a default.
 _MEM_MB = 1000
 _RUNTIME_MIN = 60
+_PLACE = ("slurm_account", "slurm_partition", "qos")
 _TYPE = r"([A-Za-z][\w.-]*)"
 
 
@@ -124,8 +125,7 @@ def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> UserOverrides:
     A job that names only a QOS stays on the account whose jobs run on it, else on the first that
     takes it.
     """
-    names = ("slurm_account", "slurm_partition", "qos")
-    account, partition, qos = (job.resources.get(name) for name in names)
+    account, partition, qos = (job.resources.get(name) for name in _PLACE)
     qos = option_of(job.resources, "-q ?") or qos
     if qos and not account:
         qos = str(qos).lower()
@@ -145,12 +145,8 @@ def resources_at(assignment: Assignment, job: Any, *, failed: bool) -> dict[str,
     Memory and time are set after a failure only, and never below what the rule then declares.
     """
     target, request = assignment.target, assignment.request
-    places = {
-        "slurm_account": target.account, "slurm_partition": target.partition, "qos": target.qos
-    }  # fmt: skip
-    values: dict[str, Any] = {
-        name: value for name, value in places.items() if value and not job.resources.get(name)
-    }
+    places = zip(_PLACE, (target.account, target.partition, target.qos), strict=True)
+    values: dict[str, Any] = {n: one for n, one in places if one and not job.resources.get(n)}
     if failed:
         now = declared_request(job)
         if request.mem_mb > now.mem_mb:

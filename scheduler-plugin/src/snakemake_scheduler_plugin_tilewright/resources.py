@@ -85,16 +85,10 @@ def detect(
     inside = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
     if device is None:
         device = "gpu" if inside and allocated_gpus() else "cpu"
+    known, cpus = dict(models or {}), allocated_cpus() if inside else None
+    greedy, looks = other_scheduler(argv), runs_nothing(argv[1:])
     return Placement(
-        dict(models or {}),
-        device,
-        found,
-        inside,
-        allocated_cpus() if inside else None,
-        ledger,
-        other_scheduler(argv),
-        logs=logs,
-        starts_nothing=runs_nothing(argv[1:]),
+        known, device, found, inside, cpus, ledger, greedy, logs=logs, starts_nothing=looks
     )
 
 
@@ -159,7 +153,7 @@ class Placement:
         """Whether the workflow has models of its rules, beyond what ``either`` states."""
         return bool(self.models.keys() - self._either)
 
-    def resources(self, name: str, **own: Callable[..., Any]) -> dict[str, Any]:
+    def resources(self, name: str) -> dict[str, Any]:
         """Return the resources of a rule, as Snakemake's functions where jobs differ.
 
         What the scheduler sets as a job starts is None until then.
@@ -168,13 +162,11 @@ class Placement:
         ----------
         name : str
             Of its model.
-        **own : callable
-            Functions of the rule's own, in place of those of here.
         """
         able = "gpu" in self.model(name).devices
         here = self.cluster is None and self.device == "gpu" and able
         names = ("mem_mb", "runtime", *(("gpu", "cpu", "gpu_mem_mb") if here else ()))
-        return self._functions(name, names, own)
+        return self._functions(name, names)
 
     def either(
         self, name: str, *, gpu: Mapping[str, int], cpu: Mapping[str, int]
@@ -253,9 +245,7 @@ class Placement:
         names = self.rule_resources(name).keys() - {MODEL}
         return {one: self._value(one, request, target) for one in names}
 
-    def _functions(
-        self, name: str, names: Sequence[str], own: Mapping[str, Callable[..., Any]] = {}
-    ) -> dict[str, Any]:
+    def _functions(self, name: str, names: Sequence[str]) -> dict[str, Any]:
         def function(one: str) -> Callable[..., Any]:
             def resource(wildcards: Any, attempt: int) -> Any:
                 target = self.static(name, wildcards).target if self.cluster else None
@@ -271,7 +261,7 @@ class Placement:
                     names = (*names, *_PLACES)
                 if self.counts_slots:
                     names = (*names, *sorted({pool.name for pool in self.cluster.pools}))
-            self._resources[name] = found | {one: function(one) for one in names} | dict(own)
+            self._resources[name] = found | {one: function(one) for one in names}
         return self._resources[name]
 
     def _value(self, name: str, request: ResourceRequest, target: Target | None) -> Any:

@@ -44,12 +44,9 @@ class Run:
         self._preemptable: set[str] = set()  # where others may end jobs, once this was said
         self._attempts: dict[Any, int] = {}  # the attempt for which its resources were last read
         self._ended = threading.Event()
+        ledger, folder = Ledger(placement.ledger), adapter.workdir(dag)
         self.dispatcher = Dispatcher(
-            cluster,
-            placement.estimates,
-            Ledger(placement.ledger),
-            adapter.workdir(dag),
-            site_sizes=placement.has_models,
+            cluster, placement.estimates, ledger, folder, site_sizes=placement.has_models
         )
         self.load(dag.needrun_jobs())
         try:

@@ -5,9 +5,12 @@ It places the jobs of any workflow: of rules that take their resources from
 ``gpu``. Inside jobs, and on one machine without GPUs, it hands jobs out as they come.
 """
 
+import _thread
 import atexit
 import logging
 import os
+import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +31,6 @@ from .run import Run
 from .runtime import snakemake_adapter as adapter
 from .runtime import snakemake_command as command_line
 from .runtime.scratch import refused_folders
-from .runtime.signals import handle_sigterm_in_a_thread
 from .slurm.query import PLACE
 
 #: Rounds that may fail, one every 5 s, before the greedy scheduler sends all (no figure).
@@ -109,7 +111,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
 
     def _begin(self) -> None:
         """Do what Snakemake's own handler, scheduler and executor must be there for."""
-        handle_sigterm_in_a_thread()
+        _handle_sigterm_in_a_thread()
         if self._run is None:
             return
         try:
@@ -154,3 +156,17 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
                 self._run.dispatcher.ledger.write("greedy", reason=repr(error))
                 self._run.send_anywhere(selectable_jobs)
             return None
+
+
+def _handle_sigterm_in_a_thread() -> None:
+    """Let the present handler of SIGTERM run in a thread of its own.
+
+    Snakemake's takes the scheduler's lock, which the main thread holds while it selects jobs. A
+    signal in these seconds would wait for what it interrupted, and the run would never end.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        # A threading.Thread waits for its start, and takes locks that may be held here too.
+        signal.signal(
+            signal.SIGTERM, lambda number, _: _thread.start_new_thread(handler, (number, None))
+        )

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import platformdirs
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
 from ..cluster.limits import remaining, unknown_use, use_is_known
@@ -55,7 +55,9 @@ def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
 
 def print_accounts(state: ClusterState, console: Console) -> None:
     """Print limits, use and slots of every account, and who is left out and why."""
-    lines = [sizes_text(state.largest_jobs), *_totals(state)]
+    pools, alone = make_pools(state, together=True), _each_alone(state, together=True)
+    order = "" if _sum(pools) == _sum(alone) else ", GPU jobs first, CPU jobs in what they leave"
+    lines = [sizes_text(state.largest_jobs), f"at once: {_sum(pools)}{order}"]
     for account in state.accounts:
         lines += [f"jobs that run or wait on {account.name}: {_of(scope, 'submit')} ({scope.name})"
                   for scope in holders_of(state, account) if "submit" in scope.limit]  # fmt: skip
@@ -134,7 +136,7 @@ def free_of(state: ClusterState, account: Account) -> dict[str, int | None]:
 
 def _table(state: ClusterState) -> Table:
     table = Table(title=f"Accounts of {state.user}", title_justify="left", pad_edge=False)
-    table.add_column("account", no_wrap=True)
+    table.add_column("account", max_width=_NAME)
     for name in ("CPU", "memory GB", "GPU", "jobs", "GPU or CPU slots"):
         table.add_column(name, justify="right")
     pools = _each_alone(state)
@@ -144,7 +146,7 @@ def _table(state: ClusterState) -> Table:
         for scope in holders_of(state, account):
             cells = [_of(scope, tres) for tres in _SHOWN]
             if any(cells):
-                table.add_row(_indented(scope.name), *cells, "")
+                table.add_row(Padding(scope.name, (0, 0, 0, 2)), *cells, "")
         mine = [_cell(tres, (account.mine or {}).get(tres)) for tres in _SHOWN]
         table.add_row("  mine", *mine, "")
         rest = free_of(state, account)
@@ -152,15 +154,6 @@ def _table(state: ClusterState) -> Table:
         free = (none | {tres: _cell(tres, n) for tres, n in rest.items()}).values()
         table.add_row("  free", *free, now, end_section=True)
     return table
-
-
-def _indented(name: str) -> str:
-    r"""Return a name in lines that leave room for the other columns, the first less indented.
-
-    >>> _indented("ada of account maigan")
-    '  ada of account\n    maigan'
-    """
-    return fill(name, _NAME, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _of(scope: LimitScope, tres: str) -> str:
@@ -183,19 +176,6 @@ def _slots(state: ClusterState, account: Account, pools: Sequence[Pool]) -> list
     both = [f"{sum(n[k] for n in of['gpu'])} or {sum(n[k] for n in of['cpu'])}" for k in (0, 1)]
     unknown = any(unknown_use(account, where) for where in state.open_partitions)
     return [both[0], "?" if unknown else both[1]]
-
-
-def _totals(state: ClusterState) -> list[str]:
-    """Return the slots of all accounts; where jobs of one kind take the other's, that too."""
-    pools, alone = make_pools(state, together=True), _each_alone(state, together=True)
-    if _sum(pools) == _sum(alone):
-        return [f"at once: {_sum(pools)}"]
-    bounds = [f"{p.account} {p.slots} ({p.bound})" for p in pools if p.kind == "cpu"]
-    return [
-        f"at once: {_sum(pools)}, GPU jobs first, CPU jobs in what they leave",
-        f"each kind alone: {total_slots(alone, 'gpu')} GPU or {total_slots(alone, 'cpu')} CPU jobs",
-        f"CPU slots next to all GPU jobs: {', '.join(bounds) or 'none'}",
-    ]
 
 
 def _each_alone(state: ClusterState, *, together: bool = False) -> list[Pool]:

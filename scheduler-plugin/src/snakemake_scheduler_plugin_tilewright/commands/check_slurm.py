@@ -9,7 +9,7 @@ from pathlib import Path
 from ..cluster.cluster import Cluster
 from ..cluster.limits import longest_of, may_use
 from ..cluster.pools import total_slots
-from ..cluster.request import KINDS
+from ..cluster.request import KINDS, DeviceKind
 from ..errors import PlacementError, SlurmQueryError
 from ..placement.orphaned import find_orphaned, sender_of
 from ..slurm.partitions import is_for_gpus
@@ -27,11 +27,8 @@ def check_programs(which: Callable[[str], str | None] = shutil.which) -> Iterabl
     """Check that the commands which placement and the executor run are found."""
     absent = [name for name in _PROGRAMS if which(name) is None]
     if absent:
-        yield problem(
-            "Slurm",
-            f"{', '.join(absent)} not found",
-            "start on a login node, or load your cluster's Slurm module",
-        )
+        fix = "start on a login node, or load your cluster's Slurm module"
+        yield problem("Slurm", f"{', '.join(absent)} not found", fix)
 
 
 def check_daemons(client: SlurmClient) -> Iterable[Check]:
@@ -67,8 +64,6 @@ def check_job_age(config: str) -> Check:
 def check_accounts(cluster: Cluster) -> Iterable[Check]:
     """Check accounts and their slots; those left out are named with the reason."""
     state = cluster.state
-    often = f"a run asks Slurm about {cluster.site.calls_per_min:g} times a minute"
-    yield ok("calls", f"{often}; what is known of it is up to {cluster.client.ttl_s:.0f} s old")
     yield ok("slots", sizes_text(state.largest_jobs))
     for account in state.accounts:
         qos = [p for p in cluster.pools if (p.account, p.qos) == (account.name, account.qos)]
@@ -91,39 +86,27 @@ def check_accounts(cluster: Cluster) -> Iterable[Check]:
         yield warning("survey", note.text, fix)
 
 
-def check_partitions(cluster: Cluster) -> Iterable[Check]:
-    """Check that each device kind has a partition, which takes the accounts and is long enough."""
-    state = cluster.state
-    for kind in KINDS:
-        about = f"{kind.upper()} partition"
-        job = cluster.site.gpu_job if kind == "gpu" else cluster.site.cpu_job
-        every = state.partitions.get(kind, ())
-        partitions = [p for p in every if kind == "gpu" or not is_for_gpus(p)] or every
-        if not partitions:
-            if kind == "gpu":
-                yield ok(about, "there is none with GPUs: all jobs go to CPUs")
-            else:
-                yield problem(about, "there is none that is up", "name one in the site file")
-            continue
-        names = ", ".join(p.name for p in partitions)
-        takes = {a.name for a in state.accounts if any(may_use(a, p) for p in partitions)}
-        if refused := sorted({a.name for a in state.accounts} - takes):
-            yield warning(
-                about,
-                f"{names} does not take jobs of {', '.join(refused)}",
-                "block these accounts in the site file, or name another partition",
-            )
-            continue
-        most = longest_of(partitions)
-        text = "; ".join(map(_described, partitions))
-        if most is not None and most < job.runtime_min:
-            yield warning(
-                about,
-                f"{text}; slots are counted for jobs of {job.runtime_min / 60:g} h ({kind}_job)",
-                f"name a partition for longer jobs in the site file, or lower {kind}_job there",
-            )
-        else:
-            yield ok(about, text)
+def check_partition(cluster: Cluster, kind: DeviceKind) -> Check:
+    """Check that a device kind has partitions, which take the accounts and are long enough."""
+    about, state = f"{kind.upper()} partition", cluster.state
+    every = state.partitions.get(kind, ())
+    partitions = [p for p in every if kind == "gpu" or not is_for_gpus(p)] or every
+    if not partitions and kind == "gpu":
+        return ok(about, "there is none with GPUs: all jobs go to CPUs")
+    if not partitions:
+        return problem(about, "there is none that is up", "name one in the site file")
+    takes = {a.name for a in state.accounts if any(may_use(a, p) for p in partitions)}
+    if refused := sorted({a.name for a in state.accounts} - takes):
+        text = f"{', '.join(p.name for p in partitions)} does not take jobs of {', '.join(refused)}"
+        fix = "block these accounts in the site file, or name another partition"
+        return warning(about, text, fix)
+    text, most = "; ".join(map(_described, partitions)), longest_of(partitions)
+    asked_min = cluster.site.largest_jobs()[kind].runtime_min
+    if most is not None and most < asked_min:
+        text += f"; slots are counted for jobs of {asked_min / 60:g} h ({kind}_job)"
+        fix = f"name a partition for longer jobs in the site file, or lower {kind}_job there"
+        return warning(about, text, fix)
+    return ok(about, text)
 
 
 def _described(partition: Partition) -> str:

@@ -1,7 +1,7 @@
 """What remains of a workflow, and where the jobs that are ready would go now."""
 
 import math
-import time
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,13 +14,14 @@ from rich.table import Table
 
 from ..cluster import cluster
 from ..errors import PlacementError, SlurmQueryError
+from ..placement.dispatcher import Dispatcher
 from ..placement.jobs import JobState, name_of
 from ..placement.reach import check_feasible
-from ..placement.round import Round
 from ..placement.workload import GpuSlots
 from ..resources import Placement
 from ..runtime import snakemake_adapter as adapter
 from ..runtime import snakemake_command
+from ..runtime.ledger import Ledger
 from ..runtime.words import count
 from ..slurm.jobs import orphaned_jobs
 from ..units import PlacedJobs
@@ -126,16 +127,15 @@ def _place(
 ) -> None:
     """Play one round, as a run would, and note its starts and why other ready jobs wait."""
     assert placement.cluster is not None
-    estimates, folder = placement.estimates, str(Path.cwd())
+    folder, unwritten = str(Path.cwd()), Ledger(Path(os.devnull))
+    dispatcher = Dispatcher(placement.cluster, placement.estimates, unwritten, folder)
+    dispatcher.load(task.job for task in tasks)
     try:
-        queue = placement.cluster.queue()
-        placement.cluster.state.check_known()
+        state = dispatcher.state()
     except SlurmQueryError as error:
         raise PlacementError(f"what is free is not known: {error}") from None
-    state = placement.cluster.state.with_pending(queue, [], folder)
-    check_feasible(tasks, state, estimates)
-    work = estimates.workload(task.job for task in tasks)
-    one = Round(work, estimates, state, [], {"gpu": (), "cpu": ()}, time.time())
+    check_feasible(tasks, state, placement.estimates)
+    one = dispatcher.begin_round(state)
     by_name = {task.name: task for task in ready}
     one.place(ready, [task for task in tasks if task.name not in by_name], GpuSlots(), most)
     for name, assignment in one.assignments.items():
@@ -143,6 +143,6 @@ def _place(
         pool = f"{target.account} {target.device.upper()}".strip()
         found.rules[by_name[name].job.rule].start[pool] += 1
     found.waiting.update(one.why.values())
-    if active := orphaned_jobs(queue, folder):
+    if active := orphaned_jobs(placement.cluster.queue(), folder):
         sent = f"{count(len(active), 'job')} of this folder in the queue"
         found.notes.append(f"counted twice, as in use and as remaining: {sent}")

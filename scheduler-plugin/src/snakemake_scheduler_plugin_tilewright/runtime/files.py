@@ -3,14 +3,22 @@
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter
 
-from .records import OBJECT
 from .words import count
+
+# What values of JSON files that may be damaged have to be: numbers of a size that something has. A
+# text may hold a file name that is not UTF-8.
+Text = InstanceOf[str]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+#: Seconds, such as a clock of this age shows.
+Time = Annotated[float, Field(ge=-1e10, le=1e10)]
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+_OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
 
 def write_text_atomic(path: Path, text: str) -> None:
@@ -49,7 +57,9 @@ class JsonLines(list[dict[str, Any]]):
     note = ""
 
 
-def read_json_lines(path: Path, check: TypeAdapter[Any] = OBJECT) -> JsonLines:
+def read_json_lines(
+    path: Path, check: Callable[[Any], object] = _OBJECT.validate_python
+) -> JsonLines:
     """Return the objects of a file of JSON lines, none where there is no file.
 
     A line that a crash cut short is damaged, and so is one that fails the check.
@@ -60,7 +70,7 @@ def read_json_lines(path: Path, check: TypeAdapter[Any] = OBJECT) -> JsonLines:
             for line in filter(str.strip, stream):
                 try:
                     entry = json.loads(line)
-                    check.validate_python(entry)
+                    check(entry)
                     found.append(entry)
                 except (ValueError, RecursionError):
                     damaged += 1

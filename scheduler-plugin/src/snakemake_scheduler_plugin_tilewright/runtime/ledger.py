@@ -7,16 +7,32 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from .files import JsonLines, append_json, read_json_lines
-from .records import EVENT
+from pydantic import Strict, create_model
+
+from .files import STRICT, Count, JsonLines, Text, Time, append_json, read_json_lines
 from .words import count_jobs, printable
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
 #: The file next to it that says how far the run is; there is one in the working directory always.
 STATE = "state.json"
+
+_Pool = Annotated[tuple[Text, Text, Count], Strict(False)]  # JSON has it as a list
+_VALUES: dict[str, Any] = {
+    **dict.fromkeys(("start_s", "end_s", "sent_s"), (Time, 0.0)),
+    **dict.fromkeys(("job", "rule", "pool", "account", "kind", "node", "cause"), (Text, "")),
+    **dict.fromkeys(("words", "reason", "next", "log", "sooner"), (Text, "")),
+    "members": (Count, 0),
+    "kinds": (list[Any], []),
+    "pools": (dict[Text, _Pool], {}),
+}
+
+#: The values of a ledger's events that are read again; other ones may be anything.
+_EVENT = create_model(
+    "Event", __config__={**STRICT, "extra": "allow"}, event=Text, time_s=Time, **_VALUES
+)
 
 
 @dataclass
@@ -55,7 +71,7 @@ class Ledger:
 
 def read_ledger(path: Path) -> JsonLines:
     """Return the events of a ledger."""
-    return read_json_lines(path, EVENT)
+    return read_json_lines(path, _EVENT.model_validate)
 
 
 def runs_of(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -85,12 +101,13 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
     failed = failure_lines(events, ended=True)
     if not done and not failed:
         return []
-    total = (
-        f"placement: {count_jobs(done.total(), members)} done ("
-        + ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
-        + (f"), {moved} moved" if moved else ")")
-    )
-    return [total, *failed, *([resume_line(argv)] if failed else [])]
+    pools = ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
+    total = f"placement: {count_jobs(done.total(), members)} done ({pools})"
+    return [
+        total + f", {moved} moved" * (moved > 0),
+        *failed,
+        *([resume_line(argv)] if failed else []),
+    ]
 
 
 def failure_lines(events: Iterable[Mapping[str, Any]], *, ended: bool) -> list[str]:

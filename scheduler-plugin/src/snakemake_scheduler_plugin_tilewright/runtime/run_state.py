@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from .files import write_text_atomic
-from .records import STRICT, Count, Text, Time
+from .files import STRICT, Count, Text, Time, write_text_atomic
 
 #: Below this share of the work no time left is estimated.
 _TOLD = 0.05
