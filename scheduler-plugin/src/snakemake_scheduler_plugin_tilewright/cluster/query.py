@@ -67,8 +67,7 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     """
     client.ask_at_once()
     config, lost = _config(client)
-    nodes, more = _nodes(client, shares_memory="MEMORY" not in config["SelectTypeParameters"])
-    lost += more
+    nodes, unseen = _nodes(client, shares_memory="MEMORY" not in config["SelectTypeParameters"])
     names, all_, more = _partitions(client, site, _groups(client.user, uid), nodes, config)
     records = read_database(client, site, config)
     enforced = config["AccountingStorageEnforce"]
@@ -95,12 +94,12 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     partitions = {kind: _open_to(accounts, [named[n] for n in own]) for kind, own in names.items()}
     kinds = KINDS if more or partitions["gpu"] else ("cpu",)
     largest = {kind: one for kind, one in site.largest_jobs().items() if kind in kinds}
-    lost += [Note("use", words) for words in client.slow()]
     return ClusterState(
         tuple(accounts), partitions, named, nodes, _licences(client, lost),
         site.utilisation, largest,
         client.user, tuple(left_out),
-        (*records.notes, *wrong, *of_use, *more, *lost),
+        (*records.notes, *wrong, *of_use, *more, *lost, *unseen,
+         *(Note("use", words) for words in client.slow())),
     )  # fmt: skip
 
 

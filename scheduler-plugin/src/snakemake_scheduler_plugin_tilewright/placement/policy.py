@@ -83,11 +83,16 @@ def schedule(
         Jobs that go before all others.
     most : float
         Jobs that start at most.
+
+    Examples
+    --------
+    >>> work = Workload([Job("a", "r", KINDS)], {("r", "gpu"): 0.1, ("r", "cpu"): 1.0})
+    >>> schedule(work, ["a"], [Slots("g", "lab", "gpu", 1, 1)], 0.0, GpuSlots()).starts[0].pool
+    'g'
     """
     counted = gpu_slots.counted(sum(p.slots for p in pools if p.kind == "gpu"), clock_s)
     jobs = sorted(map(work.index.__getitem__, ready), key=work.by_chain.place.__getitem__)
-    if moved:
-        jobs.sort(key=lambda i: work.jobs[i].name not in moved)
+    jobs.sort(key=lambda i: work.jobs[i].name not in moved)
     places = places or FreeSlots([work.jobs[i] for i in jobs], pools)
     starts: list[Decision] = []
     for returns_s in (counted.returns_s(clock_s), []):

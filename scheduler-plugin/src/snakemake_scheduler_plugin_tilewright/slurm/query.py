@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -253,7 +253,8 @@ class SlurmClient:
         """
         kinds = ("config", "node", "reservation", "partition", "licenses")
         with ThreadPoolExecutor() as pool:
-            asked = [pool.submit(self.limits), *(pool.submit(self.show, kind) for kind in kinds)]
+            asked: list[Future[object]] = [pool.submit(self.limits)]
+            asked += [pool.submit(self.show, kind) for kind in kinds]
         for one in asked:
             with contextlib.suppress(SlurmQueryError):
                 one.result()
