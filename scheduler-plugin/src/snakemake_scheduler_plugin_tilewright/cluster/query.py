@@ -57,8 +57,6 @@ def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     ----------
     uid : int
         Number of the user, by which live use is listed.
-    site : Site
-        The site's profile.
 
     Raises
     ------
