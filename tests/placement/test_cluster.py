@@ -360,7 +360,7 @@ def test_a_slurm_without_accounts_is_bound_by_its_nodes(recorded: Recorded, tmp_
     asking = client(recorded, tmp_path)
     found = query_cluster(asking, 1001, Site())
     assert {name: n for name, (n, _) in slots(found).items()} == {
-        "slurm_gpu": 8, "slurm_cpu": 27,  # 85 % of 256 CPUs
+        "slurm_gpu": 8, "slurm_cpu": 32,  # 256 CPUs
     }  # fmt: skip
     assert "keeps no accounts" in found.notes[0].text
     found.check_known()

@@ -341,7 +341,7 @@ def questions(draw: st.DrawFn) -> SimpleNamespace:
 
 def counts(one: Account, job: SlurmJob) -> bool:
     """Return whether a job pends on an account and may start there at some time."""
-    return job.account == one.name and job.state != "RUNNING" and all(
+    return job.account == one.name and job.state == "PENDING" and all(
         job.tres.get(tres, 0) <= most
         for scope in one.at("").scopes for tres, most in scope.limit.items()
     )  # fmt: skip

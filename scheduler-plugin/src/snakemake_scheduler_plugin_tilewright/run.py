@@ -91,8 +91,8 @@ class Run:
         waiting = {self._names.get(job, "") for job in remaining}
         later = (waiting & self.dispatcher.tasks.keys()) - ready.keys()
         limits = [available.get(name) for name in ("_nodes", "_job_count")]
-        most = min((n for n in limits if isinstance(n, int)), default=math.inf) - len(others)
-        assigned = self.dispatcher.round(ready, later, most)
+        most = min((n for n in limits if isinstance(n, int)), default=math.inf)
+        assigned = self.dispatcher.round(ready, later, max(0, most - len(others)))
         for name, assignment in assigned.items():
             self._assign(ready[name], assignment)
             self.tries[name] = ready[name].attempt

@@ -42,7 +42,7 @@ def may_start(job: SlurmJob, account: Account | None) -> bool:
 
     One that asks for more than the limits themselves never starts and takes nothing from others.
     """
-    if account is None or job.state not in ("PENDING", "CONFIGURING"):
+    if account is None or job.state != "PENDING":
         return False
     names = account.counted_on(job.partition, job.qos)
     return all(

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..slurm.accounts import Account
 from ..slurm.nodes import Node
@@ -21,6 +21,8 @@ _MOST_SLOTS = 1000
 #: ``bound`` of what has no limit of its own.
 PARTITION = "partition"
 _SIZE = "size of "
+#: Which jobs count: all, those that were taken from the room, or none.
+Counted = Literal["all", "taken", "none"]
 #: What limits jobs together: its name, whether it is a cap, and limit and use of each TRES.
 _Scope = tuple[str, bool, tuple[tuple[str, int, int], ...]]
 
@@ -49,7 +51,8 @@ class Room:
     """
 
     def __init__(self, state: ClusterState, *, empty: bool = False) -> None:
-        self.state, self._empty = state, empty
+        self.state = state
+        self._counted: Counted = "taken" if empty else "all"
         self._taken: dict[str, Counter[str]] = {}
         #: How often jobs were taken, and when each scope changed by that.
         self._takes, self._changed = 0, dict[str, int]()
@@ -101,26 +104,23 @@ class Room:
         held = self.on_nodes(where, request)
         if account is None or held == 0:
             return 0, PARTITION
-        asked, alone = (account, where, request), self._empty
-        jobs, bound = self._count(*asked, share, alone=alone)
-        if not jobs and share < 1 and self._count(*asked, 1.0, alone=alone)[0]:
-            jobs = int(not self._count(*asked, share, alone=True)[0])
+        asked = account, where, request
+        jobs, bound = self._count(*asked, share)
+        if not jobs and share < 1 and self._count(*asked)[0]:
+            jobs = int(not self._count(*asked, share, "none")[0])
         return (jobs, bound) if held is None or jobs <= held else (held, PARTITION)
 
     def _count(
-        self, account: Account, where: Partition | None, request: ResourceRequest, share: float,
-        *, alone: bool,
+        self, account: Account, where: Partition | None, request: ResourceRequest,
+        share: float = 1.0, counted: Counted | None = None,
     ) -> tuple[int, str]:  # fmt: skip
-        jobs, bound = self.by_limits(account, where, request, share, alone=alone)
-        if where is not None and jobs:
-            left, wanted = (
-                self._left(self._size(where), share, alone),
-                self.state.wanted(request, where),
-            )
-            held = min((_jobs_in(left[t], wanted[t]) for t in left if t in wanted), default=jobs)
-            if held < jobs:
-                return held, PARTITION
-        return jobs, bound
+        jobs, bound = self.by_limits(account, where, request, share, counted)
+        if self.state.nodes is not None or where is None or not jobs:
+            return jobs, bound
+        wanted = self.state.wanted(request, where)
+        left = self._left(self._size(where), share, counted or self._counted)
+        held = min((_jobs_in(left[t], wanted[t]) for t in left if t in wanted), default=jobs)
+        return (held, PARTITION) if held < jobs else (jobs, bound)
 
     def fits(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether one more job may start now, all CPUs of the account counted."""
@@ -136,7 +136,7 @@ class Room:
             return False
         if state.on_nodes(target, request) == 0:
             return False
-        return self._count(account, where, request, 1.0, alone=False)[0] > 0
+        return self._count(account, where, request)[0] > 0
 
     def by_limits(
         self,
@@ -144,24 +144,18 @@ class Room:
         where: Partition | None,
         request: ResourceRequest,
         share: float = 1.0,
-        *,
-        alone: bool = False,
+        counted: Counted | None = None,
     ) -> tuple[int, str]:
-        """Return how many jobs the limits of an account hold, and what bounds them, GPUs first.
-
-        Parameters
-        ----------
-        alone : bool
-            Without any other job.
-        """
+        """Return how many jobs the limits of an account hold, and what bounds them, GPUs first."""
+        counted = counted or self._counted
         wanted, bounds = self.state.wanted(request, where), self._bounds_of(account, where)
         most = bounds.most
         for tres, n in wanted.items():
             if tres in most and n > most[tres]:
                 return 0, tres
-        if not (bounds.known or alone):
+        if not bounds.known and counted == "all":
             return 0, PARTITION
-        best, bound, left = _MOST_SLOTS, PARTITION, self._left(bounds, share, alone)
+        best, bound, left = _MOST_SLOTS, PARTITION, self._left(bounds, share, counted)
         for tres in left.keys() & wanted.keys():
             jobs = _jobs_in(left[tres], wanted[tres])
             if jobs < best or (jobs == best and _rank(tres) < _rank(bound)):
@@ -192,9 +186,9 @@ class Room:
             self._sizes[where.name] = _Bounds(name, {}, ((name, False, sizes),), known=True)
         return self._sizes[where.name]
 
-    def _left(self, bounds: _Bounds, share: float, alone: bool) -> Mapping[str, float]:
+    def _left(self, bounds: _Bounds, share: float, counted: Counted) -> Mapping[str, float]:
         """Return what all that bounds an account leaves of each TRES."""
-        key = bounds.key, share, alone
+        key = bounds.key, share, counted
         if (known := self._lefts.get(key)) and all(
             self._changed.get(name, 0) <= known[0] for name, _, _ in bounds.scopes
         ):
@@ -205,8 +199,8 @@ class Room:
             for tres, limit, used in limits:
                 part = share if tres == "cpu" and not cap else 1.0
                 # what is spent of a budget is so on an empty cluster too
-                left = limit * part - (0 if alone and not _is_spent(tres) else used)
-                left -= taken.get(tres, 0)
+                left = limit * part - (used if counted == "all" or _is_spent(tres) else 0)
+                left -= 0 if counted == "none" else taken.get(tres, 0)
                 found[tres] = min(left, found.get(tres, left))
         self._lefts[key] = self._takes, found
         return found
@@ -228,10 +222,15 @@ class Room:
         self, partition: str | None, request: ResourceRequest
     ) -> Iterator[tuple[int, Node, tuple[str, ...]]]:
         """Yield the nodes of a partition that are of those that a request asks for."""
-        own = [(k, *self._nodes[k]) for k in self._of_partition.get(partition or "", ())]
-        reserved = [one for one in own if request.reservation in one[1].reservations]
-        for k, node, names in reserved or own:
-            if suits(node, request) and (allowed := _allowed(names, request)):
+        name, there = request.reservation, self.state.nodes_in[partition or ""]
+        known = bool(name) and any(name in node.reservations for node in there)
+        for k in self._of_partition.get(partition or "", ()):
+            node, names = self._nodes[k]
+            if (
+                (name in node.reservations or not known)
+                and suits(node, request)
+                and (allowed := _allowed(names, request))
+            ):
                 yield k, node, allowed
 
     def take(self, target: Target, request: ResourceRequest, jobs: int = 1) -> None:
@@ -253,10 +252,12 @@ class Room:
     ) -> None:
         """Take what a job uses of the fullest node that holds it, as Slurm would fill them."""
         wanted = {tres: use.get(tres, 0) for tres in ON_NODES}
+        where = self.state.where_is(partition)
+        asked = on_a_node(request, where) if where and request.cpus else wanted
         rooms = [
             (room, names[0], k)
             for k, node, names in self._holding(partition, request)
-            if (room := node.room(wanted, now=True))
+            if where and (room := room_of(node, where, request, asked, now=True))
         ]
         if rooms:
             self._held.clear()

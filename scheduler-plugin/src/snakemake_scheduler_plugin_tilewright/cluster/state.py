@@ -155,7 +155,11 @@ class ClusterState:
 
     def where(self, target: Target) -> Partition | None:
         """Return the partition of a target, None where nothing is known of it."""
-        return self._wheres.get(target.partition or "")
+        return self.where_is(target.partition)
+
+    def where_is(self, name: str | None) -> Partition | None:
+        """Return the partition of a name, None where nothing is known of it."""
+        return self._wheres.get(name or "")
 
     def account(self, name: str, qos: str = "") -> Account | None:
         """Return the account of a name on a QOS, None where there is none."""
@@ -299,7 +303,7 @@ class ClusterState:
         workdir : str
             Folder of the run: of jobs elsewhere the reason says what the user may do.
         """
-        pending = [job for job in waiting if may_start(job, self._entry_of(job))]
+        pending = [job for job in waiting if self.counts_pending(job)]
         use = [use_of_pending(job, self._wheres.get(job.partition)) for job in pending]
         use += sent
         return replace(
@@ -330,6 +334,10 @@ class ClusterState:
             closed |= dict.fromkeys(targets_of_limit(reason, here, self.where(here), every), why)
         return closed
 
+    def counts_pending(self, job: SlurmJob) -> bool:
+        """Return whether a job pends and may start, so that what it will use counts."""
+        return may_start(job, self._entry_of(job))
+
     def _entry_of(self, job: SlurmJob) -> Account | None:
         """Return the account of a job on its QOS, or on the first where that is not used."""
         return self.account(job.account, job.qos) or self.account(job.account)
@@ -343,6 +351,8 @@ class ClusterState:
             The partitions are not known, or the use of no account is.
         """
         about = {note.about: note.text for note in self.notes}
+        if not self.accounts:
+            raise SlurmQueryError("sacctmgr", f"no account of {self.user} is left to place jobs on")
         if "partitions" in about:
             raise SlurmQueryError("scontrol show partition", about["partitions"])
         where: list[Partition | None] = [*self.open_partitions] or [None]

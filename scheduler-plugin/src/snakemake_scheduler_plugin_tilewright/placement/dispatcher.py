@@ -288,8 +288,8 @@ class Dispatcher:
             task.history = found.history
             if not task.move_reason:  # what it was moved for may be over by now
                 task.excluded_targets = frozenset()
-            if cause == "preempted" and task.assignment is not None:
-                note_preemption(task, task.assignment.target, self.cluster.state)
+            preempted = task.assignment.target if task.assignment and cause == "preempted" else None
+            note_preemption(task, preempted, self.cluster.state)
             self.ledger.write(
                 "fail", **task.event(), cause=cause, words=words, next=found.next,
                 node=node or None, start_s=ended.start_s if ended else None,

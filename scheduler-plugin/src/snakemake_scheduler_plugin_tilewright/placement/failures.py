@@ -184,7 +184,12 @@ def may_pass(words: str) -> bool:
 
 def memory_limit_mb(job: Job, state: ClusterState) -> int | None:
     """Return the most memory that a job may have anywhere it may go; None without a limit."""
-    limits = [largest(account, partition, "mem") for account, partition in _allowed(job, state)]
+    limits = []
+    for account, where in _allowed(job, state):
+        nodes = state.nodes_in[where.name] if where else []
+        most = [n for n in (largest(account, where, "mem"),) if n is not None]
+        most += [max(node.total.get("mem", 0) for node in nodes)] if nodes else []
+        limits.append(min(most, default=None))
     known = [limit for limit in limits if limit is not None]
     return max(known) if known and len(known) == len(limits) else None
 

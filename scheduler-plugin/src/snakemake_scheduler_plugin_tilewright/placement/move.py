@@ -295,7 +295,11 @@ def sooner_elsewhere(
     gone = round_.state.on_nodes(here.target, here.request) == 0
     best = None
     best_s = math.inf if gone else waited_s + seconds(task.job, here.target.device)
-    for takes in (round_.room.fits, round_.room.within_limits)[: 1 + anywhere]:
+    room = round_.room
+    if task.slurm_job and round_.state.counts_pending(task.slurm_job):
+        room = room.copy()  # what it holds of limits itself is not in its way elsewhere
+        room.take(here.target, here.request, -1)
+    for takes in (room.fits, room.within_limits)[: 1 + anywhere]:
         for target, request in elsewhere(round_, task, anywhere=anywhere):
             end_s = seconds(task.job, target.device)
             if target not in closed and end_s < best_s and takes(target, request):

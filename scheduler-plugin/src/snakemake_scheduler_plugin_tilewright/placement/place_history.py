@@ -57,7 +57,8 @@ class Backoff(dict[Target, Avoided]):
         Jobs that are moved together count once.
         """
         known = self.get(target)
-        if known is not None and known.until_s > now_s:
+        same = known is not None and (known.for_all, known.invalid) >= (for_all, invalid)
+        if known is not None and known.until_s > now_s and same:
             return False
         times = known.times + 1 if known else 0
         until_s = now_s + self._least_s * 2 ** min(times, _MOST_DOUBLINGS)

@@ -46,15 +46,15 @@ def short_of(state: ClusterState, target: Target, request: ResourceRequest) -> s
     return ""
 
 
-def note_preemption(task: JobState, here: Target, state: ClusterState) -> None:
-    """Note where a job was preempted: it does not go back where it was twice."""
+def note_preemption(task: JobState, here: Target | None, state: ClusterState) -> None:
+    """Note where a job was preempted, if it was: it does not go back where it was twice."""
 
     def place(target: Target) -> str:
         return state.preempted_in(target) or f"partition {target.partition}"
 
-    task.preempted_in += (place(here),)
+    task.preempted_in += (place(here),) if here else ()
     twice = {one for one in task.preempted_in if task.preempted_in.count(one) > 1}
-    task.excluded_targets |= {one for one in state.targets() if place(one) in twice}
+    task.excluded_targets |= {one for one in state.targets() if twice and place(one) in twice}
 
 
 class Column(NamedTuple):

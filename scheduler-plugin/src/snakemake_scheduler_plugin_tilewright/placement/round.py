@@ -11,6 +11,7 @@ from operator import attrgetter
 from ..cluster.request import DeviceKind, ResourceRequest, Target
 from ..cluster.room import Room
 from ..cluster.state import ClusterState
+from ..slurm.jobs import is_held
 from .estimates import Estimates
 from .jobs import Assignment, Job, JobState
 from .policy import schedule
@@ -78,7 +79,7 @@ class _Places:
                 request = self.reach.at(key).request(target)
                 if request and (jobs := self.for_cpus.jobs(target, request)):
                     self.for_cpus.take(target, request, jobs)
-                    self.gpus[target] += jobs
+                    self.gpus[target] += jobs * request.gpus
 
     def _with_room(
         self, key: Key, column: Column, room: Room, known: dict[tuple[int, int], int]
@@ -92,15 +93,17 @@ class _Places:
         shortest, least_min = reachable.shortest[column.kind], request.required_min
         if room.on_nodes(where, shortest) == 0 or not reachable.may_reach(column):
             return
-        long = where is None or (where.max_time_min or math.inf) >= least_min
+        most_min = math.inf if where is None or where.max_time_min is None else where.max_time_min
         alike = self.reach.state.alike(where)
         for target, account in column.entries:
             limits = account.within(where)
             at = id(limits), alike
             if at not in known:
                 known[at] = room.by_limits(account, where, shortest)[0]
-            time = (limits.longest_min or math.inf) >= least_min
-            if known[at] and time and (long or limits.beyond_partition):
+            own_min = math.inf if limits.longest_min is None else limits.longest_min
+            if known[at] and least_min <= (
+                own_min if limits.beyond_partition else min(own_min, most_min)
+            ):
                 yield target, known[at]
 
     @property
@@ -235,7 +238,7 @@ class Round:
         leaves none, and no job runs whose slot will be free, they do not: those may wait for these.
         """
         found = self._place(ready, later, gpu_slots, most)
-        if not (self.assignments or self.active) and later:
+        if later and not (self.assignments or self._running()):
             found = self._place(ready, (), gpu_slots, most)
         if len(self.assignments) < most:
             self._queue((task for task in ready if task.name in self.why), most)
@@ -278,7 +281,8 @@ class Round:
             if all(closed) and closed:
                 return f"{_NO_SLOT}: {'; '.join(dict.fromkeys(closed))}"
         asks = any(one.features or one.gpu_type for one in reachable.requests.values())
-        if asks and all(self._full(*one) for one in reachable.every().items()):
+        every = reachable.every() if asks else {}
+        if every and all(self._full(*one) for one in every.items()):
             return "the nodes that it asks for are full"
         if share < 1 and places.fits_with_all_cpus(key):
             percent = f"{100 * (1 - share):.0f} %"
@@ -307,7 +311,11 @@ class Round:
         """
         own = [(one.assignment.target.device, one) for one in self.active if one.assignment]
         served = {kind for kind, _ in own}
-        pending = Counter(kind for kind, one in own if one.slurm_state != "RUNNING")
+        pending = Counter(
+            kind
+            for kind, one in own
+            if one.slurm_state != "RUNNING" and not (one.slurm_job and is_held(one.slurm_job))
+        )
         no_use = set[tuple[Key, DeviceKind]]()
         for task in ready:
             if len(self.assignments) >= most:
@@ -339,7 +347,11 @@ class Round:
         return [one for one in open_ if self.state.rank(one[0]) == least]
 
     def _full(self, target: Target, request: ResourceRequest) -> bool:
-        return self.room.on_nodes(self.state.where(target), request) == 0
+        """Return whether nodes of a target have no room, or jobs waited for them in vain."""
+        return (
+            target in self.state.avoided
+            or self.room.on_nodes(self.state.where(target), request) == 0
+        )
 
     def _start(self, task: JobState, target: Target, request: ResourceRequest, reason: str) -> None:
         """Send a job to a target that takes it."""
@@ -352,22 +364,27 @@ class Round:
         self.why.pop(task.name, None)
 
     def _pools(self, gpus: Mapping[Target, int]) -> Iterator[Slots]:
-        """Yield own jobs by target, and how many GPU jobs have room next to them."""
-        running = self._running()
+        """Yield own jobs by target; GPUs, not their jobs, are counted, which are of many sizes."""
+        running, held = self._running(), Counter[Target]()
+        for task in self.active:
+            if task.assignment:
+                held[task.assignment.target] += max(1, task.assignment.request.gpus)
         for target in {**running, **gpus}:
             own = tuple(running.get(target, ()))
             rank = self.state.rank(target)
-            slots = len(own) + gpus.get(target, 0)
+            slots = held[target] + gpus.get(target, 0)
             yield Slots(target.name, target.account, target.device, slots, 0, own, rank, target)
 
     def _running(self) -> dict[Target, list[Running]]:
-        """Return own jobs by target; what pends at a closed one holds no slot."""
+        """Return own jobs by target; what is held, or pends at a closed one, has no slot."""
         found: dict[Target, list[Running]] = {}
         for task in self.active:
             target = task.assignment.target if task.assignment else None
             if target is None:
                 continue
             job = task.slurm_job
+            if job and is_held(job):
+                continue
             start_s = job.start_s if job and job.state == "RUNNING" else None
             if start_s is None and self.state.why_closed(target):
                 continue

@@ -6,6 +6,9 @@ from dataclasses import replace
 from .nodes import Node
 from .records import Partition, Qos
 
+#: TRES of which it only matters how many a partition has.
+_AMOUNTS = ("cpu", "mem", "node", "billing")
+
 
 def gpu_partitions(partitions: Iterable[Partition]) -> tuple[Partition, ...]:
     """Return the partitions that have GPUs: Slurm's default first, then by their number."""
@@ -50,7 +53,7 @@ def alike(partitions: Iterable[Partition]) -> dict[str, int]:
     kinds: list[Partition] = []
     found = {}
     for one in partitions:
-        gpus = {tres: 1 for tres in one.tres if tres.startswith("gres/gpu")}
+        gpus = {tres: 1 for tres in (*one.tres, gpu_type_of(one)) if not tres.startswith(_AMOUNTS)}
         kind = replace(one, name="", max_time_min=None, tres=gpus, nodes=0, default=False,
                        allow_accounts=None, tier=None, preemptable=False)  # fmt: skip
         kinds += [] if kind in kinds else [kind]

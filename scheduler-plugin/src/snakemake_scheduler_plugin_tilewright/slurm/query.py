@@ -276,7 +276,8 @@ class SlurmClient:
 
     def queue_asked_s(self) -> float:
         """Return when Slurm was last asked for this user's jobs, in seconds since the epoch."""
-        times = [at_s for argv, (at_s, _) in self._cache.items() if "-u" in argv]
+        times = [at_s for argv, (at_s, _) in self._cache.items()
+                 if argv[0] == "squeue" and "-u" in argv]  # fmt: skip
         return max(times, default=float("-inf"))
 
     def everybodys_queue(self) -> str:
