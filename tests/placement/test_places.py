@@ -11,16 +11,20 @@ import pytest
 
 from snakemake_scheduler_plugin_tilewright.cluster.pools import make_pools
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
-from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
+from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest, Target
 from snakemake_scheduler_plugin_tilewright.cluster.room import Room
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
+from snakemake_scheduler_plugin_tilewright.placement.failures import memory_limit_mb
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment, JobState, UserOverrides
-from snakemake_scheduler_plugin_tilewright.placement.reach import check_feasible
+from snakemake_scheduler_plugin_tilewright.placement.move import sooner_elsewhere
+from snakemake_scheduler_plugin_tilewright.placement.place_history import Backoff
+from snakemake_scheduler_plugin_tilewright.placement.reach import check_feasible, note_preemption
 from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.run import Run
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import SiteRules, usable_accounts
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
 from snakemake_scheduler_plugin_tilewright.slurm.partitions import with_preemption
 from snakemake_scheduler_plugin_tilewright.slurm.records import Association, Partition, Qos
@@ -337,3 +341,90 @@ def test_that_a_job_may_be_preempted_is_said_once_for_each_partition(
             Run._say_preemptable(run, name, Assignment(target, ON_GPU))
     (said,) = caplog.messages
     assert said.startswith("a goes to partition scavenge, where others may preempt it: nothing")
+
+
+# Counting
+
+
+def test_the_share_of_cpus_that_is_kept_free_holds_for_all_jobs_of_a_round() -> None:
+    lab = account("lab", limit={"cpu": 104})
+    wide = Rules({"short": {"cpu": replace(SHORT, cpus=8)}})
+    tasks = [JobState(wide.job(f"short{k}", "short")) for k in range(20)]
+    large = [where(name, tres={"cpu": 999}) for name in "cd"]
+    for partitions in (large, large[:1]):
+        here = room(lab, partitions={"cpu": partitions}, utilisation=0.85)
+        assert len(round_on(here, Placement(wide.models), tasks).assignments) == 11
+
+
+def test_a_cap_holds_for_all_qos_of_an_account_together() -> None:
+    rows = [Association("lab", "ada", "", ("a", "b"), "a")]
+    used = {f"account lab on QOS {name}": in_use({"cpu": 2}) for name in "ab"}
+    used |= {f"QOS {name}": in_use({"cpu": 2}) for name in "ab"}
+    rules = SiteRules(caps={"lab": {"cpu": 20}})
+    accounts, _ = usable_accounts("ada", rows, [Qos("a"), Qos("b")], rules, (), used)
+    assert sent(room(*accounts, partitions=CPUS), *ready("short", 9)).total() == 4
+
+
+def test_limits_of_a_gpu_type_count_in_partitions_of_that_type_alone() -> None:
+    limit = {"gres/gpu:a100": 2}
+    lab = account("lab", limit=limit, used=dict.fromkeys(limit, 0))
+    types = {"a": {"gres/gpu:a100": 8}, "b": {"gres/gpu:v100": 8}}
+    parts = [where(n, tres={"cpu": 64, "gres/gpu": 8, **own}) for n, own in types.items()]
+    for order in (parts, parts[::-1]):
+        here = room(lab, partitions={"cpu": (), "gpu": order})
+        found = sent(here, *ready("gpu", 10))
+        assert (found["gpu lab a"], found["gpu lab b"]) == (2, 8)
+
+
+def test_a_reservation_whose_nodes_are_full_has_no_room_elsewhere() -> None:
+    own = {"course": (-5.0, 600.0)}
+    nodes = (replace(node("c1", "c", free=False), reservations=own), node("c2", "c"))
+    here = room(account("lab"), partitions=CPUS, nodes=nodes)
+    named = UserOverrides(options=(("reservation", "course"),))
+    assert sent(here, *ready("short", 2, overrides=named)) == {}
+
+
+def test_a_pending_job_moves_to_another_partition_of_its_account(tmp_path: Path) -> None:
+    """What it holds of the account's limit itself is not in its way."""
+    lab = account("lab", limit={"gres/gpu": 2})
+    parts = [where(n, tres={"cpu": 64, "gres/gpu": 8}) for n in "ab"]
+    tasks = ready("gpu", 2)
+    for number, task in enumerate(tasks):
+        task.assignment = Assignment(Target("lab", "lab", "a", "gpu"), ON_GPU)
+        tres = {"cpu": 4, "mem": 100, "gres/gpu": 1}
+        task.slurm_job = SlurmJob(number, "PENDING", "lab", "lab", "a", tres=tres)
+    here = room(lab, waiting=[task.slurm_job for task in tasks if task.slurm_job],
+                partitions={"cpu": (), "gpu": parts})  # fmt: skip
+    found = sooner_elsewhere(round_on(here, PLACEMENT, [], active=tasks), tasks[0], 9999.0)
+    assert found is not None
+    assert found[0].partition == "b"
+
+
+def test_what_was_preempted_twice_is_known_after_other_failures() -> None:
+    here = room(account("lab"), partitions=CPUS)
+    (task,) = ready("short", 1)
+    (target,) = here.targets({"cpu": ""})
+    for place in (target, target, None):
+        task.excluded_targets = frozenset()
+        note_preemption(task, place, here)
+    assert task.excluded_targets == {target}
+
+
+def test_a_place_that_was_avoided_for_less_is_closed() -> None:
+    known, target = Backoff(60.0), Target("lab", "lab", "c", "cpu")
+    assert known.avoid(target, "busy", 0.0, for_all=False)
+    assert not known.avoid(target, "busy", 1.0, for_all=False)
+    assert known.avoid(target, "QOSGrpCpuLimit", 2.0, for_all=True)
+    assert not known.avoid(target, "busy", 3.0, for_all=False)
+    assert known[target].why == "QOSGrpCpuLimit"
+
+
+def test_no_job_starts_where_snakemake_runs_no_more() -> None:
+    found = round_on(room(account("lab"), partitions=CPUS), PLACEMENT, ready("short", 2), most=0)
+    assert not found.assignments
+    assert set(found.why.values()) == {"Snakemake runs no more jobs at once (--jobs)"}
+
+
+def test_memory_that_grew_is_cut_to_the_largest_node() -> None:
+    here = room(account("lab"), partitions=CPUS, nodes=(node("c1", "c"),))
+    assert memory_limit_mb(ready("short", 1)[0].job, here) == 9000

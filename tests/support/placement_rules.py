@@ -1,5 +1,6 @@
 """Rules, accounts and partitions as tests of placement name them, and the room they leave."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -207,6 +208,7 @@ def round_on(
     later: Iterable[JobState] = (),
     active: Iterable[JobState] = (),
     bad_nodes: dict[DeviceKind, set[str]] | None = None,
+    most: float = math.inf,
 ) -> Round:
     """Return a round of placing that is done."""
     ready, later, active = list(ready), list(later), list(active)
@@ -214,7 +216,7 @@ def round_on(
     work = estimates.workload(task.job for task in (*ready, *later, *active))
     bad_nodes = bad_nodes or {"gpu": set(), "cpu": set()}
     found = Round(work, estimates, state, active, bad_nodes, 5000.0)
-    found.place(ready, later, GpuSlots())
+    found.place(ready, later, GpuSlots(), most)
     return found
 
 

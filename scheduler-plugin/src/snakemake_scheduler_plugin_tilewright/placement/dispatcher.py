@@ -33,6 +33,8 @@ from .workload import GpuSlots, Workload
 
 #: Estimates are made again this often: a new workload of 10,000 jobs takes 50 ms.
 _ESTIMATES_S = 60.0
+#: A queue that takes 75 s to answer is asked again after so long.
+_SLOW_QUEUE_S = 300.0
 
 
 @dataclass
@@ -89,7 +91,9 @@ class Dispatcher:
         self.backoff = Backoff(self.cluster.site.patience_s)
         self.mover = Mover(self.cluster, self.ledger, self.backoff, self.workdir,
                                  lambda: self.clock())  # fmt: skip
-        self.submissions = SubmissionLock(client.cache_dir / "claims", client.ttl_s)
+        self.submissions = SubmissionLock(
+            client.cache_dir / "claims", max(client.ttl_s, _SLOW_QUEUE_S)
+        )
 
     def begin(self, state: ClusterState) -> None:
         """Write what the run starts from; jobs in the queue by now are not this run's."""

@@ -212,7 +212,7 @@ def usable_accounts(
             left_out.append(LeftOut(name, reason))
             continue
         held = [rows[one] for one in lineage(name, rows) if one in rows]
-        cap = rules.caps.get(name, {})
+        cap = _cap(name, names, rules.caps.get(name, {}), usage or {})
         defaults = {row.default_qos for row in own[name]} & set(names)
         for one in names:
             record = known.get(one, Qos(one))
@@ -272,10 +272,22 @@ def names_of(
     own = of_association(job.account, job.user, job.partition)
     names = [own if own in rows else of_association(job.account, job.user)]
     names += [of_association(one) for one in lineage(job.account, parents)]
+    names.append(f"cap of {account}")
     for qos in {job.qos, partition_qos.get(job.partition, "")} - {""}:
-        of = ("", job.user, account, f"cap of {account}")
+        of = ("", job.user, account)
         names += [on_qos(qos, who) for who in of]
     return names
+
+
+def _cap(account: str, qos: Iterable[str], limit: Tres, usage: Mapping[str, Usage]) -> LimitScope:
+    """Return what the site file lets an account's jobs hold, on all of its QOS together."""
+    who, nothing = (of_association(account), OTHER_ACCOUNTS), Usage()
+    name = f"cap of {who[0]}"
+    each = [next((usage[n] for n in (on_qos(q, one) for one in who) if n in usage), nothing).used
+            for q in qos]  # fmt: skip
+    each = [usage[name].used] if name in usage else each  # of the queue
+    used = {tres: sum(one[tres] for one in each) for tres in limit if all(tres in e for e in each)}
+    return LimitScope(name, limit, used, cap=True)
 
 
 class _Records(NamedTuple):
@@ -289,7 +301,7 @@ class _Records(NamedTuple):
     qos: Qos
     own: Sequence[Association]
     rows: Sequence[Association]
-    cap: Tres
+    cap: LimitScope
     usage: Mapping[str, Usage]
 
     def in_use(self, *names: str) -> Tres | None:
@@ -336,8 +348,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
             jobs = _without(jobs, each_user | each_account)
             limit |= {tres: min(most, limit.get(tres, most)) for tres, most in jobs.items()}
         found.append(LimitScope(name, limit, of.in_use(name)))
-    names = [on_qos(of.qos.name, o) for o in (f"cap of {of_account}", of_account, OTHER_ACCOUNTS)]
-    found.append(LimitScope(names[0], of.cap, of.in_use(*names), cap=True))
+    found.append(of.cap)
     of_one: list[Qos | Association] = [*order, *own, *of.rows[:1]]
     per_job: Tres = {}
     for one in reversed(of_one):
@@ -375,7 +386,7 @@ def _reason(name: str, qos: Sequence[str], rules: SiteRules) -> str:
 
 
 def _qos_of(rows: Sequence[Association], rules: SiteRules) -> list[str]:
-    """Return the QOS that jobs of an account may run on, the default first; "" where it has none.
+    """Return the QOS of an account's jobs, the default first; "" where it has none.
 
     Without a default none is before the others but by its place in the association.
     """
