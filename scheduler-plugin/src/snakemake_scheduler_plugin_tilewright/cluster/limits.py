@@ -135,12 +135,15 @@ def too_long(account: Account, request: ResourceRequest, partition: Partition | 
     """Return that a place allows a job fewer minutes than it states; empty if it does not.
 
     >>> too_long(lab, replace(job, required_min=60), short)
-    'it asks for 60 min and account lab has 30'
+    'it asks for 60 min and partition short has 30'
     """
     most = longest_min(account, partition)
     if most is None or request.required_min <= most:
         return ""
-    return f"it asks for {request.required_min} min and account {account.name} has {most}"
+    whose = f"account {account.name}"
+    if partition is not None and account.within(partition).longest_min != most:
+        whose = f"partition {partition.name}"
+    return f"it asks for {request.required_min} min and {whose} has {most}"
 
 
 def may_use(account: Account, partition: Partition | None) -> bool:

@@ -187,13 +187,13 @@ class ClusterState:
     def rank(self, target: Target) -> int:
         """Return how far a target is from an account's default QOS and partition; 0 is that.
 
-        Those where jobs may be preempted come last.
+        Those where jobs may be preempted come last, before them the QOS of the longest jobs.
         """
         account = self.account(target.account, target.qos)
         known = self.partitions.get(target.device, ())
         first = known[0].name if known else None
-        other_qos = account is None or not account.default
-        return 4 * bool(self.preempted_in(target)) + 2 * other_qos + (target.partition != first)
+        order = 2 * account.order if account else 0
+        return 1000 * bool(self.preempted_in(target)) + order + (target.partition != first)
 
     def preempted_in(self, target: Target) -> str:
         """Return the partition or QOS of a target where others may end its jobs; else empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -140,8 +141,8 @@ class Account:
         What this user has in use on the QOS; None where Slurm did not say.
     preemptable : bool
         Whether jobs of other QOS may end its own.
-    default : bool
-        Whether its jobs run on this QOS where they name none.
+    order : int
+        0 on its default QOS, then the others by their longest job.
     """
 
     name: str
@@ -150,7 +151,7 @@ class Account:
     partitions: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     mine: Tres | None = None
-    default: bool = True
+    order: int = 0
     not_in: tuple[str, ...] = ()
     kind: str = ""
     preemptable: bool = False
@@ -184,7 +185,7 @@ def usable_accounts(
 ) -> tuple[list[Account], list[LeftOut]]:
     """Return the accounts a user may place jobs on, on each of their QOS; the others with reasons.
 
-    They are by name; of an account its default QOS is first.
+    They are by name; of an account its default QOS is first, then that of the shortest jobs.
 
     Parameters
     ----------
@@ -213,17 +214,18 @@ def usable_accounts(
             continue
         held = [rows[one] for one in lineage(name, rows) if one in rows]
         cap = _cap(name, names, rules.caps.get(name, {}), usage or {})
-        defaults = {row.default_qos for row in own[name]} & set(names)
-        for one in names:
-            record = known.get(one, Qos(one))
+        records = [known.get(one, Qos(one)) for one in names]
+        defaults = {row.default_qos for row in own[name]}
+        records.sort(key=lambda one: (one.name not in defaults, one.max_wall_min or math.inf))
+        for order, record in enumerate(records):
             of = _Records(user, name, record, own[name], held, cap, usage or {})
-            account = _account(of, wheres, known, default=one in (defaults or names))
+            account = _account(of, wheres, known, 0 if record.name in defaults else order)
             accounts.append(replace(account, kind=rules.kinds.get(name, "")))
     return accounts, left_out
 
 
 def _account(
-    of: _Records, partitions: Iterable[Partition], known: Mapping[str, Qos], *, default: bool
+    of: _Records, partitions: Iterable[Partition], known: Mapping[str, Qos], order: int
 ) -> Account:
     """Return an account on a QOS, with its limits in each partition that has some."""
     bound = {row.partition for row in of.own}
@@ -239,7 +241,7 @@ def _account(
         () if "" in takes else tuple(sorted(takes)),
         tuple(dict.fromkeys(qos for row in of.own for qos in row.qos)),
         of.in_use(on_qos(of.qos.name, of.user), on_qos(of.qos.name, OTHER_USERS)),
-        default,
+        order,
         tuple(sorted(bound - takes)) if "" in takes else (),
     )  # fmt: skip
 
@@ -291,10 +293,7 @@ def _cap(account: str, qos: Iterable[str], limit: Tres, usage: Mapping[str, Usag
 
 
 class _Records(NamedTuple):
-    """All that limits the jobs of one account wherever they run.
-
-    ``own`` are the user's rows, ``rows`` those of the account and of the accounts above it.
-    """
+    """All that limits an account's jobs: the user's ``own`` rows, and those of accounts above."""
 
     user: str
     account: str
