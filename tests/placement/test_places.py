@@ -107,7 +107,7 @@ def test_each_job_goes_to_a_qos_that_is_long_enough(default: str) -> None:
 
 def test_without_a_default_jobs_go_to_the_qos_of_the_shortest_jobs_that_takes_them() -> None:
     walls = {"debug": 30, "regular": 1440, "week": 10080}
-    limits = {name: Qos(name, {"jobs": 3}, max_wall_min=n) for name, n in walls.items()}
+    limits: Any = {name: Qos(name, {"jobs": 3}, max_wall_min=n) for name, n in walls.items()}
     for names in (("week", "regular", "debug"), ("debug", "week", "regular")):
         here = room(*on_qos(*names, **limits), partitions=CPUS)
         assert sent(here, *ready("short", 4)) == {"short debug c": 3, "short regular c": 1}
