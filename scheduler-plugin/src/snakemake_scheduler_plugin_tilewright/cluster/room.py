@@ -40,7 +40,10 @@ class _Bounds(NamedTuple):
 class Room:
     """What limits and nodes leave; unlike all else of a cluster it changes, as jobs take it.
 
-    Nodes with the same things free are counted as one: 1,000 of them are a few.
+    :meth:`by_limits` looks at limits alone, :meth:`on_nodes` at nodes, :meth:`count` at both, and
+    :meth:`jobs` also at what is closed or avoided, with some CPUs left free. :meth:`fits` is for
+    one more job, all CPUs counted, :meth:`within_limits` the same once a node has room. Nodes with
+    the same things free are counted as one: 1,000 of them are a few.
 
     Parameters
     ----------
@@ -54,7 +57,7 @@ class Room:
         self.state = state
         self._counted: Counted = "taken" if empty else "all"
         self._taken: dict[str, Counter[str]] = {}
-        #: How often jobs were taken, and when each scope changed by that.
+        #: How often jobs were taken, and when each scope changed by that: `_lefts` is older then.
         self._takes, self._changed = 0, dict[str, int]()
         self._bounds: dict[tuple[int, int], _Bounds] = {}
         self._sizes: dict[str, _Bounds] = {}

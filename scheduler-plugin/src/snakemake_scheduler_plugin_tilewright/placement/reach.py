@@ -67,11 +67,11 @@ class Column(NamedTuple):
 
 
 class Reachable:
-    """The targets of jobs of one shape, which was in vain at some; they are looked at when asked.
+    """The targets of jobs of one shape, which were in vain at some; looked at when asked.
 
-    Those that can take them at some time, but for CPU jobs in partitions with GPUs. Of these the
-    ones that have the time they ask for, or twice what they are estimated to take; not those where
-    they were in vain. Of each condition that no target meets all count.
+    There are four checks; one that no target passes of those that passed the ones before is left
+    out: limits and some node are large enough; it is no partition with GPUs, for CPU jobs; it has
+    all the time they ask for, or twice what they are estimated to take; they were not in vain there.
     """
 
     def __init__(self, reach: Reach, shape: Shape, excluded: frozenset[Target]) -> None:
