@@ -83,18 +83,38 @@ def site(slurm: Cluster, row: Row) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_bad_place_costs_next_to_nothing(name: str, quiet_slurm: Cluster, tmp_path: Path) -> None:
-    row, seconds = ROWS[name], {}
+    compare(quiet_slurm, tmp_path, ROWS[name])
+
+
+def test_memory_that_is_no_resource_and_a_partition_that_others_preempt(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    """It ends the session's cluster, and the next quiet_slurm starts that again."""
+    scavenge = "scontrol create PartitionName=scavenge Nodes=b1,t1,c1,c2 PriorityTier=0"
+    row = Row(
+        (f"{scavenge} PreemptMode=REQUEUE",), ("scontrol delete PartitionName=scavenge",), {},
+        {"partitions": {"gpu": ["hpg-b200", "hpg-turin"], "cpu": "hpg-default"}}, "scavenge",
+    )  # fmt: skip
+    slurm.stop()
+    settings = {"SelectTypeParameters": "CR_CPU", "PreemptType": "preempt/partition_prio"}
+    with Cluster(**settings) as other:
+        none = {"gpu_job": {"cpus": 8, "mem_mb": 0}, "cpu_job": {"cpus": 8, "mem_mb": 0}}
+        compare(other, tmp_path, row, **none)
+
+
+def compare(slurm: Cluster, folder: Path, row: Row, **config: Any) -> None:
+    """Run jobs on a site as it is, and where the site file never offers the bad place."""
+    seconds = {}
     for offered in (True, False):
-        folder = tmp_path / f"{offered}"
-        folder.mkdir()
-        run = ClusterRun(quiet_slurm, folder)
-        with site(quiet_slurm, row):
+        (folder / f"{offered}").mkdir()
+        run = ClusterRun(slurm, folder / f"{offered}")
+        with site(slurm, row):
             given = {"partitions": {}, "slowdown": 1.1} | row.site
-            run.prepare(site=given if offered else given | row.good, **JOBS)
+            run.prepare(site=given if offered else given | row.good, **JOBS, **config)
             seconds[offered] = run.run()
         run.check_outputs(*range(12))
         run.check_calm()
         where = Counter(f"{job.partition} {job.qos}" for job in run.jobs())
         assert not any(row.bad in place.split() for place in where), (where, dump(run.events))
-    print(f"{name}: {seconds[True]:.0f} s, never offered it {seconds[False]:.0f} s")
+    print(f"{seconds[True]:.0f} s, never offered it {seconds[False]:.0f} s")
     assert seconds[True] <= _MORE * seconds[False] + _POLL_S, seconds

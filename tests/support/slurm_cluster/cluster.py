@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import shutil
 import tempfile
@@ -33,11 +34,13 @@ class Cluster(Client):
     Use it as a context manager, or call :meth:`start` and :meth:`stop`. ``start`` raises
     :class:`Unavailable`, with the reason, where the machine cannot have a cluster. Without
     ``accounting`` there is no slurmdbd, hence no accounts, no limits, and no :meth:`Client.jobs`.
+    ``settings`` are other values of keys in slurm.conf.
     """
 
-    def __init__(self, *, accounting: bool = True) -> None:
+    def __init__(self, *, accounting: bool = True, **settings: str) -> None:
         name = f"{host.FOLDER_PREFIX}{secrets.token_hex(4)}"
         super().__init__(Path(tempfile.gettempdir()) / name, accounting)
+        self._settings = settings
         self._daemons: dict[str, Daemon] = {}
         self._undo = contextlib.ExitStack()
 
@@ -75,6 +78,9 @@ class Cluster(Client):
         ports = host.free_ports(3 + len(NODE_NAMES))
         place = Place(self.folder, tuple(ports), host.has_cgroups())
         parts.lay_out(place, self.accounting)
+        for key, value in self._settings.items():
+            text, line = self.slurm_conf.read_text(), f"{key}={value}"
+            self.slurm_conf.write_text(re.sub(rf"(?m)^{key}=.*$", line, text))
         host.link_default_conf(self.slurm_conf)
         self._undo.callback(host.unlink_default_conf, self.slurm_conf)
         self._daemons = parts.make_daemons(place, self.accounting)

@@ -71,7 +71,8 @@ class Reachable:
 
     There are four checks; one that no target passes of those that passed the ones before is left
     out: limits and some node are large enough; it is no partition with GPUs, for CPU jobs; it has
-    all the time they ask for, or twice what they are estimated to take; they were not in vain there.
+    all the time they ask for, or twice what they are estimated to take; they were not there in
+    vain.
     """
 
     def __init__(self, reach: Reach, shape: Shape, excluded: frozenset[Target]) -> None:
