@@ -96,8 +96,8 @@ def test_memory_that_is_no_resource_and_a_partition_that_others_preempt(
         {"partitions": {"gpu": ["hpg-b200", "hpg-turin"], "cpu": "hpg-default"}}, "scavenge",
     )  # fmt: skip
     slurm.stop()
-    settings = {"SelectTypeParameters": "CR_CPU", "PreemptType": "preempt/partition_prio"}
-    with Cluster(**settings) as other:
+    preempt = "preempt/partition_prio"
+    with Cluster(SelectTypeParameters="CR_CPU", PreemptType=preempt) as other:
         none = {"gpu_job": {"cpus": 8, "mem_mb": 0}, "cpu_job": {"cpus": 8, "mem_mb": 0}}
         compare(other, tmp_path, row, **none)
 
