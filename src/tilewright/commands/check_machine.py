@@ -4,7 +4,14 @@ import importlib
 import os
 from collections.abc import Iterable, Mapping
 
-from snakemake_scheduler_plugin_tilewright import Check, ok, problem, problem_from, version_of
+from snakemake_scheduler_plugin_tilewright import (
+    Check,
+    ok,
+    problem,
+    problem_from,
+    version_of,
+    warning,
+)
 from tilewright.config.sizing import DataSizes
 from tilewright.devices.slurm_allocation import device_from_environment
 from tilewright.errors import DeviceError
@@ -57,11 +64,8 @@ def check_cupy(gpu_pools: Iterable[str]) -> Iterable[Check]:
     else:
         yield ok("CuPy", f"{version_of(*_CUPY_PACKAGES)} for GPU jobs")
         return
-    yield problem(
-        "CuPy",
-        f"it cannot be imported ({reason}), so jobs in {', '.join(names)} fail at once",
-        f"{_CUPY}, or use no GPUs: partitions: {{gpu: none}} in the site file",
-    )
+    text = f"it cannot be imported ({reason}), so no job goes to {', '.join(names)}"
+    yield warning("CuPy", text, _CUPY)
 
 
 def check_memory(sizes: DataSizes, rules: Iterable[str]) -> Check:
