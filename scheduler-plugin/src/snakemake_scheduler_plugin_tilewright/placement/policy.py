@@ -91,7 +91,7 @@ def schedule(
     'g'
     """
     counted = gpu_slots.counted(sum(p.slots for p in pools if p.kind == "gpu"), clock_s)
-    jobs = sorted(map(work.index.__getitem__, ready), key=work.by_chain.place.__getitem__)
+    jobs = sorted(map(work.index.__getitem__, ready), key=work.place.__getitem__)
     jobs.sort(key=lambda i: work.jobs[i].name not in moved)
     places = places or FreeSlots([work.jobs[i] for i in jobs], pools)
     starts: list[Decision] = []

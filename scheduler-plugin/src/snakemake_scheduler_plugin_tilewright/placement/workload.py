@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..cluster.request import KINDS, DeviceKind, Target
@@ -94,21 +94,6 @@ class Choice:
     gpu_slots: GpuSlots = GpuSlots()
 
 
-class Order:
-    """All jobs, by some keys: the number at each place, and the place of each number.
-
-    Places are plain integers, which heaps compare three times as fast as tuples.
-    """
-
-    def __init__(self, *keys: Sequence[float]) -> None:
-        self.jobs = list(range(len(keys[0])))
-        for key in reversed(keys):
-            self.jobs.sort(key=key.__getitem__)
-        self.place = [0] * len(self.jobs)
-        for place, i in enumerate(self.jobs):
-            self.place[i] = place
-
-
 class Workload:
     """Jobs with estimates: durations, and what comes after each job.
 
@@ -144,8 +129,10 @@ class Workload:
         tail_s = self._tails()
         self.chain_s = [min(g, c) + t for g, c, t in zip(*self.seconds, tail_s, strict=True)]
         gain = [-c / g if g < math.inf else 0.0 for g, c in zip(*self.seconds, strict=True)]
-        chain = [-chain_s for chain_s in self.chain_s]
-        self.by_chain = Order([-job.priority for job in self.jobs], chain, gain)
+        keys = [(-j.priority, -s, n) for j, s, n in zip(self.jobs, self.chain_s, gain, strict=True)]
+        self.place = [0] * len(self.jobs)  # which heaps and sorts compare faster than tuples
+        for place, i in enumerate(sorted(range(len(self.jobs)), key=keys.__getitem__)):
+            self.place[i] = place
 
     def _tails(self) -> list[float]:
         """Seconds from each job's end to the end of all that needs it, at the faster kind."""
