@@ -14,7 +14,7 @@ from ..slurm.records import JOBS, Partition, Tres, is_budget
 from .limits import largest, limited_tres, unknown_use
 from .request import ResourceRequest, Target
 from .state import ClusterState
-from .tres import ON_NODES, on_a_node, room_of, suits, tres_of
+from .tres import ON_NODES, allowed, is_reserved, on_a_node, room_of, suits, tres_of
 
 #: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
@@ -225,16 +225,11 @@ class Room:
         self, partition: str | None, request: ResourceRequest
     ) -> Iterator[tuple[int, Node, tuple[str, ...]]]:
         """Yield the nodes of a partition that are of those that a request asks for."""
-        name, there = request.reservation, self.state.nodes_in[partition or ""]
-        known = bool(name) and any(name in node.reservations for node in there)
+        reserved = is_reserved(self.state.nodes_in[partition or ""], request)
         for k in self._of_partition.get(partition or "", ()):
             node, names = self._nodes[k]
-            if (
-                (name in node.reservations or not known)
-                and suits(node, request)
-                and (allowed := _allowed(names, request))
-            ):
-                yield k, node, allowed
+            if suits(node, request, reserved=reserved) and (own := allowed(names, request)):
+                yield k, node, own
 
     def take(self, target: Target, request: ResourceRequest, jobs: int = 1) -> None:
         """Take the room of some jobs: of all limits that they count on, and of nodes."""
@@ -273,14 +268,6 @@ class Room:
         for partition in node.partitions:
             self._of_partition.setdefault(partition, []).append(len(self._nodes))
         self._nodes.append((node, names))
-
-
-def _allowed(names: tuple[str, ...], request: ResourceRequest) -> tuple[str, ...]:
-    """Return the nodes of some that a request does not exclude."""
-    if not (request.only_nodes or request.not_nodes):
-        return names
-    only, out = request.only_nodes, request.not_nodes
-    return tuple(name for name in names if name not in out and (not only or name in only))
 
 
 def _emptied(node: Node) -> Node:

@@ -88,11 +88,12 @@ def fitting_jobs(nodes: Iterable[Node], partition: Partition, request: ResourceR
     >>> fitting_jobs([node], replace(short, tres={}), ResourceRequest(4, 8000, 0, 20))
     8
     """
-    wanted = on_a_node(request, partition)
+    own = [node for node in nodes if partition.name in node.partitions]
+    wanted, reserved = on_a_node(request, partition), is_reserved(own, request)
     return sum(
         room_of(node, partition, request, wanted, now=False)
-        for node in in_reservation(nodes, request)
-        if partition.name in node.partitions and may_hold(node, request)
+        for node in own
+        if suits(node, request, reserved=reserved) and allowed((node.name,), request)
     )
 
 
@@ -106,37 +107,40 @@ def on_a_node(request: ResourceRequest, where: Partition) -> dict[str, int]:
     return {tres: amounts[tres] for tres in ON_NODES}
 
 
-def in_reservation(nodes: Iterable[Node], request: ResourceRequest) -> Iterable[Node]:
-    """Return the nodes of the reservation that a request names; all, where they are not known.
+def is_reserved(nodes: Iterable[Node], request: ResourceRequest) -> bool:
+    """Return whether any nodes are known to be of the reservation that a request names.
 
-    >>> in_reservation([node], replace(job, reservation="course")) == [node]
-    True
-    """
-    name = request.reservation
-    return (name and [node for node in nodes if name in node.reservations]) or nodes
-
-
-def may_hold(node: Node, request: ResourceRequest) -> bool:
-    """Return whether a node is one of those that a request asks for.
-
-    >>> job = ResourceRequest(4, 8000, 1, 60, gpu_type="a100")
-    >>> may_hold(node, job), may_hold(replace(node, gpu_types=("a100",)), job)
-    (False, True)
-    """
-    if node.name in request.not_nodes or node.name not in (request.only_nodes or (node.name,)):
-        return False
-    return suits(node, request)
-
-
-def suits(node: Node, request: ResourceRequest) -> bool:
-    """Return whether a node has the GPU type and features of a request, and is not reserved.
-
-    >>> suits(node, ResourceRequest(4, 8000, 0, 60, features=("bigmem",)))
+    >>> is_reserved([node], replace(job, reservation="course"))
     False
     """
+    return any(request.reservation in node.reservations for node in nodes)
+
+
+def allowed(names: tuple[str, ...], request: ResourceRequest) -> tuple[str, ...]:
+    """Return the nodes of some that a request does not exclude.
+
+    >>> allowed(("c1", "c2"), replace(job, not_nodes=("c1",)))
+    ('c2',)
+    """
+    only, out = request.only_nodes, request.not_nodes
+    if not (only or out):
+        return names
+    return tuple(name for name in names if name not in out and (not only or name in only))
+
+
+def suits(node: Node, request: ResourceRequest, *, reserved: bool) -> bool:
+    """Return whether a node has the GPU type and features of a request, and its reservation.
+
+    ``reserved`` says that nodes of that are known (:func:`is_reserved`).
+
+    >>> suits(node, ResourceRequest(4, 8000, 0, 60, features=("bigmem",)), reserved=False)
+    False
+    """
+    inside = not node.reserved or bool(request.reservation)
+    if reserved:
+        inside = request.reservation in node.reservations
     typed = not request.gpu_type or request.gpu_type in node.gpu_types
-    reserved = node.reserved and not request.reservation
-    return typed and not reserved and set(request.features) <= set(node.features)
+    return inside and typed and set(request.features) <= set(node.features)
 
 
 def room_of(
