@@ -428,6 +428,29 @@ def test_a_place_that_was_avoided_for_less_is_closed() -> None:
     assert known[target].why == "QOSGrpCpuLimit"
 
 
+@pytest.mark.parametrize(("submitted", "queued"), [(3, 0), (9, 4)])
+def test_where_jobs_of_others_wait_for_full_accounts_some_wait_with_them(
+    submitted: int, queued: int
+) -> None:
+    """A labmate's later jobs started first, for ever."""
+    used = {"cpu": 40, "jobs": 3, "submit": submitted}
+    labs = [account(name, limit={"cpu": 40}, used=used) for name in ("a", "b")]
+    found = round_on(room(*labs, partitions=CPUS), PLACEMENT, ready("short", 9))
+    reasons = [one.reason for one in found.assignments.values()]
+    assert len(reasons) == queued
+    assert set(reasons) <= {"other jobs wait for the same account, so it waits in Slurm's queue"}
+    assert {one.target.account for one in found.assignments.values()} <= {"a", "b"}
+
+
+def test_a_name_of_other_sites_keeps_out_no_only_account() -> None:
+    rows = [Association("chem-b", "ada", "", ("chem-b",), "chem-b")]
+    accounts, left_out = usable_accounts("ada", rows, [Qos("chem-b")], SiteRules())
+    assert ([one.name for one in accounts], left_out) == (["chem-b"], [])
+    two = [*rows, Association("chem", "ada", "", ("chem",), "chem")]
+    accounts, left_out = usable_accounts("ada", two, [Qos("chem")], SiteRules())
+    assert ([one.name for one in accounts], len(left_out)) == (["chem"], 1)
+
+
 def test_no_job_starts_where_snakemake_runs_no_more() -> None:
     found = round_on(room(account("lab"), partitions=CPUS), PLACEMENT, ready("short", 2), most=0)
     assert not found.assignments

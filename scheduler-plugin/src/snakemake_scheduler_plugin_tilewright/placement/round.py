@@ -23,16 +23,13 @@ _QUEUED = 4
 _NO_SLOT = "no slot is free"
 
 
-#: Rank, jobs sent to its account less those it had room for, place in the line, those, target.
-_Entry = tuple[int, int, int, int, Target]
-
-
 class _Line:
     """The targets of one device kind that may have room for jobs of one key, the best one first."""
 
     def __init__(self, columns: Iterable[Column]) -> None:
         self.ranks = groupby(columns, key=attrgetter("rank"))
-        self.heap: list[_Entry] = []
+        #: Rank, jobs sent to its account less those it had room for, order, those, target.
+        self.heap: list[tuple[int, int, int, int, Target]] = []
         #: Jobs that limits hold, which may be those of several partitions.
         self.known: dict[tuple[int, int], int] = {}
         #: How many jobs were taken when the first target was found to have room.
@@ -173,17 +170,14 @@ class _Places:
 
     def had_room(self, key: Key) -> bool:
         """Return whether any target had room for jobs of a key at the start."""
-        lines = (self._lines.get((key, kind)) for kind in key[0].task.job.kinds)
+        lines = [self._lines.get((key, kind)) for kind in key[0].task.job.kinds]
         return any(line is None or line.checked >= 0 for line in lines)
 
     def fits_with_all_cpus(self, key: Key) -> bool:
         """Return whether a job of a key has room if all CPUs of its account are counted."""
-        reachable = self.reach.at(key)
-        return any(
-            (request := reachable.request(target)) and self.room.fits(target, request)
-            for column in reachable.columns("cpu")
-            for target, _ in self._with_room(key, column, self.room, {})
-        )
+        columns, request = self.reach.at(key).columns("cpu"), self.reach.at(key).request
+        targets = (to for one in columns for to, _ in self._with_room(key, one, self.room, {}))
+        return any((asked := request(to)) and self.room.fits(to, asked) for to in targets)
 
     def take(self, job: Job, pool: Slots) -> None:
         """Take the room of a job at a target."""
@@ -304,18 +298,16 @@ class Round:
                 self.why[task.name] = found[key]
 
     def _queue(self, ready: Iterable[JobState], most: float) -> None:
-        """Send to nodes that others fill, to gain queue priority, jobs that nothing else takes.
+        """Send to nodes, or accounts, that others fill jobs that nothing else takes.
 
+        They gain priority in the queue; where jobs of others wait, those start first for ever else.
         That is where no other device kind runs own jobs, whose slots come free. A few at a time:
         what waits there can go nowhere else without being cancelled.
         """
         own = [(one.assignment.target.device, one) for one in self.active if one.assignment]
         served = {kind for kind, _ in own}
-        pending = Counter(
-            kind
-            for kind, one in own
-            if one.slurm_state != "RUNNING" and not (one.slurm_job and is_held(one.slurm_job))
-        )
+        free = [kind for kind, one in own if not (one.slurm_job and is_held(one.slurm_job))]
+        pending = Counter(free) - Counter(kind for kind, one in own if one.slurm_state == "RUNNING")
         no_use = set[tuple[Key, DeviceKind]]()
         for task in ready:
             if len(self.assignments) >= most:
@@ -329,8 +321,10 @@ class Round:
                 if not open_:
                     no_use.add((key, kind))
                     continue
-                why = f"its {kind.upper()} nodes are full or reserved"
                 target, request = open_[pending[kind] % len(open_)]
+                why = f"its {kind.upper()} nodes are full or reserved"
+                if self._others_wait(target):
+                    why = "other jobs wait for the same account"
                 self.room.take(target, request)
                 self._start(task, target, request, f"{why}, so it waits in Slurm's queue")
                 pending[kind] += 1
@@ -338,20 +332,31 @@ class Round:
                 break
 
     def _open_full(self, key: Key, kind: DeviceKind) -> list[tuple[Target, ResourceRequest]]:
-        """Return the targets of the lowest rank within limits, if the nodes of all are full."""
+        """Return the targets of the lowest rank, within limits or none is, if all are full."""
         every = [one for one in self.reach.at(key).every().items() if one[0].device == kind]
         if not every or not all(self._full(*one) for one in every):
             return []
         open_ = [one for one in every if self.room.within_limits(*one)]
+        if not open_:
+            shut = self.state.avoided.keys() | self.state.closed.keys()
+            open_ = [one for one in every if one[0] not in shut and self._others_wait(one[0])]
         least = min((self.state.rank(target) for target, _ in open_), default=0)
         return [one for one in open_ if self.state.rank(one[0]) == least]
 
     def _full(self, target: Target, request: ResourceRequest) -> bool:
-        """Return whether nodes of a target have no room, or jobs waited for them in vain."""
-        return (
-            target in self.state.avoided
-            or self.room.on_nodes(self.state.where(target), request) == 0
-        )
+        """Return whether a target has no room: its nodes, or limits for which others wait."""
+        if target in self.state.avoided:
+            return True
+        full = self.room.on_nodes(self.state.where(target), request) == 0
+        return full or (self._others_wait(target) and not self.room.within_limits(target, request))
+
+    def _others_wait(self, target: Target) -> bool:
+        """Return whether jobs of others pend for what limits a target."""
+        account, where = self.state.account(target.account, target.qos), self.state.where(target)
+        used = [scope.used or {} for scope in account.within(where).scopes] if account else []
+        tasks = (one.assignment for one in self.active if one.pending)
+        own = sum(one is not None and one.target.account == target.account for one in tasks)
+        return any(one.get("submit", 0) - one.get("jobs", 0) > own for one in used)
 
     def _start(self, task: JobState, target: Target, request: ResourceRequest, reason: str) -> None:
         """Send a job to a target that takes it."""

@@ -185,7 +185,7 @@ def usable_accounts(
 ) -> tuple[list[Account], list[LeftOut]]:
     """Return the accounts a user may place jobs on, on each of their QOS; the others with reasons.
 
-    They are by name; of an account its default QOS is first, then that of the shortest jobs.
+    By name; of an account its default QOS is first, then that of the shortest jobs.
 
     Parameters
     ----------
@@ -197,15 +197,14 @@ def usable_accounts(
         Live limits and use by name. Live limits replace those of the database, which may be
         older; one that was lifted since stays until the database is asked again.
     """
-    rows: dict[str, Association] = {}
-    own: dict[str, list[Association]] = {}
+    associations, qos, partitions = list(associations), list(qos), list(partitions)
+    rows, own = dict[str, Association](), dict[str, list[Association]]()
     for association in associations:
         if association.user == user:
             own.setdefault(association.account, []).append(association)
         elif not association.user and not association.partition:
             rows[association.account] = association
     known = {record.name: record for record in qos}
-    wheres = list(partitions)
     accounts, left_out = [], []
     for name in sorted(own):
         names = _qos_of(own[name], rules)
@@ -219,8 +218,11 @@ def usable_accounts(
         records.sort(key=lambda one: (one.name not in defaults, one.max_wall_min or math.inf))
         for order, record in enumerate(records):
             of = _Records(user, name, record, own[name], held, cap, usage or {})
-            account = _account(of, wheres, known, 0 if record.name in defaults else order)
+            account = _account(of, partitions, known, 0 if record.name in defaults else order)
             accounts.append(replace(account, kind=rules.kinds.get(name, "")))
+    if not accounts and any(re.search(rules.burst, name) for name in own):  # of other sites
+        none = replace(rules, burst=r"(?!)")
+        return usable_accounts(user, associations, qos, none, partitions, usage)
     return accounts, left_out
 
 
@@ -364,7 +366,7 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
 
 
 def _absolute(one: Qos | Association, limit: Tres) -> Tres:
-    """Return limits without those of a QOS that are percentages (flag ``Relative``)."""
+    """Return limits without those of a QOS in percent (flag ``Relative``)."""
     relative = isinstance(one, Qos) and "Relative" in one.flags
     return {t: n for t, n in limit.items() if not relative or t in JOBS or is_budget(t)}
 
