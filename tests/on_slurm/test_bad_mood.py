@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.on_slurm.labmates import fill, hold_all_gpus
+from tests.on_slurm.labmates import fill, hold_all_gpus, running
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.slurm_cluster import wait_for
 
@@ -40,6 +40,24 @@ def test_a_node_that_is_reserved_soon_gets_no_job_that_would_wait_there(run: Clu
     run.check_outputs(*range(10))
     assert not any(pool.endswith("_gpu") for pool in run.placed()), dump(run.events)
     run.check_calm()
+
+
+def test_jobs_queue_with_those_of_others_for_full_accounts(run: ClusterRun) -> None:
+    """While all accounts are full, each job that a labmate sends later would start first."""
+    theirs = [
+        run.slurm.sbatch("labmate", "-A", name, "-c", cpus, "--mem=1G", command="sleep 600")
+        for name, cpus in (("clive", "104"), ("maigan", "80")) * 3
+    ]
+    running(run.slurm, *theirs[:2])
+    run.prepare(jobs=6, light=True, seconds=QUICK, site={"partitions": {"gpu": "none"}})
+    process = run.start()
+    wait_for(lambda: len(run.pending()) in range(1, 5), 60, "own jobs in the queue")
+    later = run.slurm.sbatch("labmate", "-A", "clive", "-c", "104", "--mem=1G", command="sleep 600")
+    run.slurm.run(["scancel", *map(str, theirs)])
+    assert run.finish(process) == 0
+    run.check_outputs(*range(6))
+    first = min(job.start for job in run.jobs() if job.start is not None)
+    assert (run.slurm.job(later).start or first) >= first, dump(run.events)
 
 
 def test_preempted_jobs_are_placed_again(run: ClusterRun) -> None:
