@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
+from ..cluster.limits import too_long
 from ..cluster.request import DeviceKind, ResourceRequest, Target
 from ..cluster.room import Room
 from ..cluster.state import ClusterState
@@ -45,7 +46,7 @@ class _Places:
     def __init__(
         self, reach: Reach, room: Room, tasks: Mapping[str, JobState], coming: Iterable[JobState]
     ) -> None:
-        self.reach, self.room, self.tasks = reach, room, tasks
+        self.reach, self.room = reach, room
         self.keys = {name: reach.key(task) for name, task in tasks.items()}
         #: Jobs by account: those that it took, and those whose account the user chose, to which the
         #: others leave its room.
@@ -86,21 +87,15 @@ class _Places:
         Limits that hold in several partitions are counted once, and ``known``.
         """
         reachable, where = self.reach.at(key), column.where
-        request = reachable.requests[column.kind]
-        shortest, least_min = reachable.shortest[column.kind], request.required_min
+        request, shortest = reachable.requests[column.kind], reachable.shortest[column.kind]
         if room.on_nodes(where, shortest) == 0 or not reachable.may_reach(column):
             return
-        most_min = math.inf if where is None or where.max_time_min is None else where.max_time_min
         alike = self.reach.state.alike(where)
         for target, account in column.entries:
-            limits = account.within(where)
-            at = id(limits), alike
+            at = id(account.within(where)), alike
             if at not in known:
                 known[at] = room.by_limits(account, where, shortest)[0]
-            own_min = math.inf if limits.longest_min is None else limits.longest_min
-            if known[at] and least_min <= (
-                own_min if limits.beyond_partition else min(own_min, most_min)
-            ):
+            if known[at] and not too_long(account, request, where):
                 yield target, known[at]
 
     @property
@@ -300,7 +295,7 @@ class Round:
     def _queue(self, ready: Iterable[JobState], most: float) -> None:
         """Send to nodes, or accounts, that others fill jobs that nothing else takes.
 
-        They gain priority in the queue; where jobs of others wait, those start first for ever else.
+        They gain priority in the queue; without, jobs that others send later would start first.
         That is where no other device kind runs own jobs, whose slots come free. A few at a time:
         what waits there can go nowhere else without being cancelled.
         """
