@@ -57,11 +57,11 @@ class Room:
         self.state = state
         self._counted: Counted = "taken" if empty else "all"
         self._taken: dict[str, Counter[str]] = {}
-        #: How often jobs were taken, and when each scope changed by that: `_lefts` is older then.
-        self._takes, self._changed = 0, dict[str, int]()
+        #: What is left, until a job is taken from it; and its keys by scope.
+        self._lefts: dict[Hashable, Mapping[str, float]] = {}
+        self._keys: dict[str, set[Hashable]] = {}
         self._bounds: dict[tuple[int, int], _Bounds] = {}
         self._sizes: dict[str, _Bounds] = {}
-        self._lefts: dict[Hashable, tuple[int, Mapping[str, float]]] = {}
         self._held: dict[tuple[str, ResourceRequest], int] = {}
         #: Nodes that are alike, with their names; and which of them each partition has.
         self._nodes: list[tuple[Node, tuple[str, ...]]] = []
@@ -81,7 +81,7 @@ class Room:
         found.__dict__ |= self.__dict__ | {
             "_taken": {name: taken.copy() for name, taken in self._taken.items()},
             "_held": self._held.copy(),
-            "_changed": self._changed.copy(),
+            "_keys": {name: {*keys} for name, keys in self._keys.items()},
             "_lefts": self._lefts.copy(),
             "_nodes": [*self._nodes],
             "_of_partition": {name: [*own] for name, own in self._of_partition.items()},
@@ -192,12 +192,11 @@ class Room:
     def _left(self, bounds: _Bounds, share: float, counted: Counted) -> Mapping[str, float]:
         """Return what all that bounds an account leaves of each TRES."""
         key = bounds.key, share, counted
-        if (known := self._lefts.get(key)) and all(
-            self._changed.get(name, 0) <= known[0] for name, _, _ in bounds.scopes
-        ):
-            return known[1]
-        found: dict[str, float] = {}
+        if key in self._lefts:
+            return self._lefts[key]
+        found = self._lefts[key] = dict[str, float]()
         for name, cap, limits in bounds.scopes:
+            self._keys.setdefault(name, set()).add(key)
             taken = self._taken.get(name, Counter())
             for tres, limit, used in limits:
                 part = share if tres == "cpu" and not cap else 1.0
@@ -205,7 +204,6 @@ class Room:
                 left = limit * part - (used if counted == "all" or _is_spent(tres) else 0)
                 left -= 0 if counted == "none" else taken.get(tres, 0)
                 found[tres] = min(left, found.get(tres, left))
-        self._lefts[key] = self._takes, found
         return found
 
     def on_nodes(self, where: Partition | None, request: ResourceRequest) -> int | None:
@@ -239,8 +237,8 @@ class Room:
         use = tres_of(request, jobs, where)
         for name in (*account.within(where).counts_on, f"{_SIZE}{target.partition}"):
             self._taken.setdefault(name, Counter()).update(use)
-            self._changed[name] = self._takes + 1
-        self._takes += 1
+            for key in self._keys.pop(name, ()):
+                self._lefts.pop(key, None)
         one = tres_of(request, 1, where)
         for _ in range(jobs):
             self._take_node(target.partition, one, request)
