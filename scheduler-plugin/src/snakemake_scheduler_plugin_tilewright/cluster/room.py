@@ -62,7 +62,8 @@ class Room:
         self._keys: dict[str, set[Hashable]] = {}
         self._bounds: dict[tuple[int, int], _Bounds] = {}
         self._sizes: dict[str, _Bounds] = {}
-        self._held: dict[tuple[str, ResourceRequest], int] = {}
+        #: Jobs that nodes hold, by partition and what was asked, until a job is taken there.
+        self._held: dict[str, dict[ResourceRequest, int]] = {}
         #: Nodes that are alike, with their names; and which of them each partition has.
         self._nodes: list[tuple[Node, tuple[str, ...]]] = []
         self._of_partition: dict[str, list[int]] = {}
@@ -80,7 +81,7 @@ class Room:
         found = object.__new__(Room)
         found.__dict__ |= self.__dict__ | {
             "_taken": {name: taken.copy() for name, taken in self._taken.items()},
-            "_held": self._held.copy(),
+            "_held": {name: held.copy() for name, held in self._held.items()},
             "_keys": {name: {*keys} for name, keys in self._keys.items()},
             "_lefts": self._lefts.copy(),
             "_nodes": [*self._nodes],
@@ -165,6 +166,11 @@ class Room:
                 best, bound = jobs, tres
         return best, bound
 
+    def left(self, account: Account, where: Partition | None, tres: str) -> float:
+        """Return what the limits of an account leave of a TRES, at most 1,000."""
+        left = self._left(self._bounds_of(account, where), 1.0, self._counted)
+        return min(left.get(tres, _MOST_SLOTS), _MOST_SLOTS)
+
     def _bounds_of(self, account: Account, where: Partition | None) -> _Bounds:
         limits = account.within(where)
         key = id(limits), self.state.alike(where)
@@ -210,14 +216,14 @@ class Room:
         """Return how many jobs the nodes of a partition hold now; None where they are not known."""
         if self.state.nodes is None or where is None:
             return None
-        asked = where.name, request
-        if asked not in self._held:
+        held = self._held.setdefault(where.name, {})
+        if request not in held:
             wanted = on_a_node(request, where)
-            self._held[asked] = sum(
+            held[request] = sum(
                 room_of(node, where, request, wanted, now=True) * len(names)
                 for _, node, names in self._holding(where.name, request)
             )
-        return self._held[asked]
+        return held[request]
 
     def _holding(
         self, partition: str | None, request: ResourceRequest
@@ -256,9 +262,10 @@ class Room:
             if where and (room := room_of(node, where, request, asked, now=True))
         ]
         if rooms:
-            self._held.clear()
             _, name, k = min(rooms)
             node, names = self._nodes[k]
+            for there in node.partitions:
+                self._held.pop(there, None)
             self._nodes[k] = node, tuple(one for one in names if one != name)
             self._add(node.taken(wanted), name)
 

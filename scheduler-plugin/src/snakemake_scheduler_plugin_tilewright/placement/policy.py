@@ -28,7 +28,7 @@ from ..cluster.request import KINDS, DeviceKind
 from .jobs import Job
 from .workload import Choice, Decision, GpuSlots, Running, Slots, Workload
 
-_REASONS = ("a GPU slot is free", "a CPU slot ends it first")
+_REASONS = {"gpu": "a GPU slot is free", "cpu": "a CPU slot ends it first"}
 #: GPU slots that were lost and are expected back, of whatever account.
 _LOST = Slots("", "", "gpu", 0, 0)
 
@@ -149,6 +149,22 @@ class FreeSlots:
         self.free[pool.name] -= 1
 
 
+class _Line:
+    """The pools of one kind for jobs of one key, by the time of the next slot."""
+
+    def __init__(self, kind: DeviceKind) -> None:
+        self.kind = kind
+        self.heap: list[tuple[float, int, str]] = []
+        #: How many it has had, and those that were found to take such jobs.
+        self.seen, self.able = 0, set[str]()
+        #: Whether such a job may start now.
+        self.open = True
+
+
+#: A line for a job, its seconds there, and those to reckon with.
+_Choice = tuple[_Line, float, float]
+
+
 class _Schedule:
     """The times at which slots fall free, as jobs take them one after the other."""
 
@@ -171,62 +187,82 @@ class _Schedule:
             self.times[pool.name] = ends[max(0, len(ends) + pool.fillable - pool.slots) :]
         later_s = math.nextafter(clock_s, math.inf)
         self.times[_LOST.name] = sorted(max(at, later_s) for at in returns_s)
-        #: For each kind and jobs of one key a heap of their pools, by the time of the next slot.
-        self._lines: dict[tuple[DeviceKind, Hashable], list[tuple[float, int, str]]] = {}
-        self._jobs: dict[Hashable, Job] = {}
+        #: The pools with taken slots of each kind, once more when one will be free sooner.
+        self._sooner: dict[DeviceKind, list[Slots]] = {kind: [] for kind in KINDS}
+        for pool in self.pools.values():
+            if self.times[pool.name]:
+                self._sooner[pool.kind].append(pool)
+        self._lines: dict[tuple[DeviceKind, Hashable], _Line] = {}
+        self._alike: dict[tuple[Hashable, float, float, float], list[_Choice]] = {}
 
     def starts(self) -> Iterator[Decision]:
         """Yield the jobs that start now; each job takes its slot's time."""
         for i in self.jobs:
             if not self.places.any_free:
                 return
-            found = self._soonest(i)
-            if found is None:
+            job = self.work.jobs[i]
+            if (found := self._soonest(job, self._lines_of(i))) is None:
                 continue
-            kind, pool, start_s, seconds = found
-            job, end_s = self.work.jobs[i], start_s + seconds
+            line, pool, start_s, seconds = found
             if start_s > self.clock_s:
-                heapq.heapreplace(self.times[pool.name], end_s)
+                heapq.heapreplace(self.times[pool.name], start_s + seconds)
                 continue
             self.places.take(job, pool)
-            self._fill(pool, end_s)
-            reason = _REASONS[kind]
+            self._fill(pool, start_s + seconds)
+            reason = _REASONS[line.kind]
             if job.overrides.account is not None:
                 reason = "the account that was chosen for it has a slot"
-            yield Decision(job.name, pool.name, start_s, end_s, reason)
+            yield Decision(job.name, pool.name, start_s, start_s + seconds, reason)
 
-    def _soonest(self, i: int) -> tuple[int, Slots, float, float] | None:
-        """Return the kind on which a job ends first, its pool, start, and seconds."""
-        job, best, best_s = self.work.jobs[i], None, math.inf
-        for number, kind in enumerate(KINDS):
-            seconds = self.work.seconds[number][i]
-            if seconds == math.inf:
-                continue
-            start_s, pool = self.clock_s, self.places.first(job, kind)
-            if pool is None and (pool := self._next(kind, job)):
-                start_s = self.times[pool.name][0]
+    def _lines_of(self, i: int) -> list[_Choice]:
+        """Return the lines of a job, one for each device kind that it may use."""
+        (gpu_s, cpu_s), margin = self.work.seconds, self.work.margin[i]
+        key = self.places.key(self.work.jobs[i])
+        alike = key, gpu_s[i], cpu_s[i], margin
+        found = self._alike.get(alike)
+        if found is None:
+            found = self._alike[alike] = []
+            for kind, seconds in zip(KINDS, alike[1:3], strict=True):
+                if seconds < math.inf:
+                    line = self._lines.setdefault((kind, key), _Line(kind))
+                    # one that a GPU could run too may take longer on CPUs than estimated
+                    found.append((line, seconds, seconds * (1 + margin) if found else seconds))
+        return found
+
+    def _soonest(
+        self, job: Job, lines: Iterable[_Choice]
+    ) -> tuple[_Line, Slots, float, float] | None:
+        """Return the line in which a job ends first, its pool, start, and seconds."""
+        best, best_s = None, math.inf
+        for line, seconds, with_margin_s in lines:
+            start_s = self.clock_s
+            pool = self.places.first(job, line.kind) if line.open else None
             if pool is None:
-                continue
-            # one that a GPU could run too may take longer on CPUs than estimated
-            margin = self.work.margin[i] if best else 0.0
-            if (end_s := start_s + seconds * (1 + margin)) < best_s:
-                best, best_s = (number, pool, start_s, seconds), end_s
+                line.open = False
+                if (pool := self._next(line, job)) is None:
+                    continue
+                start_s = self.times[pool.name][0]
+            if start_s + with_margin_s < best_s:
+                best, best_s = (line, pool, start_s, seconds), start_s + with_margin_s
         return best
 
-    def _next(self, kind: DeviceKind, job: Job) -> Slots | None:
+    def _next(self, line: _Line, job: Job) -> Slots | None:
         """Return the pool that may take a job and has a slot that falls free first."""
-        key = kind, self.places.key(job)
-        if key not in self._lines:
-            self._jobs.setdefault(key[1], job)
-            own = [pool for pool in self.pools.values() if self._may(job, pool, kind)]
-            self._lines[key] = [self._entry(pool) for pool in own if self.times[pool.name]]
-            heapq.heapify(self._lines[key])
-        line = self._lines[key]
-        while line:
-            pool = self.pools[line[0][-1]]
-            if line[0] == (now := self._entry(pool)):
-                return pool
-            heapq.heapreplace(line, now)  # it was taken since
+        sooner = self._sooner[line.kind]
+        if line.seen < len(sooner):
+            for pool in sooner[line.seen :]:
+                heapq.heappush(line.heap, self._entry(pool))
+            line.seen = len(sooner)
+        while line.heap:
+            first = line.heap[0]
+            name = first[2]
+            if first[0] != self.times[name][0]:  # it was taken since
+                heapq.heapreplace(line.heap, self._entry(self.pools[name]))
+            elif name in line.able or self._may(job, self.pools[name], line.kind):
+                line.able.add(name)
+                return self.pools[name]
+            else:
+                heapq.heappop(line.heap)
         return None
 
     def _may(self, job: Job, pool: Slots, kind: DeviceKind) -> bool:
@@ -239,11 +275,9 @@ class _Schedule:
         """Note when a slot falls free that was free until now."""
         self.pools[pool.name] = pool
         times = self.times.setdefault(pool.name, [])
-        sooner = not times or end_s < times[0]
+        if not times or end_s < times[0]:
+            self._sooner[pool.kind].append(pool)
         heapq.heappush(times, end_s)
-        for (kind, key), line in self._lines.items():
-            if sooner and self._may(self._jobs[key], pool, kind):
-                heapq.heappush(line, self._entry(pool))
 
     def reasons(self, jobs: Iterable[Job]) -> Mapping[str, str]:
         """Return why jobs were not placed, by name."""

@@ -20,9 +20,6 @@ from ..slurm.records import Partition, is_budget
 from .estimates import Estimates, Shape
 from .jobs import JobState
 
-#: What is the same for jobs that go to the same targets: shape, and where they were in vain.
-Key = tuple[Shape, frozenset[Target]]
-
 
 def budgeted(state: ClusterState) -> bool:
     """Return whether a budget bounds any account."""
@@ -61,6 +58,7 @@ class Column(NamedTuple):
     """Targets of one rank in one partition, with their accounts."""
 
     rank: int
+    number: int
     kind: DeviceKind
     where: Partition | None
     entries: list[tuple[Target, Account]]
@@ -180,21 +178,15 @@ class Reach:
     def __init__(self, estimates: Estimates, state: ClusterState) -> None:
         self.estimates, self.state = estimates, state
         self._columns: dict[tuple[DeviceKind, str], list[Column]] = {}
-        self._of: dict[Key, Reachable] = {}
-
-    def key(self, task: JobState) -> Key:
-        """Return what is the same for jobs that are alike."""
-        return self.estimates.shape(task), task.excluded_targets
+        self._of: dict[tuple[Shape, frozenset[Target]], Reachable] = {}
 
     def of(self, task: JobState) -> Reachable:
-        """Return where a job may go."""
-        return self.at(self.key(task))
-
-    def at(self, key: Key) -> Reachable:
-        """Return where jobs of a key may go."""
-        if key not in self._of:
-            self._of[key] = Reachable(self, *key)
-        return self._of[key]
+        """Return where a job may go, the same object for jobs that are alike."""
+        key = self.estimates.shape(task), task.excluded_targets
+        found = self._of.get(key)
+        if found is None:
+            found = self._of[key] = Reachable(self, *key)
+        return found
 
     def columns(self, kind: DeviceKind, name: str) -> list[Column]:
         """Return the targets of jobs that name a partition, or none, by rank and partition."""
@@ -203,7 +195,7 @@ class Reach:
             for target in self.state.targets({kind: name}):
                 at = self.state.rank(target), target.partition
                 if at not in found:
-                    found[at] = Column(at[0], kind, self.state.where(target), [])
+                    found[at] = Column(at[0], len(found), kind, self.state.where(target), [])
                 if account := self.state.account(target.account, target.qos):
                     found[at].entries.append((target, account))
             self._columns[kind, name] = sorted(found.values(), key=attrgetter("rank"))
@@ -219,8 +211,8 @@ def check_feasible(tasks: Iterable[JobState], state: ClusterState, estimates: Es
         With the figures of the first such job, and what to change.
     """
     reach = Reach(estimates, state)
-    for task in {reach.key(task): task for task in tasks}.values():
-        job, reachable = task.job, reach.of(task)
+    for reachable, task in {reach.of(task): task for task in tasks}.items():
+        job = task.job
         if any(state.can_take(*one) for one in reachable.every().items()):
             continue
         accounts = [a for a in state.accounts if job.overrides.account in (None, a.name)]

@@ -7,16 +7,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
+from typing import NamedTuple
 
-from ..cluster.limits import too_long
-from ..cluster.request import DeviceKind, ResourceRequest, Target
+from ..cluster.limits import longest_min
+from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
 from ..cluster.room import Room
 from ..cluster.state import ClusterState
 from ..slurm.jobs import is_held
 from .estimates import Estimates
 from .jobs import Assignment, Job, JobState
 from .policy import schedule
-from .reach import Column, Key, Reach, budgeted, short_of
+from .reach import Column, Reach, Reachable, budgeted, short_of
 from .workload import GpuSlots, Running, Slots, Workload
 
 #: Jobs of one device kind that wait in Slurm's queue for nodes that others fill (no figure).
@@ -24,15 +25,25 @@ _QUEUED = 4
 _NO_SLOT = "no slot is free"
 
 
+class _Entry(NamedTuple):
+    """A target, of those that may have room the one with the least ``short`` comes first."""
+
+    #: CPUs or GPUs of the jobs of its account, less ``left``.
+    short: float
+    order: tuple[int, int]
+    #: What limits left of them before the account took jobs.
+    left: float
+    longest_min: float
+    target: Target
+
+
 class _Line:
-    """The targets of one device kind that may have room for jobs of one key, the best one first."""
+    """The targets of one device kind that may have room for jobs that are alike."""
 
     def __init__(self, columns: Iterable[Column]) -> None:
         self.ranks = groupby(columns, key=attrgetter("rank"))
-        #: Rank, jobs sent to its account less those it had room for, order, those, target.
-        self.heap: list[tuple[int, int, int, int, Target]] = []
-        #: Jobs that limits hold, which may be those of several partitions.
-        self.known: dict[tuple[int, int], int] = {}
+        #: Those of one rank, the best one first, as they were when they were looked at.
+        self.heap: list[_Entry] = []
         #: How many jobs were taken when the first target was found to have room.
         self.checked = -1
 
@@ -47,74 +58,77 @@ class _Places:
         self, reach: Reach, room: Room, tasks: Mapping[str, JobState], coming: Iterable[JobState]
     ) -> None:
         self.reach, self.room = reach, room
-        self.keys = {name: reach.key(task) for name, task in tasks.items()}
-        #: Jobs by account: those that it took, and those whose account the user chose, to which the
-        #: others leave its room.
-        self.load = Counter(task.job.overrides.account for task in tasks.values())
+        self.of = {name: reach.of(task) for name, task in tasks.items()}
+        self.taken = Counter[tuple[str, DeviceKind]]()
+        #: CPUs and GPUs by account: ``taken``, and of jobs whose account the user chose, to which
+        #: the others leave its room.
+        self.load = Counter[tuple[str, DeviceKind]]()
+        for task in tasks.values():
+            if account := task.job.overrides.account:
+                for kind, request in self.of[task.name].requests.items():
+                    self.load[account, kind] += _size(kind, request)
         self.takes = 0
         self.slots: dict[str, Slots] = {}
-        self._lines: dict[tuple[Key, DeviceKind], _Line] = {}
-        keys = dict.fromkeys(self.keys.values())
-        self._open = {(key, kind) for key in keys for kind in key[0].task.job.kinds}
+        self._lines: dict[tuple[Reachable, DeviceKind], _Line] = {}
+        self._entries: dict[int, list[_Entry]] = {}
+        every = dict.fromkeys(self.of.values())
+        self._open = {(one, kind) for one in every for kind in one.requests}
         #: What GPU jobs leave.
         self.for_cpus = room
         self.gpus: Counter[Target] = Counter()
-        keys |= dict.fromkeys(map(reach.key, coming))
-        if gpu := [key for key in keys if "gpu" in key[0].task.job.kinds]:
+        every |= dict.fromkeys(map(reach.of, coming))
+        if gpu := [one for one in every if "gpu" in one.requests]:
             self.for_cpus = room.copy()
-            for key in sorted(gpu, key=self._gpu_size, reverse=True):
-                self._fill(key)
+            for one in sorted(gpu, key=_gpu_size, reverse=True):
+                self._fill(one)
 
-    def _gpu_size(self, key: Key) -> tuple[int, int, int]:
-        request = self.reach.at(key).requests["gpu"]
-        return request.gpus, request.cpus, request.mem_mb
-
-    def _fill(self, key: Key) -> None:
-        """Take the room of as many GPU jobs of a key as there is for."""
-        known: dict[tuple[int, int], int] = {}
-        for column in self.reach.at(key).columns("gpu"):
-            for target, _ in self._with_room(key, column, self.for_cpus, known):
-                request = self.reach.at(key).request(target)
+    def _fill(self, alike: Reachable) -> None:
+        """Take the room of as many GPU jobs that are alike as there is for."""
+        for column in alike.columns("gpu"):
+            for *_, target in self._with_room(alike, column, self.for_cpus):
+                request = alike.request(target)
                 if request and (jobs := self.for_cpus.jobs(target, request)):
                     self.for_cpus.take(target, request, jobs)
                     self.gpus[target] += jobs * request.gpus
 
-    def _with_room(
-        self, key: Key, column: Column, room: Room, known: dict[tuple[int, int], int]
-    ) -> Iterator[tuple[Target, int]]:
-        """Yield the targets of a column that may have room, and how many jobs limits hold.
+    def _with_room(self, alike: Reachable, column: Column, room: Room) -> list[_Entry]:
+        """Return the targets of a column that may have room for jobs that are alike."""
+        kind = column.kind
+        request, shortest = alike.requests[kind], alike.shortest[kind]
+        if room.on_nodes(column.where, shortest) == 0 or not alike.may_reach(column):
+            return []
+        if id(column) not in self._entries:
+            self._entries[id(column)] = [*self._entries_of(column)]
+        size, least_min = _size(kind, request), request.required_min
+        entries = self._entries[id(column)]
+        return [one for one in entries if one.left >= size and one.longest_min >= least_min]
 
-        Limits that hold in several partitions are counted once, and ``known``.
-        """
-        reachable, where = self.reach.at(key), column.where
-        request, shortest = reachable.requests[column.kind], reachable.shortest[column.kind]
-        if room.on_nodes(where, shortest) == 0 or not reachable.may_reach(column):
-            return
-        alike = self.reach.state.alike(where)
-        for target, account in column.entries:
-            at = id(account.within(where)), alike
-            if at not in known:
-                known[at] = room.by_limits(account, where, shortest)[0]
-            if known[at] and not too_long(account, request, where):
-                yield target, known[at]
+    def _entries_of(self, column: Column) -> Iterator[_Entry]:
+        tres = "gres/gpu" if column.kind == "gpu" else "cpu"
+        for number, (target, account) in enumerate(column.entries):
+            at = target.account, column.kind
+            left = self.room.left(account, column.where, tres) + self.taken[at]
+            minutes = longest_min(account, column.where)
+            longest = math.inf if minutes is None else minutes
+            yield _Entry(self.load[at] - left, (column.number, number), left, longest, target)
 
     @property
     def any_free(self) -> bool:
         """Whether some job may still start."""
         return bool(self._open)
 
-    def key(self, job: Job) -> Key:
+    def key(self, job: Job) -> Reachable:
         """Return what is the same for jobs that go to the same targets."""
-        return self.keys[job.name]
+        return self.of[job.name]
 
     def may(self, job: Job, pool: Slots) -> bool:
         """Return whether a job goes to a target."""
         assert pool.target is not None
-        return self.reach.at(self.keys[job.name]).request(pool.target) is not None
+        return self.of[job.name].request(pool.target) is not None
 
     def first(self, job: Job, kind: DeviceKind) -> Slots | None:
         """Return the target of the lowest rank that has room for a job, then with the most."""
-        asked = self.keys[job.name], kind
+        asked = self.of[job.name], kind
         if asked not in self._open:
             return None
         target = self._first(*asked)
@@ -127,60 +141,61 @@ class _Places:
             self.slots[name] = Slots(name, target.account, kind, 0, 0, (), rank, target)
         return self.slots[name]
 
-    def _first(self, key: Key, kind: DeviceKind) -> Target | None:
-        line = self._lines.get((key, kind))
+    def _first(self, alike: Reachable, kind: DeviceKind) -> Target | None:
+        line = self._lines.get((alike, kind))
         if line is None:
-            line = self._lines[key, kind] = _Line(self.reach.at(key).columns(kind))
+            line = self._lines[alike, kind] = _Line(alike.columns(kind))
         while True:
             while line.heap:
-                rank, before, order, room, target = line.heap[0]
-                if (load := self.load[target.account] - room) != before:
-                    heapq.heapreplace(line.heap, (rank, load, order, room, target))
-                elif line.checked == self.takes or self._has_room(key, target):
+                one = line.heap[0]
+                if line.checked == self.takes:
+                    return one.target
+                short = self.load[one.target.account, kind] - one.left
+                if short != one.short:
+                    heapq.heapreplace(line.heap, one._replace(short=short))
+                elif self._has_room(alike, one.target):
                     line.checked = self.takes
-                    return target
+                    return one.target
                 else:
                     heapq.heappop(line.heap)
             if (columns := next(line.ranks, None)) is None:
                 return None
-            order = 0
+            room = self.for_cpus if kind == "cpu" else self.room
             for column in columns[1]:
-                there = self.for_cpus if kind == "cpu" else self.room
-                for target, jobs in self._with_room(key, column, there, line.known):
-                    order += 1
-                    load = self.load[target.account] - jobs
-                    line.heap.append((column.rank, load, order, jobs, target))
+                line.heap += self._with_room(alike, column, room)
             heapq.heapify(line.heap)
 
-    def _has_room(self, key: Key, target: Target) -> bool:
-        reachable, where = self.reach.at(key), self.reach.state.where(target)
-        if self.room.on_nodes(where, reachable.shortest[target.device]) == 0:
+    def _has_room(self, alike: Reachable, target: Target) -> bool:
+        where = self.reach.state.where(target)
+        if self.room.on_nodes(where, alike.shortest[target.device]) == 0:
             return False
-        request = reachable.request(target)
+        request = alike.request(target)
         if request is None or not self.room.jobs(target, request):
             return False
         if target.device == "gpu" or self.for_cpus is self.room:
             return True
         return self.for_cpus.jobs(target, request) > 0
 
-    def had_room(self, key: Key) -> bool:
-        """Return whether any target had room for jobs of a key at the start."""
-        lines = [self._lines.get((key, kind)) for kind in key[0].task.job.kinds]
+    def had_room(self, alike: Reachable) -> bool:
+        """Return whether any target had room for jobs that are alike at the start."""
+        lines = [self._lines.get((alike, kind)) for kind in alike.requests]
         return any(line is None or line.checked >= 0 for line in lines)
 
-    def fits_with_all_cpus(self, key: Key) -> bool:
-        """Return whether a job of a key has room if all CPUs of its account are counted."""
-        columns, request = self.reach.at(key).columns("cpu"), self.reach.at(key).request
-        targets = (to for one in columns for to, _ in self._with_room(key, one, self.room, {}))
-        return any((asked := request(to)) and self.room.fits(to, asked) for to in targets)
+    def fits_with_all_cpus(self, alike: Reachable) -> bool:
+        """Return whether such a job has room if all CPUs of its account are counted."""
+        columns, request = alike.columns("cpu"), alike.request
+        found = (to.target for one in columns for to in self._with_room(alike, one, self.room))
+        return any((asked := request(to)) and self.room.fits(to, asked) for to in found)
 
     def take(self, job: Job, pool: Slots) -> None:
         """Take the room of a job at a target."""
         assert pool.target is not None
-        request = self.reach.at(self.keys[job.name]).request(pool.target)
+        request = self.of[job.name].request(pool.target)
         assert request is not None
         self.takes += 1
-        self.load[pool.account] += 1
+        for kind in KINDS:
+            self.taken[pool.account, kind] += _size(kind, request)
+            self.load[pool.account, kind] += _size(kind, request)
         self.room.take(pool.target, request)
         if pool.kind == "cpu" and self.for_cpus is not self.room:
             self.for_cpus.take(pool.target, request)
@@ -254,37 +269,38 @@ class Round:
             request = self.reach.of(task).request(target)
             assert request is not None
             self._start(task, target, request, start.reason)
-        without: dict[Key, str] = {}
+        without: dict[Reachable, str] = {}
         for name in made.waiting:
-            key = places.keys[name]
-            if key not in without:
-                without[key] = "" if places.had_room(key) else self._why_none(key, places)
-            self.why[name] = without[key] or self.why[name]
+            alike = places.of[name]
+            if alike not in without:
+                without[alike] = "" if places.had_room(alike) else self._why_none(alike, places)
+            if without[alike]:
+                self.why[name] = without[alike]
         return made.gpu_slots
 
-    def _why_none(self, key: Key, places: _Places) -> str:
+    def _why_none(self, alike: Reachable, places: _Places) -> str:
         """Return why no slot is free: what closes all targets, where something does."""
-        reachable, share = self.reach.at(key), self.state.utilisation
+        share = self.state.utilisation
         if self.state.closed:
-            closed = [self.state.why_closed(target) for target in reachable.every()]
+            closed = [self.state.why_closed(target) for target in alike.every()]
             if all(closed) and closed:
                 return f"{_NO_SLOT}: {'; '.join(dict.fromkeys(closed))}"
-        asks = any(one.features or one.gpu_type for one in reachable.requests.values())
-        every = reachable.every() if asks else {}
+        asks = any(one.features or one.gpu_type for one in alike.requests.values())
+        every = alike.every() if asks else {}
         if every and all(self._full(*one) for one in every.items()):
             return "the nodes that it asks for are full"
-        if share < 1 and places.fits_with_all_cpus(key):
+        if share < 1 and places.fits_with_all_cpus(alike):
             percent = f"{100 * (1 - share):.0f} %"
             return f"{_NO_SLOT} ({percent} of an account's CPUs are kept free: utilisation)"
         return _NO_SLOT
 
     def _note_budgets(self, tasks: Iterable[JobState]) -> None:
         """Note of which jobs no account's budget can end them."""
-        found: dict[Key, str] = {}
+        found: dict[Reachable, str] = {}
         for task in tasks:
-            key = self.reach.key(task)
+            key = self.reach.of(task)
             if key not in found:
-                every = self.reach.at(key).every()
+                every = key.every()
                 rests = [short_of(self.state, *one) for one in every.items()]
                 rest = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
                 why = f"no account's budget covers its time limit; what is left: {rest}"
@@ -303,18 +319,18 @@ class Round:
         served = {kind for kind, _ in own}
         free = [kind for kind, one in own if not (one.slurm_job and is_held(one.slurm_job))]
         pending = Counter(free) - Counter(kind for kind, one in own if one.slurm_state == "RUNNING")
-        no_use = set[tuple[Key, DeviceKind]]()
+        no_use = set[tuple[Reachable, DeviceKind]]()
         for task in ready:
             if len(self.assignments) >= most:
                 break
-            key = self.reach.key(task)
+            alike = self.reach.of(task)
             for kind in task.job.kinds:
                 elsewhere = served & {k for k in task.job.kinds if k != kind}
-                if pending[kind] >= _QUEUED or elsewhere or (key, kind) in no_use:
+                if pending[kind] >= _QUEUED or elsewhere or (alike, kind) in no_use:
                     continue
-                open_ = self._open_full(key, kind)
+                open_ = self._open_full(alike, kind)
                 if not open_:
-                    no_use.add((key, kind))
+                    no_use.add((alike, kind))
                     continue
                 target, request = open_[pending[kind] % len(open_)]
                 why = f"its {kind.upper()} nodes are full or reserved"
@@ -326,9 +342,11 @@ class Round:
                 served.add(kind)
                 break
 
-    def _open_full(self, key: Key, kind: DeviceKind) -> list[tuple[Target, ResourceRequest]]:
+    def _open_full(
+        self, alike: Reachable, kind: DeviceKind
+    ) -> list[tuple[Target, ResourceRequest]]:
         """Return the targets of the lowest rank, within limits or none is, if all are full."""
-        every = [one for one in self.reach.at(key).every().items() if one[0].device == kind]
+        every = [one for one in alike.every().items() if one[0].device == kind]
         if not every or not all(self._full(*one) for one in every):
             return []
         open_ = [one for one in every if self.room.within_limits(*one)]
@@ -393,3 +411,12 @@ class Round:
             end_s = start_s + self.estimates.seconds(task.job, target.device)
             found.setdefault(target, []).append(Running(task.name, start_s, end_s))
         return found
+
+
+def _size(kind: DeviceKind, request: ResourceRequest) -> int:
+    return request.gpus if kind == "gpu" else request.cpus
+
+
+def _gpu_size(alike: Reachable) -> tuple[int, int, int]:
+    request = alike.requests["gpu"]
+    return request.gpus, request.cpus, request.mem_mb
