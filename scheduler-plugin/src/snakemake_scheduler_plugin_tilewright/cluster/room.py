@@ -14,7 +14,7 @@ from ..slurm.records import JOBS, Partition, Tres, is_budget
 from .limits import largest, limited_tres, unknown_use
 from .request import ResourceRequest, Target
 from .state import ClusterState
-from .tres import ON_NODES, allowed, is_reserved, on_a_node, room_of, suits, tres_of
+from .tres import ON_NODES, allowed, is_reserved, on_a_node, room_of, suits
 
 #: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
@@ -57,9 +57,9 @@ class Room:
         self.state = state
         self._counted: Counted = "taken" if empty else "all"
         self._taken: dict[str, Counter[str]] = {}
-        #: What is left, until a job is taken from it; and its keys by scope.
-        self._lefts: dict[Hashable, Mapping[str, float]] = {}
-        self._keys: dict[str, set[Hashable]] = {}
+        #: How often jobs were taken from each scope; what is left after so many of those of a key.
+        self._times: dict[str, int] = {}
+        self._lefts: dict[Hashable, tuple[int, Mapping[str, float]]] = {}
         self._bounds: dict[tuple[int, int], _Bounds] = {}
         self._sizes: dict[str, _Bounds] = {}
         #: Jobs that nodes hold, by partition and what was asked, until a job is taken there.
@@ -82,7 +82,7 @@ class Room:
         found.__dict__ |= self.__dict__ | {
             "_taken": {name: taken.copy() for name, taken in self._taken.items()},
             "_held": {name: held.copy() for name, held in self._held.items()},
-            "_keys": {name: {*keys} for name, keys in self._keys.items()},
+            "_times": self._times.copy(),
             "_lefts": self._lefts.copy(),
             "_nodes": [*self._nodes],
             "_of_partition": {name: [*own] for name, own in self._of_partition.items()},
@@ -197,12 +197,14 @@ class Room:
 
     def _left(self, bounds: _Bounds, share: float, counted: Counted) -> Mapping[str, float]:
         """Return what all that bounds an account leaves of each TRES."""
-        key = bounds.key, share, counted
-        if key in self._lefts:
-            return self._lefts[key]
-        found = self._lefts[key] = dict[str, float]()
+        key, times = (bounds.key, share, counted), self._times
+        after = sum([times.get(name, 0) for name, _, _ in bounds.scopes]) if times else 0
+        known = self._lefts.get(key)
+        if known and known[0] == after:
+            return known[1]
+        found = dict[str, float]()
+        self._lefts[key] = after, found
         for name, cap, limits in bounds.scopes:
-            self._keys.setdefault(name, set()).add(key)
             taken = self._taken.get(name, Counter())
             for tres, limit, used in limits:
                 part = share if tres == "cpu" and not cap else 1.0
@@ -240,12 +242,11 @@ class Room:
         account, where = self.state.account(target.account, target.qos), self.state.where(target)
         if account is None or not jobs:
             return
-        use = tres_of(request, jobs, where)
+        one = self.state.wanted(request, where)
+        use = {tres: jobs * n for tres, n in one.items()}
         for name in (*account.within(where).counts_on, f"{_SIZE}{target.partition}"):
             self._taken.setdefault(name, Counter()).update(use)
-            for key in self._keys.pop(name, ()):
-                self._lefts.pop(key, None)
-        one = tres_of(request, 1, where)
+            self._times[name] = self._times.get(name, 0) + 1
         for _ in range(jobs):
             self._take_node(target.partition, one, request)
 
@@ -266,6 +267,8 @@ class Room:
             node, names = self._nodes[k]
             for there in node.partitions:
                 self._held.pop(there, None)
+                if len(names) == 1:
+                    self._of_partition[there].remove(k)
             self._nodes[k] = node, tuple(one for one in names if one != name)
             self._add(node.taken(wanted), name)
 
