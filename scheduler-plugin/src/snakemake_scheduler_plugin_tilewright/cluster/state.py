@@ -18,7 +18,7 @@ from ..slurm.partitions import alike, is_for_gpus
 from ..slurm.records import Partition
 from .limits import largest_ever, may_use, targets_of_limit, too_long, unknown_use
 from .pending_use import PendingUse, may_start, use_of_pending, with_use
-from .request import DeviceKind, ResourceRequest, Target
+from .request import KINDS, DeviceKind, ResourceRequest, Target
 from .tres import fitting_jobs, tres_of, why_not_counted
 
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
@@ -184,6 +184,13 @@ class ClusterState:
                     if account.kind in ("", device) and may_use(account, where):
                         yield Target(account.name, account.qos, at, device)
 
+    @cached_property
+    def every_target(self) -> list[Target]:
+        """All targets, those too in partitions that only rules name."""
+        only_named = self.named.keys() - {one.name for one in self.open_partitions}
+        names = ("", *sorted(only_named))
+        return [one for name in names for one in self.targets(dict.fromkeys(KINDS, name))]
+
     def rank(self, target: Target) -> int:
         """Return how far a target is from an account's default QOS and partition; 0 is that.
 
@@ -203,17 +210,8 @@ class ClusterState:
         return f"QOS {target.qos}" if account is not None and account.preemptable else ""
 
     def why_closed(self, target: Target) -> str:
-        """Return why a target takes no job now; empty if it may.
-
-        What closes an account in the first partition of a device kind closes those that only rules
-        name, too.
-        """
-        if not self.closed:
-            return ""
-        known = self.places(target.device)
-        if target in self.closed or any(name == target.partition for name, _ in known):
-            return self.closed.get(target, "")
-        return self.closed.get(replace(target, partition=known[0][0] if known else None), "")
+        """Return why a target takes no job now; empty if it may."""
+        return self.closed.get(target, "")
 
     def on_nodes(self, target: Target, request: ResourceRequest) -> int | None:
         """Return how many jobs the nodes of a partition that are up hold; None is not known."""
@@ -316,7 +314,7 @@ class ClusterState:
     def _closed(self, pending: Sequence[SlurmJob], workdir: str) -> dict[Target, str]:
         """Return the targets that take nothing now, and why."""
         closed: dict[Target, str] = {}
-        every = list(self.targets())
+        every = self.every_target
         for target in every:
             account = self._entries[target.account, target.qos]
             for name, unknown in unknown_use(account, self.where(target)).items():

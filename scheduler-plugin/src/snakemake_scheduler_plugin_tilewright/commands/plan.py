@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..cluster import cluster
+from ..cluster.request import Target
 from ..errors import PlacementError, SlurmQueryError
 from ..placement.dispatcher import Dispatcher
 from ..placement.jobs import JobState, name_of
@@ -118,6 +119,14 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
     return found
 
 
+def _words_of(target: Target) -> str:
+    """Return where jobs go, as ``lab GPU (QOS normal, partition a100)``."""
+    qos = f"QOS {target.qos}" if target.qos else ""
+    partition = f"partition {target.partition}" if target.partition else ""
+    more = ", ".join(filter(None, (qos, partition)))
+    return f"{target.account} {target.device.upper()}{f' ({more})' if more else ''}".strip()
+
+
 def _place(
     found: Remaining,
     placement: Placement,
@@ -139,9 +148,7 @@ def _place(
     by_name = {task.name: task for task in ready}
     one.place(ready, [task for task in tasks if task.name not in by_name], GpuSlots(), most)
     for name, assignment in one.assignments.items():
-        target = assignment.target
-        pool = f"{target.account} {target.device.upper()}".strip()
-        found.rules[by_name[name].job.rule].start[pool] += 1
+        found.rules[by_name[name].job.rule].start[_words_of(assignment.target)] += 1
     found.waiting.update(one.why.values())
     if active := orphaned_jobs(placement.cluster.queue(), folder):
         sent = f"{count(len(active), 'job')} of this folder in the queue"

@@ -172,7 +172,7 @@ class Mover:
     def targets_of_limit(self, reason: str, target: Target) -> set[Target]:
         """Return a target, and those that what Slurm says of a job there bounds as well."""
         state = self.cluster.state
-        return {target} | targets_of_limit(reason, target, state.where(target), state.targets())
+        return {target} | targets_of_limit(reason, target, state.where(target), state.every_target)
 
     def _pending(self, tasks: Iterable[JobState]) -> list[_Pending]:
         """Return the jobs that pend, as the queue last showed."""

@@ -51,7 +51,7 @@ def note_preemption(task: JobState, here: Target | None, state: ClusterState) ->
 
     task.preempted_in += (place(here),) if here else ()
     twice = {one for one in task.preempted_in if task.preempted_in.count(one) > 1}
-    task.excluded_targets |= {one for one in state.targets() if twice and place(one) in twice}
+    task.excluded_targets |= {one for one in state.every_target if twice and place(one) in twice}
 
 
 class Column(NamedTuple):
