@@ -171,6 +171,7 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
     for name in ("SIGINT", "SIGTERM"):
         assert runs[name].finish(processes[name]) != 0
     interrupted = runs["SIGINT"]
+    assert "what is finished stays; resume with: snakemake" in interrupted.log
     wait_for(lambda: all(job.ended for job in interrupted.jobs()), 30, "the jobs")
     assert {job.state for job in interrupted.jobs()} == {"CANCELLED"}
     for name, how in (("SIGKILL", "--cancel"), ("SIGHUP", "--wait")):

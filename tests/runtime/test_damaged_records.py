@@ -63,7 +63,7 @@ STATE = RunState(T0, T0 + 60, {"a": 4}, {"a": 1}, 1, 0.5, {"no slot": 1})
 def of_ledger(path: Path) -> None:
     events = read_ledger(path)
     for run in runs_of(events):
-        summary_lines(run, ["snakemake"])
+        summary_lines(run)
     if run_section(path, path.with_name("page.html")):
         write_run_report(path, path.with_name("page.html"))
 

@@ -324,10 +324,11 @@ class Placement:
         if self.cluster is not None:
             events = read_ledger(self.ledger)
             last = runs_of(events)[-1:]
-            lines = [line for run in last for line in summary_lines(run, command())]
+            lines = [line for run in last for line in summary_lines(run)]
             lines += filter(None, [events.note])
-        elif failed:
-            lines = [*failed_since(self.logs, self._began_s)] if self.logs else []
+        elif failed and self.logs:
+            lines = [*failed_since(self.logs, self._began_s)]
+        if failed:
             lines += [f"what is finished stays; {resume_line(command())}"]
         for line in lines:
             sys.stderr.write(f"{line}\n")

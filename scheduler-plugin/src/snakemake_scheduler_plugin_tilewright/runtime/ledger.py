@@ -84,15 +84,13 @@ def runs_of(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]
     return found
 
 
-def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> list[str]:
+def summary_lines(events: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how the jobs of one run ended, from its events (pure).
 
     Parameters
     ----------
     events : sequence of mapping
         From the run's start on.
-    argv : sequence of str
-        The command that started it.
     """
     ended = [event for event in events if event["event"] == "done"]
     done = Counter(event.get("pool", "a pool that is not known") for event in ended)
@@ -103,11 +101,7 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
         return []
     pools = ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
     total = f"placement: {count_jobs(done.total(), members)} done ({pools})"
-    return [
-        total + f", {moved} moved" * (moved > 0),
-        *failed,
-        *([resume_line(argv)] if failed else []),
-    ]
+    return [total + f", {moved} moved" * (moved > 0), *failed]
 
 
 def failure_lines(events: Iterable[Mapping[str, Any]], *, ended: bool) -> list[str]:
