@@ -17,6 +17,7 @@ are defects.
 
 import argparse
 import csv
+import itertools
 import math
 import shutil
 import subprocess
@@ -102,7 +103,7 @@ def prepare(folder: Path, side: int, kind: str, cycles: int, channels: int, shif
     raw.mkdir(parents=True)
     slide = Slide(side, seed=side)
     motions = [Motion.of(cycle, side, shift_px) for cycle in range(cycles)]
-    acquisition = {"pixel_um": PIXEL_UM, "reference_cycle": 1, "reference_channel": "1"}
+    acquisition: dict[str, object] = {"pixel_um": PIXEL_UM, "reference_cycle": 1}
     settings: dict[str, object] = {"results": str(folder / "results")}
     row = {"sample": "slide", "raw_dir": str(raw)}
     if kind == "images":
@@ -121,8 +122,9 @@ def prepare(folder: Path, side: int, kind: str, cycles: int, channels: int, shif
         writer = csv.DictWriter(stream, list(row), delimiter="\t")
         writer.writeheader()
         writer.writerow(row)
-    lines = [f"{c},{k},c{c}m{k},570" for c in range(1, cycles + 1) for k in range(1, channels + 1)]
-    table = "\n".join(["cycle,channel,marker,emission_nm", *lines, ""])
+    pairs = itertools.product(range(1, cycles + 1), range(1, channels + 1))
+    lines = [f"{c},{k},c{c}m{k},{k == 1},570" for c, k in pairs]
+    table = "\n".join(["cycle,channel,marker,reference,emission_nm", *lines, ""])
     (folder / "markers.csv").write_text(table, encoding="utf-8")
     return Run(folder, folder / "config.yaml")
 

@@ -17,7 +17,7 @@ with job_context(snakemake.log, snakemake.threads):
         images=dict(zip(params.samples, map(Path, snakemake.input.images), strict=True)),
         channels=params.channels,
         reference_cycle=params.reference_cycle,
-        reference_channel=params.reference_channel,
+        reference_channels=params.reference_channels,
         software=software_versions(),
         config_text=params.config,
         thresholds=params.thresholds,

@@ -222,7 +222,7 @@ def test_stale_jobs_a_locked_folder_and_the_run_that_is_active(tmp_path: Path) -
 
 
 def rules_of(convention: str, method: str) -> set[str]:
-    raw = {"convention": convention, "reference_channel": "1", "pixel_um": 0.5}
+    raw = {"convention": convention, "pixel_um": 0.5}
     config = {"samples": "s.csv", "markers": "m.csv", "acquisition": raw, "edf": {"method": method}}
     return check_experiment.rules_of(Settings.model_validate(config))
 

@@ -10,7 +10,8 @@ def config(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "raw").mkdir()
     (tmp_path / "samples.tsv").write_text(f"sample\traw_dir\ntonsil\t{tmp_path / 'raw'}\n")
     (tmp_path / "markers.csv").write_text(
-        "cycle,channel,marker,emission_nm\n1,1,DAPI_1,461\n1,2,CD3,525\n2,1,DAPI_2,461\n"
+        "cycle,channel,marker,reference,emission_nm\n"
+        "1,1,DAPI_1,TRUE,461\n1,2,CD3,,525\n2,1,DAPI_2,TRUE,461\n"
     )
     return {
         "samples": str(tmp_path / "samples.tsv"),
@@ -21,7 +22,6 @@ def config(tmp_path: Path) -> dict[str, Any]:
             "cols": 2,
             "pixel_um": 0.377,
             "z_step_um": 1.5,
-            "reference_channel": 1,
         },
         "optics": {
             "numerical_aperture": 0.75,

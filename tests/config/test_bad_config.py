@@ -37,7 +37,7 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("acquisition.overlop", 0.1, "unknown key 'acquisition.overlop'; did you mean 'overlap'?"),
         ("acquisition.rows", 10**9, "'acquisition.rows' is 1000000000"),
         ("acquisition.reference_cycle", 7, "has the cycles 1, 2"),
-        ("acquisition.reference_channel", 2, "lacks in cycle 2; cycle 2 has the channels 1; name"),
+        ("acquisition.reference_channel", 2, "is now a column of the markers table: write TRUE"),
         ("cycles", [1, 3], "cycles names cycle 3, but "),
         ("cycles", [], "cycles"),
         ("results", "~/x", f"{NO_SHELL}/"),
@@ -100,13 +100,13 @@ def test_the_multiplane_wiener_plane_needs_optics_and_no_deconvolution(
     assert load_experiment(config).settings.plane_method == "multiplane_wiener"
 
 
-HEAD = "cycle,channel,marker,emission_nm\n"
-GOOD = HEAD + "1,1,DAPI_1,461\n1,2,CD3,525\n2,1,DAPI_2,461\n"
+HEAD = "cycle,channel,marker,emission_nm,reference\n"
+GOOD = HEAD + "1,1,DAPI_1,461,TRUE\n1,2,CD3,525\n2,1,DAPI_2,461,true\n"
 STAINS = (
-    "cycle,channel,marker,emission_nm,exposure_ms,background,remove\n"
-    "1,1,DAPI_1,461,10,,\n2,1,DAPI_2,461,10,,\n"
+    "cycle,channel,marker,emission_nm,exposure_ms,background,remove,reference\n"
+    "1,1,DAPI_1,461,10,,,TRUE\n2,1,DAPI_2,461,10,,,TRUE\n"
 )
-REMOVED = STAINS.replace("DAPI_1,461,10,,", "DAPI_1,461,10,,TRUE")
+REMOVED = STAINS.replace("DAPI_1,461,10,,,", "DAPI_1,461,10,,TRUE,")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,10 @@ REMOVED = STAINS.replace("DAPI_1,461,10,,", "DAPI_1,461,10,,TRUE")
         ("cycle,channel,marker,marker\n1,1,a,b\n", "duplicate column 'marker'; remove one"),
         (GOOD + '2,2,"CD8,525\n2,3,CD4,525\n', "line 6: the line cannot be read"),
         (GOOD + '2,2,"CD8,525\n2,3,CD4",525\n', "a quote is not closed"),
-        (GOOD + "2,2,CD8,525,5\n", "row 5: 5 cells for 4 columns"),
+        (GOOD + "2,2,CD8,525,,5\n", "row 5: 6 cells for 5 columns"),
+        (GOOD + "2,2,CD8,525,1\n", "row 5: reference is '1'; write TRUE, or leave the cell empt"),
+        (GOOD + "2,2,CD8,525,TRUE\n", "cycle 2 has several reference channels; write TRUE into"),
+        (GOOD + "3,1,a,\n4,2,b,\n", "cycles 3, 4 have no reference channel; write TRUE into the"),
         (GOOD + '2,2,CD8,"525,5"\n', "row 5: emission_nm is '525,5'; give a positive number with"),
         (GOOD + "2,2,CD8,nan\n", "row 5: emission_nm is 'nan'"),
         (GOOD + "2,2,CD8,0.525\n", "is this 0.525 µm? then write 525"),
@@ -273,8 +276,8 @@ EMPTY = dict.fromkeys(["acquisition.pixel_um", "acquisition.overlap", "optics.nu
         ),
         ({"tile_positions.sigma_px": 60}, "",
          ["'tile_positions.sigma_px' is 60: input should be less than or equal to 50"]),
-        ({"acquisition.reference_channel": 2}, "3,1,CD8,525\n",
-         ["lacks in cycles 2, 3; cycle 2 has the channels 1; name one"]),
+        ({}, "3,1,CD8,525\n3,2,CD9,525\n",
+         ["in the row of the one channel that shows nuclei (cycle 3 has 'CD8', 'CD9')"]),
         ({"illumination.method": "file"}, "x,1,a,\n",
          ["row 5", "illumination.flat_file is not set"]),
     ],

@@ -28,21 +28,25 @@ def made() -> Made:
     return make_tiles(cols=3, cycles=2, channels=2)
 
 
+HEAD = "cycle,channel,marker,reference"
+ONE_CHANNEL = f"{HEAD}\n1,1,a,TRUE\n2,1,b,TRUE\n"
+
+
 def experiment(
     folder: Path, made: Made, convention: str = "codex", **acquisition: Any
 ) -> dict[str, Any]:
     design, tiles = made
     write_as(convention, folder / "raw", tiles, round(design.step_px))
     (folder / "samples.tsv").write_text(f"sample\traw_dir\ns\t{folder / 'raw'}\n")
-    lines = [f"{cycle},{channel},m{cycle}{channel}" for cycle in (1, 2) for channel in (1, 2)]
-    (folder / "markers.csv").write_text("\n".join(["cycle,channel,marker", *lines]) + "\n")
+    lines = [f"{y},{c},m{y}{c},{c == 1}" for y in (1, 2) for c in (1, 2)]
+    (folder / "markers.csv").write_text("\n".join([HEAD, *lines]) + "\n")
     return {
         "samples": str(folder / "samples.tsv"),
         "markers": str(folder / "markers.csv"),
         "results": str(folder / "results"),
         "acquisition": {
             **{"convention": convention, "rows": design.rows, "cols": design.cols},
-            **{"overlap": design.overlap, "pixel_um": design.pixel_um, "reference_channel": "1"},
+            **{"overlap": design.overlap, "pixel_um": design.pixel_um},
             **acquisition,
         },
         "deconvolve": {"method": "none"},
@@ -241,7 +245,7 @@ def test_a_stage_that_runs_the_other_way(tmp_path: Path, made: Made, convention:
         made = made[0], {(cycle, 1): made[1][cycle, 1] for cycle in (1, 2)}
     config = experiment(tmp_path, made, convention, pattern=pattern)
     if convention == "ome_tiff":
-        Path(config["markers"]).write_text("cycle,channel,marker\n1,1,a\n2,1,b\n")
+        Path(config["markers"]).write_text(ONE_CHANNEL)
     for flips in (["flip_y"], ["flip_x"], ["flip_y", "flip_x"]):
         turned = {**config["acquisition"], **dict.fromkeys(flips, True)}
         said = raw_refused({**config, "acquisition": turned})
@@ -281,7 +285,7 @@ def test_pages_that_are_channels(tmp_path: Path, made: Made) -> None:
     design, tiles = made
     raw = tmp_path / "raw"
     config = experiment(tmp_path, made, "pattern", pattern="cycle{cycle}/t_r{row}_c{col}.tif")
-    Path(config["markers"]).write_text("cycle,channel,marker\n1,1,a\n2,1,b\n")
+    Path(config["markers"]).write_text(ONE_CHANNEL)
     for cycle in (1, 2):
         for row, col in np.ndindex(design.rows, design.cols):
             planes = np.stack([tiles[cycle, channel][row, col] for channel in (1, 2)])

@@ -19,7 +19,7 @@ def test_valid(config: dict[str, Any]) -> None:
     experiment = load_experiment(config)
     assert experiment.cycles == (1, 2)
     assert experiment.moving_cycles == (2,)
-    assert experiment.reference_channel == "1"
+    assert experiment.reference_channels == {1: "1", 2: "1"}
     assert [c.marker for c in experiment.channels] == ["DAPI_1", "CD3", "DAPI_2"]
     assert experiment.voxel_um == (1.5, 0.377, 0.377)
     assert experiment.optics_of(1, "2")["emission_nm"] == 525
@@ -46,8 +46,8 @@ def test_cycles_to_process(config: dict[str, Any]) -> None:
 
 def test_backgrounds_and_what_is_left_out(config: dict[str, Any]) -> None:
     Path(config["markers"]).write_text(
-        "cycle,channel,marker,emission_nm,exposure_ms,background,remove\n"
-        "1,1,D1,461,10,,\n1,2,CD3,525,300,Blank,false\n2,1,D2,461,10,,\n2,2,Blank,525,100,,TRUE\n"
+        "cycle,channel,marker,emission_nm,exposure_ms,background,remove,reference\n1,1,D1,461,10,,,TRUE\n"
+        "1,2,CD3,525,300,Blank,false\n2,1,D2,461,10,,,TRUE\n2,2,Blank,525,100,,TRUE\n"
     )
     experiment = load_experiment(config)
     blank = {"cycle": 2, "channel": "2", "marker": "Blank", "factor": 3.0}

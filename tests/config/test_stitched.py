@@ -40,12 +40,14 @@ def config(tmp_path: Path) -> dict[str, Any]:
     write(raw / "cycle1.tif", cells(), cells(1))
     write(raw / "cycle2.tif", cells(2, (280, 240)), tile=(128, 128), compression="deflate")
     (tmp_path / "samples.tsv").write_text(f"sample\traw_dir\ns\t{raw}\n")
-    (tmp_path / "markers.csv").write_text("cycle,channel,marker\n1,1,a\n1,2,b\n2,1,c\n")
+    (tmp_path / "markers.csv").write_text(
+        "cycle,channel,marker,reference\n1,1,a,TRUE\n1,2,b\n2,1,c,TRUE\n"
+    )
     return {
         "samples": str(tmp_path / "samples.tsv"),
         "markers": str(tmp_path / "markers.csv"),
         "results": str(tmp_path / "results"),
-        "acquisition": {"convention": "stitched", "pixel_um": 0.5, "reference_channel": "1"},
+        "acquisition": {"convention": "stitched", "pixel_um": 0.5},
     }
 
 

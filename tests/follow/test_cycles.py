@@ -185,7 +185,9 @@ def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
     microscope: Microscope, tmp_path: Path, convention: str
 ) -> None:
     design, tiles = make_tiles(cycles=2)
-    (tmp_path / "markers.csv").write_text("cycle,channel,marker\n1,1,D1\n2,1,D2\n")
+    (tmp_path / "markers.csv").write_text(
+        "cycle,channel,marker,reference\n1,1,D1,TRUE\n2,1,D2,TRUE\n"
+    )
     microscope.run.edit(
         acquisition={"convention": convention, "pixel_um": PIXEL_UM, "overlap": 0.2},
         deconvolve={"method": "none"},

@@ -20,7 +20,7 @@ def files(*sizes: int) -> Files:
 
 
 def sample(raw: Path, convention: str = "codex", pattern: str | None = None) -> Sample:
-    own = {"convention": convention, "pattern": pattern, "pixel_um": 0.4, "reference_channel": "1"}
+    own = {"convention": convention, "pattern": pattern, "pixel_um": 0.4}
     return Sample("s", raw, Acquisition.model_validate(own))
 
 

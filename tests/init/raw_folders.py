@@ -9,6 +9,7 @@ import yaml
 from numpy.typing import NDArray
 
 from tests.support.microscope_files import Specimen
+from tests.support.runs import mark_references
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import load_experiment
 from tilewright.init.folder import InitResult, create_experiment
@@ -57,6 +58,7 @@ def filled_in(result: InitResult) -> Experiment:
             if value is None and key not in ("rows", "cols"):
                 content[section][key] = {"numerical_aperture": 0.5}.get(key, 1.4)
     content["deconvolve"] = {"method": "none"}
+    mark_references(result.markers)
     experiment = load_experiment(content)
     wanted: dict[int, list[str]] = {}
     for channel in experiment.channels:

@@ -39,7 +39,7 @@ def made(
     result = create_experiment(folder / "raw", folder / "out", force=True)
     with result.markers.open() as stream:
         _, *lines = csv.reader(stream)
-    return result, {(int(line[0]), int(line[1])): (line[2], line[3], line[4]) for line in lines}
+    return result, {(int(line[0]), int(line[1])): (line[2], line[4], line[5]) for line in lines}
 
 
 @pytest.mark.parametrize("told", [None, {"num_cycles": 3, "num_channels": 2}])

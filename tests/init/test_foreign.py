@@ -117,7 +117,8 @@ def test_stitched_cycles_of_different_sizes_are_read_or_explained(tmp_path: Path
             tifffile.imwrite(split / f"cycle{cycle}_ch{channel}.tif", plane)
     result, acquisition = initiated(raw)
     assert acquisition["convention"] == "stitched"
-    assert [key.partition(":")[0] for key in result.unknown] == ["acquisition.pixel_um"]
+    unknown = [key.partition(":")[0] for key in result.unknown]
+    assert unknown == ["acquisition.pixel_um", "reference in the markers table"]
     shutil.rmtree(result.config.parent)
     assert (
         "one image for each of 3 cycles, of different sizes: they are stitched already; save the "

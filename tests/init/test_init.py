@@ -75,7 +75,7 @@ def test_codex_with_all_its_metadata(tmp_path: Path) -> None:
     assert acquisition == {
         **{"convention": "codex", "rows": 3, "cols": 2, "layout": "snake_right_down"},
         **{"overlap": OVERLAP, "pixel_um": 0.3774, "z_step_um": 1.5},
-        **{"reference_cycle": 2, "reference_channel": "1"},
+        "reference_cycle": 2,
     }
     assert config(result)["optics"] == {
         "numerical_aperture": 0.75,
@@ -84,8 +84,8 @@ def test_codex_with_all_its_metadata(tmp_path: Path) -> None:
     }
     assert [line.split(":")[0] for line in result.unknown] == ["optics.sample_refractive_index"]
     assert result.markers.read_text() == (
-        "cycle,channel,marker,emission_nm,exposure_ms\n"
-        "1,1,DAPI_1,461,10\n1,2,CD8,668,500\n2,1,DAPI_2,461,10\n2,2,Blank,668,350\n"
+        "cycle,channel,marker,reference,emission_nm,exposure_ms\n1,1,DAPI_1,TRUE,461,10\n"
+        "1,2,CD8,,668,500\n2,1,DAPI_2,TRUE,461,10\n2,2,Blank,,668,350\n"
     )
     assert any("excitation" in warning for warning in result.warnings)
     assert list(filled_in(result).samples) == ["spleen-A"]
@@ -205,8 +205,7 @@ def test_ome_positions_and_metadata(raw: Path, flip_y: bool) -> None:
     assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
     assert acquisition["overlap"] == pytest.approx(OVERLAP, abs=0.01)
     assert acquisition["pixel_um"] == 0.5
-    assert acquisition["reference_channel"] == "2"
-    assert "1,1,AF750" in result.markers.read_text()
+    assert "1,1,AF750,,,\n1,2,Hoechst,TRUE," in result.markers.read_text()
     filled_in(result)
 
 
@@ -388,10 +387,11 @@ def test_brain_tiles_by_number_lie_as_tile_configuration_says(shared: Path, raw:
     assert not fiji.unknown
     places = []
     for result in (numbered, fiji):
-        (sample,) = load_experiment(config(result)).samples.values()
+        experiment = load_experiment(config(result))
+        (sample,) = experiment.samples.values()
         table = result.config.with_name("cycle1.csv")
-        channel = sample.acquisition.reference_channel
-        build_manifest(sample.raw_dir, sample.acquisition.model_dump(), {1: [channel]}, {1: table})
+        channels = {1: [experiment.reference_channels[1]]}
+        build_manifest(sample.raw_dir, sample.acquisition.model_dump(), channels, {1: table})
         lines = [line.split(",") for line in table.read_text().splitlines()[1:]]
         places.append({Path(line[5]).name: (line[1], line[2]) for line in lines})
     assert len(places[1]) == 54

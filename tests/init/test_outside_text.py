@@ -101,7 +101,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
 ) -> None:
     planes = [RawPlane(1, channel, 0, folder, tile=1)]
     recognised = RawFolder("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
-    metadata = Metadata([Channel(1, channel, marker, None, None)], 1, channel, pixel_um=1e-5)
+    metadata = Metadata([Channel(1, channel, marker, None, None)], 1, pixel_um=1e-5)
     layout = TileLayout(4, 2, 2, "snake_right_down", 0.1)
     beside = Path("/", folder)
     files = beside / "samples", beside / "markers", beside / "results"
@@ -113,7 +113,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
             "convention": "pattern",
             **({"pattern": pattern} if pattern else {}),
             **{"rows": 2, "cols": 2, "layout": "snake_right_down", "overlap": 0.1},
-            **{"pixel_um": 1e-5, "reference_cycle": 1, "reference_channel": channel},
+            **{"pixel_um": 1e-5, "reference_cycle": 1},
         },
         "camera": dict.fromkeys(
             ["offset_counts", "gain_counts_per_photon", "saturation_counts"], "auto"

@@ -176,7 +176,7 @@ def test_a_measurement_without_its_settings(tmp_path: Path, specimen: Specimen) 
     next(tmp_path.rglob("*.mes")).unlink()
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert any(line.startswith("acquisition.z_step_um") for line in result.unknown)
-    assert "1,1,cycle1_channel1,,\n" in result.markers.read_text()
+    assert "1,1,cycle1_channel1,,,\n" in result.markers.read_text()
 
 
 def test_sites_without_positions(tmp_path: Path, specimen: Specimen) -> None:
@@ -199,7 +199,7 @@ def test_a_wavelength_keeps_its_number(tmp_path: Path, specimen: Specimen) -> No
         path.unlink()
     assert {plane.channel for plane in scan("imagexpress", tmp_path / "raw")} == {"2"}
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    assert "1,2,CD8,519,50\n" in result.markers.read_text()
+    assert "1,2,CD8,TRUE,519,50\n" in result.markers.read_text()
 
 
 def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Specimen) -> None:

@@ -26,16 +26,16 @@ def markers(result: InitResult) -> list[str]:
     return result.markers.read_text().splitlines()[1:]
 
 
-def test_metaxpress_asks_nothing(real: Path, tmp_path: Path) -> None:
+def test_metaxpress_asks_for_the_nuclear_channel_alone(real: Path, tmp_path: Path) -> None:
     result = create_experiment(real / "metaxpress", tmp_path)
-    assert not result.unknown
+    assert [line.split(":")[0] for line in result.unknown] == ["reference in the markers table"]
     told = config(result)["acquisition"]
     assert (told["convention"], told["pixel_um"]) == ("imagexpress", 13.5504)
     assert (told["rows"], told["cols"], told["overlap"]) == (2, 1, pytest.approx(0, abs=1e-3))
     optics = {"numerical_aperture": 0.2, "immersion_refractive_index": 1.0}
     assert config(result)["optics"] == optics
     assert markers(result) == [
-        f"{cycle},{channel},{marker}_{cycle},{light}"
+        f"{cycle},{channel},{marker}_{cycle},,{light}"
         for cycle in (1, 2)
         for channel, marker, light in (
             (1, "FITC", "536,80"), (2, "Cy3", "593,100"), (3, "Texas Red", "624,5")
@@ -60,7 +60,7 @@ def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
     assert (told["convention"], told["pixel_um"], told["z_step_um"]) == ("cv8000", 0.325, 3.0)
     assert (told["rows"], told["cols"]) == (1, 2)
     assert "2 channels, 4 z-planes, 1 region" in result.findings[0]
-    assert markers(result) == ["1,1,BP445/45,445,100", "1,2,BP525/50,525,100"]
+    assert markers(result) == ["1,1,BP445/45,,445,100", "1,2,BP525/50,,525,100"]
     planes = scan("cv8000", raw)
     assert {plane.region for plane in planes} == {"D08"}
     assert len(planes) == 16
@@ -71,7 +71,7 @@ def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
 def test_ndtiff_version_2_by_its_full_resolution(real: Path, tmp_path: Path) -> None:
     result = create_experiment(real / "ndtiff-v2", tmp_path)
     assert config(result)["acquisition"]["pixel_um"] == 1.0
-    assert markers(result) == ["1,1,cycle1_channel1,,10"]
+    assert markers(result) == ["1,1,cycle1_channel1,TRUE,,10"]
     planes = scan("ndtiff", real / "ndtiff-v2")
     assert sorted((plane.y_px, plane.x_px) for plane in planes) == [(-28, -28), (0, 0)]
     raw = tmp_path / "raw"

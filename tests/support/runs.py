@@ -51,7 +51,6 @@ acquisition:
   overlap: {plan.overlap}
   pixel_um: {plan.pixel_um}
   z_step_um: {plan.z_step_um}
-  reference_channel: "1"
 optics:
   numerical_aperture: {plan.aperture}
   immersion_refractive_index: {plan.immersion_index}
@@ -204,10 +203,14 @@ def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
     plan = PhantomDesign(**values)
     (folder / "samples.tsv").write_text(f"sample\traw_dir\ntonsil\t{raw}\n")
     blank = plan.blank_cycle
-    lines = ["cycle,channel,marker,emission_nm" + ",exposure_ms,background" * (blank is not None)]
+    lines = [
+        "cycle,channel,marker,reference,emission_nm"
+        + ",exposure_ms,background" * (blank is not None)
+    ]
     for cycle, names in enumerate(plan.markers(), 1):
         for channel, name in enumerate(names, 1):
-            line = f"{cycle},{channel},{name},{plan.wavelengths_nm[channel - 1]}"
+            reference = "TRUE" if channel == 1 else ""
+            line = f"{cycle},{channel},{name},{reference},{plan.wavelengths_nm[channel - 1]}"
             if blank is not None:
                 background = f"Blank-{channel}" if cycle != blank and channel > 1 else ""
                 line += f",{plan.exposure_ms(cycle, channel):g},{background}"
@@ -215,6 +218,17 @@ def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
     (folder / "markers.csv").write_text("\n".join(lines) + "\n")
     (folder / "config.yaml").write_text(CONFIG.format(plan=plan))
     return Run(folder, folder / "config.yaml")
+
+
+def mark_references(markers: Path) -> None:
+    """Mark the first channel of each cycle of a markers table as reference, if none is."""
+    lines = [line.split(",") for line in markers.read_text().splitlines()]
+    marked = {line[0] for line in lines if line[3] == "TRUE"}
+    for line in lines[1:]:
+        if line[0] not in marked:
+            line[3] = "TRUE"
+            marked.add(line[0])
+    markers.write_text("".join(",".join(line) + "\n" for line in lines))
 
 
 def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

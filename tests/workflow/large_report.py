@@ -50,7 +50,7 @@ def write_large_report(results: Path, folder: Path, samples: tuple[str, ...], cy
         images=dict.fromkeys(samples, _image(sample, folder / "large.ome.zarr", table)),
         channels=table,
         reference_cycle=1,
-        reference_channel="1",
+        reference_channels=dict.fromkeys(range(1, 100), "1"),
         software={"tilewright": "0", "numpy": np.__version__},
         config_text="key: value\n" * 120,
         planes={

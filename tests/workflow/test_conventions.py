@@ -10,7 +10,7 @@ import yaml
 
 from tests.support.convention_raw import CONVENTIONS, PIXEL_UM, Tiles, make_tiles, write_as
 from tests.support.microscope_files import WRITERS, Specimen
-from tests.support.runs import Run
+from tests.support.runs import Run, mark_references
 from tilewright.config.checks import check_raw
 from tilewright.config.config_file import read_config
 from tilewright.config.layout import Layout
@@ -53,6 +53,7 @@ def test_init_then_tiles_at_their_places(
     config = yaml.safe_load(result.config.read_text())
     assert config["acquisition"]["convention"] == convention.split()[0]
     run.edit(acquisition={"pixel_um": PIXEL_UM})
+    mark_references(result.markers)
     monkeypatch.chdir(tmp_path)
     found = positions_of(run, cpu)
     placed = np.stack([found.y_px, found.x_px], axis=1)
@@ -66,9 +67,8 @@ def positions_of(run: Run, backend: Backend) -> Positions:
     layout = Layout(experiment.settings.results)
     check_raw(experiment, layout)
     (sample,) = experiment.samples
-    tiles = open_tiles(
-        Path(layout.manifest.format(sample=sample, cycle=1)), experiment.reference_channel
-    )
+    manifest = Path(layout.manifest.format(sample=sample, cycle=1))
+    tiles = open_tiles(manifest, experiment.reference_channels[1])
     return locate(tiles, backend=backend, **experiment.options("tile_positions")).positions
 
 

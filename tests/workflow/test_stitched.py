@@ -24,7 +24,10 @@ pytestmark = pytest.mark.workflow
 
 SHIFTS_PX = {1: (0.0, 0.0), 2: (13.4, -21.7), 3: (-9.25, 6.6)}
 SHAPES = {1: (700, 720), 2: (660, 740), 3: (690, 640)}
-MARKERS = ["1,1,DAPI_1,,", "1,2,CD8,,", "2,1,DAPI_2,,20", "2,2,CD4,,20", "3,1,cycle3_channel1,,"]
+MARKERS = [
+    "1,1,DAPI_1,TRUE,,", "1,2,CD8,,,", "2,1,DAPI_2,TRUE,,20", "2,2,CD4,,,20",
+    "3,1,cycle3_channel1,TRUE,,",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("cycles", [[1, 3], pytest.param([1, 2, 3], marks=pytest.mark.long)])
@@ -46,7 +49,6 @@ def test_three_formats_are_registered_and_judged(tmp_path: Path, cycles: list[in
         "convention": "stitched",
         "pixel_um": PIXEL_UM,
         "reference_cycle": 1,
-        "reference_channel": "1",
     }
     assert (tmp_path / "markers.csv").read_text().splitlines()[1:] == MARKERS
     jobs = run.planned("registration", "qc")

@@ -79,7 +79,7 @@ rule report:
         waiting=experiment.waiting_cycles,
         channels=experiment.channel_table(),
         reference_cycle=experiment.reference_cycle,
-        reference_channel=experiment.reference_channel,
+        reference_channels=experiment.reference_channels,
         # A function: Snakemake takes braces in a plain string for wildcards.
         config=lambda wildcards: experiment.as_yaml(),
         thresholds=experiment.thresholds(),

@@ -17,7 +17,7 @@ rule illumination:
         **resources_of("illumination"),
     params:
         channels=files.channels_of_cycle,
-        reference_channel=experiment.reference_channel,
+        reference_channel=files.reference_channel,
         positions=experiment.options(
             "tile_positions", "max_shift_px", "sigma_px", "planes"
         ),
@@ -47,7 +47,7 @@ rule tile_positions:
     resources:
         **resources_of("tile_positions"),
     params:
-        reference_channel=experiment.reference_channel,
+        reference_channel=files.reference_channel,
         options=experiment.options("tile_positions"),
     script:
         "../../scripts/tile_positions.py"

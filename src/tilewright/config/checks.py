@@ -161,7 +161,7 @@ def _check_pixels(
         tables,
         channels,
         str(sample.raw_dir.resolve()),
-        reference_channel=experiment.reference_channel,
+        reference_channels=experiment.reference_channels,
         pages_are_planes=sample.acquisition.convention not in SELF_DESCRIBING,
         stitched=experiment.settings.stitched,
         **experiment.options("camera", "offset_counts", "saturation_counts"),
@@ -179,7 +179,7 @@ def _layout_problem(experiment: Experiment, sample: Sample, table: str) -> str |
     from tilewright.stages.tile_positions.layout_check import SEARCHED, layout_problem
 
     raw_dir, acquisition = str(sample.raw_dir.resolve()), sample.acquisition
-    tiles = tiles_of_table(table, experiment.reference_channel, raw_dir)
+    tiles = tiles_of_table(table, experiment.reference_channels[experiment.first_cycle], raw_dir)
     if tiles is None:
         return None
     shift_px = experiment.settings.tile_positions.max_shift_px

@@ -1,5 +1,6 @@
 """Contradictions between keys of the configuration and rows of its tables."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -41,23 +42,21 @@ def _cycles(experiment: Experiment) -> Iterator[str]:
 
 
 def _references(experiment: Experiment) -> Iterator[str]:
-    """Yield cycles without the reference channel, and a missing reference cycle."""
+    """Yield cycles without one reference channel, and a missing reference cycle."""
     table = experiment.settings.markers
     if experiment.reference_cycle not in experiment.cycles:
         yield (
             f"acquisition.reference_cycle is {experiment.reference_cycle}, but {table} has the "
             f"cycles {', '.join(map(str, experiment.cycles))}"
         )
-    reference = experiment.reference_channel
-    tokens = {
-        cycle: [channel.channel for channel in experiment.channels_of(cycle)]
-        for cycle in experiment.cycles
-    }
-    if incomplete := [cycle for cycle in tokens if reference not in tokens[cycle]]:
+    marked = Counter(channel.cycle for channel in experiment.channels if channel.reference)
+    if wrong := [cycle for cycle in experiment.cycles if marked[cycle] != 1]:
+        names = ", ".join(f"'{one.marker}'" for one in experiment.channels_of(wrong[0]))
         yield (
-            f"acquisition.reference_channel is '{reference}', which {table} lacks in "
-            f"{cycles_text(incomplete)}; cycle {incomplete[0]} has the channels "
-            f"{', '.join(tokens[incomplete[0]])}; name one that all cycles have"
+            f"{table}: {cycles_text(wrong)} {'has' if len(wrong) == 1 else 'have'} "
+            f"{'several reference channels' if marked[wrong[0]] else 'no reference channel'}; "
+            "write TRUE into the column 'reference' in the row of the one channel that shows "
+            f"nuclei (cycle {wrong[0]} has {names})"
         )
     for cycle in experiment.settings.registration.allow_unregistered:
         if cycle not in experiment.moving_cycles:
@@ -186,9 +185,8 @@ def _backgrounds(experiment: Experiment) -> Iterator[str]:
                 f"{what}, but the table has no exposure_ms of {' and '.join(missing_exposure)}; "
                 "fill it in, or set subtract.method: regression"
             )
-    frame = experiment.reference_cycle, experiment.reference_channel
     for channel in channels:
-        if channel.remove and (channel.cycle, channel.channel) == frame:
+        if channel.remove and channel.reference and channel.cycle == experiment.reference_cycle:
             yield (
                 f"{table}: '{channel.marker}' is marked remove, but it is the reference channel "
                 "of the reference cycle, in whose frame the image is; leave it in"

@@ -59,10 +59,10 @@ class Experiment:
         """The cycle onto which the others are registered."""
         return self.settings.acquisition.reference_cycle
 
-    @property
-    def reference_channel(self) -> str:
-        """The channel (usually nuclei) that every cycle has."""
-        return self.settings.acquisition.reference_channel
+    @cached_property
+    def reference_channels(self) -> dict[int, str]:
+        """The channel (usually nuclei) of each cycle of the table by which it is registered."""
+        return {channel.cycle: channel.channel for channel in self.table if channel.reference}
 
     @property
     def moving_cycles(self) -> tuple[int, ...]:

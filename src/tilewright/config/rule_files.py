@@ -87,15 +87,24 @@ class RuleFiles:
             else []
         )
 
-    def of_reference_channel(self, template: str) -> str:
-        """Return a template with the reference channel filled in."""
-        return template.replace("{channel}", self.experiment.reference_channel)
+    def reference_channel(self, wildcards: Any) -> str:
+        """Return the reference channel of the job's cycle."""
+        return self.experiment.reference_channels[int(wildcards.cycle)]
+
+    def of_reference_channel(self, template: str) -> InputFunction:
+        """Return an input function: a template for the reference channel of the job's cycle."""
+        return lambda wildcards: template.format(
+            sample=wildcards.sample,
+            cycle=wildcards.cycle,
+            channel=self.reference_channel(wildcards),
+        )
 
     @property
     def reference_plane(self) -> str:
         """The in-focus plane of the reference channel and cycle of a sample."""
-        plane = self.of_reference_channel(self.layout.plane)
-        return plane.replace("{cycle}", str(self.experiment.reference_cycle))
+        cycle = self.experiment.reference_cycle
+        channel = self.experiment.reference_channels[cycle]
+        return self.layout.plane.replace("{cycle}", str(cycle)).replace("{channel}", channel)
 
     def registered_images(self) -> list[str]:
         """Return the final image of each sample, in all its files."""

@@ -95,10 +95,6 @@ class Acquisition(Section):
     """Cycle onto which the others are registered; one in the middle where tissue is lost with
     time, since the image is in its frame.
     """
-    reference_channel: TokenText
-    """Channel that every cycle has and that shows the same structures, with most structure in
-    every tile: usually nuclei.
-    """
 
 
 class CameraSettings(Section):
@@ -308,10 +304,12 @@ class Settings(Section):
     """
     markers: PathText
     """Comma-separated table, one line per cycle and channel: `cycle`, `channel`, `marker` (names
-    must differ), `emission_nm` (200 to 2000; needed for a computed PSF), `exposure_ms` (used
-    where a background is subtracted), `background` (the marker whose image is subtracted from
-    this one's, see `subtract`) and `remove` (`TRUE`: left out of the final image, after it has
-    served as a background). Channels that are not listed are not read.
+    must differ), `reference` (`TRUE` for one channel of each cycle, by which tiles are placed and
+    cycles registered: what every cycle shows, with structure in every tile, usually nuclei),
+    `emission_nm` (200 to 2000; needed for a computed PSF), `exposure_ms` (used where a background
+    is subtracted), `background` (the marker whose image is subtracted from this one's, see
+    `subtract`) and `remove` (`TRUE`: left out of the final image, after it has served as a
+    background). Channels that are not listed are not read.
     """
     results: ResultsPath = "results"
     """Folder for everything that is written; no braces in its name."""

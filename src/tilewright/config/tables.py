@@ -22,7 +22,7 @@ from tilewright.io.numbers import positive
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SAMPLE_COLUMNS = ("sample", "raw_dir", "region", "rows", "cols", "layout", "overlap")
 _MARKER_COLUMNS = (
-    "cycle", "channel", "marker", "emission_nm", "exposure_ms", "background", "remove",
+    "cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms", "background", "remove",
 )  # fmt: skip
 
 
@@ -56,7 +56,8 @@ class Channel:
     """One channel of one cycle.
 
     ``background`` is the marker whose image is subtracted from this one's; a channel to
-    ``remove`` is left out of the final image.
+    ``remove`` is left out of the final image. Of each cycle one channel is its ``reference``, by
+    which tiles are placed and cycles registered: usually nuclei.
     """
 
     cycle: int
@@ -66,6 +67,14 @@ class Channel:
     exposure_ms: float | None
     background: str | None = None
     remove: bool = False
+    reference: bool = False
+
+
+#: Keys of earlier versions, with what has taken their place.
+_RETIRED = {
+    "acquisition.reference_channel": "now a column of the markers table: write TRUE into "
+    "'reference' in the row of the nuclear channel of each cycle, and remove the key",
+}
 
 
 def _model_at(location: tuple[str, ...]) -> type[BaseModel] | None:
@@ -107,6 +116,8 @@ def problem_message(problem: Any) -> str:
     """Return the message for one pydantic problem."""
     location = key_of(problem)
     key = ".".join(location)
+    if key in _RETIRED:
+        return f"the key '{key}' is {_RETIRED[key]}"
     if problem["type"] == "extra_forbidden":
         model = _model_at(location)
         hint = suggestion(location[-1], model.model_fields if model else (), "known keys")
@@ -279,14 +290,17 @@ def _channel(row: dict[str, str]) -> Channel:
     problem = None if emission_nm is None else EMISSION_NM.message(emission_nm)
     if problem:
         raise ValueError(f"emission_nm is {row['emission_nm']}: {problem}")
-    # As spreadsheet programs write it.
-    remove = row.get("remove", "").lower()
-    if remove not in ("true", "false", ""):
-        raise ValueError(f"remove is '{row['remove']}'; write TRUE, or leave the cell empty")
     exposure_ms, background = _number(row, "exposure_ms"), row.get("background") or None
-    return Channel(
-        int(cycle), token, marker, emission_nm, exposure_ms, background, remove == "true"
-    )
+    flags = _flag(row, "remove"), _flag(row, "reference")
+    return Channel(int(cycle), token, marker, emission_nm, exposure_ms, background, *flags)
+
+
+def _flag(row: dict[str, str], column: str) -> bool:
+    """Return whether a cell holds TRUE, as spreadsheet programs write it."""
+    text = row.get(column, "").lower()
+    if text not in ("true", "false", ""):
+        raise ValueError(f"{column} is '{row[column]}'; write TRUE, or leave the cell empty")
+    return text == "true"
 
 
 def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
@@ -309,7 +323,7 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "samples.tsv")
     >>> _ = path.write_text(f"sample\traw_dir\toverlap\ntonsil\t{path.parent}\t0.2\n")
-    >>> keys = {"convention": "codex", "overlap": 0.1, "pixel_um": 0.377, "reference_channel": "1"}
+    >>> keys = {"convention": "codex", "overlap": 0.1, "pixel_um": 0.377}
     >>> acquisition = Acquisition.model_validate(keys)
     >>> read_samples(path, acquisition)["tonsil"].acquisition.overlap
     0.2

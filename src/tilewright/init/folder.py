@@ -145,10 +145,12 @@ def _layout(recognised: RawFolder, metadata: Metadata, region: str) -> TileLayou
     codex = metadata.codex
     expected = TileLayout(0, codex.rows, codex.cols, codex.layout, codex.overlap)
     planes = [plane for plane in recognised.planes if plane.region == region]
-    cycles = {plane.cycle for plane in planes if plane.channel == metadata.reference_channel}
+    cycles = {plane.cycle for plane in planes}
     # A region that was not imaged in the reference cycle still has its layout.
     cycle = metadata.reference_cycle if metadata.reference_cycle in cycles else min(cycles)
-    return find_layout(planes, expected, cycle, metadata.reference_channel)
+    channels = [plane.channel for plane in planes if plane.cycle == cycle]
+    nuclear = (m.channel for m in metadata.markers if m.reference and m.cycle == cycle)
+    return find_layout(planes, expected, cycle, next(nuclear, min(channels)))
 
 
 def _depth(planes: list[RawPlane]) -> int:

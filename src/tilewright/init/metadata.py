@@ -2,6 +2,7 @@
 
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +32,10 @@ _EXCITATION = (
 )
 #: Length of a marker name; the markers table allows 100, with a number for duplicates.
 _NAME_LENGTH = 90
-_NUCLEAR = re.compile(r"(?i)dapi|hoechst|nuclei|nuclear|dna|draq5|sytox")
+_STAIN = r"(?:dapi|hoechst|dna\d?|draq ?5|sytox|nuclei|nuclear|nucleus)"
+_NUMBER = r"(?:(?:cycle|cyc|round|channel|ch|c|r|stain)?[\W_]*\d+)"
+#: A nuclear stain, with numbers of cycle and channel; no protein such as DNA-PK or DNase.
+_NUCLEAR = re.compile(rf"(?i)[\W_]*{_NUMBER}?[\W_]*{_STAIN}(?:[\W_]*{_NUMBER})*[\W_]*")
 
 
 @dataclass
@@ -40,7 +44,6 @@ class Metadata:
 
     markers: list[Channel]
     reference_cycle: int
-    reference_channel: str
     pixel_um: float | None = None
     z_step_um: float | None = None
     numerical_aperture: float | None = None
@@ -82,29 +85,43 @@ def _channels(planes: Sequence[RawPlane]) -> list[tuple[int, str]]:
 def _with_markers(
     channels: list[tuple[int, str]], known: Mapping[tuple[int, str], OmeChannel]
 ) -> Metadata:
-    """Return metadata with a markers table and a reference channel."""
+    """Return metadata with a markers table, the reference channels by their names."""
     of = [known.get(key, OmeChannel()) for key in channels]
     names = unique_names(
         printable((channel.name or "").strip(), _NAME_LENGTH) or f"cycle{cycle}_channel{token}"
         for (cycle, token), channel in zip(channels, of, strict=True)
     )
+    stained: dict[int, list[str]] = {cycle: [] for cycle, _ in channels}
+    for (cycle, token), channel in zip(channels, of, strict=True):
+        if _NUCLEAR.fullmatch(channel.name or ""):
+            stained[cycle].append(token)
+    only = Counter(cycle for cycle, _ in channels)
     markers = [
-        Channel(*key, name, channel.emission_nm, channel.exposure_ms)
-        for key, name, channel in zip(channels, names, of, strict=True)
-    ]
-    cycles = sorted({cycle for cycle, _ in channels})
-    first = [channel for cycle, channel in channels if cycle == cycles[0]]
-    common = [c for c in first if all((cycle, c) in channels for cycle in cycles)]
-    metadata = Metadata(markers, cycles[0], (common or first)[0])
-    if not common:
-        metadata.warnings.append(
-            "no channel is in all cycles; registration needs one (reference_channel)"
+        Channel(
+            cycle, token, name, channel.emission_nm, channel.exposure_ms,
+            reference=stained[cycle] == [token] or only[cycle] == 1,
         )
-    firsts = dict(zip(channels, of, strict=True))
-    nuclear = [c for c in common if _NUCLEAR.search(firsts[cycles[0], c].name or "")]
-    if nuclear:
-        metadata.reference_channel = nuclear[0]
-    return metadata
+        for (cycle, token), name, channel in zip(channels, names, of, strict=True)
+    ]  # fmt: skip
+    return Metadata(markers, min(stained), warnings=_stain_warnings(stained))
+
+
+def _stain_warnings(stained: Mapping[int, list[str]]) -> list[str]:
+    """Return what is odd about the nuclear stains of cycles: none, several, or another channel."""
+    usual = Counter(one for (one, *more) in filter(None, stained.values()) if not more)
+    if not usual:
+        return []
+    most, warnings = usual.most_common(1)[0][0], []
+    for cycle, found in stained.items():
+        if found == [most]:
+            continue
+        where = f"channel{'s' * (len(found) > 1)} {', '.join(found)} of cycle {cycle}"
+        what = f"{where} {'have' if len(found) > 1 else 'has'} the name of a nuclear stain"
+        warnings.append(
+            f"{what if found else f'no channel of cycle {cycle} has the name of a nuclear stain'}, "
+            f"where others have channel {most}; check the names"
+        )
+    return warnings
 
 
 def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
@@ -138,9 +155,9 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
     cycles = {cycle for cycle, _ in channels}
     if codex.reference_cycle in cycles:
         metadata.reference_cycle = codex.reference_cycle
-    reference = str(codex.reference_channel)
-    if codex.reference_channel and all((cycle, reference) in channels for cycle in cycles):
-        metadata.reference_channel = reference
+    if codex.reference_channel and not names:
+        stated = str(codex.reference_channel)
+        metadata.markers = [replace(m, reference=m.channel == stated) for m in metadata.markers]
     return metadata
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tilewright.config.tables import Channel
+from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import RawFolder
 from tilewright.init.tile_layout import TileLayout
@@ -168,6 +168,12 @@ def config_text(
         more = f" and {len(names) - 6} more" * (len(names) > 6)
         if names:
             out.unknown.append(f"{column} in the markers table: {', '.join(names[:6])}{more}")
+    known = {marker.cycle for marker in metadata.markers if marker.reference}
+    if unknown := sorted({marker.cycle for marker in metadata.markers} - known):
+        where = cycles_text(unknown)
+        out.unknown.append(
+            f"reference in the markers table: TRUE for the channel of nuclei of {where}"
+        )
     return out
 
 
@@ -184,13 +190,6 @@ def _acquisition(
     if planes > 1:
         out.known(section, "z_step_um", metadata.z_step_um, "distance of z-planes, µm")
     out.key("reference_cycle", metadata.reference_cycle)
-    reference = next(
-        marker.marker
-        for marker in metadata.markers
-        if (marker.cycle, marker.channel) == (metadata.reference_cycle, metadata.reference_channel)
-    )
-    note = f"{reference}: check that it shows nuclei, in every cycle"
-    out.key("reference_channel", metadata.reference_channel, note)
 
 
 def _grid(out: ConfigText, first: TileLayout, *, numbered: bool) -> None:
@@ -258,16 +257,17 @@ def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[
 def markers_text(markers: Sequence[Channel]) -> str:
     """Return the markers table.
 
-    >>> print(markers_text([Channel(1, "1", "DAPI", 461.0, None)]))
-    cycle,channel,marker,emission_nm,exposure_ms
-    1,1,DAPI,461,
+    >>> print(markers_text([Channel(1, "1", "DAPI", 461.0, None, reference=True)]))
+    cycle,channel,marker,reference,emission_nm,exposure_ms
+    1,1,DAPI,TRUE,461,
     <BLANKLINE>
     """
-    columns = ["cycle", "channel", "marker", "emission_nm", "exposure_ms"]
+    columns = ["cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms"]
     lines = [
-        [m.cycle, m.channel, m.marker, _plain(m.emission_nm), _plain(m.exposure_ms)]
+        [m.cycle, m.channel, m.marker, "TRUE" * m.reference, _plain(m.emission_nm),
+         _plain(m.exposure_ms)]
         for m in markers
-    ]
+    ]  # fmt: skip
     return _table([columns, *lines], ",")
 
 

@@ -38,7 +38,7 @@ def test_problems_are_grouped_by_reason_and_the_worst_is_first() -> None:
             quality(item("ncc", 0.6, cycle=2), item("ncc", 0.9, cycle=2)),
             quality(item("seam", 5.0, cycle=2)),
         ],
-        Pixels({}, None, [], (1, "1")),
+        Pixels({}, None, [], 1, {1: "1"}),
     )
     assert [(p.reason, p.verdict, len(p.items)) for p in found] == [
         ("seam", "fail", 3),
@@ -61,7 +61,7 @@ def test_a_crop_shows_the_worst_place_pixel_by_pixel(
         {"metric": "seam", "y_px": y, "x_px": x, "value": value}
         for y, x, value in [(200.0, 300.0, 4.0), (*centre, 9.0)]
     ]
-    pixels = Pixels({(1, "2"): path}, None, [], (1, "1"))
+    pixels = Pixels({(1, "2"): path}, None, [], 1, {1: "1"})
     (found,) = problems(
         [quality(item("seam", 9.0, channel="2"), **{"2": {"places": places}})], pixels
     )

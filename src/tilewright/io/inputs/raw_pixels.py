@@ -37,7 +37,7 @@ def pixel_problems(
     channels: Mapping[int, Sequence[str]],
     raw_dir: str,
     *,
-    reference_channel: str,
+    reference_channels: Mapping[int, str],
     pages_are_planes: bool,
     stitched: bool,
     offset_counts: float | None = None,
@@ -57,6 +57,8 @@ def pixel_problems(
         Channels to check, by cycle.
     raw_dir : path
         Folder below which the tables' paths lie.
+    reference_channels : mapping of int to str
+        By cycle.
     pages_are_planes : bool
         Whether pages are read as z-planes whatever the metadata of the file.
     stitched : bool
@@ -70,7 +72,7 @@ def pixel_problems(
             tiles = (windows_of_table if stitched else tiles_of_table)(table, channel, raw_dir)
             if tiles is None:
                 continue
-            reference = channel == reference_channel
+            reference = channel == reference_channels[cycle]
             try:
                 _check_pages(tiles, pages_are_planes)
                 problem = _channel_problem(tiles, reference, offset_counts, saturation_counts)
@@ -126,12 +128,13 @@ def _channel_problem(
             "what is dark is grainy, as in a negative; save them as the camera counted"
         )
     why = "; registration has no tissue to align" if reference else ""
-    fix = "choose another reference_channel" if reference else "take it out of the markers table"
+    fix = "mark another 'reference' in" if reference else "take it out of"
     kinds = " or ".join(sorted({kind for kind, _, _ in blanks}))
     _, detail, path = blanks[0]
     part = "tile" if isinstance(tiles, Tiles) else "part of it"
     example = f"for example {path} ({detail})"
-    return f"every {part} is {kinds}, {example}{why}; copy the files again, or {fix}"
+    what = f"every {part} is {kinds}, {example}{why}"
+    return f"{what}; copy the files again, or {fix} the markers table"
 
 
 def _check_pages(tiles: RawParts, pages_are_planes: bool) -> None:

@@ -43,8 +43,8 @@ class ReportInputs:
         cycle, channel, marker of each channel, in the order of the registered image.
     reference_cycle : int
         The cycle that the others are registered to.
-    reference_channel : str
-        The nuclear channel of every cycle.
+    reference_channels : mapping of int to str
+        The nuclear channel of each cycle.
     software : mapping
         Name → version, shown at the end.
     config_text : str
@@ -66,7 +66,7 @@ class ReportInputs:
     images: Mapping[str, Path]
     channels: Sequence[Mapping[str, Any]]
     reference_cycle: int
-    reference_channel: str
+    reference_channels: Mapping[int, str]
     software: Mapping[str, str]
     config_text: str
     thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -165,11 +165,12 @@ def _sample(
     in_image = [entry for entry in inputs.channels if not entry.get("remove")]
     rows = [row for row in trusted_markers(items, in_image) if row["sample"] == name]
     order = [(row["cycle"], row["channel"]) for row in rows]
-    reference = inputs.reference_cycle, inputs.reference_channel
+    nuclear = [(int(cycle), channel) for cycle, channel in inputs.reference_channels.items()]
+    reference = next(one for one in nuclear if one[0] == inputs.reference_cycle)
     nuclei = order.index(reference) if reference in order else 0
     # The nuclear stains of the other cycles would hide the markers.
-    hidden = [row["verdict"] == "fail" or row["channel"] == reference[1] for row in rows]
-    excluded = [k for k, hide in enumerate(hidden) if hide]
+    hidden = [row["verdict"] == "fail" for row in rows]
+    excluded = [k for k, at in enumerate(order) if hidden[k] or at in nuclear]
     image = inputs.images.get(name)
     rendering = render(image, nuclei, excluded, *sizes[1:]) if image is not None else None
     pictures = rendering.channels if rendering and len(rendering.channels) == len(rows) else []
@@ -184,7 +185,7 @@ def _sample(
         "checks": items,
         "cycles": cycles,
         "matrix": _matrix(name, of_sample, cycles, reference[0]),
-        "problems": problems(of_sample, Pixels(planes, image, order, reference)),
+        "problems": problems(of_sample, Pixels(planes, image, order, reference[0], dict(nuclear))),
         "unregistered": [i for i in items if i.metric == "unregistered" and i.verdict == "fail"],
         "picture": _picture(rendering) if rendering else None,
         "channels": rows,

@@ -42,14 +42,17 @@ class Pixels:
         The final image.
     rows : sequence of (int, str)
         Cycle and channel of each channel of the final image.
-    reference : (int, str)
-        Reference cycle, and the nuclear channel of every cycle.
+    reference : int
+        Reference cycle.
+    nuclear : mapping of int to str
+        The nuclear channel of each cycle.
     """
 
     planes: Mapping[tuple[int, str], Path]
     image: Path | None
     rows: Sequence[tuple[int, str]]
-    reference: tuple[int, str]
+    reference: int
+    nuclear: Mapping[int, str]
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def _crop(items: Sequence[QcResult], issues: Sequence[LocatedIssue], pixels: Pix
 
 def _crop_at(item: QcResult, location: ImageLocation | None, pixels: Pixels) -> Crop | None:
     """Return the crop of an item around a location, or where its channel has most texture."""
-    channel = item.channel or pixels.reference[1]
+    channel = item.channel or pixels.nuclear[item.cycle]
     where = f"cycle {item.cycle}, {item.marker or f'channel {channel}'}"
     if item.stage in REGISTERED and location is not None and pixels.image is not None:
         return _registered(item, location, pixels, where)
@@ -151,12 +154,13 @@ def _registered(item: QcResult, location: ImageLocation, pixels: Pixels, where: 
     region = _region(image.levels[0].shape[1:], (location.y_px, location.x_px))
     size = _size(region, image.pixel_um[1])
     rows = list(pixels.rows)
-    row = (item.cycle, item.channel or pixels.reference[1])
+    row = (item.cycle, item.channel or pixels.nuclear[item.cycle])
     if row not in rows:
         return None
     light = np.asarray(image.levels[0][(rows.index(row), *region)])
-    if item.stage == "register" and pixels.reference in rows:
-        fixed = np.asarray(image.levels[0][(rows.index(pixels.reference), *region)])
+    fixed_row = (pixels.reference, pixels.nuclear[pixels.reference])
+    if item.stage == "register" and fixed_row in rows:
+        fixed = np.asarray(image.levels[0][(rows.index(fixed_row), *region)])
         both = overlay(fixed, light, (display_range(fixed), display_range(light)))
         return Crop(
             embed(_unit(both)),

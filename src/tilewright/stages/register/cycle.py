@@ -47,11 +47,11 @@ _LEAST_BLOCKS = 3
 #: What to do about two images that do not match.
 _NEGATIVE = (
     "one is a negative of the other, dark where the other is bright: make both of the same kind, "
-    "or take another acquisition.reference_channel"
+    "or mark another channel as reference in the markers table"
 )
 _UNLIKE = (
-    "check that both show the same tissue and channel in focus, raise registration.max_shift_px "
-    "or registration.max_rotation_deg"
+    "check that both show nuclei (column reference of the markers table) of the same tissue, in "
+    "focus, raise registration.max_shift_px or registration.max_rotation_deg"
 )
 
 
