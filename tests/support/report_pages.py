@@ -75,7 +75,8 @@ def report(folder: Path, *inputs: tuple[list[Path], list[Path]], **options: Any)
     made = inputs or (make_inputs(folder, GOOD),)
     jsons, pngs = ([path for paths in kind for path in paths] for kind in zip(*made, strict=True))
     values = {
-        "images": {}, "channels": [], "reference_cycle": 1, "reference_channels": {1: "1", 2: "1", 3: "1"},
+        "images": {}, "channels": [], "reference_cycle": 1,
+        "reference_channels": dict.fromkeys((1, 2, 3), "1"),
         "software": {}, "config_text": "", **options,
     }  # fmt: skip
     sources = ReportInputs(quality_paths=jsons, picture_paths=pngs, **values)

@@ -1,13 +1,11 @@
 """Contradictions between keys of the configuration and rows of its tables."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings
-from tilewright.config.tables import cycles_text
 from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
 from tilewright.stages.edf.methods import METHODS
@@ -42,21 +40,12 @@ def _cycles(experiment: Experiment) -> Iterator[str]:
 
 
 def _references(experiment: Experiment) -> Iterator[str]:
-    """Yield cycles without one reference channel, and a missing reference cycle."""
+    """Yield cycles that keys name and the table lacks."""
     table = experiment.settings.markers
     if experiment.reference_cycle not in experiment.cycles:
         yield (
             f"acquisition.reference_cycle is {experiment.reference_cycle}, but {table} has the "
             f"cycles {', '.join(map(str, experiment.cycles))}"
-        )
-    marked = Counter(channel.cycle for channel in experiment.channels if channel.reference)
-    if wrong := [cycle for cycle in experiment.cycles if marked[cycle] != 1]:
-        names = ", ".join(f"'{one.marker}'" for one in experiment.channels_of(wrong[0]))
-        yield (
-            f"{table}: {cycles_text(wrong)} {'has' if len(wrong) == 1 else 'have'} "
-            f"{'several reference channels' if marked[wrong[0]] else 'no reference channel'}; "
-            "write TRUE into the column 'reference' in the row of the one channel that shows "
-            f"nuclei (cycle {wrong[0]} has {names})"
         )
     for cycle in experiment.settings.registration.allow_unregistered:
         if cycle not in experiment.moving_cycles:

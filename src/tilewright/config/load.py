@@ -72,7 +72,13 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
         messages = dict[tuple[str, ...], str]()
         for problem in error.errors():  # of a key with two types one for each
             messages.setdefault(key_of(problem), problem_message(problem))
-        raise ConfigError(*messages.values()) from None
+        said = [*messages.values()]
+        if ("markers",) not in messages:
+            try:
+                read_markers(Path(config["markers"]))
+            except ConfigError as of_table:
+                said += of_table.args
+        raise ConfigError(*said) from None
     try:
         channels, samples = collect_errors(
             lambda: read_markers(Path(settings.markers)),

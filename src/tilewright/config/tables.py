@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -259,7 +260,7 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "markers.csv")
-    >>> _ = path.write_text("cycle,channel,marker\n1,1,DAPI\n1,2,CD3\n")
+    >>> _ = path.write_text("cycle,channel,marker,reference\n1,1,DAPI,TRUE\n1,2,CD3\n")
     >>> [channel.marker for channel in read_markers(path)]
     ['DAPI', 'CD3']
     >>> _ = path.write_text("cycle,channel,marker\n1,1,DAPI\n1,2,DAPI\n")
@@ -273,7 +274,23 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
         lambda: _refuse_duplicates(path, rows, "marker", fix="rename one"),
         lambda: _refuse_duplicates(path, rows, "cycle", "channel"),
     )
+    _check_references(path, channels)
     return tuple(sorted(channels, key=lambda channel: channel.cycle))
+
+
+def _check_references(path: Path, channels: Sequence[Channel]) -> None:
+    """Refuse a table that does not mark one channel of each cycle as reference."""
+    marked = Counter(channel.cycle for channel in channels if channel.reference)
+    wrong = sorted({channel.cycle for channel in channels if marked[channel.cycle] != 1})
+    if not wrong:
+        return
+    names = ", ".join(f"'{one.marker}'" for one in channels if one.cycle == wrong[0])
+    raise ConfigError(
+        f"{path}: {cycles_text(wrong)} {'has' if len(wrong) == 1 else 'have'} "
+        f"{'several reference channels' if marked[wrong[0]] else 'no reference channel'}; "
+        "write TRUE into the column 'reference' in the row of the one channel that shows nuclei "
+        f"(cycle {wrong[0]} has {names})"
+    )
 
 
 def _channel(row: dict[str, str]) -> Channel:
