@@ -11,6 +11,7 @@ import tifffile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tilewright.config.tables import cycles_text
 from tilewright.init.folder import InitResult, create_experiment
 
 NAMES = ["DAPI-01", "CD3", "DAPI-02", "CD8", "DAPI-03", "CD20"]
@@ -146,3 +147,29 @@ def test_what_is_written_is_right_or_empty(
     for (cycle, channel), (name, _, exposure) in table.items():
         assert name in (("",) if not stated else ()) + (f"n{cycle}{channel}",)
         assert exposure == f"{cycle}{channel}"
+
+
+@pytest.mark.parametrize(
+    ("names", "references", "said"),
+    [
+        ("DAPI CD3 CD8 Hoechst_33342", {(1, 1), (2, 2)}, ["channel 2 of cycle 2 has the name of"]),
+        ("DNA1 DNA-PKcs DNA2 DNase", {(1, 1), (2, 1)}, []),
+        ("CD3 cyc1_DAPI CD8 SYTOX-Green", {(1, 2), (2, 2)}, []),
+        ("DAPI CD3 CD8 CD20", {(1, 1)}, ["no channel of cycle 2 has the name of a nuclear stain"]),
+        ("DAPI CD3 DAPI Hoechst", {(1, 1)}, ["channels 1, 2 of cycle 2 have the name of a nuc"]),
+        ("CD4 CD3 CD8 CD20", set(), []),
+    ],
+)
+def test_the_reference_channel_is_the_one_named_as_a_nuclear_stain(
+    tmp_path: Path, names: str, references: set[tuple[int, int]], said: list[str]
+) -> None:
+    result, _ = made(tmp_path, {1: [1, 2], 2: [1, 2]}, "\n".join(names.split()), times="")
+    with result.markers.open() as stream:
+        found = {(int(row["cycle"]), int(row["channel"])) for row in csv.DictReader(stream)
+                 if row["reference"]}  # fmt: skip
+    assert found == references
+    warnings = [line for line in result.warnings if "nuclear stain" in line]
+    assert [line[: len(start)] for line, start in zip(warnings, said, strict=True)] == said
+    left = sorted({1, 2} - {cycle for cycle, _ in references})
+    asked = [key for key in result.unknown if key.startswith("reference in the markers table")]
+    assert [key.rpartition(" of ")[2] for key in asked] == [cycles_text(left)] * bool(left)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.init.raw_folders import two_fields
 from tests.support.microscope_files import write_phenix
+from tests.support.runs import mark_references
 from tilewright.config.tables import Channel, read_markers
 from tilewright.errors import ConfigError
 from tilewright.init.folder import InitResult, create_experiment
@@ -141,6 +142,7 @@ def test_a_marker_of_any_text_is_one_that_the_table_takes(tmp_path: Path) -> Non
     odd = '"\x07,\x1b]0;x' + "x" * 200
     (tmp_path / "raw/channelnames.txt").write_text(f"{odd}\n{odd}\n")
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    mark_references(result.markers)
     names = [channel.marker for channel in read_markers(result.markers)]
     assert len(set(names)) == 2
     with result.markers.open(newline="") as stream:

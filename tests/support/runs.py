@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import csv
 import fcntl
 import hashlib
 import os
@@ -222,13 +223,15 @@ def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
 
 def mark_references(markers: Path) -> None:
     """Mark the first channel of each cycle of a markers table as reference, if none is."""
-    lines = [line.split(",") for line in markers.read_text().splitlines()]
+    with markers.open(newline="", encoding="utf-8") as stream:
+        lines = list(csv.reader(stream))
     marked = {line[0] for line in lines if line[3] == "TRUE"}
     for line in lines[1:]:
         if line[0] not in marked:
             line[3] = "TRUE"
             marked.add(line[0])
-    markers.write_text("".join(",".join(line) + "\n" for line in lines))
+    with markers.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream, lineterminator="\n").writerows(lines)
 
 
 def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

@@ -32,10 +32,12 @@ _EXCITATION = (
 )
 #: Length of a marker name; the markers table allows 100, with a number for duplicates.
 _NAME_LENGTH = 90
-_STAIN = r"(?:dapi|hoechst|dna\d?|draq ?5|sytox|nuclei|nuclear|nucleus)"
-_NUMBER = r"(?:(?:cycle|cyc|round|channel|ch|c|r|stain)?[\W_]*\d+)"
-#: A nuclear stain, with numbers of cycle and channel; no protein such as DNA-PK or DNase.
-_NUCLEAR = re.compile(rf"(?i)[\W_]*{_NUMBER}?[\W_]*{_STAIN}(?:[\W_]*{_NUMBER})*[\W_]*")
+_NUMBERED = r"[\W_]*(?:(?:cycle|cyc|round|channel|ch|c|r|stain)?[\W_]*\d+)"
+#: A name of a nuclear stain. Of words that proteins have too (DNA-PK), numbers may follow alone.
+_NUCLEAR = re.compile(
+    r"(?i).*(?<![a-z])(?:dapi|hoechst|draq ?[57]|sytox)(?![a-z]).*"
+    rf"|{_NUMBERED}?[\W_]*(?:dna|nuclei|nuclear|nucleus)(?:{_NUMBERED})*[\W_]*"
+)
 
 
 @dataclass
