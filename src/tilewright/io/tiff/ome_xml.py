@@ -120,31 +120,45 @@ class _BadXmlError(ValueError):
 def _images(root: ElementTree.Element) -> Iterator[OmeImage]:
     lens = next(elements_named(root, "Objective"), None)
     medium = next(elements_named(root, "ObjectiveSettings"), None)
-    for image in elements_named(root, "Image"):
+    for number, image in enumerate(elements_named(root, "Image")):
         pixels = next(elements_named(image, "Pixels"), None)
         if pixels is None:
             continue
-        sizes = {axis: _integer(pixels, f"Size{axis}", 1, least=1) for axis in "ZCT"}
-        if sizes["T"] > 1:
-            raise _BadXmlError(f"SizeT is {sizes['T']}: a time series; save one file per cycle")
-        if math.prod(sizes.values()) > _MOST_PLANES:
-            raise _BadXmlError(f"SizeZ x SizeC is {math.prod(sizes.values())}, which no image has")
-        position, key = next(elements_named(pixels, "Plane"), None), "Position{}"
-        if position is None or position.get("PositionX") is None:
-            position, key = next(elements_named(image, "StageLabel"), None), "{}"
-        unit = position.get(f"{key.format('X')}Unit", "µm") if position is not None else "µm"
-        yield OmeImage(
-            channels=_channels(pixels, sizes["C"]),
-            planes=_planes(pixels, sizes),
-            y=_length(position, key.format("Y")),
-            x=_length(position, key.format("X")),
-            position_in_px=unit == "pixel",
-            pixel_um=_positive_length(pixels, "PhysicalSizeX"),
-            pixel_y_um=_positive_length(pixels, "PhysicalSizeY"),
-            z_step_um=_positive_length(pixels, "PhysicalSizeZ"),
-            numerical_aperture=_positive_length(lens, "LensNA"),
-            immersion_refractive_index=_positive_length(medium, "RefractiveIndex"),
-        )
+        try:
+            yield _image(image, pixels, lens, medium)
+        except _BadXmlError as error:
+            raise _BadXmlError(
+                f"image {number} ({image.get('Name', '')[:80]!r}): {error}"
+            ) from None
+
+
+def _image(
+    image: ElementTree.Element,
+    pixels: ElementTree.Element,
+    lens: ElementTree.Element | None,
+    medium: ElementTree.Element | None,
+) -> OmeImage:
+    sizes = {axis: _integer(pixels, f"Size{axis}", 1, least=1) for axis in "ZCT"}
+    if sizes["T"] > 1:
+        raise _BadXmlError(f"SizeT is {sizes['T']}: a time series; save one file per cycle")
+    if math.prod(sizes.values()) > _MOST_PLANES:
+        raise _BadXmlError(f"SizeZ x SizeC is {math.prod(sizes.values())}, which no image has")
+    position, key = next(elements_named(pixels, "Plane"), None), "Position{}"
+    if position is None or position.get("PositionX") is None:
+        position, key = next(elements_named(image, "StageLabel"), None), "{}"
+    unit = position.get(f"{key.format('X')}Unit", "µm") if position is not None else "µm"
+    return OmeImage(
+        channels=_channels(pixels, sizes["C"]),
+        planes=_planes(pixels, sizes),
+        y=_length(position, key.format("Y")),
+        x=_length(position, key.format("X")),
+        position_in_px=unit == "pixel",
+        pixel_um=_positive_length(pixels, "PhysicalSizeX"),
+        pixel_y_um=_positive_length(pixels, "PhysicalSizeY"),
+        z_step_um=_positive_length(pixels, "PhysicalSizeZ"),
+        numerical_aperture=_positive_length(lens, "LensNA"),
+        immersion_refractive_index=_positive_length(medium, "RefractiveIndex"),
+    )
 
 
 def elements_named(element: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
@@ -186,11 +200,9 @@ def _length(element: ElementTree.Element | None, key: str) -> float | None:
 
 
 def _positive_length(element: ElementTree.Element | None, key: str) -> float | None:
-    """Return a positive quantity, in µm if it is a length; files write 0 for "not known"."""
+    """Return a quantity, in µm if it is a length; 0, and what is below, is "not known"."""
     value = _length(element, key)
-    if value is not None and value < 0:
-        raise _BadXmlError(f"{key} is {value:g}, which is below 0")
-    return value or None
+    return value if value is not None and value > 0 else None
 
 
 def _channels(pixels: ElementTree.Element, count: int) -> list[OmeChannel]:
