@@ -248,7 +248,7 @@ def test_two_experiments_in_one_folder_are_told_apart(raw: Path) -> None:
         initiated(raw / "codex")
     (said,) = initiated(raw / "plates")[0].warnings
     assert "TimePoint_1/A_B02_s1_w1.tif and " in said
-    assert "B_B02_s1_w1.tif are the same tile by their names; if they are of two" in said
+    assert "B_B02_s1_w1.tif are the same tile of one cycle by their names and" in said
 
 
 @pytest.mark.parametrize("convention", ["pattern", "fiji"])

@@ -228,8 +228,9 @@ def _other_images(recognised: RawFolder) -> list[str]:
         other = first.setdefault(plane._replace(path=""), plane.path)
         if other != plane.path:
             warnings.append(
-                f"{other} and {plane.path} are the same tile by their names; if they are of two "
-                "experiments, put each into a folder of its own, and name one of them"
+                f"{other} and {plane.path} are the same tile of one cycle by their names and "
+                "places; put the files of each cycle into a folder of its own (cycle1, cycle2 …), "
+                "and of two experiments name one folder"
             )
             break
     return warnings
