@@ -127,7 +127,7 @@ class ClusterState:
         """The same, as if all of them were up."""
         found = defaultdict[str, list[Node]](list)
         for name, own in self.nodes_in.items():
-            found[name] = [replace(node, up=True, reserved=False, state="") for node in own]
+            found[name] = [replace(node, up=True, reserved=False) for node in own]
         return found
 
     @property

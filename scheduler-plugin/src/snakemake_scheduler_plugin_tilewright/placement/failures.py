@@ -13,7 +13,6 @@ from ..runtime.cause import last_line, read_cause
 from ..slurm.accounts import Account
 from ..slurm.jobs import (
     ACTIVE,
-    UNHANDLED_STATES,
     Cause,
     SlurmJob,
     cause_of,
@@ -39,8 +38,9 @@ _LATER = re.compile(
 _UNEXPECTED_S = 20.0
 #: The same for one that it knows, if it does not look: several times as long as answers are old.
 _NOT_SEEN_TTL = 5
-#: A job that placement cancelled itself has ended as well.
-_UNSEEN = UNHANDLED_STATES | {"CANCELLED"}
+#: States in which a job ended, or waits for a person, unknown to Snakemake's executor; a job that
+#: placement cancelled itself has ended as well.
+_UNSEEN = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT", "CANCELLED"})
 
 
 @dataclass(frozen=True)
