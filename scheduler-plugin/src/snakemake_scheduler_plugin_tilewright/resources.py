@@ -145,8 +145,7 @@ class Placement:
         if self.cluster is None:
             return Estimates(Durations(local_durations() if self.gpus else None))
         site = self.cluster.site
-        learned = Durations(self.cluster.durations_file, site.slowdown, site.slowdowns)
-        return Estimates(learned, self.cluster.max_times_min())
+        return Estimates(Durations(self.cluster.durations_file, site.slowdown, site.slowdowns))
 
     @property
     def has_models(self) -> bool:

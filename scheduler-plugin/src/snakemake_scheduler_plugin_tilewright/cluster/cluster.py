@@ -13,10 +13,8 @@ from ..errors import SiteError
 from ..runtime.snakemake_command import command, profile_file
 from ..slurm.jobs import SlurmJob, parse_queue
 from ..slurm.query import SlurmClient
-from .limits import longest_of
 from .pools import Pool, make_pools, slots_by_name
 from .query import query_cluster
-from .request import DeviceKind
 from .site import Site, read_site
 from .state import ClusterState
 
@@ -66,10 +64,6 @@ class Cluster:
         """The file of learned durations, one for each set of partitions."""
         names = ",".join(sorted({p.name for own in self.state.partitions.values() for p in own}))
         return self.client.cache_dir / f"durations-{zlib.crc32(names.encode()):08x}.json"
-
-    def max_times_min(self) -> dict[DeviceKind, int | None]:
-        """Return the longest job that a partition of each device kind takes, if none takes all."""
-        return {kind: longest_of(own) for kind, own in self.state.partitions.items()}
 
 
 def open_cluster(path: Path | None = None) -> Cluster:
