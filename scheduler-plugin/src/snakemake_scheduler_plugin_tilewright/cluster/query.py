@@ -1,5 +1,6 @@
 """A Slurm cluster as one person sees it: accounts, limits, use, pools, and what is not known."""
 
+import contextlib
 import grp
 import os
 import pwd
@@ -265,10 +266,8 @@ def _groups(user: str, uid: int) -> frozenset[str] | None:
         return None
     found = set()
     for number in numbers:
-        try:
+        with contextlib.suppress(KeyError):
             found.add(grp.getgrgid(number).gr_name)
-        except KeyError:
-            continue
     return None if uid == 0 else frozenset(found)
 
 

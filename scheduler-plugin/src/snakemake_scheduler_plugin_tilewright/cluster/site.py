@@ -62,10 +62,8 @@ class Partitions(_Section):
 
     def names(self) -> dict[DeviceKind, list[str]]:
         """Return the names for each kind that has some."""
-        given: tuple[tuple[DeviceKind, str | list[str] | None], ...] = (
-            ("gpu", self.gpu), ("cpu", self.cpu),
-        )  # fmt: skip
-        return {k: [names] if isinstance(names, str) else names for k, names in given if names}
+        own: dict[DeviceKind, str | list[str] | None] = {"gpu": self.gpu, "cpu": self.cpu}
+        return {k: [one] if isinstance(one, str) else one for k, one in own.items() if one}
 
 
 class Site(_Section):
