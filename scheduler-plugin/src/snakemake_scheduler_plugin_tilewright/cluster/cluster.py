@@ -26,13 +26,7 @@ _MIN_TTL_S = 5.0  # however often Slurm may be asked (no figure)
 
 @dataclass
 class Cluster:
-    """A Slurm cluster as one person sees it.
-
-    Attributes
-    ----------
-    state : ClusterState
-        The last look.
-    """
+    """A Slurm cluster as one person sees it; ``state`` is the last look at it."""
 
     site: Site
     client: SlurmClient

@@ -57,12 +57,6 @@ class ClusterState:
         Share of CPUs that CPU slots are counted from.
     largest_jobs : dict of {"gpu", "cpu"} to ResourceRequest
         Of each device kind that there is a partition for, by the site.
-    user : str
-        Whose it is.
-    left_out : tuple of LeftOut
-        Accounts that are not used.
-    notes : tuple of Note
-        What is old or unknown.
     closed : dict of Target to str
         Those that take no job now, and why.
     avoided : dict of Target to str
@@ -296,10 +290,6 @@ class ClusterState:
 
         Parameters
         ----------
-        waiting : iterable of SlurmJob
-            Own pending jobs, of every run.
-        sent : iterable of PendingUse
-            Jobs handed to sbatch that squeue does not show yet.
         workdir : str
             Folder of the run: of jobs elsewhere the reason says what the user may do.
         """

@@ -70,14 +70,10 @@ def next_try(
 
     Parameters
     ----------
-    past : FailureHistory
-        Its failures before.
     cause : str
         As :func:`cause_of` says, ``device`` where CUDA failed.
     words : str
         The words of Slurm and the job's log; two equal ones are the same failure.
-    node : str
-        Where it ran.
     moved : bool
         The workflow cancelled it itself, to place it elsewhere.
     """
@@ -189,21 +185,14 @@ def memory_limit_mb(job: Job, state: ClusterState) -> int | None:
         nodes = state.nodes_in[where.name] if where else []
         most = [n for n in (largest(account, where, "mem"),) if n is not None]
         most += [max(node.total.get("mem", 0) for node in nodes)] if nodes else []
-        limits.append(min(most, default=None))
-    known = [limit for limit in limits if limit is not None]
-    return max(known) if known and len(known) == len(limits) else None
+        if not most:
+            return None
+        limits.append(min(most))
+    return max(limits, default=None)
 
 
 def why_no_retry(job: Job, assignment: Assignment, cause: Cause, state: ClusterState) -> str:
-    """Return why another try of a job would end as this one did; empty if it may not.
-
-    Parameters
-    ----------
-    job : Job
-        That ran out of memory or time.
-    assignment : Assignment
-        Where.
-    """
+    """Return why a job that ran out of memory or time would do so again; empty if it may not."""
     request = assignment.request
     if cause == "memory":
         if job.overrides.mem_mb:

@@ -61,8 +61,6 @@ class Mover:
     ----------
     backoff : Backoff
         Gets the targets at which jobs pended in vain.
-    workdir : str
-        Where the jobs run.
     clock : callable
         Seconds since the epoch.
     """

@@ -111,8 +111,6 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
 
     Parameters
     ----------
-    argv : sequence of str
-        The command.
     has_lock : bool
         Whether this run itself has locked the folder by now.
 

@@ -103,8 +103,6 @@ class Limits:
         Names of all that its jobs count on, whether it limits them or only other accounts' jobs.
     per_job : dict
         TRES and budgets of one job.
-    longest_min : int or None
-        Longest job in minutes.
     beyond_partition : bool
         Its jobs may take longer than their partition allows (flag ``PartitionTimeLimit``).
     least : dict
@@ -189,10 +187,6 @@ def usable_accounts(
 
     Parameters
     ----------
-    associations, qos : iterables
-        As parsed from sacctmgr.
-    partitions : iterable of Partition
-        Those that jobs may go to.
     usage : mapping, optional
         Live limits and use by name. Live limits replace those of the database, which may be
         older; one that was lifted since stays until the database is asked again.

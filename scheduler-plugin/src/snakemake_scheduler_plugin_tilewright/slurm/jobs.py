@@ -142,8 +142,6 @@ class SlurmJob:
         What it holds or, pending, asks for; mem in MB.
     start_s, end_s : float or None
         ``end_s`` of a running job is when its time limit ends it.
-    limit_min : int or None
-        Its time limit.
     """
 
     id: int
