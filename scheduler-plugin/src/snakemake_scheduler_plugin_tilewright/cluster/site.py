@@ -9,10 +9,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ..errors import SiteError
 from ..runtime.words import yaml_problem
-from ..slurm.accounts import COUNTED, SiteRules
+from ..slurm.accounts import SiteRules
 from ..slurm.parse import parse_tres
 from .request import DeviceKind, ResourceRequest
 from .state import UTILISATION
+from .tres import ON_NODES
 
 
 def _expression(text: str) -> str:
@@ -25,7 +26,7 @@ def _expression(text: str) -> str:
 
 def _tres(text: str) -> str:
     parts = [part.strip() for part in text.split(",")]
-    wrong = [part for part in parts if not parse_tres(part).keys() & set(COUNTED)]
+    wrong = [part for part in parts if not parse_tres(part).keys() & set(ON_NODES)]
     if wrong:
         raise ValueError(f"'{wrong[0]}' is none of cpu=40, mem=200G and gres/gpu=2")
     return text

@@ -292,12 +292,10 @@ class Estimates:
         if most is not None:
             most = max(most, base.required_min)
             grown = replace(grown, runtime_min=min(grown.runtime_min, most))
-        if not task.history.memory:
+        most_mb = memory_limit_mb(job, state) if task.history.memory else None
+        if most_mb is None:
             return grown
-        most_mb = memory_limit_mb(job, state)
-        if most_mb is not None:
-            return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
-        return grown
+        return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
 
 
 def _rounded_up(minutes: float) -> float:

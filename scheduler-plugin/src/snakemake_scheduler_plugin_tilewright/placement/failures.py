@@ -49,8 +49,6 @@ class NextTry:
 
     Attributes
     ----------
-    next : str
-        What is done about it, in words.
     give_up : bool
         The job is not tried again.
     free : bool

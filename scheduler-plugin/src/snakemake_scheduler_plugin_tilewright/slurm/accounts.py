@@ -23,9 +23,6 @@ from .records import (
     on_qos,
 )
 
-#: TRES that every job asks for, or may.
-COUNTED = ("cpu", "mem", "gres/gpu")
-
 
 @dataclass(frozen=True)
 class SiteRules:
@@ -87,8 +84,8 @@ class LimitScope:
         """Return it with more in use; what is not known stays so."""
         if self.used is None:
             return self
-        known = {tres: self.used[tres] for tres in self.limit if tres in self.used}
-        return replace(self, used=self.used | {t: n + more.get(t, 0) for t, n in known.items()})
+        more = {t: self.used[t] + more.get(t, 0) for t in self.limit if t in self.used}
+        return replace(self, used=self.used | more)
 
 
 @dataclass(frozen=True)
@@ -272,8 +269,7 @@ def names_of(
     names += [of_association(one) for one in lineage(job.account, parents)]
     names.append(f"cap of {account}")
     for qos in {job.qos, partition_qos.get(job.partition, "")} - {""}:
-        of = ("", job.user, account)
-        names += [on_qos(qos, who) for who in of]
+        names += [on_qos(qos, who) for who in ("", job.user, account)]
     return names
 
 

@@ -76,8 +76,6 @@ class Answer:
 
     Attributes
     ----------
-    age_s : float
-        0 of a fresh answer.
     failure : SlurmQueryError or None
         Why an old answer was taken from disk.
     """
