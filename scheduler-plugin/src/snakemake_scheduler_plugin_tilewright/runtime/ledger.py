@@ -91,8 +91,6 @@ def summary_lines(events: Sequence[Mapping[str, Any]], argv: Sequence[str]) -> l
     ----------
     events : sequence of mapping
         From the run's start on.
-    argv : sequence of str
-        The command that started it.
     """
     ended = [event for event in events if event["event"] == "done"]
     done = Counter(event.get("pool", "a pool that is not known") for event in ended)
