@@ -82,7 +82,11 @@ def open_cluster(path: Path | None = None) -> Cluster:
     # what other runs know of limits minutes ago may be why this one was just changed
     client.forget(limits=True, but_last_s=_MIN_TTL_S)
     found = query_cluster(client, os.getuid(), read)
-    _check_names(found, str(path))
+    if absent := [note for note in found.notes if note.about == "site"]:
+        raise SiteError(f"{path}: {absent[0]}")
+    if not found.accounts:
+        reasons = "; ".join(f"{one.account}: {one.reason}" for one in found.left_out)
+        raise SiteError(f"no account is left to place jobs on ({reasons or 'there are none'})")
     return Cluster(read, client, os.getuid(), found)
 
 
@@ -110,13 +114,3 @@ def own_client(calls_per_min: float = Site().calls_per_min) -> SlurmClient:
     user, cache = pwd.getpwuid(os.getuid()).pw_name, platformdirs.user_cache_path("tilewright")
     ttl_s = max(_MIN_TTL_S, 60.0 * _CALLS_A_LOOK / calls_per_min)
     return SlurmClient(user, cache, ttl_s=ttl_s, shared_dir=cache / "answers")
-
-
-def _check_names(found: ClusterState, path: str) -> None:
-    """Refuse a site that names what the cluster does not have."""
-    absent = [note for note in found.notes if note.about == "site"]
-    if absent:
-        raise SiteError(f"{path}: {absent[0]}")
-    if not found.accounts:
-        reasons = "; ".join(f"{one.account}: {one.reason}" for one in found.left_out)
-        raise SiteError(f"no account is left to place jobs on ({reasons or 'there are none'})")
