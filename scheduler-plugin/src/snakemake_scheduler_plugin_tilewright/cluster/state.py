@@ -274,12 +274,6 @@ class ClusterState:
         tres = tres_of(request, 1, self.where(target))
         return PendingUse(target.account, tres, target.partition, request, target.qos)
 
-    def without(self, device: DeviceKind, partition: str, why: str) -> ClusterState:
-        """Return it with a partition closed to a device kind on every account."""
-        place = device, partition
-        closed = {one: why for one in self.targets() if (one.device, one.partition) == place}
-        return replace(self, closed={**self.closed, **closed})
-
     def with_pending(
         self, waiting: Iterable[SlurmJob], sent: Iterable[PendingUse], workdir: str = ""
     ) -> ClusterState:

@@ -210,7 +210,9 @@ class Dispatcher:
             nodes = {one.name for one in found.nodes_in[partition.name]} & self.bad_nodes[kind]
             if len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed here: {', '.join(sorted(nodes))}"
-                state = state.without(kind, partition.name, why)
+                own = (one for one in state.targets() if one.device == kind)
+                closed = {one: why for one in own if one.partition == partition.name}
+                state = replace(state, closed={**state.closed, **closed})
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:
                 self.backoff.note_start(task.assignment.target, task.sent_s, task.slurm_job.start_s)

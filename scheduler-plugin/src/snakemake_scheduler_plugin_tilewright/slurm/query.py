@@ -296,10 +296,9 @@ class SlurmClient:
 
     def answered_s(self) -> dict[tuple[str, ...], float] | None:
         """Return when each question was answered; None where one would be asked again now."""
-        now = self.clock()
-        if not all(0 <= now - at_s < self._ttl_s[argv] for argv, (at_s, _) in self._cache.items()):
-            return None
-        return {argv: at_s for argv, (at_s, _) in self._cache.items()}
+        now, found = self.clock(), {argv: at_s for argv, (at_s, _) in self._cache.items()}
+        fresh = all(0 <= now - at_s < self._ttl_s[argv] for argv, at_s in found.items())
+        return found if fresh else None
 
     def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str:
         now = self.clock()
