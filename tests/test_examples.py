@@ -32,7 +32,7 @@ NAMES = {
         ("account lab",), {"cpu": 4}, 240)}),
     "job": ResourceRequest(4, 8000, 0, 60),
     "short": Partition("short", None, 30, {"cpu": 128}, True, False, None, None),
-    "node": Node("n1", ("short",), True, "MIXED", {"cpu": 32, "mem": 64000},
+    "node": Node("n1", ("short",), True, {"cpu": 32, "mem": 64000},
                  {"cpu": 28, "mem": 60000}),
 }  # fmt: skip
 

@@ -49,7 +49,7 @@ def large_site(rng: random.Random) -> ClusterState:
             total = {"cpu": 64, "mem": 500_000, "gres/gpu": gpus[k] if k < len(gpus) else 0}
             held = {tres: amount if n > 1 else amount // 2 for tres, amount in total.items()}
             free = {tres: amount - held[tres] for tres, amount in total.items()}
-            nodes.append(Node(f"{where.name}n{n}", (where.name,), True, "MIXED", total, free))
+            nodes.append(Node(f"{where.name}n{n}", (where.name,), True, total, free))
     qos = [
         Qos(name, tres_per_user={"cpu": cpus}, max_wall_min=wall)
         for name, (wall, cpus) in LENGTHS.items()

@@ -198,7 +198,7 @@ FOUR, ANY = account("a", limit={"cpu": 4}), account("b")
 NO_GPU = {**PLACES, "gpu": None}
 WHOLE = {**PLACES, "cpu": replace(partition("c"), whole_nodes=True, whole={"cpu": 96})}
 DENIED = {**PLACES, "cpu": replace(partition("c"), deny_accounts=("b",))}
-DOWN = (Node("c1", ("c",), False, "DOWN", {"cpu": 8, "mem": 900}, {"cpu": 8, "mem": 900}),)
+DOWN = (Node("c1", ("c",), False, {"cpu": 8, "mem": 900}, {"cpu": 8, "mem": 900}),)
 SPENT = {**FREE, "cpu/min": 900, "cpu/min/spent": 900}
 
 

@@ -319,7 +319,7 @@ def test_minutes_that_the_jobs_of_one_user_may_take_count() -> None:
 
 def nodes(*cpus_free: int, **of: Any) -> tuple[Node, ...]:
     return tuple(
-        Node(f"c{i}", ("c",), True, "MIXED", {"cpu": 96, "mem": 1000, "gres/gpu": 2},
+        Node(f"c{i}", ("c",), True, {"cpu": 96, "mem": 1000, "gres/gpu": 2},
              {"cpu": n, "mem": 1000, "gres/gpu": 2}, **of)
         for i, n in enumerate(cpus_free)
     )  # fmt: skip
@@ -327,7 +327,7 @@ def nodes(*cpus_free: int, **of: Any) -> tuple[Node, ...]:
 
 def up(name: str, partition: str, free_gpus: int, total_gpus: int = 8) -> Node:
     total = {"cpu": 64, "mem": 900, "gres/gpu": total_gpus}
-    return Node(name, (partition,), True, "MIXED", total, {**total, "gres/gpu": free_gpus})
+    return Node(name, (partition,), True, total, {**total, "gres/gpu": free_gpus})
 
 
 def test_nodes_bound_what_fits_now_and_what_may_wait_for_them() -> None:
@@ -368,8 +368,8 @@ def test_accounts_without_limits_share_the_nodes() -> None:
 def test_jobs_that_wait_for_a_feature_keep_no_others_waiting(tmp_path: Path, waiting: int) -> None:
     total = {"cpu": 32, "mem": 500_000, "gres/gpu": 0}
     both = (
-        Node("big", ("p",), True, "MIXED", total, {**total, "cpu": 0}, ("big",)),
-        Node("plain", ("p",), True, "IDLE", total, dict(total)),
+        Node("big", ("p",), True, total, {**total, "cpu": 0}, ("big",)),
+        Node("plain", ("p",), True, total, dict(total)),
     )
     where = Partition("p", None, None, {"cpu": 64, "mem": 10**6}, True, True, None, None, nodes=2)
     one = account("a", limit={"cpu": 4000, "mem": 400_000})

@@ -70,7 +70,7 @@ def sent(state: ClusterState, *tasks: JobState) -> Counter[str]:
 
 def node(name: str, *partitions: str, cpus: int = 16, gpus: int = 0, free: bool = True) -> Node:
     total = {"cpu": cpus, "mem": 9000, "gres/gpu": gpus}
-    return Node(name, partitions, True, "IDLE", total, total if free else dict.fromkeys(total, 0))
+    return Node(name, partitions, True, total, total if free else dict.fromkeys(total, 0))
 
 
 def where(name: str, **values: Any) -> Partition:

@@ -18,7 +18,7 @@ from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest, Target
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.estimates import Durations
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, JobState
 from snakemake_scheduler_plugin_tilewright.resources import Placement, detect
 from snakemake_scheduler_plugin_tilewright.runtime.allocation import allocated_cpus
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER
@@ -196,7 +196,7 @@ def test_no_job_asks_for_more_time_than_its_partition_gives(
     durations = estimates.durations = Durations()
     durations.learn("both", "gpu", 1.0, factor)
     job = Job("both", "both", model.devices, cpu_seconds=seconds, wildcards={}, model=model)
-    found = estimates.request(job, "gpu")
+    found = estimates.request_of(JobState(job), "gpu", limited.state)
     # twice what it took so far, where that is allowed
     wanted = max(runtime_min, int(2 * durations.factor("both", "gpu") * seconds / 60))
     assert 1 <= found.runtime_min <= (most or math.inf)

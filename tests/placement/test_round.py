@@ -142,7 +142,7 @@ def test_cpu_jobs_leave_room_to_gpu_jobs_that_become_ready_later(cluster: Cluste
 
 def node(name: str, where: str, cpus: int = 8, held: int = 0) -> Node:
     free = {"cpu": cpus - held, "mem": 999}
-    return Node(name, (where,), True, "IDLE", {"cpu": cpus, "mem": 999}, free)
+    return Node(name, (where,), True, {"cpu": cpus, "mem": 999}, free)
 
 
 def capacity(

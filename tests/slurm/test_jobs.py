@@ -50,7 +50,7 @@ def test_the_queue_with_padded_cells_and_separators_in_the_comment() -> None:
     assert pending == SlurmJob(
         8, "PENDING", "maigan", "maigan", "hpg-b200", "kuser",
         {"cpu": 1, "mem": 100, "node": 1, "billing": 1, "gres/gpu": 3}, None, None, "",
-        "QOSGrpGRES", "/data/a|b é \"c\"", "wrap", "(null)", 5,
+        "QOSGrpGRES", 5, "/data/a|b é \"c\"", "wrap", "(null)",
     )  # fmt: skip
     assert running.start_s == time.mktime((2026, 11, 21, 10, 31, 26, 0, 0, -1))
     assert running.end_s is not None

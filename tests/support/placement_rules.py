@@ -16,12 +16,12 @@ from snakemake_scheduler_plugin_tilewright.cluster.request import (
 )
 from snakemake_scheduler_plugin_tilewright.cluster.room import Room
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
+from snakemake_scheduler_plugin_tilewright.cluster.tres import ON_NODES
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, JobState, ResourceModel
 from snakemake_scheduler_plugin_tilewright.placement.round import Round
 from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
 from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
-    COUNTED,
     Account,
     Limits,
     LimitScope,
@@ -49,7 +49,7 @@ GROUP_REASONS = (
 GPU, CPU = ResourceRequest(8, 100, 1, 60), ResourceRequest(8, 50, 0, 60)
 LIMIT = {"cpu": 40, "mem": 400, "gres/gpu": 2}
 #: Nothing is in use.
-FREE = dict.fromkeys((*COUNTED, *JOBS), 0)
+FREE = dict.fromkeys((*ON_NODES, *JOBS), 0)
 
 
 @dataclass(frozen=True)

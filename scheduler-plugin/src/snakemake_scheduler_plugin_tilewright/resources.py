@@ -108,15 +108,11 @@ class Placement:
         Whether this process runs one job that Slurm started.
     allocated_cpus : int or None
         Inside a Slurm job, its CPUs.
-    ledger : Path
-        Where decisions are written.
     counts_slots : bool
         Another scheduler runs the jobs, which does not look at Slurm: they have a static account
         and count in the Snakemake resource of their pool.
     gpus : callable or None
         On one machine: how many GPUs could hold a job with so many MB of device memory now.
-    logs : Path or None
-        Folder of the jobs' logs.
     starts_nothing : bool
         A dry run, which shows the static accounts.
     """
@@ -145,8 +141,7 @@ class Placement:
         if self.cluster is None:
             return Estimates(Durations(local_durations() if self.gpus else None))
         site = self.cluster.site
-        learned = Durations(self.cluster.durations_file, site.slowdown, site.slowdowns)
-        return Estimates(learned, self.cluster.max_times_min())
+        return Estimates(Durations(self.cluster.durations_file, site.slowdown, site.slowdowns))
 
     @property
     def has_models(self) -> bool:
@@ -157,11 +152,6 @@ class Placement:
         """Return the resources of a rule, as Snakemake's functions where jobs differ.
 
         What the scheduler sets as a job starts is None until then.
-
-        Parameters
-        ----------
-        name : str
-            Of its model.
         """
         able = "gpu" in self.model(name).devices
         here = self.cluster is None and self.device == "gpu" and able

@@ -13,10 +13,8 @@ from ..errors import SiteError
 from ..runtime.snakemake_command import command, profile_file
 from ..slurm.jobs import SlurmJob, parse_queue
 from ..slurm.query import SlurmClient
-from .limits import longest_of
 from .pools import Pool, make_pools, slots_by_name
 from .query import query_cluster
-from .request import DeviceKind
 from .site import Site, read_site
 from .state import ClusterState
 
@@ -28,13 +26,7 @@ _MIN_TTL_S = 5.0  # however often Slurm may be asked (no figure)
 
 @dataclass
 class Cluster:
-    """A Slurm cluster as one person sees it.
-
-    Attributes
-    ----------
-    state : ClusterState
-        The last look.
-    """
+    """A Slurm cluster as one person sees it; ``state`` is the last look at it."""
 
     site: Site
     client: SlurmClient
@@ -67,10 +59,6 @@ class Cluster:
         names = ",".join(sorted({p.name for own in self.state.partitions.values() for p in own}))
         return self.client.cache_dir / f"durations-{zlib.crc32(names.encode()):08x}.json"
 
-    def max_times_min(self) -> dict[DeviceKind, int | None]:
-        """Return the longest job that a partition of each device kind takes, if none takes all."""
-        return {kind: longest_of(own) for kind, own in self.state.partitions.items()}
-
 
 def open_cluster(path: Path | None = None) -> Cluster:
     """Return the cluster as it is now, by a site file.
@@ -94,7 +82,11 @@ def open_cluster(path: Path | None = None) -> Cluster:
     # what other runs know of limits minutes ago may be why this one was just changed
     client.forget(limits=True, but_last_s=_MIN_TTL_S)
     found = query_cluster(client, os.getuid(), read)
-    _check_names(found, str(path))
+    if absent := [note for note in found.notes if note.about == "site"]:
+        raise SiteError(f"{path}: {absent[0]}")
+    if not found.accounts:
+        reasons = "; ".join(f"{one.account}: {one.reason}" for one in found.left_out)
+        raise SiteError(f"no account is left to place jobs on ({reasons or 'there are none'})")
     return Cluster(read, client, os.getuid(), found)
 
 
@@ -122,13 +114,3 @@ def own_client(calls_per_min: float = Site().calls_per_min) -> SlurmClient:
     user, cache = pwd.getpwuid(os.getuid()).pw_name, platformdirs.user_cache_path("tilewright")
     ttl_s = max(_MIN_TTL_S, 60.0 * _CALLS_A_LOOK / calls_per_min)
     return SlurmClient(user, cache, ttl_s=ttl_s, shared_dir=cache / "answers")
-
-
-def _check_names(found: ClusterState, path: str) -> None:
-    """Refuse a site that names what the cluster does not have."""
-    absent = [note for note in found.notes if note.about == "site"]
-    if absent:
-        raise SiteError(f"{path}: {absent[0]}")
-    if not found.accounts:
-        reasons = "; ".join(f"{one.account}: {one.reason}" for one in found.left_out)
-        raise SiteError(f"no account is left to place jobs on ({reasons or 'there are none'})")

@@ -68,11 +68,9 @@ def largest(account: Account, partition: Partition | None, tres: str) -> int | N
     (4, None)
     """
     limits = [limit for limit, _ in limits_and_use(account, partition, tres)]
-    if partition is not None:
-        node = {"cpu": partition.cpus_a_node, "mem": partition.mem_a_node}.get(tres)
-        limits += [] if node is None else [node]
-    per_job = account.within(partition).per_job
-    return min([*limits, *([per_job[tres]] if tres in per_job else [])], default=None)
+    node = {"cpu": partition.cpus_a_node, "mem": partition.mem_a_node} if partition else {}
+    of_one = (node.get(tres), account.within(partition).per_job.get(tres))
+    return min([*limits, *(most for most in of_one if most is not None)], default=None)
 
 
 def largest_ever(account: Account, partition: Partition | None) -> dict[str, int]:

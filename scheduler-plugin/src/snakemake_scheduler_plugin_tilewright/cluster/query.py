@@ -1,5 +1,6 @@
 """A Slurm cluster as one person sees it: accounts, limits, use, pools, and what is not known."""
 
+import contextlib
 import grp
 import os
 import pwd
@@ -11,7 +12,6 @@ from typing import Literal
 from ..errors import SlurmQueryError
 from ..slurm import parse
 from ..slurm.accounts import (
-    COUNTED,
     NO_ACCOUNT,
     Account,
     LeftOut,
@@ -47,7 +47,7 @@ from .limits import may_use
 from .request import KINDS, DeviceKind
 from .site import Site
 from .state import ClusterState, Note
-from .tres import why_not_counted
+from .tres import ON_NODES, why_not_counted
 
 
 def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
@@ -246,7 +246,7 @@ def _with_use(
     shown = usage_of_queue(parse_queue(queue), lambda job: names_of(job, rows, parents, where))
     for name, known in unknown.items():
         limit, used = usage.get(name, Usage()).limit, shown.get(name, Usage()).used
-        nothing = {tres: 0 for tres in lacks | {*COUNTED, *JOBS} if not is_budget(tres)}
+        nothing = {tres: 0 for tres in lacks | {*ON_NODES, *JOBS} if not is_budget(tres)}
         usage[name] = Usage(limit, nothing | used | known)
     note = Note("use", f"{about} a lower bound, from the jobs that squeue shows: {why}")
     return usable(shown | usage)[0], [note]
@@ -265,10 +265,8 @@ def _groups(user: str, uid: int) -> frozenset[str] | None:
         return None
     found = set()
     for number in numbers:
-        try:
+        with contextlib.suppress(KeyError):
             found.add(grp.getgrgid(number).gr_name)
-        except KeyError:
-            continue
     return None if uid == 0 else frozenset(found)
 
 

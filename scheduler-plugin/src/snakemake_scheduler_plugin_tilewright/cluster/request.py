@@ -22,10 +22,8 @@ class ResourceRequest:
     ``required_min`` minutes does not take it. It runs in the ``reservation``, on ``only_nodes`` and
     on none of ``not_nodes``, where any are named.
 
-    >>> ResourceRequest(2, 4000, 0, 60).double(memory=1)
-    ResourceRequest(cpus=2, mem_mb=8000, gpus=0, runtime_min=60, gpu_mem_mb=0, features=(), \
-gpu_type='', licences=(), partition='', required_min=0, \
-reservation='', only_nodes=(), not_nodes=())
+    >>> ResourceRequest(2, 4000, 0, 60).double(memory=1).mem_mb
+    8000
     """
 
     cpus: int

@@ -9,10 +9,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ..errors import SiteError
 from ..runtime.words import yaml_problem
-from ..slurm.accounts import COUNTED, SiteRules
+from ..slurm.accounts import SiteRules
 from ..slurm.parse import parse_tres
 from .request import DeviceKind, ResourceRequest
 from .state import UTILISATION
+from .tres import ON_NODES
 
 
 def _expression(text: str) -> str:
@@ -25,7 +26,7 @@ def _expression(text: str) -> str:
 
 def _tres(text: str) -> str:
     parts = [part.strip() for part in text.split(",")]
-    wrong = [part for part in parts if not parse_tres(part).keys() & set(COUNTED)]
+    wrong = [part for part in parts if not parse_tres(part).keys() & set(ON_NODES)]
     if wrong:
         raise ValueError(f"'{wrong[0]}' is none of cpu=40, mem=200G and gres/gpu=2")
     return text
@@ -62,10 +63,8 @@ class Partitions(_Section):
 
     def names(self) -> dict[DeviceKind, list[str]]:
         """Return the names for each kind that has some."""
-        given: tuple[tuple[DeviceKind, str | list[str] | None], ...] = (
-            ("gpu", self.gpu), ("cpu", self.cpu),
-        )  # fmt: skip
-        return {k: [names] if isinstance(names, str) else names for k, names in given if names}
+        own: dict[DeviceKind, str | list[str] | None] = {"gpu": self.gpu, "cpu": self.cpu}
+        return {k: [one] if isinstance(one, str) else one for k, one in own.items() if one}
 
 
 class Site(_Section):

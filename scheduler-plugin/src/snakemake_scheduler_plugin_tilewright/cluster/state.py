@@ -57,12 +57,6 @@ class ClusterState:
         Share of CPUs that CPU slots are counted from.
     largest_jobs : dict of {"gpu", "cpu"} to ResourceRequest
         Of each device kind that there is a partition for, by the site.
-    user : str
-        Whose it is.
-    left_out : tuple of LeftOut
-        Accounts that are not used.
-    notes : tuple of Note
-        What is old or unknown.
     closed : dict of Target to str
         Those that take no job now, and why.
     avoided : dict of Target to str
@@ -127,7 +121,7 @@ class ClusterState:
         """The same, as if all of them were up."""
         found = defaultdict[str, list[Node]](list)
         for name, own in self.nodes_in.items():
-            found[name] = [replace(node, up=True, reserved=False, state="") for node in own]
+            found[name] = [replace(node, up=True, reserved=False) for node in own]
         return found
 
     @property
@@ -278,12 +272,6 @@ class ClusterState:
         tres = tres_of(request, 1, self.where(target))
         return PendingUse(target.account, tres, target.partition, request, target.qos)
 
-    def without(self, device: DeviceKind, partition: str, why: str) -> ClusterState:
-        """Return it with a partition closed to a device kind on every account."""
-        place = device, partition
-        closed = {one: why for one in self.targets() if (one.device, one.partition) == place}
-        return replace(self, closed={**self.closed, **closed})
-
     def with_pending(
         self, waiting: Iterable[SlurmJob], sent: Iterable[PendingUse], workdir: str = ""
     ) -> ClusterState:
@@ -294,10 +282,6 @@ class ClusterState:
 
         Parameters
         ----------
-        waiting : iterable of SlurmJob
-            Own pending jobs, of every run.
-        sent : iterable of PendingUse
-            Jobs handed to sbatch that squeue does not show yet.
         workdir : str
             Folder of the run: of jobs elsewhere the reason says what the user may do.
         """

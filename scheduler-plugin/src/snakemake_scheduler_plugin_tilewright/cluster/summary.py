@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from ..runtime.words import count
 from ..slurm.accounts import Account
 from ..slurm.records import Partition
 from .limits import largest, remaining, use_is_known
@@ -30,8 +31,7 @@ def cluster_summary(state: ClusterState, kinds: Collection[DeviceKind] = KINDS) 
         qos.setdefault(account.name, []).append(account)
     names = list(qos)
     lines = [f"  {name}: {_limits(qos[name], where)}" for name in names[:_ACCOUNTS] if name]
-    count = len(names)
-    head = f"jobs go to {count} account{'s' * (count != 1)} of {state.user}"
+    head = f"jobs go to {count(len(names), 'account')} of {state.user}"
     if not lines:
         head = "jobs name no account, and go where nodes have room"
     hint = "; see `tilewright-placement accounts`" if lines else ""
@@ -82,7 +82,5 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:_LEFT_OUT]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _amount(tres: str, count: int) -> str:
-    if tres == "mem":
-        return f"{count / 1024:.0f} GB"
-    return f"{count} {_SHOWN[tres]}{'s' * (count != 1)}"
+def _amount(tres: str, number: int) -> str:
+    return f"{number / 1024:.0f} GB" if tres == "mem" else count(number, _SHOWN[tres])

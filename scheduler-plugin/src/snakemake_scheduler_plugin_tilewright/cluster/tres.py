@@ -14,8 +14,6 @@ from .request import ResourceRequest
 
 #: TRES of which nodes have so much.
 ON_NODES = ("cpu", "mem", "gres/gpu")
-
-
 #: What Slurm measures of jobs that run: none asks for it.
 _MEASURED = ("energy", "vmem", "pages", "fs/", "ic/", "gres/gpumem", "gres/gpuutil")
 #: What is added to the largest TRES where that alone is billed, by PriorityFlags of slurm.conf(5).

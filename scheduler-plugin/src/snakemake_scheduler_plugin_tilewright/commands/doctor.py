@@ -33,8 +33,6 @@ def examine(*, site: Path | None, slurm: bool) -> list[Check]:
     ----------
     site : Path or None
         The site file; without one ``site.yaml`` of this folder.
-    slurm : bool
-        Whether jobs go to Slurm.
     """
     checks = list(check_all(Path.cwd()))
     if not slurm:
@@ -102,8 +100,6 @@ def on_slurm(
 
     Parameters
     ----------
-    find : callable
-        Looks at it.
     of_run : callable
         Checks what is to run on it; None where Slurm's commands are not found.
     """

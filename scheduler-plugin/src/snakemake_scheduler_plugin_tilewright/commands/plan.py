@@ -87,8 +87,6 @@ def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> 
         Those of the ``snakemake`` command that would run it.
     site : Path or None
         The site file; without one that next to the profile.
-    slurm : bool
-        Whether jobs go to Slurm.
 
     Raises
     ------

@@ -47,8 +47,6 @@ class Dispatcher:
         Where the jobs run; with the comment it tells this run's jobs in the queue.
     site_sizes : bool
         Whether the jobs are of the site's sizes, from which its slots are counted.
-    clock : callable
-        Seconds since the epoch.
     bad_nodes : dict of str to set of str
         Device kind to nodes that are not used any more in this run.
     gpu_slots : GpuSlots
@@ -57,12 +55,6 @@ class Dispatcher:
         Why the jobs that the last round did not start wait.
     kinds : set of str
         Device kinds that may run any of the jobs; nothing is shown of others.
-    backoff : Backoff
-        Targets at which jobs pended in vain.
-    admission : Admission
-        Places that took jobs, or refused them.
-    mover : Mover
-        Looks after the jobs that pend.
     """
 
     cluster: Cluster
@@ -100,13 +92,10 @@ class Dispatcher:
         self.first_id = max((job.id for job in self.cluster.queue()), default=0)
         self.kinds = {kind for task in self.tasks.values() for kind in task.job.kinds}
         found = self.cluster.state
-        slots: dict[str, tuple[str, str, int]] = {}
-        looks = [found]
+        slots = slots_by_name(make_pools(found))
         if not self.site_sizes:
             largest = self.estimates.largest(self.tasks.values(), state)
-            looks.append(replace(found, largest_jobs=largest))
-        for look in looks:
-            slots |= slots_by_name(make_pools(look))
+            slots |= slots_by_name(make_pools(replace(found, largest_jobs=largest)))
         self.ledger.write(
             "run",
             run=uuid.uuid4().hex[:8],
@@ -221,7 +210,9 @@ class Dispatcher:
             nodes = {one.name for one in found.nodes_in[partition.name]} & self.bad_nodes[kind]
             if len(nodes) >= partition.nodes:
                 why = f"every node of {partition.name} failed here: {', '.join(sorted(nodes))}"
-                state = state.without(kind, partition.name, why)
+                own = (one for one in state.targets() if one.device == kind)
+                closed = {one: why for one in own if one.partition == partition.name}
+                state = replace(state, closed={**state.closed, **closed})
         for task in self.tasks.values():
             if task.assignment and task.running and task.slurm_job:
                 self.backoff.note_start(task.assignment.target, task.sent_s, task.slurm_job.start_s)

@@ -189,18 +189,9 @@ class Shape:
 
 @dataclass
 class Estimates:
-    """What the jobs of a run need and how long they take, by rule and device kind.
-
-    Attributes
-    ----------
-    durations : Durations
-        What was learned.
-    max_time_min : mapping
-        Longest job of any partition of each device kind, where there is one.
-    """
+    """What the jobs of a run need and how long they take, by rule and device kind."""
 
     durations: Durations
-    max_time_min: Mapping[DeviceKind, int | None] = field(default_factory=dict)
     _requests: dict[tuple[str, DeviceKind], ResourceRequest] = field(default_factory=dict)
     #: By job, with what of its state was looked at (held, so that ids stay its own); by size.
     _shapes: dict[str, tuple[tuple[int, ...], Shape, Job, FailureHistory]] = field(
@@ -224,7 +215,7 @@ class Estimates:
         return self.factor(job, kind) * job.cpu_seconds
 
     def request(self, job: Job, kind: DeviceKind) -> ResourceRequest:
-        """Return what a job needs on a device kind, no longer than its partition allows.
+        """Return what a job needs on a device kind.
 
         Its time limit is at least twice what jobs of its rule are estimated to take by now.
         """
@@ -233,9 +224,7 @@ class Estimates:
             assert job.model is not None
             request = self._requests[job.name, kind] = job.model.request(job.wildcards, kind)
         minutes = max(request.runtime_min, 2 * self.seconds(job, kind) / 60)
-        most = None if request.partition else self.max_time_min.get(kind)
-        runtime_min = int(min(minutes, most)) if most is not None else int(minutes)
-        return replace(request, runtime_min=max(1, runtime_min, request.required_min))
+        return replace(request, runtime_min=max(1, int(minutes), request.required_min))
 
     def shape(self, task: JobState) -> Shape:
         """Return the shape of a job; its estimates are those of the last workload.
@@ -303,12 +292,10 @@ class Estimates:
         if most is not None:
             most = max(most, base.required_min)
             grown = replace(grown, runtime_min=min(grown.runtime_min, most))
-        if not task.history.memory:
+        most_mb = memory_limit_mb(job, state) if task.history.memory else None
+        if most_mb is None:
             return grown
-        most_mb = memory_limit_mb(job, state)
-        if most_mb is not None:
-            return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
-        return grown
+        return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
 
 
 def _rounded_up(minutes: float) -> float:

@@ -13,7 +13,6 @@ from ..runtime.cause import last_line, read_cause
 from ..slurm.accounts import Account
 from ..slurm.jobs import (
     ACTIVE,
-    UNHANDLED_STATES,
     Cause,
     SlurmJob,
     cause_of,
@@ -39,8 +38,9 @@ _LATER = re.compile(
 _UNEXPECTED_S = 20.0
 #: The same for one that it knows, if it does not look: several times as long as answers are old.
 _NOT_SEEN_TTL = 5
-#: A job that placement cancelled itself has ended as well.
-_UNSEEN = UNHANDLED_STATES | {"CANCELLED"}
+#: States in which a job ended, or waits for a person, unknown to Snakemake's executor; a job that
+#: placement cancelled itself has ended as well.
+_UNSEEN = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT", "CANCELLED"})
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,6 @@ class NextTry:
 
     Attributes
     ----------
-    next : str
-        What is done about it, in words.
     give_up : bool
         The job is not tried again.
     free : bool
@@ -70,14 +68,10 @@ def next_try(
 
     Parameters
     ----------
-    past : FailureHistory
-        Its failures before.
     cause : str
         As :func:`cause_of` says, ``device`` where CUDA failed.
     words : str
         The words of Slurm and the job's log; two equal ones are the same failure.
-    node : str
-        Where it ran.
     moved : bool
         The workflow cancelled it itself, to place it elsewhere.
     """
@@ -189,21 +183,14 @@ def memory_limit_mb(job: Job, state: ClusterState) -> int | None:
         nodes = state.nodes_in[where.name] if where else []
         most = [n for n in (largest(account, where, "mem"),) if n is not None]
         most += [max(node.total.get("mem", 0) for node in nodes)] if nodes else []
-        limits.append(min(most, default=None))
-    known = [limit for limit in limits if limit is not None]
-    return max(known) if known and len(known) == len(limits) else None
+        if not most:
+            return None
+        limits.append(min(most))
+    return max(limits, default=None)
 
 
 def why_no_retry(job: Job, assignment: Assignment, cause: Cause, state: ClusterState) -> str:
-    """Return why another try of a job would end as this one did; empty if it may not.
-
-    Parameters
-    ----------
-    job : Job
-        That ran out of memory or time.
-    assignment : Assignment
-        Where.
-    """
+    """Return why a job that ran out of memory or time would do so again; empty if it may not."""
     request = assignment.request
     if cause == "memory":
         if job.overrides.mem_mb:

@@ -13,19 +13,7 @@ from ..slurm.jobs import SlurmJob, is_held
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where one job runs, and why.
-
-    Attributes
-    ----------
-    request : ResourceRequest
-        What it asks Slurm for.
-    exclude : tuple of str
-        Nodes it must not run on.
-    reason : str
-        Why it starts now.
-    estimate_s : float
-        How long it may take.
-    """
+    """Where one job runs, on none of the nodes in ``exclude``, and the ``reason`` it starts now."""
 
     target: Target
     request: ResourceRequest
@@ -59,13 +47,10 @@ def key_of(rule: str, wildcards: Any) -> str:
     >>> key_of("stitch", {"sample": "a", "cycle": "1"})
     'rule_stitch_wildcards_a_1'
     """
-    values = "_".join(wildcards_of(wildcards)).replace("/", "_")
+    # Snakemake's own container iterates over the values
+    own = wildcards.values() if isinstance(wildcards, Mapping) else wildcards or ()
+    values = "_".join(map(str, own)).replace("/", "_")
     return f"rule_{rule}_wildcards_{values}" if values else f"rule_{rule}"
-
-
-def wildcards_of(wildcards: Any) -> Iterable[str]:
-    """Return the values of wildcards, which Snakemake's own container iterates over."""
-    return map(str, wildcards.values() if isinstance(wildcards, Mapping) else wildcards or ())
 
 
 def rule_of(job: Any) -> str:
@@ -140,16 +125,12 @@ class Job:
         Names of the jobs that must be done first.
     cpu_seconds : float
         About how long it takes on CPUs; only ratios between jobs of a rule count.
-    overrides : UserOverrides
-        What the user chose for it.
     log : str
         Its log file; empty if it has none.
     priority : float
         Jobs of a higher one go first.
     members : int
         Jobs of Snakemake that it is: more than one where it is a group.
-    model : ResourceModel or None
-        What it needs.
     """
 
     name: str
@@ -195,18 +176,14 @@ class JobState:
 
     Attributes
     ----------
-    assignment : Assignment or None
-        Where it was sent.
     sent_s : float
-        When; seconds since the epoch.
+        When it was sent; seconds since the epoch.
     delayed_s : float
         When it was last seen running or held, after which its wait counts anew.
     after_id : int
         The queue's jobs up to this number are not this try.
     slurm_job : SlurmJob or None
         This try in the queue, as it last was.
-    history : FailureHistory
-        Its failures.
     move_reason : str
         Why it was cancelled to be moved; empty if it was not.
     moves : int

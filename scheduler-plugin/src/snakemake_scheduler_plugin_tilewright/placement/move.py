@@ -17,7 +17,7 @@ from ..cluster.state import ClusterState
 from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob, Waiting, is_held, why_pending
-from .jobs import Assignment, JobState, observe
+from .jobs import JobState, observe
 from .place_history import Backoff
 from .round import Round
 
@@ -30,13 +30,9 @@ class _Pending(NamedTuple):
 
     task: JobState
     slurm_job: SlurmJob
-    assignment: Assignment
+    target: Target
     why: Waiting
     waited_s: float
-
-    @property
-    def target(self) -> Target:
-        return self.assignment.target
 
     @property
     def cannot_stay(self) -> bool:
@@ -61,8 +57,6 @@ class Mover:
     ----------
     backoff : Backoff
         Gets the targets at which jobs pended in vain.
-    workdir : str
-        Where the jobs run.
     clock : callable
         Seconds since the epoch.
     """
@@ -109,8 +103,6 @@ class Mover:
         ----------
         tasks : iterable of JobState
             That Snakemake would try again.
-        round_ : Round
-            With all that is known now.
         """
         found: list[JobState] = []
         for one in [one for one in self._pending(tasks) if not one.task.move_reason]:
@@ -179,7 +171,7 @@ class Mover:
         now_s = self.clock()
         return [
             _Pending(
-                task, job, assignment, why_pending(job.reason),
+                task, job, assignment.target, why_pending(job.reason),
                 now_s - (task.sent_s if is_held(job) else task.pending_since_s),
             )
             for task in tasks
@@ -279,8 +271,6 @@ def sooner_elsewhere(
 
     Parameters
     ----------
-    task : JobState
-        Pending where it was sent.
     waited_s : float
         How long it has pended: the guess of how long it still will. Where none of its nodes
         is up any more it never starts.

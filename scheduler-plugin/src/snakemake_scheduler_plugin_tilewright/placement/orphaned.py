@@ -24,7 +24,6 @@ from ..slurm.query import SlurmClient, drop_options
 
 _POLL_S = 10.0
 _MOST_FAILED_QUERIES = 30  # queries in vain while waiting
-_ENDED = "of an earlier run"
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Sender:
     """
 
     active: bool | None
-    words: str = _ENDED
+    words: str = "of an earlier run"
     stop: str = ""
 
     def listed(self, jobs: Sequence[SlurmJob], workdir: str) -> str:
@@ -71,8 +70,6 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
 
     Parameters
     ----------
-    folder : Path
-        Working directory of the run.
     has_lock : bool
         Whether this process itself has locked the folder.
     """
@@ -111,8 +108,6 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
 
     Parameters
     ----------
-    argv : sequence of str
-        The command.
     has_lock : bool
         Whether this run itself has locked the folder by now.
 
@@ -168,11 +163,6 @@ def end_orphaned(
     say: Callable[[str], None],
 ) -> None:
     """Wait until no job of another run writes into a folder any more, or cancel them.
-
-    Parameters
-    ----------
-    say : callable
-        Takes a line for the user.
 
     Raises
     ------

@@ -73,13 +73,9 @@ class Backoff(dict[Target, Avoided]):
         """
         known = self.get(target)
         if known and known.for_all and start_s is not None and start_s > known.since_s:
-            same = [
-                one
-                for one, of in self.items()
-                if (of.since_s, of.why) == (known.since_s, known.why)
-            ]
-            for one in same:
-                del self[one]
+            for one, of in list(self.items()):
+                if (of.since_s, of.why) == (known.since_s, known.why):
+                    del self[one]
         elif known and sent_s >= known.until_s:
             del self[target]
 

@@ -35,8 +35,6 @@ class SubmissionLock:
         Shared by the runs of one person on one cluster.
     ttl_s : float
         How old live use may be that a run counts with.
-    clock : callable
-        Seconds since the epoch.
     """
 
     folder: Path

@@ -63,8 +63,6 @@ class GpuSlots:
     ----------
     at_s : float
         When they were last counted, in seconds of the clock.
-    slots : int
-        How many there were.
     gone_s : tuple of float
         For each slot that was lost and has not come back, when it went.
     """

@@ -47,8 +47,6 @@ def run_section(
     ----------
     ledger : Path
         Need not exist.
-    page : Path
-        Where the page will be.
     own : mapping, optional
         The workflow's rules and their colours; without, they have some in the order in which they
         began.
@@ -79,13 +77,7 @@ def run_section(
 
 
 def write_run_report(ledger: Path, output: Path) -> None:
-    """Write the page of the runs of any workflow, from the ledger of their placement.
-
-    Parameters
-    ----------
-    output : Path
-        The HTML file.
-    """
+    """Write the page (HTML) of the runs of any workflow, from the ledger of their placement."""
     found = run_section(ledger, output)
     if found is None:
         state = "holds no job that ended" if ledger.is_file() else "does not exist"

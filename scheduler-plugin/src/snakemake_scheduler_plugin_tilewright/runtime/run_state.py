@@ -34,15 +34,11 @@ class RunState:
         When it began and when it was so, in seconds since the epoch.
     jobs, done : mapping
         Rule to all its jobs and to those that are done.
-    running : int
-        Jobs that run.
     share : float
         Of the work, counted in the estimated seconds of each job, what is done; 0 to 1.
     waiting : mapping
         Reason to the ready jobs that wait for it, where placement knows it; 0 of what is
         known although no job is ready.
-    ended : bool
-        Whether the run ended, well or not.
     pid : int
         Where the process that says this runs.
     ledger : str

@@ -23,9 +23,6 @@ from .records import (
     on_qos,
 )
 
-#: TRES that every job asks for, or may.
-COUNTED = ("cpu", "mem", "gres/gpu")
-
 
 @dataclass(frozen=True)
 class SiteRules:
@@ -87,8 +84,8 @@ class LimitScope:
         """Return it with more in use; what is not known stays so."""
         if self.used is None:
             return self
-        known = {tres: self.used[tres] for tres in self.limit if tres in self.used}
-        return replace(self, used=self.used | {t: n + more.get(t, 0) for t, n in known.items()})
+        more = {t: self.used[t] + more.get(t, 0) for t in self.limit if t in self.used}
+        return replace(self, used=self.used | more)
 
 
 @dataclass(frozen=True)
@@ -103,8 +100,6 @@ class Limits:
         Names of all that its jobs count on, whether it limits them or only other accounts' jobs.
     per_job : dict
         TRES and budgets of one job.
-    longest_min : int or None
-        Longest job in minutes.
     beyond_partition : bool
         Its jobs may take longer than their partition allows (flag ``PartitionTimeLimit``).
     least : dict
@@ -189,10 +184,6 @@ def usable_accounts(
 
     Parameters
     ----------
-    associations, qos : iterables
-        As parsed from sacctmgr.
-    partitions : iterable of Partition
-        Those that jobs may go to.
     usage : mapping, optional
         Live limits and use by name. Live limits replace those of the database, which may be
         older; one that was lifted since stays until the database is asked again.
@@ -278,8 +269,7 @@ def names_of(
     names += [of_association(one) for one in lineage(job.account, parents)]
     names.append(f"cap of {account}")
     for qos in {job.qos, partition_qos.get(job.partition, "")} - {""}:
-        of = ("", job.user, account)
-        names += [on_qos(qos, who) for who in of]
+        names += [on_qos(qos, who) for who in ("", job.user, account)]
     return names
 
 

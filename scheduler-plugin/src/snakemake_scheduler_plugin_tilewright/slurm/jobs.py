@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import UnreadableError
 from .parse import fields_of, parse_minutes, parse_seconds, parse_time_s, parse_tres
@@ -19,11 +19,14 @@ JOB_FIELDS = {
     "TimeLimit": 24, "WorkDir": 1000, "Name": 200, "Comment": 1000,
 }  # fmt: skip
 JOB_FORMAT = ",".join(f"{name}:{width}|" for name, width in JOB_FIELDS.items())
+#: Those that are no words.
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "JobID": int, "tres-alloc": parse_tres, "StartTime": parse_time_s, "EndTime": parse_time_s,
+    "TimeLimit": parse_minutes,
+}  # fmt: skip
 _ENDS = list(itertools.accumulate(width + 1 for width in JOB_FIELDS.values()))
 _CELLS = [slice(start, end - 1) for start, end in itertools.pairwise([0, *_ENDS])]
 
-#: States in which a job ended, or waits for a person, unknown to Snakemake's executor.
-UNHANDLED_STATES = frozenset({"PREEMPTED", "REVOKED", "SPECIAL_EXIT"})
 ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 #: What scontrol says of each job, by which it is known why it ended.
 _END_FIELDS = ("JobState", "Reason", "ExitCode", "DerivedExitCode", "RunTime", "TimeLimit")
@@ -129,7 +132,7 @@ def why_pending(reason: str) -> Waiting:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One job of the queue; times in seconds since the epoch, None where there are none.
+    """One job of the queue, as :data:`JOB_FIELDS`; times in seconds since the epoch, or None.
 
     Attributes
     ----------
@@ -139,8 +142,6 @@ class SlurmJob:
         What it holds or, pending, asks for; mem in MB.
     start_s, end_s : float or None
         ``end_s`` of a running job is when its time limit ends it.
-    limit_min : int or None
-        Its time limit.
     """
 
     id: int
@@ -154,10 +155,10 @@ class SlurmJob:
     end_s: float | None = None
     nodes: str = ""
     reason: str = ""
+    limit_min: int | None = None
     workdir: str = ""
     name: str = ""
     comment: str = ""
-    limit_min: int | None = None
 
     @property
     def active(self) -> bool:
@@ -183,26 +184,8 @@ def parse_queue(text: str) -> tuple[SlurmJob, ...]:
         cells = _cells(line)
         if len(cells) != len(JOB_FIELDS) or not re.fullmatch(r"\d{1,18}", cells[0], re.A):
             raise UnreadableError(line.decode(errors="replace"))
-        row = dict(zip(JOB_FIELDS, cells, strict=True))
-        found.append(
-            SlurmJob(
-                int(row["JobID"]),
-                row["State"],
-                row["Account"],
-                row["QOS"],
-                row["Partition"],
-                row["UserName"],
-                parse_tres(row["tres-alloc"]),
-                parse_time_s(row["StartTime"]),
-                parse_time_s(row["EndTime"]),
-                row["NodeList"],
-                row["Reason"],
-                row["WorkDir"],
-                row["Name"],
-                row["Comment"],
-                parse_minutes(row["TimeLimit"]),
-            )
-        )
+        row = zip(JOB_FIELDS, cells, strict=True)
+        found.append(SlurmJob(*(_READERS.get(name, str)(cell) for name, cell in row)))
     return tuple(found)
 
 
@@ -242,13 +225,7 @@ def orphaned_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
 def usage_of_queue(
     jobs: Iterable[SlurmJob], names_of: Callable[[SlurmJob], Iterable[str]]
 ) -> dict[str, Usage]:
-    """Return what the jobs of a queue use: a lower bound, some may be hidden.
-
-    Parameters
-    ----------
-    names_of : callable
-        Names of all that a job counts on.
-    """
+    """Return what the jobs of a queue use of all that they count on; some may be hidden."""
     found: dict[str, Counter[str]] = {}
     for job in jobs:
         if not job.active:

@@ -32,8 +32,6 @@ class Node:
     ----------
     up : bool
         It takes jobs: not down, drained or failing.
-    state : str
-        As Slurm says it, ``IDLE+DRAIN``.
     total, free : dict
         TRES that it has, and that no job holds; mem in MB.
     owner : str
@@ -51,7 +49,6 @@ class Node:
     name: str
     partitions: tuple[str, ...]
     up: bool
-    state: str
     total: Tres
     free: Tres
     features: tuple[str, ...] = ()
@@ -105,7 +102,6 @@ def parse_nodes(text: str) -> list[Node]:
                 pairs["NodeName"],
                 tuple(filter(None, pairs.get("Partitions", "").split(","))),
                 _OUT.search(state) is None,
-                state,
                 total,
                 {tres: n - used.get(tres, 0) for tres, n in total.items()},
                 tuple(name for name in features if name not in ("", "(null)")),

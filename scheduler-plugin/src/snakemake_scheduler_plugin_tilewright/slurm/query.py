@@ -76,8 +76,6 @@ class Answer:
 
     Attributes
     ----------
-    age_s : float
-        0 of a fresh answer.
     failure : SlurmQueryError or None
         Why an old answer was taken from disk.
     """
@@ -103,16 +101,7 @@ def drop_options() -> list[str]:
 
 
 def run_command(argv: Sequence[str], stdin: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
-    """Return what a command prints.
-
-    Parameters
-    ----------
-    argv : sequence of str
-        Program and arguments.
-    stdin : str, optional
-        Text for its standard input.
-    timeout_s : float
-        Seconds after which it is killed.
+    """Return what a command prints that is killed after ``timeout_s``.
 
     Raises
     ------
@@ -164,10 +153,6 @@ class SlurmClient:
 
     Parameters
     ----------
-    user : str
-        Whose associations are asked for.
-    cache_dir : Path
-        Files of this user.
     ttl_s : float
         Seconds for which live usage is not asked again; limits for ten times as long.
     run, clock : callable
@@ -259,13 +244,13 @@ class SlurmClient:
             with contextlib.suppress(SlurmQueryError):
                 one.result()
 
-    def queue(self, states: str = "all") -> str:
+    def queue(self) -> str:
         """Return this user's jobs, those that ended in the last minutes too.
 
         Live use and nodes are asked again after it: a job that started meanwhile would be in
         neither.
         """
-        argv = ("squeue", "-a", "-h", "-u", self.user, "-t", states, "-O", jobs.JOB_FORMAT)
+        argv = ("squeue", "-a", "-h", "-u", self.user, "-t", "all", "-O", jobs.JOB_FORMAT)
         before = self._cache.get(argv)
         try:
             return self._ask(argv, self.ttl_s)
@@ -311,10 +296,9 @@ class SlurmClient:
 
     def answered_s(self) -> dict[tuple[str, ...], float] | None:
         """Return when each question was answered; None where one would be asked again now."""
-        now = self.clock()
-        if not all(0 <= now - at_s < self._ttl_s[argv] for argv, (at_s, _) in self._cache.items()):
-            return None
-        return {argv: at_s for argv, (at_s, _) in self._cache.items()}
+        now, found = self.clock(), {argv: at_s for argv, (at_s, _) in self._cache.items()}
+        fresh = all(0 <= now - at_s < self._ttl_s[argv] for argv, at_s in found.items())
+        return found if fresh else None
 
     def _ask(self, argv: tuple[str, ...], ttl_s: float, stdin: str | None = None) -> str:
         now = self.clock()

@@ -58,8 +58,6 @@ class Association:
     tres, tres_per_job, tres_per_user : dict
         Group limits of the association, limits of one job, and numbers of jobs of one user; mem
         in MB, absent is no limit. Budgets (:func:`is_budget`) are among the first two.
-    max_wall_min : int or None
-        Longest job in minutes.
     cluster : str
         One slurmdbd may serve several.
     parent : str
@@ -88,8 +86,6 @@ class Qos:
     tres, tres_per_job, tres_per_user, tres_per_account : dict
         Of all jobs on the QOS, of one job, of one user, of one account; budgets
         (:func:`is_budget`) are among them.
-    max_wall_min : int or None
-        Longest job in minutes.
     least : dict
         What each job must ask for at least.
     preempts : tuple of str
@@ -153,8 +149,6 @@ class Partition:
         All that its nodes have, mem in MB.
     allow_accounts, allow_qos, allow_groups : tuple of str or None
         None is all.
-    nodes : int
-        How many nodes it has.
     whole_nodes : bool
         A job gets all of its node, and counts with all of it (``OverSubscribe=EXCLUSIVE``).
     whole : dict
