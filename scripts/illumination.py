@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tilewright.io.inputs.tiles import open_tiles
+from tilewright.io.inputs.tiles import open_scan
 from tilewright.io.results.illumination import write_illumination
 from tilewright.runtime.files import scratch_folder
 from tilewright.runtime.job import job_context
@@ -10,7 +10,7 @@ from tilewright.stages.illumination.estimate import estimate_channels
 from tilewright.stages.tile_positions.locate import locate
 
 params = snakemake.params
-manifest = Path(snakemake.input.manifest)
+manifests = [Path(path) for path in snakemake.input.manifest]
 # The job's own channel, or all of the cycle.
 own = snakemake.wildcards.get("channel")
 wanted = [params.channels.index(own)] if own else range(len(params.channels))
@@ -19,7 +19,7 @@ given = [snakemake.input.get(key) for key in ("flat_file", "dark_file")]
 with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     with scratch_folder(Path(snakemake.output.numbers[0])) as scratch:
         located = locate(
-            open_tiles(manifest, params.reference_channel),
+            open_scan(manifests, params.reference_channel),
             backend=backend,
             distortion="none",
             scratch=scratch,
@@ -27,7 +27,7 @@ with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backe
         )
     # Channels that another job makes tell the camera's offset here too.
     found = estimate_channels(
-        [open_tiles(manifest, channel) for channel in params.channels],
+        [open_scan(manifests, channel) for channel in params.channels],
         wanted,
         located.positions,
         [tuple(paths and paths[k] for paths in given) for k in wanted],

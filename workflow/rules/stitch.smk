@@ -1,7 +1,7 @@
 rule illumination:
     input:
         unpack(files.flat_fields),
-        manifest=layout.manifest,
+        manifest=files.of_scan(layout.manifest),
     output:
         flat=illumination_outputs(layout.flat),
         dark=illumination_outputs(layout.dark),
@@ -30,8 +30,8 @@ rule illumination:
 rule tile_positions:
     input:
         manifest=layout.manifest,
-        flat=files.of_reference_channel(layout.flat),
-        dark=files.of_reference_channel(layout.dark),
+        flat=files.flat_of_reference(layout.flat),
+        dark=files.flat_of_reference(layout.dark),
     output:
         positions=layout.positions,
         edges=layout.edges,
@@ -58,9 +58,9 @@ rule stitch:
         manifest=layout.manifest,
         positions=layout.positions,
         distortion=layout.distortion,
-        flat=layout.flat,
-        dark=layout.dark,
-        numbers=layout.illumination_json,
+        flat=files.flat_of_channel(layout.flat),
+        dark=files.flat_of_channel(layout.dark),
+        numbers=files.flat_of_channel(layout.illumination_json),
     output:
         stack(layout.mosaic),
     log:

@@ -312,11 +312,15 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
     """
 
     @cache
+    def extent_of(sample: str) -> _Extent:
+        path = Path(layout.manifest.format(sample=sample, cycle=experiment.first_cycle))
+        return _extent(path.read_text("utf-8"))
+
+    @cache
     def size_of(sample: str | None) -> DataSize:
         if sample is None:
             return max((size_of(name) for name in experiment.samples), key=lambda s: s.mosaic_px)
-        path = Path(layout.manifest.format(sample=sample, cycle=experiment.first_cycle))
-        extent = _extent(path.read_text("utf-8"))
+        extent = extent_of(sample)
         return DataSize(
             tiles=extent.tiles,
             planes=extent.planes,
@@ -329,6 +333,7 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
             ),
             cycles=len(experiment.cycles),
             channels=len(experiment.channels),
+            scan_tiles=sum(extent_of(name).tiles for name in experiment.scan_of(sample)),
         )
 
     return size_of

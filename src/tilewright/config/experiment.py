@@ -64,6 +64,14 @@ class Experiment:
         """The channel (usually nuclei) of each cycle of the table by which it is registered."""
         return {channel.cycle: channel.channel for channel in self.table if channel.reference}
 
+    def scan_of(self, sample: str) -> list[str]:
+        """Return the samples of which all tiles tell the flat-fields of one, the first by name."""
+        own = self.settings.illumination
+        if any("{sample}" in (path or "") for path in (own.flat_file, own.dark_file)):
+            return [sample]
+        scan = self.samples[sample].scan
+        return [name for name, other in self.samples.items() if other.scan == scan]
+
     @property
     def moving_cycles(self) -> tuple[int, ...]:
         """The cycles to register: all but the reference."""

@@ -63,6 +63,33 @@ class RuleFiles:
         """Return an input function: a template over the channels of the job's cycle."""
         return lambda wildcards: self.planes(template, [int(wildcards.cycle)], wildcards.sample)
 
+    def of_scan(self, template: str) -> InputFunction:
+        """Return an input function: a template over all samples of the job's scan."""
+        return lambda wildcards: [
+            template.format(sample=sample, cycle=wildcards.cycle)
+            for sample in self.experiment.scan_of(wildcards.sample)
+        ]
+
+    def flat_of_channel(self, template: str) -> InputFunction:
+        """Return an input function: what illumination made for the job's scan and channel."""
+        return lambda wildcards: template.format(**self._of_first(wildcards))
+
+    def flat_of_reference(self, template: str) -> InputFunction:
+        """Return an input function: the same for the reference channel."""
+        return lambda wildcards: template.format(
+            **self._of_first(wildcards), channel=self.reference_channel(wildcards)
+        )
+
+    def flats_of_cycle(self, template: str) -> InputFunction:
+        """Return an input function: the same for all channels of the job's cycle."""
+        return lambda wildcards: self.planes(
+            template, [int(wildcards.cycle)], self._of_first(wildcards)["sample"]
+        )
+
+    def _of_first(self, wildcards: Any) -> dict[str, str]:
+        """Return the wildcards of a job, of the first sample of its scan."""
+        return {**wildcards, "sample": self.experiment.scan_of(wildcards.sample)[0]}
+
     def of_image_channels(self, template: str) -> InputFunction:
         """Return an input function: a template over the image's channels of the job's cycle."""
         return lambda wildcards: [

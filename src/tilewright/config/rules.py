@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 _MB = 2**20
@@ -29,6 +29,8 @@ class DataSize:
     overlap: float
     cycles: int
     channels: int
+    #: Of all samples that share its flat-fields, where they are several.
+    scan_tiles: int = 0
 
     @property
     def tile_px(self) -> int:
@@ -87,6 +89,7 @@ def _side_px(size: DataSize) -> float:
 
 
 def _illumination(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+    size = replace(size, tiles=max(size.tiles, size.scan_tiles))
     located = _tile_positions(size, blocks, cpus)
     images = min(5 * size.tiles, max(1000, size.tiles))
     mb = located.mb + 0.3 * images + 0.3 * min(size.tiles, 400) + 40

@@ -21,7 +21,7 @@ from tilewright.installed import shipped
 from tilewright.io.numbers import positive
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_SAMPLE_COLUMNS = ("sample", "raw_dir", "region", "rows", "cols", "layout", "overlap")
+_SAMPLE_COLUMNS = ("sample", "raw_dir", "scan", "region", "rows", "cols", "layout", "overlap")
 _MARKER_COLUMNS = (
     "cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms", "background", "remove",
 )  # fmt: skip
@@ -45,11 +45,15 @@ def collect_errors(*checks: Callable[[], Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Sample:
-    """One tissue: the folder of its raw tiles and their acquisition."""
+    """One tissue: the folder of its raw tiles and their acquisition.
+
+    Samples of one ``scan``, by default those of one folder, share their flat-fields.
+    """
 
     name: str
     raw_dir: Path
     acquisition: Acquisition
+    scan: str = ""
 
 
 @dataclass(frozen=True)
@@ -350,7 +354,7 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
         name, raw_dir = row["sample"], row["raw_dir"]
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"sample '{name}' must be letters, digits, '_' and '-', at most 100")
-        overrides = {column: row[column] for column in _SAMPLE_COLUMNS[2:] if row.get(column)}
+        overrides = {column: row[column] for column in _SAMPLE_COLUMNS[3:] if row.get(column)}
         of_sample = Acquisition.model_validate({**acquisition.model_dump(), **overrides})
         # Path.is_dir raises for names that are too long and parents that are closed.
         if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
@@ -358,7 +362,8 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
                 f"the raw_dir '{raw_dir[:200]}' is not a folder that can be opened; correct "
                 "it; '~' and '$' are not expanded"
             )
-        return Sample(name, Path(raw_dir), of_sample)
+        scan = row.get("scan") or str(Path(raw_dir).resolve())
+        return Sample(name, Path(raw_dir), of_sample, scan)
 
     rows = _rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2)
     samples, _ = collect_errors(

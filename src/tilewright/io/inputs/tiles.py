@@ -2,8 +2,8 @@
 
 import csv
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -143,6 +143,42 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
         The manifest has no such channel.
     """
     return of_manifest(manifest, channel, tiles_of_table)
+
+
+def open_scan(manifests: Sequence[str | Path], channel: str) -> Tiles:
+    """Return the tiles of ``channel`` of several samples that one camera took, as islands.
+
+    Their planes are the first ones that all have. Arguments are those of :func:`open_tiles`.
+
+    Raises
+    ------
+    RawDataError
+        A manifest has no such channel, or tiles differ in size or pixel type.
+    """
+    every = [open_tiles(manifest, channel) for manifest in manifests]
+    first = every[0]
+    alike = {(one.shape[1:], one.dtype, one.counts_per_unit) for one in every}
+    if len(alike) > 1:
+        sizes = ", ".join(sorted(f"{y} x {x} px of {kind}" for (y, x), kind, _ in alike))
+        raise RawDataError(
+            f"the samples of one scan have tiles of {sizes}, which share no flat-field; give them "
+            "different names in a column 'scan' of the samples table"
+        )
+    # no overlap of two samples: two tiles lie between them
+    rows = np.cumsum([0, *(int(np.ptp(one.row)) + 3 for one in every[:-1])])
+    tile_px = first.shape[1]
+    heights = [float(np.ptp(one.nominal_px[:, 0])) + 3 * tile_px for one in every[:-1]]
+    places = zip(every, rows, np.cumsum([0.0, *heights]), strict=True)
+    moved = [(one, row - one.row.min(), y - one.nominal_px[:, 0].min()) for one, row, y in places]
+    return replace(
+        first,
+        row=np.concatenate([one.row + row for one, row, _ in moved]),
+        col=np.concatenate([one.col for one in every]),
+        number=np.concatenate([one.number for one in every]),
+        nominal_px=np.concatenate([np.add(one.nominal_px, (y, 0.0)) for one, _, y in moved]),
+        shape=(min(one.shape[0] for one in every), *first.shape[1:]),
+        _pages=[pages for one in every for pages in one._pages],
+    )
 
 
 def of_manifest(
