@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tilewright.config.rules import STAGES
 from tilewright.errors import QualityError
-from tilewright.quality.evaluate import QcRecord, read_qc, write_qc
+from tilewright.quality.evaluate import QcRecord, apply_thresholds, read_qc, write_qc
 from tilewright.quality.metrics import METRICS, REASONS, Threshold, Verdict
 from tilewright.quality.results import QcContext, QcResult, resolve_thresholds, worst
 from tilewright.quality.summary import (
@@ -80,6 +81,18 @@ def test_overrides_keep_what_they_do_not_name() -> None:
     assert limits["seam"] == Threshold(METRICS["seam"].threshold.warn, 9.0, "above")
     assert limits["focus"].warn is None
     assert limits["focus"].direction == "below"
+
+
+def test_what_compares_tiles_does_not_apply_to_a_single_one() -> None:
+    """Where limits are applied once more neither."""
+    one = QcContext("tonsil", 1, "tile_positions", resolve_thresholds({}), tiles=1)
+    found = one.evaluate("accepted_edges", None, "there is a single tile")
+    assert (found.verdict, found.reason, found.value) == ("pass", "not_applicable", None)
+    assert found.sentence.endswith("not applicable, there is a single tile.")
+    assert one.evaluate("contrast", None).reason == "unknown"
+    assert replace(one, tiles=2).evaluate("accepted_edges", None).reason == "unknown"
+    record = QcRecord("tonsil", 1, "tile_positions", (found,), {}, "")
+    assert apply_thresholds(record, {}, []).items == (found,)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,13 @@ from numpy.typing import NDArray
 from tilewright.config.rules import STAGES
 from tilewright.io.results.npz import write_npz
 from tilewright.io.results.reading import checked_rows, read_json, result_file_errors
-from tilewright.quality.results import QcContext, QcResult, resolve_thresholds, worst
+from tilewright.quality.results import (
+    NOT_APPLICABLE,
+    QcContext,
+    QcResult,
+    resolve_thresholds,
+    worst,
+)
 from tilewright.runtime.files import write_text_atomic
 
 #: Name of an input of a quality rule to its path.
@@ -172,7 +178,9 @@ def apply_thresholds(
 
     def evaluate(item: QcResult) -> QcResult:
         marker = markers.get((item.cycle, item.channel), item.marker)
-        context = QcContext(item.sample, item.cycle, item.stage, limits, item.channel, marker)
+        tiles = 1 if item.reason == NOT_APPLICABLE else None
+        of = item.sample, item.cycle, item.stage
+        context = QcContext(*of, limits, item.channel, marker, tiles)
         return context.evaluate(item.metric, item.value, item.detail)
 
     return replace(record, items=tuple(map(evaluate, record.items)))

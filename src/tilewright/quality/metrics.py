@@ -57,6 +57,8 @@ class Metric:
         The stages that measure it.
     unit : str
         ``%`` prints a share as percent.
+    compares_tiles : bool
+        Whether it compares tiles with each other: it does not apply to a single one.
     """
 
     title: str
@@ -66,6 +68,7 @@ class Metric:
     threshold: Threshold
     stages: tuple[str, ...]
     unit: str = ""
+    compares_tiles: bool = False
 
     def format(self, value: float) -> str:
         """Return a value with its unit, three significant digits."""

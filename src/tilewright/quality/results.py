@@ -11,6 +11,8 @@ from tilewright.io.results.reading import checked_rows
 from tilewright.quality.metrics import METRICS, Direction, Metric, Threshold, Verdict
 
 RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
+#: Reason of a number that there is none of.
+NOT_APPLICABLE = "not_applicable"
 #: Stages whose locations are in the frame of the final image.
 REGISTERED = ("register", "image")
 
@@ -43,7 +45,8 @@ class QcResult:
 class QcContext:
     """A cycle of a sample, or one of its channels, at one stage; and thresholds by metric.
 
-    ``thresholds`` are those of :func:`resolve_thresholds`.
+    ``thresholds`` are those of :func:`resolve_thresholds`; ``tiles`` is the number of tiles, where
+    it matters.
     """
 
     sample: str
@@ -52,6 +55,7 @@ class QcContext:
     thresholds: Mapping[str, Threshold]
     channel: str = ""
     marker: str = ""
+    tiles: int | None = None
 
     def evaluate(self, metric: str, value: float | None, detail: str = "") -> QcResult:
         """Return a number with its verdict.
@@ -62,7 +66,8 @@ class QcContext:
             A key of ``METRICS``.
         value : float or None
             ``None`` and NaN mean that it could not be computed: the verdict is then ``warn`` with
-            the reason ``unknown``, never ``pass``.
+            the reason ``unknown``, never ``pass``; but for what compares tiles where there is a
+            single one: that does not apply.
         detail : str
             Where, or why it could not be computed; added to the sentence.
 
@@ -75,8 +80,12 @@ class QcContext:
         """
         kind, limits = METRICS[metric], self.thresholds[metric]
         known = None if value is None or math.isnan(value) else float(value)
-        if known is None:
-            verdict: Verdict = "warn"
+        if known is None and kind.compares_tiles and self.tiles == 1:
+            verdict: Verdict = "pass"
+            reason = NOT_APPLICABLE
+            sentence = f"{kind.title}: not applicable, there is a single tile."
+        elif known is None:
+            verdict = "warn"
             reason = "unknown"
             sentence = f"{kind.title} could not be computed" + (f": {detail}." if detail else ".")
         else:

@@ -1,12 +1,14 @@
 """Quality of the illumination correction: the flat-fields, and held-out overlaps."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_plane
 from tilewright.io.results.reading import read_json, result_file_errors
 from tilewright.quality.evaluate import Files, StageQc
@@ -26,6 +28,9 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         flat = read_plane(files["flat"])
     with result_file_errors(files["numbers"], "record of a flat-field"):
         record = read_json(files["numbers"])
+    if "manifest" in files:
+        tiles = open_tiles(files["manifest"], context.channel)
+        context = replace(context, tiles=len(tiles.row))
     ratio, error = record.get("heldout_log_ratio"), record.get("flat_error")
     held_out = f"method {_method(record)}" if ratio is not None else "too few overlaps with tissue"
     missing = "" if error is not None else "too few overlaps and tiles with light to judge it by"

@@ -1,7 +1,7 @@
 """Quality of the stitched mosaic: light, focus, and whether tile borders show."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,7 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     overlap.
     """
     positions = read_positions(Path(files["positions"]))
+    context = replace(context, tiles=len(positions.row))
     mosaic = open_mosaic(files["mosaic"])
     illumination = read_illumination(Path(files["flat"]), Path(files["dark"]))
     tile = (illumination.flat.shape[0], illumination.flat.shape[1])

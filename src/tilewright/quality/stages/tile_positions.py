@@ -1,7 +1,7 @@
 """Quality of tile positions: which overlaps agreed, and which tiles may be misplaced."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     Tiles that the ``manifest`` excludes count too.
     """
     positions, edges = read_positions(Path(files["positions"])), read_edges(Path(files["edges"]))
+    context = replace(context, tiles=len(positions.row))
     accepted = np.asarray(edges.accepted, bool)
     # Of equal islands the first is the main one.
     names, counts = np.unique(positions.island, return_counts=True)
