@@ -4,11 +4,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from snakemake.iocontainers import Wildcards
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind
 from tests.config.configs import refused, set_key
 from tilewright.config.consistency import check_targets
+from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
+from tilewright.config.rule_files import RuleFiles
 from tilewright.config.rules import DataSize
 from tilewright.config.sizing import DataSizes
 from tilewright.errors import ConfigError
@@ -81,6 +84,23 @@ def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> 
         said = str(refused(config))
         assert "row 3" in said or "rows 2 and 3" in said
         assert message in said
+
+
+def test_samples_of_one_folder_share_flat_fields_unless_the_table_says_otherwise(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    path, raw = Path(config["samples"]), tmp_path / "raw"
+    path.write_text(f"sample\traw_dir\tscan\na\t{raw}\t\nb\t{raw}\t\nc\t{raw}\tmonday\n")
+    files = RuleFiles(load_experiment(config), Layout("r"))
+    job = Wildcards(fromdict={"sample": "b", "cycle": "2", "channel": "1"})
+    assert files.of_scan(files.layout.manifest)(job) == ["r/a/raw/cycle2.csv", "r/b/raw/cycle2.csv"]
+    flat = "r/a/illumination/cycle2_channel1-ffp.tif"
+    assert files.flat_of_channel(files.layout.flat)(job) == flat
+    assert files.flat_of_reference(files.layout.flat)(job) == flat
+    assert files.flats_of_cycle(files.layout.flat)(job) == [flat]
+    assert files.experiment.scan_of("c") == ["c"]
+    config["illumination"] = {"method": "file", "flat_file": "{sample}_{channel}.tif"}
+    assert load_experiment(config).scan_of("b") == ["b"]
 
 
 @given(

@@ -77,7 +77,7 @@ class RuleFiles:
     def flat_of_reference(self, template: str) -> InputFunction:
         """Return an input function: the same for the reference channel."""
         return lambda wildcards: template.format(
-            **self._of_first(wildcards), channel=self.reference_channel(wildcards)
+            **{**self._of_first(wildcards), "channel": self.reference_channel(wildcards)}
         )
 
     def flats_of_cycle(self, template: str) -> InputFunction:

@@ -300,7 +300,7 @@ class Settings(Section):
     samples: PathText
     """Tab-separated table, one line per tissue: `sample` (letters, digits, `_`, `-`) and
     `raw_dir`; optional columns `region`, `rows`, `cols`, `layout`, `overlap` override
-    `acquisition` for that sample.
+    `acquisition` for that sample. Samples of one `scan`, else of one folder, share flat-fields.
     """
     markers: PathText
     """Comma-separated table, one line per cycle and channel: `cycle`, `channel`, `marker` (names

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tests.support.convention_raw import CODEX
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
-from tilewright.io.inputs.tiles import Tiles, open_tiles
+from tilewright.io.inputs.tiles import Tiles, open_scan, open_tiles
 
 RNG_SHAPE = (2, 6, 3, 14, 18)  # channel, tile, z, y, x
 Stacks = NDArray[np.uint16]
@@ -66,6 +66,22 @@ def test_pages_of_one_file_are_planes(tmp_path: Path) -> None:
     tiles = open_tiles(table, "1")
     read = np.stack([tiles.read(0, z) for z in range(len(stack))])
     np.testing.assert_array_equal(read, stack)
+
+
+def test_samples_of_one_scan_are_islands_of_one_mosaic(tmp_path: Path, stacks: Stacks) -> None:
+    tiles, table = tiles_of(tmp_path, "2"), tmp_path / "cycle1.csv"
+    scan = open_scan([table] * 3, "2")
+    assert scan.shape == tiles.shape
+    assert len(scan.row) == 18
+    for k in range(18):
+        assert np.array_equal(scan.read(k, 2), tiles.read(k % 6, 2))
+    apart_px = np.abs(scan.nominal_px[:6, None] - scan.nominal_px[None, 6:]).max(axis=2)
+    assert apart_px.min() > max(tiles.shape[1:])
+    assert len(set(zip(scan.row.tolist(), scan.col.tolist(), strict=True))) == 18
+    other = table.with_name("other.csv")
+    other.write_text(table.read_text().replace(",14,18,", ",14,20,"))
+    with pytest.raises(RawDataError, match="14 x 18 px of uint16, 14 x 20 px of uint16, which sha"):
+        open_scan([table, other], "2")
 
 
 @pytest.mark.usefixtures("stacks")
