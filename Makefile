@@ -41,7 +41,7 @@ test-slurm:
 	MAKEFLAGS= tests/slurm_root $(RELEASE) build/slurm-$(RELEASE) make on-slurm LONG=$(LONG)
 
 on-slurm: $(VENV)/.installed-test $(if $(LONG),$(VENV)/.installed-dist)
-	$(BIN)/python -m pytest --durations 20 -m "slurm$(if $(LONG),, and not long)"
+	TILEWRIGHT_NEEDS_SLURM=1 $(BIN)/python -m pytest --durations 20 -m "slurm$(if $(LONG),, and not long)"
 
 packages:
 	tests/install_packages Slurm slurm-wlm slurmdbd mariadb-server munge
