@@ -304,3 +304,9 @@ def test_sizes_of_the_files_are_compared(tmp_path: Path) -> None:
         scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.377))
     with pytest.raises(RawDataError, match=r"a z-step of 1.5 µm, but acquisition.z_step_um is 1;"):
         scan("ome_tiff", tmp_path, ScanOptions(z_step_um=1.0))
+    (tmp_path / "a.ome.tif").rename(tmp_path / "cycle2.ome.tif")
+    with pytest.raises(RawDataError, match=r"else take cycle 2 out of the markers table$"):
+        scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.377))
+    write_ome(tmp_path / "cycle1.ome.tif", [(0.0, 0.0)])
+    found = scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.5, cycles=(1,)))
+    assert {plane.cycle for plane in found} == {1}

@@ -88,6 +88,8 @@ class ScanOptions:
     flip_y: bool = False
     flip_x: bool = False
     """Whether stage positions grow upwards or leftwards."""
+    cycles: tuple[int, ...] | None = None
+    """Those that are read of files that describe themselves; None is all."""
 
 
 def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str], list[str]]:

@@ -91,8 +91,10 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
         A tile has no position, positions are in µm and the pixel size is unknown, or sizes in the
         files differ from the options.
     """
-    for _, path, image in located:
-        _check_sizes(path, image, options)
+    if options.cycles is not None:
+        located = [one for one in located if one.cycle in options.cycles]
+    for cycle, path, image in located:
+        _check_sizes(cycle, path, image, options)
     by_name = _channels_are_named(located)
     per_cycle = [cycle for cycle, _, _ in located]
     planes = []
@@ -115,7 +117,7 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     return planes
 
 
-def _check_sizes(path: str, image: OmeImage, options: ScanOptions) -> None:
+def _check_sizes(cycle: int, path: str, image: OmeImage, options: ScanOptions) -> None:
     """Refuse an image whose sizes differ from the options."""
     deep = any(plane.z for plane in image.planes)
     for what, size_um, key, option_um in (
@@ -126,7 +128,8 @@ def _check_sizes(path: str, image: OmeImage, options: ScanOptions) -> None:
         if size_um and option_um and abs(size_um - option_um) > _SIZE_TOLERANCE * option_um:
             raise RawDataError(
                 f"{path}: its metadata give {what} of {size_um:g} µm, but {key} is {option_um:g}; "
-                "correct the one that is wrong"
+                "correct the one that is wrong. Cycles must share a pixel size and z-step: else "
+                f"take cycle {cycle} out of the markers table"
             )
 
 

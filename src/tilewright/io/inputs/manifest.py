@@ -11,7 +11,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,7 @@ def _find(
     channels: Mapping[int, Sequence[str]],
 ) -> list[RawPlane]:
     """Return the planes of the channels that the markers table lists."""
+    options = replace(options, cycles=tuple(channels))
     planes = [
         plane
         for plane in select_region(scan(convention, raw_dir, options), options.region, raw_dir)
