@@ -202,10 +202,6 @@ def test_no_job_asks_for_more_time_than_its_partition_gives(
     assert 1 <= found.runtime_min <= (most or math.inf)
     assert found.runtime_min == pytest.approx(min(wanted, most or wanted), abs=1)
     assert found == replace(gpu, runtime_min=found.runtime_min)
-    own = {"": replace(limited.state.accounts[0].limits[""], beyond_partition=True)}
-    beyond = replace(limited.state.accounts[0], limits=own)
-    more = estimates.request_of(JobState(job), "gpu", replace(limited.state, accounts=(beyond,)))
-    assert more.runtime_min == pytest.approx(wanted, abs=1)
 
 
 @pytest.fixture

@@ -135,12 +135,6 @@ class ClusterState:
         found = {(one.name, ""): one for one in reversed(self.accounts)}
         return found | {(one.name, one.qos): one for one in self.accounts}
 
-    @cached_property
-    def exceeds_partitions(self) -> bool:
-        """Whether jobs of some QOS may take longer than their partition allows."""
-        each = (within for one in self.accounts for within in one.limits.values())
-        return any(within.beyond_partition for within in each)
-
     def places(
         self, device: DeviceKind, name: str = ""
     ) -> tuple[tuple[str | None, Partition | None], ...]:

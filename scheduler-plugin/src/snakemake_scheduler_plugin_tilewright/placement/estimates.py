@@ -289,7 +289,7 @@ class Estimates:
             runtime_min=max(grown.runtime_min, task.least_min),
         )
         most = longest_of(where for _, where in places)
-        if most is not None and not state.exceeds_partitions:
+        if most is not None:
             most = max(most, base.required_min)
             grown = replace(grown, runtime_min=min(grown.runtime_min, most))
         most_mb = memory_limit_mb(job, state) if task.history.memory else None
