@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
@@ -57,13 +56,13 @@ class Room:
         self.state = state
         self._counted: Counted = "taken" if empty else "all"
         self._taken: dict[str, Counter[str]] = {}
-        #: How often jobs were taken from each scope; what is left after so many of those of a key.
-        self._times: dict[str, int] = {}
+        #: How often jobs were taken from each scope; what limits left at such a version.
+        self._versions: dict[str, int] = {}
         self._lefts: dict[Hashable, tuple[int, Mapping[str, float]]] = {}
         self._bounds: dict[tuple[int, int], _Bounds] = {}
         self._sizes: dict[str, _Bounds] = {}
         #: Jobs that nodes hold, by partition and what was asked, until a job is taken there.
-        self._held: dict[str, dict[ResourceRequest, int]] = {}
+        self._fitting: dict[str, dict[ResourceRequest, int]] = {}
         #: Nodes that are alike, with their names; and which of them each partition has.
         self._nodes: list[tuple[Node, tuple[str, ...]]] = []
         self._of_partition: dict[str, list[int]] = {}
@@ -81,8 +80,8 @@ class Room:
         found = object.__new__(Room)
         found.__dict__ |= self.__dict__ | {
             "_taken": {name: taken.copy() for name, taken in self._taken.items()},
-            "_held": {name: held.copy() for name, held in self._held.items()},
-            "_times": self._times.copy(),
+            "_fitting": {name: held.copy() for name, held in self._fitting.items()},
+            "_versions": self._versions.copy(),
             "_lefts": self._lefts.copy(),
             "_nodes": [*self._nodes],
             "_of_partition": {name: [*own] for name, own in self._of_partition.items()},
@@ -153,23 +152,19 @@ class Room:
         """Return how many jobs the limits of an account hold, and what bounds them, GPUs first."""
         counted = counted or self._counted
         wanted, bounds = self.state.wanted(request, where), self._bounds_of(account, where)
-        most = bounds.most
-        for tres, n in wanted.items():
-            if tres in most and n > most[tres]:
+        for tres, most in bounds.most.items():
+            if wanted.get(tres, 0) > most:
                 return 0, tres
         if not bounds.known and counted == "all":
             return 0, PARTITION
-        best, bound, left = _MOST_SLOTS, PARTITION, self._left(bounds, share, counted)
-        for tres in left.keys() & wanted.keys():
-            jobs = _jobs_in(left[tres], wanted[tres])
+        best, bound = _MOST_SLOTS, PARTITION
+        for tres, left in self._left(bounds, share, counted).items():
+            if not (each := wanted.get(tres)):
+                continue
+            jobs = _jobs_in(left, each)
             if jobs < best or (jobs == best and _rank(tres) < _rank(bound)):
                 best, bound = jobs, tres
         return best, bound
-
-    def left(self, account: Account, where: Partition | None, tres: str) -> float:
-        """Return what the limits of an account leave of a TRES, at most 1,000."""
-        left = self._left(self._bounds_of(account, where), 1.0, self._counted)
-        return min(left.get(tres, _MOST_SLOTS), _MOST_SLOTS)
 
     def _bounds_of(self, account: Account, where: Partition | None) -> _Bounds:
         limits = account.within(where)
@@ -197,13 +192,13 @@ class Room:
 
     def _left(self, bounds: _Bounds, share: float, counted: Counted) -> Mapping[str, float]:
         """Return what all that bounds an account leaves of each TRES."""
-        key, times = (bounds.key, share, counted), self._times
-        after = sum([times.get(name, 0) for name, _, _ in bounds.scopes]) if times else 0
+        key, versions = (bounds.key, share, counted), self._versions
+        version = sum([versions.get(name, 0) for name, _, _ in bounds.scopes]) if versions else 0
         known = self._lefts.get(key)
-        if known and known[0] == after:
+        if known and known[0] == version:
             return known[1]
         found = dict[str, float]()
-        self._lefts[key] = after, found
+        self._lefts[key] = version, found
         for name, cap, limits in bounds.scopes:
             taken = self._taken.get(name, Counter())
             for tres, limit, used in limits:
@@ -218,7 +213,7 @@ class Room:
         """Return how many jobs the nodes of a partition hold now; None where they are not known."""
         if self.state.nodes is None or where is None:
             return None
-        held = self._held.setdefault(where.name, {})
+        held = self._fitting.setdefault(where.name, {})
         if request not in held:
             wanted = on_a_node(request, where)
             held[request] = sum(
@@ -246,7 +241,7 @@ class Room:
         use = {tres: jobs * n for tres, n in one.items()}
         for name in (*account.within(where).counts_on, f"{_SIZE}{target.partition}"):
             self._taken.setdefault(name, Counter()).update(use)
-            self._times[name] = self._times.get(name, 0) + 1
+            self._versions[name] = self._versions.get(name, 0) + 1
         for _ in range(jobs):
             self._take_node(target.partition, one, request)
 
@@ -266,7 +261,7 @@ class Room:
             _, name, k = min(rooms)
             node, names = self._nodes[k]
             for there in node.partitions:
-                self._held.pop(there, None)
+                self._fitting.pop(there, None)
                 if len(names) == 1:
                     self._of_partition[there].remove(k)
             self._nodes[k] = node, tuple(one for one in names if one != name)
@@ -285,7 +280,7 @@ def _emptied(node: Node) -> Node:
 
 
 def _jobs_in(left: float, each: int) -> int:
-    return max(0, math.floor(left / each + 1e-9))
+    return max(0, int(left / each + 1e-9))
 
 
 def _is_spent(tres: str) -> bool:

@@ -135,12 +135,6 @@ class ClusterState:
         found = {(one.name, ""): one for one in reversed(self.accounts)}
         return found | {(one.name, one.qos): one for one in self.accounts}
 
-    @cached_property
-    def exceeds_partitions(self) -> bool:
-        """Whether jobs of some QOS may take longer than their partition allows."""
-        each = (within for one in self.accounts for within in one.limits.values())
-        return any(within.beyond_partition for within in each)
-
     def places(
         self, device: DeviceKind, name: str = ""
     ) -> tuple[tuple[str | None, Partition | None], ...]:
@@ -186,10 +180,12 @@ class ClusterState:
 
     @cached_property
     def every_target(self) -> list[Target]:
-        """All targets, those too in partitions that only rules name."""
-        only_named = self.named.keys() - {one.name for one in self.open_partitions}
-        names = ("", *sorted(only_named))
-        return [one for name in names for one in self.targets(dict.fromkeys(KINDS, name))]
+        """All targets in partitions that are known, those too that only rules name."""
+        found = list(self.targets())
+        for kind in KINDS:
+            only_named = self._wheres.keys() - {one.name for one in self.partitions.get(kind, ())}
+            found += [one for name in sorted(only_named) for one in self.targets({kind: name})]
+        return found
 
     def rank(self, target: Target) -> int:
         """Return how far a target is from an account's default QOS and partition; 0 is that.
@@ -210,8 +206,16 @@ class ClusterState:
         return f"QOS {target.qos}" if account is not None and account.preemptable else ""
 
     def why_closed(self, target: Target) -> str:
-        """Return why a target takes no job now; empty if it may."""
-        return self.closed.get(target, "")
+        """Return why a target takes no job now; empty if it may.
+
+        In a partition that is not known that is what closes the account in the first one.
+        """
+        if not self.closed:
+            return ""
+        if target in self.closed or target.partition is None or target.partition in self._wheres:
+            return self.closed.get(target, "")
+        first = self.places(target.device)[:1]
+        return self.closed.get(replace(target, partition=first[0][0] if first else None), "")
 
     def on_nodes(self, target: Target, request: ResourceRequest) -> int | None:
         """Return how many jobs the nodes of a partition that are up hold; None is not known."""

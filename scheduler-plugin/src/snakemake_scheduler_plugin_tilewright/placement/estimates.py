@@ -223,8 +223,11 @@ class Estimates:
         if request is None:
             assert job.model is not None
             request = self._requests[job.name, kind] = job.model.request(job.wildcards, kind)
-        minutes = max(request.runtime_min, 2 * self.seconds(job, kind) / 60)
-        return replace(request, runtime_min=max(1, int(minutes), request.required_min))
+        minutes, twice_min = request.runtime_min, 2 * self.seconds(job, kind) / 60
+        if twice_min > minutes + 1:
+            # in steps of 19 %: jobs whose durations differ a little ask for the same
+            minutes = int(_rounded_up(twice_min))
+        return replace(request, runtime_min=max(1, minutes, request.required_min))
 
     def shape(self, task: JobState) -> Shape:
         """Return the shape of a job; its estimates are those of the last workload.
@@ -289,7 +292,7 @@ class Estimates:
             runtime_min=max(grown.runtime_min, task.least_min),
         )
         most = longest_of(where for _, where in places)
-        if most is not None and not state.exceeds_partitions:
+        if most is not None:
             most = max(most, base.required_min)
             grown = replace(grown, runtime_min=min(grown.runtime_min, most))
         most_mb = memory_limit_mb(job, state) if task.history.memory else None

@@ -149,7 +149,7 @@ class FreeSlots:
         self.free[pool.name] -= 1
 
 
-class _Line:
+class _NextSlots:
     """The pools of one kind for jobs of one key, by the time of the next slot."""
 
     def __init__(self, kind: DeviceKind) -> None:
@@ -161,8 +161,8 @@ class _Line:
         self.open = True
 
 
-#: A line for a job, its seconds there, and those to reckon with.
-_Choice = tuple[_Line, float, float]
+#: The pools of a kind for a job, its seconds there, and those with a margin.
+_Option = tuple[_NextSlots, float, float]
 
 
 class _Schedule:
@@ -187,13 +187,13 @@ class _Schedule:
             self.times[pool.name] = ends[max(0, len(ends) + pool.fillable - pool.slots) :]
         later_s = math.nextafter(clock_s, math.inf)
         self.times[_LOST.name] = sorted(max(at, later_s) for at in returns_s)
-        #: The pools with taken slots of each kind, once more when one will be free sooner.
-        self._sooner: dict[DeviceKind, list[Slots]] = {kind: [] for kind in KINDS}
+        #: The pools of each kind, once more each time that their next slot became an earlier one.
+        self._earlier: dict[DeviceKind, list[Slots]] = {kind: [] for kind in KINDS}
         for pool in self.pools.values():
             if self.times[pool.name]:
-                self._sooner[pool.kind].append(pool)
-        self._lines: dict[tuple[DeviceKind, Hashable], _Line] = {}
-        self._alike: dict[tuple[Hashable, float, float, float], list[_Choice]] = {}
+                self._earlier[pool.kind].append(pool)
+        self._lines: dict[tuple[DeviceKind, Hashable], _NextSlots] = {}
+        self._alike: dict[tuple[Hashable, float, float, float], list[_Option]] = {}
 
     def starts(self) -> Iterator[Decision]:
         """Yield the jobs that start now; each job takes its slot's time."""
@@ -214,7 +214,7 @@ class _Schedule:
                 reason = "the account that was chosen for it has a slot"
             yield Decision(job.name, pool.name, start_s, start_s + seconds, reason)
 
-    def _lines_of(self, i: int) -> list[_Choice]:
+    def _lines_of(self, i: int) -> list[_Option]:
         """Return the lines of a job, one for each device kind that it may use."""
         (gpu_s, cpu_s), margin = self.work.seconds, self.work.margin[i]
         key = self.places.key(self.work.jobs[i])
@@ -224,14 +224,14 @@ class _Schedule:
             found = self._alike[alike] = []
             for kind, seconds in zip(KINDS, alike[1:3], strict=True):
                 if seconds < math.inf:
-                    line = self._lines.setdefault((kind, key), _Line(kind))
+                    line = self._lines.setdefault((kind, key), _NextSlots(kind))
                     # one that a GPU could run too may take longer on CPUs than estimated
                     found.append((line, seconds, seconds * (1 + margin) if found else seconds))
         return found
 
     def _soonest(
-        self, job: Job, lines: Iterable[_Choice]
-    ) -> tuple[_Line, Slots, float, float] | None:
+        self, job: Job, lines: Iterable[_Option]
+    ) -> tuple[_NextSlots, Slots, float, float] | None:
         """Return the line in which a job ends first, its pool, start, and seconds."""
         best, best_s = None, math.inf
         for line, seconds, with_margin_s in lines:
@@ -246,13 +246,13 @@ class _Schedule:
                 best, best_s = (line, pool, start_s, seconds), start_s + with_margin_s
         return best
 
-    def _next(self, line: _Line, job: Job) -> Slots | None:
+    def _next(self, line: _NextSlots, job: Job) -> Slots | None:
         """Return the pool that may take a job and has a slot that falls free first."""
-        sooner = self._sooner[line.kind]
-        if line.seen < len(sooner):
-            for pool in sooner[line.seen :]:
+        earlier = self._earlier[line.kind]
+        if line.seen < len(earlier):
+            for pool in earlier[line.seen :]:
                 heapq.heappush(line.heap, self._entry(pool))
-            line.seen = len(sooner)
+            line.seen = len(earlier)
         while line.heap:
             first = line.heap[0]
             name = first[2]
@@ -276,7 +276,7 @@ class _Schedule:
         self.pools[pool.name] = pool
         times = self.times.setdefault(pool.name, [])
         if not times or end_s < times[0]:
-            self._sooner[pool.kind].append(pool)
+            self._earlier[pool.kind].append(pool)
         heapq.heappush(times, end_s)
 
     def reasons(self, jobs: Iterable[Job]) -> Mapping[str, str]:

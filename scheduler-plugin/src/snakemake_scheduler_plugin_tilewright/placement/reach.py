@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -55,13 +56,12 @@ def note_preemption(task: JobState, here: Target | None, state: ClusterState) ->
 
 
 class Column(NamedTuple):
-    """Targets of one rank in one partition, with their accounts."""
+    """Targets of one rank in one partition, with their accounts and most minutes."""
 
     rank: int
-    number: int
     kind: DeviceKind
     where: Partition | None
-    entries: list[tuple[Target, Account]]
+    entries: list[tuple[Target, Account, float]]
 
 
 class Reachable:
@@ -111,7 +111,7 @@ class Reachable:
             target
             for kind in self.requests
             for column in self.columns(kind)
-            for target, _ in column.entries
+            for target, *_ in column.entries
         )
 
     def _checked(self, target: Target, count: int) -> ResourceRequest | None:
@@ -195,9 +195,11 @@ class Reach:
             for target in self.state.targets({kind: name}):
                 at = self.state.rank(target), target.partition
                 if at not in found:
-                    found[at] = Column(at[0], len(found), kind, self.state.where(target), [])
+                    found[at] = Column(at[0], kind, self.state.where(target), [])
                 if account := self.state.account(target.account, target.qos):
-                    found[at].entries.append((target, account))
+                    longest = longest_min(account, found[at].where)
+                    minutes = math.inf if longest is None else longest
+                    found[at].entries.append((target, account, minutes))
             self._columns[kind, name] = sorted(found.values(), key=attrgetter("rank"))
         return self._columns[kind, name]
 

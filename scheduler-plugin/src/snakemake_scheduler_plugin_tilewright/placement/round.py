@@ -5,12 +5,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
-from typing import NamedTuple
 
-from ..cluster.limits import longest_min
-from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
+from ..cluster.request import DeviceKind, ResourceRequest, Target
 from ..cluster.room import Room
 from ..cluster.state import ClusterState
 from ..slurm.jobs import is_held
@@ -25,25 +23,16 @@ _QUEUED = 4
 _NO_SLOT = "no slot is free"
 
 
-class _Entry(NamedTuple):
-    """A target, of those that may have room the one with the least ``short`` comes first."""
-
-    #: CPUs or GPUs of the jobs of its account, less ``left``.
-    short: float
-    order: tuple[int, int]
-    #: What limits left of them before the account took jobs.
-    left: float
-    longest_min: float
-    target: Target
-
-
-class _Line:
+class _Candidates:
     """The targets of one device kind that may have room for jobs that are alike."""
 
     def __init__(self, columns: Iterable[Column]) -> None:
         self.ranks = groupby(columns, key=attrgetter("rank"))
-        #: Those of one rank, the best one first, as they were when they were looked at.
-        self.heap: list[_Entry] = []
+        #: Of one rank, the best one first: jobs of its account less those that it had room for as
+        #: it was looked at, order, those, target.
+        self.heap: list[tuple[int, int, int, Target]] = []
+        #: Jobs that limits hold, which may be those of several partitions.
+        self.known: dict[tuple[int, int], int] = {}
         #: How many jobs were taken when the first target was found to have room.
         self.checked = -1
 
@@ -59,18 +48,12 @@ class _Places:
     ) -> None:
         self.reach, self.room = reach, room
         self.of = {name: reach.of(task) for name, task in tasks.items()}
-        self.taken = Counter[tuple[str, DeviceKind]]()
-        #: CPUs and GPUs by account: ``taken``, and of jobs whose account the user chose, to which
-        #: the others leave its room.
-        self.load = Counter[tuple[str, DeviceKind]]()
-        for task in tasks.values():
-            if account := task.job.overrides.account:
-                for kind, request in self.of[task.name].requests.items():
-                    self.load[account, kind] += _size(kind, request)
+        #: Jobs by account: those that it took, and those whose account the user chose, to which the
+        #: others leave its room.
+        self.load = Counter(task.job.overrides.account for task in tasks.values())
         self.takes = 0
         self.slots: dict[str, Slots] = {}
-        self._lines: dict[tuple[Reachable, DeviceKind], _Line] = {}
-        self._entries: dict[int, list[_Entry]] = {}
+        self._candidates: dict[tuple[Reachable, DeviceKind], _Candidates] = {}
         every = dict.fromkeys(self.of.values())
         self._open = {(one, kind) for one in every for kind in one.requests}
         #: What GPU jobs leave.
@@ -84,33 +67,33 @@ class _Places:
 
     def _fill(self, alike: Reachable) -> None:
         """Take the room of as many GPU jobs that are alike as there is for."""
+        known: dict[tuple[int, int], int] = {}
         for column in alike.columns("gpu"):
-            for *_, target in self._with_room(alike, column, self.for_cpus):
+            for target, _ in self._with_room(alike, column, self.for_cpus, known):
                 request = alike.request(target)
                 if request and (jobs := self.for_cpus.jobs(target, request)):
                     self.for_cpus.take(target, request, jobs)
                     self.gpus[target] += jobs * request.gpus
 
-    def _with_room(self, alike: Reachable, column: Column, room: Room) -> list[_Entry]:
-        """Return the targets of a column that may have room for jobs that are alike."""
-        kind = column.kind
-        request, shortest = alike.requests[kind], alike.shortest[kind]
-        if room.on_nodes(column.where, shortest) == 0 or not alike.may_reach(column):
-            return []
-        if id(column) not in self._entries:
-            self._entries[id(column)] = [*self._entries_of(column)]
-        size, least_min = _size(kind, request), request.required_min
-        entries = self._entries[id(column)]
-        return [one for one in entries if one.left >= size and one.longest_min >= least_min]
+    def _with_room(
+        self, alike: Reachable, column: Column, room: Room, known: dict[tuple[int, int], int]
+    ) -> Iterator[tuple[Target, int]]:
+        """Yield the targets of a column that may have room, and how many jobs limits hold.
 
-    def _entries_of(self, column: Column) -> Iterator[_Entry]:
-        tres = "gres/gpu" if column.kind == "gpu" else "cpu"
-        for number, (target, account) in enumerate(column.entries):
-            at = target.account, column.kind
-            left = self.room.left(account, column.where, tres) + self.taken[at]
-            minutes = longest_min(account, column.where)
-            longest = math.inf if minutes is None else minutes
-            yield _Entry(self.load[at] - left, (column.number, number), left, longest, target)
+        Limits that hold in several partitions are counted once, and ``known``.
+        """
+        request, shortest = alike.requests[column.kind], alike.shortest[column.kind]
+        if room.on_nodes(column.where, shortest) == 0 or not alike.may_reach(column):
+            return
+        counted, least_min = self.reach.state.alike(column.where), request.required_min
+        for target, account, longest in column.entries:
+            if longest < least_min:
+                continue
+            at = id(account.within(column.where)), counted
+            if at not in known:
+                known[at] = room.by_limits(account, column.where, shortest)[0]
+            if known[at]:
+                yield target, known[at]
 
     @property
     def any_free(self) -> bool:
@@ -142,28 +125,26 @@ class _Places:
         return self.slots[name]
 
     def _first(self, alike: Reachable, kind: DeviceKind) -> Target | None:
-        line = self._lines.get((alike, kind))
-        if line is None:
-            line = self._lines[alike, kind] = _Line(alike.columns(kind))
+        found = self._candidates.get((alike, kind))
+        if found is None:
+            found = self._candidates[alike, kind] = _Candidates(alike.columns(kind))
         while True:
-            while line.heap:
-                one = line.heap[0]
-                if line.checked == self.takes:
-                    return one.target
-                short = self.load[one.target.account, kind] - one.left
-                if short != one.short:
-                    heapq.heapreplace(line.heap, one._replace(short=short))
-                elif self._has_room(alike, one.target):
-                    line.checked = self.takes
-                    return one.target
+            while found.heap:
+                before, order, jobs, target = found.heap[0]
+                if (load := self.load[target.account] - jobs) != before:
+                    heapq.heapreplace(found.heap, (load, order, jobs, target))
+                elif found.checked == self.takes or self._has_room(alike, target):
+                    found.checked = self.takes
+                    return target
                 else:
-                    heapq.heappop(line.heap)
-            if (columns := next(line.ranks, None)) is None:
+                    heapq.heappop(found.heap)
+            if (columns := next(found.ranks, None)) is None:
                 return None
             room = self.for_cpus if kind == "cpu" else self.room
-            for column in columns[1]:
-                line.heap += self._with_room(alike, column, room)
-            heapq.heapify(line.heap)
+            each = (self._with_room(alike, one, room, found.known) for one in columns[1])
+            for order, (target, jobs) in enumerate(chain.from_iterable(each)):
+                found.heap.append((self.load[target.account] - jobs, order, jobs, target))
+            heapq.heapify(found.heap)
 
     def _has_room(self, alike: Reachable, target: Target) -> bool:
         where = self.reach.state.where(target)
@@ -178,14 +159,14 @@ class _Places:
 
     def had_room(self, alike: Reachable) -> bool:
         """Return whether any target had room for jobs that are alike at the start."""
-        lines = [self._lines.get((alike, kind)) for kind in alike.requests]
-        return any(line is None or line.checked >= 0 for line in lines)
+        found = [self._candidates.get((alike, kind)) for kind in alike.requests]
+        return any(one is None or one.checked >= 0 for one in found)
 
     def fits_with_all_cpus(self, alike: Reachable) -> bool:
         """Return whether such a job has room if all CPUs of its account are counted."""
         columns, request = alike.columns("cpu"), alike.request
-        found = (to.target for one in columns for to in self._with_room(alike, one, self.room))
-        return any((asked := request(to)) and self.room.fits(to, asked) for to in found)
+        targets = (to for one in columns for to, _ in self._with_room(alike, one, self.room, {}))
+        return any((asked := request(to)) and self.room.fits(to, asked) for to in targets)
 
     def take(self, job: Job, pool: Slots) -> None:
         """Take the room of a job at a target."""
@@ -193,9 +174,7 @@ class _Places:
         request = self.of[job.name].request(pool.target)
         assert request is not None
         self.takes += 1
-        for kind in KINDS:
-            self.taken[pool.account, kind] += _size(kind, request)
-            self.load[pool.account, kind] += _size(kind, request)
+        self.load[pool.account] += 1
         self.room.take(pool.target, request)
         if pool.kind == "cpu" and self.for_cpus is not self.room:
             self.for_cpus.take(pool.target, request)
@@ -411,10 +390,6 @@ class Round:
             end_s = start_s + self.estimates.seconds(task.job, target.device)
             found.setdefault(target, []).append(Running(task.name, start_s, end_s))
         return found
-
-
-def _size(kind: DeviceKind, request: ResourceRequest) -> int:
-    return request.gpus if kind == "gpu" else request.cpus
 
 
 def _gpu_size(alike: Reachable) -> tuple[int, int, int]:
