@@ -144,9 +144,7 @@ def test_images_of_different_size_and_large_shift(tmp_path: Path) -> None:
 def test_what_does_not_match_is_refused_with_fitting_advice(tmp_path: Path) -> None:
     pair, other = make_pair(0, size=(560, 600)), make_pair(50, size=(560, 600)).moving
     inverted = np.clip(4000 - pair.moving.astype(int), 0, None).astype(np.uint16)
-    unlike = (
-        r"contradicting overlays up to .* blocks .* needed; check that both show nuclei"
-    )
+    unlike = r"contradicting overlays up to .* blocks .* needed; check that both show nuclei"
     another = make_pair(51, size=(560, 600)).moving
     for moving, message in (
         (other, unlike),
