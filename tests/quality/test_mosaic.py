@@ -18,6 +18,7 @@ from tests.quality.qc_scenes import (
     values,
     verdicts,
 )
+from tests.support.array_tiles import ArrayTiles
 from tests.support.mosaics import write_mosaic
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.results.distortion import write_distortion
@@ -29,6 +30,7 @@ from tilewright.phantom.make import PhantomDesign
 from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.figures import overlay, thumbnail
 from tilewright.quality.sampling import contrast_to_noise, scan_focus
+from tilewright.quality.stages.overlaps import compare_tiles
 
 TILE = 340
 STEP = 296  # 2 × 2 tiles of 340 px with 44 px overlap cover the section of 636 px
@@ -159,6 +161,31 @@ def test_the_worst_seam_comes_first_with_its_tiles_and_lost_pixels_are_shares(
     assert found["saturated"] == pytest.approx(0.03, rel=1e-4)
     assert details(quality)["saturated"] == "plane 2"
     assert found["clipped"] == pytest.approx((n // 50 + 50) / light.size, rel=1e-4)
+
+
+def test_a_tile_is_compared_with_the_mosaic_where_its_pixels_lie(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    at = rng.uniform(0, 192, (60, 2))
+
+    def nuclei(corner_px: float) -> NDArray[np.float64]:
+        """Sharp nuclei on a dim ground, closed form, of 192 x 192 px from a corner on."""
+        rows, columns = (
+            np.exp(-((np.arange(192) + corner_px - v[:, None]) ** 2) / 4) for v in at.T
+        )
+        return 3 + 900 * np.einsum("ny,nx->yx", rows, columns)
+
+    zero = np.zeros(1, np.int64)
+    corner = np.array([0.5])
+    tiles = ArrayTiles(expose(nuclei(0.0))[None, None], zero, zero, np.zeros((1, 2)))
+    alone = Positions(zero, zero, corner, corner, np.zeros(1), zero)
+    even = Illumination.from_fields(np.ones((192, 192)), PEDESTAL)
+    changes = []
+    for dimmed in (1.0, 0.8):
+        light = nuclei(-0.5)
+        light[:, 96:] *= dimmed
+        path = write_mosaic(tmp_path / "m.zarr", expose(light)[None], pedestal_counts=PEDESTAL)
+        changes.append(compare_tiles(tiles, open_mosaic(path), alone, even, 0).changes[0, 0])
+    assert changes == [pytest.approx(0.0, abs=0.03), pytest.approx(0.25, abs=0.03)]
 
 
 def test_an_empty_channel_fails_and_its_focus_is_unknown(tmp_path: Path) -> None:

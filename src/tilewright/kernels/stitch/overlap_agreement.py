@@ -5,6 +5,7 @@ that placed or flattened them: textures are compared by normalised cross-correla
 by the ratio of cells. On the host.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ import scipy.fft
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.backend import Floats, fast_len
+from tilewright.kernels.backend import Floats, cells, fast_len
 from tilewright.kernels.noise import NOISE_KERNEL
 
 Image = NDArray[np.float32]
@@ -60,6 +61,25 @@ def compare_strips(first: Image, second: Image) -> StripAgreement:
     power = min(float((texture * texture).mean(dtype=np.float64)) for texture in textures)
     ncc, here, shift = _best_shift(textures[0], textures[1])
     return StripAgreement(ncc, here, expected, power, shift, *_log_ratio(first, second))
+
+
+def cell_means(image: Image, after_px: tuple[float, float] = (0.0, 0.0)) -> Floats:
+    """Return the mean of each cell of ``CELL_PX``, (rows, columns) float64, of an image (y, x).
+
+    The image is read ``after_px`` (y, x) after its pixels, 0 to 1, linearly: a cell is wide, so
+    that a finer way changes its mean by less than 1 %.
+
+    >>> ramp = np.tile(np.arange(40, dtype=np.float32), (20, 1))
+    >>> cell_means(ramp), cell_means(ramp, (0.5, 0.25))
+    (array([[ 7.5, 23.5]]), array([[ 7.75, 23.75]]))
+    """
+    sizes = [n - (after > 0) for n, after in zip(image.shape, after_px, strict=True)]
+    sides = [((0, 1 - after), (1, after)) if after > 0 else ((0, 1.0),) for after in after_px]
+    total = np.zeros([n // CELL_PX for n in sizes])
+    for (y, share_y), (x, share_x) in itertools.product(*sides):
+        part = cells(image[y : y + sizes[0], x : x + sizes[1]], CELL_PX)
+        total += share_y * share_x * part.mean(axis=(1, 3), dtype=np.float64)
+    return total
 
 
 def _texture(image: Image) -> tuple[Image, float]:
