@@ -29,8 +29,9 @@ from tilewright.phantom.files import write_tile
 from tilewright.phantom.make import PhantomDesign
 from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.figures import overlay, thumbnail
+from tilewright.quality.results import QcContext, resolve_thresholds
 from tilewright.quality.sampling import contrast_to_noise, scan_focus
-from tilewright.quality.stages.overlaps import compare_tiles
+from tilewright.quality.stages.overlaps import compare_tiles, evaluate_overlaps
 
 TILE = 340
 STEP = 296  # 2 × 2 tiles of 340 px with 44 px overlap cover the section of 636 px
@@ -172,7 +173,7 @@ def test_a_tile_is_compared_with_the_mosaic_where_its_pixels_lie(tmp_path: Path)
         rows, columns = (
             np.exp(-((np.arange(192) + corner_px - v[:, None]) ** 2) / 4) for v in at.T
         )
-        return 3 + 900 * np.einsum("ny,nx->yx", rows, columns)
+        return np.asarray(3 + 900 * np.einsum("ny,nx->yx", rows, columns))
 
     zero = np.zeros(1, np.int64)
     corner = np.array([0.5])
@@ -186,6 +187,27 @@ def test_a_tile_is_compared_with_the_mosaic_where_its_pixels_lie(tmp_path: Path)
         path = write_mosaic(tmp_path / "m.zarr", expose(light)[None], pedestal_counts=PEDESTAL)
         changes.append(compare_tiles(tiles, open_mosaic(path), alone, even, 0).changes[0, 0])
     assert changes == [pytest.approx(0.0, abs=0.03), pytest.approx(0.25, abs=0.03)]
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_stacks_that_start_at_other_heights_are_compared_at_one(
+    tmp_path: Path, *, mirrored: bool
+) -> None:
+    positions, light = grid(2, 2), section().stack
+    stacks = [
+        expose(light[first : first + 3, y * STEP : y * STEP + TILE, x * STEP : x * STEP + TILE], 10)
+        for first, (y, x) in zip((2, 0, 0, 2), np.ndindex(2, 2), strict=True)
+    ]
+    if mirrored:
+        stacks[3] = stacks[3][:, ::-1]
+    tiles = ArrayTiles(np.stack(stacks), positions.row, positions.col, np.zeros((4, 2)))
+    mosaic = write_mosaic(tmp_path / "m.zarr", expose(light[1:4]), pedestal_counts=PEDESTAL)
+    even = Illumination.from_fields(np.ones((TILE, TILE)), PEDESTAL)
+    raw = compare_tiles(tiles, open_mosaic(mosaic), positions, even, 0)
+    context = QcContext("s", 1, "stitch", resolve_thresholds({}))
+    told = {item.metric: item for item in evaluate_overlaps(context, raw)}
+    assert told["unlike_overlaps"].value == (0.5 if mirrored else 0.0)
+    assert mirrored or told["overlap_mismatch"].verdict == "pass"
 
 
 def test_an_empty_channel_fails_and_its_focus_is_unknown(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ by the ratio of cells. On the host.
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +57,7 @@ def compare_strips(first: Image, second: Image) -> StripAgreement:
     >>> [round(shift) for shift in compare_strips(*strips).shift_px]
     [2, 1]
     """
-    textures, signals = zip(*(_texture(image) for image in (first, second)), strict=True)
+    textures, signals = zip(*(texture(image) for image in (first, second)), strict=True)
     expected = float(np.sqrt(max(signals[0], 0.0) * max(signals[1], 0.0)))
     power = min(float((texture * texture).mean(dtype=np.float64)) for texture in textures)
     ncc, here, shift = _best_shift(textures[0], textures[1])
@@ -82,7 +83,39 @@ def cell_means(image: Image, after_px: tuple[float, float] = (0.0, 0.0)) -> Floa
     return total
 
 
-def _texture(image: Image) -> tuple[Image, float]:
+def matching_planes(first: Sequence[Image], second: Sequence[Image]) -> tuple[int, int]:
+    """Return the planes in which two stacks of one place show the same height.
+
+    Stacks that autofocus starts at other heights show the same some planes apart: by the
+    correlation of all textures (y, x) that many planes apart. Of those planes the ones with most
+    texture.
+
+    >>> rng = np.random.default_rng(0)
+    >>> heights = [(1 + z % 4) * rng.normal(size=(20, 20)).astype(np.float32) for z in range(7)]
+    >>> matching_planes(heights[2:], heights[:5])
+    (1, 3)
+    """
+    a, b = (np.stack([plane.ravel() for plane in stack]) for stack in (first, second))
+    cross = a @ b.T
+    powers = [np.einsum("zp,zp->z", stack, stack) for stack in (a, b)]
+    product = np.sqrt(np.outer(*powers))
+    scores = {}
+    for apart in sorted(range(1 - len(a), len(b)), key=abs):
+        total = np.sqrt(np.prod([part.sum() for part in _apart(powers, apart)]))
+        scores[apart] = round(float(cross.trace(apart) / max(total, 1e-12)), 4)
+    apart = max(scores, key=scores.__getitem__)
+    plane = int(np.argmax(np.diagonal(product, apart)))
+    return plane + max(-apart, 0), plane + max(apart, 0)
+
+
+def _apart(powers: Sequence[Floats], apart: int) -> tuple[Floats, Floats]:
+    """Return the powers of those planes that have one ``apart`` in the other stack."""
+    first, second = powers[0][max(-apart, 0) :], powers[1][max(apart, 0) :]
+    common = min(len(first), len(second))
+    return first[:common], second[:common]
+
+
+def texture(image: Image) -> tuple[Image, float]:
     """Return the band-passed root of an image, and the share of its variance that is no noise."""
     root = np.sqrt(np.maximum(np.asarray(image, np.float32), 0.0))
     noise = np.abs(ndimage.convolve(root, NOISE_KERNEL, mode="nearest"))
