@@ -32,6 +32,7 @@ from tilewright.quality.figures import overlay, thumbnail
 from tilewright.quality.results import QcContext, resolve_thresholds
 from tilewright.quality.sampling import contrast_to_noise, scan_focus
 from tilewright.quality.stages.overlaps import compare_tiles, evaluate_overlaps
+from tilewright.quality.stages.seams import evaluate_seams, seam_scores
 
 TILE = 340
 STEP = 296  # 2 × 2 tiles of 340 px with 44 px overlap cover the section of 636 px
@@ -208,6 +209,15 @@ def test_stacks_that_start_at_other_heights_are_compared_at_one(
     told = {item.metric: item for item in evaluate_overlaps(context, raw)}
     assert told["unlike_overlaps"].value == (0.5 if mirrored else 0.0)
     assert mirrored or told["overlap_mismatch"].verdict == "pass"
+
+
+def test_no_step_shows_where_tiles_are_blended_widely(tmp_path: Path) -> None:
+    mosaic = write_mosaic(tmp_path / "m.zarr", expose(section().stack[:1]), feather_px=80)
+    positions = grid(2, 2)
+    seams = seam_scores(open_mosaic(mosaic), positions, (STEP + 80, STEP + 80), 0)
+    context = QcContext("s", 1, "stitch", resolve_thresholds({}))
+    told = evaluate_seams(context, seams, None, signal=True)
+    assert (told.verdict, told.value) == ("pass", 1.0)
 
 
 def test_an_empty_channel_fails_and_its_focus_is_unknown(tmp_path: Path) -> None:
