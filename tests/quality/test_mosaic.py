@@ -25,6 +25,7 @@ from tilewright.io.results.distortion import write_distortion
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import Edges, Positions, write_table
+from tilewright.kernels.stitch.overlap_agreement import compare_strips
 from tilewright.phantom.files import write_tile
 from tilewright.phantom.make import PhantomDesign
 from tilewright.quality.evaluate import QcRecord
@@ -209,6 +210,21 @@ def test_stacks_that_start_at_other_heights_are_compared_at_one(
     told = {item.metric: item for item in evaluate_overlaps(context, raw)}
     assert told["unlike_overlaps"].value == (0.5 if mirrored else 0.0)
     assert mirrored or told["overlap_mismatch"].verdict == "pass"
+
+
+def test_brightness_is_compared_where_both_tiles_have_their_pixels() -> None:
+    rng = np.random.default_rng(4)
+    places = rng.uniform(0, 256, (150, 2))
+    strips = []
+    for corner_px in ((0.0, 0.0), (0.4, -0.4)):
+        axes = (np.arange(256) + at for at in corner_px)
+        y, x = (np.exp(-((px - v[:, None]) ** 2) / 3) for px, v in zip(axes, places.T, strict=True))
+        strips.append((20 + 900 * np.einsum("ny,nx->yx", y, x)).astype(np.float32))
+    spreads = [
+        np.abs(compare_strips(strips[0], strips[1], apart).log_ratio).max()
+        for apart in ((0.4, -0.4), (0.0, 0.0))
+    ]
+    assert spreads[0] < 0.05 < 0.15 < spreads[1]
 
 
 def test_no_step_shows_where_tiles_are_blended_widely(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import scipy.fft
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.backend import Floats, cells, fast_len
+from tilewright.kernels.backend import Floats, fast_len
 from tilewright.kernels.noise import NOISE_KERNEL
 
 Image = NDArray[np.float32]
@@ -48,8 +48,13 @@ class StripAgreement:
     """
 
 
-def compare_strips(first: Image, second: Image) -> StripAgreement:
+def compare_strips(
+    first: Image, second: Image, apart_px: tuple[float, float] = (0.0, 0.0)
+) -> StripAgreement:
     """Compare two strips of the same shape (y, x), in counts of light above zero.
+
+    Pixel p of the second lies at p + ``apart_px`` of the first, half a pixel at most: brightness is
+    compared there. Of sharp nuclei, cells half a pixel off differed by 7 %.
 
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(80, 80)), 2)
     >>> light = 100 + 100 * scene.astype(np.float32)
@@ -61,7 +66,7 @@ def compare_strips(first: Image, second: Image) -> StripAgreement:
     expected = float(np.sqrt(max(signals[0], 0.0) * max(signals[1], 0.0)))
     power = min(float((texture * texture).mean(dtype=np.float64)) for texture in textures)
     ncc, here, shift = _best_shift(textures[0], textures[1])
-    return StripAgreement(ncc, here, expected, power, shift, *_log_ratio(first, second))
+    return StripAgreement(ncc, here, expected, power, shift, *_log_ratio(first, second, apart_px))
 
 
 def cell_means(image: Image, after_px: tuple[float, float] = (0.0, 0.0)) -> Floats:
@@ -75,11 +80,14 @@ def cell_means(image: Image, after_px: tuple[float, float] = (0.0, 0.0)) -> Floa
     (array([[ 7.5, 23.5]]), array([[ 7.75, 23.75]]))
     """
     sizes = [n - (after > 0) for n, after in zip(image.shape, after_px, strict=True)]
-    sides = [((0, 1 - after), (1, after)) if after > 0 else ((0, 1.0),) for after in after_px]
-    total = np.zeros([n // CELL_PX for n in sizes])
-    for (y, share_y), (x, share_x) in itertools.product(*sides):
-        part = cells(image[y : y + sizes[0], x : x + sizes[1]], CELL_PX)
-        total += share_y * share_x * part.mean(axis=(1, 3), dtype=np.float64)
+    side = [min(CELL_PX, n) for n in sizes]
+    rows, columns = (n // s for n, s in zip(sizes, side, strict=True))
+    shares = [((0, 1 - after), (1, after)) if after > 0 else ((0, 1.0),) for after in after_px]
+    total = np.zeros((rows, columns))
+    for (y, share_y), (x, share_x) in itertools.product(*shares):
+        part = image[y : y + rows * side[0], x : x + columns * side[1]]
+        cells = part.reshape(rows, side[0], columns, side[1])
+        total += share_y * share_x * cells.mean(axis=(1, 3), dtype=np.float64)
     return total
 
 
@@ -155,14 +163,16 @@ def _best_shift(first: Image, second: Image) -> tuple[float, float, tuple[float,
     return float(scores[y, x]), here, (shift[0], shift[1])
 
 
-def _log_ratio(first: Image, second: Image) -> tuple[Floats, Floats]:
+def _log_ratio(first: Image, second: Image, apart_px: tuple[float, float]) -> tuple[Floats, Floats]:
     means = []
-    for strip in (first, second):
-        side = [min(CELL_PX, n) for n in strip.shape]
-        rows, columns = (n // s for n, s in zip(strip.shape, side, strict=True))
-        cells = strip[: rows * side[0], : columns * side[1]]
-        cells = cells.reshape(rows, side[0], columns, side[1])
-        means.append(cells.mean(axis=(1, 3), dtype=np.float64).ravel())
+    for strip, sign in ((first, 1), (second, -1)):
+        after = tuple(max(sign * apart, 0.0) for apart in apart_px)
+        # Both have the cells that are in both.
+        y, x = (
+            slice(0, n - (own == 0.0 != apart))
+            for n, own, apart in zip(strip.shape, after, apart_px, strict=True)
+        )
+        means.append(cell_means(strip[y, x], (after[0], after[1])).ravel())
     first_mean, second_mean = means
     positive = np.minimum(first_mean, second_mean) > 0
     ratio = np.log(first_mean[positive] / second_mean[positive])

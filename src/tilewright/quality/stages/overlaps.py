@@ -285,9 +285,10 @@ def _compare(
     whole = np.rint(step)
     if min(strips[0].shape) < LEAST_PX:
         return None
-    result = compare_strips(strips[0], strips[1])
-    # Pixel p of the first strip lies at p - (step - whole) of the second.
-    error = np.asarray(result.shift_px) + (step - whole)
+    # Pixel p of the first strip lies at p - apart of the second.
+    apart = step - whole
+    result = compare_strips(strips[0], strips[1], (float(apart[0]), float(apart[1])))
+    error = np.asarray(result.shift_px) + apart
     return Overlap(*pair, result, float(np.hypot(*error)))
 
 
