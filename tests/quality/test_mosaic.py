@@ -18,17 +18,22 @@ from tests.quality.qc_scenes import (
     values,
     verdicts,
 )
+from tests.support.array_tiles import ArrayTiles
 from tests.support.mosaics import write_mosaic
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.results.distortion import write_distortion
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import Edges, Positions, write_table
+from tilewright.kernels.stitch.overlap_agreement import compare_strips
 from tilewright.phantom.files import write_tile
 from tilewright.phantom.make import PhantomDesign
 from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.figures import overlay, thumbnail
+from tilewright.quality.results import QcContext, resolve_thresholds
 from tilewright.quality.sampling import contrast_to_noise, scan_focus
+from tilewright.quality.stages.overlaps import compare_tiles, evaluate_overlaps
+from tilewright.quality.stages.seams import evaluate_seams, seam_scores
 
 TILE = 340
 STEP = 296  # 2 × 2 tiles of 340 px with 44 px overlap cover the section of 636 px
@@ -158,6 +163,76 @@ def test_the_worst_seam_comes_first_with_its_tiles_and_lost_pixels_are_shares(
     assert found["saturated"] == pytest.approx(0.03, rel=1e-4)
     assert details(quality)["saturated"] == "plane 2"
     assert found["clipped"] == pytest.approx((n // 50 + 50) / light.size, rel=1e-4)
+
+
+def test_a_tile_is_compared_with_the_mosaic_where_its_pixels_lie(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    at = rng.uniform(0, 192, (60, 2))
+
+    def nuclei(corner_px: float) -> NDArray[np.float64]:
+        """Sharp nuclei on a dim ground, closed form, of 192 x 192 px from a corner on."""
+        rows, columns = (
+            np.exp(-((np.arange(192) + corner_px - v[:, None]) ** 2) / 4) for v in at.T
+        )
+        return np.asarray(3 + 900 * np.einsum("ny,nx->yx", rows, columns))
+
+    zero = np.zeros(1, np.int64)
+    corner = np.array([0.5])
+    tiles = ArrayTiles(expose(nuclei(0.0))[None, None], zero, zero, np.zeros((1, 2)))
+    alone = Positions(zero, zero, corner, corner, np.zeros(1), zero)
+    even = Illumination.from_fields(np.ones((192, 192)), PEDESTAL)
+    changes = []
+    for dimmed in (1.0, 0.8):
+        light = nuclei(-0.5)
+        light[:, 96:] *= dimmed
+        path = write_mosaic(tmp_path / "m.zarr", expose(light)[None], pedestal_counts=PEDESTAL)
+        changes.append(compare_tiles(tiles, open_mosaic(path), alone, even, 0).changes[0, 0])
+    assert changes == [pytest.approx(0.0, abs=0.03), pytest.approx(0.25, abs=0.03)]
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_stacks_that_start_at_other_heights_are_compared_at_one(
+    tmp_path: Path, *, mirrored: bool
+) -> None:
+    positions, light = grid(2, 2), section().stack
+    stacks = [
+        expose(light[first : first + 3, y * STEP : y * STEP + TILE, x * STEP : x * STEP + TILE], 10)
+        for first, (y, x) in zip((2, 0, 0, 2), np.ndindex(2, 2), strict=True)
+    ]
+    if mirrored:
+        stacks[3] = stacks[3][:, ::-1]
+    tiles = ArrayTiles(np.stack(stacks), positions.row, positions.col, np.zeros((4, 2)))
+    mosaic = write_mosaic(tmp_path / "m.zarr", expose(light[1:4]), pedestal_counts=PEDESTAL)
+    even = Illumination.from_fields(np.ones((TILE, TILE)), PEDESTAL)
+    raw = compare_tiles(tiles, open_mosaic(mosaic), positions, even, 0)
+    context = QcContext("s", 1, "stitch", resolve_thresholds({}))
+    told = {item.metric: item for item in evaluate_overlaps(context, raw)}
+    assert told["unlike_overlaps"].value == (0.5 if mirrored else 0.0)
+    assert mirrored or told["overlap_mismatch"].verdict == "pass"
+
+
+def test_brightness_is_compared_where_both_tiles_have_their_pixels() -> None:
+    rng = np.random.default_rng(4)
+    places = rng.uniform(0, 256, (150, 2))
+    strips = []
+    for corner_px in ((0.0, 0.0), (0.4, -0.4)):
+        axes = (np.arange(256) + at for at in corner_px)
+        y, x = (np.exp(-((px - v[:, None]) ** 2) / 3) for px, v in zip(axes, places.T, strict=True))
+        strips.append((20 + 900 * np.einsum("ny,nx->yx", y, x)).astype(np.float32))
+    spreads = [
+        np.abs(compare_strips(strips[0], strips[1], apart).log_ratio).max()
+        for apart in ((0.4, -0.4), (0.0, 0.0))
+    ]
+    assert spreads[0] < 0.05 < 0.15 < spreads[1]
+
+
+def test_no_step_shows_where_tiles_are_blended_widely(tmp_path: Path) -> None:
+    mosaic = write_mosaic(tmp_path / "m.zarr", expose(section().stack[:1]), feather_px=80)
+    positions = grid(2, 2)
+    seams = seam_scores(open_mosaic(mosaic), positions, (STEP + 80, STEP + 80), 0)
+    context = QcContext("s", 1, "stitch", resolve_thresholds({}))
+    told = evaluate_seams(context, seams, None, signal=True)
+    assert (told.verdict, told.value) == ("pass", 1.0)
 
 
 def test_an_empty_channel_fails_and_its_focus_is_unknown(tmp_path: Path) -> None:

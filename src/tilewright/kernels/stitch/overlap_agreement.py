@@ -5,6 +5,8 @@ that placed or flattened them: textures are compared by normalised cross-correla
 by the ratio of cells. On the host.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,8 +48,13 @@ class StripAgreement:
     """
 
 
-def compare_strips(first: Image, second: Image) -> StripAgreement:
+def compare_strips(
+    first: Image, second: Image, apart_px: tuple[float, float] = (0.0, 0.0)
+) -> StripAgreement:
     """Compare two strips of the same shape (y, x), in counts of light above zero.
+
+    Pixel p of the second lies at p + ``apart_px`` of the first, half a pixel at most: brightness is
+    compared there. Of sharp nuclei, cells half a pixel off differed by 7 %.
 
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(80, 80)), 2)
     >>> light = 100 + 100 * scene.astype(np.float32)
@@ -55,14 +62,68 @@ def compare_strips(first: Image, second: Image) -> StripAgreement:
     >>> [round(shift) for shift in compare_strips(*strips).shift_px]
     [2, 1]
     """
-    textures, signals = zip(*(_texture(image) for image in (first, second)), strict=True)
+    textures, signals = zip(*(texture(image) for image in (first, second)), strict=True)
     expected = float(np.sqrt(max(signals[0], 0.0) * max(signals[1], 0.0)))
     power = min(float((texture * texture).mean(dtype=np.float64)) for texture in textures)
     ncc, here, shift = _best_shift(textures[0], textures[1])
-    return StripAgreement(ncc, here, expected, power, shift, *_log_ratio(first, second))
+    return StripAgreement(ncc, here, expected, power, shift, *_log_ratio(first, second, apart_px))
 
 
-def _texture(image: Image) -> tuple[Image, float]:
+def cell_means(image: Image, after_px: tuple[float, float] = (0.0, 0.0)) -> Floats:
+    """Return the mean of each cell of ``CELL_PX``, (rows, columns) float64, of an image (y, x).
+
+    The image is read ``after_px`` (y, x) after its pixels, 0 to 1, linearly: a cell is wide, so
+    that a finer way changes its mean by less than 1 %.
+
+    >>> ramp = np.tile(np.arange(40, dtype=np.float32), (20, 1))
+    >>> cell_means(ramp), cell_means(ramp, (0.5, 0.25))
+    (array([[ 7.5, 23.5]]), array([[ 7.75, 23.75]]))
+    """
+    sizes = [n - (after > 0) for n, after in zip(image.shape, after_px, strict=True)]
+    side = [min(CELL_PX, n) for n in sizes]
+    rows, columns = (n // s for n, s in zip(sizes, side, strict=True))
+    shares = [((0, 1 - after), (1, after)) if after > 0 else ((0, 1.0),) for after in after_px]
+    total = np.zeros((rows, columns))
+    for (y, share_y), (x, share_x) in itertools.product(*shares):
+        part = image[y : y + rows * side[0], x : x + columns * side[1]]
+        cells = part.reshape(rows, side[0], columns, side[1])
+        total += share_y * share_x * cells.mean(axis=(1, 3), dtype=np.float64)
+    return total
+
+
+def matching_planes(first: Sequence[Image], second: Sequence[Image]) -> tuple[int, int]:
+    """Return the planes in which two stacks of one place show the same height.
+
+    Stacks that autofocus starts at other heights show the same some planes apart: by the
+    correlation of all textures (y, x) that many planes apart. Of those planes the ones with most
+    texture.
+
+    >>> rng = np.random.default_rng(0)
+    >>> heights = [(1 + z % 4) * rng.normal(size=(20, 20)).astype(np.float32) for z in range(7)]
+    >>> matching_planes(heights[2:], heights[:5])
+    (1, 3)
+    """
+    a, b = (np.stack([plane.ravel() for plane in stack]) for stack in (first, second))
+    cross = a @ b.T
+    powers = [np.einsum("zp,zp->z", stack, stack) for stack in (a, b)]
+    product = np.sqrt(np.outer(*powers))
+    scores = {}
+    for apart in sorted(range(1 - len(a), len(b)), key=abs):
+        total = np.sqrt(np.prod([part.sum() for part in _apart(powers, apart)]))
+        scores[apart] = round(float(cross.trace(apart) / max(total, 1e-12)), 4)
+    apart = max(scores, key=scores.__getitem__)
+    plane = int(np.argmax(np.diagonal(product, apart)))
+    return plane + max(-apart, 0), plane + max(apart, 0)
+
+
+def _apart(powers: Sequence[Floats], apart: int) -> tuple[Floats, Floats]:
+    """Return the powers of those planes that have one ``apart`` in the other stack."""
+    first, second = powers[0][max(-apart, 0) :], powers[1][max(apart, 0) :]
+    common = min(len(first), len(second))
+    return first[:common], second[:common]
+
+
+def texture(image: Image) -> tuple[Image, float]:
     """Return the band-passed root of an image, and the share of its variance that is no noise."""
     root = np.sqrt(np.maximum(np.asarray(image, np.float32), 0.0))
     noise = np.abs(ndimage.convolve(root, NOISE_KERNEL, mode="nearest"))
@@ -102,14 +163,16 @@ def _best_shift(first: Image, second: Image) -> tuple[float, float, tuple[float,
     return float(scores[y, x]), here, (shift[0], shift[1])
 
 
-def _log_ratio(first: Image, second: Image) -> tuple[Floats, Floats]:
+def _log_ratio(first: Image, second: Image, apart_px: tuple[float, float]) -> tuple[Floats, Floats]:
     means = []
-    for strip in (first, second):
-        side = [min(CELL_PX, n) for n in strip.shape]
-        rows, columns = (n // s for n, s in zip(strip.shape, side, strict=True))
-        cells = strip[: rows * side[0], : columns * side[1]]
-        cells = cells.reshape(rows, side[0], columns, side[1])
-        means.append(cells.mean(axis=(1, 3), dtype=np.float64).ravel())
+    for strip, sign in ((first, 1), (second, -1)):
+        after = tuple(max(sign * apart, 0.0) for apart in apart_px)
+        # Both have the cells that are in both.
+        y, x = (
+            slice(0, n - (own == 0.0 != apart))
+            for n, own, apart in zip(strip.shape, after, apart_px, strict=True)
+        )
+        means.append(cell_means(strip[y, x], (after[0], after[1])).ravel())
     first_mean, second_mean = means
     positive = np.minimum(first_mean, second_mean) > 0
     ratio = np.log(first_mean[positive] / second_mean[positive])

@@ -29,7 +29,7 @@ from tilewright.quality.figures import (
     thumbnail,
 )
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
-from tilewright.quality.sampling import moved_thumbnail, textured_blocks
+from tilewright.quality.sampling import imaged_pixels, moved_thumbnail, textured_blocks
 from tilewright.quality.stages.registered_blocks import (
     POOR_NCC,
     SIDE_PX,
@@ -113,11 +113,23 @@ def _local(
     centres, errors = local_errors(*views, transform, search)
     if not np.isfinite(errors).any():
         return context.evaluate("local_error_px", None, "no tissue in both cycles"), []
-    k = int(np.nanargmax(np.round(errors, 4)))
+    # A block that reaches into a tile may have its centre where no tile lies.
+    seen = _imaged_at(views[0], centres) & np.isfinite(errors)
+    k = int(np.nanargmax(np.round(np.where(seen, errors, np.nan if seen.any() else errors), 4)))
     y, x = centres[k]
     value = float(np.nanpercentile(errors, _LOCAL_PERCENTILE))
     item = context.evaluate("local_error_px", value, f"largest near y {y:.0f} px, x {x:.0f} px")
     return item, [ImageLocation("local_error_px", float(y), float(x), float(errors[k]))]
+
+
+def _imaged_at(view: PlaneView, centres: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return (n,) whether a tile covers each of the places (n, 2), in px."""
+    size = view.size(view.factor)
+    overview = view.read(view.factor, *(slice(0, n) for n in size))
+    y, x = np.rint((centres - (view.factor - 1) / 2) / view.factor).astype(int).T
+    inside = (y >= 0) & (x >= 0) & (y < size[0]) & (x < size[1])
+    lit = overview[np.clip(y, 0, size[0] - 1), np.clip(x, 0, size[1] - 1)] > 0
+    return np.asarray(inside & lit)
 
 
 def _worst(blocks: Sequence[BlockView]) -> list[BlockView]:
@@ -140,7 +152,7 @@ def _tissue(
     small: NDArray[np.float32], factor: int, blocks: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Keep blocks with tissue, evenly over their order of texture, ``_BLOCKS`` at most."""
-    floor, top = np.percentile(small, (_GLASS, _BRIGHT))
+    floor, top = np.percentile(imaged_pixels(small), (_GLASS, _BRIGHT))
     side = max(SIDE_PX // factor, 1)
     good = [
         (y, x)

@@ -31,17 +31,20 @@ class BorderSeam:
 
 def evaluate_seams(
     context: QcContext,
-    seams: Sequence[BorderSeam],
+    seams: Sequence[BorderSeam] | None,
     grid: tuple[float, float] | None,
     *,
     signal: bool,
 ) -> QcResult:
     """Evaluate the median seam, or a grid that is more significant.
 
-    Without a ``signal`` above the noise seams are properties of the noise.
+    ``seams`` is None where tiles are blended so widely that no step shows. Without a ``signal``
+    above the noise seams are properties of the noise.
     """
     seam, detail = None, NO_SIGNAL_DETAIL
-    if signal:
+    if signal and seams is None:
+        seam, detail = 1.0, "tiles are blended too widely for a step to show"
+    elif signal:
         detail = "no tile border has tissue on both sides"
     if signal and seams:
         seam = float(np.median([s.score for s in seams]))
@@ -55,27 +58,30 @@ def evaluate_seams(
 
 def seam_scores(
     mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
-) -> list[BorderSeam]:
+) -> list[BorderSeam] | None:
     """Return the seams between neighbours with tissue on both sides, worst first.
 
     The strip lies across the middle of the overlap and ends before the next border; the band
     where tiles are blended into each other (``feather_px``) is left out.
-    A wide band hides a step from the eye, and from this number too.
+    A wide band hides a step from the eye, and from this number too: None where all bands do.
     """
     index = positions.places()
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
-    seams = []
+    seams, hidden = [], []
     for key, a in index.items():
         for axis, other in ((0, (key[0] + 1, key[1])), (1, (key[0], key[1] + 1))):
             if other not in index:
                 continue
-            strip = _strip(mosaic, plane, a, index[other], tile, axis)
-            if strip is None:
+            reach, gap = _reach(mosaic, a[axis] + tile[axis] - index[other][axis], tile[axis])
+            hidden.append(reach is None)
+            pixels = _strip(mosaic, plane, (a, index[other]), tile, axis, reach) if reach else None
+            if reach is None or pixels is None:
                 continue
-            pixels, border, gap = strip
-            seam = seam_score(pixels, border, pedestal_counts=pedestal, axis=axis, gap_px=gap)
+            seam = seam_score(pixels, reach, pedestal_counts=pedestal, axis=axis, gap_px=gap)
             if np.isfinite(seam.step):
                 seams.append(BorderSeam(key, other, round(seam.score, 4), round(seam.step, 5)))
+    if hidden and all(hidden):
+        return None
     return sorted(seams, key=lambda s: (-s.score, s.first, s.second))
 
 
@@ -121,31 +127,36 @@ def grid_score(
     return float(np.hypot(1.0, stats.norm.isf(max(chance, 1e-300) / 2))), depth
 
 
-def _strip(
-    mosaic: Mosaic,
-    plane: int,
-    a: tuple[float, float],
-    b: tuple[float, float],
-    tile: tuple[int, int],
-    axis: int,
-) -> tuple[NDArray[Any], int, int] | None:
-    """Read a strip (y, x) across the border of two tiles: pixels, border and gap in it."""
-    overlap = a[axis] + tile[axis] - b[axis]
-    middle = round((a[axis] + tile[axis] + b[axis]) / 2)
+def _reach(mosaic: Mosaic, overlap: float, side: int) -> tuple[int | None, int]:
+    """Return the reach of a strip on either side of a border, and the gap that is left out, in px.
+
+    None where the tiles, ``side`` px across the border, are blended too widely.
+    """
     feather = min(float(mosaic.attributes.get("feather_px", overlap)), overlap)
     gap = max(int(np.ceil(feather / 2)), 0)
     # The next border of this direction lies a tile's step away.
     needed = seam_reach_px(gap)
-    reach = min(max(80 + 3 * gap, needed or 0), int(tile[axis] - overlap - 2 * gap))
+    reach = min(max(80 + 3 * gap, needed or 0), int(side - overlap - 2 * gap))
+    return (None if needed is None or reach < needed else reach), gap
+
+
+def _strip(
+    mosaic: Mosaic,
+    plane: int,
+    corners: tuple[tuple[float, float], tuple[float, float]],
+    tile: tuple[int, int],
+    axis: int,
+    reach: int,
+) -> NDArray[Any] | None:
+    """Read a strip (y, x) of ``reach`` px on either side of the border of two tiles."""
+    a, b = corners
+    middle = round((a[axis] + tile[axis] + b[axis]) / 2)
     along = 1 - axis
     margin = 0.15 * tile[along]  # the corners belong to other borders
     low = round(max(a[along], b[along]) + margin)
     high = round(min(a[along], b[along]) + tile[along] - margin)
     span = (middle - reach, middle + reach)
-    if needed is None or reach < needed or high - low < 32:
-        return None
-    if span[0] < 0 or span[1] > mosaic.shape[1 + axis] or low < 0:
+    if high - low < 32 or span[0] < 0 or span[1] > mosaic.shape[1 + axis] or low < 0:
         return None
     across, length = slice(*span), slice(low, high)
-    pixels = mosaic.read(plane, *((across, length) if axis == 0 else (length, across)))
-    return pixels, reach, gap
+    return mosaic.read(plane, *((across, length) if axis == 0 else (length, across)))

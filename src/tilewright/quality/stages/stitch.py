@@ -71,8 +71,8 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     numbers = {
         "best_plane": best + 1,
         "planes": mosaic.shape[0],
-        "worst_seams": [asdict(seam) for seam in seams[:_WORST]],
-        "places": [asdict(location) for location in _locations(seams, raw, positions, tile)],
+        "worst_seams": [asdict(seam) for seam in (seams or [])[:_WORST]],
+        "places": [asdict(location) for location in _locations(seams or [], raw, positions, tile)],
         "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist() if known else None,
     }
     stored = arrays(view_of(mosaic, scan), context.channel)
@@ -113,7 +113,7 @@ def _evaluate(
     scan: FocusScan,
     positions: Positions,
     tile: tuple[int, int],
-    seams: Sequence[BorderSeam],
+    seams: Sequence[BorderSeam] | None,
     grid: tuple[float, float] | None,
 ) -> list[QcResult]:
     clipped = mosaic.attributes.get("clipped_low", 0) + mosaic.attributes.get("clipped_high", 0)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
-from tilewright.kernels.register.alignment import Levels, grey_levels
+from tilewright.kernels.backend import cpu_backend
+from tilewright.kernels.register.alignment import Levels, grey_levels, imaged
 
 #: Longest side of an overview in memory: 16 MB each in float32.
 _OVERVIEW_PX = 2048
@@ -66,7 +67,7 @@ class PlaneView:
     factor : int
         Binning of the overview in memory.
     levels : Levels
-        Grey levels.
+        Grey levels of what was imaged.
     """
 
     def __init__(self, plane: Plane, factor: int, name: str) -> None:
@@ -80,7 +81,9 @@ class PlaneView:
             for y in tqdm(range(0, rows, strip), desc=name, mininterval=5, leave=False)
         ]
         self._overview = np.concatenate(parts)
-        self.levels: Levels = grey_levels(self._overview)
+        seen = imaged(cpu_backend(), self._overview)
+        shown = self._overview if seen is None else self._overview[seen > 0]
+        self.levels: Levels = grey_levels(shown if shown.size else self._overview)
 
     def size(self, factor: int) -> tuple[int, int]:
         """Return rows and columns at a binning."""
