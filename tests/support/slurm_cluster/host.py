@@ -151,10 +151,15 @@ def processes_in_cgroups(node: str) -> set[int]:
     return pids
 
 
-def remove_cgroups(node: str) -> None:
-    for cgroup in _cgroups_of(node):
-        with contextlib.suppress(OSError):  # a process that is still ending keeps its cgroup
-            cgroup.rmdir()
+def remove_cgroups(node: str, within_s: float = 5.0) -> None:
+    limit = time.monotonic() + within_s
+    while cgroups := _cgroups_of(node):
+        for cgroup in cgroups:
+            with contextlib.suppress(OSError):  # a process that is still ending keeps its cgroup
+                cgroup.rmdir()
+        if time.monotonic() > limit:
+            return
+        time.sleep(0.05)
 
 
 def create_users(names: Iterable[str]) -> list[str]:
