@@ -214,22 +214,6 @@ def test_blank_image_is_refused(tmp_path: Path, photons: int, swap: bool) -> Non
     assert read_transform(tmp_path / "t.npz").is_identity
 
 
-def test_a_shift_is_not_drawn_to_the_outline_that_cycles_share(tmp_path: Path) -> None:
-    light = make_pair(3, size=(560, 600)).reference
-    cycles = []
-    for shift_px in (0, 5):
-        image = np.zeros((2400, 2400), np.uint16)
-        for corner in (0, 2000):  # two pieces far apart: what no tile covers is 0
-            part = light[corner // 20 + shift_px :, shift_px:]
-            image[corner : corner + 400, corner : corner + 400] = part[:400, :400]
-        cycles.append(image)
-    found = run(tmp_path, *cycles)
-    places = np.array([[200.0, 200.0], [2200.0, 2200.0]])
-    assert found.points(places) - places == pytest.approx(np.full((2, 2), -5.0), abs=0.1)
-    _, errors = local_errors(*open_views(*cycles), found)
-    assert np.nanmax(errors) < 0.2  # 1.6 with the outlines
-
-
 def test_large_images_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Overviews of at most 512 px here, so that 1000 px make a large image.
     monkeypatch.setattr("tilewright.stages.register.plane_views._OVERVIEW_PX", 256)

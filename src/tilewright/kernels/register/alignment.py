@@ -16,9 +16,6 @@ from tilewright.kernels.register.warp import Transform, displacement, sample
 
 #: Pixels around an image that the band-pass reaches: 3 sigma and twice 5 sigma, at sigma 1.
 BANDPASS_HALO_PX = 13
-#: No tile covers what is dark over a square of this side: glass has noise, a nucleus of a negative
-#: is smaller. The splines that warp a tile's end fall to half a count within three px.
-_GAP_PX, _DARK, _SPLINE_PX = 33, 0.5, 3
 #: Peaks this near the best one belong to it and are no chance maxima.
 _PEAK_RADIUS = 4
 #: An overlay of less than this share of the texture's energy is not trusted.
@@ -43,23 +40,7 @@ def grey_levels(image: NDArray[np.float32]) -> Levels:
     return Levels(float(background), float(max(bright, background + 1.0)))
 
 
-def imaged(backend: Backend, image: Array) -> Array | None:
-    """Return where tiles cover an image (y, x), float32 0 or 1; None where they cover all of it.
-
-    >>> image = np.pad(np.ones((12, 12), np.float32), ((0, 40), (0, 0)))
-    >>> imaged(cpu, image)[:, 0].sum(), imaged(cpu, np.ones((4, 4)))
-    (np.float32(9.0), None)
-    """
-    ndimage, lit = backend.ndimage, image >= _DARK
-    if bool(lit.all()):
-        return None
-    near = ndimage.maximum_filter(lit.astype(np.float32), _GAP_PX, mode="nearest")
-    return ndimage.minimum_filter(near, _GAP_PX + 2 * _SPLINE_PX, mode="nearest")
-
-
-def bandpass_sqrt(
-    backend: Backend, image: Array, levels: Levels, seen: Array | None = None
-) -> Array:
+def bandpass_sqrt(backend: Backend, image: Array, levels: Levels) -> Array:
     """Return the band-passed square root of an image.
 
     Parameters
@@ -68,14 +49,11 @@ def bandpass_sqrt(
         Counts.
     levels : Levels
         Of the whole image.
-    seen : (y, x) float32, optional
-        Where it was :func:`imaged`.
 
     Returns
     -------
     (y, x) float32
-        Zero-mean; the bright end of the tissue would be 1 without the band-pass. Zero where
-        nothing was imaged.
+        Zero-mean; the bright end of the tissue would be 1 without the band-pass.
 
     Examples
     --------
@@ -90,15 +68,8 @@ def bandpass_sqrt(
     offset = 0.1 * span
     root = xp.sqrt(xp.clip(image - levels.background, 0.0, 2.0 * span) + offset)
     root = (root - float(np.sqrt(offset))) / float(np.sqrt(span))
-    if seen is not None:
-        # What lies next to it goes on outside: an outline of tiles is no texture. Two cycles share
-        # it whatever the tissue between does, and it drew a shift of 5 px to 2.6.
-        weight = ndimage.gaussian_filter(seen, 5.0, mode="nearest")
-        around = ndimage.gaussian_filter(root * seen, 5.0, mode="nearest")
-        root = xp.where(seen > 0, root, around / xp.maximum(weight, 1e-6))
     fine = ndimage.gaussian_filter(root, 1.0, mode="nearest", truncate=3.0)
-    band = fine - ndimage.gaussian_filter(fine, 5.0, mode="nearest", truncate=2.0)
-    return band if seen is None else band * seen
+    return fine - ndimage.gaussian_filter(fine, 5.0, mode="nearest", truncate=2.0)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.kernels.backend import Array, Backend, Region
-from tilewright.kernels.register.alignment import BANDPASS_HALO_PX, bandpass_sqrt, imaged
+from tilewright.kernels.register.alignment import BANDPASS_HALO_PX, bandpass_sqrt
 from tilewright.kernels.register.block_shifts import (
     BlockShifts,
     overlapping_blocks,
@@ -71,11 +71,8 @@ class BlockGrid:
     @property
     def on_tissue(self) -> NDArray[np.bool_]:
         """Return (n, 2): which blocks show tissue in the reference and in the moving image."""
-        # Where no tile lies the energy is 0: in wide gaps between pieces, 99 % of all blocks.
-        energy = np.where(self.blocks.energy > 0, self.blocks.energy, np.nan)
-        seen = np.isfinite(energy).any(axis=0)
-        bright = np.full(2, np.inf)
-        bright[seen] = np.nanpercentile(energy[:, seen], 95.0, axis=0)
+        energy = self.blocks.energy
+        bright = np.maximum(np.percentile(energy, 95.0, axis=0), 1e-9)
         tissue: NDArray[np.bool_] = energy > _TISSUE_ENERGY * bright
         return tissue
 
@@ -91,8 +88,6 @@ class Overlay:
     """pair of (y, x) float32: reference and moving image; textures are not masked."""
     inside: Array
     """float32 (y, x): 1 where both have pixels, as in :func:`aligned`."""
-    compared: Array
-    """float32 (y, x): 1 where tiles cover both besides."""
 
 
 class Observer(Protocol):
@@ -192,12 +187,11 @@ def _measure_cell(
     for (low, high), part, n in zip(spans, (y, x), size, strict=True):
         crop.append(slice(max(low, 0) - part.start, min(high, n) - part.start))
         pad.append((max(-low, 0), max(high - n, 0)))
-    # Cut at both outlines, blocks that are far off would be drawn to where they are.
-    xp, mask = backend.xp, overlay.inside if pass_.search else overlay.compared
-    first, second = (image * mask for image in overlay.textures)
+    xp, inside = backend.xp, overlay.inside
+    first, second = (image * inside for image in overlay.textures)
     images = [
         overlapping_blocks(backend, xp.pad(image[crop[0], crop[1]], pad), pass_.step)
-        for image in ((first, second) if pass_.search else (first, second, mask))
+        for image in ((first, second) if pass_.search else (first, second, inside))
     ]
     if pass_.search:
         return search_shifts(backend, images[0], images[1], pass_.search)
@@ -214,12 +208,11 @@ def _overlay(
 ) -> Overlay:
     order = 1 if pass_.search else 3  # a search finds a tenth of a pixel or so in any case
     *counts, inside = aligned(backend, reference, moving, transform, pass_.factor, region, order)
-    textures, compared = [], inside
-    for image, view in zip(counts, (reference, moving), strict=True):
-        seen = imaged(backend, image)
-        textures.append(bandpass_sqrt(backend, image, view.levels, seen))
-        compared = compared if seen is None else compared * seen
-    return Overlay(region, (counts[0], counts[1]), (textures[0], textures[1]), inside, compared)
+    first, second = (
+        bandpass_sqrt(backend, image, view.levels)
+        for image, view in zip(counts, (reference, moving), strict=True)
+    )
+    return Overlay(region, (counts[0], counts[1]), (first, second), inside)
 
 
 def aligned(

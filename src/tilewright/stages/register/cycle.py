@@ -25,7 +25,6 @@ from tilewright.kernels.register.alignment import (
     CoarseAlignment,
     bandpass_sqrt,
     coarse_alignment,
-    imaged,
     rotation_about_centre,
 )
 from tilewright.kernels.register.block_field import ACCEPTED, fit_affine, fit_field
@@ -283,7 +282,7 @@ def _overlay(pair: _Pair, sign: float) -> tuple[CoarseAlignment, int]:
     for view in (reference, moving):
         whole = (slice(0, size) for size in view.size(factor))
         image = backend.asarray(view.read(factor, *whole))
-        textures.append(bandpass_sqrt(backend, image, view.levels, imaged(backend, image)))
+        textures.append(bandpass_sqrt(backend, image, view.levels))
     # A step turns the ends of the longer side by 3 px, about the size of the texture's blobs.
     step = np.degrees(6.0 / max(reference.size(factor)))
     steps = int(np.ceil(pair.max_rotation_deg / step))

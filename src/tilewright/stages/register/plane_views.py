@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
-from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.register.alignment import Levels, grey_levels, imaged
+from tilewright.kernels.register.alignment import Levels, grey_levels
 
 #: Longest side of an overview in memory: 16 MB each in float32.
 _OVERVIEW_PX = 2048
@@ -67,7 +66,7 @@ class PlaneView:
     factor : int
         Binning of the overview in memory.
     levels : Levels
-        Grey levels of what was imaged.
+        Grey levels.
     """
 
     def __init__(self, plane: Plane, factor: int, name: str) -> None:
@@ -81,9 +80,7 @@ class PlaneView:
             for y in tqdm(range(0, rows, strip), desc=name, mininterval=5, leave=False)
         ]
         self._overview = np.concatenate(parts)
-        seen = imaged(cpu_backend(), self._overview)
-        shown = self._overview if seen is None else self._overview[seen > 0]
-        self.levels: Levels = grey_levels(shown if shown.size else self._overview)
+        self.levels: Levels = grey_levels(self._overview)
 
     def size(self, factor: int) -> tuple[int, int]:
         """Return rows and columns at a binning."""
