@@ -17,14 +17,49 @@ app = typer.Typer(
 def init(
     raw_dir: Annotated[Path, typer.Argument(help="Folder of raw tiles.")],
     output: Annotated[Path, typer.Option(help="Folder to write the configuration to.")],
-    force: Annotated[bool, typer.Option(help="Overwrite an existing configuration.")] = False,
+    force: Annotated[
+        bool, typer.Option(help="Write existing files anew; what you filled in is kept.")
+    ] = False,
+    add: Annotated[
+        bool, typer.Option(help="Add only the cycles that the tiles table lacks.")
+    ] = False,
+    pattern: Annotated[
+        str | None, typer.Option(help="File names, such as 'r{cycle}_t{tile}_c{channel}.tif'.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows of the tile grid.")] = None,
+    cols: Annotated[int | None, typer.Option(min=1, help="Columns of the tile grid.")] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="Order of tile numbers, such as snake_right_down.")
+    ] = None,
+    overlap: Annotated[
+        float | None, typer.Option(min=0, max=0.9, help="Overlap, as a fraction of a tile.")
+    ] = None,
+    flip_y: Annotated[bool, typer.Option(help="The stage's y runs upwards.")] = False,
+    flip_x: Annotated[bool, typer.Option(help="The stage's x runs leftwards.")] = False,
+    missing: Annotated[
+        str, typer.Option(help="fill: leave out tiles that lack planes; stop: ask.")
+    ] = "stop",
 ) -> None:
-    """Write a configuration and tables for a folder of raw tiles."""
+    """Write a configuration and tables for a folder of raw tiles.
+
+    Positions of tiles come from the files or their overlaps; options say what these do not show.
+    """
+    from tilewright.init.add import add_cycles
     from tilewright.init.folder import create_experiment
+    from tilewright.init.place_tiles import GridOptions
+    from tilewright.kernels.tile_positions.tile_order import LAYOUTS
     from tilewright.runtime.text import printable
 
+    if layout not in (None, *LAYOUTS):
+        raise SystemExit(f"tilewright init: --layout: choose one of {', '.join(LAYOUTS)}")
+    if missing not in ("stop", "fill"):
+        raise SystemExit("tilewright init: --missing: choose stop or fill")
+    grid = GridOptions(rows, cols, layout, overlap, flip_y, flip_x, missing == "fill")
     try:
-        result = create_experiment(raw_dir, output, force=force)
+        if add:
+            typer.echo(add_cycles(output / "config.yaml", grid))
+            return
+        result = create_experiment(raw_dir, output, force=force, grid=grid, pattern=pattern)
     except (OSError, ValueError) as error:
         raise SystemExit(f"tilewright init: {printable(error)}") from None
     typer.echo(result.summary())

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,9 +19,11 @@ from tilewright.config.load import parse_experiment
 from tilewright.config.rules import BlockSizes, DataSize
 from tilewright.config.sizing import DataSizes
 from tilewright.config.tables import Sample, collect_errors
+from tilewright.config.tile_table import Places, read_tiles
 from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableError
-from tilewright.io.formats import SELF_DESCRIBING, numbers_tiles
+from tilewright.io.formats import SELF_DESCRIBING
 from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 from tilewright.stages.edf.methods import METHODS
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
@@ -102,12 +105,21 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
     channels: dict[int, list[str]] = {}
     for channel in experiment.channels:
         channels.setdefault(channel.cycle, []).append(channel.channel)
-    check = partial(_check_sample, experiment, layout, channels)
+    settings = experiment.settings
+    places: Places = {}
+    if settings.tiles is not None:
+        pixel_um = settings.acquisition.pixel_um
+        places = read_tiles(Path(settings.tiles), experiment.samples, pixel_um)
+    check = partial(_check_sample, experiment, layout, channels, places)
     collect_errors(*(partial(check, sample) for sample in experiment.samples.values()))
 
 
 def _check_sample(
-    experiment: Experiment, layout: Layout, channels: Mapping[int, Sequence[str]], sample: Sample
+    experiment: Experiment,
+    layout: Layout,
+    channels: Mapping[int, Sequence[str]],
+    places: Places,
+    sample: Sample,
 ) -> None:
     manifests = {
         cycle: Path(layout.manifest.format(sample=sample.name, cycle=cycle))
@@ -118,14 +130,13 @@ def _check_sample(
             sample.raw_dir,
             sample.acquisition.model_dump(),
             channels,
+            _places_of(experiment, sample, places),
             manifests,
             check_pixels=partial(_check_pixels, experiment, sample, channels),
             cache_key=f"{experiment.settings.camera} {sample.acquisition}",
         )
-        # Tiles of all cycles lie on one grid; stitched images have a size each.
-        for cycle in experiment.cycles if experiment.settings.stitched else ():
+        for cycle in experiment.cycles:
             _check_mosaic(experiment, manifests[cycle])
-        _check_mosaic(experiment, manifests[experiment.first_cycle])
     except RawDataError as error:
         kind = UnusableError if isinstance(error, PixelsError) else ConfigError
         raise kind(f"sample '{sample.name}': {error}") from None
@@ -134,6 +145,25 @@ def _check_sample(
         raise ConfigError(
             f"sample '{sample.name}': {error.filename} cannot be written ({error.strerror})"
         ) from None
+
+
+def _places_of(experiment: Experiment, sample: Sample, places: Places) -> dict[int, TileRows]:
+    """Return the rows of a sample by cycle, and the tiles that are of samples beside it."""
+    if experiment.settings.stitched:
+        return dict.fromkeys(experiment.cycles, TileRows([TilePlace("1", 0.0, 0.0)]))
+    source = sample.raw_dir.resolve(), sample.acquisition.region
+    beside = [
+        other.name
+        for other in experiment.samples.values()
+        if (other.raw_dir.resolve(), other.acquisition.region) == source and other is not sample
+    ]
+    return {
+        cycle: TileRows(
+            places.get((sample.name, cycle), []),
+            {place.tile for name in beside for place in places.get((name, cycle), [])},
+        )
+        for cycle in experiment.cycles
+    }
 
 
 def _check_pixels(
@@ -145,18 +175,20 @@ def _check_pixels(
     """Return what is wrong with the pixels of a sample; heavy imports only where they are new."""
     from tilewright.io.inputs.raw_pixels import pixel_problems
 
-    size = _extent(tables[experiment.first_cycle])
-    spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
-    if spread > _SPREAD * size.tiles:
-        return [
-            f"{size.tiles} tiles are spread over {size.mosaic_px[0]} x {size.mosaic_px[1]} px; "
-            "correct acquisition.pixel_um, or the units of the positions in the files"
-        ]
-    if min(size.tile_px) < MIN_TILE_PX:
-        return [
-            f"tiles are {size.tile_px[0]} x {size.tile_px[1]} px; the overlaps of tiles of less "
-            f"than {MIN_TILE_PX} px cannot be compared"
-        ]
+    for cycle, table in tables.items():
+        size = _extent(table)
+        spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
+        if spread > _SPREAD * size.tiles:
+            return [
+                f"{size.tiles} tiles of cycle {cycle} are spread over {size.mosaic_px[0]} x "
+                f"{size.mosaic_px[1]} px; correct acquisition.pixel_um, or y, x and unit in the "
+                "tiles table; pieces of tissue far apart are samples of their own"
+            ]
+        if min(size.tile_px) < MIN_TILE_PX:
+            return [
+                f"tiles are {size.tile_px[0]} x {size.tile_px[1]} px; the overlaps of tiles of "
+                f"less than {MIN_TILE_PX} px cannot be compared"
+            ]
     problems = pixel_problems(
         tables,
         channels,
@@ -168,32 +200,28 @@ def _check_pixels(
     )
     if problems or experiment.settings.stitched:
         return problems
-    problem = _layout_problem(experiment, sample, tables[experiment.first_cycle])
-    return [problem] if problem else []
+    found = [_stage_problem(experiment, sample, *item) for item in sorted(tables.items())]
+    return [problem for problem in found if problem]
 
 
-def _layout_problem(experiment: Experiment, sample: Sample, table: str) -> str | None:
-    """Return how the layout contradicts the overlaps of the tiles, None where it does not."""
+def _stage_problem(experiment: Experiment, sample: Sample, cycle: int, table: str) -> str:
+    """Return how overlaps contradict the positions of a cycle, "" where they do not."""
     from tilewright.io.inputs.tiles import tiles_of_table
     from tilewright.kernels.backend import cpu_backend
-    from tilewright.stages.tile_positions.layout_check import SEARCHED, layout_problem
+    from tilewright.stages.tile_positions.stage_check import stage_problem
 
-    raw_dir, acquisition = str(sample.raw_dir.resolve()), sample.acquisition
-    tiles = tiles_of_table(table, experiment.reference_channels[experiment.first_cycle], raw_dir)
+    raw_dir = str(sample.raw_dir.resolve())
+    tiles = tiles_of_table(table, experiment.reference_channels[cycle], raw_dir)
     if tiles is None:
-        return None
+        return ""
     shift_px = experiment.settings.tile_positions.max_shift_px
     try:
-        return layout_problem(
-            tiles,
-            acquisition.overlap,
-            numbered=numbers_tiles(acquisition.convention, raw_dir, acquisition.pattern),
-            backend=cpu_backend(1),
-            spaced="{row" in (acquisition.pattern or ""),
-            searched=SEARCHED if shift_px == "auto" else shift_px / min(tiles.shape[1:]),
+        problem = stage_problem(
+            tiles, backend=cpu_backend(2), max_shift_px=None if shift_px == "auto" else shift_px
         )
     except RawDataError as error:
         return str(error)
+    return f"cycle {cycle}: {problem}" if problem else ""
 
 
 def _check_mosaic(experiment: Experiment, manifest: Path) -> None:
@@ -218,15 +246,15 @@ class _Extent(NamedTuple):
 
 def _extent(manifest: str) -> _Extent:
     """Return the (y, x) of a tile and of the nominal mosaic, how many planes and tiles."""
-    y_px, x_px, z, places = 0.0, 0.0, 0, set()
+    y_px, x_px, z, tiles = 0.0, 0.0, 0, set()
     for row in csv.DictReader(io.StringIO(manifest)):
         if not row["channel"]:
             break  # excluded tiles are listed last
         tile_px = int(row["height_px"]), int(row["width_px"])
         y_px, x_px = max(y_px, float(row["y_px"])), max(x_px, float(row["x_px"]))
         z = max(z, int(row["z"]))
-        places.add((row["row"], row["col"]))
-    return _Extent(tile_px, (int(y_px) + tile_px[0], int(x_px) + tile_px[1]), z + 1, len(places))
+        tiles.add(row["tile"])
+    return _Extent(tile_px, (int(y_px) + tile_px[0], int(x_px) + tile_px[1]), z + 1, len(tiles))
 
 
 def check_files(experiment: Experiment, layout: Layout) -> None:
@@ -313,8 +341,12 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
 
     @cache
     def extent_of(sample: str) -> _Extent:
-        path = Path(layout.manifest.format(sample=sample, cycle=experiment.first_cycle))
-        return _extent(path.read_text("utf-8"))
+        paths = [
+            Path(layout.manifest.format(sample=sample, cycle=cycle)) for cycle in experiment.cycles
+        ]
+        # Cycles may have other grids: the longest manifest stands for all.
+        longest = max(paths, key=lambda path: (path.stat().st_size, path))
+        return _extent(longest.read_text("utf-8"))
 
     @cache
     def size_of(sample: str | None) -> DataSize:
@@ -326,11 +358,8 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
             planes=extent.planes,
             height_px=extent.tile_px[0],
             width_px=extent.tile_px[1],
-            overlap=(
-                0.0
-                if experiment.settings.stitched
-                else experiment.samples[sample].acquisition.overlap
-            ),
+            overlap=1.0
+            - math.sqrt(math.prod(extent.mosaic_px) / (extent.tiles * math.prod(extent.tile_px))),
             cycles=len(experiment.cycles),
             channels=len(experiment.channels),
             scan_tiles=sum(extent_of(name).tiles for name in experiment.scan_of(sample)),

@@ -57,10 +57,7 @@ def _references(experiment: Experiment) -> Iterator[str]:
 
 #: Keys of sections that are not used for stitched images; None is all of a section.
 _TILE_KEYS: dict[str, tuple[str, ...] | None] = {
-    "acquisition": (
-        *("pattern", "rows", "cols", "layout", "overlap"),
-        *("region", "flip_x", "flip_y", "missing", "counts_per_unit"),
-    ),
+    "acquisition": (*("pattern", "region", "counts_per_unit"),),
     "camera": ("offset_counts", "gain_counts_per_photon"),
     "illumination": None,
     "tile_positions": None,
@@ -74,7 +71,14 @@ def _tile_keys(experiment: Experiment) -> Iterator[str]:
     """Yield keys of stages that stitched images do not have; ``method: none`` is accepted."""
     settings = experiment.settings
     if not settings.stitched:
+        if settings.tiles is None:
+            yield (
+                "the key 'tiles' is missing: it names the table of tile positions, which "
+                "`tilewright init` writes"
+            )
         return
+    if settings.tiles is not None:
+        yield "tiles is set, but acquisition.convention is 'stitched': it has no effect; remove it"
     for section, names in _TILE_KEYS.items():
         models = [getattr(settings, section)]
         if section == "acquisition":

@@ -17,7 +17,7 @@ class DataSize:
     tiles, planes, height_px, width_px : int
         Tiles of one cycle, z-planes, and pixels of one tile.
     overlap : float
-        Fraction of a tile that overlaps with its neighbour.
+        Fraction by which tiles make a smaller mosaic; below 0 where they leave gaps.
     cycles, channels : int
         Cycles of the sample, and channels over all cycles.
     """

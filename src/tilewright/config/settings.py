@@ -5,11 +5,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from tilewright.config.value_types import (
-    OVERLAP,
     PIXEL_UM,
     Z_STEP_UM,
     Auto,
-    LayoutName,
     PathText,
     PlaneMethod,
     Positive,
@@ -60,27 +58,8 @@ class Acquisition(Section):
     `{tile}`, `{z}`, `{channel}`, `{region}` and `*`; formats such as `{tile:05}` are accepted. A
     field that is absent means there is one; without `{z}` the pages of a file are its z-planes.
     """
-    rows: int | None = Field(default=None, ge=1, le=1000)
-    cols: int | None = Field(default=None, ge=1, le=1000)
-    """The grid, in tiles. Needed where files carry a tile number; elsewhere `null` means the
-    places of the files, which need not fill a rectangle.
-    """
-    layout: LayoutName = "snake_right_down"
-    """Order in which tile numbers run: `snake` or `raster`, the direction of the first run, the
-    direction in which runs advance (`right_down`, `left_up`, `down_right`, …).
-    """
-    overlap: Annotated[float, AfterValidator(OVERLAP.check), WithJsonSchema(OVERLAP.schema)] = 0.1
-    """Fraction of a tile that overlaps with its neighbour."""
     region: TokenText | None = None
     """CODEX region or ImageXpress well to read; `null` means the only one."""
-    flip_x: bool = False
-    flip_y: bool = False
-    """The stage axis in the files (positions, `{row}` and `{col}`) runs against the image axis."""
-    missing: Literal["stop", "fill"] = "stop"
-    """What a missing plane does: `stop` before any work; `fill` excludes that tile from all
-    channels of its cycle, and warns. Cycles may then have different sets of
-    tiles.
-    """
     counts_per_unit: Positive | None = None
     """Where raw files hold float32: what a value of 1 is in counts (65535 where they
     run from 0 to 1). Values are rounded and limited to 0 to 65,535.
@@ -299,8 +278,15 @@ class Settings(Section):
 
     samples: PathText
     """Tab-separated table, one line per tissue: `sample` (letters, digits, `_`, `-`) and
-    `raw_dir`; optional columns `region`, `rows`, `cols`, `layout`, `overlap` override
-    `acquisition` for that sample. Samples of one `scan`, else of one folder, share flat-fields.
+    `raw_dir`; the optional column `region` overrides `acquisition.region` for that sample.
+    Samples of one `scan`, else of one folder, share flat-fields.
+    """
+    tiles: PathText | None = None
+    """Comma-separated table, one line per sample, cycle and tile, as `tilewright init` writes it:
+    `sample`, `cycle`, `tile` (its number or name in the files), `y` and `x` of its first pixel in
+    the directions of the image, `unit` (`um` or `px`), `source` (where they come from), `file` (one
+    of its files, compared where given) and `use` (0: the tile is left out). Each cycle has an
+    origin of its own. Stitched images need none.
     """
     markers: PathText
     """Comma-separated table, one line per cycle and channel: `cycle`, `channel`, `marker` (names

@@ -21,8 +21,8 @@ from tilewright.installed import shipped
 from tilewright.io.numbers import positive
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_SAMPLE_COLUMNS = ("sample", "raw_dir", "scan", "region", "rows", "cols", "layout", "overlap")
-_MARKER_COLUMNS = (
+_SAMPLE_COLUMNS = ("sample", "raw_dir", "scan", "region")
+MARKER_COLUMNS = (
     "cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms", "background", "remove",
 )  # fmt: skip
 
@@ -75,11 +75,17 @@ class Channel:
     reference: bool = False
 
 
-#: Keys of earlier versions, with what has taken their place.
-_RETIRED = {
-    "acquisition.reference_channel": "now a column of the markers table: write TRUE into "
-    "'reference' in the row of the nuclear channel of each cycle, and remove the key",
-}
+#: Keys of the section ``acquisition``, and columns of the samples table, of earlier versions.
+EARLIER_KEYS = (
+    *("rows", "cols", "layout", "overlap", "flip_x", "flip_y", "missing"),
+    "reference_channel",
+)
+#: What has taken their place.
+EARLIER_VERSION = (
+    "of an earlier version: positions of tiles are in a tiles table now, and the reference channel "
+    "in the markers table; `tilewright init RAW --output FOLDER --force` with the same folders "
+    "writes both and keeps what you filled in"
+)
 
 
 def _model_at(location: tuple[str, ...]) -> type[BaseModel] | None:
@@ -121,8 +127,6 @@ def problem_message(problem: Any) -> str:
     """Return the message for one pydantic problem."""
     location = key_of(problem)
     key = ".".join(location)
-    if key in _RETIRED:
-        return f"the key '{key}' is {_RETIRED[key]}"
     if problem["type"] == "extra_forbidden":
         model = _model_at(location)
         hint = suggestion(location[-1], model.model_fields if model else (), "known keys")
@@ -181,13 +185,17 @@ def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[st
         ) from None
 
 
-def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: int) -> list[Any]:
+def table_rows(
+    path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: int
+) -> list[Any]:
     """Return (line, row) items of a table whose first ``needed`` columns must be present."""
     lines = list(_cells(path, _read_text(path, key), delimiter))
     columns = [column.strip() for column in lines[0][1]] if lines else []
     if len(columns) == 1 and ";" in columns[0]:
         raise ConfigError(f"{path} is separated by semicolons; separate it by {_NAMES[delimiter]}")
     for column in columns:
+        if column in EARLIER_KEYS and column not in known:
+            raise ConfigError(f"{path}: the column '{column}' is {EARLIER_VERSION}")
         if column not in known:
             hint = suggestion(column, known, "known")
             raise ConfigError(f"{path}: unknown column '{column[:40]}'; {hint}")
@@ -210,7 +218,7 @@ def _rows(path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: 
     ]
 
 
-def _read_rows(path: Path, rows: list[Any], read: Callable[[Any], Any]) -> list[Any]:
+def read_rows(path: Path, rows: list[Any], read: Callable[[Any], Any]) -> list[Any]:
     """Return all rows as ``read`` returns them; errors name their row."""
 
     def read_row(number: int, row: Any) -> Any:
@@ -225,7 +233,7 @@ def _read_rows(path: Path, rows: list[Any], read: Callable[[Any], Any]) -> list[
     return collect_errors(*(partial(read_row, *row) for row in rows))
 
 
-def _refuse_duplicates(path: Path, rows: list[Any], *columns: str, fix: str = "remove one") -> None:
+def refuse_duplicates(path: Path, rows: list[Any], *columns: str, fix: str = "remove one") -> None:
     """Refuse rows that have the same values in some columns."""
 
     def cell(row: dict[str, str], column: str) -> str:
@@ -243,7 +251,7 @@ def _refuse_duplicates(path: Path, rows: list[Any], *columns: str, fix: str = "r
         raise ConfigError(*problems)
 
 
-def _number(row: dict[str, str], column: str) -> float | None:
+def positive_number(row: dict[str, str], column: str) -> float | None:
     """Read an optional positive number."""
     text = row.get(column)
     value = positive(text)
@@ -272,11 +280,11 @@ def read_markers(path: Path) -> tuple[Channel, ...]:
     Traceback (most recent call last):
     tilewright.errors.ConfigError: ... duplicate marker 'DAPI' (rows 2 and 3); rename one
     """
-    rows = _rows(path, "markers", ",", _MARKER_COLUMNS, 3)
+    rows = table_rows(path, "markers", ",", MARKER_COLUMNS, 3)
     channels, *_ = collect_errors(
-        lambda: _read_rows(path, rows, _channel),
-        lambda: _refuse_duplicates(path, rows, "marker", fix="rename one"),
-        lambda: _refuse_duplicates(path, rows, "cycle", "channel"),
+        lambda: read_rows(path, rows, _channel),
+        lambda: refuse_duplicates(path, rows, "marker", fix="rename one"),
+        lambda: refuse_duplicates(path, rows, "cycle", "channel"),
     )
     _check_references(path, channels)
     return tuple(sorted(channels, key=lambda channel: channel.cycle))
@@ -307,11 +315,11 @@ def _channel(row: dict[str, str]) -> Channel:
     if not 0 < len(marker) <= 100:
         what = "a name of over 100 characters; shorten it" if marker else "no name; give one"
         raise ValueError(f"the marker has {what}")
-    emission_nm = _number(row, "emission_nm")
+    emission_nm = positive_number(row, "emission_nm")
     problem = None if emission_nm is None else EMISSION_NM.message(emission_nm)
     if problem:
         raise ValueError(f"emission_nm is {row['emission_nm']}: {problem}")
-    exposure_ms, background = _number(row, "exposure_ms"), row.get("background") or None
+    exposure_ms, background = positive_number(row, "exposure_ms"), row.get("background") or None
     flags = _flag(row, "remove"), _flag(row, "reference")
     return Channel(int(cycle), token, marker, emission_nm, exposure_ms, background, *flags)
 
@@ -343,19 +351,18 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "samples.tsv")
-    >>> _ = path.write_text(f"sample\traw_dir\toverlap\ntonsil\t{path.parent}\t0.2\n")
-    >>> keys = {"convention": "codex", "overlap": 0.1, "pixel_um": 0.377}
-    >>> acquisition = Acquisition.model_validate(keys)
-    >>> read_samples(path, acquisition)["tonsil"].acquisition.overlap
-    0.2
+    >>> _ = path.write_text(f"sample\traw_dir\tregion\ntonsil\t{path.parent}\t2\n")
+    >>> acquisition = Acquisition.model_validate({"convention": "codex", "pixel_um": 0.377})
+    >>> read_samples(path, acquisition)["tonsil"].acquisition.region
+    '2'
     """
 
     def read(row: dict[str, str]) -> Sample:
         name, raw_dir = row["sample"], row["raw_dir"]
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"sample '{name}' must be letters, digits, '_' and '-', at most 100")
-        overrides = {column: row[column] for column in _SAMPLE_COLUMNS[3:] if row.get(column)}
-        of_sample = Acquisition.model_validate({**acquisition.model_dump(), **overrides})
+        region = row.get("region") or acquisition.region
+        of_sample = Acquisition.model_validate({**acquisition.model_dump(), "region": region})
         # Path.is_dir raises for names that are too long and parents that are closed.
         if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
             raise ValueError(
@@ -365,8 +372,8 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
         scan = row.get("scan") or str(Path(raw_dir).resolve())
         return Sample(name, Path(raw_dir), of_sample, scan)
 
-    rows = _rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2)
+    rows = table_rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2)
     samples, _ = collect_errors(
-        lambda: _read_rows(path, rows, read), lambda: _refuse_duplicates(path, rows, "sample")
+        lambda: read_rows(path, rows, read), lambda: refuse_duplicates(path, rows, "sample")
     )
     return {sample.name: sample for sample in samples}

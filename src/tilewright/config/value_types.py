@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tilewright.kernels.tile_positions.tile_order import LAYOUTS
 from tilewright.stages.edf.methods import Method
 
 #: Likely wrong units of a number: the factor to the right unit, and the unit.
@@ -71,7 +70,6 @@ PIXEL_UM = Within(0.01, 20, "µm")
 Z_STEP_UM = Within(0.01, 100, "µm")
 #: Peaks of dyes from Hoechst (450 nm) to the near infrared.
 EMISSION_NM = Within(200, 2000, "nm")
-OVERLAP = Within(0, 0.899, "fraction")
 
 
 def _literal_path(path: str) -> str:
@@ -111,15 +109,6 @@ def suggestion(name: str, known: Iterable[str], what: str) -> str:
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean '{near[0]}'?" if near else f"{what}: {', '.join(names)}"
-
-
-def _known_layout(name: str) -> str:
-    if name not in LAYOUTS:
-        raise ValueError(f"not a layout; {suggestion(name, LAYOUTS, 'known')}")
-    return name
-
-
-LayoutName = Annotated[str, AfterValidator(_known_layout)]
 
 
 #: Values of ``edf.method`` before they were renamed, and after.

@@ -7,11 +7,20 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.config.tile_table import tiles_text
 from tilewright.errors import ConfigError
+from tilewright.init.kept import Kept, read_kept
 from tilewright.init.metadata import Metadata, read_metadata
+from tilewright.init.place_samples import PlacedSample, place_samples
+from tilewright.init.place_tiles import GridOptions
 from tilewright.init.recognise import RawFolder, recognise, tables
-from tilewright.init.tile_layout import TileLayout, find_layout
-from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_text, samples_text
+from tilewright.init.write import (
+    SNAKEFILE,
+    config_text,
+    markers_text,
+    readme_text,
+    samples_text,
+)
 from tilewright.installed import shipped
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
@@ -25,7 +34,7 @@ class InitResult:
 
     Parameters
     ----------
-    config, samples, markers : Path
+    config, samples, tiles, markers : Path
         The files written.
     convention : str
         Value of ``acquisition.convention``.
@@ -41,6 +50,7 @@ class InitResult:
 
     config: Path
     samples: Path
+    tiles: Path
     markers: Path
     convention: str
     findings: tuple[str, ...]
@@ -53,7 +63,7 @@ class InitResult:
         lines = [f"acquisition.convention: {self.convention}", *self.findings]
         lines += [f"warning: {warning}" for warning in self.warnings]
         folder = self.config.parent
-        lines += [f"wrote {path}" for path in (self.config, self.samples, self.markers)]
+        lines += [f"wrote {path}" for path in (self.config, self.samples, self.tiles, self.markers)]
         lines += [f"wrote {folder}: README.md, Snakefile, profiles"] if not self.unchanged else []
         lines += [f"unchanged: {path}" for path in self.unchanged]
         if self.unknown:
@@ -65,7 +75,12 @@ class InitResult:
 
 
 def create_experiment(
-    raw_dir: str | os.PathLike[str], output_dir: str | os.PathLike[str], *, force: bool = False
+    raw_dir: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    grid: GridOptions | None = None,
+    pattern: str | None = None,
 ) -> InitResult:
     """Write a folder in which ``snakemake`` runs for a raw folder.
 
@@ -79,52 +94,68 @@ def create_experiment(
     output_dir : path
         Where the files go; made if need be.
     force : bool
-        Overwrite the configuration, its tables and ``README.md``.
+        Write the configuration, its tables and ``README.md`` anew. What their user filled in is
+        kept, from tables and configurations of earlier versions too; positions of tiles are not.
+    grid : GridOptions, optional
+        What is known of the grid of tiles.
+    pattern : str, optional
+        Pattern of the files, for the convention ``pattern``.
 
     Raises
     ------
     ConfigError
-        One of the files exists and ``force`` is not given.
+        One of the files exists and ``force`` is not given, or cannot be read.
     RawDataError
         The format of the raw data is unknown, or their metadata are invalid.
     """
     raw, output = Path(raw_dir), Path(output_dir).resolve()
-    names = ("config.yaml", "samples.tsv", "markers.csv", "README.md")
+    names = ("config.yaml", "samples.tsv", "tiles.csv", "markers.csv", "README.md")
     paths = [output / name for name in names]
     present = [str(path) for path in paths if path.exists()]
     if present and not force:
         raise ConfigError(
-            f"{', '.join(present)} exist already; give --force to overwrite, or another --output"
+            f"{', '.join(present)} exist already; give --force to write them anew (what you "
+            "filled in is kept), or another --output"
         )
     for folder in (raw.resolve(), output):
         if re.search("[\ud800-\udfff]", str(folder)):
             raise ConfigError(f"the name {printable(folder)} is not UTF-8; rename it")
-    return _write(recognise(raw), output, paths)
+    kept = read_kept(paths[0], paths[1], paths[3]) if present else Kept()
+    recognised = recognise(raw, pattern or kept.pattern)
+    return _write(recognised, output, paths, kept, kept.grid(grid or GridOptions()))
 
 
-def _write(recognised: RawFolder, output: Path, paths: list[Path]) -> InitResult:
+def _write(
+    recognised: RawFolder, output: Path, paths: list[Path], kept: Kept, grid: GridOptions
+) -> InitResult:
     """Write the files of an experiment; ``paths`` are those of the configuration."""
     raw = recognised.folder
-    metadata = read_metadata(raw, recognised)
-    regions = sorted({plane.region for plane in recognised.planes}, key=lambda r: (len(r), r))
-    layouts = [_layout(recognised, metadata, region) for region in regions]
+    metadata = kept.metadata(read_metadata(raw, recognised))
     planes = _depth(recognised.planes)
-    config, samples, markers, readme = paths
-    files = (samples, markers, output / "results")
-    warnings = _warnings(recognised, metadata, layouts)
-    text = config_text(raw.resolve(), files, recognised, layouts, metadata, planes, warnings)
-    findings = _findings(recognised, metadata, layouts, planes)
-    tissues = _samples(raw.resolve(), regions)
+    config, samples, tiles, markers, readme = paths
+    stitched = recognised.convention == "stitched"
+    tissues = kept.named(_samples(raw.resolve(), recognised))
+    placed = [] if stitched else place_samples(recognised, metadata, tissues, grid)
+    warnings = _warnings(recognised, metadata, placed)
+    files = {"samples": samples, "tiles": tiles, "markers": markers, "results": output / "results"}
+    if stitched:
+        del files["tiles"]
+    text = config_text(raw.resolve(), files, recognised, metadata, planes, warnings, kept.config)
+    text.unknown += dict.fromkeys(gap for one in placed for gap in one.unknown)
+    findings = _findings(recognised, metadata, placed, planes)
     keys = shipped("config") / "README.md"
-    title = ", ".join(name for name, _, _ in tissues)
+    named = [(one.name, one.raw_dir, one.region) for one in placed] or tissues
+    title = ", ".join(name for name, _, _ in named)
     write_text_atomic(config, text.text)
-    write_text_atomic(samples, samples_text(tissues, layouts))
-    write_text_atomic(markers, markers_text(metadata.markers))
+    write_text_atomic(samples, kept.samples or samples_text(named))
+    if not stitched:
+        write_text_atomic(tiles, tiles_text(row for one in placed for row in one.rows))
+    write_text_atomic(markers, kept.markers_of(metadata) or markers_text(metadata.markers))
     write_text_atomic(
         readme, readme_text(title, raw.resolve(), keys, findings, warnings, text.unknown)
     )
     notes = tuple(findings), tuple(text.unknown), tuple(warnings), tuple(_write_workflow(output))
-    return InitResult(config, samples, markers, recognised.convention, *notes)
+    return InitResult(config, samples, tiles, markers, recognised.convention, *notes)
 
 
 def _write_workflow(output: Path) -> list[Path]:
@@ -139,20 +170,6 @@ def _write_workflow(output: Path) -> list[Path]:
     return unchanged
 
 
-def _layout(recognised: RawFolder, metadata: Metadata, region: str) -> TileLayout:
-    if recognised.convention == "stitched":
-        return TileLayout(1)
-    codex = metadata.codex
-    expected = TileLayout(0, codex.rows, codex.cols, codex.layout, codex.overlap)
-    planes = [plane for plane in recognised.planes if plane.region == region]
-    cycles = {plane.cycle for plane in planes}
-    # A region that was not imaged in the reference cycle still has its layout.
-    cycle = metadata.reference_cycle if metadata.reference_cycle in cycles else min(cycles)
-    channels = [plane.channel for plane in planes if plane.cycle == cycle]
-    nuclear = (m.channel for m in metadata.markers if m.reference and m.cycle == cycle)
-    return find_layout(planes, expected, cycle, next(nuclear, min(channels)))
-
-
 def _depth(planes: list[RawPlane]) -> int:
     """Return the number of z-planes; without a z in names, the pages of the first file."""
     deepest = max((plane.z for plane in planes if plane.z is not None), default=None)
@@ -162,8 +179,9 @@ def _depth(planes: list[RawPlane]) -> int:
     return max(1, read_headers({path: 1})[path].pages)
 
 
-def _samples(raw_dir: Path, regions: list[str]) -> list[tuple[str, Path, str | None]]:
+def _samples(raw_dir: Path, recognised: RawFolder) -> list[tuple[str, Path, str | None]]:
     """Return (name, raw folder, region) of every sample: one per region."""
+    regions = sorted({plane.region for plane in recognised.planes}, key=lambda r: (len(r), r))
     folder = raw_dir
     while folder.name.lower() in ("raw", "data") and folder.parent.name:
         folder = folder.parent
@@ -174,14 +192,15 @@ def _samples(raw_dir: Path, regions: list[str]) -> list[tuple[str, Path, str | N
 
 
 def _findings(
-    recognised: RawFolder, metadata: Metadata, layouts: list[TileLayout], planes: int
+    recognised: RawFolder, metadata: Metadata, placed: list[PlacedSample], planes: int
 ) -> list[str]:
     cycles = sorted({marker.cycle for marker in metadata.markers})
     channels = {marker.channel for marker in metadata.markers}
+    regions = {plane.region for plane in recognised.planes}
     lines = [
         f"{len(recognised.planes)} files or planes: {count(len(cycles), 'cycle')}, "
         f"{count(len(channels), 'channel')}, {count(planes, 'z-plane')}, "
-        f"{count(len(layouts), 'region')}"
+        f"{count(len(regions), 'region')}"
     ]
     if recognised.options.pattern:
         lines.append(f"file pattern {recognised.options.pattern}")
@@ -192,7 +211,7 @@ def _findings(
             f"cycles are the time points, from TimePoint_{min(times)} to TimePoint_{max(times)}; "
             f"if they repeat one cycle, choose one: cycles: [{min(times)}] in config.yaml"
         )
-    return lines + metadata.findings + [line for layout in layouts for line in layout.findings]
+    return lines + metadata.findings + [line for one in placed for line in one.findings]
 
 
 def _other_images(recognised: RawFolder) -> list[str]:
@@ -236,8 +255,8 @@ def _other_images(recognised: RawFolder) -> list[str]:
     return warnings
 
 
-def _warnings(recognised: RawFolder, metadata: Metadata, layouts: list[TileLayout]) -> list[str]:
-    warnings = metadata.warnings + [line for layout in layouts for line in layout.warnings]
+def _warnings(recognised: RawFolder, metadata: Metadata, placed: list[PlacedSample]) -> list[str]:
+    warnings = metadata.warnings + [line for one in placed for line in one.warnings]
     warnings += _other_images(recognised)
     missing = sorted(
         path for path in {p.path for p in recognised.planes} if not Path(path).exists()
@@ -246,13 +265,4 @@ def _warnings(recognised: RawFolder, metadata: Metadata, layouts: list[TileLayou
         names = ", ".join(Path(path).name for path in missing[:3]) + ", ..." * (len(missing) > 3)
         files = count(len(missing), "file")
         warnings.append(f"{files} in the metadata are missing: {names}; copy them too")
-    counts = Counter((p.region, p.cycle, p.channel) for p in recognised.planes)
-    most = max(counts.values())
-    fewer = [key for key in sorted(counts) if counts[key] < most]
-    if fewer and len(layouts) == 1:
-        _, cycle, channel = fewer[0]
-        warnings.append(
-            f"cycle {cycle}, channel {channel} has {counts[fewer[0]]} files or planes, where "
-            f"others have {most}; the workflow will list the missing ones"
-        )
     return warnings

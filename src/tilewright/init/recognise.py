@@ -43,8 +43,8 @@ class RawFolder:
     folder: Path
 
 
-def recognise(raw_dir: Path) -> RawFolder:
-    """Return the format of ``raw_dir`` and its planes.
+def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
+    """Return the format of ``raw_dir`` and its planes; with a ``pattern``, of files named so.
 
     Raises
     ------
@@ -55,6 +55,13 @@ def recognise(raw_dir: Path) -> RawFolder:
         raise RawDataError(f"{raw_dir} is not a folder; name the folder of the raw tiles")
     folder = _below(str(raw_dir.resolve()))
     images = list(walk_images(folder))
+    if pattern is not None:
+        options = ScanOptions(pattern=pattern)
+        planes = scan("pattern", folder, options)
+        if not planes:
+            raise RawDataError(f"{raw_dir} holds no file of the pattern {pattern!r}; correct it")
+        others = _other_images(folder, images, planes)
+        return RawFolder("pattern", options, planes, others, Path(folder))
     inside = [name for name in list_folder(folder)[0] if codex.find_root(f"{folder}/{name}")]
     if inside and not codex.find_root(folder):
         raise RawDataError(
@@ -89,8 +96,8 @@ def recognise(raw_dir: Path) -> RawFolder:
     raise RawDataError(
         f"{raw_dir}: unknown format. Looked for: {tables()['looked_for']}. But {content}. "
         "If it holds several experiments, name the folder of one. Else name its folders cycle1, "
-        "cycle2 and so on, or write config.yaml by hand with acquisition.convention: pattern and "
-        "acquisition.pattern (config/README.md)"
+        "cycle2 and so on, or say how files are named, such as --pattern "
+        "'Img-R{cycle}-{tile}-C{channel}.tif'"
     )
 
 

@@ -4,39 +4,24 @@ import csv
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import RawFolder
-from tilewright.init.tile_layout import TileLayout
 from tilewright.runtime.text import printable
 
 _HEADER = """\
 # Written by `tilewright init {raw_dir}`.
 # Every key, and the options of each stage (all have defaults): see the end of README.md.
 {notes}
-samples: {samples}
-markers: {markers}
-results: {results}
-
-acquisition:
+{files}
 """
-_CAMERA = """
-camera:
-  offset_counts: auto  # counts without light
-  gain_counts_per_photon: auto
-  saturation_counts: auto
-"""
-_NO_DECONVOLUTION = """
-deconvolve:
-  method: none  # one z-plane: nothing to deconvolve
-"""
-
 
 #: The workflow of the installed tilewright, as a module: rules that come below may read its files.
 SNAKEFILE = """\
@@ -88,30 +73,43 @@ rules at the end of `Snakefile`.
 Every key of `config.yaml`, with its default and meaning: `{keys}`
 """
 
-_STITCHED_CAMERA = """
-camera:
-  saturation_counts: auto
-"""
-
 
 class ConfigText:
     """Text of the config, and the keys to fill in."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Mapping[str, Any]) -> None:
         self.text = ""
         self.unknown: list[str] = []
+        self._kept = {key: dict(of) if isinstance(of, dict) else of for key, of in kept.items()}
+        self._section = ""
+
+    def section(self, name: str) -> None:
+        """Begin a section."""
+        self._section = name
+        self.text += f"\n{name}:\n"
 
     def key(self, name: str, value: object, comment: str = "") -> None:
-        """Add a line of a section."""
+        """Add a line of a section, with the value that its user had set."""
+        value = self._kept.get(self._section, {}).pop(name, value)
         note = f"  # {printable(comment)}" if comment else ""
         self.text += f"  {name}: {_yaml(value)}{note}\n"
 
-    def known(self, section: str, name: str, value: object, meaning: str) -> None:
+    def known(self, name: str, value: object, meaning: str) -> None:
         """Add a line, or a gap to fill in where the value is None."""
-        if value is None:
-            self.unknown.append(f"{section}.{name}: {meaning}")
+        if self._kept.get(self._section, {}).get(name, value) is None:
+            self.unknown.append(f"{self._section}.{name}: {meaning}")
             meaning = f"fill in: {meaning}"
         self.key(name, value, meaning)
+
+    def end_section(self) -> None:
+        """Add what else its user had set in the section."""
+        for name, value in self._kept.pop(self._section, {}).items():
+            self.text += f"  {name}: {_yaml(value)}\n"
+
+    def end(self) -> None:
+        """Add the sections that were not written."""
+        for name, value in self._kept.items():
+            self.text += "\n" + yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True)
 
 
 def _yaml(value: object) -> str:
@@ -129,12 +127,12 @@ def _yaml(value: object) -> str:
 
 def config_text(
     raw_dir: Path,
-    files: tuple[Path, Path, Path],
+    files: Mapping[str, Path],
     recognised: RawFolder,
-    layouts: Sequence[TileLayout],
     metadata: Metadata,
     planes: int,
     warnings: Sequence[str],
+    kept: Mapping[str, Any],
 ) -> ConfigText:
     """Return the text of ``config.yaml`` and the keys to fill in.
 
@@ -142,26 +140,29 @@ def config_text(
     ----------
     raw_dir : Path
         The raw folder.
-    files : tuple of Path
-        The samples table, the markers table and the folder of results.
-    recognised, layouts, metadata
-        Of the raw folder; one layout per sample.
+    files : mapping of str to Path
+        The tables and the folder of results, by key.
+    recognised, metadata
+        Of the raw folder.
     planes : int
         z-planes of a tile.
     warnings : sequence of str
         Possible problems, as comments.
+    kept : mapping
+        Keys of an earlier configuration, which replace what is found.
     """
-    out = ConfigText()
+    out = ConfigText({key: value for key, value in kept.items() if key not in files})
     notes = "".join(f"# Warning: {printable(warning)}\n" for warning in warnings)
-    samples, markers, results = (_yaml(str(path)) for path in files)
-    out.text = _HEADER.format(
-        raw_dir=printable(raw_dir), samples=samples, markers=markers, results=results, notes=notes
+    lines = "\n".join(
+        f"{key}: {_yaml(kept[key] if key == 'results' and key in kept else str(path))}"
+        for key, path in files.items()
     )
-    _acquisition(out, recognised, layouts[0], metadata, planes)
-    if recognised.convention == "stitched":
-        out.text += _STITCHED_CAMERA
-    else:
+    out.text = _HEADER.format(raw_dir=printable(raw_dir), files=lines, notes=notes)
+    _acquisition(out, recognised, metadata, planes)
+    _camera(out, stitched=recognised.convention == "stitched")
+    if recognised.convention != "stitched":
         _optics(out, metadata, planes)
+    out.end()
     for column in dict.fromkeys([*metadata.columns, *["emission_nm"] * (planes > 1)]):
         empty = [m for m in metadata.markers if getattr(m, column) in (None, "")]
         names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for m in empty]
@@ -177,41 +178,28 @@ def config_text(
     return out
 
 
-def _acquisition(
-    out: ConfigText, recognised: RawFolder, layout: TileLayout, metadata: Metadata, planes: int
-) -> None:
-    section = "acquisition"
+def _acquisition(out: ConfigText, recognised: RawFolder, metadata: Metadata, planes: int) -> None:
+    out.section("acquisition")
     out.key("convention", recognised.convention)
     if recognised.options.pattern:
         out.key("pattern", recognised.options.pattern)
-    if recognised.convention != "stitched":
-        _grid(out, layout, numbered=recognised.planes[0].tile is not None)
-    out.known(section, "pixel_um", metadata.pixel_um, "size of a pixel in the specimen, µm")
+    out.known("pixel_um", metadata.pixel_um, "size of a pixel in the specimen, µm")
     if planes > 1:
-        out.known(section, "z_step_um", metadata.z_step_um, "distance of z-planes, µm")
+        out.known("z_step_um", metadata.z_step_um, "distance of z-planes, µm")
     out.key("reference_cycle", metadata.reference_cycle)
+    out.end_section()
 
 
-def _grid(out: ConfigText, first: TileLayout, *, numbered: bool) -> None:
-    section = "acquisition"
-    if numbered:
-        out.known(section, "rows", first.rows, "rows of the tile grid")
-        out.known(section, "cols", first.cols, "columns of the tile grid")
-        if first.layout is not None or first.count > 1:
-            out.known(section, "layout", first.layout, "order in which tiles were taken")
-    else:
-        why = "" if first.rows else "not every place has a tile"
-        out.key("rows", first.rows, why)
-        out.key("cols", first.cols, why)
-    if first.count > 1:
-        out.known(section, "overlap", first.overlap, "overlap with a neighbour, fraction of a tile")
-    for name, flip in (("flip_y", first.flip_y), ("flip_x", first.flip_x)):
-        if flip:
-            out.key(name, flip, "the stage axis runs against the image's")
+def _camera(out: ConfigText, *, stitched: bool) -> None:
+    out.section("camera")
+    if not stitched:
+        out.key("offset_counts", "auto", "counts without light")
+        out.key("gain_counts_per_photon", "auto")
+    out.key("saturation_counts", "auto")
+    out.end_section()
 
 
 def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
-    out.text += _CAMERA
     immersion = (metadata.immersion_refractive_index, "1.0 air, 1.33 water, 1.515 oil")
     medium = "of the mounting medium (only for optics.depth_um > 0): 1.33 buffer, 1.44 glycerol"
     optics: dict[str, tuple[float | None, str]] = {
@@ -222,35 +210,33 @@ def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
     if planes == 1:
         # A single plane needs no optics.
         optics = {name: item for name, item in optics.items() if item[0] is not None}
-    out.text += "\noptics:\n" if optics else ""
-    for name, (value, meaning) in optics.items():
-        out.known("optics", name, value, meaning)
+    if optics:
+        out.section("optics")
+        for name, (value, meaning) in optics.items():
+            out.known(name, value, meaning)
+        out.end_section()
     if planes == 1:
-        out.text += _NO_DECONVOLUTION
+        out.section("deconvolve")
+        out.key("method", "none", "one z-plane: nothing to deconvolve")
+        out.end_section()
 
 
-def samples_text(samples: Sequence[tuple[str, Path, str | None]], layouts: list[TileLayout]) -> str:
-    """Return the samples table; (name, raw folder, region) and a layout per sample.
-
-    Columns with one value for all samples are in the config instead.
+def samples_text(samples: Sequence[tuple[str, Path, str | None]]) -> str:
+    """Return the samples table; (name, raw folder, region) of each.
 
     Examples
     --------
     >>> samples = [("a", Path("/raw"), "1"), ("b", Path("/raw"), "2")]
-    >>> print(samples_text(samples, [TileLayout(6, 2, 3), TileLayout(8, 2, 4)]).expandtabs(8))
-    sample  raw_dir region  cols
-    a       /raw    1       3
-    b       /raw    2       4
+    >>> print(samples_text(samples).expandtabs(8))
+    sample  raw_dir region
+    a       /raw    1
+    b       /raw    2
     <BLANKLINE>
     """
     names, folders, regions = zip(*samples, strict=True)
     columns: dict[str, Sequence[object]] = {"sample": names, "raw_dir": folders}
     if any(region is not None for region in regions):
         columns["region"] = regions
-    grids = zip(*(layout.grid for layout in layouts), strict=True)
-    for column, values in zip(("rows", "cols", "layout", "overlap"), grids, strict=True):
-        if len(set(values)) > 1:
-            columns[column] = values
     return _table([list(columns), *zip(*columns.values(), strict=True)], "\t")
 
 

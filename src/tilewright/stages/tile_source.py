@@ -7,12 +7,14 @@ from numpy.typing import NDArray
 
 
 class TileSource(Protocol):
-    """Raw tiles of one cycle and one channel, ordered by (row, col).
+    """Raw tiles of one cycle and one channel.
 
     Attributes
     ----------
+    name : ndarray of str, shape (n,)
+        Name of each tile in the tiles table.
     row, col : ndarray of int64, shape (n,)
-        Place of each tile as laid out on the stage.
+        Rows and columns of the nominal positions.
     nominal_px : ndarray of float64, shape (n, 2)
         Stage position (y, x) of each tile's first pixel.
     shape : tuple of int
@@ -21,6 +23,8 @@ class TileSource(Protocol):
         Raw pixel type.
     """
 
+    @property
+    def name(self) -> NDArray[np.str_]: ...  # noqa: D102
     @property
     def row(self) -> NDArray[np.int64]: ...  # noqa: D102
     @property

@@ -44,11 +44,12 @@ def raw_file_errors(name: str) -> Iterator[None]:
 class RawPlane(NamedTuple):
     """One plane of raw data.
 
-    A tile is known by its number in the order of acquisition, or by row and col, or by
-    its stage position; what a convention does not give is None. ``page`` None means
+    A tile is known by its number, or by row and col; ``y`` and ``x`` are its stage position, in
+    ``unit`` (``um`` or ``px``). What a convention does not give is None. ``page`` None means
     that all pages of the file belong to the plane's tile; ``z`` None that they are its
     z-planes. The numbers of tiles, rows and columns are as in the file names (from 0
-    or 1); z counts from 0. A NamedTuple: 65,000 of them are made at every start.
+    or 1), or count the images of a cycle; z counts from 0. A NamedTuple: 65,000 of them are made
+    at every start.
     """
 
     cycle: int
@@ -59,35 +60,29 @@ class RawPlane(NamedTuple):
     tile: int | None = None
     row: int | None = None
     col: int | None = None
-    y_px: float | None = None
-    x_px: float | None = None
+    y: float | None = None
+    x: float | None = None
     region: str = "1"
+    unit: str = "um"
+
+    @property
+    def tile_name(self) -> str:
+        """The tile's name within a cycle, as in the tiles table."""
+        return f"r{self.row}c{self.col}" if self.tile is None else str(self.tile)
 
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """How raw files are named and laid out; None is read from the files."""
+    """How raw files are named; None is read from the files."""
 
     pattern: str | None = None
     """File pattern relative to the raw folder, for the convention ``pattern``."""
     region: str | None = None
     """Region (or well) of the raw folder to read."""
-    rows: int | None = None
-    cols: int | None = None
-    """Size of the tile grid."""
-    layout: str = "snake_right_down"
-    """Order of acquisition; see :mod:`tilewright.kernels.tile_positions.tile_order`."""
-    overlap: float = 0.1
-    """Overlap of neighbouring tiles as a fraction of the tile."""
     pixel_um: float | None = None
-    """Pixel size in µm; turns positions in µm into pixels where files give no size, and is compared
-    with the size that they give.
-    """
+    """Pixel size in µm, compared with the size that files give."""
     z_step_um: float | None = None
     """Distance of planes in µm, compared in the same manner."""
-    flip_y: bool = False
-    flip_x: bool = False
-    """Whether stage positions grow upwards or leftwards."""
     cycles: tuple[int, ...] | None = None
     """Those that are read of files that describe themselves; None is all."""
 

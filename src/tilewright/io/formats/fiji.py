@@ -81,21 +81,18 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     for cycle, folder in find_configurations(raw_dir):
         source = Path(folder) / FILE_NAME
         tiles = parse_tile_configuration(source.read_text("utf-8", errors="replace"), str(source))
-        places = {_split_channel(name)[1]: (y_px, x_px) for name, y_px, x_px in tiles}
+        places = {
+            _split_channel(name)[1]: (number, y_px, x_px)
+            for number, (name, y_px, x_px) in enumerate(tiles, 1)
+        }
         names = {name for name, _, _ in tiles}
         for name in sorted(names.union(list_folder(folder)[1])):
             channel, rest = _split_channel(name)
             if rest in places:
-                y_px, x_px = places[rest]
+                tile, y_px, x_px = places[rest]
+                path = f"{folder}/{name}"
                 planes.append(
-                    RawPlane(
-                        cycle,
-                        channel,
-                        None,
-                        f"{folder}/{name}",
-                        y_px=-y_px if options.flip_y else y_px,
-                        x_px=-x_px if options.flip_x else x_px,
-                    )
+                    RawPlane(cycle, channel, None, path, tile=tile, y=y_px, x=x_px, unit="px")
                 )
     return split_hyperstacks(planes)
 

@@ -1,5 +1,6 @@
 """Images whose metadata hold planes, stage positions, sizes and channels."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,13 +84,14 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     """Return the planes of every image, at the stage position of the image.
 
     Channels are numbered from 1 as in the files; where each file holds one channel,
-    they are called by their names.
+    they are called by their names. Tiles are numbered in the natural order of their files; an
+    image at the position of an earlier one is the same tile if it has other channels, else a tile
+    of its own.
 
     Raises
     ------
     RawDataError
-        A tile has no position, positions are in µm and the pixel size is unknown, or sizes in the
-        files differ from the options.
+        A tile has no position, or sizes in the files differ from the options.
     """
     if options.cycles is not None:
         located = [one for one in located if one.cycle in options.cycles]
@@ -98,20 +100,30 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     by_name = _channels_are_named(located)
     per_cycle = [cycle for cycle, _, _ in located]
     planes = []
-    for cycle, path, image in located:
-        y_px, x_px = _position_px(image, path, options, alone=per_cycle.count(cycle) == 1)
+    numbers: dict[tuple[int, str], int] = defaultdict(int)
+    channels_of: dict[tuple[Any, ...], dict[int, set[str]]] = defaultdict(dict)
+    for cycle, path, image in sorted(located, key=lambda one: natural_key(one.path)):
+        y, x = _position(image, path, alone=per_cycle.count(cycle) == 1)
+        names = [
+            clean_token(channel.name) if by_name and channel.name else str(number)
+            for number, channel in enumerate(image.channels, 1)
+        ]
+        here = channels_of[cycle, image.region, y, x]
+        tile = next((n for n, channels in here.items() if channels.isdisjoint(names)), 0)
+        if not tile:
+            numbers[cycle, image.region] += 1
+            tile = numbers[cycle, image.region]
+        here.setdefault(tile, set()).update(names)
+        unit = "px" if image.position_in_px else "um"
         for channel, z, page, file in image.planes:
-            name = image.channels[channel].name
             planes.append(
                 RawPlane(
-                    cycle,
-                    clean_token(name) if by_name and name else str(channel + 1),
-                    z,
-                    _plane_path(path, file),
-                    page,
-                    y_px=y_px,
-                    x_px=x_px,
+                    *(cycle, names[channel], z, _plane_path(path, file), page),
+                    tile=tile,
+                    y=y,
+                    x=x,
                     region=image.region,
+                    unit=unit,
                 )
             )
     return planes
@@ -146,23 +158,12 @@ def _channels_are_named(located: Sequence[LocatedImage]) -> bool:
     return any(len(cycle_names) > 1 for cycle_names in names.values())
 
 
-def _position_px(
-    image: OmeImage, path: str, options: ScanOptions, *, alone: bool
-) -> tuple[float, float]:
-    if image.y is None or image.x is None:
-        if alone:
-            return 0.0, 0.0
-        raise RawDataError(
-            f"{path}: a tile has no PositionX and PositionY in its metadata; "
-            "use acquisition.convention 'pattern' with a tile number or row and col"
-        )
-    pixel_um = image.pixel_um or options.pixel_um
-    if image.position_in_px:
-        pixel_um = 1.0
-    elif not pixel_um:
-        raise RawDataError(
-            f"{path}: positions are in µm, but the file gives no pixel size (PhysicalSizeX); "
-            "set acquisition.pixel_um"
-        )
-    y_px, x_px = image.y / pixel_um, image.x / pixel_um
-    return (-y_px if options.flip_y else y_px), (-x_px if options.flip_x else x_px)
+def _position(image: OmeImage, path: str, *, alone: bool) -> tuple[float, float]:
+    if image.y is not None and image.x is not None:
+        return image.y, image.x
+    if alone:
+        return 0.0, 0.0
+    raise RawDataError(
+        f"{path}: a tile has no PositionX and PositionY in its metadata; "
+        "use acquisition.convention 'pattern' with a tile number or row and col"
+    )

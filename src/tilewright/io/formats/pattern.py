@@ -65,7 +65,6 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
 
     A field that is not in the pattern has one value: one cycle, one channel. Without ``{z}`` the
     pages of a file are its z-planes, those of an ImageJ hyperstack its channels and z-planes.
-    With ``options.flip_y`` rows count upwards, with ``flip_x`` columns to the left.
 
     Raises
     ------
@@ -76,10 +75,6 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
         raise RawDataError("acquisition.convention 'pattern' needs the key acquisition.pattern")
     planes: list[RawPlane] = []
     _descend(raw_dir, compile_pattern(options.pattern), {}, planes)
-    if options.flip_y:
-        planes = [p if p.row is None else p._replace(row=-p.row) for p in planes]
-    if options.flip_x:
-        planes = [p if p.col is None else p._replace(col=-p.col) for p in planes]
     return rebase_z(split_hyperstacks(planes))
 
 

@@ -20,18 +20,13 @@ from tilewright.errors import PixelsError, RawDataError
 from tilewright.io.formats import scan, stitched
 from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.inputs.tile_grid import (
-    TileGrid,
-    arrange,
-    completeness,
-    exclude_incomplete,
-    tile_key,
-)
+from tilewright.io.inputs.tile_planes import TilePlace, TileRows, place_planes
 from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
+from tilewright.kernels.tile_positions.tile_order import grid_places
 from tilewright.runtime.files import write_text_atomic
 
 COLUMNS = (
-    *("channel", "row", "col", "tile", "z", "path", "page", "y_px", "x_px"),
+    *("channel", "tile", "z", "path", "page", "y_px", "x_px"),
     *("height_px", "width_px", "dtype", "size_bytes", "mtime_ns"),
 )
 #: Next to the manifests: the digest of the tables whose pixels were last checked.
@@ -44,6 +39,7 @@ def build_manifest(
     raw_dir: str | os.PathLike[str],
     acquisition: Mapping[str, Any],
     channels: Mapping[int, Sequence[str]],
+    places: Mapping[int, TileRows],
     manifests: Mapping[int, Path],
     *,
     check_pixels: Callable[[Mapping[int, str]], list[str]] | None = None,
@@ -60,6 +56,8 @@ def build_manifest(
         :class:`~tilewright.io.formats.common.ScanOptions`; other keys are ignored.
     channels : mapping of int to sequence of str
         Channels of every cycle as the markers table lists them; files of others are ignored.
+    places : mapping of int to TileRows
+        The rows of every cycle in the tiles table.
     manifests : mapping of int to Path
         The table to write for each cycle; its folder is made if need be.
     check_pixels : callable, optional
@@ -76,7 +74,7 @@ def build_manifest(
         Nothing of that, but ``check_pixels`` found something.
     """
     folder = str(Path(raw_dir).resolve())
-    tables = _checked_tables(raw_dir, acquisition, channels, manifests)
+    tables = _checked_tables(raw_dir, acquisition, channels, places, manifests)
     sibling = next(iter(manifests.values())).with_name
     digest = sha256("\n".join([cache_key, *tables.values()]).encode()).hexdigest()
     if check_pixels and not _holds(sibling(_PIXELS_DIGEST), digest):
@@ -95,6 +93,7 @@ def _checked_tables(
     raw_dir: str | os.PathLike[str],
     acquisition: Mapping[str, Any],
     channels: Mapping[int, Sequence[str]],
+    places: Mapping[int, TileRows],
     manifests: Mapping[int, Path],
 ) -> dict[int, str]:
     """Return the table of each cycle as text; RawDataError with all that is wrong."""
@@ -104,29 +103,28 @@ def _checked_tables(
     if convention == "stitched":
         headers = {plane.path: stitched.read_image(plane.path).header for plane in planes}
     else:
-        known = _read_known(manifests.values(), folder)
-        headers = read_headers(_pages_needed(planes), known)
+        unused = {(cycle, p.tile) for cycle, of in places.items() for p in of[0] if not p.use}
+        unused |= {(cycle, tile) for cycle, of in places.items() for tile in of.beside}
+        planes = [plane for plane in planes if (plane.cycle, plane.tile_name) not in unused]
+        headers = read_headers(_pages_needed(planes), _read_known(manifests.values(), folder))
     planes, page_problems = _expand_pages(planes, headers)
     scale = acquisition.get("counts_per_unit")
-    shape_px, problems = _common_shape(headers, scale, alike=convention != "stitched")
-    problems += page_problems
-    grid, absent = None, list[str]()
-    if shape_px:
-        grid = arrange(planes, options, shape_px)
-        excluded: dict[int, list[tuple[int, int]]] = {}
-        if acquisition.get("missing") == "fill" and not grid.problems:
-            planes, excluded = exclude_incomplete(grid, planes, channels)
-        absent = [] if grid.problems else completeness(grid, planes, channels, excluded)
-        problems += grid.problems or absent
-    if problems or grid is None:
-        raise RawDataError(_message(raw_dir, problems, incomplete=bool(absent)))
-    tables = {}
-    for cycle in manifests:
-        of_cycle = [plane for plane in planes if plane.cycle == cycle]
-        gaps = [(*place, grid.expected[place]) for place in excluded.get(cycle, ())]
-        prefix = len(folder) + 1
-        tables[cycle] = _table(of_cycle, gaps, grid, headers, channels[cycle], prefix, scale)
-    return tables
+    problems = _unlike_files(headers, scale, alike=convention != "stitched") + page_problems
+    placed = place_planes(planes, places, channels, folder)
+    problems += placed.problems
+    if problems:
+        raise RawDataError(_message(raw_dir, problems))
+    return {
+        cycle: _table(
+            placed.planes[cycle],
+            placed.excluded[cycle],
+            headers,
+            channels[cycle],
+            len(folder) + 1,
+            scale,
+        )
+        for cycle in manifests
+    }
 
 
 def _find(
@@ -182,7 +180,7 @@ def _parse_known(text: str, folder: str) -> dict[str, RawHeader]:
     lines = csv.reader(io.StringIO(text))
     if tuple(next(lines, ())) != COLUMNS:
         return known
-    for channel, _, _, _, _, below, page, _, _, height, width, dtype, size, mtime in lines:
+    for channel, _, _, below, page, _, _, height, width, dtype, size, mtime in lines:
         if not channel:
             continue
         pages, path = int(page) + 1, f"{folder}/{below}"
@@ -213,10 +211,10 @@ def _expand_pages(
     return expanded, problems
 
 
-def _common_shape(
+def _unlike_files(
     headers: Mapping[str, RawHeader], scale: float | None, *, alike: bool
-) -> tuple[tuple[int, int] | None, list[str]]:
-    """Return the (y, x) that most files have, and what is wrong with others if ``alike``."""
+) -> list[str]:
+    """Return what is wrong with files, and which differ from most in size or type if ``alike``."""
     problems = [f"{path} {header.problem}" for path, header in headers.items() if header.problem]
     kinds = Counter(
         (header.height_px, header.width_px, header.dtype)
@@ -224,7 +222,7 @@ def _common_shape(
         if not header.problem
     )
     if not kinds:
-        return None, problems
+        return problems
     # The smaller one of a tie, so that the message is the same every time.
     (height, width, dtype), _ = min(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
     if dtype == SCALED_TYPE and scale is None:
@@ -238,52 +236,53 @@ def _common_shape(
                 f"{path} is {header.height_px} x {header.width_px} {header.dtype}, "
                 f"where most are {height} x {width} {dtype}"
             )
-    return (height, width), problems
+    return problems
 
 
-def _message(
-    raw_dir: str | os.PathLike[str], problems: list[str], *, incomplete: bool = False
-) -> str:
+def _message(raw_dir: str | os.PathLike[str], problems: list[str]) -> str:
     lines = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
     more = len(problems) - _LISTED
     return (
         f"{len(problems)} problem{'s' if len(problems) > 1 else ''} with the raw data in "
         f"{raw_dir}:{lines}"
         + (f"\n  ... and {more} more" if more > 0 else "")
-        + "\nCopy such files again from the microscope, correct the config where it is named, or "
-        "take the cycle or channel out of the markers table."
-        + " Tiles that lack planes can be left out: acquisition.missing: fill."
-        * incomplete
+        + "\nCopy such files again from the microscope, correct the config or tables where "
+        "named, or take the cycle or channel out of the markers table."
     )
 
 
 def _table(
-    planes: list[RawPlane],
-    gaps: Sequence[tuple[int, int, int]],
-    grid: TileGrid,
+    planes: Sequence[tuple[RawPlane, TilePlace]],
+    gaps: Sequence[str],
     headers: Mapping[str, RawHeader],
     channels: Sequence[str],
     prefix: int,
     scale: float | None,
 ) -> str:
-    """Return the table of one cycle as text, ordered by channel, row, col and z."""
-    # ``prefix`` characters of every path are the raw folder. ``gaps`` are excluded tiles: lines
-    # without a channel. ``scale``: counts of a unit of float pixels, given behind their type.
+    """Return the table of one cycle as text, ordered by channel, place and z."""
+    # ``prefix`` characters of every path are the raw folder. ``scale``: counts of a unit of float
+    # pixels, given behind their type. Positions are relative to the first tile of the cycle.
+    # ``gaps`` are tiles that are not used: lines without a channel.
     lines: list[tuple[Any, ...]] = []
     rank = {channel: index for index, channel in enumerate(channels)}
-    for plane in planes:
-        row, col, tile, *place_px = grid.places[plane.cycle][tile_key(plane)]
+    y0 = min(place.y_px for _, place in planes)
+    x0 = min(place.x_px for _, place in planes)
+    for plane, place in planes:
         header = headers[plane.path]
-        below = plane.path[prefix:]
-        where = (plane.channel, row, col, tile, plane.z, below, plane.page, *place_px)
+        where = (plane.channel, place.tile, plane.z, plane.path[prefix:], plane.page)
         dtype = f"{SCALED_TYPE}*{scale:g}" if header.dtype == SCALED_TYPE else header.dtype
-        lines.append((*where, *header[2:4], dtype, *header[:2]))
-    lines.sort(key=lambda line: (rank[line[0]], line[1], line[2], line[4]))
+        corner = round(place.y_px - y0, 4), round(place.x_px - x0, 4)
+        lines.append((*where, *corner, *header[2:4], dtype, *header[:2]))
+    corners = list({line[1]: line[5:7] for line in lines}.items())
+    shape = lines[0][7], lines[0][8]
+    places = grid_places([corner for _, corner in corners], shape)
+    order = {tile: (*place, tile) for (tile, _), place in zip(corners, places, strict=True)}
+    lines.sort(key=lambda line: (rank[line[0]], order[line[1]], line[2]))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(lines)
-    writer.writerows([("", *gap, *[""] * (len(COLUMNS) - 4)) for gap in gaps])
+    writer.writerows([("", tile, *[""] * (len(COLUMNS) - 2)) for tile in gaps])
     return stream.getvalue()
 
 

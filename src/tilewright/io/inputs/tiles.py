@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tilewright.errors import RawDataError
 from tilewright.io.formats import containers
 from tilewright.io.formats.common import RAW_DIR_FILE, raw_file_errors
+from tilewright.kernels.tile_positions.tile_order import grid_places
 
 _T = TypeVar("_T")
 
@@ -26,14 +27,14 @@ class _Page(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiles:
-    """Raw tiles of one cycle and channel, ordered by (row, col); safe to read in threads."""
+    """Raw tiles of one cycle and channel, ordered by position; safe to read in threads."""
 
+    name: NDArray[np.str_]
+    """str (n,): name of each tile in the tiles table."""
     row: NDArray[np.int64]
     col: NDArray[np.int64]
-    """int64 (n,): place of each tile as laid out on the stage."""
-    number: NDArray[np.int64]
-    """int64 (n,): its number in the order of acquisition, or of its place where the files tell the
-    place.
+    """int64 (n,): rows and columns of nominal positions, see
+    :func:`~tilewright.kernels.tile_positions.tile_order.grid_places`.
     """
     nominal_px: NDArray[np.float64]
     """float64 (n, 2): stage position (y, x) of each tile's first pixel."""
@@ -172,9 +173,9 @@ def open_scan(manifests: Sequence[str | Path], channel: str) -> Tiles:
     moved = [(one, row - one.row.min(), y - one.nominal_px[:, 0].min()) for one, row, y in places]
     return replace(
         first,
+        name=np.array([f"{n} {name}" for n, one in enumerate(every) for name in one.name]),
         row=np.concatenate([one.row + row for one, row, _ in moved]),
         col=np.concatenate([one.col for one in every]),
-        number=np.concatenate([one.number for one in every]),
         nominal_px=np.concatenate([np.add(one.nominal_px, (y, 0.0)) for one, _, y in moved]),
         shape=(min(one.shape[0] for one in every), *first.shape[1:]),
         _pages=[pages for one in every for pages in one._pages],
@@ -199,14 +200,10 @@ def of_manifest(
     return result
 
 
-def excluded_tiles(manifest: str | Path) -> list[tuple[int, int]]:
-    """Return the (row, col) of tiles that a manifest excludes (``acquisition.missing: fill``)."""
+def excluded_tiles(manifest: str | Path) -> list[str]:
+    """Return the tiles that the tiles table has and does not use, where no other tile lies."""
     with Path(manifest).open(newline="", encoding="utf-8") as stream:
-        return [
-            (int(line["row"]), int(line["col"]))
-            for line in csv.DictReader(stream)
-            if not line["channel"]
-        ]
+        return [line["tile"] for line in csv.DictReader(stream) if not line["channel"]]
 
 
 def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
@@ -214,20 +211,22 @@ def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
     lines = [line for line in csv.DictReader(io.StringIO(text)) if line["channel"] == channel]
     if not lines:
         return None
-    # The manifest is ordered by (row, col, z), and every tile in it has all its planes.
-    tiles: dict[tuple[int, int], list[dict[str, str]]] = {}
+    # The manifest is ordered by tile and z, and every tile in it has all its planes.
+    tiles: dict[str, list[dict[str, str]]] = {}
     for line in lines:
-        tiles.setdefault((int(line["row"]), int(line["col"])), []).append(line)
+        tiles.setdefault(line["tile"], []).append(line)
     first = lines[0]
-    starts = [stack[0] for stack in tiles.values()]
+    nominal = [(float(stack[0]["y_px"]), float(stack[0]["x_px"])) for stack in tiles.values()]
     folder = Path(raw_dir)
     kind, _, scale = first["dtype"].partition("*")
+    shape = int(first["height_px"]), int(first["width_px"])
+    row, col = np.array(grid_places(nominal, shape), np.int64).T
     return Tiles(
-        row=np.array([row for row, _ in tiles], np.int64),
-        col=np.array([col for _, col in tiles], np.int64),
-        number=np.array([int(line["tile"]) for line in starts], np.int64),
-        nominal_px=np.array([(float(line["y_px"]), float(line["x_px"])) for line in starts]),
-        shape=(len(next(iter(tiles.values()))), int(first["height_px"]), int(first["width_px"])),
+        name=np.array(list(tiles)),
+        row=row,
+        col=col,
+        nominal_px=np.array(nominal),
+        shape=(len(next(iter(tiles.values()))), *shape),
         dtype=np.dtype(np.uint16 if scale else kind),
         counts_per_unit=float(scale) if scale else None,
         _pages=[

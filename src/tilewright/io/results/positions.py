@@ -11,23 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.reading import result_file_errors
+from tilewright.kernels.tile_positions.overlap_strips import neighbours
 from tilewright.runtime.files import write_text_atomic
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Names = NDArray[np.str_]
 
-#: Columns of integers; the others are floats.
-_INTEGERS = {"row", "col", "island", "row_a", "col_a", "row_b", "col_b", "accepted"}
+#: Columns of integers and of names; the others are floats.
+_INTEGERS = {"row", "col", "island", "accepted"}
+_NAMES = {"tile", "tile_a", "tile_b"}
+#: Part of a side up to which tiles that do not overlap are neighbours all the same.
+_GAP = 0.05
 
 
 @dataclass(frozen=True)
 class Positions:
-    """Where n tiles lie, ordered by (row, col).
+    """Where n tiles lie.
 
     Attributes
     ----------
+    tile : ndarray of str, shape (n,)
+        Name of each tile in the tiles table.
     row, col : ndarray of int64, shape (n,)
-        Place of each tile as laid out on the stage.
+        Rows and columns of the nominal positions.
     y_px, x_px : ndarray of float64, shape (n,)
         First pixel of each tile in the mosaic; the smallest of each is 0, fractions kept.
     sigma_px : ndarray of float64, shape (n,)
@@ -36,6 +43,7 @@ class Positions:
         Group of tiles connected by overlaps, 0 the largest.
     """
 
+    tile: Names
     row: Indices
     col: Indices
     y_px: Floats
@@ -43,11 +51,18 @@ class Positions:
     sigma_px: Floats
     island: Indices
 
-    def places(self) -> dict[tuple[int, int], tuple[float, float]]:
-        """Return (y, x) in px of each tile by (row, col)."""
-        columns = (self.row, self.col, self.y_px, self.x_px)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return {(row, col): (y, x) for row, col, y, x in rows}
+    def places(self) -> dict[str, tuple[float, float]]:
+        """Return (y, x) in px of each tile by its name."""
+        corners = zip(self.y_px.tolist(), self.x_px.tolist(), strict=True)
+        return dict(zip(self.tile.tolist(), corners, strict=True))
+
+    def neighbours(self, tile: tuple[int, int]) -> list[tuple[str, str, int]]:
+        """Return (a, b, axis) of tiles of size (y, x) that meet, b below (0) or right of a (1)."""
+        corners = np.stack([self.y_px, self.x_px], axis=1)
+        pairs, axes = neighbours(corners, tile, least_px=-_GAP * min(tile))
+        names = self.tile.tolist()
+        numbers = zip(pairs.tolist(), axes.tolist(), strict=True)
+        return [(names[a], names[b], axis) for (a, b), axis in numbers]
 
 
 @dataclass(frozen=True)
@@ -56,8 +71,8 @@ class Edges:
 
     Attributes
     ----------
-    row_a, col_a, row_b, col_b : ndarray of int64, shape (m,)
-        Tiles a and b.
+    tile_a, tile_b : ndarray of str, shape (m,)
+        Names of tiles a and b.
     dy_px, dx_px : ndarray of float64, shape (m,)
         Position of b minus position of a, as measured.
     score : ndarray of float64, shape (m,)
@@ -70,10 +85,8 @@ class Edges:
         Decimal logarithm of the probability that the displacement is false.
     """
 
-    row_a: Indices
-    col_a: Indices
-    row_b: Indices
-    col_b: Indices
+    tile_a: Names
+    tile_b: Names
     dy_px: Floats
     dx_px: Floats
     score: Floats
@@ -88,13 +101,16 @@ def write_table(path: Path, table: Positions | Edges) -> None:
     lines = [",".join(names)]
     for row in zip(*(getattr(table, name).tolist() for name in names), strict=True):
         # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
-        cells = (f"{v + 0.0:.4f}" if isinstance(v, float) else str(int(v)) for v in row)
+        cells = (
+            f"{v + 0.0:.4f}" if isinstance(v, float) else v if isinstance(v, str) else str(int(v))
+            for v in row
+        )
         lines.append(",".join(cells))
     write_text_atomic(path, "\n".join(lines) + "\n")
 
 
 def read_positions(path: Path) -> Positions:
-    """Read what :func:`write_table` wrote, ordered by (row, col).
+    """Read what :func:`write_table` wrote.
 
     Raises
     ------
@@ -103,11 +119,9 @@ def read_positions(path: Path) -> Positions:
     """
     with result_file_errors(path, "table of positions"):
         table = _read_csv(path, Positions)
-        row, col = table["row"], table["col"]
-        if len(set(zip(row.tolist(), col.tolist(), strict=True))) != len(row):
+        if len(np.unique(table["tile"])) != len(table["tile"]):
             raise ValueError("duplicate tile")
-    order = np.lexsort((col, row))
-    return Positions(**{name: values[order] for name, values in table.items()})
+    return Positions(**table)
 
 
 def read_edges(path: Path) -> Edges:
@@ -136,10 +150,13 @@ def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[An
     with path.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
         columns, rows = reader.fieldnames or (), list(reader)
-    table = {}
+    table: dict[str, NDArray[Any]] = {}
     for name in (field.name for field in fields(kind)):
         if name not in columns:
             raise ValueError(f"no column {name!r}")
+        if name in _NAMES:
+            table[name] = np.array([row[name] for row in rows], np.str_)
+            continue
         integer = name in _INTEGERS
         values = list[float]()
         for line, text in enumerate((row[name] for row in rows), 2):

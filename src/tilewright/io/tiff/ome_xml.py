@@ -256,12 +256,11 @@ def _planes(pixels: ElementTree.Element, sizes: dict[str, int]) -> list[OmePlane
     pages, indices = {plane[2:] for plane in planes}, {plane[:2] for plane in planes}
     if len(pages) < len(planes):
         raise _BadXmlError("two planes are stored in the same page of the file")
-    if len(indices) < len(planes) or len(planes) != len(places):
+    if len(indices) < len(planes):
         raise _BadXmlError(
-            f"{len(indices)} of {len(places)} planes (SizeZ {sizes['Z']} x SizeC {sizes['C']}) are "
-            f"stored, by {len(planes)} entries; save the file again"
+            f"{len(indices)} planes are stored by {len(planes)} entries; save the file again"
         )
-    return planes
+    return planes  # fewer than stated of an acquisition that was stopped
 
 
 def _file(data: ElementTree.Element) -> str | None:

@@ -37,16 +37,20 @@ class StripPlan:
         return shift_px + np.subtract(self.origin_a, self.origin_b)
 
 
-def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Ints, Ints]:
+def neighbours(
+    nominal_px: Floats, tile_shape: tuple[int, int], least_px: float = MIN_OVERLAP_PX
+) -> tuple[Ints, Ints]:
     """Return pairs (m, 2) of tiles that overlap side by side, and the axis (m,) of each.
 
     Tile b lies below (axis 0) or to the right (axis 1) of tile a, moved sideways by less than
     half a tile. Only nearest neighbours: with overlaps above one half the next but one
-    overlaps too, and adds nothing. Pairs are sorted by (axis, a, b).
+    overlaps too, and adds nothing. Pairs are sorted by (axis, a, b). Below 0, ``least_px`` includes
+    tiles that are so far apart.
     """
     nominal = np.asarray(nominal_px, np.float64).reshape(-1, 2)
     size = np.asarray(tile_shape, np.float64)
-    near = cKDTree(nominal / size).query_pairs(1.0, p=np.inf, output_type="ndarray")
+    reach = 1.0 + max(0.0, -least_px / min(tile_shape))
+    near = cKDTree(nominal / size).query_pairs(reach, p=np.inf, output_type="ndarray")
     pairs = np.asarray(near, np.int64).reshape(-1, 2)
     step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
     axis = (np.abs(step[:, 1] / size[1]) > np.abs(step[:, 0] / size[0])).astype(np.int64)
@@ -55,7 +59,7 @@ def neighbours(nominal_px: Floats, tile_shape: tuple[int, int]) -> tuple[Ints, I
     pairs[along < 0] = pairs[along < 0][:, ::-1]
     length = np.abs(along)
     # These limits of a grid, also 1.4 below, are chosen: no figures.
-    valid = (size[axis] - length >= MIN_OVERLAP_PX) & (length >= 0.05 * size[axis])
+    valid = (size[axis] - length >= least_px) & (length >= 0.05 * size[axis])
     # Diagonal neighbours move as far across as along; a brick-like stage half as far.
     valid &= np.abs(across) < np.minimum(0.5 * size[1 - axis], 0.75 * length)
     for number in (0, 1):

@@ -7,6 +7,7 @@ import numpy as np
 from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.tile_positions.overlap_strips import plan_strips
 from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
+from tilewright.kernels.tile_positions.stage_map import edge_strength
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS, tile_places
 
 Edge = tuple[int, int, int]
@@ -15,8 +16,6 @@ Edge = tuple[int, int, int]
 _EDGES_PER_AXIS = 12
 _SIGMA_PX = 1.5
 _BATCH = 32
-#: Least score above chance of a border that shows an overlap, and how far borders differ.
-_CLEAR, _ALIKE = 0.2, 0.03
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,8 @@ class LayoutScore:
     textured overlaps of each direction; chance gives less than 0.05, neighbours in tissue 0.3 to
     0.9.
     """
+    overlaps: int
+    """Pairs of neighbours in the grid."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,14 @@ class GridScore:
 
 
 def rank_layouts(
-    backend: Backend, tiles: Array, rows: int, cols: int, overlap: float
+    backend: Backend,
+    tiles: Array,
+    rows: int,
+    cols: int,
+    overlap: float,
+    numbers: Ints | None = None,
 ) -> list[LayoutScore]:
-    """Rank the sixteen orders and orientations of a full grid, best first.
+    """Rank the sixteen orders and orientations of a grid, best first.
 
     Layouts that put every tile into the same place (a single row has many) count once, under
     the first name.
@@ -58,14 +64,16 @@ def rank_layouts(
         One plane of each tile in order of acquisition, reduced in size at will (256 px wide is
         enough), float32.
     rows, cols : int
-        Size of the grid, ``rows * cols == n``.
+        Size of the grid.
     overlap : float
         Part of a tile's side that neighbours share, between 0.01 and 0.9.
+    numbers : ndarray of int64, shape (n,), optional
+        Of a grid with gaps: the number of each tile in the order of acquisition, from 0.
 
     Raises
     ------
     ValueError
-        The grid does not hold n tiles, or the overlap is out of range.
+        The grid does not hold the tiles, or the overlap is out of range.
 
     Examples
     --------
@@ -76,7 +84,8 @@ def rank_layouts(
     'snake_right_down'
     """
     tiles = backend.asarray(tiles)
-    return _rank(backend, tiles, rows, cols, overlap, _edge_strength(backend, tiles), {})
+    at = np.arange(tiles.shape[0]) if numbers is None else numbers
+    return _rank(backend, tiles, at, (rows, cols), overlap, edge_strength(backend, tiles), {})
 
 
 def is_clear(ranking: list[LayoutScore]) -> bool:
@@ -85,7 +94,7 @@ def is_clear(ranking: list[LayoutScore]) -> bool:
     A wrong layout shares up to half of its overlaps with the right one (a raster and a snake
     agree on every other run), hence the factor 0.75.
 
-    >>> is_clear([LayoutScore(name, [], [], score) for name, score in (("a", 0.5), ("b", 0.2))])
+    >>> is_clear([LayoutScore(name, [], [], score, 9) for name, score in (("a", 0.5), ("b", 0.2))])
     True
     """
     if not ranking or ranking[0].score < 0.1:
@@ -93,8 +102,15 @@ def is_clear(ranking: list[LayoutScore]) -> bool:
     return len(ranking) == 1 or ranking[1].score < 0.75 * ranking[0].score
 
 
-def rank_grids(backend: Backend, tiles: Array, overlap: float) -> list[GridScore]:
-    """Rank every rows × cols that holds n tiles, best first, each with its best layout.
+def rank_grids(
+    backend: Backend,
+    tiles: Array,
+    overlap: float,
+    numbers: Ints | None = None,
+    *,
+    ragged: bool = False,
+) -> list[GridScore]:
+    """Rank every rows × cols that holds the tiles, best first, each with its best layout.
 
     Parameters
     ----------
@@ -102,6 +118,10 @@ def rank_grids(backend: Backend, tiles: Array, overlap: float) -> list[GridScore
         As for :func:`rank_layouts`.
     overlap : float
         Part of a tile's side that neighbours share.
+    numbers : ndarray of int64, shape (n,), optional
+        As for :func:`rank_layouts`.
+    ragged : bool
+        Whether the last run may be shorter: a scan may be stopped.
 
     Raises
     ------
@@ -121,39 +141,44 @@ def rank_grids(backend: Backend, tiles: Array, overlap: float) -> list[GridScore
     count = device_tiles.shape[0]
     if count == 0:
         raise ValueError("no tile was given; a layout needs at least one")
-    strength = _edge_strength(backend, device_tiles)
+    at = np.arange(count) if numbers is None else np.asarray(numbers, np.int64)
+    last = int(at.max()) + 1
+    strength = edge_strength(backend, device_tiles)
     cache: dict[Edge, float] = {}
+    sizes = [(rows, last // rows) for rows in range(1, last + 1) if last % rows == 0]
+    if ragged:
+        runs = {(-(-last // length), length) for length in range(2, last)}
+        sizes = sorted({*sizes, *runs, *((length, n) for n, length in runs)})
     grids = []
-    for rows in (r for r in range(1, count + 1) if count % r == 0):
-        cols = count // rows
-        best = _rank(backend, device_tiles, rows, cols, overlap, strength, cache)[0]
+    for rows, cols in sizes:
+        best = _rank(backend, device_tiles, at, (rows, cols), overlap, strength, cache)[0]
         grids.append(GridScore(rows, cols, best))
 
     # The true grid explains the most overlaps, not the highest part of its own: one row of all
     # tiles is right about all but the ends of runs, and has no other direction.
     def explained(grid: GridScore) -> float:
-        return float(grid.layout.score * (2 * count - grid.rows - grid.cols))
+        return grid.layout.score * grid.layout.overlaps
 
-    return sorted(grids, key=lambda grid: (-round(explained(grid), 2), grid.rows))
+    return sorted(grids, key=lambda grid: (-round(explained(grid), 2), grid.rows * grid.cols))
 
 
 def estimate_overlap(backend: Backend, tiles: Array) -> float:
     """Estimate the overlap from tiles taken one after the other; 0.1 of fewer than two.
 
     Each candidate is tried in the four directions of a run on the most textured consecutive
-    pairs; the displacement measured at the best of them gives the overlap.
+    pairs; the best one is returned, which :func:`rank_layouts` needs no better.
 
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
     >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
     >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
-    >>> round(estimate_overlap(cpu, tiles), 2)
-    0.25
+    >>> estimate_overlap(cpu, tiles)
+    0.2
     """
     device_tiles = backend.asarray(tiles)
-    count, height, width = device_tiles.shape
+    count = device_tiles.shape[0]
     if count < 2:
         return 0.1  # the usual one
-    strength = _edge_strength(backend, device_tiles)
+    strength = edge_strength(backend, device_tiles)
     first = np.arange(count - 1)
     first = first[_sharpest_pairs(strength, first, first + 1)]
     best = (0.0, 0.1)
@@ -161,109 +186,64 @@ def estimate_overlap(backend: Backend, tiles: Array) -> float:
         for axis in (1, 0):
             for pair in ((first, first + 1), (first + 1, first)):
                 edges = [(int(a), int(b), axis) for a, b in zip(*pair, strict=True)]
-                score, step = _correlate(backend, device_tiles, edges, candidate)
-                side = (height, width)[axis]
+                score = _correlate(backend, device_tiles, edges, candidate)
                 # Half the pairs at least lie within a run of two tiles or more.
                 top = np.argsort(-score, kind="stable")[: max(1, len(score) // 2)]
-                value = (float(score[top].mean()), float(1.0 - np.median(step[top]) / side))
+                value = (float(score[top].mean()), candidate)
                 if round(value[0], 3) > round(best[0], 3):
                     best = value
-    return float(np.clip(best[1], 0.01, 0.9))
-
-
-def measure_overlap(
-    backend: Backend, tiles: Array, row: Ints, col: Ints, expected: float
-) -> float | None:
-    """Return the overlap of tiles at known places; None where borders do not agree on one.
-
-    Three quarters of the borders that show the same specimen must, and three of them unless
-    the grid has fewer.
-
-    Parameters
-    ----------
-    tiles : array, shape (n, y, x)
-        As for :func:`rank_layouts`.
-    row, col : ndarray of int64, shape (n,)
-        Places in a full grid.
-    expected : float
-        Tried first, then what else microscopes use.
-
-    Examples
-    --------
-    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
-    >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
-    >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
-    >>> row, col = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
-    >>> round(measure_overlap(cpu, tiles, row, col, 0.2), 2)
-    0.25
-    """
-    tiles = backend.asarray(tiles)
-    grid = np.empty((int(row.max()) + 1, int(col.max()) + 1), np.int64)
-    grid[row, col] = np.arange(len(row))
-    edges = _edges(grid, _edge_strength(backend, tiles))
-    sides = np.array([tiles.shape[1 + axis] for *_, axis in edges])
-    best, shared = np.full(len(edges), _CLEAR), np.full(len(edges), np.nan)
-    for candidate in (expected, *np.arange(0.05, 0.5, 0.06)):
-        score, step = _correlate(backend, tiles, edges, float(candidate))
-        shared = np.where(score > best, 1.0 - step / sides, shared)
-        best = np.maximum(score, best)
-        if np.isfinite(shared).mean() >= 0.75:
-            break
-    known = shared[np.isfinite(shared)]
-    if len(known) < min(3, max(1, len(edges))):
-        return None
-    overlap = float(np.median(known))
-    agree = np.mean(np.abs(known - overlap) <= _ALIKE) >= 0.75
-    return overlap if agree and 0.01 <= overlap <= 0.9 else None
+    return best[1]
 
 
 def _rank(
     backend: Backend,
     tiles: Array,
-    rows: int,
-    cols: int,
+    numbers: Ints,
+    size: tuple[int, int],
     overlap: float,
     strength: Floats,
     cache: dict[Edge, float],
 ) -> list[LayoutScore]:
-    count = tiles.shape[0]
-    if rows < 1 or cols < 1 or rows * cols != count:
-        raise ValueError(f"{rows} rows of {cols} columns do not hold {count} tiles")
+    rows, cols = size
+    if rows < 1 or cols < 1 or rows * cols <= int(numbers.max()):
+        raise ValueError(f"{rows} rows of {cols} columns do not hold {tiles.shape[0]} tiles")
     if not 0.01 <= overlap <= 0.9:
         raise ValueError(f"overlap is {overlap}; give the shared part of a side, 0.01 to 0.9")
-    layouts: list[tuple[str, Ints, Ints, list[Edge]]] = []
+    layouts: list[tuple[str, Ints, Ints, list[Edge], tuple[int, int]]] = []
     grids: set[bytes] = set()
     for name in LAYOUTS:
-        row, col = np.array(tile_places(name, rows, cols), np.int64).T
-        grid = np.empty((rows, cols), np.int64)
-        grid[row, col] = np.arange(count)
-        if grid.tobytes() not in grids:
-            grids.add(grid.tobytes())
-            layouts.append((name, row, col, _edges(grid, strength)))
+        row, col = np.array(tile_places(name, rows, cols), np.int64)[numbers].T
+        grid = np.full((rows, cols), -1, np.int64)
+        grid[row, col] = np.arange(len(numbers))
+        # Places of a grid with gaps may be the same but for an empty row.
+        key = np.stack([row - row.min(), col - col.min()]).tobytes()
+        if key not in grids:
+            grids.add(key)
+            layouts.append((name, row, col, *_edges(grid, strength)))
     new_edges = sorted({edge for layout in layouts for edge in layout[3]} - cache.keys())
-    for edge, score in zip(
-        new_edges, _correlate(backend, tiles, new_edges, overlap)[0], strict=True
-    ):
+    for edge, score in zip(new_edges, _correlate(backend, tiles, new_edges, overlap), strict=True):
         cache[edge] = float(score)
-    per_axis = {0: (rows - 1) * cols, 1: rows * (cols - 1)}
     scored = []
-    for name, row, col, edges in layouts:
+    for name, row, col, edges, counts in layouts:
         total = sum(
             number * float(np.mean([cache[edge] for edge in edges if edge[2] == axis]))
-            for axis, number in per_axis.items()
+            for axis, number in enumerate(counts)
             if number
         )
-        scored.append(LayoutScore(name, row, col, total / max(1, sum(per_axis.values()))))
+        scored.append(LayoutScore(name, row, col, total / max(1, sum(counts)), sum(counts)))
     return sorted(scored, key=lambda layout: -round(layout.score, 4))
 
 
-def _edges(grid: Ints, strength: Floats) -> list[Edge]:
-    """Return the most textured (a, b, axis) of a grid of tile numbers, a few per axis."""
+def _edges(grid: Ints, strength: Floats) -> tuple[list[Edge], tuple[int, int]]:
+    """Return the most textured (a, b, axis) of a grid of tile numbers, and how many there are."""
     out: list[Edge] = []
+    counts = [0, 0]
     for axis, first, second in ((1, grid[:, :-1], grid[:, 1:]), (0, grid[:-1], grid[1:])):
-        a, b = first.ravel(), second.ravel()
+        both = (first >= 0) & (second >= 0)
+        a, b = first[both], second[both]
+        counts[axis] = len(a)
         out += [(int(a[i]), int(b[i]), axis) for i in _sharpest_pairs(strength, a, b)]
-    return out
+    return out, (counts[0], counts[1])
 
 
 def _sharpest_pairs(strength: Floats, a: Ints, b: Ints) -> Ints:
@@ -271,19 +251,10 @@ def _sharpest_pairs(strength: Floats, a: Ints, b: Ints) -> Ints:
     return order[:_EDGES_PER_AXIS]
 
 
-def _edge_strength(backend: Backend, tiles: Array) -> Floats:
-    """Return the spread (n,) of differences between neighbouring pixels, a mark of structure."""
-    difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
-    spread = np.asarray(backend.to_numpy(backend.xp.std(difference, axis=(1, 2))), np.float64)
-    return np.round(spread, 2)
-
-
-def _correlate(
-    backend: Backend, tiles: Array, edges: list[Edge], overlap: float
-) -> tuple[Floats, Floats]:
-    """Return the score above chance and the step along the axis (px) of (a, b, axis) edges."""
+def _correlate(backend: Backend, tiles: Array, edges: list[Edge], overlap: float) -> Floats:
+    """Return the score above chance of (a, b, axis) edges."""
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
-    score, step = np.zeros(len(edges)), np.zeros(len(edges))
+    score = np.zeros(len(edges))
     for axis in (1, 0):
         indices = [i for i, edge in enumerate(edges) if edge[2] == axis]
         advance = np.zeros(2)
@@ -302,5 +273,4 @@ def _correlate(
             expected = np.repeat(plan.expected_px, len(part), axis=0)
             shifts = correlate_strips(backend, a, b, expected, reach, _SIGMA_PX)
             score[part] = shifts.score - shifts.second
-            step[part] = plan.displacement(shifts.shift_px)[:, axis]
-    return score, step
+    return score

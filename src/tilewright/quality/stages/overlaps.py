@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ _LIGHT = 0.1
 #: while two planes apart it is 0.95 and less.
 _SAME_HEIGHT = 0.95
 _WHOLE = (slice(None), slice(None))
-Key = tuple[int, int]
+Key = str
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Overlap:
 
 def tile_name(key: Key) -> str:
     """Return the name of a tile in messages."""
-    return f"row {key[0]} column {key[1]}"
+    return f"tile {key}"
 
 
 @dataclass(frozen=True)
@@ -133,26 +134,28 @@ def compare_tiles(
         Lens distortion that the mosaic was freed from.
     """
     corners = positions.places()
-    keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
-    order = {key: k for k, key in enumerate(keys)}
+    order = {key: k for k, key in enumerate(tiles.name.tolist())}
+    beside: dict[Key, list[Key]] = defaultdict(list)
+    for first, second, _ in positions.neighbours((tiles.shape[1], tiles.shape[2])):
+        beside[first].append(second)
+        beside[second].append(first)
     with ThreadPoolExecutor(CPU.workers) as pool:
         defects = camera_defects(tiles, pool)
     fused = _FusedTiles(tiles, order, corners, defects, illumination, distortion)
     strips: dict[tuple[Key, Key], NDArray[np.float32]] = {}
     overlaps, changes = [], {}
-    for key in keys:
+    for key in order:
         if key not in corners:
             continue
         light = fused.light(key, plane)
         shape = (light.shape[0], light.shape[1])
         changes[key] = _change(light, mosaic, corners[key], _alone(key, corners, shape), plane)
-        for other in ((key[0] - 1, key[1]), (key[0], key[1] - 1)):
+        for other in beside[key]:
             if (other, key) in strips:
                 both = strips.pop((other, key)), light[_shared(key, other, corners, shape)]
                 overlap = _compare((other, key), corners, both)
                 overlaps += [fused.at_one_height(overlap)] if overlap is not None else []
-        for other in ((key[0] + 1, key[1]), (key[0], key[1] + 1)):
-            if other in order and other in corners:
+            elif other in order:
                 strips[key, other] = light[_shared(key, other, corners, shape)].copy()
     return RawAgreement(with_texture(overlaps), changes, defects)
 

@@ -21,10 +21,10 @@ _GRID_BORDERS, _GRID_VISIBLE = 8, 0.2
 
 @dataclass(frozen=True)
 class BorderSeam:
-    """Seam between two neighbouring tiles (row, col)."""
+    """Seam between two neighbouring tiles."""
 
-    first: tuple[int, int]
-    second: tuple[int, int]
+    first: str
+    second: str
     score: float
     step: float
 
@@ -68,18 +68,16 @@ def seam_scores(
     index = positions.places()
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     seams, hidden = [], []
-    for key, a in index.items():
-        for axis, other in ((0, (key[0] + 1, key[1])), (1, (key[0], key[1] + 1))):
-            if other not in index:
-                continue
-            reach, gap = _reach(mosaic, a[axis] + tile[axis] - index[other][axis], tile[axis])
-            hidden.append(reach is None)
-            pixels = _strip(mosaic, plane, (a, index[other]), tile, axis, reach) if reach else None
-            if reach is None or pixels is None:
-                continue
-            seam = seam_score(pixels, reach, pedestal_counts=pedestal, axis=axis, gap_px=gap)
-            if np.isfinite(seam.step):
-                seams.append(BorderSeam(key, other, round(seam.score, 4), round(seam.step, 5)))
+    for key, other, axis in positions.neighbours(tile):
+        a, b = index[key], index[other]
+        reach, gap = _reach(mosaic, a[axis] + tile[axis] - b[axis], tile[axis])
+        hidden.append(reach is None)
+        pixels = _strip(mosaic, plane, (a, b), tile, axis, reach) if reach else None
+        if reach is None or pixels is None:
+            continue
+        seam = seam_score(pixels, reach, pedestal_counts=pedestal, axis=axis, gap_px=gap)
+        if np.isfinite(seam.step):
+            seams.append(BorderSeam(key, other, round(seam.score, 4), round(seam.step, 5)))
     if hidden and all(hidden):
         return None
     return sorted(seams, key=lambda s: (-s.score, s.first, s.second))
@@ -97,26 +95,23 @@ def grid_score(
     """
     depths, spreads = [], []
     index = positions.places()
-    for (row, col), a in index.items():
-        for axis, other in ((0, (row + 1, col)), (1, (row, col + 1))):
-            if other not in index:
-                continue
-            b, along = index[other], 1 - axis
-            width = a[axis] + tile[axis] - b[axis]
-            middle = round((a[axis] + tile[axis] + b[axis]) / 2)
-            half, distance = max(round(width / 4), 4), round(width)
-            low = max(round(max(a[along], b[along])), 0)
-            high = round(min(a[along], b[along])) + tile[along]
-            start = middle - distance - 3 * half
-            if width <= 0 or start < 0 or middle + distance + 3 * half > plane.shape[1 + axis]:
-                continue
-            across, span = slice(start, middle + distance + 3 * half), slice(low, high)
-            strip = plane.read(0, *((across, span) if axis == 0 else (span, across)))
-            profile = strip.mean(axis=along, dtype=np.float64)
-            centre = profile[middle - start - half : middle - start + half].mean()
-            ends = (profile[: 3 * half].mean() + profile[-3 * half :].mean()) / 2
-            depths.append(centre - ends)
-            spreads.append(stats.median_abs_deviation(strip, axis=None, scale="normal"))
+    for key, other, axis in positions.neighbours(tile):
+        a, b, along = index[key], index[other], 1 - axis
+        width = a[axis] + tile[axis] - b[axis]
+        middle = round((a[axis] + tile[axis] + b[axis]) / 2)
+        half, distance = max(round(width / 4), 4), round(width)
+        low = max(round(max(a[along], b[along])), 0)
+        high = round(min(a[along], b[along])) + tile[along]
+        start = middle - distance - 3 * half
+        if width <= 0 or start < 0 or middle + distance + 3 * half > plane.shape[1 + axis]:
+            continue
+        across, span = slice(start, middle + distance + 3 * half), slice(low, high)
+        strip = plane.read(0, *((across, span) if axis == 0 else (span, across)))
+        profile = strip.mean(axis=along, dtype=np.float64)
+        centre = profile[middle - start - half : middle - start + half].mean()
+        ends = (profile[: 3 * half].mean() + profile[-3 * half :].mean()) / 2
+        depths.append(centre - ends)
+        spreads.append(stats.median_abs_deviation(strip, axis=None, scale="normal"))
     if len(depths) < _GRID_BORDERS:
         return None
     depth = float(np.mean(depths))

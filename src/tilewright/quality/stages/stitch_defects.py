@@ -67,7 +67,7 @@ def _tile_at(positions: Positions, tile: tuple[int, int], y: float, x: float) ->
     """Name the tile whose middle is nearest to a pixel of the mosaic."""
     middle = np.stack([positions.y_px + tile[0] / 2, positions.x_px + tile[1] / 2], 1)
     k = int(np.argmin(np.round(np.hypot(*(middle - (y, x)).T), 3)))
-    return tile_name((int(positions.row[k]), int(positions.col[k])))
+    return tile_name(str(positions.tile[k]))
 
 
 def evaluate_defects(

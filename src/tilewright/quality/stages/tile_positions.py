@@ -98,15 +98,13 @@ def lens_line(lens: Mapping[str, Any]) -> str:
 
 def _ends(positions: Positions, edges: Edges) -> NDArray[np.int64]:
     """Return the numbers (2, m) of both tiles of each overlap."""
-    number = {tile: k for k, tile in enumerate(positions.places())}
-    ends = ((edges.row_a, edges.col_a), (edges.row_b, edges.col_b))
-    tiles = [[number[at] for at in zip(r.tolist(), c.tolist(), strict=True)] for r, c in ends]
-    return np.array(tiles, np.int64)
+    number = {tile: k for k, tile in enumerate(positions.tile.tolist())}
+    ends = (edges.tile_a.tolist(), edges.tile_b.tolist())
+    return np.array([[number[tile] for tile in tiles] for tiles in ends], np.int64).reshape(2, -1)
 
 
 def _between(edges: Edges, k: int) -> str:
-    first, second = (edges.row_a[k], edges.col_a[k]), (edges.row_b[k], edges.col_b[k])
-    return f"between {tile_name(first)} and {tile_name(second)}"
+    return f"between {tile_name(edges.tile_a[k])} and {tile_name(edges.tile_b[k])}"
 
 
 def _locations(positions: Positions, chosen: NDArray[np.bool_]) -> list[ImageLocation]:
@@ -117,14 +115,10 @@ def _locations(positions: Positions, chosen: NDArray[np.bool_]) -> list[ImageLoc
 
 
 def _tile_names(positions: Positions, chosen: NDArray[np.bool_]) -> str:
-    """Return the names of the chosen tiles, neighbours of a row together."""
-    parts = []
-    for row in np.unique(positions.row[chosen]).tolist():
-        cols = np.sort(positions.col[chosen & (positions.row == row)])
-        runs = np.split(cols, np.flatnonzero(np.diff(cols) > 1) + 1)
-        names = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-        parts.append(f"row {row} column{'s' * (len(cols) > 1)} {', '.join(names)}")
-    return "; ".join(parts)
+    """Return the names of the chosen tiles, at most 20."""
+    names = positions.tile[chosen].tolist()
+    more = f" and {len(names) - 20} more" * (len(names) > 20)
+    return f"tile{'s' * (len(names) > 1)} {', '.join(names[:20])}{more}" if names else ""
 
 
 def _doubtful(
@@ -153,9 +147,9 @@ def _contradicting(edges: Edges, residual: NDArray[np.float64], context: QcConte
     return context.evaluate("contradicting_overlaps", len(wrong) / max(int(sure.sum()), 1), detail)
 
 
-def _excluded(gaps: Sequence[tuple[int, int]], placed: int, context: QcContext) -> QcResult:
-    """Evaluate the share of tiles that lack planes and were excluded."""
-    names = ", ".join(tile_name(gap) for gap in gaps[:6]) + ", ..." * (len(gaps) > 6)
+def _excluded(gaps: Sequence[str], placed: int, context: QcContext) -> QcResult:
+    """Evaluate the share of tiles that the tiles table does not use."""
+    names = ", ".join(gaps[:6]) + ", ..." * (len(gaps) > 6)
     return context.evaluate("tiles_left_out", len(gaps) / (len(gaps) + placed), names)
 
 
@@ -179,8 +173,8 @@ def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_], str]], path:
     colours = np.where(main, BLUE, GREY)
     axes.scatter(positions.x_px, positions.y_px, s=size, marker="s", c=colours.tolist(), zorder=3)
     if len(main) <= 120:
-        for (row, col), (y, x) in positions.places().items():
-            axes.text(x, y, f"{row},{col}", c="white", size=6, ha="center", va="center", zorder=4)
+        for name, (y, x) in positions.places().items():
+            axes.text(x, y, name, c="white", size=6, ha="center", va="center", zorder=4)
     axes.invert_yaxis()
     axes.set_aspect("equal")
     axes.margins(0.08)

@@ -37,6 +37,7 @@ from tilewright.kernels.stitch.blending import (
     make_correction,
     tile_span,
 )
+from tilewright.kernels.tile_positions.overlap_strips import neighbours
 from tilewright.stages.tile_planes import TilePlanes
 from tilewright.stages.tile_source import TileSource
 from tilewright.stages.tile_windows import halves, spans
@@ -77,7 +78,7 @@ def stitch(
     tiles : TileSource
         Raw tiles of uint8 or uint16.
     positions : Positions
-        (y, x) of each tile's first pixel in the mosaic, matched to the tiles by row and column.
+        (y, x) of each tile's first pixel in the mosaic, matched to the tiles by name.
     illumination : Illumination
         Flat-field, dark-field and pedestal.
     output : Path
@@ -140,7 +141,7 @@ def _plan(
     places = _places(tiles, positions)
     _check(tiles, illumination, distortion)
     if feather_px is None:
-        feather_px = overlap_px(tiles.row, tiles.col, places, tiles.shape[1:])
+        feather_px = overlap_px(places, (tiles.shape[1], tiles.shape[2]))
     height, width = tiles.shape[1:]
     tile_spans = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
     correction = make_correction(
@@ -157,18 +158,11 @@ def _least_saturated(illumination: Illumination, ceiling: float) -> int:
     return math.floor(float(np.percentile(light, 0.1)) + illumination.pedestal)
 
 
-def overlap_px(
-    row: NDArray[np.int64],
-    col: NDArray[np.int64],
-    places: NDArray[np.float64],
-    size: tuple[int, ...],
-) -> float:
+def overlap_px(places: NDArray[np.float64], size: tuple[int, int]) -> float:
     """Return the median overlap of tiles that are neighbours in a row or a column, in pixels.
 
     Parameters
     ----------
-    row, col : ndarray of int64, shape (n,)
-        Place of each tile in the grid.
     places : ndarray of float64, shape (n, 2)
         (y, x) of each tile's first pixel.
     size : tuple of int
@@ -179,28 +173,22 @@ def overlap_px(
     float
         0 where no neighbours overlap.
     """
-    index = {key: k for k, key in enumerate(zip(row.tolist(), col.tolist(), strict=True))}
-    overlaps = []
-    for (r, c), k in index.items():
-        for axis, key in ((0, (r + 1, c)), (1, (r, c + 1))):
-            if key in index:
-                step = abs(places[index[key], axis] - places[k, axis])
-                overlaps.append(size[axis] - step)
-    positive = [overlap for overlap in overlaps if overlap > 0]
-    return float(np.median(positive)) if positive else 0.0
+    pairs, axes = neighbours(places, size, least_px=0.0)
+    step = np.abs(places[pairs[:, 1]] - places[pairs[:, 0]])[np.arange(len(pairs)), axes]
+    overlaps = np.asarray(size)[axes] - step
+    return float(np.median(overlaps[overlaps > 0])) if (overlaps > 0).any() else 0.0
 
 
 def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
     """Return the (y, x) of each tile, with 0 as the smallest of each."""
     known = positions.places()
-    keys = list(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True))
-    for r, c in keys:
-        if (r, c) not in known or not np.isfinite(known[r, c]).all():
+    names = tiles.name.tolist()
+    for name in names:
+        if name not in known or not np.isfinite(known[name]).all():
             raise ProcessingError(
-                f"the tile at row {r}, column {c} has no position; "
-                "make tile_positions again from the same raw tiles"
+                f"tile {name} has no position; make tile_positions again from the same raw tiles"
             )
-    places = np.array([known[key] for key in keys])
+    places = np.array([known[name] for name in names])
     return np.asarray(places - places.min(axis=0))
 
 

@@ -204,9 +204,9 @@ def _located(
     a, b = overlaps.pairs.T
     dy, dx = overlaps.displacement_px.T
     return TileLocations(
-        Positions(tiles.row, tiles.col, y, x, solution.sigma_px, solution.component),
+        Positions(tiles.name, tiles.row, tiles.col, y, x, solution.sigma_px, solution.component),
         Edges(
-            *(tiles.row[a], tiles.col[a], tiles.row[b], tiles.col[b], dy, dx),
+            *(tiles.name[a], tiles.name[b], dy, dx),
             *(overlaps.score, solution.accepted, solution.residual_px),
             np.asarray(np.round(np.log10(solution.false_match_probability), 2), np.float64),
         ),
@@ -219,11 +219,10 @@ def write_located(folder: Path, located: TileLocations) -> None:
     """Write ``positions.csv``, ``edges.csv``, ``TileConfiguration.txt`` and ``distortion.json``.
 
     Each is written whole. ``folder`` is made where absent. Fiji's file names the images
-    ``row{r}_col{c}.tif``.
+    ``tile{name}.tif``.
     """
     positions = located.positions
-    places = zip(positions.row.tolist(), positions.col.tolist(), strict=True)
-    names = [f"row{r}_col{c}.tif" for r, c in places]
+    names = [f"tile{name}.tif" for name in positions.tile.tolist()]
     write_tile_configuration(folder / "TileConfiguration.txt", names, located.yx_px)
     write_table(folder / "edges.csv", located.edges)
     write_distortion(folder / "distortion.json", located.distortion)

@@ -1,0 +1,108 @@
+"""The tiles table: where each tile of each cycle lies, and whether it is used."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tilewright.config.tables import read_rows, refuse_duplicates, table_rows
+from tilewright.errors import ConfigError
+from tilewright.io.inputs.tile_planes import TilePlace
+from tilewright.io.numbers import finite
+
+COLUMNS = ("sample", "cycle", "tile", "y", "x", "unit", "source", "file", "use")
+#: Units of positions, also as spreadsheet programs and other software write them.
+_UNITS = {"um": "um", "µm": "um", "μm": "um", "px": "px", "pixel": "px"}
+_USE = {"": True, "1": True, "true": True, "0": False, "false": False}
+
+#: Rows by sample and cycle.
+Places = dict[tuple[str, int], list[TilePlace]]
+
+
+def read_tiles(path: Path, samples: Iterable[str], pixel_um: float) -> Places:
+    r"""Return the tiles of every sample and cycle in a tiles table, in pixels.
+
+    Parameters
+    ----------
+    path : Path
+        The table, separated by commas.
+    samples : iterable of str
+        Names in the samples table.
+    pixel_um : float
+        Size of a pixel.
+
+    Raises
+    ------
+    ConfigError
+        The table is missing, or one of its rows is wrong; the message names the row.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "tiles.csv")
+    >>> _ = path.write_text("sample,cycle,tile,y,x,unit\na,1,1,0,0,um\na,1,2,0,70,um\n")
+    >>> [(place.tile, place.x_px) for place in read_tiles(path, ["a"], 0.5)["a", 1]]
+    [('1', 0.0), ('2', 140.0)]
+    """
+    known = set(samples)
+
+    def read(row: Mapping[str, str]) -> tuple[str, int, str, TilePlace]:
+        sample, cycle, tile = row["sample"], row["cycle"], row["tile"]
+        if sample not in known:
+            raise ValueError(f"sample '{sample}' is not in the samples table")
+        if not (cycle.isascii() and cycle.isdigit() and len(cycle) < 7):
+            raise ValueError(f"cycle '{cycle}' is not a number")
+        if not 0 < len(tile) <= 50:
+            raise ValueError("the tile has no name, or one of over 50 characters")
+        unit = _UNITS.get(row["unit"].lower())
+        if unit is None:
+            raise ValueError(f"unit is '{row['unit']}'; write um or px")
+        use = _USE.get(row.get("use", "").lower())
+        if use is None:
+            raise ValueError(f"use is '{row['use']}'; write 1, or 0 to leave the tile out")
+        at = [_coordinate(row, axis, use=use) / (pixel_um if unit == "um" else 1) for axis in "yx"]
+        file = row.get("file", "").replace("\\", "/")
+        return sample, int(cycle), unit, TilePlace(tile, at[0], at[1], file, use)
+
+    rows = table_rows(path, "tiles", ",", COLUMNS, 6)
+    refuse_duplicates(path, rows, "sample", "cycle", "tile")
+    places: Places = {}
+    units: dict[tuple[str, int], str] = {}
+    for (line, _), (sample, cycle, unit, place) in zip(
+        rows, read_rows(path, rows, read), strict=True
+    ):
+        if units.setdefault((sample, cycle), unit) != unit:
+            raise ConfigError(
+                f"{path}, row {line}: unit is {unit}, but other tiles of sample '{sample}', cycle "
+                f"{cycle}, have {units[sample, cycle]}; write all in one unit"
+            )
+        placed = place._replace(row=f"{path}, row {line}")
+        places.setdefault((sample, cycle), []).append(placed)
+    return places
+
+
+def _coordinate(row: Mapping[str, str], axis: str, *, use: bool) -> float:
+    value = finite(row[axis])
+    if value is None and use:
+        raise ValueError(
+            f"{axis} is '{row[axis]}', which is no number; write the position of the tile's first "
+            "pixel, or 0 into use"
+        )
+    return value or 0.0
+
+
+def tiles_text(rows: Iterable[Mapping[str, Any]], *, header: bool = True) -> str:
+    """Return rows of a tiles table as text, without the header where they are added to one.
+
+    >>> print(tiles_text([{"sample": "a", "cycle": 1, "tile": "1", "y": 0, "x": 0, "unit": "px"}]))
+    sample,cycle,tile,y,x,unit,source,file,use
+    a,1,1,0,0,px,,,
+    <BLANKLINE>
+    """
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()

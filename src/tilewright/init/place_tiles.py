@@ -1,0 +1,337 @@
+"""Where the tiles of a cycle lie, by metadata or names, and whether their overlaps agree."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.init.tile_order import TileOrder, find_order
+from tilewright.io.formats.common import DAMAGE_ERRORS, RawPlane
+from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.io.inputs.tiles import read_plane
+from tilewright.kernels.backend import cpu_backend
+from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
+from tilewright.stages.tile_positions.stage_check import describe, reduce_tile, reduction
+
+#: Of more tiles with positions those in the middle are compared.
+_MOST_TILES = 100
+#: Part of a side up to which overlaps confirm positions; others are written as they show them.
+_CONFIRMED = 0.02
+#: Share of overlaps that must confirm the positions of another cycle.
+_SAME = 0.7
+#: Part of a side within which two tiles are of one position.
+_SAME_PLACE = 0.05
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """What the command line or metadata say of the grid; None is unknown."""
+
+    rows: int | None = None
+    cols: int | None = None
+    layout: str | None = None
+    overlap: float | None = None
+    flip_y: bool = False
+    flip_x: bool = False
+    fill: bool = False
+    """Leave tiles out that lack planes."""
+
+
+@dataclass(frozen=True)
+class TileSet:
+    """The planes of one cycle and region, by tile.
+
+    Attributes
+    ----------
+    planes : dict of str to list of RawPlane
+        By the tile's name, in the order of acquisition.
+    channel : str
+        The one with the most structure, usually nuclei.
+    shape_px : tuple of int
+        (y, x) of a tile.
+    """
+
+    planes: dict[str, list[RawPlane]]
+    channel: str
+    shape_px: tuple[int, int]
+
+    @property
+    def first(self) -> list[RawPlane]:
+        """A plane of each tile."""
+        return [planes[0] for planes in self.planes.values()]
+
+    def image(self, tile: str) -> NDArray[np.float32]:
+        """Return the middle plane of a tile, reduced.
+
+        Raises
+        ------
+        OSError, ValueError
+            It cannot be read, or is of another size; or another of :data:`DAMAGE_ERRORS`.
+        """
+        stack = [plane for plane in self.planes[tile] if plane.channel == self.channel]
+        middle = sorted(stack or self.planes[tile], key=lambda plane: plane.z or 0)[len(stack) // 2]
+        page = middle.page
+        if page is None:
+            page = read_headers({middle.path: 1})[middle.path].pages // 2
+        image = read_plane(middle.path, page)
+        if image.shape != self.shape_px:
+            raise ValueError(f"{middle.path} is of {image.shape} px, others of {self.shape_px}")
+        return reduce_tile(image)
+
+
+@dataclass
+class PlacedTiles:
+    """Rows of the tiles table for one cycle; ``yx_px`` are the positions, NaN where unknown."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    yx_px: dict[str, tuple[float, float]] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def tile_set(planes: Sequence[RawPlane], channel: str) -> TileSet:
+    """Return the planes of one cycle and region by tile."""
+    by_tile: dict[str, list[RawPlane]] = {}
+
+    def order(plane: RawPlane) -> tuple[int, int, int]:
+        return plane.tile or 0, plane.row or 0, plane.col or 0
+
+    for plane in sorted(planes, key=order):
+        by_tile.setdefault(plane.tile_name, []).append(plane)
+    path = planes[0].path
+    header = read_headers({path: 1})[path]
+    return TileSet(by_tile, channel, (header.height_px, header.width_px))
+
+
+def place_tiles(
+    tiles: TileSet,
+    stated: GridOptions,
+    pixel_um: float | None,
+    earlier: Mapping[str, tuple[float, float]] | None = None,
+) -> PlacedTiles:
+    """Return where the tiles of a cycle lie, as their overlaps confirm it.
+
+    Parameters
+    ----------
+    stated : GridOptions
+        Of the command line and the metadata.
+    pixel_um : float or None
+        Size of a pixel, where it is known.
+    earlier : mapping, optional
+        Positions of an earlier cycle in px, tried first for tiles of the same numbers.
+    """
+    placed = PlacedTiles()
+    plane = tiles.first[0]
+    if plane.y is not None:
+        nominal, source = _stage_positions(tiles, stated, pixel_um), "stage"
+    elif plane.tile is None:
+        grid = np.array([(p.row, p.col) for p in tiles.first], np.float64)
+        nominal, source = _of_grid(tiles, grid, stated), "grid"
+    else:
+        nominal, source = _of_numbers(tiles, stated, earlier or {}, placed)
+    if nominal is None:
+        nominal = np.full((len(tiles.planes), 2), np.nan)
+    elif len(nominal) > 1:
+        nominal, source = _confirmed(tiles, nominal, source, stated, placed)
+    _write_rows(tiles, nominal, source, stated, pixel_um, placed)
+    return placed
+
+
+def _stage_positions(
+    tiles: TileSet, stated: GridOptions, pixel_um: float | None
+) -> NDArray[np.float64] | None:
+    plane = tiles.first[0]
+    if plane.unit == "um" and not pixel_um:
+        return None
+    scale = 1.0 if plane.unit == "px" or not pixel_um else 1.0 / pixel_um
+    signs = (-1.0 if stated.flip_y else 1.0), (-1.0 if stated.flip_x else 1.0)
+    return np.array([(p.y or 0.0, p.x or 0.0) for p in tiles.first]) * scale * signs
+
+
+def _of_grid(
+    tiles: TileSet, grid: NDArray[np.float64], stated: GridOptions, overlap: float = 0.1
+) -> NDArray[np.float64]:
+    """Return places on a grid in px, with the stated overlap or else a guess."""
+    step = 1.0 - (overlap if stated.overlap is None else stated.overlap)
+    signs = (-1.0 if stated.flip_y else 1.0), (-1.0 if stated.flip_x else 1.0)
+    return np.asarray((grid - grid.min(axis=0)) * step * tiles.shape_px * signs, np.float64)
+
+
+def _of_numbers(
+    tiles: TileSet,
+    stated: GridOptions,
+    earlier: Mapping[str, tuple[float, float]],
+    placed: PlacedTiles,
+) -> tuple[NDArray[np.float64] | None, str]:
+    """Return positions of numbered tiles and their source; None where nothing shows them."""
+    names = list(tiles.planes)
+    if len(names) == 1:
+        return np.zeros((1, 2)), "grid"
+    images = _images(tiles, names, placed)
+    if images is not None and set(names) == set(earlier):
+        nominal = np.array([earlier[name] for name in names])
+        found = fit_stage_map(cpu_backend(2), images, nominal / reduction(tiles.shape_px[1]))
+        if found is not None and found.matched >= _SAME * found.compared:
+            return nominal, "pixels"
+    numbers = np.array([plane.tile or 0 for plane in tiles.first])
+    order = TileOrder(stated.rows, stated.cols, stated.layout, stated.overlap)
+    found_order = find_order(images, numbers, order)
+    placed.findings += found_order.findings
+    placed.warnings += found_order.warnings
+    if found_order.places is None:
+        placed.unknown.append(found_order.missing)
+        return None, "grid"
+    source = "pixels" if found_order.measured else "grid"
+    grid = np.asarray(found_order.places, np.float64)
+    return _of_grid(tiles, grid, stated, found_order.overlap), source
+
+
+def _images(
+    tiles: TileSet, names: Sequence[str], placed: PlacedTiles
+) -> NDArray[np.float32] | None:
+    """Return the reduced middle plane of some tiles; None, with a warning, if one is damaged."""
+    try:
+        return np.stack([tiles.image(name) for name in names])
+    except DAMAGE_ERRORS as error:
+        placed.warnings.append(
+            f"a tile cannot be read ({error}), so positions are not compared with overlaps"
+        )
+        return None
+
+
+def _confirmed(
+    tiles: TileSet,
+    nominal: NDArray[np.float64],
+    source: str,
+    stated: GridOptions,
+    placed: PlacedTiles,
+) -> tuple[NDArray[np.float64], str]:
+    """Return the positions as overlaps show them, and where they come from."""
+    names = list(tiles.planes)
+    away = np.abs(nominal - np.median(nominal, axis=0)).max(axis=1)
+    index = np.sort(np.argsort(np.round(away, 3), kind="stable")[:_MOST_TILES])
+    images = _images(tiles, [names[k] for k in index], placed)
+    if images is None:
+        return nominal, source
+    factor = reduction(tiles.shape_px[1])
+    found = fit_stage_map(cpu_backend(2), images, nominal[index] / factor)
+    side = min(tiles.shape_px)
+    guessed = source != "stage" and stated.overlap is None
+    if found is None:
+        where = "the files' positions" if source == "stage" else "the grid"
+        if guessed:
+            placed.unknown.append(
+                "y and x in the tiles table: overlaps show too little structure to measure them; "
+                "give --overlap to tilewright init"
+            )
+            return np.full_like(nominal, np.nan), source
+        placed.warnings.append(
+            f"{where} could not be compared with the pixels: overlaps show too little structure"
+        )
+        return nominal, source
+    measured = _overlap_text(found, tiles, factor)
+    off = found.largest_error_px * factor
+    if off <= _CONFIRMED * side and not guessed:
+        placed.findings.append(
+            f"overlaps confirm the positions ({found.matched} of {found.compared}): {measured}"
+        )
+        return nominal, source
+    if not guessed:
+        stated_overlap = "" if stated.overlap is None else f", {stated.overlap:.3f} is stated"
+        placed.warnings.append(
+            f"{describe(found, factor)} ({measured}{stated_overlap}); the measured ones are written"
+        )
+    placed.findings.append(f"{measured}, from the pixels ({found.matched} of {found.compared})")
+    return np.asarray(nominal @ found.matrix.T), "pixels"
+
+
+def _overlap_text(found: StageMap, tiles: TileSet, factor: int) -> str:
+    """Return the overlaps of neighbours along each axis of the image."""
+    shares = {}
+    for moved in np.abs(found.moved_px) * factor:
+        axis = int(np.argmax(moved / tiles.shape_px))
+        shares["yx"[axis]] = 1.0 - float(moved[axis]) / tiles.shape_px[axis]
+    texts = [f"{shares[axis]:.3f} along {axis}" for axis in "yx" if axis in shares]
+    return f"overlap {' and '.join(texts)}"
+
+
+def _write_rows(
+    tiles: TileSet,
+    nominal: NDArray[np.float64],
+    source: str,
+    stated: GridOptions,
+    pixel_um: float | None,
+    placed: PlacedTiles,
+) -> None:
+    """Add the rows of the tiles table; what is there twice or lacks planes is told."""
+    in_um = source == "stage" and tiles.first[0].unit == "um"
+    # Without the size of a pixel positions stay as the files give them.
+    unsized = in_um and not pixel_um
+    written = np.array([(p.y, p.x) for p in tiles.first], np.float64) if unsized else nominal
+    scale = pixel_um if in_um and pixel_um else 1.0
+    repeated = _repeated(nominal, min(tiles.shape_px))
+    incomplete = _incomplete(tiles)
+    for k, name in enumerate(tiles.planes):
+        left_out = k in repeated or (name in incomplete and stated.fill)
+        y, x = (_number(value * scale) for value in written[k])
+        placed.yx_px[name] = (float(nominal[k, 0]), float(nominal[k, 1]))
+        placed.rows.append(
+            {"tile": name, "y": y, "x": x, "unit": "um" if in_um else "px", "source": source,
+             "file": min(plane.path for plane in tiles.planes[name]), "use": int(not left_out)}
+        )  # fmt: skip
+    names = list(tiles.planes)
+    if repeated:
+        pairs = ", ".join(f"{names[k]} (as {names[first]})" for k, first in repeated.items())
+        placed.warnings.append(f"tiles imaged twice have use 0 in the tiles table: {pairs}")
+    if incomplete:
+        few = ", ".join(list(incomplete)[:6]) + ", ..." * (len(incomplete) > 6)
+        then = "have use 0 in the tiles table" if stated.fill else (
+            "copy their planes, or set use to 0 in the tiles table (--missing fill does)"
+        )  # fmt: skip
+        placed.warnings.append(f"tiles lack planes: {few}; {then}")
+
+
+def _number(value: float) -> str:
+    return "" if np.isnan(value) else f"{value + 0.0:.3f}".rstrip("0").rstrip(".")
+
+
+def _repeated(nominal: NDArray[np.float64], side: int) -> dict[int, int]:
+    """Return the tiles at the position of an earlier one, with that one's number."""
+    found: dict[int, int] = {}
+    for k in range(1, len(nominal)):
+        near = np.abs(nominal[:k] - nominal[k]).max(axis=1) < _SAME_PLACE * side
+        if near.any():
+            found[k] = int(np.argmax(near))
+    return found
+
+
+def _incomplete(tiles: TileSet) -> list[str]:
+    """Return the tiles that lack planes of the fullest one, in any channel."""
+    planes = {
+        name: {(plane.channel, plane.z) for plane in of_tile}
+        for name, of_tile in tiles.planes.items()
+    }
+    every = set().union(*planes.values())
+    return [name for name, of_tile in planes.items() if of_tile != every]
+
+
+def with_metadata(options: GridOptions, codex: Any, width_px: int) -> GridOptions:
+    """Return the options of the command line with those of ``experiment.json`` where it has none.
+
+    An overlap from 1 on is in pixels.
+    """
+    overlap = codex.overlap
+    if overlap is not None and overlap >= 1:
+        overlap = overlap / width_px
+    if overlap is not None and not 0.01 <= overlap <= 0.9:
+        overlap = None
+    return replace(
+        options,
+        rows=options.rows or codex.rows,
+        cols=options.cols or codex.cols,
+        layout=options.layout or codex.layout,
+        overlap=overlap if options.overlap is None else options.overlap,
+    )

@@ -1,0 +1,174 @@
+"""Planes of a sample joined with the rows of the tiles table, and what does not fit."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tilewright.io.formats.common import RawPlane
+
+
+class TilePlace(NamedTuple):
+    """A row of the tiles table: one tile of one cycle of a sample."""
+
+    tile: str
+    y_px: float
+    x_px: float
+    """Position of the first pixel, from any origin that the cycle's tiles share."""
+    file: str = ""
+    """Path of one of its files below the raw folder, "" where the table gives none."""
+    use: bool = True
+    row: str = ""
+    """How messages name the row."""
+
+
+class TileRows(NamedTuple):
+    """The rows of one cycle of a sample."""
+
+    places: Sequence[TilePlace]
+    beside: Collection[str] = ()
+    """Tiles of other samples, of the same raw folder and region."""
+
+
+@dataclass
+class PlacedPlanes:
+    """Planes by cycle, each with the place of its tile; ``problems`` are a sentence each.
+
+    ``excluded`` are tiles that the table does not use, where no other tile lies.
+    """
+
+    planes: dict[int, list[tuple[RawPlane, TilePlace]]] = field(default_factory=dict)
+    excluded: dict[int, list[str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+#: Tiles that are nearer to each other are of one position; neighbours are further apart.
+SAME_PLACE_PX = 12.0
+#: Of a cycle: (tile, channel, z) of every plane.
+_Planes = dict[tuple[str, str, int], str]
+
+
+def place_planes(
+    planes: Sequence[RawPlane],
+    places: Mapping[int, TileRows],
+    channels: Mapping[int, Sequence[str]],
+    folder: str,
+) -> PlacedPlanes:
+    """Return the planes of the tiles that the table uses, by cycle.
+
+    Each must have all z-planes of the fullest tile of its cycle in all channels of the markers
+    table, from one file or page each, and each tile of the files must be in the table.
+
+    Parameters
+    ----------
+    planes : sequence of RawPlane
+        Of one sample, pages as planes.
+    places : mapping of int to TileRows
+        Rows of the table, by cycle.
+    channels : mapping of int to sequence of str
+        Channels of the markers table, by cycle.
+    folder : str
+        The raw folder.
+    """
+    result = PlacedPlanes()
+    by_cycle: dict[int, list[RawPlane]] = defaultdict(list)
+    for plane in planes:
+        by_cycle[plane.cycle].append(plane)
+    for cycle in sorted(channels):
+        of_table = places.get(cycle, TileRows(()))
+        rows = {place.tile: place for place in of_table.places}
+        if not rows:
+            result.problems.append(
+                f"cycle {cycle}: the tiles table has no row of it; `tilewright init --add` adds "
+                "the cycles that it lacks"
+            )
+            continue
+        used = {tile: place for tile, place in rows.items() if place.use}
+        others = set(of_table.beside) - rows.keys()
+        of_cycle = [plane for plane in by_cycle[cycle] if plane.tile_name not in others]
+        present, problems = _present(of_cycle, cycle)
+        problems += _unplaced(of_cycle, rows, cycle)
+        problems += _other_files(of_cycle, used, folder)
+        problems += _incomplete(present, used, channels[cycle], cycle)
+        result.problems += problems
+        result.excluded[cycle] = [
+            place.tile
+            for place in rows.values()
+            if not place.use and not any(_same_place(place, other) for other in used.values())
+        ]
+        result.planes[cycle] = [
+            (plane, used[plane.tile_name]) for plane in of_cycle if plane.tile_name in used
+        ]
+    return result
+
+
+def _same_place(one: TilePlace, other: TilePlace) -> bool:
+    return max(abs(one.y_px - other.y_px), abs(one.x_px - other.x_px)) < SAME_PLACE_PX
+
+
+def _present(planes: Sequence[RawPlane], cycle: int) -> tuple[_Planes, list[str]]:
+    """Return every plane, and a sentence for each that exists twice."""
+    present: _Planes = {}
+    problems = list[str]()
+    for plane in planes:
+        key = plane.tile_name, plane.channel, plane.z or 0
+        if key in present and len(problems) < 1000:
+            problems.append(
+                f"cycle {cycle}, channel {plane.channel}, tile {plane.tile_name}, duplicate z "
+                f"{plane.z or 0}: {present[key]} and {plane.path}"
+            )
+        present[key] = plane.path
+    return present, problems
+
+
+def _unplaced(planes: Sequence[RawPlane], rows: Mapping[str, TilePlace], cycle: int) -> list[str]:
+    """Return a sentence for each tile that the table lacks."""
+    unknown = {plane.tile_name: plane.path for plane in planes if plane.tile_name not in rows}
+    return [
+        f"cycle {cycle}: tile {tile} ({path}) is not in the tiles table; add a row, with use 0 to "
+        "leave it out"
+        for tile, path in unknown.items()
+    ]
+
+
+def _other_files(
+    planes: Sequence[RawPlane], used: Mapping[str, TilePlace], folder: str
+) -> list[str]:
+    """Return a sentence for each tile whose files are others than its row says."""
+    files: dict[str, set[str]] = defaultdict(set)
+    for plane in planes:
+        files[plane.tile_name].add(plane.path.removeprefix(f"{folder}/"))
+    return [
+        f"{place.row}: the file of tile {tile} is {place.file}, but by its name or metadata "
+        f"{min(files[tile])} is; correct the row"
+        for tile, place in used.items()
+        if place.file and tile in files and place.file not in files[tile]
+    ]
+
+
+def _incomplete(
+    present: _Planes, used: Mapping[str, TilePlace], channels: Sequence[str], cycle: int
+) -> list[str]:
+    """Return a sentence for each channel without files and each tile that lacks planes."""
+    depth = 1 + max((z for tile, _, z in present if tile in used), default=0)
+    problems = []
+    absent: dict[str, list[str]] = defaultdict(list)
+    for channel in channels:
+        of_channel = {(tile, z) for tile, name, z in present if name == channel}
+        if not of_channel:
+            problems.append(
+                f"cycle {cycle}, channel {channel}: no files, but the markers table lists it"
+            )
+            continue
+        for tile in used:
+            missing = [z + 1 for z in range(depth) if (tile, z) not in of_channel]
+            what = f"z-plane {', '.join(map(str, missing))} of {depth}"
+            if missing:
+                absent[tile].append(
+                    f"{what if len(missing) < depth else 'all planes'} of channel {channel}"
+                )
+    return problems + [
+        f"{used[tile].row}: cycle {cycle}, tile {tile} lacks {'; '.join(parts)}; copy them, or set "
+        "use to 0 to leave the tile out"
+        for tile, parts in absent.items()
+    ]

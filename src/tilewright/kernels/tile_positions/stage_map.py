@@ -1,0 +1,234 @@
+"""The linear map from stage to image, by a few dozen overlaps of a cycle's tiles."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
+from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
+
+#: Pairs of neighbours compared along each stage axis: the most textured ones decide.
+_PAIRS = 16
+_SIGMA_PX = 1.5
+#: Part of a side over which a displacement is searched about each expected one: a camera turned by
+#: 5 degrees moves a neighbour by 0.09.
+_REACH = 0.1
+#: Overlaps that are tried where the stated one does not match; with the search they cover all from
+#: 0 to 0.55.
+_OVERLAPS = (0.05, 0.15, 0.3, 0.45)
+#: NCC above that of the best rival peak from which a match counts: chance gives less than 0.05.
+_CLEAR = 0.1
+#: The same of a match that contradicts another direction.
+_SURE = 0.25
+#: Share of matches at the stated overlap from which no other direction is tried.
+_MOST = 0.8
+#: Part of a side within which matches agree; stages miss their places by up to 0.03.
+_ALIKE = 0.03
+
+
+@dataclass(frozen=True)
+class StageMap:
+    """How the image moves with the stage.
+
+    Attributes
+    ----------
+    matrix : ndarray of float64, shape (2, 2)
+        Displacement (y, x) in the image for a nominal one.
+    step_px : ndarray of float64, shape (axes, 2)
+        Nominal displacement of neighbours along each axis of the stage.
+    matched, compared : int
+        Overlaps that agree on it, and that were compared.
+    contradicting : tuple of (int, int)
+        Neighbours that clearly overlap in another direction than the map says.
+    """
+
+    matrix: Floats
+    step_px: Floats
+    matched: int
+    compared: int
+    contradicting: tuple[tuple[int, int], ...]
+
+    @property
+    def moved_px(self) -> Floats:
+        """What ``step_px`` is in the image."""
+        return np.asarray(self.step_px @ self.matrix.T)
+
+    @property
+    def largest_error_px(self) -> float:
+        """By how much neighbours are off their nominal displacement, per axis."""
+        return float(np.abs(self.moved_px - self.step_px).max())
+
+
+@dataclass(frozen=True)
+class _Matches:
+    """Displacements of pairs along one stage axis, in one direction of the image.
+
+    ``elsewhere``: pairs that overlap more clearly in another direction.
+    """
+
+    pairs: Ints
+    step: Floats
+    displacement: Floats
+    score: Floats
+    agree: Bools
+    elsewhere: Bools
+
+    @property
+    def strength(self) -> float:
+        return float(self.score[self.agree].sum())
+
+
+def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMap | None:
+    """Return the map from nominal to measured displacements; None where overlaps show none.
+
+    Neighbours along each axis of the stage are compared where they should overlap and, unless
+    most of them do, in all four directions of the image with overlaps of up to 0.55: axes may be
+    swapped or mirrored, the camera be turned by up to 5 degrees, and the scale be another.
+
+    Parameters
+    ----------
+    tiles : array, shape (n, y, x)
+        One plane of each tile, reduced in size at will, float32.
+    nominal_px : ndarray, shape (n, 2)
+        Stage positions (y, x) in pixels of ``tiles``.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
+    >>> corners = np.array([(0, 0), (0, 48), (48, 0), (48, 48)])
+    >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
+    >>> fit_stage_map(cpu, tiles, corners[:, ::-1] * 1.0).matrix.round(2).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    tiles = backend.asarray(tiles)
+    nominal = np.asarray(nominal_px, np.float64)
+    strength = edge_strength(backend, tiles)
+    found: list[_Matches] = []
+    compared = 0
+    for axis in (0, 1):
+        pairs = neighbours_along(nominal, axis)
+        weakest = strength[pairs].min(axis=1) if len(pairs) else np.zeros(0)
+        pairs = pairs[np.argsort(-weakest, kind="stable")[:_PAIRS]]
+        compared += len(pairs)
+        matches = _best_direction(backend, tiles, nominal, pairs, axis) if len(pairs) else None
+        found += [matches] if matches else []
+    if not found:
+        return None
+    return StageMap(
+        _solve(found),
+        np.array([np.median(matches.step, axis=0) for matches in found]),
+        sum(int(matches.agree.sum()) for matches in found),
+        compared,
+        tuple((int(a), int(b)) for m in found for a, b in m.pairs[m.elsewhere & ~m.agree]),
+    )
+
+
+def edge_strength(backend: Backend, tiles: Array) -> Floats:
+    """Return the spread (n,) of differences between neighbouring pixels, a mark of structure."""
+    difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
+    spread = np.asarray(backend.to_numpy(backend.xp.std(difference, axis=(1, 2))), np.float64)
+    return np.round(spread, 2)
+
+
+def neighbours_along(nominal: Floats, axis: int) -> Ints:
+    """Return pairs (m, 2) of tiles of which b is the nearest to a in the direction of an axis.
+
+    Within 45 degrees of it, and no further than 1.4 times what a quarter of the pairs are apart.
+
+    >>> neighbours_along(np.array([[0.0, 0.0], [0.0, 9.0], [8.0, 1.0]]), 1).tolist()
+    [[0, 1]]
+    """
+    step = nominal[None, :, :] - nominal[:, None, :]
+    along, across = step[..., axis], np.abs(step[..., 1 - axis])
+    distance = np.where((along > 0) & (across < along), np.hypot(along, across), np.inf)
+    nearest = np.asarray(np.argmin(distance, axis=1), np.int64)
+    length = distance[np.arange(len(nominal)), nearest]
+    known = np.isfinite(length)
+    if not known.any():
+        return np.zeros((0, 2), np.int64)
+    near = known & (length <= 1.4 * np.quantile(length[known], 0.25))
+    return np.stack([np.flatnonzero(near), nearest[near]], axis=1)
+
+
+def _best_direction(
+    backend: Backend, tiles: Array, nominal: Floats, pairs: Ints, axis: int
+) -> _Matches | None:
+    """Return the matches in the direction in which most agree; None where too few do."""
+    shape = (int(tiles.shape[1]), int(tiles.shape[2]))
+    step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
+    stated = 1.0 - float(np.median(np.abs(step[:, axis]))) / shape[axis]
+    tried: list[_Matches] = []
+    if 0.0 < stated < 0.9:
+        tried.append(_matches(backend, tiles, pairs, step, (axis, 1), (stated,)))
+        if _enough(tried[0], len(pairs)) and tried[0].agree.mean() >= _MOST:
+            return tried[0]
+    for direction in ((axis, 1), (axis, -1), (1 - axis, 1), (1 - axis, -1)):
+        tried.append(_matches(backend, tiles, pairs, step, direction, _OVERLAPS))
+    best = max(tried, key=lambda matches: round(matches.strength, 3))
+    clearest = np.max([matches.score for matches in tried], axis=0)
+    elsewhere = (clearest > _SURE) & (clearest > 2 * best.score)
+    return replace(best, elsewhere=elsewhere) if _enough(best, len(pairs)) else None
+
+
+def _enough(matches: _Matches, count: int) -> bool:
+    """Return whether matches agree: three, and a third of all; of fewer pairs all."""
+    return int(matches.agree.sum()) >= max(min(3, count), count / 3)
+
+
+def _matches(
+    backend: Backend,
+    tiles: Array,
+    pairs: Ints,
+    step: Floats,
+    direction: tuple[int, int],
+    overlaps: Iterable[float],
+) -> _Matches:
+    """Measure pairs as if b lay in one direction (image axis, sign) of a."""
+    axis, sign = direction
+    shape = (int(tiles.shape[1]), int(tiles.shape[2]))
+    first, second = (pairs[:, ::sign][:, side] for side in (0, 1))
+    reach = _REACH * min(shape)
+    best = np.zeros(len(pairs))
+    displacement = np.zeros((len(pairs), 2))
+    for overlap in overlaps:
+        advance = np.zeros(2)
+        advance[axis] = shape[axis] * (1.0 - overlap)
+        for plan in plan_strips(np.stack([np.zeros(2), advance]), shape, reach):
+            a, b = (
+                tiles[backend.asarray(number, np.int64)][
+                    :, y : y + plan.shape[0], x : x + plan.shape[1]
+                ]
+                for number, (y, x) in ((first, plan.origin_a), (second, plan.origin_b))
+            )
+            expected = np.repeat(plan.expected_px, len(pairs), axis=0)
+            shifts = correlate_strips(backend, a, b, expected, reach, _SIGMA_PX)
+            score = shifts.score - shifts.second
+            better = score > best
+            best[better] = score[better]
+            displacement[better] = sign * plan.displacement(shifts.shift_px)[better]
+    agree = _agreement(step, displacement, best, min(shape))
+    return _Matches(pairs, step, displacement, best, agree, np.zeros(len(pairs), np.bool_))
+
+
+def _agreement(step: Floats, displacement: Floats, score: Floats, side: int) -> Bools:
+    """Return the largest set of clear matches that one map explains."""
+    length = np.hypot(*step.T)
+    ratio = displacement / length[:, None]
+    apart = np.abs(ratio[:, None, :] - ratio[None, :, :]).max(axis=2) * length[:, None]
+    clear = score > _CLEAR
+    alike = (apart <= _ALIKE * side) & clear[None, :] & clear[:, None]
+    most = int(np.argmax(np.round(alike @ score, 4)))
+    return np.asarray(alike[most])
+
+
+def _solve(found: list[_Matches]) -> Floats:
+    """Return the matrix of least squares; of one axis alone without shear or another scale."""
+    step = np.concatenate([matches.step[matches.agree] for matches in found])
+    moved = np.concatenate([matches.displacement[matches.agree] for matches in found])
+    if len(found) == 1:
+        turned = [(v @ np.array([[0.0, 1.0], [-1.0, 0.0]])) for v in (step, moved)]
+        step, moved = np.concatenate([step, turned[0]]), np.concatenate([moved, turned[1]])
+    solution, *_ = np.linalg.lstsq(step, moved, rcond=None)
+    return np.asarray(solution.T, np.float64)

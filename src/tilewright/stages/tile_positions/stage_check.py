@@ -1,0 +1,107 @@
+"""Whether tiles lie as the tiles table says: the overlaps that they would have decide."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.io.inputs.tiles import Tiles
+from tilewright.kernels.backend import Backend, cells
+from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
+
+#: Of more tiles those in the middle are read.
+_MOST_TILES = 100
+#: Width to which tiles are reduced before they are compared.
+_WIDTH_PX = 400
+#: Part of a side over which places are searched: positions that are further off are refused.
+SEARCHED = 0.03
+#: Overlaps that contradict positions, and their share of those compared, from which the order of
+#: the tiles is wrong.
+_CONTRADICTING, _SHARE = 3, 0.2
+
+
+def reduce_tile(image: NDArray[Any]) -> NDArray[np.float32]:
+    """Return a plane (y, x) reduced by averaging to about 400 px in width."""
+    factor = reduction(image.shape[1])
+    return np.asarray(cells(image, factor).mean(axis=(1, 3)), np.float32)
+
+
+def reduction(width_px: int) -> int:
+    """Return by how much :func:`reduce_tile` reduces."""
+    return max(1, round(width_px / _WIDTH_PX))
+
+
+def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None = None) -> str:
+    """Return how the overlaps of the tiles contradict their positions, "" where they do not.
+
+    Of more than 100 tiles the middle ones are read.
+
+    Parameters
+    ----------
+    tiles : Tiles
+        Of the channel with the most structure, usually nuclei.
+    max_shift_px : float, optional
+        Over which places are searched; by default 3 % of the shorter side.
+    """
+    nominal = tiles.nominal_px
+    away = np.abs(nominal - np.median(nominal, axis=0)).max(axis=1)
+    index = np.sort(np.argsort(np.round(away, 3), kind="stable")[:_MOST_TILES])
+    if len(index) < 2:
+        return ""
+    images = np.stack([reduce_tile(tiles.read(int(t), tiles.shape[0] // 2)) for t in index])
+    factor = reduction(tiles.shape[2])
+    found = fit_stage_map(backend, images, nominal[index] / factor)
+    if found is None:
+        return ""
+    searched = SEARCHED * min(tiles.shape[1:]) if max_shift_px is None else max_shift_px
+    if found.largest_error_px * factor > searched:
+        return (
+            f"{describe(found, factor)}; correct y and x of the tiles table, or let `tilewright "
+            "init` write them anew (--force keeps what you filled in)"
+        )
+    wrong = found.contradicting
+    if len(wrong) >= max(_CONTRADICTING, _SHARE * found.compared):
+        a, b = (tiles.name[index[k]] for k in wrong[0])
+        return (
+            f"{len(wrong)} of {found.compared} overlaps show tiles elsewhere than the tiles table, "
+            f"such as {b} next to {a}; correct the order of tiles there, or let `tilewright init` "
+            "find it (--force keeps what you filled in)"
+        )
+    return ""
+
+
+def describe(found: StageMap, factor: int) -> str:
+    """Return what overlaps show of positions that differ, with both numbers.
+
+    >>> step = np.array([[0.0, 90.0], [90.0, 0.0]])
+    >>> describe(StageMap(np.array([[0.0, 1.0], [1.0, 0.0]]), step, 9, 9, ()), 2)
+    '9 of 9 overlaps show neighbours at (180, 0) px (y, x) instead of (0, 180) px: the axes of the \
+stage are swapped'
+    """
+    off = np.abs(found.moved_px - found.step_px).max(axis=1)
+    k = int(np.argmax(np.round(off, 2)))
+    stated, measured = (
+        f"({y:.0f}, {x:.0f}) px"
+        for y, x in (found.step_px[k] * factor + 0.0, found.moved_px[k] * factor + 0.0)
+    )
+    text = (
+        f"{found.matched} of {found.compared} overlaps show neighbours at {measured} (y, x) "
+        f"instead of {stated}"
+    )
+    return text + (f": {what}" if (what := _kind(found.matrix)) else "")
+
+
+def _kind(matrix: NDArray[np.float64]) -> str:
+    """Return what turns positions into those of a map: swapped or mirrored axes, a rotation."""
+    swapped = abs(matrix[0, 1]) + abs(matrix[1, 0]) > abs(matrix[0, 0]) + abs(matrix[1, 1])
+    upright = matrix[::-1] if swapped else matrix
+    names = ("x", "y") if swapped else ("y", "x")
+    mirrored = [f"{name} mirrored" for k, name in enumerate(names) if upright[k, k] < 0]
+    parts = ["the axes of the stage are swapped"] * bool(swapped) + mirrored
+    signs = np.sign(np.diag(upright))
+    turned = np.asarray(signs[:, None] * upright)
+    angle = math.degrees(math.atan2(turned[1, 0] - turned[0, 1], turned[0, 0] + turned[1, 1]))
+    if abs(angle) >= 0.5:
+        parts.append(f"the camera is turned by {abs(angle):.1f} degrees")
+    return ", ".join(parts)
