@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from tests.support.forked import fork
+from tests.support.tile_tables import write_tiles
 from tilewright.phantom.make import PhantomDesign, make_phantom
 
 REPO = Path(__file__).resolve().parents[2]
@@ -42,14 +43,11 @@ TINY: dict[str, Any] = {**SMALL, **SMALLER}
 LATER: dict[str, Any] = {**TINY, "cycles": 3}
 CONFIG = """
 samples: samples.tsv
+tiles: tiles.csv
 markers: markers.csv
 results: results
 acquisition:
   convention: codex
-  rows: {plan.rows}
-  cols: {plan.cols}
-  layout: snake_right_down
-  overlap: {plan.overlap}
   pixel_um: {plan.pixel_um}
   z_step_um: {plan.z_step_um}
 optics:
@@ -203,6 +201,7 @@ def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
         raw = folder / "raw"
     plan = PhantomDesign(**values)
     (folder / "samples.tsv").write_text(f"sample\traw_dir\ntonsil\t{raw}\n")
+    write_tiles(folder / "tiles.csv", ["tonsil"], range(1, plan.cycles + 1), *plan.grid)
     blank = plan.blank_cycle
     lines = [
         "cycle,channel,marker,reference,emission_nm"

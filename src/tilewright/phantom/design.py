@@ -121,6 +121,11 @@ class PhantomDesign:
         sides = [int(self.step_px * (n - 1)) + 1 + self.tile_px for n in (self.rows, self.cols)]
         return sides[0] + 2 * self.margin_px, sides[1] + 2 * self.margin_px
 
+    @property
+    def grid(self) -> tuple[int, int, float, int]:
+        """Rows, columns, overlap and side of a tile."""
+        return self.rows, self.cols, self.overlap, self.tile_px
+
     def markers(self) -> list[list[str]]:
         """Marker names per cycle; the nuclear stain is ``DAPI-{cycle}``.
 

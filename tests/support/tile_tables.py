@@ -1,0 +1,46 @@
+"""Tiles tables of grids."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tilewright.config.tile_table import tiles_text
+from tilewright.io.inputs.tile_planes import TilePlace, TileRows
+from tilewright.kernels.tile_positions.tile_order import tile_places
+
+
+def grid_places_px(
+    rows: int, cols: int, overlap: float, tile_px: int, layout: str = "snake_right_down"
+) -> list[tuple[str, float, float]]:
+    """Return (tile, y, x) of numbered tiles, from 1."""
+    step = tile_px * (1 - overlap)
+    places = enumerate(tile_places(layout, rows, cols), 1)
+    return [(str(number), row * step, col * step) for number, (row, col) in places]
+
+
+def grid_rows(
+    rows: int, cols: int, overlap: float, tile_px: int, layout: str = "snake_right_down"
+) -> TileRows:
+    """Return the same as rows of one cycle."""
+    return TileRows(
+        [
+            TilePlace(tile, y, x, row=f"tiles.csv, row {tile}")
+            for tile, y, x in grid_places_px(rows, cols, overlap, tile_px, layout)
+        ]
+    )
+
+
+def write_tiles(
+    path: Path, samples: Iterable[str], cycles: Iterable[int], *grid: float | str
+) -> None:
+    """Write the tiles table of samples whose cycles have one grid, see :func:`grid_places_px`."""
+    places = grid_places_px(*grid)  # type: ignore[arg-type]
+    cycles = list(cycles)
+    path.write_text(
+        tiles_text(
+            {"sample": sample, "cycle": cycle, "tile": tile, "y": f"{y:.6g}", "x": f"{x:.6g}",
+             "unit": "px", "source": "grid", "use": 1}
+            for sample in samples
+            for cycle in cycles
+            for tile, y, x in places
+        )
+    )  # fmt: skip
