@@ -10,18 +10,20 @@ from tilewright.config.layout import Layout
 from tilewright.config.tables import Sample
 from tilewright.errors import ConfigError, RawDataError, UnusableError
 from tilewright.follow.watch import ChangeMonitor, Files, Part, files_by_cycle, parts_of
+from tilewright.init.add import add_rows
+from tilewright.init.place_tiles import GridOptions
 
 
 @dataclass(frozen=True)
 class CycleEvent:
     """A change of state of a cycle, or of all raw data (None).
 
-    ``kind``: it is ``complete``, it ``waits`` for files, its files ``change`` though it was
-    complete, or they are complete but ``unusable``.
+    ``kind``: its ``tiles`` were added to the tiles table, it is ``complete``, it ``waits`` for
+    files, its files ``change`` though it was complete, or they are complete but ``unusable``.
     """
 
     cycle: int | None
-    kind: Literal["complete", "waits", "change", "unusable"]
+    kind: Literal["tiles", "complete", "waits", "change", "unusable"]
     text: str
 
 
@@ -155,6 +157,9 @@ class Cycles:
             self._results[cycle] = before
             return
         try:
+            if not experiment.settings.stitched:
+                for line in add_rows(experiment, [cycle], GridOptions()):
+                    yield CycleEvent(cycle, "tiles", line)
             check_raw(experiment.of_cycles([*self.complete(), cycle]), layout)
         except ConfigError as error:
             problem, unusable = _short(error.args), isinstance(error, UnusableError)

@@ -1,26 +1,26 @@
 """Rows of the tiles table for cycles that it lacks: of ``tilewright init --add`` and ``follow``."""
 
+import csv
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
-from tilewright.config.tables import cycles_text
+from tilewright.config.tables import Sample, cycles_text
 from tilewright.config.tile_table import Places, read_tiles, tiles_text
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
-from tilewright.init.place_samples import PlacedSample, add_sentences, below, place_cycles
+from tilewright.init.place_samples import place_cycles, split_samples
 from tilewright.init.place_tiles import GridOptions
 from tilewright.io.formats import scan
-from tilewright.io.formats.common import select_region
+from tilewright.io.formats.common import RawPlane, select_region
 from tilewright.io.inputs.manifest import scan_options
 from tilewright.runtime.files import write_text_atomic
 
 
 def add_cycles(configfile: Path, options: GridOptions) -> str:
     """Add the rows of all cycles that the tiles table lacks; return what was found.
-
-    Rows that exist stay byte for byte.
 
     Raises
     ------
@@ -30,11 +30,14 @@ def add_cycles(configfile: Path, options: GridOptions) -> str:
         The raw folder of a sample cannot be read.
     """
     experiment = read_experiment(configfile)
-    return "\n".join(add_rows(experiment, experiment.cycles, options)) or "no cycle is new"
+    return "\n".join(add_rows(experiment, experiment.cycles, options)) or "no tile is new"
 
 
 def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptions) -> list[str]:
-    """Add the rows of some cycles where the tiles table has none; return what was found.
+    """Add rows of cycles that the tiles table lacks, or lacks tiles of; return what was found.
+
+    The rows of a cycle that lacks tiles are written anew, without those that its user left out;
+    all others stay byte for byte.
 
     Parameters
     ----------
@@ -45,53 +48,70 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     if settings.tiles is None:
         raise ConfigError("stitched images have no tiles table; nothing to add")
     path = Path(settings.tiles)
-    pixel_um = settings.acquisition.pixel_um
-    known = read_tiles(path, experiment.samples, pixel_um)
-    metadata = Metadata([], experiment.reference_cycle, pixel_um=pixel_um)
-    lines, text = [], ""
-    for name, sample in experiment.samples.items():
-        new = [cycle for cycle in cycles if (name, cycle) not in known]
+    known = read_tiles(path, experiment.samples, settings.acquisition.pixel_um)
+    lines, rows, replaced = list[str](), list[dict[str, Any]](), set[tuple[str, str]]()
+    for group in _groups(experiment):
+        of_group = {key: rows for key, rows in known.items() if key[0] in group}
+        sample = experiment.samples[group[0]]
+        new = _new_planes(sample, cycles, of_group)
         if not new:
             continue
-        found = scan_options(sample.acquisition.model_dump())
-        raw_dir = sample.raw_dir.resolve()
-        planes = select_region(
-            scan(sample.acquisition.convention, raw_dir, found), found.region, raw_dir
-        )
         placed = place_cycles(
-            [plane for plane in planes if plane.cycle in new],
+            new,
             experiment.reference_channels,
-            metadata,
+            Metadata([], experiment.reference_cycle, pixel_um=settings.acquisition.pixel_um),
             options,
-            _earlier(known, name, experiment.reference_cycle),
+            _earlier(of_group, experiment.reference_cycle),
         )
-        result = PlacedSample(name, raw_dir, None)
-        add_sentences(result, placed)
-        lines += [f"{name}: {cycles_text([*placed])}"] if placed else []
-        lines += result.findings + [f"warning: {line}" for line in result.warnings]
-        lines += [f"fill in: {line}" for line in result.unknown]
-        text += tiles_text(
-            (
-                row | {"sample": name, "cycle": cycle, "file": below(raw_dir, row)}
-                for cycle, tiles in placed.items()
-                for row in tiles.rows
-            ),
-            header=False,
-        )
-    if text:
-        before = path.read_text("utf-8")
-        write_text_atomic(path, before + "\n" * (not before.endswith("\n")) + text)
+        found = split_samples(group, sample.raw_dir.resolve(), placed, new)
+        for one in found:
+            cycles_of = sorted({row["cycle"] for row in one.rows})
+            replaced |= {(one.name, str(cycle)) for cycle in cycles_of}
+            lines += [f"{one.name}: rows of {cycles_text(cycles_of)} are in {path}"]
+            lines += one.findings + [f"warning: {line}" for line in one.warnings]
+            lines += [f"fill in: {line}" for line in one.unknown]
+            for row in one.rows:
+                before = of_group.get((one.name, row["cycle"]), ())
+                if any(place.tile == row["tile"] and not place.use for place in before):
+                    row["use"] = 0
+            rows += one.rows
+    if rows:
+        text = path.read_text("utf-8").splitlines(keepends=True)
+        others = "".join(line for line in text if _sample_and_cycle(line) not in replaced)
+        end = "\n" * (not others.endswith("\n"))
+        write_text_atomic(path, others + end + tiles_text(rows, header=False))
     return lines
 
 
-def _earlier(
-    known: Places, sample: str, reference_cycle: int
-) -> dict[str, tuple[float, float]] | None:
-    """Return the positions of the reference cycle, or of the first that the table has."""
-    cycles = sorted(
-        (cycle for name, cycle in known if name == sample),
-        key=lambda cycle: (cycle != reference_cycle, cycle),
+def _groups(experiment: Experiment) -> list[list[str]]:
+    """Return the names of samples, those of one raw folder and region together."""
+    groups: dict[tuple[Path, str | None], list[str]] = {}
+    for name, sample in experiment.samples.items():
+        source = sample.raw_dir.resolve(), sample.acquisition.region
+        groups.setdefault(source, []).append(name)
+    return list(groups.values())
+
+
+def _new_planes(sample: Sample, cycles: Collection[int], known: Places) -> list[RawPlane]:
+    """Return the planes of cycles of which the table lacks a tile."""
+    options = scan_options(sample.acquisition.model_dump())
+    planes = select_region(
+        scan(sample.acquisition.convention, sample.raw_dir, options), options.region, sample.raw_dir
     )
+    listed = {(cycle, place.tile) for (_, cycle), places in known.items() for place in places}
+    stale = {p.cycle for p in planes if p.cycle in cycles and (p.cycle, p.tile_name) not in listed}
+    return [plane for plane in planes if plane.cycle in stale]
+
+
+def _sample_and_cycle(line: str) -> tuple[str, str]:
+    sample, cycle, *_ = [cell.strip() for cell in next(csv.reader([line]), [])] + ["", ""]
+    return sample, cycle.lstrip("0") or "0"
+
+
+def _earlier(known: Places, reference_cycle: int) -> dict[str, tuple[float, float]] | None:
+    """Return the positions of the reference cycle, or of the first that the table has."""
+    cycles = sorted((cycle for _, cycle in known), key=lambda c: (c != reference_cycle, c))
     if not cycles:
         return None
-    return {place.tile: (place.y_px, place.x_px) for place in known[sample, cycles[0]]}
+    of_cycle = next(places for (_, cycle), places in known.items() if cycle == cycles[0])
+    return {place.tile: (place.y_px, place.x_px) for place in of_cycle}

@@ -11,6 +11,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from tilewright.config.tables import cycles_text
+from tilewright.errors import RawDataError
 from tilewright.init.metadata import Metadata
 from tilewright.init.place_tiles import (
     GridOptions,
@@ -64,29 +65,52 @@ def place_samples(
     reference = {m.cycle: m.channel for m in metadata.markers if m.reference}
     for name, raw_dir, region in samples:
         of_sample = [p for p in recognised.planes if region in (None, p.region)]
-        sample = PlacedSample(name, raw_dir, region)
         placed = place_cycles(of_sample, reference, metadata, options)
-        add_sentences(sample, placed)
-        pieces = _pieces(placed, of_sample)
-        if len(pieces) > 1:
-            sample.warnings.append(
-                f"{name}: its tiles are {len(pieces)} pieces far apart, written as samples "
-                f"{', '.join(f'{name}_{n}' for n in range(1, len(pieces) + 1))}; for one image "
-                "give them one name in the tables of samples and tiles"
-            )
-        for number, names in enumerate(pieces, 1):
-            part = sample if len(pieces) == 1 else PlacedSample(f"{name}_{number}", raw_dir, region)
-            for cycle, tiles in placed.items():
-                part.rows += [
-                    row | {"sample": part.name, "cycle": cycle, "file": below(raw_dir, row)}
-                    for row in tiles.rows
-                    if names is None or row["tile"] in names[cycle]
-                ]
-            if number == 1 and part is not sample:
-                part.findings, part.warnings = sample.findings, sample.warnings
-                part.unknown = sample.unknown
-            result.append(part)
+        names = [one for one, *source in samples if source == [raw_dir, region]]
+        if names[0] == name:
+            result += split_samples(names, raw_dir, placed, of_sample, region)
     return result
+
+
+def split_samples(
+    names: Sequence[str],
+    raw_dir: Path,
+    placed: Mapping[int, PlacedTiles],
+    planes: Sequence[RawPlane],
+    region: str | None = None,
+) -> list[PlacedSample]:
+    """Return the rows of one raw folder and region, of tissue in pieces one sample for each piece.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the samples that there are; several are pieces already.
+    """
+    pieces = _pieces(placed, planes)
+    warnings = []
+    if len(pieces) > 1 and len(names) == 1:
+        name, names = names[0], [f"{names[0]}_{n}" for n in range(1, len(pieces) + 1)]
+        warnings.append(
+            f"{name}: its tiles are {len(pieces)} pieces far apart, written as samples "
+            f"{', '.join(names)}; for one image give them one name in the tables of samples and "
+            "tiles"
+        )
+    if len(names) != len(pieces):
+        raise RawDataError(
+            f"{raw_dir}: the samples {', '.join(names)} share its tiles, which are "
+            f"{len(pieces)} pieces of tissue; write their rows of the tiles table yourself"
+        )
+    samples = [PlacedSample(name, raw_dir, region) for name in names]
+    add_sentences(samples[0], placed)
+    samples[0].warnings += warnings
+    for sample, of_piece in zip(samples, pieces, strict=True):
+        for cycle, tiles in placed.items():
+            sample.rows += [
+                {**row, "sample": sample.name, "cycle": cycle, "file": below(raw_dir, row)}
+                for row in tiles.rows
+                if of_piece is None or row["tile"] in of_piece[cycle]
+            ]
+    return samples
 
 
 def place_cycles(
