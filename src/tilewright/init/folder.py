@@ -120,7 +120,7 @@ def create_experiment(
     for folder in (raw.resolve(), output):
         if re.search("[\ud800-\udfff]", str(folder)):
             raise ConfigError(f"the name {printable(folder)} is not UTF-8; rename it")
-    kept = read_kept(paths[0], paths[1], paths[3]) if present else Kept()
+    kept = read_kept(*paths[:4]) if present else Kept()
     recognised = recognise(raw, pattern or kept.pattern)
     return _write(recognised, output, paths, kept, kept.grid(grid or GridOptions()))
 
@@ -135,12 +135,18 @@ def _write(
     config, samples, tiles, markers, readme = paths
     stitched = recognised.convention == "stitched"
     tissues = kept.named(_samples(raw.resolve(), recognised))
-    placed = [] if stitched else place_samples(recognised, metadata, tissues, grid)
+    placed = (
+        []
+        if stitched
+        else place_samples(recognised, metadata, tissues, grid, split=not kept.sample_rows)
+    )
     warnings = _warnings(recognised, metadata, placed)
     files = {"samples": samples, "tiles": tiles, "markers": markers, "results": output / "results"}
     if stitched:
         del files["tiles"]
     text = config_text(raw.resolve(), files, recognised, metadata, planes, warnings, kept.config)
+    for one in placed:
+        kept.leave_out(one.rows)
     text.unknown += dict.fromkeys(gap for one in placed for gap in one.unknown)
     findings = _findings(recognised, metadata, placed, planes)
     keys = shipped("config") / "README.md"

@@ -32,6 +32,7 @@ class Kept:
     earlier: dict[str, Any] = field(default_factory=dict)
     sample_rows: Sequence[Mapping[str, str]] = ()
     marker_rows: Sequence[Mapping[str, str]] = ()
+    tile_rows: Sequence[Mapping[str, str]] = ()
 
     @property
     def pattern(self) -> str | None:
@@ -92,6 +93,18 @@ class Kept:
             kept.append((row["sample"], Path(row["raw_dir"]).resolve(), region and str(region)))
         return kept
 
+    def leave_out(self, rows: list[dict[str, Any]]) -> None:
+        """Set use to 0 in rows of the tiles table where it was."""
+        names = ("sample", "cycle", "tile")
+        unused = {
+            tuple(row[name] for name in names)
+            for row in self.tile_rows
+            if row.get("use", "").lower() in ("0", "false")
+        }
+        for row in rows:
+            if tuple(str(row[name]) for name in names) in unused:
+                row["use"] = 0
+
     @property
     def samples(self) -> str:
         """Text of the samples table."""
@@ -110,7 +123,7 @@ class Kept:
         return _table(ordered, (), ",")
 
 
-def read_kept(config: Path, samples: Path, markers: Path) -> Kept:
+def read_kept(config: Path, samples: Path, tiles: Path, markers: Path) -> Kept:
     """Return what is filled in of the files that exist.
 
     Raises
@@ -126,10 +139,16 @@ def read_kept(config: Path, samples: Path, markers: Path) -> Kept:
         key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
         for key, value in {**content, "acquisition": section}.items()
     }
-    return Kept(filled, earlier, _rows(samples, "\t"), _rows(markers, ","))
+    return Kept(
+        filled,
+        earlier,
+        _rows(samples, "\t", "sample", "raw_dir"),
+        _rows(markers, ",", "cycle", "channel", "marker"),
+        _rows(tiles, ",", "sample", "cycle", "tile"),
+    )
 
 
-def _rows(path: Path, delimiter: str) -> list[dict[str, str]]:
+def _rows(path: Path, delimiter: str, *needed: str) -> list[dict[str, str]]:
     if not path.is_file():
         return []
     try:
@@ -137,7 +156,6 @@ def _rows(path: Path, delimiter: str) -> list[dict[str, str]]:
         rows = list(csv.DictReader(io.StringIO(text), delimiter=delimiter, strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read ({error}); correct it or move it away") from None
-    needed = ("cycle", "channel", "marker") if delimiter == "," else ("sample", "raw_dir")
     for row in rows:
         if None in row or None in row.values() or any(column not in row for column in needed):
             raise ConfigError(f"{path}: a row has other columns; correct it or move it away")

@@ -51,6 +51,8 @@ def place_samples(
     metadata: Metadata,
     samples: Sequence[tuple[str, Path, str | None]],
     options: GridOptions,
+    *,
+    split: bool = True,
 ) -> list[PlacedSample]:
     """Return the samples with the places of their tiles; of tissue in pieces one for each piece.
 
@@ -60,6 +62,8 @@ def place_samples(
         Name, raw folder and region of each.
     options : GridOptions
         Of the command line.
+    split : bool
+        Whether pieces of tissue that lie apart become samples of their own.
     """
     result = []
     reference = {m.cycle: m.channel for m in metadata.markers if m.reference}
@@ -68,7 +72,7 @@ def place_samples(
         placed = place_cycles(of_sample, reference, metadata, options)
         names = [one for one, *source in samples if source == [raw_dir, region]]
         if names[0] == name:
-            result += split_samples(names, raw_dir, placed, of_sample, region)
+            result += split_samples(names, raw_dir, placed, of_sample, region, split=split)
     return result
 
 
@@ -78,6 +82,8 @@ def split_samples(
     placed: Mapping[int, PlacedTiles],
     planes: Sequence[RawPlane],
     region: str | None = None,
+    *,
+    split: bool = False,
 ) -> list[PlacedSample]:
     """Return the rows of one raw folder and region, of tissue in pieces one sample for each piece.
 
@@ -85,8 +91,10 @@ def split_samples(
     ----------
     names : sequence of str
         Of the samples that there are; several are pieces already.
+    split : bool
+        Whether pieces of one sample become samples of their own.
     """
-    pieces = _pieces(placed, planes)
+    pieces = _pieces(placed, planes) if split or len(names) > 1 else [None]
     warnings = []
     if len(pieces) > 1 and len(names) == 1:
         name, names = names[0], [f"{names[0]}_{n}" for n in range(1, len(pieces) + 1)]
