@@ -66,7 +66,8 @@ def find_order(
     best = _by_pixels(images, at, stated, found) if images is not None else None
     if best is not None:
         name, rows, cols, score = best
-        found.measured = True
+        grid = stated.rows, stated.cols, stated.layout
+        found.measured = grid != (rows, cols, name) or stated.overlap is None
         found.findings.append(f"layout {name}, {rows} rows x {cols} columns, score {score:.2f}")
         if size and (rows, cols) != (stated.rows, stated.cols):
             found.warnings.append(
