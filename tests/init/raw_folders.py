@@ -1,5 +1,6 @@
 """Raw folders for tilewright init."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ from numpy.typing import NDArray
 
 from tests.support.microscope_files import Specimen
 from tests.support.runs import mark_references
+from tilewright.config.checks import rows_of
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import load_experiment
+from tilewright.config.tile_table import Places, read_tiles
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.inputs.manifest import build_manifest
+from tilewright.kernels.tile_positions.tile_order import grid_places
 
 SIZE = 128
 OVERLAP = 0.15
@@ -55,7 +59,7 @@ def filled_in(result: InitResult) -> Experiment:
     content = config(result)
     for section in ("acquisition", "optics"):
         for key, value in content.get(section, {}).items():
-            if value is None and key not in ("rows", "cols"):
+            if value is None:
                 content[section][key] = {"numerical_aperture": 0.5}.get(key, 1.4)
     content["deconvolve"] = {"method": "none"}
     mark_references(result.markers)
@@ -63,7 +67,31 @@ def filled_in(result: InitResult) -> Experiment:
     wanted: dict[int, list[str]] = {}
     for channel in experiment.channels:
         wanted.setdefault(channel.cycle, []).append(channel.channel)
-    for sample in experiment.samples.values():
-        tables = {c: result.config.parent / f"{sample.name}/cycle{c}.csv" for c in wanted}
-        build_manifest(sample.raw_dir, sample.acquisition.model_dump(), wanted, tables)
+    places = places_of(experiment)
+    for name, sample in experiment.samples.items():
+        tables = {c: result.config.parent / f"{name}/cycle{c}.csv" for c in wanted}
+        rows = rows_of(experiment, sample, places)
+        build_manifest(sample.raw_dir, sample.acquisition.model_dump(), wanted, rows, tables)
     return experiment
+
+
+def places_of(experiment: Experiment) -> Places:
+    """Return the rows of the tiles table by sample and cycle."""
+    settings = experiment.settings
+    assert settings.tiles is not None
+    return read_tiles(Path(settings.tiles), experiment.samples, settings.acquisition.pixel_um)
+
+
+def tile_rows(result: InitResult) -> list[dict[str, str]]:
+    """Return the tiles table that init wrote."""
+    with result.tiles.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def grid_of(rows: list[dict[str, str]], cycle: int = 1) -> dict[str, tuple[int, int]]:
+    """Return (row, col) of each tile of a cycle, by its position in the table."""
+    of_cycle = [row for row in rows if row["cycle"] == str(cycle) and row["y"]]
+    positions = [(float(row["y"]), float(row["x"])) for row in of_cycle]
+    scale = SIZE if of_cycle and of_cycle[0]["unit"] == "px" else SIZE / 2
+    places = grid_places(positions, (int(scale), int(scale)))
+    return dict(zip([row["tile"] for row in of_cycle], places, strict=True))

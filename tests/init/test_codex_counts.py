@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def made(
     (folder / "raw/exposure_times.txt").write_text(times)
     if told is not None:
         (folder / "raw/experiment.json").write_text(json.dumps(told))
-    result = create_experiment(folder / "raw", folder / "out", force=True)
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    result = create_experiment(folder / "raw", folder / "out")
     with result.markers.open() as stream:
         _, *lines = csv.reader(stream)
     return result, {(int(line[0]), int(line[1])): (line[2], line[4], line[5]) for line in lines}

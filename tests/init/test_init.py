@@ -1,7 +1,7 @@
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +14,17 @@ from tests.init.raw_folders import (
     STEP,
     config,
     filled_in,
+    grid_of,
     initiated,
     specimen_tiles,
+    tile_rows,
     two_fields,
 )
 from tests.support.microscope_files import write_phenix
-from tilewright.config.load import load_experiment
 from tilewright.errors import ConfigError, RawDataError
 from tilewright.init.folder import create_experiment
+from tilewright.init.place_tiles import GridOptions
 from tilewright.init.recognise import infer_pattern, recognise
-from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
@@ -55,8 +56,9 @@ def write_codex(
                 tifffile.imwrite(folder / name, tile)
 
 
-def grid(acquisition: dict[str, Any]) -> tuple[Any, ...]:
-    return acquisition["rows"], acquisition["cols"], acquisition["layout"]
+def laid(layout: str, rows: int, cols: int) -> dict[str, tuple[int, int]]:
+    """Return (row, col) of tiles numbered from 1."""
+    return {str(n): place for n, place in enumerate(tile_places(layout, rows, cols), start=1)}
 
 
 def test_codex_with_all_its_metadata(tmp_path: Path) -> None:
@@ -73,10 +75,15 @@ def test_codex_with_all_its_metadata(tmp_path: Path) -> None:
     (raw / "exposure_times.txt").write_text("Cycle,CH1,CH2\n1,10,500\n2,10,350\n")
     result, acquisition = initiated(tmp_path / "spleen A")
     assert acquisition == {
-        **{"convention": "codex", "rows": 3, "cols": 2, "layout": "snake_right_down"},
-        **{"overlap": OVERLAP, "pixel_um": 0.3774, "z_step_um": 1.5},
-        "reference_cycle": 2,
+        **{"convention": "codex", "pixel_um": 0.3774, "z_step_um": 1.5, "reference_cycle": 2},
     }
+    rows = tile_rows(result)
+    assert [row["cycle"] for row in rows] == ["1"] * 6 + ["2"] * 6
+    step = SIZE * (1 - OVERLAP)
+    for row, place in zip(rows, 2 * tile_places("snake_right_down", 3, 2), strict=True):
+        assert (float(row["y"]), float(row["x"])) == pytest.approx(np.multiply(place, step))
+    assert {(row["unit"], row["source"], row["use"]) for row in rows} == {("px", "grid", "1")}
+    assert rows[0]["file"] == "data/raw/cyc001_reg001/1_00001_Z001_CH1.tif"
     assert config(result)["optics"] == {
         "numerical_aperture": 0.75,
         "immersion_refractive_index": 1.0,
@@ -95,9 +102,12 @@ def test_codex_with_all_its_metadata(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", ["snake_right_up", "raster_down_left", "snake_left_down"])
 def test_the_layout_is_found_from_the_pixels(raw: Path, layout: str) -> None:
     write_codex(raw, layout, 3, 4)
-    result, acquisition = initiated(raw)
-    assert grid(acquisition) == (3, 4, layout)
-    assert acquisition["overlap"] == pytest.approx(OVERLAP, abs=0.02)
+    result, _ = initiated(raw)
+    rows = tile_rows(result)
+    assert grid_of(rows) == laid(layout, 3, 4)
+    assert {row["source"] for row in rows} == {"pixels"}
+    steps = np.ptp([float(row["x"]) for row in rows]) / 3
+    assert steps == pytest.approx(SIZE * (1 - OVERLAP), abs=0.02 * SIZE)
     assert "cycle1_channel1" in result.markers.read_text()
     assert not result.warnings
     filled_in(result)
@@ -106,54 +116,99 @@ def test_the_layout_is_found_from_the_pixels(raw: Path, layout: str) -> None:
 def test_metadata_that_disagree_are_warned_of(raw: Path) -> None:
     write_codex(raw, "snake_left_down", 3, 4)
     names = {"channelNames": {"channelNamesArray": ["a", "b"]}}
-    for told, *warnings in (
+    for stated, *warnings in (
         (
             {"regionHeight": 3, "regionWidth": 4, "tilingMode": "grid"},
-            "layout raster_right_down in the metadata, but snake_left_down by the pixels",
+            "layout raster_right_down is stated, but snake_left_down fits the pixels",
         ),
         (
             {"regionHeight": 4, "regionWidth": 3, **names},
-            "4 x 3 tiles in the metadata, but 3 x 4 by the pixels",
+            "4 x 3 tiles are stated, but 3 x 4 fit the pixels",
             "2 marker names for 1 cycles",
         ),
         (
-            {"regionHeight": 5, "regionWidth": 3, "numCycles": 4},
-            "5 x 3 tiles in the metadata, but 12 in the files",
+            {"regionHeight": 5, "regionWidth": 2, "numCycles": 4},
+            "5 x 2 tiles are stated, but the files number 12",
             "4 cycles in the metadata, but 1 in the files",
         ),
     ):
-        (raw / "experiment.json").write_text(json.dumps(told))
-        result, acquisition = initiated(raw, force=True)
-        assert grid(acquisition) == (3, 4, "snake_left_down")
-        for said in warnings:
-            assert any(str(said) in warning for warning in result.warnings), result.warnings
+        (raw / "experiment.json").write_text(json.dumps(stated))
+        result, _ = initiated(raw, force=True)
+        assert grid_of(tile_rows(result)) == laid("snake_left_down", 3, 4)
+        for text in warnings:
+            assert any(str(text) in warning for warning in result.warnings), result.warnings
 
 
-def test_without_structure_the_metadata_decide_or_the_grid_is_a_gap(raw: Path) -> None:
+def test_without_structure_the_metadata_decide_or_positions_are_gaps(raw: Path) -> None:
     write_codex(raw, "snake_right_down", 2, 3, blank=True)
-    result, acquisition = initiated(raw)
-    assert grid(acquisition) == (None, None, None)
-    assert any("2 x 3, 3 x 2, 1 x 6, 6 x 1" in warning for warning in result.warnings)
-    keys = [line.split(":")[0] for line in result.unknown]
-    assert keys[:3] == ["acquisition.rows", "acquisition.cols", "acquisition.layout"]
-    told = {"regionHeight": 2, "regionWidth": 3, "tilingMode": "snake", "tileOverlapX": 32}
-    (raw / "experiment.json").write_text(json.dumps(told))
-    _, acquisition = initiated(raw, "told")
-    assert grid(acquisition) == (2, 3, "snake_right_down")
-    assert acquisition["overlap"] == 32 / SIZE
+    result, _ = initiated(raw)
+    assert {(row["y"], row["x"]) for row in tile_rows(result)} == {("", "")}
+    (gap,) = [line for line in result.unknown if "tiles table" in line]
+    assert "2 x 3, 3 x 2, 1 x 6, 6 x 1" in gap
+    with pytest.raises(RawDataError, match=r"tiles.csv, row 2: y or x is not filled in"):
+        filled_in(result)
+    stated = {"regionHeight": 2, "regionWidth": 3, "tilingMode": "snake", "tileOverlapX": 32}
+    (raw / "experiment.json").write_text(json.dumps(stated))
+    result, _ = initiated(raw, "stated")
+    rows = tile_rows(result)
+    assert grid_of(rows) == laid("snake_right_down", 2, 3)
+    assert max(float(row["x"]) for row in rows) == 2 * (SIZE - 32)
+    assert any("is not confirmed" in warning for warning in result.warnings)
 
 
-def test_missing_and_damaged_tiles_are_named(raw: Path) -> None:
+def test_options_say_what_neither_files_nor_pixels_do(raw: Path) -> None:
+    write_codex(raw, "raster_up_right", 2, 3, blank=True)
+    options = GridOptions(2, 3, "raster_up_right", 0.25)
+    rows = tile_rows(initiated(raw, grid=options)[0])
+    assert grid_of(rows) == laid("raster_up_right", 2, 3)
+    assert max(float(row["x"]) for row in rows) == 2 * 0.75 * SIZE
+    assert {row["source"] for row in rows} == {"grid"}
+
+
+def test_damaged_tiles_are_named(raw: Path) -> None:
     write_codex(raw, "snake_right_down", 2, 3)
     bad = raw / "cyc001_reg001/1_00003_Z002_CH1.tif"
-    whole = bad.read_bytes()
-    bad.write_bytes(whole[:100])
-    (said,) = initiated(raw, "damaged")[0].warnings
-    assert said.startswith(f"{bad} is missing, cannot be read, or is of another size")
-    bad.write_bytes(whole)
-    for path in raw.rglob("1_00004_*"):
-        path.unlink()
-    assert any("tiles 4 are missing" in warning for warning in initiated(raw)[0].warnings)
+    bad.write_bytes(bad.read_bytes()[:100])
+    warnings = initiated(raw, "damaged")[0].warnings
+    assert any("not compared" in said and str(bad) in said for said in warnings)
+
+
+@pytest.mark.parametrize("layout", ["snake_right_down", "raster_right_down"])
+@pytest.mark.parametrize("gone", [[4], [3, 9], [11, 12]])
+def test_tiles_that_are_not_there_leave_gaps(raw: Path, layout: str, gone: list[int]) -> None:
+    write_codex(raw, layout, 3, 4)
+    for number in gone:
+        for path in raw.rglob(f"1_{number:05}_*"):
+            path.unlink()
+    result, _ = initiated(raw)
+    expected = {tile: at for tile, at in laid(layout, 3, 4).items() if int(tile) not in gone}
+    assert grid_of(tile_rows(result)) == expected
+    filled_in(result)
+
+
+def test_cycles_may_have_other_grids(raw: Path) -> None:
+    write_codex(raw, "snake_right_down", 2, 3)
+    write_codex(raw / "more", "raster_down_right", 3, 4)
+    (raw / "more/cyc001_reg001").rename(raw / "cyc002_reg001")
+    result, _ = initiated(raw)
+    rows = tile_rows(result)
+    assert grid_of(rows) == laid("snake_right_down", 2, 3)
+    assert grid_of(rows, 2) == laid("raster_down_right", 3, 4)
+    assert not result.warnings
+    filled_in(result)
+
+
+def test_tiles_that_lack_planes_are_named_or_left_out(raw: Path) -> None:
+    write_codex(raw, "snake_right_down", 2, 3, channels=2)
+    (raw / "cyc001_reg001/1_00005_Z002_CH2.tif").unlink()
+    result, _ = initiated(raw)
+    (said,) = result.warnings
+    assert "tiles lack planes: 5; copy their planes, or set use to 0" in said
+    with pytest.raises(RawDataError, match=r"row 6: cycle 1, tile 5 lacks z-plane 2 of 2"):
+        filled_in(result)
+    result, _ = initiated(raw, "filled", grid=GridOptions(fill=True))
+    assert [row["tile"] for row in tile_rows(result) if row["use"] == "0"] == ["5"]
+    filled_in(result)
 
 
 def test_regions_become_samples_with_their_own_grids(raw: Path) -> None:
@@ -161,8 +216,10 @@ def test_regions_become_samples_with_their_own_grids(raw: Path) -> None:
     write_codex(raw, "snake_right_down", 3, 3, region=2)
     result, _ = initiated(raw)
     head, *lines = [line.split("\t") for line in result.samples.read_text().splitlines()]
-    assert head[:4] == ["sample", "raw_dir", "region", "rows"]
-    assert [(line[0][-2:], *line[2:4]) for line in lines] == [("_1", "1", "2"), ("_2", "2", "3")]
+    assert head == ["sample", "raw_dir", "region"]
+    assert [(line[0][-2:], line[2]) for line in lines] == [("_1", "1"), ("_2", "2")]
+    counts = Counter(row["sample"][-2:] for row in tile_rows(result))
+    assert counts == {"_1": 6, "_2": 9}
     assert len(filled_in(result).samples) == 2
 
 
@@ -178,8 +235,8 @@ def test_rows_that_count_upwards_are_flipped(raw: Path) -> None:
     write_grid(raw, lambda row, col: f"tile_r{3 - row}_c{col}.tif")
     result, acquisition = initiated(raw)
     assert acquisition["pattern"] == "tile_r{row}_c{col}.tif"
-    assert acquisition["flip_y"] is True
-    assert "flip_x" not in acquisition
+    (said,) = result.warnings
+    assert "y mirrored" in said
     filled_in(result)
     (table,) = raw.parent.glob("out/*/cycle1.csv")
     assert "tile_r3_c0.tif" in table.read_text().splitlines()[1]
@@ -201,10 +258,13 @@ def test_ome_positions_and_metadata(raw: Path, flip_y: bool) -> None:
         tifffile.imwrite(path, planes, photometric="minisblack", metadata=metadata)
     result, acquisition = initiated(raw)
     assert acquisition["convention"] == "ome_tiff"
-    assert acquisition.get("flip_y", False) is flip_y
-    assert (acquisition["rows"], acquisition["cols"]) == (2, 3)
-    assert acquisition["overlap"] == pytest.approx(OVERLAP, abs=0.01)
     assert acquisition["pixel_um"] == 0.5
+    rows = tile_rows(result)
+    assert list(grid_of(rows).values()) == list(np.ndindex(2, 3))
+    assert [(row["unit"], row["source"]) for row in rows] == 6 * [
+        ("px", "pixels") if flip_y else ("um", "stage")
+    ]
+    assert any("y mirrored" in warning for warning in result.warnings) is flip_y
     assert "1,1,AF750,,,\n1,2,Hoechst,TRUE," in result.markers.read_text()
     filled_in(result)
 
@@ -219,7 +279,7 @@ def test_time_points_that_become_cycles_are_said(raw: Path) -> None:
     write_plate(raw, "p")
     result, acquisition = initiated(raw, "one")
     assert acquisition["convention"] == "imagexpress"
-    assert grid(acquisition) == (2, 3, "raster_right_down")
+    assert grid_of(tile_rows(result)) == laid("raster_right_down", 2, 3)
     assert "time point" not in result.summary()
     write_plate(raw, "p", 2)
     assert (
@@ -303,7 +363,9 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(raw: Path) ->
     assert "1 cycle, 1 channel, 2 z-planes" in told
     assert all(key in told for key in result.unknown)
     assert not result.unchanged
-    written = [path.read_bytes() for path in (result.config, result.samples, result.markers)]
+    written = [
+        path.read_bytes() for path in (result.config, result.samples, result.tiles, result.markers)
+    ]
     own = ("Snakefile", "profiles/slurm/site.yaml")
     for name in own:
         (out / name).write_text("mine")
@@ -313,7 +375,8 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(raw: Path) ->
     assert (out / "profiles/default/config.yaml").is_file()
     assert f"unchanged: {out / 'Snakefile'}" in again.summary()
     # The same folder gives the same files.
-    assert [path.read_bytes() for path in (again.config, again.samples, again.markers)] == written
+    paths = again.config, again.samples, again.tiles, again.markers
+    assert [path.read_bytes() for path in paths] == written
 
 
 def test_files_that_only_the_metadata_name_are_said_to_be_missing(raw: Path) -> None:
@@ -375,24 +438,17 @@ def test_brain_tiles_by_number_lie_as_tile_configuration_says(shared: Path, raw:
         (raw / path.name).symlink_to(path)
     numbered, acquisition = initiated(raw, "numbered")
     assert acquisition["pattern"] == "C3-BrainSection{tile}.tif"
-    assert (acquisition["rows"], acquisition["cols"]) == (7, 9)
     assert not numbered.warnings
     fiji = create_experiment(shared / "data/brain-tiles", raw.parent / "fiji")
-    acquisition = config(fiji)["acquisition"]
-    assert acquisition["convention"] == "fiji"
-    # TileConfiguration.txt places 54 of the 63 tiles.
-    assert (acquisition["rows"], acquisition["cols"]) == (6, 9)
-    assert acquisition["overlap"] == pytest.approx(52 / 512, abs=0.001)
+    assert config(fiji)["acquisition"]["convention"] == "fiji"
     assert any(warning.startswith("9 files are ignored") for warning in fiji.warnings)
     assert not fiji.unknown
-    places = []
-    for result in (numbered, fiji):
-        experiment = load_experiment(config(result))
-        (sample,) = experiment.samples.values()
-        table = result.config.with_name("cycle1.csv")
-        channels = {1: [experiment.reference_channels[1]]}
-        build_manifest(sample.raw_dir, sample.acquisition.model_dump(), channels, {1: table})
-        lines = [line.split(",") for line in table.read_text().splitlines()[1:]]
-        places.append({Path(line[5]).name: (line[1], line[2]) for line in lines})
-    assert len(places[1]) == 54
-    assert {name: places[0][name] for name in places[1]} == places[1]
+    # TileConfiguration.txt places 54 of the 63 tiles.
+    of_fiji, of_numbers = (
+        {Path(row["file"]).name: (float(row["y"]), float(row["x"])) for row in tile_rows(result)}
+        for result in (fiji, numbered)
+    )
+    assert (len(of_fiji), len(of_numbers)) == (54, 63)
+    apart = np.array([np.subtract(of_numbers[name], of_fiji[name]) for name in of_fiji])
+    # Numbers give no stage: the grid of the pixels is within 2 % of a tile of it.
+    assert np.abs(apart - np.median(apart, axis=0)).max() < 0.08 * 512

@@ -20,12 +20,11 @@ from tilewright.errors import ConfigError
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import RawFolder
-from tilewright.init.tile_layout import TileLayout
 from tilewright.init.write import config_text, readme_text
 from tilewright.io.formats.common import RawPlane, ScanOptions
 from tilewright.runtime.text import printable
 
-KEYS = {"samples", "markers", "results", "acquisition", "camera", "optics", "deconvolve"}
+KEYS = {"samples", "tiles", "markers", "results", "acquisition", "camera", "optics", "deconvolve"}
 LIVE = "\nillumination:\n  flat_file: /tmp/x.npy\n#"
 BREAKS = ["\n", "\r", "\x85", "\u2028", "\u2029"]
 
@@ -103,23 +102,23 @@ def test_the_config_says_what_is_meant_whatever_the_text(
     planes = [RawPlane(1, channel, 0, folder, tile=1)]
     recognised = RawFolder("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
     metadata = Metadata([Channel(1, channel, marker, None, None)], 1, pixel_um=1e-5)
-    layout = TileLayout(4, 2, 2, "snake_right_down", 0.1)
-    beside = Path("/", folder)
-    files = beside / "samples", beside / "markers", beside / "results"
-    said = config_text(Path(folder), files, recognised, [layout], metadata, 1, warnings)
+    files = {key: Path("/", folder, key) for key in ("samples", "tiles", "markers", "results")}
+    kept = {"camera": {"offset_counts": marker}, "extra": {channel: [pattern]}}
+    said = config_text(Path(folder), files, recognised, metadata, 1, warnings, kept)
     config = yaml.safe_load(said.text)
     assert config == {
-        **{path.name: str(path) for path in files},
+        **{key: str(path) for key, path in files.items()},
         "acquisition": {
             "convention": "pattern",
             **({"pattern": pattern} if pattern else {}),
-            **{"rows": 2, "cols": 2, "layout": "snake_right_down", "overlap": 0.1},
             **{"pixel_um": 1e-5, "reference_cycle": 1},
         },
-        "camera": dict.fromkeys(
-            ["offset_counts", "gain_counts_per_photon", "saturation_counts"], "auto"
-        ),
+        "camera": {
+            **{"offset_counts": marker, "gain_counts_per_photon": "auto"},
+            "saturation_counts": "auto",
+        },
         "deconvolve": {"method": "none"},
+        "extra": {channel: [pattern]},
     }
     assert all(line.isprintable() for line in said.text.split("\n"))
     readme = readme_text("x", Path(folder), Path("keys"), warnings, warnings, said.unknown)

@@ -8,12 +8,13 @@ import pytest
 import scipy.ndimage
 import tifffile
 
-from tests.init.raw_folders import config, initiated
+from tests.init.raw_folders import config, initiated, tile_rows
 from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
+from tilewright.config.tile_table import tiles_text
 from tilewright.errors import ConfigError
-from tilewright.init.folder import create_experiment
+from tilewright.init.folder import InitResult, create_experiment
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 SIDE = 256
@@ -37,6 +38,12 @@ def write(raw: Path, true: float, stated: float | None, texture: float = 900.0) 
     (raw / "experiment.json").write_text(json.dumps(told))
 
 
+def overlap_of(result: InitResult) -> float:
+    """Return the overlap along x of the tiles table."""
+    first, second, *_ = tile_rows(result)
+    return 1 - (float(second["x"]) - float(first["x"])) / SIDE
+
+
 @pytest.mark.parametrize(
     ("true", "stated"), [(0.06, 0.1), (0.1, 0.06), (0.1, 0.3), (0.26, 0.1), (0.2, 0.12)]
 )
@@ -44,30 +51,32 @@ def test_an_overlap_that_is_stated_wrong_is_measured(
     tmp_path: Path, true: float, stated: float
 ) -> None:
     write(tmp_path / "raw", true, stated)
-    result, acquisition = initiated(tmp_path / "raw")
-    overlap = acquisition["overlap"]
-    assert overlap == pytest.approx(true, abs=0.01)
-    both = f"overlap {overlap:.3f} from the pixels, but {stated:.3f} in the metadata"
-    assert both in result.findings
-    assert any(f"{both}; the measured one is written" in warning for warning in result.warnings)
+    result, _ = initiated(tmp_path / "raw")
+    assert overlap_of(result) == pytest.approx(true, abs=0.01)
+    assert {row["source"] for row in tile_rows(result)} == {"pixels"}
+    (said,) = [line for line in result.warnings if "overlap" in line]
+    assert f", {stated:.3f} is stated); the measured ones are written" in said
+    assert f"instead of (0, {SIDE * (1 - stated):.0f}) px" in said or (
+        f"instead of ({SIDE * (1 - stated):.0f}, 0) px" in said
+    )
 
 
 def test_an_overlap_that_is_stated_right_is_confirmed(tmp_path: Path) -> None:
     write(tmp_path / "raw", 0.1, 0.1)
-    result, acquisition = initiated(tmp_path / "raw")
-    assert acquisition["overlap"] == 0.1
-    (said,) = (line for line in result.findings if line.startswith("overlap"))
-    assert said.startswith("overlap 0.100 from the metadata, 0.")
-    assert said.endswith(" from the pixels")
+    result, _ = initiated(tmp_path / "raw")
+    assert overlap_of(result) == pytest.approx(0.1)
+    assert {row["source"] for row in tile_rows(result)} == {"grid"}
+    assert any("overlaps confirm the positions (12 of 12)" in line for line in result.findings)
     assert not result.warnings
 
 
 def test_what_the_pixels_do_not_show_is_stated_and_not_confirmed(tmp_path: Path) -> None:
     write(tmp_path / "raw", 0.06, 0.1, texture=0.0)
-    result, acquisition = initiated(tmp_path / "raw")
-    assert acquisition["overlap"] == 0.1
-    said = "overlap 0.100 from the metadata, not confirmed by the pixels"
-    assert [line for line in result.findings if "overlap" in line] == [said]
+    result, _ = initiated(tmp_path / "raw")
+    assert overlap_of(result) == pytest.approx(0.1)
+    assert {row["source"] for row in tile_rows(result)} == {"grid"}
+    assert any("is not confirmed" in line for line in result.warnings)
+    assert any("could not be compared with the pixels" in line for line in result.warnings)
     write(tmp_path / "none", 0.06, None, texture=0.0)
     # Rows and columns in the names.
     rng = np.random.default_rng(1)
@@ -76,9 +85,9 @@ def test_what_the_pixels_do_not_show_is_stated_and_not_confirmed(tmp_path: Path)
         tile = rng.normal(900, 30, (128, 128)).astype(np.uint16)
         tifffile.imwrite(tmp_path / f"named/t_r{row}_c{col}.tif", tile)
     for raw in ("none", "named"):
-        result, acquisition = initiated(tmp_path / raw, f"{raw}-out")
-        assert acquisition["overlap"] is None
-        assert any(key.startswith("acquisition.overlap") for key in result.unknown)
+        result, _ = initiated(tmp_path / raw, f"{raw}-out")
+        assert {(row["y"], row["x"]) for row in tile_rows(result)} == {("", "")}
+        assert any("y and x in the tiles table" in key for key in result.unknown)
 
 
 @pytest.mark.parametrize("named", ["number", "row and column"])
@@ -90,15 +99,25 @@ def test_the_check_before_a_run_compares(tmp_path: Path, named: str) -> None:
             path = tmp_path / f"raw/cyc001_reg001/1_{number:05}_Z001_CH1.tif"
             path.rename(tmp_path / f"raw/t_r{row}_c{col}.tif")
         (tmp_path / "raw/cyc001_reg001").rmdir()
-    content = config(create_experiment(tmp_path / "raw", tmp_path / "out"))
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    content = config(result)
     content |= {"results": str(tmp_path / "results"), "deconvolve": {"method": "none"}}
+    content["acquisition"]["pixel_um"] = 0.3
+    experiment = load_experiment(content)
+    layout = Layout(experiment.settings.results)
+    rows = tile_rows(result)
+    step = SIDE * (1 - 0.06)
     for given in (0.1, 0.2, 0.3, 0.06, 0.07):
-        content["acquisition"] |= {"overlap": given, "pixel_um": 0.3}
-        experiment = load_experiment(content)
-        layout = Layout(experiment.settings.results)
+        changed = [
+            row | {k: float(row[k]) / step * SIDE * (1 - given) for k in ("y", "x")} for row in rows
+        ]
+        result.tiles.write_text(tiles_text(changed))
         if given < 0.08:
             check_raw(experiment, layout)
             continue
-        said = rf"show an overlap of 0\.0[56]\d, not of {given}00; set acq"
+        at = f"{SIDE * (1 - given):.0f}"
+        said = (
+            rf"cycle 1: 1[0-2] of 12 overlaps show neighbours .* instead of .*{at}.*correct y and"
+        )
         with pytest.raises(ConfigError, match=said):
             check_raw(experiment, layout)

@@ -130,7 +130,7 @@ def _check_sample(
             sample.raw_dir,
             sample.acquisition.model_dump(),
             channels,
-            _places_of(experiment, sample, places),
+            rows_of(experiment, sample, places),
             manifests,
             check_pixels=partial(_check_pixels, experiment, sample, channels),
             cache_key=f"{experiment.settings.camera} {sample.acquisition}",
@@ -147,7 +147,7 @@ def _check_sample(
         ) from None
 
 
-def _places_of(experiment: Experiment, sample: Sample, places: Places) -> dict[int, TileRows]:
+def rows_of(experiment: Experiment, sample: Sample, places: Places) -> dict[int, TileRows]:
     """Return the rows of a sample by cycle, and the tiles that are of samples beside it."""
     if experiment.settings.stitched:
         return dict.fromkeys(experiment.cycles, TileRows([TilePlace("1", 0.0, 0.0)]))

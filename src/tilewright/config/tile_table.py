@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def read_tiles(path: Path, samples: Iterable[str], pixel_um: float) -> Places:
         use = _USE.get(row.get("use", "").lower())
         if use is None:
             raise ValueError(f"use is '{row['use']}'; write 1, or 0 to leave the tile out")
-        at = [_coordinate(row, axis, use=use) / (pixel_um if unit == "um" else 1) for axis in "yx"]
+        at = [_coordinate(row, axis) / (pixel_um if unit == "um" else 1) for axis in "yx"]
         file = row.get("file", "").replace("\\", "/")
         return sample, int(cycle), unit, TilePlace(tile, at[0], at[1], file, use)
 
@@ -82,14 +83,12 @@ def read_tiles(path: Path, samples: Iterable[str], pixel_um: float) -> Places:
     return places
 
 
-def _coordinate(row: Mapping[str, str], axis: str, *, use: bool) -> float:
+def _coordinate(row: Mapping[str, str], axis: str) -> float:
+    """Return a coordinate, NaN where it is to be filled in."""
     value = finite(row[axis])
-    if value is None and use:
-        raise ValueError(
-            f"{axis} is '{row[axis]}', which is no number; write the position of the tile's first "
-            "pixel, or 0 into use"
-        )
-    return value or 0.0
+    if value is None and row[axis]:
+        raise ValueError(f"{axis} is '{row[axis]}', which is no number; write a decimal point")
+    return math.nan if value is None else value
 
 
 def tiles_text(rows: Iterable[Mapping[str, Any]], *, header: bool = True) -> str:

@@ -1,9 +1,12 @@
 """Rows of the tiles table for cycles that it lacks: of ``tilewright init --add`` and ``follow``."""
 
 import csv
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
@@ -63,7 +66,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
             options,
             _earlier(of_group, experiment.reference_cycle),
         )
-        found = split_samples(group, sample.raw_dir.resolve(), placed, new)
+        found = split_samples(group, sample.raw_dir.resolve(), placed)
         for one in found:
             cycles_of = sorted({row["cycle"] for row in one.rows})
             replaced |= {(one.name, str(cycle)) for cycle in cycles_of}
@@ -76,7 +79,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
                     row["use"] = 0
             rows += one.rows
     if rows:
-        text = path.read_text("utf-8").splitlines(keepends=True)
+        text = path.read_bytes().decode("utf-8").splitlines(keepends=True)
         others = "".join(line for line in text if _sample_and_cycle(line) not in replaced)
         end = "\n" * (not others.endswith("\n"))
         write_text_atomic(path, others + end + tiles_text(rows, header=False))
@@ -98,7 +101,12 @@ def _new_planes(sample: Sample, cycles: Collection[int], known: Places) -> list[
     planes = select_region(
         scan(sample.acquisition.convention, sample.raw_dir, options), options.region, sample.raw_dir
     )
-    listed = {(cycle, place.tile) for (_, cycle), places in known.items() for place in places}
+    listed = {
+        (cycle, place.tile)
+        for (_, cycle), places in known.items()
+        for place in places
+        if not place.use or not math.isnan(place.y_px + place.x_px)
+    }
     stale = {p.cycle for p in planes if p.cycle in cycles and (p.cycle, p.tile_name) not in listed}
     return [plane for plane in planes if plane.cycle in stale]
 
@@ -114,4 +122,5 @@ def _earlier(known: Places, reference_cycle: int) -> dict[str, tuple[float, floa
     if not cycles:
         return None
     of_cycle = next(places for (_, cycle), places in known.items() if cycle == cycles[0])
-    return {place.tile: (place.y_px, place.x_px) for place in of_cycle}
+    at = {place.tile: (place.y_px, place.x_px) for place in of_cycle}
+    return None if np.isnan(list(at.values())).any() else at

@@ -72,7 +72,7 @@ def place_samples(
         placed = place_cycles(of_sample, reference, metadata, options)
         names = [one for one, *source in samples if source == [raw_dir, region]]
         if names[0] == name:
-            result += split_samples(names, raw_dir, placed, of_sample, region, split=split)
+            result += split_samples(names, raw_dir, placed, region, split=split)
     return result
 
 
@@ -80,7 +80,6 @@ def split_samples(
     names: Sequence[str],
     raw_dir: Path,
     placed: Mapping[int, PlacedTiles],
-    planes: Sequence[RawPlane],
     region: str | None = None,
     *,
     split: bool = False,
@@ -94,7 +93,7 @@ def split_samples(
     split : bool
         Whether pieces of one sample become samples of their own.
     """
-    pieces = _pieces(placed, planes) if split or len(names) > 1 else [None]
+    pieces = _pieces(placed) if split or len(names) > 1 else [None]
     warnings = []
     if len(pieces) > 1 and len(names) == 1:
         name, names = names[0], [f"{names[0]}_{n}" for n in range(1, len(pieces) + 1)]
@@ -156,9 +155,10 @@ def place_cycles(
 
 
 def below(raw_dir: Path, row: Mapping[str, Any]) -> str:
-    """Return the path of a row's file below the raw folder."""
+    """Return the path of a row's file below the raw folder, "" where no table can hold it."""
     path = Path(row["file"])
-    return str(path.relative_to(raw_dir) if path.is_relative_to(raw_dir) else path)
+    name = str(path.relative_to(raw_dir) if path.is_relative_to(raw_dir) else path)
+    return name if name.isprintable() else ""
 
 
 def add_sentences(sample: PlacedSample, placed: Mapping[int, PlacedTiles]) -> None:
@@ -175,16 +175,13 @@ def add_sentences(sample: PlacedSample, placed: Mapping[int, PlacedTiles]) -> No
         )
 
 
-def _pieces(
-    placed: Mapping[int, PlacedTiles], planes: Sequence[RawPlane]
-) -> list[dict[int, set[str]] | None]:
+def _pieces(placed: Mapping[int, PlacedTiles]) -> list[dict[int, set[str]] | None]:
     """Return the tiles of each piece of tissue by cycle; one None where there is one piece.
 
     Every cycle must have the same number of pieces of two tiles or more: lone tiles are fields
     that were searched for.
     """
-    side = tile_set(planes[:1], planes[0].channel).shape_px
-    groups = {cycle: _groups(tiles.yx_px, side) for cycle, tiles in placed.items()}
+    groups = {cycle: _groups(tiles.yx_px, tiles.shape_px) for cycle, tiles in placed.items()}
     counts = {len(of_cycle) for of_cycle in groups.values()}
     sizes = [len(group) for of_cycle in groups.values() for group in of_cycle]
     if len(counts) > 1 or not 1 < max(counts) <= _MOST_PIECES or min(sizes) < 2:
@@ -197,7 +194,7 @@ def _pieces(
 def _groups(yx_px: Mapping[str, tuple[float, float]], side: tuple[int, int]) -> list[list[str]]:
     """Return the tiles of groups that lie apart, ordered by their first tile's position."""
     names, at = list(yx_px), np.array(list(yx_px.values()))
-    gap = np.abs(at[:, None] - at[None, :]) / side
+    gap = np.abs(at[:, None] - at[None, :]) / np.maximum(side, 1)
     near = (gap <= 1 + _APART).all(axis=2) | np.isnan(gap).any(axis=2)
     count, label = connected_components(coo_matrix(near), directed=False)
     groups = [[k for k in range(len(names)) if label[k] == n] for n in range(count)]

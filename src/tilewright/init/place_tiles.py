@@ -7,16 +7,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.errors import RawDataError
 from tilewright.init.tile_order import TileOrder, find_order
-from tilewright.io.formats.common import DAMAGE_ERRORS, RawPlane
+from tilewright.io.formats.common import RawPlane, raw_file_errors
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
-from tilewright.stages.tile_positions.stage_check import describe, reduce_tile, reduction
+from tilewright.stages.tile_positions.stage_check import (
+    describe,
+    orientation,
+    reduce_tile,
+    reduction,
+)
 
 #: Of more tiles with positions those in the middle are compared.
 _MOST_TILES = 100
+#: Files that are tried until one shows the size of a tile.
+_MOST_FILES = 10
 #: Part of a side up to which overlaps confirm positions; others are written as they show them.
 _CONFIRMED = 0.02
 #: Share of overlaps that must confirm the positions of another cycle.
@@ -50,7 +58,7 @@ class TileSet:
     channel : str
         The one with the most structure, usually nuclei.
     shape_px : tuple of int
-        (y, x) of a tile.
+        (y, x) of a tile; 0 where no file can be read.
     """
 
     planes: dict[str, list[RawPlane]]
@@ -67,17 +75,18 @@ class TileSet:
 
         Raises
         ------
-        OSError, ValueError
-            It cannot be read, or is of another size; or another of :data:`DAMAGE_ERRORS`.
+        RawDataError
+            It cannot be read, or is of another size.
         """
         stack = [plane for plane in self.planes[tile] if plane.channel == self.channel]
         middle = sorted(stack or self.planes[tile], key=lambda plane: plane.z or 0)[len(stack) // 2]
         page = middle.page
-        if page is None:
-            page = read_headers({middle.path: 1})[middle.path].pages // 2
-        image = read_plane(middle.path, page)
-        if image.shape != self.shape_px:
-            raise ValueError(f"{middle.path} is of {image.shape} px, others of {self.shape_px}")
+        with raw_file_errors(middle.path):
+            if page is None:
+                page = read_headers({middle.path: 1})[middle.path].pages // 2
+            image = read_plane(middle.path, page)
+            if image.shape != self.shape_px:
+                raise ValueError(f"{image.shape} px, where others have {self.shape_px}")
         return reduce_tile(image)
 
 
@@ -87,6 +96,7 @@ class PlacedTiles:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     yx_px: dict[str, tuple[float, float]] = field(default_factory=dict)
+    shape_px: tuple[int, int] = (0, 0)
     findings: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -101,9 +111,10 @@ def tile_set(planes: Sequence[RawPlane], channel: str) -> TileSet:
 
     for plane in sorted(planes, key=order):
         by_tile.setdefault(plane.tile_name, []).append(plane)
-    path = planes[0].path
-    header = read_headers({path: 1})[path]
-    return TileSet(by_tile, channel, (header.height_px, header.width_px))
+    paths = list(dict.fromkeys(plane.path for plane in planes))[:_MOST_FILES]
+    headers = read_headers(dict.fromkeys(paths, 1)).values()
+    shapes = [(h.height_px, h.width_px) for h in headers if not h.problem]
+    return TileSet(by_tile, channel, shapes[0] if shapes else (0, 0))
 
 
 def place_tiles(
@@ -132,9 +143,12 @@ def place_tiles(
         nominal, source = _of_grid(tiles, grid, stated), "grid"
     else:
         nominal, source = _of_numbers(tiles, stated, earlier or {}, placed)
+    if not all(tiles.shape_px):
+        placed.warnings.append(f"{plane.path} cannot be read, so positions are not compared")
+        nominal = nominal if source == "stage" else None
     if nominal is None:
         nominal = np.full((len(tiles.planes), 2), np.nan)
-    elif len(nominal) > 1:
+    elif len(nominal) > 1 and all(tiles.shape_px):
         nominal, source = _confirmed(tiles, nominal, source, stated, placed)
     _write_rows(tiles, nominal, source, stated, pixel_um, placed)
     return placed
@@ -168,14 +182,14 @@ def _of_numbers(
 ) -> tuple[NDArray[np.float64] | None, str]:
     """Return positions of numbered tiles and their source; None where nothing shows them."""
     names = list(tiles.planes)
-    if len(names) == 1:
-        return np.zeros((1, 2)), "grid"
+    if len(names) == 1 or not all(tiles.shape_px):
+        return np.zeros((len(names), 2)), "grid"
     images = _images(tiles, names, placed)
     if images is not None and set(names) == set(earlier):
         nominal = np.array([earlier[name] for name in names])
         found = fit_stage_map(cpu_backend(2), images, nominal / reduction(tiles.shape_px[1]))
         if found is not None and found.matched >= _SAME * found.compared:
-            return nominal, "pixels"
+            return nominal, "grid"
     numbers = np.array([plane.tile or 0 for plane in tiles.first])
     order = TileOrder(stated.rows, stated.cols, stated.layout, stated.overlap)
     found_order = find_order(images, numbers, order)
@@ -195,10 +209,8 @@ def _images(
     """Return the reduced middle plane of some tiles; None, with a warning, if one is damaged."""
     try:
         return np.stack([tiles.image(name) for name in names])
-    except DAMAGE_ERRORS as error:
-        placed.warnings.append(
-            f"a tile cannot be read ({error}), so positions are not compared with overlaps"
-        )
+    except RawDataError as error:
+        placed.warnings.append(f"positions are not compared with overlaps: {error}")
         return None
 
 
@@ -239,7 +251,7 @@ def _confirmed(
             f"overlaps confirm the positions ({found.matched} of {found.compared}): {measured}"
         )
         return nominal, source
-    if not guessed:
+    if not guessed or orientation(found.matrix):
         stated_overlap = "" if stated.overlap is None else f", {stated.overlap:.3f} is stated"
         placed.warnings.append(
             f"{describe(found, factor)} ({measured}{stated_overlap}); the measured ones are written"
@@ -273,6 +285,7 @@ def _write_rows(
     written = np.array([(p.y, p.x) for p in tiles.first], np.float64) if unsized else nominal
     scale = pixel_um if in_um and pixel_um else 1.0
     repeated = _repeated(nominal, min(tiles.shape_px))
+    placed.shape_px = tiles.shape_px
     incomplete = _incomplete(tiles)
     for k, name in enumerate(tiles.planes):
         left_out = k in repeated or (name in incomplete and stated.fill)

@@ -109,7 +109,7 @@ class ConfigText:
     def end(self) -> None:
         """Add the sections that were not written."""
         for name, value in self._kept.items():
-            self.text += "\n" + yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True)
+            self.text += "\n" + yaml.safe_dump({name: value}, sort_keys=False)
 
 
 def _yaml(value: object) -> str:

@@ -1,5 +1,6 @@
 """Planes of a sample joined with the rows of the tiles table, and what does not fit."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ class TilePlace(NamedTuple):
     tile: str
     y_px: float
     x_px: float
-    """Position of the first pixel, from any origin that the cycle's tiles share."""
+    """Position of the first pixel, from any origin that the cycle's tiles share; NaN where it is
+    not filled in.
+    """
     file: str = ""
     """Path of one of its files below the raw folder, "" where the table gives none."""
     use: bool = True
@@ -87,7 +90,7 @@ def place_planes(
         others = set(of_table.beside) - rows.keys()
         of_cycle = [plane for plane in by_cycle[cycle] if plane.tile_name not in others]
         present, problems = _present(of_cycle, cycle)
-        problems += _unplaced(of_cycle, rows, cycle)
+        problems += _unplaced(of_cycle, rows, cycle) + _unfilled(used)
         problems += _other_files(of_cycle, used, folder)
         problems += _incomplete(present, used, channels[cycle], cycle)
         result.problems += problems
@@ -128,6 +131,16 @@ def _unplaced(planes: Sequence[RawPlane], rows: Mapping[str, TilePlace], cycle: 
         f"cycle {cycle}: tile {tile} ({path}) is not in the tiles table; add a row, with use 0 to "
         "leave it out"
         for tile, path in unknown.items()
+    ]
+
+
+def _unfilled(used: Mapping[str, TilePlace]) -> list[str]:
+    """Return a sentence for each row without a position."""
+    return [
+        f"{place.row}: y or x is not filled in; write the position of the tile's first pixel, or 0 "
+        "into use"
+        for place in used.values()
+        if math.isnan(place.y_px + place.x_px)
     ]
 
 

@@ -18,6 +18,8 @@ _REACH = 0.1
 #: Overlaps that are tried where the stated one does not match; with the search they cover all from
 #: 0 to 0.55.
 _OVERLAPS = (0.05, 0.15, 0.3, 0.45)
+#: Part of a side from which tiles are neighbours: nearer ones are one position imaged twice.
+_NEAREST = 0.05
 #: NCC above that of the best rival peak from which a match counts: chance gives less than 0.05.
 _CLEAR = 0.1
 #: The same of a match that contradicts another direction.
@@ -108,7 +110,7 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
     found: list[_Matches] = []
     compared = 0
     for axis in (0, 1):
-        pairs = neighbours_along(nominal, axis)
+        pairs = neighbours_along(nominal, axis, _NEAREST * min(tiles.shape[1:]))
         weakest = strength[pairs].min(axis=1) if len(pairs) else np.zeros(0)
         pairs = pairs[np.argsort(-weakest, kind="stable")[:_PAIRS]]
         compared += len(pairs)
@@ -132,17 +134,18 @@ def edge_strength(backend: Backend, tiles: Array) -> Floats:
     return np.round(spread, 2)
 
 
-def neighbours_along(nominal: Floats, axis: int) -> Ints:
+def neighbours_along(nominal: Floats, axis: int, least_px: float = 0.0) -> Ints:
     """Return pairs (m, 2) of tiles of which b is the nearest to a in the direction of an axis.
 
-    Within 45 degrees of it, and no further than 1.4 times what a quarter of the pairs are apart.
+    Within 45 degrees of it, at least ``least_px`` apart, and no further than 1.4 times what a
+    quarter of the pairs are.
 
     >>> neighbours_along(np.array([[0.0, 0.0], [0.0, 9.0], [8.0, 1.0]]), 1).tolist()
     [[0, 1]]
     """
     step = nominal[None, :, :] - nominal[:, None, :]
     along, across = step[..., axis], np.abs(step[..., 1 - axis])
-    distance = np.where((along > 0) & (across < along), np.hypot(along, across), np.inf)
+    distance = np.where((along > least_px) & (across < along), np.hypot(along, across), np.inf)
     nearest = np.asarray(np.argmin(distance, axis=1), np.int64)
     length = distance[np.arange(len(nominal)), nearest]
     known = np.isfinite(length)

@@ -16,6 +16,8 @@ _MOST_TILES = 100
 _WIDTH_PX = 400
 #: Part of a side over which places are searched: positions that are further off are refused.
 SEARCHED = 0.03
+#: Rotation of a camera that is said: less is searched for anyway.
+_TURNED_DEG = 1.0
 #: Overlaps that contradict positions, and their share of those compared, from which the order of
 #: the tiles is wrong.
 _CONTRADICTING, _SHARE = 3, 0.2
@@ -89,10 +91,10 @@ stage are swapped'
         f"{found.matched} of {found.compared} overlaps show neighbours at {measured} (y, x) "
         f"instead of {stated}"
     )
-    return text + (f": {what}" if (what := _kind(found.matrix)) else "")
+    return text + (f": {what}" if (what := orientation(found.matrix)) else "")
 
 
-def _kind(matrix: NDArray[np.float64]) -> str:
+def orientation(matrix: NDArray[np.float64]) -> str:
     """Return what turns positions into those of a map: swapped or mirrored axes, a rotation."""
     swapped = abs(matrix[0, 1]) + abs(matrix[1, 0]) > abs(matrix[0, 0]) + abs(matrix[1, 1])
     upright = matrix[::-1] if swapped else matrix
@@ -102,6 +104,6 @@ def _kind(matrix: NDArray[np.float64]) -> str:
     signs = np.sign(np.diag(upright))
     turned = np.asarray(signs[:, None] * upright)
     angle = math.degrees(math.atan2(turned[1, 0] - turned[0, 1], turned[0, 0] + turned[1, 1]))
-    if abs(angle) >= 0.5:
+    if abs(angle) >= _TURNED_DEG:
         parts.append(f"the camera is turned by {abs(angle):.1f} degrees")
     return ", ".join(parts)

@@ -1,0 +1,283 @@
+"""What a user filled in stays when init writes a folder anew, also of an earlier version."""
+
+import csv
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import yaml
+
+from tests.init.raw_folders import (
+    SIZE,
+    config,
+    filled_in,
+    grid_of,
+    initiated,
+    specimen_tiles,
+    tile_rows,
+)
+from tilewright.config.load import load_experiment
+from tilewright.errors import ConfigError
+from tilewright.init.add import add_cycles
+from tilewright.init.folder import InitResult
+from tilewright.init.place_tiles import GridOptions
+from tilewright.kernels.tile_positions.tile_order import tile_places
+
+
+def write_cycle(
+    raw: Path, cycle: int, layout: str = "snake_right_down", rows: int = 2, cols: int = 3
+) -> None:
+    tiles = specimen_tiles(rows, cols)
+    folder = raw / f"cyc{cycle:03}_reg001"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, place in enumerate(tile_places(layout, rows, cols), start=1):
+        for channel in (1, 2):
+            tifffile.imwrite(folder / f"1_{number:05}_Z001_CH{channel}.tif", tiles[place])
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    folder = tmp_path / "tonsil"
+    write_cycle(folder, 1)
+    (folder / "channelnames.txt").write_text("DAPI\nCD3\nDAPI\nCD8\n")
+    return folder
+
+
+def as_earlier_version(result: InitResult, acquisition: dict[str, Any], columns: bool) -> None:
+    """Turn what init wrote into the configuration of an earlier version, edited by its user."""
+    content = config(result)
+    del content["tiles"]
+    result.tiles.unlink()
+    content["acquisition"] |= {"pixel_um": 0.31, "reference_channel": "2", **acquisition}
+    content["camera"]["offset_counts"] = 101.5
+    content["registration"] = {"block_px": 60, "allow_unregistered": [2]}
+    result.config.write_text(yaml.safe_dump(content))
+    names = "sample\traw_dir" + "\trows\tcols\toverlap" * columns
+    cells = f"tonsil7\t{result.config.parent.parent / 'tonsil'}" + "\t2\t3\t0.15" * columns
+    result.samples.write_text(f"{names}\n{cells}\n")
+    result.markers.write_text("cycle,channel,marker,exposure_ms\n01,1,mine,5\n1,2,nuclei,7.5\n")
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_configuration_of_an_earlier_version_is_taken_over(raw: Path, columns: bool) -> None:
+    result, _ = initiated(raw)
+    grid = {} if columns else {"rows": 2, "cols": 3, "layout": "snake_right_down", "overlap": 0.15}
+    as_earlier_version(result, grid, columns)
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(config(result))
+    (said,) = refused.value.args
+    assert "acquisition.reference_channel" in said
+    assert "tilewright init RAW --output FOLDER --force" in said
+    again, acquisition = initiated(raw, force=True)
+    assert acquisition == {"convention": "codex", "pixel_um": 0.31, "reference_cycle": 1}
+    content = config(again)
+    assert content["camera"]["offset_counts"] == 101.5
+    assert content["registration"] == {"block_px": 60, "allow_unregistered": [2]}
+    assert again.samples.read_text() == f"sample\traw_dir\ntonsil7\t{raw}\n"
+    with again.markers.open() as stream:
+        assert list(csv.reader(stream)) == [
+            ["cycle", "channel", "marker", "reference", "exposure_ms"],
+            ["01", "1", "mine", "", "5"],
+            ["1", "2", "nuclei", "TRUE", "7.5"],
+        ]
+    rows = tile_rows(again)
+    assert {row["sample"] for row in rows} == {"tonsil7"}
+    assert list(grid_of(rows).values()) == tile_places("snake_right_down", 2, 3)
+    content["registration"] = {}
+    assert load_experiment(content).samples.keys() == {"tonsil7"}
+
+
+@pytest.mark.parametrize("key", ["rows", "overlap", "flip_x", "missing", "reference_channel"])
+def test_each_key_of_an_earlier_version_is_refused_by_one_sentence(raw: Path, key: str) -> None:
+    result, _ = initiated(raw)
+    content = config(result)
+    content["acquisition"] |= {key: None, "pixel_um": 1}
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(content)
+    assert len(refused.value.args) == 1
+    assert refused.value.args[0].startswith(f"acquisition.{key}: of an earlier version")
+
+
+def test_the_stated_grid_of_an_earlier_version_is_used_where_pixels_show_none(
+    tmp_path: Path,
+) -> None:
+    raw = tmp_path / "tonsil"
+    write_cycle(raw, 1, "raster_up_left")
+    for path in raw.rglob("*.tif"):
+        tifffile.imwrite(path, np.full((SIZE, SIZE), 100, np.uint16))
+    result, _ = initiated(raw)
+    grid = {"rows": 2, "cols": 3, "layout": "raster_up_left", "overlap": 0.25, "flip_x": False}
+    as_earlier_version(result, grid, columns=False)
+    rows = tile_rows(initiated(raw, force=True)[0])
+    assert list(grid_of(rows).values()) == tile_places("raster_up_left", 2, 3)
+    assert max(float(row["x"]) for row in rows) == 2 * 0.75 * SIZE
+
+
+def test_a_tile_that_was_left_out_stays_out(raw: Path) -> None:
+    result, _ = initiated(raw)
+    text = result.tiles.read_text()
+    result.tiles.write_text(text.replace("CH1.tif,1\n", "CH1.tif,0\n", 1))
+    again, _ = initiated(raw, force=True)
+    assert [row["tile"] for row in tile_rows(again) if row["use"] == "0"] == ["1"]
+    assert again.tiles.read_text() == result.tiles.read_text()
+
+
+def test_a_table_that_cannot_be_read_is_named(raw: Path) -> None:
+    result, _ = initiated(raw)
+    for path in (result.samples, result.markers, result.tiles):
+        before = path.read_bytes()
+        path.write_bytes(b"a,b\n\xff\n")
+        with pytest.raises(ConfigError, match=path.name):
+            initiated(raw, force=True)
+        path.write_bytes(before)
+    result.config.write_text("samples: [")
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        initiated(raw, force=True)
+
+
+# init --add
+
+
+def completed(result: InitResult) -> None:
+    """Fill in what init left open, and list a second cycle."""
+    content = config(result)
+    content["acquisition"]["pixel_um"] = 0.3
+    content["results"] = "results"
+    result.config.write_text(yaml.safe_dump(content))
+    result.markers.write_text(
+        "cycle,channel,marker,reference\n1,1,D1,TRUE\n1,2,CD3,\n2,1,D2,TRUE\n2,2,CD8,\n"
+    )
+
+
+@pytest.mark.parametrize("layout", ["snake_right_down", "raster_left_up"])
+def test_a_new_cycle_gets_rows_and_the_others_stay_byte_for_byte(raw: Path, layout: str) -> None:
+    result, _ = initiated(raw)
+    completed(result)
+    odd = result.tiles.read_text().replace("\n", "\r\n").encode() + b"\r\n"
+    result.tiles.write_bytes(odd)
+    write_cycle(raw, 2, layout)
+    said = add_cycles(result.config, GridOptions())
+    assert "tonsil: rows of cycle 2 are in" in said
+    written = result.tiles.read_bytes()
+    assert written.startswith(odd)
+    rows = [row for row in tile_rows(result) if row["sample"]]
+    assert list(grid_of(rows, 2).values()) == tile_places(layout, 2, 3)
+    assert add_cycles(result.config, GridOptions()) == "no tile is new"
+    assert result.tiles.read_bytes() == written
+
+
+def test_rows_of_a_cycle_that_was_not_complete_are_written_anew(raw: Path) -> None:
+    write_cycle(raw, 2)
+    late = [raw / f"cyc002_reg001/1_{n:05}_Z001_CH{c}.tif" for n in (5, 6) for c in (1, 2)]
+    for path in late:
+        path.rename(path.with_suffix(".later"))
+    result, _ = initiated(raw)
+    completed(result)
+    first = [row for row in tile_rows(result) if row["cycle"] == "1"]
+    text = result.tiles.read_text()
+    left_out = "cyc002_reg001/1_00002_Z001_CH1.tif,1\n"
+    assert left_out in text
+    result.tiles.write_text(text.replace(left_out, left_out.replace(",1\n", ",0\n")))
+    assert len(tile_rows(result)) == 6 + 4
+    for path in late:
+        path.with_suffix(".later").rename(path)
+    add_cycles(result.config, GridOptions())
+    rows = tile_rows(result)
+    assert [row for row in rows if row["cycle"] == "1"] == first
+    assert len(rows) == 12
+    assert list(grid_of(rows, 2).values()) == tile_places("snake_right_down", 2, 3)
+    assert [(r["cycle"], r["tile"]) for r in rows if r["use"] == "0"] == [("2", "2")]
+
+
+# pieces, and positions imaged twice
+
+
+def write_ome(
+    path: Path, positions_px: Sequence[tuple[float, float]], at: list[tuple[int, int]]
+) -> None:
+    tiles = specimen_tiles(2, 4)
+    with tifffile.TiffWriter(path, ome=True) as writer:
+        for (y, x), place in zip(positions_px, at, strict=True):
+            plane = {"PositionX": [x * 0.5], "PositionY": [y * 0.5]}
+            size = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5}
+            channel = {"Channel": {"Name": ["DAPI"]}}
+            metadata = {"axes": "YX", "Plane": plane, **size, **channel}
+            writer.write(tiles[place], metadata=metadata, contiguous=False)
+
+
+STEP = round(SIZE * 0.85)
+
+
+def test_pieces_far_apart_become_samples(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    at = [(row, col) for col in range(4) for row in range(2)]
+    far = [(row * STEP, col * STEP + 3000 * (col > 1)) for row, col in at]
+    for cycle in (1, 2):
+        write_ome(raw / f"cycle{cycle}.ome.tif", [(y + 9 * cycle, x) for y, x in far], at)
+    result, _ = initiated(raw)
+    rows = tile_rows(result)
+    of_sample = {
+        name: [r["tile"] for r in rows if (r["sample"], r["cycle"]) == (name, "2")]
+        for name in ("tonsil_1", "tonsil_2")
+    }
+    assert of_sample == {"tonsil_1": ["1", "2", "3", "4"], "tonsil_2": ["5", "6", "7", "8"]}
+    assert any(
+        "2 pieces far apart, written as samples tonsil_1, tonsil_2" in w for w in result.warnings
+    )
+    assert filled_in(result).samples.keys() == {"tonsil_1", "tonsil_2"}
+    tables = [result.config.parent / f"{name}/cycle1.csv" for name in of_sample]
+    assert [len(table.read_text().splitlines()) for table in tables] == [5, 5]
+
+
+def test_fields_that_were_searched_for_stay_one_sample(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    at = [(0, 0), (0, 1), (1, 3)]
+    write_ome(raw / "cycle1.ome.tif", [(0, 0), (0, STEP), (5000, 9000)], at)
+    result, _ = initiated(raw)
+    assert {row["sample"] for row in tile_rows(result)} == {"tonsil"}
+
+
+@pytest.mark.parametrize("off_px", [0.0, 0.4, 4.0])
+def test_a_position_imaged_twice_is_used_once(tmp_path: Path, off_px: float) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    at = [(0, 0), (0, 0), (0, 1), (1, 0), (1, 1)]
+    positions = [(row * STEP + off_px * (n == 1), col * STEP) for n, (row, col) in enumerate(at)]
+    write_ome(raw / "cycle1.ome.tif", positions, at)
+    result, _ = initiated(raw)
+    assert [row["use"] for row in tile_rows(result)] == ["1", "0", "1", "1", "1"]
+    assert "tiles imaged twice have use 0 in the tiles table: 2 (as 1)" in result.warnings[0]
+    filled_in(result)
+    (table,) = result.config.parent.glob("tonsil/cycle1.csv")
+    lines = table.read_text().splitlines()
+    # Another tile lies there: nothing is left out of the image.
+    assert not [line for line in lines if line.startswith(",")]
+
+
+def test_names_of_no_form_are_read_by_a_pattern(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    for cycle, layout in ((1, "snake_right_down"), (2, "raster_down_right")):
+        tiles = specimen_tiles(2, 3)
+        for number, place in enumerate(tile_places(layout, 2, 3), 1):
+            for channel in (1, 2):
+                name = f"Img-R{cycle}-{number:06}-C{channel}.tif"
+                tifffile.imwrite(raw / name, tiles[place])
+    pattern = "Img-R{cycle}-{tile}-C{channel}.tif"
+    result, acquisition = initiated(raw, pattern=pattern)
+    assert (acquisition["convention"], acquisition["pattern"]) == ("pattern", pattern)
+    rows = tile_rows(result)
+    assert list(grid_of(rows).values()) == tile_places("snake_right_down", 2, 3)
+    assert list(grid_of(rows, 2).values()) == tile_places("raster_down_right", 2, 3)
+    shutil.rmtree(result.config.parent)
+    (raw / "notes.json").write_text(json.dumps({}))
+    assert initiated(raw, pattern=pattern)[1] == acquisition
+    # Written anew, its own pattern is used.
+    assert initiated(raw, force=True)[1] == acquisition
