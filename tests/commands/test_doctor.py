@@ -264,7 +264,7 @@ def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(phantom.folder)
     experiment = read_experiment(phantom.config)
     assert {state for _, state in states(check_experiment.check_config(experiment))} == {"ok"}
-    layout, plane = Layout("results"), 2 * 128**2 * 0.85**2
+    layout, plane = Layout("results"), 128 * (128 + int(0.85 * 128))
     stacks, planes = 3 * plane * (2 + 4), plane * (2 + 2 * 2 * 4 / 3)
 
     def need() -> DiskNeed:

@@ -154,9 +154,9 @@ def test_the_jobs_of_tilewright_are_those_of_a_dry_run(
     assert {rule: jobs["remain"] for rule, jobs in rules.items()} == dry
     assert rules["illumination"] == {"remain": 1, "ready": 1, "start": {}}
     bad = tmp_path / "bad.yaml"
-    bad.write_text(run.config.read_text().replace("overlap:", "overlapp:"))
+    bad.write_text(run.config.read_text().replace("convention:", "pattern: 1\n  convention:"))
     for name, said in (
-        ("bad.yaml", "unknown key 'acquisition.overlapp'; did you mean 'overlap'?"),
+        ("bad.yaml", "'acquisition.pattern' is 1: input should be a valid string"),
         ("none.yaml", "[Errno 2] No such file or directory: 'none.yaml'"),
     ):
         done = command(app, run, monkeypatch, *own, name)

@@ -145,7 +145,9 @@ def test_without_structure_the_metadata_decide_or_positions_are_gaps(raw: Path) 
     assert {(row["y"], row["x"]) for row in tile_rows(result)} == {("", "")}
     (gap,) = [line for line in result.unknown if "tiles table" in line]
     assert "2 x 3, 3 x 2, 1 x 6, 6 x 1" in gap
-    with pytest.raises(RawDataError, match=r"tiles.csv, row 2: y or x is not filled in"):
+    with pytest.raises(
+        RawDataError, match=r"tiles.csv, row 2 and 5 more rows: y or x is not filled in"
+    ):
         filled_in(result)
     stated = {"regionHeight": 2, "regionWidth": 3, "tilingMode": "snake", "tileOverlapX": 32}
     (raw / "experiment.json").write_text(json.dumps(stated))

@@ -186,7 +186,13 @@ def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[st
 
 
 def table_rows(
-    path: Path, key: str, delimiter: str, known: tuple[str, ...], needed: int
+    path: Path,
+    key: str,
+    delimiter: str,
+    known: tuple[str, ...],
+    needed: int,
+    *,
+    may_be_empty: bool = False,
 ) -> list[Any]:
     """Return (line, row) items of a table whose first ``needed`` columns must be present."""
     lines = list(_cells(path, _read_text(path, key), delimiter))
@@ -204,7 +210,7 @@ def table_rows(
     missing = [column for column in known[:needed] if column not in columns]
     if missing:
         raise ConfigError(f"{path}: the column '{missing[0]}' is missing")
-    if len(lines) == 1:
+    if len(lines) == 1 and not may_be_empty:
         raise ConfigError(f"{path}: the table has no rows")
     for line, cells in lines[1:]:
         if any(cell.strip() for cell in cells[len(columns) :]):

@@ -66,7 +66,7 @@ def read_tiles(path: Path, samples: Iterable[str], pixel_um: float) -> Places:
         file = row.get("file", "").replace("\\", "/")
         return sample, int(cycle), unit, TilePlace(tile, at[0], at[1], file, use)
 
-    rows = table_rows(path, "tiles", ",", COLUMNS, 6)
+    rows = table_rows(path, "tiles", ",", COLUMNS, 6, may_be_empty=True)
     refuse_duplicates(path, rows, "sample", "cycle", "tile")
     places: Places = {}
     units: dict[tuple[str, int], str] = {}

@@ -135,13 +135,11 @@ def _unplaced(planes: Sequence[RawPlane], rows: Mapping[str, TilePlace], cycle: 
 
 
 def _unfilled(used: Mapping[str, TilePlace]) -> list[str]:
-    """Return a sentence for each row without a position."""
-    return [
-        f"{place.row}: y or x is not filled in; write the position of the tile's first pixel, or 0 "
-        "into use"
-        for place in used.values()
-        if math.isnan(place.y_px + place.x_px)
-    ]
+    """Return a sentence on rows without a position."""
+    rows = [place.row for place in used.values() if math.isnan(place.y_px + place.x_px)]
+    more = f" and {len(rows) - 1} more rows" * (len(rows) > 1)
+    fix = "write the position of the tile's first pixel, or 0 into use"
+    return [f"{rows[0]}{more}: y or x is not filled in; {fix}"] if rows else []
 
 
 def _other_files(

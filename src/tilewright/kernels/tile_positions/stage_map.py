@@ -20,9 +20,12 @@ _REACH = 0.1
 _OVERLAPS = (0.05, 0.15, 0.3, 0.45)
 #: Part of a side from which tiles are neighbours: nearer ones are one position imaged twice.
 _NEAREST = 0.05
-#: NCC above that of the best rival peak from which a match counts: chance gives less than 0.05.
-_CLEAR = 0.1
-#: The same of a match that contradicts another direction.
+#: Decimal logarithm of the probability of a false match, with its sign turned, that leaves no
+#: doubt: the one overlap with tissue of 38 x 192 px has 1.7, what a blank tile matches up to 0.6.
+_BEYOND_DOUBT = 2.0
+#: NCC above that of the best rival peak, times certainty, from which a match counts.
+_CLEAR = 0.05
+#: The same of a match that counts alone, or contradicts another direction.
 _SURE = 0.25
 #: Share of matches at the stated overlap from which no other direction is tried.
 _MOST = 0.8
@@ -176,8 +179,9 @@ def _best_direction(
 
 
 def _enough(matches: _Matches, count: int) -> bool:
-    """Return whether matches agree: three, and a third of all; of fewer pairs all."""
-    return int(matches.agree.sum()) >= max(min(3, count), count / 3)
+    """Return whether a third of the pairs agree: three, or fewer that match beyond doubt."""
+    agreeing = matches.score[matches.agree]
+    return len(agreeing) >= max(1, count / 3) and (len(agreeing) >= 3 or agreeing.min() > _SURE)
 
 
 def _matches(
@@ -207,12 +211,20 @@ def _matches(
             )
             expected = np.repeat(plan.expected_px, len(pairs), axis=0)
             shifts = correlate_strips(backend, a, b, expected, reach, _SIGMA_PX)
-            score = shifts.score - shifts.second
-            better = score > best
+            score = (shifts.score - shifts.second) * _certainty(shifts.false_match_probability)
+            # The largest value of a window without a peak lies at its border.
+            off = np.abs(shifts.shift_px - expected).max(axis=1)
+            better = (score > best) & (off < reach - 1)
             best[better] = score[better]
             displacement[better] = sign * plan.displacement(shifts.shift_px)[better]
     agree = _agreement(step, displacement, best, min(shape))
     return _Matches(pairs, step, displacement, best, agree, np.zeros(len(pairs), np.bool_))
+
+
+def _certainty(false_match_probability: Floats) -> Floats:
+    """Return 1 for matches that are beyond doubt, 0 for those that chance makes."""
+    probability = np.maximum(false_match_probability, 10.0**-_BEYOND_DOUBT)
+    return np.asarray(np.maximum(-np.log10(probability), 0.0) / _BEYOND_DOUBT)
 
 
 def _agreement(step: Floats, displacement: Floats, score: Floats, side: int) -> Bools:
