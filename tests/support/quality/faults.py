@@ -1,8 +1,8 @@
 """Faults that are put into a copy of the small experiment.
 
 Each runs again what depends on the damaged file and returns the quality stages to ask, with cycle
-and channels. Tiles of raw data count by (row, col) from 0, those of tables as these list them: tile 4
-is the middle one of both, whose name is 5.
+and channels. Tiles of raw data count by (row, col) from 0, those of tables as these list them: tile
+4 is the middle one of both, whose name is 5.
 """
 
 import dataclasses

@@ -22,8 +22,15 @@ _OVERLAPS = (0.05, 0.15, 0.3, 0.45)
 _CLEAR = 0.1
 #: The same of a match that contradicts another direction.
 _SURE = 0.25
-#: Share of matches at the stated overlap from which no other direction is tried.
-_MOST = 0.8
+#: Pairs, and share of matches among them, at the stated overlap from which no other direction is
+#: tried.
+_MANY, _MOST = 4, 0.8
+#: How many times the score in any other direction matches have in theirs: two tiles of different
+#: tissue match somewhere with an NCC of up to 0.6, and no better than elsewhere.
+_RIVAL_FACTOR = 2.0
+#: Score above which the match of a pair without others counts; of 117 pairs of brain tiles that are
+#: far apart the best has 0.58.
+_ALONE = 0.6
 #: Part of a side within which matches agree; stages miss their places by up to 0.03.
 _ALIKE = 0.03
 
@@ -63,11 +70,12 @@ class StageMap:
 
 @dataclass(frozen=True)
 class _Matches:
-    """Displacements of pairs along one stage axis, in one direction of the image.
+    """Displacements of pairs along one stage axis, in one direction of the image (axis, sign).
 
     ``elsewhere``: pairs that overlap more clearly in another direction.
     """
 
+    direction: tuple[int, int]
     pairs: Ints
     step: Floats
     displacement: Floats
@@ -162,18 +170,29 @@ def _best_direction(
     tried: list[_Matches] = []
     if 0.0 < stated < 0.9:
         tried.append(_matches(backend, tiles, pairs, step, (axis, 1), (stated,)))
-        if _enough(tried[0], len(pairs)) and tried[0].agree.mean() >= _MOST:
+        if len(pairs) >= _MANY and tried[0].agree.mean() >= _MOST:
             return tried[0]
     for direction in ((axis, 1), (axis, -1), (1 - axis, 1), (1 - axis, -1)):
         tried.append(_matches(backend, tiles, pairs, step, direction, _OVERLAPS))
     best = max(tried, key=lambda matches: round(matches.strength, 3))
     clearest = np.max([matches.score for matches in tried], axis=0)
     elsewhere = (clearest > _SURE) & (clearest > 2 * best.score)
-    return replace(best, elsewhere=elsewhere) if _enough(best, len(pairs)) else None
+    if not _enough(best, len(pairs)) or not _beats_chance(best, tried):
+        return None
+    return replace(best, elsewhere=elsewhere)
+
+
+def _beats_chance(best: _Matches, tried: Iterable[_Matches]) -> bool:
+    """Return whether matches are clearly better than the same pairs in other directions."""
+    others = [matches.score for matches in tried if matches.direction != best.direction]
+    rival = np.max(others, axis=0)[best.agree].sum()
+    return best.strength >= _RIVAL_FACTOR * float(rival)
 
 
 def _enough(matches: _Matches, count: int) -> bool:
-    """Return whether matches agree: three, and a third of all; of fewer pairs all."""
+    """Return whether matches agree: three, and a third of all; of fewer pairs all, one surely."""
+    if count == 1:
+        return matches.strength > _ALONE
     return int(matches.agree.sum()) >= max(min(3, count), count / 3)
 
 
@@ -209,7 +228,8 @@ def _matches(
             best[better] = score[better]
             displacement[better] = sign * plan.displacement(shifts.shift_px)[better]
     agree = _agreement(step, displacement, best, min(shape))
-    return _Matches(pairs, step, displacement, best, agree, np.zeros(len(pairs), np.bool_))
+    none = np.zeros(len(pairs), np.bool_)
+    return _Matches(direction, pairs, step, displacement, best, agree, none)
 
 
 def _agreement(step: Floats, displacement: Floats, score: Floats, side: int) -> Bools:
