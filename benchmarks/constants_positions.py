@@ -18,7 +18,8 @@ from tests.support.lens_tiles import OFFSET, lens_tiles, scale_of
 from tests.support.lens_tiles import SIZE as LENS_SIZE
 from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.tile_positions.tile_layout import measure_overlap, rank_layouts
+from tilewright.kernels.tile_positions.stage_map import fit_stage_map
+from tilewright.kernels.tile_positions.tile_layout import rank_layouts
 from tilewright.stages.tile_positions.locate import TileLocations, locate
 
 Floats = NDArray[np.float64]
@@ -38,7 +39,8 @@ _NAMES = {
     "distortion": "_STEPS _DEGREE",
     "distortion_fit": "_BLOCKS _LEAST_BLOCK _SHARED _MOST _LEAST_SCORE _FARTHEST_PX _ROUNDS "
     "_CAUCHY _PRIOR_SHARE _MEDIAN_SHARE SURE LEAST_CORNER_PX",
-    "tile_layout": "_EDGES_PER_AXIS _SIGMA_PX _CLEAR _ALIKE",
+    "stage_map": "_PAIRS _SIGMA_PX _REACH _OVERLAPS _CLEAR _SURE _MOST _ALIKE",
+    "tile_layout": "_EDGES_PER_AXIS _SIGMA_PX",
 }
 #: Module and name of every constant on which positions may depend; not what costs time or memory
 #: only, and not ``STRIDE``, for which the filter is written.
@@ -82,23 +84,29 @@ def _grids() -> Iterator[tuple[str, Grid]]:
 
 def _edge_errors(grid: Grid, found: TileLocations) -> Floats:
     """Return the error (m,) of every measured displacement, px."""
-    place = {p: i for i, p in enumerate(zip(grid.tiles.row, grid.tiles.col, strict=True))}
+    number = {tile: i for i, tile in enumerate(grid.tiles.name.tolist())}
     e = found.edges
-    a = [place[p] for p in zip(e.row_a, e.col_a, strict=True)]
-    b = [place[p] for p in zip(e.row_b, e.col_b, strict=True)]
+    a, b = ([number[tile] for tile in ends.tolist()] for ends in (e.tile_a, e.tile_b))
     measured = np.stack([e.dy_px, e.dx_px], axis=1)
     return np.asarray(np.hypot(*(measured - (grid.true_px[b] - grid.true_px[a])).T))
 
 
 def _layout(grid: Grid, overlap: float) -> dict[str, float]:
-    """Return the best wrong order of tiles over the right one, and the error of the overlap."""
+    """Return the best wrong order of tiles over the right one, and the error of the stage's map.
+
+    Of a stage whose axes are swapped and whose overlap is stated as 0.15.
+    """
     images = grid.tiles.stack[:, 0].astype(np.float32)
     ranking = rank_layouts(cpu_backend(1), images, _SIDE, _SIDE, overlap)
     score = {one.name: one.score for one in ranking}
     right = score.pop("raster_right_down")
-    shared = measure_overlap(cpu_backend(1), images, grid.tiles.row, grid.tiles.col, 0.15)
-    error = float("nan") if shared is None else abs(shared - overlap)
-    return {"wrong order / right": max(score.values()) / right, "overlap, error, %": 100 * error}
+    steps = np.stack([grid.tiles.col, grid.tiles.row], axis=1).astype(np.float64)
+    found = fit_stage_map(cpu_backend(1), images, 0.85 * _SIZE * steps)
+    error = float("nan")
+    if found is not None:
+        true = (1 - overlap) / 0.85 * np.array([[0.0, 1.0], [1.0, 0.0]])
+        error = float(np.abs(found.matrix - true).max())
+    return {"wrong order / right": max(score.values()) / right, "stage, error, %": 100 * error}
 
 
 def _rms(parts: list[Floats]) -> float:

@@ -67,7 +67,8 @@ def ours(data: Path) -> list[float]:
     tiles, true, light = truth_set(data, "syn10", sys.executable)
     zeros = np.zeros(len(true))
     y, x = (true - true.min(axis=0)).T
-    places = Positions(tiles.row, tiles.col, y, x, zeros, zeros.astype(np.int64))
+    islands = zeros.astype(np.int64)
+    places = Positions(tiles.name, tiles.row, tiles.col, y, x, zeros, islands)
     best = float("inf")
     for _ in range(REPEATS):
         start = time.perf_counter()

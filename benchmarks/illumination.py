@@ -55,7 +55,8 @@ def measure(data: Path, peer_python: str | None) -> bool:
     """Print the rows; return whether the bar is met."""
     tiles, true, fields = truth_set(data, "syn10", peer_python or sys.executable)
     truth, zeros, (y, x) = fields.flat, np.zeros(len(true)), true.T
-    places = Positions(tiles.row, tiles.col, y, x, zeros, zeros.astype(np.int64))
+    islands = zeros.astype(np.int64)
+    places = Positions(tiles.name, tiles.row, tiles.col, y, x, zeros, islands)
     line("uncorrected", f"{100 * relative_rmse(np.ones_like(truth), truth):.2f} %")
     errors = []
     for label, known in (("overlaps", places), ("tiles alone", None)):

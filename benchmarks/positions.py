@@ -89,11 +89,10 @@ def errors(found: Floats, true: Floats, tied: NDArray[np.bool_], edges: Any) -> 
 def edge_ends(located: TileLocations, used: bool) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return tile numbers (a, b) of the edges, of accepted ones only if ``used``."""
     p, e = located.positions, located.edges
-    number = {place: i for i, place in enumerate(zip(p.row.tolist(), p.col.tolist(), strict=True))}
+    number = {tile: i for i, tile in enumerate(p.tile.tolist())}
     keep = e.accepted if used else np.ones(len(e.score), bool)
-    first = zip(e.row_a[keep].tolist(), e.col_a[keep].tolist(), strict=True)
-    second = zip(e.row_b[keep].tolist(), e.col_b[keep].tolist(), strict=True)
-    return np.array([number[p] for p in first]), np.array([number[p] for p in second])
+    first, second = (ends[keep].tolist() for ends in (e.tile_a, e.tile_b))
+    return np.array([number[tile] for tile in first]), np.array([number[tile] for tile in second])
 
 
 def brain_tiles() -> FileTiles:

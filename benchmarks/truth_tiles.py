@@ -33,6 +33,11 @@ class FileTiles:
     shape: tuple[int, int, int]
     dtype: np.dtype[Any]
 
+    @property
+    def name(self) -> NDArray[np.str_]:
+        """Numbers of the tiles, from 0."""
+        return np.arange(len(self.files)).astype(np.str_)
+
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return the only plane."""
         return np.asarray(tifffile.imread(self.files[tile]))

@@ -1,6 +1,7 @@
 """Numbers and places that quality tells of positions and mosaics; verdicts: test_damages.py."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.quality.qc_scenes import (
 )
 from tests.support.array_tiles import ArrayTiles
 from tests.support.mosaics import write_mosaic
+from tests.support.tile_tables import grid_rows
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.results.distortion import write_distortion
 from tilewright.io.results.illumination import Illumination, write_illumination
@@ -43,18 +45,19 @@ def grid(rows: int, cols: int) -> Positions:
     row, col = (v.ravel() for v in np.indices((rows, cols)))
     y, x = (STEP * at.astype(np.float64) for at in (row, col))
     n = len(row)
-    return Positions(row, col, y, x, np.full(n, 0.05), np.zeros(n, np.int64))
+    names = np.arange(n).astype(np.str_)
+    return Positions(names, row, col, y, x, np.full(n, 0.05), np.zeros(n, np.int64))
 
 
 def edges_of(positions: Positions) -> Edges:
     """All overlaps, accepted and without a residual."""
-    at = sorted(positions.places())
-    pairs = [(a, b) for a in at for b in ((a[0], a[1] + 1), (a[0] + 1, a[1])) if b in at]
-    first, second = (np.array([p[k] for p in pairs], np.int64).reshape(-1, 2) for k in (0, 1))
-    n = len(pairs)
-    (ra, ca), (rb, cb), (dy, dx) = first.T, second.T, (second - first).T * float(STEP)
+    at = np.stack([positions.row, positions.col], axis=1)
+    step = at[None] - at[:, None]
+    first, second = np.nonzero((step.min(axis=2) == 0) & (step.sum(axis=2) == 1))
+    n, names = len(first), positions.tile
+    dy, dx = step[first, second].T * float(STEP)
     sure = np.full(n, 0.9), np.full(n, True), np.zeros(n), np.full(n, -9.0)
-    return Edges(ra, ca, rb, cb, dy.copy(), dx.copy(), *sure)
+    return Edges(names[first], names[second], dy.copy(), dx.copy(), *sure)
 
 
 def located(folder: Path, positions: Positions, edges: Edges) -> QcRecord:
@@ -64,7 +67,7 @@ def located(folder: Path, positions: Positions, edges: Edges) -> QcRecord:
     }
     write_table(files["positions.csv"], positions)
     write_table(files["edges.csv"], edges)
-    files["manifest.csv"].write_text("channel,row,col\n")
+    files["manifest.csv"].write_text("channel,tile\n")
     write_distortion(files["distortion.json"], None)
     return judged("tile_positions", folder, **{path.stem: path for path in files.values()})
 
@@ -76,7 +79,7 @@ Told = tuple[Mapping[str, float | None], str]
 def doubtful(positions: Positions, edges: Edges) -> Told:
     positions.sigma_px[[1, 2, 3, 6, 9]] = 1.3
     bad = {"doubtful_tiles": 5 / 21, "position_sigma_px": 1.3}
-    return bad, "row 0 columns 1-3, 6; row 1 column 2"
+    return bad, "tiles 1, 2, 3, 6, 9"
 
 
 def unmatched(positions: Positions, edges: Edges) -> Told:
@@ -120,7 +123,8 @@ def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> QcR
     mosaic = write_mosaic(folder / "m.zarr", counts, pedestal_counts=PEDESTAL, **attributes)
     even = Illumination.from_fields(np.ones((TILE, TILE)), 100.0)
     flat, dark, _ = write_illumination(folder / "flat", even, {})
-    write_table(folder / "positions.csv", grid(2, 2))
+    snake = np.array(["1", "2", "4", "3"])
+    write_table(folder / "positions.csv", replace(grid(2, 2), tile=snake))
     write_distortion(folder / "distortion.json", None)
     design = PhantomDesign(
         seed=0, cycles=1, channels=1, rows=2, cols=2, planes=len(counts), tile_px=TILE,
@@ -129,11 +133,10 @@ def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> QcR
     for k, (y, x) in enumerate(np.ndindex(2, 2)):
         at = (slice(y * STEP, y * STEP + TILE), slice(x * STEP, x * STEP + TILE))
         write_tile(folder / "raw", design, 1, 1, k, counts[:, *at])
-    acquisition = {
-        "convention": "codex", "rows": 2, "cols": 2, "layout": "snake_right_down",
-        "overlap": design.overlap,
-    }  # fmt: skip
-    build_manifest(folder / "raw", acquisition, {1: ["1"]}, {1: folder / "cycle1.csv"})
+    raw, manifests = folder / "raw", {1: folder / "cycle1.csv"}
+    build_manifest(
+        raw, {"convention": "codex"}, {1: ["1"]}, {1: grid_rows(*design.grid)}, manifests
+    )
     return judged(
         "stitch", folder, mosaic=[mosaic], flat=[flat], dark=[dark],
         manifest=folder / "cycle1.csv", positions=folder / "positions.csv",
@@ -154,7 +157,7 @@ def test_the_worst_seam_comes_first_with_its_tiles_and_lost_pixels_are_shares(
     assert told["best_plane"] == 3
     seams = told["worst_seams"]
     assert found["seam"] == pytest.approx(np.median([seam["score"] for seam in seams]), rel=1e-4)
-    assert [seam["second"] for seam in seams[:2]] == [[1, 1]] * 2
+    assert [seam["second"] for seam in seams[:2]] == ["3"] * 2
     assert len(seams) == 4
     place = told["places"][0]
     assert (place["metric"], place["value"]) == ("seam", seams[0]["score"])
@@ -179,14 +182,14 @@ def test_a_tile_is_compared_with_the_mosaic_where_its_pixels_lie(tmp_path: Path)
     zero = np.zeros(1, np.int64)
     corner = np.array([0.5])
     tiles = ArrayTiles(expose(nuclei(0.0))[None, None], zero, zero, np.zeros((1, 2)))
-    alone = Positions(zero, zero, corner, corner, np.zeros(1), zero)
+    alone = Positions(tiles.name, zero, zero, corner, corner, np.zeros(1), zero)
     even = Illumination.from_fields(np.ones((192, 192)), PEDESTAL)
     changes = []
     for dimmed in (1.0, 0.8):
         light = nuclei(-0.5)
         light[:, 96:] *= dimmed
         path = write_mosaic(tmp_path / "m.zarr", expose(light)[None], pedestal_counts=PEDESTAL)
-        changes.append(compare_tiles(tiles, open_mosaic(path), alone, even, 0).changes[0, 0])
+        changes.append(compare_tiles(tiles, open_mosaic(path), alone, even, 0).changes["0"])
     assert changes == [pytest.approx(0.0, abs=0.03), pytest.approx(0.25, abs=0.03)]
 
 

@@ -17,6 +17,11 @@ class ArrayTiles:
     nominal_px: NDArray[np.float64]
 
     @property
+    def name(self) -> NDArray[np.str_]:
+        """Numbers of the tiles, from 0."""
+        return np.arange(len(self.row)).astype(np.str_)
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """(z, y, x) of every tile."""
         _, z, y, x = self.stack.shape

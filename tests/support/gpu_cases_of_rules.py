@@ -52,7 +52,8 @@ from tilewright.kernels.tile_positions.displacements import (
 from tilewright.kernels.tile_positions.distortion import Distortion, undistort
 from tilewright.kernels.tile_positions.distortion_fit import measure_blocks
 from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.kernels.tile_positions.tile_layout import measure_overlap, rank_grids, rank_layouts
+from tilewright.kernels.tile_positions.stage_map import fit_stage_map
+from tilewright.kernels.tile_positions.tile_layout import rank_grids, rank_layouts
 
 #: Tiles in rows and columns that overlap by a fifth.
 ROWS, COLUMNS, TILE_PX, STEP_PX = 3, 4, 192, 154
@@ -155,10 +156,13 @@ def _tile_positions(backend: Backend, grid: _Grid) -> Iterator[Case]:
     yield _case("rank grids", lambda: np.array(
         [found.layout.score for found in rank_grids(backend, tiles, 0.2)]
     ), tiles)  # fmt: skip
-    row, column = (at.ravel() for at in np.indices((ROWS, COLUMNS)))
-    yield _case("overlap of tiles", lambda: np.array(
-        measure_overlap(backend, tiles, row, column, 0.2) or 0.0
-    ), tiles)  # fmt: skip
+    mirrored = grid.position_px * [1.0, -1.0]
+    yield _case("map of the stage", lambda: _matrix(backend, tiles, mirrored), tiles)
+
+
+def _matrix(backend: Backend, tiles: Any, nominal_px: Any) -> Any:
+    found = fit_stage_map(backend, tiles, nominal_px)
+    return np.zeros((2, 2)) if found is None else found.matrix
 
 
 def _undistorted_fuse(backend: Backend, grid: _Grid) -> Case:

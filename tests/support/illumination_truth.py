@@ -92,5 +92,5 @@ def make_tiles(
             stack[k, z] = np.clip(counts, 0, min(clip_counts, 65535.0))
     sure = np.full(row.size, 0.05)
     islands = np.zeros(row.size, dtype=np.int64)
-    places = Positions(row, col, place[:, 0], place[:, 1], sure, islands)
-    return ArrayTiles(stack, row.astype(np.int64), col.astype(np.int64), place), places
+    tiles = ArrayTiles(stack, row.astype(np.int64), col.astype(np.int64), place)
+    return tiles, Positions(tiles.name, row, col, place[:, 0], place[:, 1], sure, islands)

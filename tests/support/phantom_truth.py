@@ -32,5 +32,6 @@ def mosaic_offset(sample: Path, truth: Phantom, cycle: int) -> NDArray[np.float6
     found = read_positions(sample / f"tile_positions/cycle{cycle}/positions.csv")
     placed = np.stack([found.y_px, found.x_px], axis=1)
     tied = found.island == 0
-    offset: NDArray[np.float64] = (truth.true_px[cycle - 1] - placed)[tied].mean(axis=0)
+    true = truth.true_px[cycle - 1][found.row * truth.design.cols + found.col]
+    offset: NDArray[np.float64] = (true - placed)[tied].mean(axis=0)
     return offset

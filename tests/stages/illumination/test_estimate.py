@@ -220,7 +220,8 @@ def test_tiles_that_no_overlap_places_are_compared_where_the_stage_says() -> Non
     truth = vignette(256, 0.55)
     tiles, _ = make_tiles(truth, 7, grid=(5, 5), overlap=0.02)
     stage = [np.asarray(index * 250.88, np.float64) for index in (tiles.row, tiles.col)]
-    lost = Positions(tiles.row, tiles.col, stage[0], stage[1], np.full(25, 15.0), np.arange(25))
+    sigma, islands = np.full(25, 15.0), np.arange(25)
+    lost = Positions(tiles.name, tiles.row, tiles.col, stage[0], stage[1], sigma, islands)
     found, numbers = run(tiles, lost, offset_counts=None)
     assert numbers["method"] == "overlap"
     assert relative_rmse(found.flat, truth) < 0.03
@@ -306,8 +307,8 @@ def test_no_input_gives_nan(seed: int, known: bool) -> None:
     stack = rng.uniform(0, scale, (n, 1, size, size + 3)) * rng.integers(0, 2, (n, 1, 1, 1))
     place = rng.uniform(0, 3 * size, (n, 2))
     none = np.zeros(n, dtype=np.int64)
-    places = Positions(none, none, place[:, 0], place[:, 1], np.zeros(n), none)
     tiles = ArrayTiles(stack.astype(np.uint16), np.arange(n), np.arange(n), place)
+    places = Positions(tiles.name, none, none, place[:, 0], place[:, 1], np.zeros(n), none)
     run(tiles, places, offset_counts=10.0 if known else None)
 
 

@@ -28,7 +28,8 @@ def make_tiles(rows: int = 4, cols: int = 3, planes: int = 2, seed: int = 0) -> 
 def positions_of(tiles: ArrayTiles, order: Any = slice(None)) -> Positions:
     y, x = tiles.nominal_px[order].T
     sigma, island = np.zeros(len(y)), np.zeros(len(y), np.int64)
-    return Positions(tiles.row[order], tiles.col[order], y, x, sigma, island)
+    names = tiles.name[order]
+    return Positions(names, tiles.row[order], tiles.col[order], y, x, sigma, island)
 
 
 def illumination(pedestal: float = 100.0) -> Illumination:

@@ -154,7 +154,7 @@ def test_files_are_whole_and_the_same_twice(tmp_path: Path) -> None:
     positions = read_positions(tmp_path / "first" / "positions.csv")
     names, yx = read_tile_configuration(tmp_path / "first" / "TileConfiguration.txt")
     np.testing.assert_array_equal(yx, np.stack([positions.y_px, positions.x_px], axis=1))
-    assert names[5] == "row1_col1.tif"
+    assert names[5] == "tile5.tif"
     assert read_edges(tmp_path / "first" / "edges.csv").residual_px.max() < 0.3
 
 

@@ -1,7 +1,8 @@
 """Faults that are put into a copy of the small experiment.
 
 Each runs again what depends on the damaged file and returns the quality stages to ask, with cycle
-and channels. Tiles count by (row, col) from 0: tile 4 is row 1 column 1.
+and channels. Tiles of raw data count by (row, col) from 0, those of tables as these list them: tile
+4 is the middle one of both, whose name is 5.
 """
 
 import dataclasses
@@ -112,9 +113,9 @@ def few_photons(bench: Bench) -> Asked:
 
 
 def incomplete_tile(bench: Bench) -> Asked:
-    """Lose a plane of the middle tile, which is left out then."""
-    bench.run.edit(acquisition={"missing": "fill"})
+    """Lose a plane of the middle tile, which the tiles table leaves out then."""
     bench.raw(1, "1", 4)[2].unlink()
+    bench.leave_out(1, "5")
     bench.manifests()
     bench.positions(1)
     return [("tile_positions", 1, ()), *stitched(bench)]

@@ -28,6 +28,7 @@ from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
+from tilewright.config.tile_table import tiles_text
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import (
@@ -300,6 +301,17 @@ class Bench:
             writer = csv.DictWriter(stream, rows[0])
             writer.writeheader()
             writer.writerows(rows)
+        self.__dict__.pop("experiment", None)
+
+    def leave_out(self, cycle: int, tile: str) -> None:
+        """Write into the tiles table that a tile is not used."""
+        path = self.run.folder / "tiles.csv"
+        with path.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        for row in rows:
+            if (row["cycle"], row["tile"]) == (str(cycle), tile):
+                row["use"] = "0"
+        path.write_text(tiles_text(rows))
         self.__dict__.pop("experiment", None)
 
     # Damage

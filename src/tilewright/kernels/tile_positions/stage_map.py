@@ -25,10 +25,15 @@ _NEAREST = 0.05
 _BEYOND_DOUBT = 2.0
 #: NCC above that of the best rival peak, times certainty, from which a match counts.
 _CLEAR = 0.05
-#: The same of a match that counts alone, or contradicts another direction.
-_SURE = 0.25
-#: Share of matches at the stated overlap from which no other direction is tried.
-_MOST = 0.8
+#: The same of a match that contradicts another direction, and of one or two that count alone: the
+#: only overlap with tissue of 38 x 192 px has 0.39, two tiles of different tissue up to 0.3.
+_SURE, _ALONE = 0.25, 0.35
+#: Pairs, and share of matches among them, at the stated overlap from which no other direction is
+#: tried.
+_MANY, _MOST = 4, 0.8
+#: How many times the score in any other direction matches have in theirs: two tiles of different
+#: tissue match somewhere with an NCC of up to 0.6, and no better than elsewhere.
+_RIVAL_FACTOR = 2.0
 #: Part of a side within which matches agree; stages miss their places by up to 0.03.
 _ALIKE = 0.03
 
@@ -68,11 +73,12 @@ class StageMap:
 
 @dataclass(frozen=True)
 class _Matches:
-    """Displacements of pairs along one stage axis, in one direction of the image.
+    """Displacements of pairs along one stage axis, in one direction of the image (axis, sign).
 
     ``elsewhere``: pairs that overlap more clearly in another direction.
     """
 
+    direction: tuple[int, int]
     pairs: Ints
     step: Floats
     displacement: Floats
@@ -168,20 +174,29 @@ def _best_direction(
     tried: list[_Matches] = []
     if 0.0 < stated < 0.9:
         tried.append(_matches(backend, tiles, pairs, step, (axis, 1), (stated,)))
-        if _enough(tried[0], len(pairs)) and tried[0].agree.mean() >= _MOST:
+        if len(pairs) >= _MANY and tried[0].agree.mean() >= _MOST:
             return tried[0]
     for direction in ((axis, 1), (axis, -1), (1 - axis, 1), (1 - axis, -1)):
         tried.append(_matches(backend, tiles, pairs, step, direction, _OVERLAPS))
     best = max(tried, key=lambda matches: round(matches.strength, 3))
     clearest = np.max([matches.score for matches in tried], axis=0)
     elsewhere = (clearest > _SURE) & (clearest > 2 * best.score)
-    return replace(best, elsewhere=elsewhere) if _enough(best, len(pairs)) else None
+    if not _enough(best, len(pairs)) or not _beats_chance(best, tried):
+        return None
+    return replace(best, elsewhere=elsewhere)
+
+
+def _beats_chance(best: _Matches, tried: Iterable[_Matches]) -> bool:
+    """Return whether matches are clearly better than the same pairs in other directions."""
+    others = [matches.score for matches in tried if matches.direction != best.direction]
+    rival = np.max(others, axis=0)[best.agree].sum()
+    return best.strength >= _RIVAL_FACTOR * float(rival)
 
 
 def _enough(matches: _Matches, count: int) -> bool:
     """Return whether a third of the pairs agree: three, or fewer that match beyond doubt."""
     agreeing = matches.score[matches.agree]
-    return len(agreeing) >= max(1, count / 3) and (len(agreeing) >= 3 or agreeing.min() > _SURE)
+    return len(agreeing) >= max(1, count / 3) and (len(agreeing) >= 3 or agreeing.min() > _ALONE)
 
 
 def _matches(
@@ -218,7 +233,8 @@ def _matches(
             best[better] = score[better]
             displacement[better] = sign * plan.displacement(shifts.shift_px)[better]
     agree = _agreement(step, displacement, best, min(shape))
-    return _Matches(pairs, step, displacement, best, agree, np.zeros(len(pairs), np.bool_))
+    none = np.zeros(len(pairs), np.bool_)
+    return _Matches(direction, pairs, step, displacement, best, agree, none)
 
 
 def _certainty(false_match_probability: Floats) -> Floats:

@@ -84,8 +84,8 @@ stage are swapped'
     off = np.abs(found.moved_px - found.step_px).max(axis=1)
     k = int(np.argmax(np.round(off, 2)))
     stated, measured = (
-        f"({y:.0f}, {x:.0f}) px"
-        for y, x in (found.step_px[k] * factor + 0.0, found.moved_px[k] * factor + 0.0)
+        f"({round(y)}, {round(x)}) px"
+        for y, x in (found.step_px[k] * factor, found.moved_px[k] * factor)
     )
     text = (
         f"{found.matched} of {found.compared} overlaps show neighbours at {measured} (y, x) "

@@ -1,0 +1,173 @@
+"""The map from stage to image, on tiles whose true map is known."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.support.stage_scenes import (
+    JITTER_PX,
+    OVERLAP,
+    TILE_PX,
+    Floats,
+    cut_tiles,
+    grid_px,
+    image_places,
+    turn,
+)
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.tile_positions.stage_map import (
+    StageMap,
+    fit_stage_map,
+    neighbours_along,
+)
+from tilewright.kernels.tile_positions.tile_order import tile_places
+
+ROWS, COLS = 3, 4
+#: Neighbours of the grid.
+PAIRS = ROWS * (COLS - 1) + (ROWS - 1) * COLS
+UPRIGHT, SWAPPED = np.eye(2), np.eye(2)[::-1]
+ORIENTATIONS = {
+    f"{'swapped' if base is SWAPPED else 'upright'} {y:+} {x:+}": np.diag([y, x]) @ base
+    for base, y, x in itertools.product((UPRIGHT, SWAPPED), (1.0, -1.0), (1.0, -1.0))
+}
+#: Jitter of 1.5 px over 17 pairs of 170 px leaves 0.3 %.
+TOLERANCE = 0.012
+
+
+def fitted(
+    cpu: Backend, matrix: Floats, nominal_px: Floats | None = None, blank: tuple[int, ...] = ()
+) -> StageMap:
+    """Return the map of a stage that moves the image by a matrix."""
+    nominal = grid_px(ROWS, COLS) if nominal_px is None else nominal_px
+    found = fit_stage_map(cpu, cut_tiles(image_places(nominal, matrix), blank), nominal)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", ORIENTATIONS)
+def test_axes_may_be_swapped_and_mirrored(cpu: Backend, name: str) -> None:
+    found = fitted(cpu, ORIENTATIONS[name])
+    np.testing.assert_allclose(found.matrix, ORIENTATIONS[name], atol=TOLERANCE)
+    assert (found.matched, found.compared, found.contradicting) == (PAIRS, PAIRS, ())
+
+
+def test_places_without_jitter_are_met_to_a_part_of_a_pixel(cpu: Backend) -> None:
+    nominal = grid_px(ROWS, COLS)
+    matrix = ORIENTATIONS["swapped +1.0 -1.0"]
+    found = fit_stage_map(cpu, cut_tiles(nominal @ matrix.T), nominal)
+    assert found is not None
+    np.testing.assert_allclose(found.matrix, matrix, atol=0.001)
+    step = TILE_PX * (1 - OVERLAP)
+    np.testing.assert_allclose(found.step_px, step * np.eye(2), atol=1e-9)
+    np.testing.assert_allclose(found.moved_px, step * matrix.T, atol=0.15)
+    assert found.largest_error_px == pytest.approx(step, abs=0.2)
+
+
+@pytest.mark.parametrize("degrees", [-5.0, -2.5, 2.5, 5.0])
+@pytest.mark.parametrize("name", ["upright +1.0 +1.0", "swapped -1.0 +1.0"])
+def test_the_camera_may_be_turned(cpu: Backend, degrees: float, name: str) -> None:
+    matrix = ORIENTATIONS[name] @ turn(degrees)
+    found = fitted(cpu, matrix)
+    np.testing.assert_allclose(found.matrix, matrix, atol=TOLERANCE)
+    assert found.matched >= 0.9 * PAIRS
+    assert found.contradicting == ()
+    wrong = np.sin(np.deg2rad(abs(degrees))) * TILE_PX * (1 - OVERLAP)
+    if name.startswith("upright"):
+        assert found.largest_error_px == pytest.approx(wrong, abs=JITTER_PX)
+
+
+@pytest.mark.parametrize(("true", "share"), [(0.06, 0.5), (0.2, 0.9), (0.35, 0.9)])
+@pytest.mark.parametrize("name", ["upright +1.0 +1.0", "swapped +1.0 -1.0"])
+def test_the_scale_may_be_another(cpu: Backend, true: float, share: float, name: str) -> None:
+    """Of positions that state an overlap of 10 %; one of 6 % has the least width compared."""
+    matrix = ORIENTATIONS[name] * ((1 - true) / 0.9)
+    found = fitted(cpu, matrix, grid_px(ROWS, COLS, overlap=0.10))
+    np.testing.assert_allclose(found.matrix, matrix, atol=TOLERANCE)
+    assert found.matched >= share * PAIRS
+
+
+@pytest.mark.parametrize("degrees", [0.0, 2.5, 90.0, 180.0])
+def test_a_single_row_tells_the_other_axis_too(cpu: Backend, degrees: float) -> None:
+    """It shows no mirrored axis: what it tells is a rotation."""
+    matrix = turn(degrees)
+    found = fitted(cpu, matrix, grid_px(1, 5))
+    np.testing.assert_allclose(found.matrix, matrix, atol=0.02)
+    assert (found.matched, found.compared) == (4, 4)
+    assert found.step_px.shape == (1, 2)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_single_pair_is_enough(cpu: Backend, rows: int) -> None:
+    nominal = grid_px(rows, 3 - rows)
+    places = image_places(nominal, SWAPPED)
+    found = fit_stage_map(cpu, cut_tiles(places), nominal)
+    assert found is not None
+    np.testing.assert_allclose(found.moved_px[0], places[1] - places[0], atol=0.3)
+    assert (found.matched, found.compared) == (1, 1)
+
+
+def test_where_overlaps_show_nothing_there_is_no_map(cpu: Backend) -> None:
+    nominal = grid_px(ROWS, COLS)
+    places = image_places(nominal, UPRIGHT)
+    every = tuple(range(len(nominal)))
+    assert fit_stage_map(cpu, cut_tiles(places, blank=every), nominal) is None
+    same = np.full((len(nominal), TILE_PX, TILE_PX), 100.0, np.float32)
+    assert fit_stage_map(cpu, same, nominal) is None
+    assert fit_stage_map(cpu, cut_tiles(places[:1]), nominal[:1]) is None
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(3, 4), (2, 2), (1, 4), (1, 2)])
+@pytest.mark.parametrize("grain_px", [2.0, 6.0])
+def test_tiles_of_different_tissue_show_no_map(
+    cpu: Backend, rows: int, cols: int, grain_px: float
+) -> None:
+    """Where each matches some part of another as well as by chance: half of such grids had one."""
+    nominal = grid_px(rows, cols)
+    found = []
+    for seed in range(4):
+        tiles = [cut_tiles(np.zeros((1, 2)), seed=10 * seed + k, grain_px=grain_px)
+                 for k in range(len(nominal))]  # fmt: skip
+        found.append(fit_stage_map(cpu, np.concatenate(tiles), nominal))
+    assert found == [None] * len(found)
+
+
+def test_half_of_the_tiles_may_be_blank(cpu: Backend) -> None:
+    blank = tuple(k for k in range(ROWS * COLS) if k % COLS >= COLS / 2)
+    matrix = ORIENTATIONS["swapped -1.0 +1.0"] @ turn(2.5)
+    found = fitted(cpu, matrix, blank=blank)
+    np.testing.assert_allclose(found.matrix, matrix, atol=2 * TOLERANCE)
+    textured = ROWS * (COLS // 2 - 1) + (ROWS - 1) * (COLS // 2)
+    assert (found.matched, found.compared, found.contradicting) == (textured, PAIRS, ())
+
+
+def test_a_wrong_order_is_contradicted_by_the_pairs_that_it_puts_wrong(cpu: Backend) -> None:
+    """Positions are those of a raster, and the stage went there and back."""
+    true = np.array(tile_places("snake_right_down", ROWS, COLS)) * (TILE_PX * (1 - OVERLAP))
+    found = fit_stage_map(cpu, cut_tiles(image_places(true, UPRIGHT)), grid_px(ROWS, COLS))
+    assert found is not None
+    np.testing.assert_allclose(found.matrix, UPRIGHT, atol=2 * TOLERANCE)
+    assert sorted(found.contradicting) == [(4, 5), (5, 6), (6, 7)]
+    assert (found.matched, found.compared) == (6, PAIRS)
+
+
+def test_another_device_agrees(cpu: Backend, other: Backend) -> None:
+    nominal = grid_px(ROWS, COLS)
+    tiles = cut_tiles(image_places(nominal, SWAPPED @ turn(2.5)))
+    here, there = (fit_stage_map(backend, tiles, nominal) for backend in (cpu, other))
+    assert here is not None
+    assert there is not None
+    np.testing.assert_allclose(there.matrix, here.matrix, atol=1e-3)
+    assert there.matched == here.matched
+
+
+def test_neighbours_are_the_nearest_within_45_degrees() -> None:
+    grid = grid_px(ROWS, COLS)
+    pairs = [neighbours_along(grid, axis).tolist() for axis in (0, 1)]
+    assert pairs[0] == [[k, k + COLS] for k in range(COLS * (ROWS - 1))]
+    assert pairs[1] == [[k, k + 1] for k in range(ROWS * COLS) if k % COLS < COLS - 1]
+    gap = np.array([[0.0, 0.0], [0.0, 10.0], [0.0, 20.0], [0.0, 35.0], [0.0, 48.0]])
+    assert neighbours_along(gap, 1).tolist() == [[0, 1], [1, 2], [3, 4]]
+    assert neighbours_along(gap, 0).shape == (0, 2)
+    diagonal = np.array([[0.0, 0.0], [10.0, 10.0]])
+    assert [len(neighbours_along(diagonal, axis)) for axis in (0, 1)] == [0, 0]

@@ -1,0 +1,99 @@
+"""Tables of tiles whose positions overlaps confirm, or contradict."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.array_tiles import ArrayTiles
+from tests.support.stage_scenes import (
+    OVERLAP,
+    TILE_PX,
+    Floats,
+    cut_tiles,
+    grid_px,
+    image_places,
+    turn,
+)
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.tile_positions.tile_order import tile_places
+from tilewright.stages.tile_positions.stage_check import reduce_tile, reduction, stage_problem
+
+ROWS, COLS = 3, 4
+STEP_PX = round(TILE_PX * (1 - OVERLAP))
+
+
+def taken(places_px: Floats, **blank: tuple[int, ...]) -> Any:
+    """Return tiles at places of the image, which the table says to lie row by row."""
+    images = cut_tiles(places_px, **blank)
+    row, col = np.indices((ROWS, COLS)).reshape(2, -1)
+    stack = np.stack([np.zeros_like(images), images, np.zeros_like(images)], axis=1)
+    return ArrayTiles(np.clip(stack, 0, 65535).astype(np.uint16), row, col, grid_px(ROWS, COLS))
+
+
+def problem(cpu: Backend, matrix: Floats, **options: Any) -> str:
+    """Return what is said of a table of a stage that moves the image by a matrix."""
+    return stage_problem(taken(image_places(grid_px(ROWS, COLS), matrix)), backend=cpu, **options)
+
+
+def test_positions_that_overlaps_confirm_are_no_problem(cpu: Backend) -> None:
+    assert problem(cpu, np.eye(2)) == ""
+    blank = taken(grid_px(ROWS, COLS), blank=tuple(range(ROWS * COLS)))
+    assert stage_problem(blank, backend=cpu) == "", "nothing contradicts them"
+
+
+@pytest.mark.parametrize(
+    ("matrix", "kind"),
+    [
+        (np.eye(2)[::-1], "the axes of the stage are swapped"),
+        (np.diag([1.0, -1.0]), "x mirrored"),
+        (np.diag([-1.0, 1.0]), "y mirrored"),
+        (-np.eye(2), "y mirrored, x mirrored"),
+        (turn(5.0), r"the camera is turned by [45]\.\d degrees"),
+        (turn(-5.0) @ np.eye(2)[::-1], r"swapped, the camera is turned by [45]\.\d degrees"),
+    ],
+)
+def test_what_is_wrong_with_positions_is_named(cpu: Backend, matrix: Floats, kind: str) -> None:
+    told = problem(cpu, matrix)
+    assert re.search(rf": .*{kind}; correct y and x of the tiles table", told), told
+
+
+def test_neighbours_are_told_with_both_numbers(cpu: Backend) -> None:
+    told = problem(cpu, 1.0737 * np.eye(2))
+    numbers = re.search(
+        r"neighbours at \((\d+), (\d+)\) px \(y, x\) instead of \((\d+), (\d+)", told
+    )
+    assert numbers is not None, told
+    moved, stated = np.array([int(n) for n in numbers.groups()]).reshape(2, 2)
+    assert sorted(stated) == [0, STEP_PX]
+    np.testing.assert_allclose(moved, stated * 1.0737, atol=3)
+
+
+def test_what_the_search_reaches_is_no_problem(cpu: Backend) -> None:
+    """A camera turned by 2.5 degrees puts neighbours off by 4 % of a tile."""
+    matrix = turn(2.5)
+    assert "turned by 2." in problem(cpu, matrix)
+    assert problem(cpu, matrix, max_shift_px=0.06 * TILE_PX) == ""
+
+
+def test_a_wrong_order_is_told_with_two_of_its_tiles(cpu: Backend) -> None:
+    places = np.array(tile_places("snake_right_down", ROWS, COLS)) * float(STEP_PX)
+    told = stage_problem(taken(places), backend=cpu)
+    assert re.match(r"[3-9] of 17 overlaps show tiles elsewhere than the tiles table", told), told
+    assert re.search(r"such as (5 next to 4|6 next to 5|7 next to 6); correct the order", told)
+
+
+def test_two_exchanged_tiles_of_many_are_left_to_quality(cpu: Backend) -> None:
+    """Of a few overlaps that contradict the map, `unlike_overlaps` tells after stitching."""
+    places = grid_px(ROWS, COLS)
+    places[[0, ROWS * COLS - 1]] = places[[ROWS * COLS - 1, 0]]
+    assert stage_problem(taken(places), backend=cpu) == ""
+
+
+def test_tiles_are_reduced_to_about_400_px() -> None:
+    image = np.arange(24.0 * 1300).reshape(24, 1300)
+    assert [reduction(width) for width in (150, 599, 1300, 2048)] == [1, 1, 3, 5]
+    small = reduce_tile(image)
+    assert small.shape == (8, 433)
+    assert small[0, 0] == pytest.approx(image[:3, :3].mean())
