@@ -39,7 +39,10 @@ def grid_rows(
 
 
 def write_tiles(
-    path: Path, samples: Iterable[str], cycles: Iterable[int], *grid: float | str
+    path: Path,
+    samples: Iterable[str],
+    cycles: Iterable[int],
+    *grid: float | str | tuple[int, int],
 ) -> None:
     """Write the tiles table of samples whose cycles have one grid, see :func:`grid_places_px`."""
     places = grid_places_px(*grid)  # type: ignore[arg-type]
