@@ -152,6 +152,11 @@ def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
     assert {(p.cycle, p.channel) for p in planes} == {(1, "1"), (1, "2"), (2, "1"), (2, "2")}
     found = {(p.tile_name, p.y, p.x, p.unit) for p in planes}
     assert found == {("1", -3.0, 90.5, "px"), ("2", 10.0, 0.0, "px")}
+    listed = "".join(f"C{c}-t{t}.tif; ; ({t}, 0)\n" for c in (1, 2) for t in (1, 2))
+    (tmp_path / "cycle1/TileConfiguration.txt").write_text(listed)
+    of_first = [p for p in scan("fiji", tmp_path) if p.cycle == 1]
+    assert len(of_first) == 4
+    assert {(p.tile, p.x) for p in of_first} == {(1, 1.0), (2, 2.0)}
     deep = "# comment\ndim = 3\nmultiseries = true\na b.tif; ; (1e1, -2, 7)\n"
     assert parse_tile_configuration(deep) == [("a b.tif", -2.0, 10.0)]
 
