@@ -43,7 +43,11 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("results", "~/x", f"{NO_SHELL}/"),
         ("results", "a{sample}", "cannot have braces"),
         ("results", "a\0b", "name a file or folder"),
-        ("tiles", None, "the key 'tiles' is missing: it names the table of tile positions, which `t"),
+        (
+            "tiles",
+            None,
+            "the key 'tiles' is missing: it names the table of tile positions, which `t",
+        ),
         ("tiles", "~/tiles.csv", f"{NO_SHELL}/"),
         ("samples", "nowhere.tsv", "the table 'nowhere.tsv' named by the key 'samples'"),
         ("edf.method", "direct", "'edf.method' is 'direct': renamed; write multiplane_wiener"),
@@ -299,7 +303,7 @@ EMPTY = dict.fromkeys(["acquisition.pixel_um", "acquisition.z_step_um", "optics.
 @pytest.mark.parametrize(
     ("keys", "line", "problems"),
     [
-        (EMPTY, "", ["'acquisition.pixel_um' is not filled in", "'acquisition.z_step_um' is not fill",
+        (EMPTY, "", ["'acquisition.pixel_um' is not filled in", "'acquisition.z_step_um' is not fi",
                      "'optics.depth_um' is not filled in"]),
         ({"acquisition.pixel_um": None}, "x,1,a,\n", ["'acquisition.pixel_um' is", "row 5: cycle"]),
         ({"optics.numerical_aperture": None}, "x,1,a,\n", ["row 5: cycle 'x' is not a number"]),
