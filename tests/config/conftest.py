@@ -3,6 +3,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.tile_tables import write_tiles
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, Any]:
@@ -13,13 +15,13 @@ def config(tmp_path: Path) -> dict[str, Any]:
         "cycle,channel,marker,reference,emission_nm\n"
         "1,1,DAPI_1,TRUE,461\n1,2,CD3,,525\n2,1,DAPI_2,TRUE,461\n"
     )
+    write_tiles(tmp_path / "tiles.csv", ["tonsil"], (1, 2), 2, 2, 0.3, (72, 80))
     return {
         "samples": str(tmp_path / "samples.tsv"),
+        "tiles": str(tmp_path / "tiles.csv"),
         "markers": str(tmp_path / "markers.csv"),
         "acquisition": {
             "convention": "codex",
-            "rows": 2,
-            "cols": 2,
             "pixel_um": 0.377,
             "z_step_um": 1.5,
         },

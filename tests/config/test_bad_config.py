@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import tifffile
 import yaml
+from scipy import ndimage
 
 from tests.config.configs import refused, set_key
 from tests.support.runs import Run
+from tests.support.tile_tables import grid_places_px, write_tiles
 from tilewright.config.checks import check_results, checked_experiment
 from tilewright.config.config_file import read_config
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import load_experiment
+from tilewright.config.tables import EARLIER_KEYS
 from tilewright.errors import ConfigError
 from tilewright.init.write import SNAKEFILE
 from tilewright.installed import snakefile
@@ -33,16 +36,19 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("acquisition.pixel_um", 0, "'acquisition.pixel_um' is 0"),
         ("acquisition.pixel_um", "wide", "'acquisition.pixel_um' is 'wide'"),
         ("acquisition.z_step_um", 1500, "is this 1500 nm? then write 1.5"),
-        ("acquisition.overlap", 10, "is this 10 %? then write 0.1"),
-        ("acquisition.overlop", 0.1, "unknown key 'acquisition.overlop'; did you mean 'overlap'?"),
-        ("acquisition.rows", 10**9, "'acquisition.rows' is 1000000000"),
+        ("acquisition.patern", "a", "unknown key 'acquisition.patern'; did you mean 'pattern'?"),
         ("acquisition.reference_cycle", 7, "has the cycles 1, 2"),
-        ("acquisition.reference_channel", 2, "is now a column of the markers table: write TRUE"),
         ("cycles", [1, 3], "cycles names cycle 3, but "),
         ("cycles", [], "cycles"),
         ("results", "~/x", f"{NO_SHELL}/"),
         ("results", "a{sample}", "cannot have braces"),
         ("results", "a\0b", "name a file or folder"),
+        (
+            "tiles",
+            None,
+            "the key 'tiles' is missing: it names the table of tile positions, which `t",
+        ),
+        ("tiles", "~/tiles.csv", f"{NO_SHELL}/"),
         ("samples", "nowhere.tsv", "the table 'nowhere.tsv' named by the key 'samples'"),
         ("edf.method", "direct", "'edf.method' is 'direct': renamed; write multiplane_wiener"),
         ("deconvolve.psf_file", "$X/psf.tif", NO_SHELL),
@@ -62,6 +68,37 @@ def test_keys(config: dict[str, Any], key: str, value: Any, message: str) -> Non
     said = str(refused(set_key(config, key, value)))
     assert message in said
     assert key in said
+
+
+INIT = "`tilewright init RAW --output FOLDER --force`"
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns"),
+    [
+        *(({key: None}, "") for key in EARLIER_KEYS),
+        ({"rows": 9, "cols": 7, "layout": "snake_right_down", "overlap": 0.1}, ""),
+        ({"reference_channel": 1}, "rows"),
+        *(({}, column) for column in ("rows", "cols", "layout", "overlap")),
+        ({}, "region\trows\tcols"),
+    ],
+)
+def test_an_earlier_version_is_one_sentence_that_says_what_to_do(
+    config: dict[str, Any], keys: dict[str, Any], columns: str
+) -> None:
+    config["acquisition"] |= keys
+    config.pop("tiles")
+    samples = Path(config["samples"])
+    head, line = samples.read_text().splitlines()
+    samples.write_text(f"{head}\t{columns}\n{line}\n" if columns else samples.read_text())
+    error = refused(config)
+    assert len(error.args) == 1
+    said = str(error)
+    assert said.count(INIT) == said.count("of an earlier version: ") == 1
+    assert all(f"acquisition.{key}" in said for key in keys)
+    if not keys:
+        first = next(name for name in columns.split("\t") if name != "region")
+        assert said.startswith(f"{samples}: the column '{first}' is of an earlier version")
 
 
 def test_pixels_that_microscopes_have(config: dict[str, Any]) -> None:
@@ -260,13 +297,15 @@ def test_all_problems_are_told_at_once(raw: dict[str, Any]) -> None:
     assert not Path("no_1.tif").exists()
 
 
-EMPTY = dict.fromkeys(["acquisition.pixel_um", "acquisition.overlap", "optics.numerical_aperture"])
+EMPTY = dict.fromkeys(["acquisition.pixel_um", "acquisition.z_step_um", "optics.depth_um"])
 
 
 @pytest.mark.parametrize(
     ("keys", "line", "problems"),
     [
-        (EMPTY, "", ["'acquisition.overlap' is not", "'acquisition.pixel_um' is not filled in"]),
+        (EMPTY, "", ["'acquisition.pixel_um' is not filled in", "'acquisition.z_step_um' is not fi",
+                     "'optics.depth_um' is not filled in"]),
+        ({"acquisition.pixel_um": None}, "x,1,a,\n", ["'acquisition.pixel_um' is", "row 5: cycle"]),
         ({"optics.numerical_aperture": None}, "x,1,a,\n", ["row 5: cycle 'x' is not a number"]),
         ({"optics.numerical_aperture": None}, "", ["without optics.numerical_aperture"]),
         *(
@@ -365,13 +404,15 @@ SHAPE = (72, 80)
 def raw(config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     """The configuration with four tiles of two planes per channel."""
     rng = np.random.default_rng(0)
-    blobs = np.kron(rng.integers(0, 2, (9, 10)), np.ones((8, 8))) * 500
+    light = ndimage.gaussian_filter(rng.random((128, 144)), 3)
+    light = 100 + 500 * (light - light.min()) / np.ptp(light)
+    corners = [(round(y), round(x)) for _, y, x in grid_places_px(2, 2, 0.3, SHAPE)]
     for cycle, channel in ((1, 1), (1, 2), (2, 1)):
         folder = tmp_path / f"raw/Cyc{cycle}_reg1"
         folder.mkdir(exist_ok=True)
-        for tile in range(1, 5):
+        for tile, (y, x) in enumerate(corners, 1):
             for z in (1, 2):
-                plane = rng.poisson(100 + blobs).astype(np.uint16)
+                plane = rng.poisson(light[y : y + SHAPE[0], x : x + SHAPE[1]]).astype(np.uint16)
                 tifffile.imwrite(folder / f"1_{tile:05}_Z{z:03}_CH{channel}.tif", plane)
     set_key(config, "registration.block_px", 48)
     return set_key(config, "results", str(tmp_path / "results"))
@@ -439,11 +480,12 @@ def test_named_files_must_exist(raw: dict[str, Any], tmp_path: Path) -> None:
 
 def test_a_block_larger_than_the_mosaic(raw: dict[str, Any]) -> None:
     said = str(refused(set_key(raw, "registration.block_px", 1200), checked))
-    assert "the mosaic is 136 x 152 px, smaller than a block" in said
+    assert "the mosaic is 122 x 136 px, smaller than a block" in said
 
 
 @pytest.mark.parametrize("side", [1, 16, 63])
 def test_tiles_of_a_few_pixels(raw: dict[str, Any], side: int) -> None:
     for path in Path(raw["samples"]).parent.glob("raw/*/*.tif"):
         tifffile.imwrite(path, tifffile.imread(path)[:side, :side])
+    write_tiles(Path(raw["tiles"]), ["tonsil"], (1, 2), 2, 2, 0.1, side)
     assert f"tiles are {side} x {side} px" in str(refused(raw, checked))

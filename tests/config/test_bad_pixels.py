@@ -1,5 +1,6 @@
-"""Pixels that cannot be used are named as raw files before any work starts."""
+"""Pixels that cannot be used, or contradict the tiles table, are named before any work starts."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,22 +11,34 @@ import tifffile
 from numpy.typing import NDArray
 
 from tests.config.configs import refused
-from tests.support.convention_raw import Tiles, make_tiles, write_as
+from tests.support.convention_raw import CONVENTIONS, Tiles, make_tiles, write_as
+from tests.support.tile_tables import grid_places_px
 from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
+from tilewright.config.tile_table import tiles_text
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.raw_pixels import grain_trend, structure
 from tilewright.io.inputs.tiles import open_tiles, truncated_fraction
-from tilewright.kernels.tile_positions.tile_order import LAYOUTS
+from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.phantom.make import Phantom, PhantomDesign
 
 Made = tuple[PhantomDesign, dict[tuple[int, int], Tiles]]
+#: A stage whose errors are small beside a side of 192 px, and no tile without tissue.
+STEADY: dict[str, Any] = {"jitter_px": 1.0, "backlash_px": 1.0, "empty_tile": False}
+#: (tile, y, x)
+Places = list[tuple[str, float, float]]
 
 
 @pytest.fixture(scope="module")
 def made() -> Made:
-    return make_tiles(cols=3, cycles=2, channels=2)
+    return make_tiles(cols=3, cycles=2, channels=2, **STEADY)
+
+
+@pytest.fixture(scope="module")
+def wide() -> Made:
+    design, tiles = make_tiles(rows=4, cols=4, overlap=0.15, seed=8, **STEADY)
+    return design, dict.fromkeys([(1, 1), (2, 1)], tiles[1, 1])
 
 
 HEAD = "cycle,channel,marker,reference"
@@ -35,22 +48,46 @@ ONE_CHANNEL = f"{HEAD}\n1,1,a,TRUE\n2,1,b,TRUE\n"
 def experiment(
     folder: Path, made: Made, convention: str = "codex", **acquisition: Any
 ) -> dict[str, Any]:
+    """Write raw tiles and right tables; return the configuration."""
     design, tiles = made
     write_as(convention, folder / "raw", tiles, round(design.step_px))
+    right = places_of(design, by_row="{row" in acquisition.get("pattern", ""))
+    write_places(folder / "tiles.csv", {1: right, 2: right})
     (folder / "samples.tsv").write_text(f"sample\traw_dir\ns\t{folder / 'raw'}\n")
-    lines = [f"{y},{c},m{y}{c},{c == 1}" for y in (1, 2) for c in (1, 2)]
+    lines = [f"{y},{c},m{y}{c},{c == 1}" for y, c in sorted(tiles)]
     (folder / "markers.csv").write_text("\n".join([HEAD, *lines]) + "\n")
     return {
         "samples": str(folder / "samples.tsv"),
+        "tiles": str(folder / "tiles.csv"),
         "markers": str(folder / "markers.csv"),
         "results": str(folder / "results"),
-        "acquisition": {
-            **{"convention": convention, "rows": design.rows, "cols": design.cols},
-            **{"overlap": design.overlap, "pixel_um": design.pixel_um},
-            **acquisition,
-        },
+        "acquisition": {"convention": convention, "pixel_um": design.pixel_um, **acquisition},
         "deconvolve": {"method": "none"},
     }
+
+
+def places_of(
+    design: PhantomDesign, layout: str = "snake_right_down", *, by_row: bool = False
+) -> Places:
+    """Return the right place of each tile, or those of another layout."""
+    places = grid_places_px(*design.grid, layout)
+    order = tile_places(layout, design.rows, design.cols)
+    if by_row:
+        return [(f"r{r}c{c}", y, x) for (r, c), (_, y, x) in zip(order, places, strict=True)]
+    return places
+
+
+def write_places(
+    path: Path, cycles: dict[int, Places], *, unit: str = "px", unused: str = "", sample: str = "s"
+) -> None:
+    """Write the rows of a sample; tiles in ``unused``, each a digit, get use 0."""
+    rows = [
+        {"sample": sample, "cycle": cycle, "tile": tile, "y": y, "x": x, "unit": unit,
+         "source": "stage", "use": int(tile not in unused)}
+        for cycle, places in cycles.items()
+        for tile, y, x in places
+    ]  # fmt: skip
+    path.write_text(tiles_text(rows))
 
 
 def check(config: dict[str, Any]) -> Layout:
@@ -168,7 +205,7 @@ def test_half_a_plane_of_zeros(tmp_path: Path, made: Made) -> None:
     path = tmp_path / "raw/Cyc1_reg1/1_00003_Z001_CH2.tif"
     whole = tifffile.imread(path)
     tiles = open_tiles(layout.manifest.format(sample="s", cycle=1), "2")
-    (tile,) = np.flatnonzero(tiles.number == 3)
+    (tile,) = np.flatnonzero(tiles.name == "3")
     for part in (np.s_[96:], np.s_[:96], np.s_[:, 100:], np.s_[180:]):
         plane = whole.copy()
         plane[part] = 0
@@ -225,60 +262,298 @@ def test_cameras_without_tissue_show_no_structure(kind: str, px: int) -> None:
     assert structure(np.rint(plane).astype(np.uint16)) < 0.03
 
 
-@pytest.mark.parametrize("layout", sorted({*LAYOUTS} - {"snake_right_down"}))
-def test_a_layout_that_the_pixels_contradict(tmp_path: Path, made: Made, layout: str) -> None:
-    said = raw_refused(experiment(tmp_path, made, layout=layout))
-    assert "the borders of the tiles fit snake_right_down" in said
-    assert "set acquisition.layout: snake_right_down" in said
+def swapped(places: Places) -> Places:
+    return [(tile, x, y) for tile, y, x in places]
 
 
-def test_rows_and_columns_that_the_pixels_contradict(tmp_path: Path, made: Made) -> None:
-    said = raw_refused(experiment(tmp_path, made, rows=3, cols=2))
-    assert "the borders of the tiles fit 2 rows x 3 columns (snake_right_down" in said
-    assert "correct acquisition.rows, cols and layout" in said
+def scaled(places: Places, y_by: float, x_by: float) -> Places:
+    return [(tile, y * y_by, x * x_by) for tile, y, x in places]
 
 
-@pytest.mark.parametrize("convention", ["fiji", "pattern", "ome_tiff"])
+def turned(places: Places, degrees: float) -> Places:
+    cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    return [(tile, cos * y - sin * x, sin * y + cos * x) for tile, y, x in places]
+
+
+def exchanged(places: Places, one: str, other: str) -> Places:
+    names = {one: other, other: one}
+    return [(names.get(tile, tile), y, x) for tile, y, x in places]
+
+
+INIT = (
+    "; correct y and x of the tiles table, or let `tilewright init` write them anew (--force keeps "
+    "what you filled in)"
+)
+#: Ways in which all tiles lie elsewhere: the step (y, x) that the table states in parts of the
+#: side, the one that overlaps show, and the kind.
+WRONG: dict[str, tuple[Callable[[Places], Places], list[tuple[float, float]], str]] = {
+    "axes": (swapped, [(0.8, 0), (0, 0.8)], ": the axes of the stage are swapped"),
+    "x mirrored": (lambda p: scaled(p, 1, -1), [(0, 0.8), (0, -0.8)], ": x mirrored"),
+    "y mirrored": (lambda p: scaled(p, -1, 1), [(0.8, 0), (-0.8, 0)], ": y mirrored"),
+    "both mirrored": (
+        lambda p: scaled(p, -1, -1), [(0.8, 0), (-0.8, 0)], ": y mirrored, x mirrored"
+    ),
+    "axes and x": (
+        lambda p: scaled(swapped(p), 1, -1), [(0.8, 0), (0, 0.8)],
+        ": the axes of the stage are swapped, ",
+    ),
+    "overlap 0.35": (lambda p: scaled(p, 0.8125, 0.8125), [(0.65, 0), (0.8, 0)], ""),
+    "overlap 0.05": (lambda p: scaled(p, 1.1875, 1.1875), [(0.95, 0), (0.8, 0)], ""),
+    "pixels of x": (lambda p: scaled(p, 1, 0.75), [(0, 0.6), (0, 0.8)], ""),
+    "turned": (lambda p: turned(p, 4), [(0.8, 0.06), (0.8, 0)], ": the camera is turned by "),
+}  # fmt: skip
+NEIGHBOURS = re.compile(
+    r"cycle (\d): (\d+) of (\d+) overlaps show neighbours at \((-?\d+), (-?\d+)\) px \(y, x\) "
+    r"instead of \((-?\d+), (-?\d+)\) px(.*)"
+)
+
+
+@pytest.mark.parametrize("cycles", [(1,), (2,), (1, 2)])
+@pytest.mark.parametrize("kind", WRONG)
+def test_positions_that_the_overlaps_contradict(
+    tmp_path: Path, made: Made, kind: str, cycles: tuple[int, ...]
+) -> None:
+    change_places, _, what = WRONG[kind]
+    config, side = experiment(tmp_path, made), made[0].tile_px
+    right = places_of(made[0])
+    wrong = change_places(right)
+    write_places(
+        Path(config["tiles"]), {cycle: wrong if cycle in cycles else right for cycle in (1, 2)}
+    )
+    said = raw_refused(config)
+    found = [match.groups() for match in NEIGHBOURS.finditer(said)]
+    assert [int(cycle) for cycle, *_ in found] == [*cycles]
+    for _, matched, compared, y, x, stated_y, stated_x, end in found:
+        assert 4 <= int(matched) <= int(compared) == 7
+        steps = [np.subtract(b[1:], a[1:]) for a in wrong for b in wrong]
+        stated, shown = np.array([stated_y, stated_x], float), np.array([y, x], float)
+        # both numbers: a step of the table, and what it is in the pixels
+        assert min(np.abs(step - stated).max() for step in steps) <= 1
+        truly = [np.subtract(b[1:], a[1:]) for a in right for b in right]
+        of_step = [t for s, t in zip(steps, truly, strict=True) if np.abs(s - stated).max() <= 1]
+        assert min(np.abs(step - shown).max() for step in of_step) < 0.06 * side
+        assert np.abs(stated - shown).max() > 0.03 * side
+        assert end.startswith(what)
+        assert end.endswith(INIT)
+
+
+@pytest.mark.parametrize("cycle", [1, 2])
+@pytest.mark.parametrize(
+    "change_places",
+    [
+        lambda p: exchanged(exchanged(p, "5", "8"), "6", "7"),
+        lambda p: exchanged(p, "6", "11"),
+        lambda p: exchanged(p, "1", "11"),
+    ],
+    ids=["a row that runs the other way", "two tiles", "a corner and a tile"],
+)
+@pytest.mark.xfail(strict=True, reason="only overlaps in another direction count as contradictions")
+def test_tiles_in_a_wrong_order(
+    tmp_path: Path, wide: Made, change_places: Callable[[Places], Places], cycle: int
+) -> None:
+    config = experiment(tmp_path, wide)
+    right = places_of(wide[0])
+    write_places(Path(config["tiles"]), {1: right, 2: right, cycle: change_places(right)})
+    assert f"cycle {cycle}: " in raw_refused(config)
+
+
+@pytest.mark.parametrize(
+    "layout", ["raster_right_down", "snake_left_down", "snake_down_right", "raster_up_left"]
+)
+def test_a_layout_that_is_not_that_of_the_files(tmp_path: Path, wide: Made, layout: str) -> None:
+    config = experiment(tmp_path, wide)
+    other = places_of(wide[0], layout)
+    write_places(Path(config["tiles"]), {1: other, 2: other})
+    said = raw_refused(config)
+    assert "2 problems" in said
+    for cycle in (1, 2):
+        assert re.search(rf"cycle {cycle}: \d+ of \d+ overlaps show .*`tilewright init`", said)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
 def test_a_stage_that_runs_the_other_way(tmp_path: Path, made: Made, convention: str) -> None:
-    pattern = "cycle{cycle}/tile_r{row}_c{col}_ch{channel}.tif" if convention == "pattern" else None
+    by_row = convention == "pattern"
+    more = {"pattern": "cycle{cycle}/tile_r{row}_c{col}_ch{channel}.tif"} if by_row else {}
     if convention == "ome_tiff":
         made = made[0], {(cycle, 1): made[1][cycle, 1] for cycle in (1, 2)}
-    config = experiment(tmp_path, made, convention, pattern=pattern)
-    if convention == "ome_tiff":
-        Path(config["markers"]).write_text(ONE_CHANNEL)
-    for flips in (["flip_y"], ["flip_x"], ["flip_y", "flip_x"]):
-        turned = {**config["acquisition"], **dict.fromkeys(flips, True)}
-        said = raw_refused({**config, "acquisition": turned})
-        assert "turned round (score 0." in said
-        keys = " and ".join(f"acquisition.{flip}" for flip in flips)
-        assert said.endswith(
-            f"; change {keys}\nCopy such files again from the microscope, correct the config where "
-            "it is named, or take the cycle or channel out of the markers table."
-        )
+    config = experiment(tmp_path, made, convention, **more)
+    right = places_of(made[0], by_row=by_row)
+    write_places(Path(config["tiles"]), {1: right, 2: scaled(right, -1, 1)})
+    said = raw_refused(config)
+    assert "1 problem " in said
+    assert re.search(
+        r"cycle 2: .* overlaps show neighbours at .* px: y mirrored.*; correct y", said
+    )
+    write_places(Path(config["tiles"]), {1: right, 2: right})
     check(config)
+
+
+def test_right_tables_are_accepted(tmp_path: Path, made: Made) -> None:
+    """A few px of error, gaps, one row, one tile, any origin of each cycle, other grids."""
+    config = experiment(tmp_path, made)
+    path, right = Path(config["tiles"]), places_of(made[0])
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        near = [(t, y + rng.uniform(-1.5, 1.5), x + rng.uniform(-1.5, 1.5)) for t, y, x in right]
+        write_places(path, {1: right, 2: near})
+        check(config)
+    elsewhere = [(tile, y - 1e5, x + 1e6) for tile, y, x in right]
+    write_places(path, {1: right, 2: elsewhere})
+    check(config)
+    # in the middle, at corners, all but one row, but one column, but one tile, but two
+    for unused in ("2", "16", "123", "1256", "12345", "1346"):
+        write_places(path, {1: right, 2: right}, unused=unused)
+        layout = check(config)
+        used = {*"123456"} - {*unused}
+        for cycle in (1, 2):
+            tiles = open_tiles(layout.manifest.format(sample="s", cycle=cycle), "1")
+            assert {*tiles.name.tolist()} == used
+
+
+@pytest.mark.xfail(strict=True, reason="one pair that nowhere overlaps is compared all the same")
+def test_tiles_that_do_not_overlap_contradict_nothing(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made)
+    right = places_of(made[0])
+    write_places(Path(config["tiles"]), {1: right, 2: right}, unused="246")
+    check(config)
+
+
+def test_a_cycle_may_have_another_grid(tmp_path: Path, made: Made, wide: Made) -> None:
+    """The second of 4 x 4 tiles at another overlap; mirrored it is refused."""
+    both = {(1, 1): made[1][1, 1], (2, 1): wide[1][1, 1]}
+    config = experiment(tmp_path, (made[0], both))
+    right = {1: places_of(made[0]), 2: places_of(wide[0])}
+    write_places(Path(config["tiles"]), right)
+    layout = check(config)
+    sizes = [
+        len(open_tiles(layout.manifest.format(sample="s", cycle=cycle), "1").name)
+        for cycle in (1, 2)
+    ]
+    assert sizes == [6, 16]
+    write_places(Path(config["tiles"]), {**right, 2: scaled(right[2], 1, -1)})
+    assert "cycle 2: " in str(refused(config, check))
+
+
+def test_positions_in_um_follow_the_size_of_a_pixel(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made)
+    right, pixel_um = places_of(made[0]), made[0].pixel_um
+    manifest = Path(check(config).manifest.format(sample="s", cycle=2))
+    in_px = open_tiles(manifest, "1").nominal_px
+    write_places(Path(config["tiles"]), {1: right, 2: scaled(right, pixel_um, pixel_um)}, unit="um")
+    assert re.search(r"cycle 1: .* instead of \(\d+, \d+\) px", str(refused(config, check)))
+    in_um = scaled(right, pixel_um, pixel_um)
+    write_places(Path(config["tiles"]), {1: in_um, 2: in_um}, unit="um")
+    check(config)
+    assert np.allclose(open_tiles(manifest, "1").nominal_px, in_px, atol=1e-3)
+    config["acquisition"]["pixel_um"] = 1.2 * pixel_um
+    said = str(refused(config, check))
+    step = made[0].step_px
+    assert f"instead of ({step / 1.2:.0f}, 0) px" in said
+    assert "cycle 1: " in said
+    assert "cycle 2: " in said
+
+
+def test_manifests_are_the_same_bytes_every_time(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made)
+    layout = check(config)
+    paths = [Path(layout.manifest.format(sample="s", cycle=cycle)) for cycle in (1, 2)]
+    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths]
+    check(config)
+    assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths] == before
+    for path in paths:
+        path.unlink()
+    head, *rows = Path(config["tiles"]).read_text().splitlines()
+    Path(config["tiles"]).write_text("\n".join([head, *rows[::-1]]) + "\n")
+    check(config)
+    assert [path.read_bytes() for path in paths] == [content for content, _ in before]
+
+
+def test_another_reference_channel_is_looked_at_anew(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made)
+    change(config, "Cyc2*/*CH2.tif", noise)
+    check(config)
+    markers = Path(config["markers"])
+    text = markers.read_text().replace("m21,True", "m21,").replace("m22,False", "m22,TRUE")
+    markers.write_text(text)
+    assert "channel 2 (the reference channel): every tile is noise" in str(refused(config, check))
+
+
+def test_a_narrower_search_is_looked_at_anew(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made)
+    wrong = scaled(places_of(made[0]), 0.9, 0.9)
+    write_places(Path(config["tiles"]), {1: wrong, 2: wrong})
+    check({**config, "tile_positions": {"max_shift_px": 40}})
+    assert "cycle 1: " in str(refused(config, check))
+
+
+def test_two_samples_may_share_a_region_by_rows(tmp_path: Path, made: Made) -> None:
+    """A row of the grid each; what neither has is named in both."""
+    config = experiment(tmp_path, made)
+    Path(config["samples"]).write_text(
+        f"sample\traw_dir\nup\t{tmp_path / 'raw'}\ndown\t{tmp_path / 'raw'}\n"
+    )
+    right = places_of(made[0])
+
+    def share(upper: Places, lower: Places) -> None:
+        text = ""
+        for sample, part in (("up", upper), ("down", lower)):
+            write_places(Path(config["tiles"]), {1: part, 2: part}, sample=sample)
+            written = Path(config["tiles"]).read_text()
+            text += written if not text else written.partition("\n")[2]
+        Path(config["tiles"]).write_text(text)
+
+    share(right[:3], right[3:])
+    (tmp_path / "raw/Cyc2_reg1/1_00006_Z001_CH2.tif").rename(tmp_path / "away.tif")
+    said = str(refused(config, check))
+    assert "sample 'down': 1 problem " in said
+    assert "cycle 2, tile 6 lacks all planes of channel 2" in said
+    assert "sample 'up'" not in said
+    (tmp_path / "away.tif").rename(tmp_path / "raw/Cyc2_reg1/1_00006_Z001_CH2.tif")
+    layout = check(config)
+    for sample, names in (("up", "123"), ("down", "456")):
+        tiles = open_tiles(layout.manifest.format(sample=sample, cycle=2), "2")
+        assert {*tiles.name.tolist()} == {*names}
+        assert tiles.nominal_px.min() == 0.0
+    share(right[:3], right[3:5])
+    said = str(refused(config, check))
+    for sample in ("up", "down"):
+        assert f"sample '{sample}': 2 problems " in said
+    assert said.count("tile 6 (") == 4
+    # one tile may be of both
+    share(right[:3], right[2:])
+    layout = check(config)
+    both = [open_tiles(layout.manifest.format(sample=s, cycle=1), "1") for s in ("up", "down")]
+    assert [{*tiles.name.tolist()} for tiles in both] == [{*"123"}, {*"3456"}]
 
 
 @pytest.mark.parametrize("seed", [31, 32, 33])
 def test_two_by_two_tiles_are_enough(tmp_path: Path, seed: int) -> None:
-    design, tiles = make_tiles(seed=seed)
+    design, tiles = make_tiles(seed=seed, **STEADY)
     made = design, dict.fromkeys([(1, 1), (1, 2), (2, 1), (2, 2)], tiles[1, 1])
-    config = experiment(tmp_path, made, layout="raster_right_down")
-    assert "set acquisition.layout: snake_right_down" in raw_refused(config)
-    config["acquisition"]["layout"] = "snake_right_down"
+    config = experiment(tmp_path, made)
     check(config)
+    for wrong in (swapped, lambda p: scaled(p, -1, 1), lambda p: scaled(p, 1, -1)):
+        right = places_of(design)
+        write_places(Path(config["tiles"]), {1: right, 2: wrong(right)})
+        assert "cycle 2: 4 of 4 overlaps show neighbours" in str(refused(config, check))
 
 
-def test_tiles_without_tissue_tell_no_layout(tmp_path: Path, made: Made) -> None:
-    config = experiment(tmp_path, made, layout="raster_left_up")
+def test_tiles_without_tissue_tell_nothing(tmp_path: Path, made: Made) -> None:
+    config = experiment(tmp_path, made)
+    wrong = swapped(places_of(made[0]))
+    write_places(Path(config["tiles"]), {1: wrong, 2: wrong})
     change(config, "Cyc*/1_0000[2-6]*.tif", noise)
     check(config)
 
 
-def test_positions_in_another_unit(tmp_path: Path, made: Made) -> None:
-    config = experiment(tmp_path, made, "fiji")
-    for path in tmp_path.glob("raw/*/TileConfiguration.txt"):
-        path.write_text(path.read_text().replace(", ", "000, ").replace(")", "000)"))
-    assert "6 tiles are spread over" in raw_refused(config)
+@pytest.mark.parametrize("cycle", [1, 2])
+def test_positions_in_another_unit(tmp_path: Path, made: Made, cycle: int) -> None:
+    config = experiment(tmp_path, made)
+    right = places_of(made[0])
+    write_places(Path(config["tiles"]), {1: right, 2: right, cycle: scaled(right, 1000, 1000)})
+    said = raw_refused(config)
+    assert f"6 tiles of cycle {cycle} are spread over " in said
+    assert "correct acquisition.pixel_um, or y, x and unit in the tiles table" in said
 
 
 def test_pages_that_are_channels(tmp_path: Path, made: Made) -> None:

@@ -71,16 +71,17 @@ def test_backgrounds_and_what_is_left_out(config: dict[str, Any]) -> None:
 def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> None:
     path = Path(config["samples"])
     raw = tmp_path / "raw"
-    path.write_text(f"sample\traw_dir\trows\nleft\t{raw}\t5\nright\t{raw}\t\n")
+    config["acquisition"]["region"] = "2"
+    path.write_text(f"sample\traw_dir\tregion\nleft\t{raw}\tB05\nright\t{raw}\t\n")
     samples = load_experiment(config).samples
-    assert (samples["left"].acquisition.rows, samples["right"].acquisition.rows) == (5, 2)
+    assert [samples[name].acquisition.region for name in ("left", "right")] == ["B05", "2"]
     for line, message in [
         (f"left\t{raw}\t5", "duplicate sample 'left' (rows 2 and 3); remove one"),
         (f"le ft\t{raw}\t5", "must be letters"),
         ("other\tnowhere\t5", "the raw_dir 'nowhere' is not a folder"),
-        (f"other\t{raw}\t0", "'rows' is '0'"),
+        (f"other\t{raw}\tB 2", "'region' is 'B 2'"),
     ]:
-        path.write_text(f"sample\traw_dir\trows\nleft\t{raw}\t5\n{line}\n")
+        path.write_text(f"sample\traw_dir\tregion\nleft\t{raw}\t5\n{line}\n")
         said = str(refused(config))
         assert "row 3" in said or "rows 2 and 3" in said
         assert message in said

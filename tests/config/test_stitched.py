@@ -69,10 +69,10 @@ def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
         for cycle in (1, 2)
     )
     assert [line.split(",")[:7] for line in first[1:]] == [
-        ["1", "0", "0", "0", "0", "cycle1.tif", "0"],
-        ["2", "0", "0", "0", "0", "cycle1.tif", "1"],
+        ["1", "1", "0", "cycle1.tif", "0", "0.0", "0.0"],
+        ["2", "1", "0", "cycle1.tif", "1", "0.0", "0.0"],
     ]
-    assert second[1].split(",")[9:12] == ["280", "240", "uint16"]
+    assert second[1].split(",")[7:10] == ["280", "240", "uint16"]
     assert data_size(experiment, layout)("s").mosaic_px == SHAPE[0] * SHAPE[1]
     need = missing_bytes(experiment, layout)
     assert (need.stack, need.channels) == (0.0, 0)
@@ -83,10 +83,7 @@ def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
 
 #: Keys of tiles, with values that they may have.
 TILES: dict[str, dict[str, Any]] = {
-    "acquisition": {
-        **{"rows": 3, "layout": "raster_right_down", "overlap": 0.2, "flip_x": True},
-        **{"missing": "fill", "counts_per_unit": 2.0},
-    },
+    "acquisition": {"pattern": "t{tile}.tif", "region": "2", "counts_per_unit": 2.0},
     "camera": {"offset_counts": 100.0},
     "illumination": {"planes": 3},
     "tile_positions": {"sigma_px": 2.0},
@@ -101,6 +98,7 @@ def test_keys_columns_and_targets_of_tiles_are_refused(config: dict[str, Any]) -
         for key, value in keys.items():
             error = refused({**config, section: {**config.get(section, {}), key: value}})
             assert str(error).startswith(f"{section}.{key} is {value!r}, but acquisition.conventi")
+    assert "tiles is set, but acquisition.convention is" in str(refused({**config, "tiles": "t"}))
     experiment = load_experiment(config)
     check_targets(experiment, ["registration", "qc", "all"])
     for target in ("stitching", "deconvolution", "edf"):
@@ -108,8 +106,8 @@ def test_keys_columns_and_targets_of_tiles_are_refused(config: dict[str, Any]) -
             check_targets(experiment, ["qc", target])
     table = Path(config["samples"])
     head, line = table.read_text().splitlines()
-    table.write_text(f"{head}\toverlap\n{line}\t0.3\n")
-    assert "acquisition.overlap is 0.3, but" in str(refused(config))
+    table.write_text(f"{head}\tregion\n{line}\tB\n")
+    assert "acquisition.region is 'B', but" in str(refused(config))
 
 
 def test_a_constant_channel_and_a_reference_without_structure_are_refused(

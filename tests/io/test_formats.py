@@ -14,7 +14,8 @@ from tilewright.io.formats.common import (
     select_region,
 )
 from tilewright.io.formats.fiji import parse_tile_configuration
-from tilewright.io.tiff.ome_xml import parse_ome_xml
+from tilewright.io.formats.located_images import number_cycles, raw_planes
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, parse_ome_xml
 
 
 def touch(root: Path, *names: str) -> None:
@@ -149,9 +150,13 @@ def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
     planes = scan("fiji", tmp_path)
     assert len(planes) == 8
     assert {(p.cycle, p.channel) for p in planes} == {(1, "1"), (1, "2"), (2, "1"), (2, "2")}
-    assert {(p.y_px, p.x_px) for p in planes} == {(-3.0, 90.5), (10.0, 0.0)}
-    flipped = scan("fiji", tmp_path, ScanOptions(flip_x=True))
-    assert {(p.y_px, p.x_px) for p in flipped} == {(-3.0, -90.5), (10.0, 0.0)}
+    found = {(p.tile_name, p.y, p.x, p.unit) for p in planes}
+    assert found == {("1", -3.0, 90.5, "px"), ("2", 10.0, 0.0, "px")}
+    listed = "".join(f"C{c}-t{t}.tif; ; ({t}, 0)\n" for c in (1, 2) for t in (1, 2))
+    (tmp_path / "cycle1/TileConfiguration.txt").write_text(listed)
+    of_first = [p for p in scan("fiji", tmp_path) if p.cycle == 1]
+    assert len(of_first) == 4
+    assert {(p.tile, p.x) for p in of_first} == {(1, 1.0), (2, 2.0)}
     deep = "# comment\ndim = 3\nmultiseries = true\na b.tif; ; (1e1, -2, 7)\n"
     assert parse_tile_configuration(deep) == [("a b.tif", -2.0, 10.0)]
 
@@ -179,11 +184,10 @@ def test_ome_tiff_one_file_per_cycle(tmp_path: Path) -> None:
     assert len(planes) == 2 * 3 * 2 * 3
     assert {p.cycle for p in planes if p.path.endswith("b.ome.tif")} == {2}
     path = str(tmp_path / "a.ome.tif")
-    assert RawPlane(1, "2", 2, path, page=11, y_px=0.0, x_px=18.0) in planes
+    assert RawPlane(1, "2", 2, path, page=11, tile=2, y=0.0, x=9.0) in planes
+    assert RawPlane(1, "2", 2, path, page=17, tile=3, y=7.0, x=9.0, unit="um") in planes
     with tifffile.TiffFile(path) as tiff:
         assert tiff.pages[11].asarray().max() == 1
-    flipped = scan("ome_tiff", tmp_path, ScanOptions(flip_y=True))
-    assert {p.y_px for p in flipped} == {0.0, -14.0}
 
 
 def test_ome_tiff_one_file_per_tile_in_cycle_folders(tmp_path: Path) -> None:
@@ -191,9 +195,50 @@ def test_ome_tiff_one_file_per_tile_in_cycle_folders(tmp_path: Path) -> None:
         write_ome(tmp_path / f"cycle_{cycle}/t1.tif", [(0.0, 0.0)], z=1)
         write_ome(tmp_path / f"cycle_{cycle}/t2.tif", [(0.0, 9.0)], z=1)
     planes = scan("ome_tiff", tmp_path)
-    assert {(p.cycle, p.channel, p.x_px) for p in planes} == {
-        (cycle, channel, x) for cycle in (1, 3) for channel in "12" for x in (0.0, 18.0)
+    assert {(p.cycle, p.channel, p.tile, p.x) for p in planes} == {
+        (cycle, channel, tile, x)
+        for cycle in (1, 3)
+        for channel in "12"
+        for tile, x in ((1, 0.0), (2, 9.0))
     }
+
+
+def image_file(path: Path, x: float | None, *names: str) -> tuple[int | None, str, list[OmeImage]]:
+    """Return a file of cycle 1 whose one image has channels of some names, at y 5 and x."""
+    planes = [OmePlane(channel, 0, channel, None) for channel in range(len(names))]
+    channels = [OmeChannel(name, None, None) for name in names]
+    return 1, str(path), [OmeImage(channels, planes, None if x is None else 5.0, x)]
+
+
+@pytest.mark.parametrize(
+    ("files", "tiles"),
+    [
+        # one file of each channel
+        ([("t1_a", 0.0, "a"), ("t1_b", 0.0, "b"), ("t2_a", 9.0, "a"), ("t2_b", 9.0, "b")], "1122"),
+        # taken again: never one tile of two planes
+        ([("t1", 0.0, "a"), ("t2", 9.0, "a"), ("t3", 0.0, "a")], "123"),
+        ([("t1a", 0.0, "a"), ("t1b", 0.0, "b"), ("t9a", 0.0, "a"), ("t9b", 0.0, "b")], "1122"),
+        ([("t1", 0.0, "a", "b"), ("t2", 0.0, "a", "b")], "12"),
+        # natural order of the names
+        ([("t10", 0.0, "a"), ("t2", 9.0, "a")], "21"),
+    ],
+)
+def test_images_at_one_position_are_a_tile_unless_their_channels_are_the_same(
+    tmp_path: Path, files: list[tuple[Any, ...]], tiles: str
+) -> None:
+    written = [image_file(tmp_path / name, x, *names) for name, x, *names in files]
+    planes = raw_planes(number_cycles(written), ScanOptions())
+    found = {Path(plane.path).name: plane.tile_name for plane in planes}
+    assert found == {name: tile for (name, *_), tile in zip(files, tiles, strict=True)}
+    assert len({(p.tile, p.channel, p.z) for p in planes}) == len(planes)
+
+
+def test_a_lone_image_needs_no_position(tmp_path: Path) -> None:
+    (found,) = raw_planes(number_cycles([image_file(tmp_path / "a", None, "a")]), ScanOptions())
+    assert (found.tile, found.y, found.x) == (1, 0.0, 0.0)
+    two = [image_file(tmp_path / name, None, "a") for name in "ab"]
+    with pytest.raises(RawDataError, match="no PositionX and PositionY"):
+        raw_planes(number_cycles(two), ScanOptions())
 
 
 OME = """<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image ID="Image:0">
@@ -219,6 +264,22 @@ def test_ome_xml_dimension_order_and_planes_in_several_files() -> None:
 
     (image,) = parse_ome_xml(ome().replace("<Channel/>", ""), "a.tif")  # one told of two
     assert [(c.name, c.emission_nm) for c in image.channels] == [(None, None)] * 2
+
+
+@pytest.mark.parametrize(("count", "stored"), [(5, 5), (1, 1), (0, 0)])
+def test_ome_xml_of_an_acquisition_that_was_stopped(count: int, stored: int) -> None:
+    """Fewer planes than stated are those that are stored."""
+    data = f'<TiffData IFD="0" PlaneCount="{count}"/>' if count else ""
+    (image,) = parse_ome_xml(ome(data=data), "a.tif")
+    whole = [(c, z, 2 * z + c, None) for z in range(3) for c in range(2)]
+    assert image.planes == whole[:stored]
+
+
+def test_ome_xml_names_the_image_that_is_wrong() -> None:
+    good, bad = (ome(t=t).partition("<Image")[2].rpartition("</Image>")[0] for t in ("1", "2"))
+    two = f"<OME><Image{good}</Image><Image Name='stopped' {bad}</Image></OME>"
+    with pytest.raises(RawDataError, match=r"image 1 \('stopped'\): SizeT is 2"):
+        parse_ome_xml(two, "a.tif")
 
 
 def test_ome_xml_units() -> None:
@@ -249,7 +310,8 @@ def test_brain_tiles_through_tile_configuration(shared: Path) -> None:
     planes = scan("fiji", shared / "data/brain-tiles")
     assert len(planes) == 54
     assert {plane.channel for plane in planes} == {"3"}
-    places = np.array(sorted({(plane.y_px, plane.x_px) for plane in planes}))
+    assert {plane.unit for plane in planes} == {"px"}
+    places = np.array(sorted({(plane.y, plane.x) for plane in planes}))
     assert len(places) == 54
     assert places.max(axis=0).tolist() == [2300.0, 3680.0]
 
@@ -257,12 +319,9 @@ def test_brain_tiles_through_tile_configuration(shared: Path) -> None:
 @pytest.mark.parametrize(
     ("xml", "said"),
     [
-        # channels would be mixed: two of three planes are said to be stored
-        (ome(data='<TiffData IFD="0" PlaneCount="5"/>'), "5 of 6 planes"),
-        (ome(data=""), "0 of 6 planes"),
         (ome(data='<TiffData IFD="0" PlaneCount="7"/>'), "has 7 planes from"),
         (ome(data='<TiffData/><TiffData IFD="5"/>'), "two planes are stored in the same page"),
-        (ome(data='<TiffData/><TiffData IFD="6"/>'), "6 of 6 planes .* by 7 entries"),
+        (ome(data='<TiffData/><TiffData IFD="6"/>'), "6 planes are stored by 7 entries"),
         (ome(data='<TiffData IFD="-1" PlaneCount="6"/>'), "IFD is '-1'"),
         (ome(data='<TiffData IFD="x" PlaneCount="6"/>'), "IFD is 'x'"),
         (ome(data='<TiffData FirstC="2"/>'), "a TiffData begins at"),

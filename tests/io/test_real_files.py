@@ -1,5 +1,6 @@
 """Files of real microscopes that nobody of this project wrote (``../shared/data/real-files``)."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -26,12 +27,25 @@ def markers(result: InitResult) -> list[str]:
     return result.markers.read_text().splitlines()[1:]
 
 
+def rows_of(result: InitResult, cycle: int) -> list[dict[str, str]]:
+    """Return the rows of a cycle in the tiles table."""
+    with result.config.with_name("tiles.csv").open(newline="") as stream:
+        return [row for row in csv.DictReader(stream) if row["cycle"] == str(cycle)]
+
+
 def test_metaxpress_asks_for_the_nuclear_channel_alone(real: Path, tmp_path: Path) -> None:
     result = create_experiment(real / "metaxpress", tmp_path)
     assert [line.split(":")[0] for line in result.unknown] == ["reference in the markers table"]
     told = config(result)["acquisition"]
     assert (told["convention"], told["pixel_um"]) == ("imagexpress", 13.5504)
-    assert (told["rows"], told["cols"], told["overlap"]) == (2, 1, pytest.approx(0, abs=1e-3))
+    for cycle in (1, 2):
+        upper, lower = rows_of(result, cycle)
+        for row, tile in ((upper, "1"), (lower, "2")):
+            assert (row["tile"], row["unit"], row["use"]) == (tile, "um", "1")
+            assert f"TimePoint_{cycle}/" in row["file"]
+            assert f"_s{tile}_w1" in row["file"]
+        assert upper["x"] == lower["x"]
+        assert float(lower["y"]) - float(upper["y"]) == pytest.approx(256 * 13.5504, rel=1e-3)
     optics = {"numerical_aperture": 0.2, "immersion_refractive_index": 1.0}
     assert config(result)["optics"] == optics
     assert markers(result) == [
@@ -58,14 +72,17 @@ def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
     result = create_experiment(raw, tmp_path)
     told = config(result)["acquisition"]
     assert (told["convention"], told["pixel_um"], told["z_step_um"]) == ("cv8000", 0.325, 3.0)
-    assert (told["rows"], told["cols"]) == (1, 2)
+    first, second = rows_of(result, 1)
+    assert float(second["x"]) - float(first["x"]) == pytest.approx(649.9)
+    assert first["y"] == second["y"]
     assert "2 channels, 4 z-planes, 1 region" in result.findings[0]
     assert markers(result) == ["1,1,BP445/45,,445,100", "1,2,BP525/50,,525,100"]
     planes = scan("cv8000", raw)
     assert {plane.region for plane in planes} == {"D08"}
     assert len(planes) == 16
-    left, right = sorted({plane.x_px or 0.0 for plane in planes})
-    assert right - left == pytest.approx(649.9 / 0.325)
+    assert {plane.unit for plane in planes} == {"um"}
+    left, right = sorted({plane.x or 0.0 for plane in planes})
+    assert right - left == pytest.approx(649.9)
 
 
 def test_ndtiff_version_2_by_its_full_resolution(real: Path, tmp_path: Path) -> None:
@@ -73,7 +90,7 @@ def test_ndtiff_version_2_by_its_full_resolution(real: Path, tmp_path: Path) -> 
     assert config(result)["acquisition"]["pixel_um"] == 1.0
     assert markers(result) == ["1,1,cycle1_channel1,TRUE,,10"]
     planes = scan("ndtiff", real / "ndtiff-v2")
-    assert sorted((plane.y_px, plane.x_px) for plane in planes) == [(-28, -28), (0, 0)]
+    assert sorted((plane.y, plane.x) for plane in planes) == [(-28, -28), (0, 0)]
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "Downsampled_x2").symlink_to(real / "ndtiff-v2/Downsampled_x2")
@@ -93,8 +110,8 @@ def test_czi_mosaics_and_time_series(real: Path, tmp_path: Path) -> None:
         (tmp_path / name / f"{name}.czi").symlink_to(real / f"czi/{name}.czi")
     planes = scan("czi", tmp_path / "tiles_z")
     assert len(planes) == 4 * 2 * 2
-    assert len({(plane.y_px, plane.x_px) for plane in planes}) == 4
-    assert len({(plane.y_px, plane.x_px) for plane in scan("czi", tmp_path / "mosaic_test")}) == 2
+    assert len({(plane.y, plane.x) for plane in planes}) == 4
+    assert len({(plane.y, plane.x) for plane in scan("czi", tmp_path / "mosaic_test")}) == 2
     with pytest.raises(RawDataError, match="is a time series; save one file"):
         scan("czi", tmp_path / "tiles_time_z")
 

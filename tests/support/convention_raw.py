@@ -12,11 +12,6 @@ from tilewright.phantom.make import Phantom, PhantomDesign
 
 Tiles = NDArray[np.uint16]
 PIXEL_UM = 0.377
-#: A small grid of the CODEX convention.
-CODEX: dict[str, Any] = {
-    **{"convention": "codex", "rows": 2, "cols": 3},
-    **{"layout": "snake_left_down", "overlap": 0.25},
-}
 
 
 def make_tiles(**changes: Any) -> tuple[PhantomDesign, dict[tuple[int, int], Tiles]]:

@@ -9,16 +9,25 @@ from tilewright.kernels.tile_positions.tile_order import tile_places
 
 
 def grid_places_px(
-    rows: int, cols: int, overlap: float, tile_px: int, layout: str = "snake_right_down"
+    rows: int,
+    cols: int,
+    overlap: float,
+    tile_px: int | tuple[int, int],
+    layout: str = "snake_right_down",
 ) -> list[tuple[str, float, float]]:
-    """Return (tile, y, x) of numbered tiles, from 1."""
-    step = tile_px * (1 - overlap)
+    """Return (tile, y, x) of numbered tiles of one side, or of (y, x), from 1."""
+    height, width = (tile_px, tile_px) if isinstance(tile_px, int) else tile_px
+    y, x = height * (1 - overlap), width * (1 - overlap)
     places = enumerate(tile_places(layout, rows, cols), 1)
-    return [(str(number), row * step, col * step) for number, (row, col) in places]
+    return [(str(number), row * y, col * x) for number, (row, col) in places]
 
 
 def grid_rows(
-    rows: int, cols: int, overlap: float, tile_px: int, layout: str = "snake_right_down"
+    rows: int,
+    cols: int,
+    overlap: float,
+    tile_px: int | tuple[int, int],
+    layout: str = "snake_right_down",
 ) -> TileRows:
     """Return the same as rows of one cycle."""
     return TileRows(
@@ -30,7 +39,10 @@ def grid_rows(
 
 
 def write_tiles(
-    path: Path, samples: Iterable[str], cycles: Iterable[int], *grid: float | str
+    path: Path,
+    samples: Iterable[str],
+    cycles: Iterable[int],
+    *grid: float | str | tuple[int, int],
 ) -> None:
     """Write the tiles table of samples whose cycles have one grid, see :func:`grid_places_px`."""
     places = grid_places_px(*grid)  # type: ignore[arg-type]

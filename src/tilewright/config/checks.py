@@ -133,7 +133,11 @@ def _check_sample(
             rows_of(experiment, sample, places),
             manifests,
             check_pixels=partial(_check_pixels, experiment, sample, channels),
-            cache_key=f"{experiment.settings.camera} {sample.acquisition}",
+            cache_key=(
+                f"{experiment.settings.camera} {sample.acquisition} "
+                f"{sorted(experiment.reference_channels.items())} "
+                f"{experiment.settings.tile_positions.max_shift_px}"
+            ),
         )
         for cycle in experiment.cycles:
             _check_mosaic(experiment, manifests[cycle])

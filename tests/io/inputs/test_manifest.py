@@ -11,21 +11,36 @@ import numpy as np
 import pytest
 import tifffile
 
-from tests.support.convention_raw import CODEX
+from tests.support.tile_tables import grid_rows
 from tilewright.errors import RawDataError
+from tilewright.io.formats import scan
 from tilewright.io.inputs import raw_headers
 from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 from tilewright.io.inputs.tiles import excluded_tiles, open_tiles
 from tilewright.io.tiff.raw_header import RawHeader
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 CHANNELS = {1: ["1", "2"], 2: ["1", "2"]}
+LAYOUT = "snake_left_down"
+#: Where the tiles of :func:`codex_raw` lie.
+GRID = grid_rows(2, 3, 0.25, (24, 20), LAYOUT)
+
+
+def changed(tile: int, **values: Any) -> TileRows:
+    """Return the rows with other values of one tile."""
+    name = str(tile)
+    return TileRows([p._replace(**values) if p.tile == name else p for p in GRID.places])
+
+
+def without(*tiles: int) -> TileRows:
+    return TileRows([place for place in GRID.places if int(place.tile) not in tiles])
 
 
 def codex_raw(raw: Path, dtype: str = "uint16") -> Path:
     """Write 2 cycles, 2 channels, 2 x 3 tiles, 2 planes."""
     stream = io.BytesIO()
-    tifffile.imwrite(stream, np.zeros((12, 20), dtype))
+    tifffile.imwrite(stream, np.zeros((24, 20), dtype))
     for cycle in (1, 2):
         folder = raw / f"Cyc{cycle}_reg1"
         folder.mkdir(parents=True)
@@ -41,11 +56,16 @@ def raw(tmp_path: Path) -> Path:
 
 
 def build(
-    raw: Path, channels: dict[int, list[str]] | None = None, **keys: Any
+    raw: Path,
+    channels: dict[int, list[str]] | None = None,
+    places: dict[int, TileRows] | None = None,
+    **keys: Any,
 ) -> list[dict[str, str]]:
+    """Build the manifests and return their lines; the rows of cycles are ``GRID`` by default."""
     channels = channels or CHANNELS
     manifests = {cycle: raw.parent / f"out/cycle{cycle}.csv" for cycle in channels}
-    build_manifest(raw, {**CODEX, **keys}, channels, manifests)
+    rows = {**dict.fromkeys(channels, GRID), **(places or {})}
+    build_manifest(raw, {"convention": "codex", **keys}, channels, rows, manifests)
     lines = []
     for path in manifests.values():
         with path.open(newline="") as stream:
@@ -56,15 +76,15 @@ def build(
 def test_a_manifest_lists_every_plane_where_it_lies(raw: Path) -> None:
     lines = build(raw)
     assert len(lines) == 48
-    keys = [(line["channel"], *map(int, (line["row"], line["col"], line["z"]))) for line in lines]
+    assert "row" not in lines[0]
+    places = tile_places(LAYOUT, 2, 3)
+    keys = [(line["channel"], places[int(line["tile"]) - 1], int(line["z"])) for line in lines]
     assert keys == sorted(keys[:24]) + sorted(keys[24:])
-    places = tile_places("snake_left_down", 2, 3)
     for line in lines:
-        row, col = int(line["row"]), int(line["col"])
-        assert (row, col) == places[int(line["tile"]) - 1]
+        row, col = places[int(line["tile"]) - 1]
         assert f"_{int(line['tile']):05}_Z{int(line['z']) + 1:03}_" in line["path"]
-        assert (float(line["y_px"]), float(line["x_px"])) == (row * 9.0, col * 15.0)
-        assert (line["height_px"], line["width_px"], line["dtype"]) == ("12", "20", "uint16")
+        assert (float(line["y_px"]), float(line["x_px"])) == (row * 18.0, col * 15.0)
+        assert (line["height_px"], line["width_px"], line["dtype"]) == ("24", "20", "uint16")
         status = (raw / line["path"]).stat()
         assert int(line["size_bytes"]) == status.st_size
         assert int(line["mtime_ns"]) == status.st_mtime_ns
@@ -97,7 +117,7 @@ def test_files_are_opened_and_the_table_is_rewritten_only_when_raw_data_change(
     assert names == ["cycle1.csv", "cycle2.csv", "raw_dir.txt"]
     # A damaged table is no obstacle: its files are opened again.
     text = first.read_bytes()
-    for damaged in (text[: len(text) // 2], b"\xff\xfe\x00" + text, text.replace(b",12,", b",x,")):
+    for damaged in (text[: len(text) // 2], b"\xff\xfe\x00" + text, text.replace(b",24,", b",x,")):
         first.write_bytes(damaged)
         assert build(raw) == whole
     opened.clear()
@@ -117,9 +137,9 @@ def write_stack(path: Path, planes: int) -> None:
     tifffile.imwrite(path, np.zeros((planes, 8, 8), np.uint16), photometric="minisblack")
 
 
-def wrong(raw: Path, **keys: Any) -> str:
+def wrong(raw: Path, places: dict[int, TileRows] | None = None, **keys: Any) -> str:
     with pytest.raises(RawDataError) as caught:
-        build(raw, **keys)
+        build(raw, places=places, **keys)
     assert not (raw.parent / "out").exists()
     return str(caught.value)
 
@@ -142,48 +162,73 @@ def twice(raw: Path) -> None:
     shutil.copy(raw / "Cyc1_reg1/1_00002_Z001_CH1.tif", raw / "cyc001_reg001_again")
 
 
-POSSIBLE = ["tiles, but the files number 6 (1 to 6)", "2 x 3, 3 x 2, 1 x 6, 6 x 1"]
 NOT_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-#: Numbers without a gap: a smaller grid as well as a missing tile.
-SMALLER = "2 x 3 = 6 tiles, but the files number 5"
-NO_FILE = "cycle 2, channel 2: no files"
+NO_FILE = "cycle 2, channel 2: no files, but the markers table lists it"
+FIRST = "Cyc1_reg1/1_0000{}_Z00{}_CH1.tif"
 
 
 @pytest.mark.parametrize(
-    ("damage", "keys", "parts"),
+    ("damage", "places", "keys", "parts"),
     [
         (
-            removed("Cyc2_reg1/1_00005_Z002_CH1.tif"), {},
-            ["1 problem with the raw data", "cycle 2, channel 1, tile 5 (row 1, col 1): z-plane 2 "
-             "of 2 missing next to", "1_00005_Z001_CH1.tif"],
+            removed("Cyc2_reg1/1_00005_Z002_CH1.tif"), {}, {},
+            ["1 problem with the raw data", "tiles.csv, row 5: cycle 2, tile 5 lacks z-plane 2 of "
+             "2 of channel 1; copy them, or set use to 0 to leave the tile out"],
         ),
-        (removed("*/1_00001_*"), {}, [SMALLER]),
-        (removed("*/1_00006_*"), {}, [SMALLER]),
-        (removed("*/1_00004_*"), {}, ["4 problems", "tile 4 (row 1, col 0): all planes missing"]),
-        (removed("Cyc2_reg1/*CH2.tif"), {}, [NO_FILE]),
-        (removed("Cyc2_reg1/*CH2.tif"), {"missing": "fill"}, [NO_FILE]),
         (
-            twice, {},
-            ["tile 2 (row 0, col 1), duplicate z 0",
+            removed("*/1_00004_*", "Cyc1_reg1/1_00006_Z001*"), {}, {},
+            ["3 problems", "row 4: cycle 1, tile 4 lacks all planes of channel 1; all planes of "
+             "channel 2; copy", "row 4: cycle 2, tile 4 lacks all planes of channel 1; all pla",
+             "row 6: cycle 1, tile 6 lacks z-plane 1 of 2 of channel 1; z-plane 1 of 2 of channel"],
+        ),
+        (removed("Cyc2_reg1/*CH2.tif"), {}, {}, ["1 problem", NO_FILE]),
+        (removed("Cyc2_reg1/*"), {}, {}, ["2 problems", NO_FILE]),
+        (
+            twice, {}, {},
+            ["1 problem", "cycle 1, channel 1, tile 2, duplicate z 0: ",
              "/raw/cyc001_reg001_again/1_00002_Z001_CH1.tif",
              "/raw/Cyc1_reg1/1_00002_Z001_CH1.tif"],
         ),
-        (removed(), {"rows": 3, "cols": 3}, ["the grid is 3 x 3 = 9 tiles, but", *POSSIBLE]),
-        (removed(), {"rows": 1, "cols": 5}, ["the grid is 1 x 5 = 5 tiles, but", *POSSIBLE]),
-        (removed(), {"rows": None, "cols": None}, ["set acquisition.rows and cols", POSSIBLE[1]]),
-        (removed(), {"layout": "snake_right_left"}, ["choose one of snake_right_down"]),
-        (removed(), {"convention": "imagexpress"}, ["holds no file ", "convention 'imagexpress'"]),
-        (shortened, {}, ["12 problems", "... and 2 more"]),
+        (
+            removed(), {2: without(3, 6)}, {},
+            ["2 problems", "cycle 2: tile 3 (", "cycle 2: tile 6 (",
+             ".tif) is not in the tiles table; add a row, with use 0 to leave it out"],
+        ),
+        (removed(), {2: TileRows(())}, {},
+         ["1 problem", "cycle 2: the tiles table has no row of it; `tilewright init --add` adds"]),
+        (removed(), {1: TileRows([place._replace(use=False) for place in GRID.places])}, {},
+         ["1 problem", "cycle 1: the tiles table uses none of its tiles; set use to 1"]),
+        (
+            removed(), {1: changed(3, file=FIRST.format(4, 1)), 2: changed(5, file="no.tif")}, {},
+            ["2 problems", f"tiles.csv, row 3: the file of tile 3 is {FIRST.format(4, 1)}, but by "
+             f"its name or metadata {FIRST.format(3, 1)} is; correct the row",
+             "tiles.csv, row 5: the file of tile 5 is no.tif, but by"],
+        ),
+        # not also as a file that its row contradicts
+        (removed("Cyc1_reg1/1_00003*"), {1: changed(3, file=FIRST.format(3, 1))}, {},
+         ["1 problem", "row 3: cycle 1, tile 3 lacks all planes of channel 1; all planes of ch"]),
+        (removed(), {}, {"convention": "imagexpress"},
+         ["holds no file ", "convention 'imagexpress'"]),
+        (shortened, {}, {}, ["12 problems", "... and 2 more"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(
-    raw: Path, damage: Callable[[Path], None], keys: dict[str, Any], parts: list[str]
+    raw: Path,
+    damage: Callable[[Path], None],
+    places: dict[int, TileRows],
+    keys: dict[str, Any],
+    parts: list[str],
 ) -> None:
     damage(raw)
-    message = wrong(raw, **keys)
+    message = wrong(raw, places, **keys)
     assert [part for part in parts if part not in message] == []
     assert message.count("\n  - ") <= 10
     assert ("12 problems" in parts) == (message.count("\n  - ") == 10)
+
+
+def test_any_file_of_a_tile_may_stand_in_its_row(raw: Path) -> None:
+    for name in (FIRST.format(3, 1), FIRST.format(3, 2), FIRST.format(3, 2).replace("CH1", "CH2")):
+        assert len(build(raw, places={1: changed(3, file=name)})) == 48
 
 
 @pytest.mark.parametrize(
@@ -193,12 +238,12 @@ def test_what_is_wrong_is_named(
         (0.05, "is truncated"),
         (0.999, "is truncated"),
         (b"<html>quota exceeded</html>", "is no TIFF"),
-        (np.zeros((12, 20), np.float32), "is 12 x 20 float32, where most are 12 x 20 uint16"),
-        (np.zeros((12, 20), np.int16), "pixels of type int16"),
-        (np.zeros((12, 21), np.uint16), "is 12 x 21 uint16, where most are 12 x 20 uint16"),
-        (np.zeros((12, 20), np.uint8), "is 12 x 20 uint8, where most are 12 x 20 uint16"),
-        (np.zeros((12, 20, 3), np.uint8), "is a colour image (3 samples per pixel)"),
-        (np.zeros((2, 12, 20), np.uint16), "has 2 pages, but its name says one z-plane"),
+        (np.zeros((24, 20), np.float32), "is 24 x 20 float32, where most are 24 x 20 uint16"),
+        (np.zeros((24, 20), np.int16), "pixels of type int16"),
+        (np.zeros((24, 21), np.uint16), "is 24 x 21 uint16, where most are 24 x 20 uint16"),
+        (np.zeros((24, 20), np.uint8), "is 24 x 20 uint8, where most are 24 x 20 uint16"),
+        (np.zeros((24, 20, 3), np.uint8), "is a colour image (3 samples per pixel)"),
+        (np.zeros((2, 24, 20), np.uint16), "has 2 pages, but its name says one z-plane"),
         pytest.param(None, "cannot be read (Permission denied)", marks=NOT_ROOT),
     ],
 )
@@ -222,102 +267,171 @@ def test_a_file_unlike_the_rest_is_named(raw: Path, content: Any, said: str) -> 
 def test_float_pixels_need_a_scale(tmp_path: Path) -> None:
     raw = codex_raw(tmp_path / "raw", "float32")
     for path in raw.rglob("*.tif"):
-        tifffile.imwrite(path, np.linspace(0.01, 1.1, 240, dtype=np.float32).reshape(12, 20))
+        tifffile.imwrite(path, np.linspace(0.01, 1.1, 480, dtype=np.float32).reshape(24, 20))
     assert "pixels are of type float32" in wrong(raw)
     assert {line["dtype"] for line in build(raw, counts_per_unit=65535)} == {"float32*65535"}
     tiles = open_tiles(tmp_path / "out/cycle1.csv", "1")
     assert tiles.dtype == np.uint16
-    expected = np.clip(np.rint(np.linspace(0.01, 1.1, 240) * 65535), 0, 65535)
+    expected = np.clip(np.rint(np.linspace(0.01, 1.1, 480) * 65535), 0, 65535)
     assert np.abs(tiles.read(0, 0).ravel() - expected).max() <= 1
     assert build(raw, counts_per_unit=65535) == build(raw, counts_per_unit=65535)
-    broken = np.full((12, 20), np.nan, np.float32)
+    broken = np.full((24, 20), np.nan, np.float32)
     tifffile.imwrite(raw / "Cyc1_reg1/1_00003_Z001_CH1.tif", broken)
     build(raw, counts_per_unit=65535)
     tiles = open_tiles(tmp_path / "out/cycle1.csv", "1")
     with pytest.raises(RawDataError, match="NaN"):
-        tiles.read(int(np.flatnonzero(tiles.number == 3)[0]), 0)
+        tiles.read(int(np.flatnonzero(tiles.name == "3")[0]), 0)
 
 
-def test_incomplete_tiles_are_left_out_of_their_cycle(raw: Path) -> None:
+def test_tiles_that_the_table_does_not_use_are_neither_read_nor_checked(raw: Path) -> None:
+    """In its cycle alone; where one has no file at all, its row is as good."""
     (raw / "Cyc1_reg1/1_00002_Z002_CH2.tif").unlink()
+    (raw / "Cyc1_reg1/1_00002_Z001_CH2.tif").write_bytes(b"no TIFF")
+    shutil.copy(raw / "Cyc1_reg1/1_00002_Z001_CH1.tif", raw / "Cyc1_reg1/1_2_Z001_CH1.tif")
     for path in (raw / "Cyc2_reg1").glob("1_00006_*"):
         path.unlink()
-    places = dict(enumerate(tile_places(CODEX["layout"], 2, 3), start=1))
-    lines = build(raw, missing="fill")
+    places = {1: changed(2, use=False, file="none.tif"), 2: changed(6, use=False)}
+    lines = build(raw, places=places)
     assert len(lines) == 48 - 2 * 4 + 2
-    whole = {1: set(places.values()) - {places[2]}, 2: set(places.values()) - {places[6]}}
-    for cycle, seen in whole.items():
+    for cycle, left_out in ((1, "2"), (2, "6")):
         path = raw.parent / f"out/cycle{cycle}.csv"
         for channel in ("1", "2"):
-            tiles = open_tiles(path, channel)
-            assert set(zip(tiles.row.tolist(), tiles.col.tolist(), strict=True)) == seen
-        assert excluded_tiles(path) == [places[2 if cycle == 1 else 6]]
+            assert {*open_tiles(path, channel).name.tolist()} == {*"123456"} - {left_out}
+        assert excluded_tiles(path) == [left_out]
     before = path.stat().st_mtime_ns
-    assert build(raw, missing="fill") == lines
+    assert build(raw, places=places) == lines
     assert path.stat().st_mtime_ns == before
+    with pytest.raises(RawDataError, match=r"1_00002_Z001_CH2.tif is no TIFF"):
+        build(raw, places={2: places[2]})
 
 
-def test_rows_and_columns_in_names_make_the_grid(tmp_path: Path) -> None:
+def test_a_tile_taken_again_is_no_gap(raw: Path) -> None:
+    """The first of two at one place is left out: the mosaic lacks nothing there."""
+    for path in (raw / "Cyc1_reg1").glob("1_00002_*"):
+        shutil.copy(path, path.with_name(path.name.replace("_00002_", "_00007_")))
+    left_out = changed(2, use=False)
+    (place,) = (place for place in GRID.places if place.tile == "2")
+    for off_px, gaps in ((3.0, []), (13.0, ["2"])):
+        again = place._replace(tile="7", x_px=place.x_px + off_px)
+        build(raw, places={1: TileRows([*left_out.places, again])})
+        path = raw.parent / "out/cycle1.csv"
+        assert excluded_tiles(path) == gaps
+        assert {*open_tiles(path, "1").name.tolist()} == {*"134567"}
+
+
+def test_two_samples_of_one_region_share_its_tiles_by_rows(raw: Path) -> None:
+    """Tiles of the other are neither asked for nor read; one may be of both."""
+    left, right = without(1, 4, 6), without(2, 3, 5)
+    (raw / "Cyc1_reg1/1_00004_Z001_CH2.tif").write_bytes(b"no TIFF")
+    of_left = TileRows(left.places, {place.tile for place in right.places})
+    lines = build(raw, places={1: of_left, 2: of_left})
+    assert {line["tile"] for line in lines} == {*"235"}
+    assert excluded_tiles(raw.parent / "out/cycle1.csv") == []
+    of_right = TileRows(right.places, {*"235"})
+    with pytest.raises(RawDataError, match=r"1_00004_Z001_CH2.tif is no TIFF"):
+        build(raw, places={1: of_right, 2: of_right})
+    both = TileRows([*left.places, *without(1, 2, 3, 4, 5).places], {*"146"})
+    lines = build(raw, places={1: both, 2: both})
+    assert {line["tile"] for line in lines} == {*"2356"}
+
+
+def test_cycles_may_have_other_grids(raw: Path) -> None:
+    """Fewer tiles, in another order, at another overlap, from another origin."""
+    for path in [*(raw / "Cyc2_reg1").glob("1_00005_*"), *(raw / "Cyc2_reg1").glob("1_00006_*")]:
+        path.unlink()
+    places = [p._replace(x_px=p.x_px - 400) for p in grid_rows(2, 2, 0.5, (24, 20)).places]
+    lines = build(raw, places={2: TileRows(places)})
+    first, second = (
+        {line["tile"]: (float(line["y_px"]), float(line["x_px"])) for line in part}
+        for part in (lines[:24], lines[24:])
+    )
+    assert first == {place.tile: (place.y_px, place.x_px) for place in GRID.places}
+    assert second == {"1": (0.0, 0.0), "2": (0.0, 10.0), "3": (12.0, 10.0), "4": (12.0, 0.0)}
+
+
+def test_tables_are_the_same_bytes_whatever_the_order_of_rows(raw: Path) -> None:
+    build(raw)
+    paths = [raw.parent / f"out/cycle{cycle}.csv" for cycle in (1, 2)]
+    before = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.unlink()
+    build(raw, places=dict.fromkeys((1, 2), TileRows(GRID.places[::-1])))
+    assert [path.read_bytes() for path in paths] == before
+
+
+def test_rows_and_columns_in_names_are_tiles(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
     for row, col in np.ndindex(2, 2):
         write_stack(raw / f"r{row + 1}_c{col + 1}.tif", 3)
-    keys = {"convention": "pattern", "pattern": "r{row}_c{col}.tif", "rows": None, "cols": None}
-    lines = build(raw, {1: ["1"]}, **keys)
-    placed = ["".join([line["row"], line["col"], line["tile"]]) for line in lines[::3]]
-    assert placed == ["000", "011", "102", "113"]
+    keys = {"convention": "pattern", "pattern": "r{row}_c{col}.tif"}
+    every = [
+        TilePlace(f"r{row + 1}c{col + 1}", 6.0 * row, 6.0 * col, row=f"row {row}{col}")
+        for row, col in np.ndindex(2, 2)
+    ]
+    lines = build(raw, {1: ["1"]}, {1: TileRows(every)}, **keys)
+    assert [line["tile"] for line in lines[::3]] == ["r1c1", "r1c2", "r2c1", "r2c2"]
     assert [(line["z"], line["page"]) for line in lines[:3]] == [("0", "0"), ("1", "1"), ("2", "2")]
-    flipped = [Path(line["path"]).stem for line in build(raw, {1: ["1"]}, **keys, flip_y=True)]
-    assert flipped[::3] == ["r2_c1", "r2_c2", "r1_c1", "r1_c2"]
     (raw / "r2_c2.tif").unlink()
-    assert len(build(raw, {1: ["1"]}, **keys)) == 9  # a tissue need not be a rectangle
-    with pytest.raises(RawDataError, match=r"tile 3 \(row 1, col 1\): all planes missing"):
-        build(raw, {1: ["1"]}, **{**keys, "rows": 2, "cols": 2})
-    with pytest.raises(RawDataError, match="the files hold 2 rows and 2 columns"):
-        build(raw, {1: ["1"]}, **{**keys, "rows": 1, "cols": 2})
+    assert len(build(raw, {1: ["1"]}, {1: TileRows(every[:3])}, **keys)) == 9
+    with pytest.raises(RawDataError, match=r"row 11: cycle 1, tile r2c2 lacks all planes of chan"):
+        build(raw, {1: ["1"]}, {1: TileRows(every)}, **keys)
+    with pytest.raises(RawDataError, match=r"tile r1c1 \(.*r1_c1.tif\) is not in the tiles table"):
+        build(raw, {1: ["1"]}, {1: TileRows(every[1:3])}, **keys)
 
 
 def test_a_stack_of_fewer_pages_is_named(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
-    for tile in range(4):
-        write_stack(raw / f"t{tile}.tif", 3 - (tile == 2))
-    keys = {"convention": "pattern", "pattern": "t{tile}.tif", "rows": 2, "cols": 2}
-    message = r"tile 2 \(row 1, col 0\): z-plane 3 of 3 missing"
+    for tile in range(1, 5):
+        write_stack(raw / f"t{tile}.tif", 3 - (tile == 3))
+    keys = {"convention": "pattern", "pattern": "t{tile}.tif"}
+    rows = {1: grid_rows(2, 2, 0.25, 8)}
+    message = r"tiles.csv, row 3: cycle 1, tile 3 lacks z-plane 3 of 3 of channel 1; copy them"
     with pytest.raises(RawDataError, match=message) as caught:
-        build(raw, {1: ["1"]}, **keys)
+        build(raw, {1: ["1"]}, rows, **keys)
     assert "1 problem " in str(caught.value)
-    content = (raw / "t0.tif").read_bytes()
-    (raw / "t2.tif").write_bytes(content[: len(content) // 2])
+    content = (raw / "t1.tif").read_bytes()
+    (raw / "t3.tif").write_bytes(content[: len(content) // 2])
     with pytest.raises(RawDataError, match="is truncated") as caught:
-        build(raw, {1: ["1"]}, **keys)
+        build(raw, {1: ["1"]}, rows, **keys)
     assert "1 problem " in str(caught.value)
 
 
-def test_positions_place_tiles_of_each_cycle(tmp_path: Path) -> None:
+def test_positions_of_the_table_count_and_not_those_of_the_files(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
-    for cycle, offset in ((1, 0.0), (2, 5000.25)):
+    names = {"1": "a", "2": "b", "3": "c"}
+    for cycle in (1, 2):
         folder = raw / f"cycle{cycle}"
         folder.mkdir(parents=True)
         text = "dim = 2\n"
         for name, y, x in (("a", 0, 18), ("b", 1, 0), ("c", 18, 0)):
             tifffile.imwrite(folder / f"{name}.tif", np.zeros((20, 20), np.uint16))
-            text += f"{name}.tif; ; ({x + offset}, {y - offset})\n"
+            text += f"{name}.tif; ; ({x}, {y})\n"
         (folder / "TileConfiguration.txt").write_text(text)
-    keys = {"convention": "fiji", "rows": None, "cols": None}
-    lines = build(raw, {1: ["1"], 2: ["1"]}, **keys)
-    found = [(line["row"], line["col"], line["y_px"], line["x_px"]) for line in lines]
-    places = [("0", "0", "1.0", "0.0"), ("0", "1", "0.0", "18.0"), ("1", "0", "18.0", "0.0")]
-    assert found == places * 2
+    rows = {
+        cycle: TileRows(
+            [
+                TilePlace(tile, y - offset, x + offset, f"cycle{cycle}/{names[tile]}.tif")
+                for tile, y, x in (("1", 18.0, 0.0), ("2", 0.0, 0.0), ("3", 1.0, 18.0))
+            ]
+        )
+        for cycle, offset in ((1, 0.0), (2, 5000.25))
+    }
+    lines = build(raw, {1: ["1"], 2: ["1"]}, rows, convention="fiji")
+    found = [(line["tile"], line["y_px"], line["x_px"]) for line in lines]
+    assert found == [("2", "0.0", "0.0"), ("3", "1.0", "18.0"), ("1", "18.0", "0.0")] * 2
     (raw / "cycle2/b.tif").unlink()
     with pytest.raises(RawDataError, match=r"b.tif cannot be read \(No such file or directory\)"):
-        build(raw, {1: ["1"], 2: ["1"]}, **keys)
+        build(raw, {1: ["1"], 2: ["1"]}, rows, convention="fiji")
 
 
 @pytest.mark.shared
 def test_codex_layout(shared: Path, tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     raw.symlink_to(shared / "data/codex-layout")
-    lines = build(raw, rows=None, cols=None)
+    tiles = {plane.tile_name for plane in scan("codex", raw)}
+    rows = TileRows([TilePlace(tile, 0.0, 9.0 * int(tile)) for tile in tiles])
+    lines = build(raw, places={1: rows, 2: rows})
     assert len(lines) == 12
     assert {line["dtype"] for line in lines} == {"uint8"}

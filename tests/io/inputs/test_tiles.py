@@ -6,9 +6,10 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
-from tests.support.convention_raw import CODEX
+from tests.support.tile_tables import grid_rows
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 from tilewright.io.inputs.tiles import Tiles, open_scan, open_tiles
 
 RNG_SHAPE = (2, 6, 3, 14, 18)  # channel, tile, z, y, x
@@ -32,7 +33,9 @@ def stacks(tmp_path: Path) -> Stacks:
 
 def tiles_of(tmp_path: Path, channel: str) -> Tiles:
     table = tmp_path / "cycle1.csv"
-    build_manifest(tmp_path / "raw", CODEX, {1: ["1", "2"]}, {1: table})
+    rows = grid_rows(2, 3, 0.25, (14, 18), "snake_left_down")
+    codex = {"convention": "codex"}
+    build_manifest(tmp_path / "raw", codex, {1: ["1", "2"]}, {1: rows}, {1: table})
     return open_tiles(table, channel)
 
 
@@ -40,6 +43,7 @@ def test_tiles_are_ordered_by_row_and_col_and_read_right(tmp_path: Path, stacks:
     tiles = tiles_of(tmp_path, "2")
     assert tiles.row.tolist() == [0, 0, 0, 1, 1, 1]
     assert tiles.col.tolist() == [0, 1, 2, 0, 1, 2]
+    assert tiles.name.tolist() == ["3", "2", "1", "4", "5", "6"]
     assert tiles.row.dtype == tiles.col.dtype == np.int64
     assert tiles.nominal_px.dtype == np.float64
     assert tiles.nominal_px[4].tolist() == [14 * 0.75, 18 * 0.75]
@@ -62,8 +66,11 @@ def test_pages_of_one_file_are_planes(tmp_path: Path) -> None:
     stack = np.random.default_rng(0).integers(0, 255, (4, 9, 9)).astype(np.uint8)
     tifffile.imwrite(raw / "t1.tif", stack, photometric="minisblack")
     table = tmp_path / "cycle1.csv"
-    build_manifest(raw, {"convention": "pattern", "pattern": "t{tile}.tif"}, {1: ["1"]}, {1: table})
+    by_name = {"convention": "pattern", "pattern": "t{tile}.tif"}
+    rows = {1: TileRows([TilePlace("1", 3.0, 4.0)])}
+    build_manifest(raw, by_name, {1: ["1"]}, rows, {1: table})
     tiles = open_tiles(table, "1")
+    assert tiles.nominal_px.tolist() == [[0.0, 0.0]]
     read = np.stack([tiles.read(0, z) for z in range(len(stack))])
     np.testing.assert_array_equal(read, stack)
 
@@ -72,7 +79,7 @@ def test_samples_of_one_scan_are_islands_of_one_mosaic(tmp_path: Path, stacks: S
     tiles, table = tiles_of(tmp_path, "2"), tmp_path / "cycle1.csv"
     scan = open_scan([table] * 3, "2")
     assert scan.shape == tiles.shape
-    assert len(scan.row) == 18
+    assert len(scan.row) == len({*scan.name.tolist()}) == 18
     for k in range(18):
         assert np.array_equal(scan.read(k, 2), tiles.read(k % 6, 2))
     apart_px = np.abs(scan.nominal_px[:6, None] - scan.nominal_px[None, 6:]).max(axis=2)

@@ -81,10 +81,12 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     for cycle, folder in find_configurations(raw_dir):
         source = Path(folder) / FILE_NAME
         tiles = parse_tile_configuration(source.read_text("utf-8", errors="replace"), str(source))
-        places = {
-            _split_channel(name)[1]: (number, y_px, x_px)
-            for number, (name, y_px, x_px) in enumerate(tiles, 1)
-        }
+        places: dict[str, tuple[int, float, float]] = {}
+        for name, y_px, x_px in tiles:
+            rest = _split_channel(name)[1]
+            # where each channel has a line, its tile has one number all the same
+            number = places[rest][0] if rest in places else len(places) + 1
+            places[rest] = number, y_px, x_px
         names = {name for name, _, _ in tiles}
         for name in sorted(names.union(list_folder(folder)[1])):
             channel, rest = _split_channel(name)

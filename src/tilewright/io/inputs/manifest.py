@@ -104,7 +104,9 @@ def _checked_tables(
         headers = {plane.path: stitched.read_image(plane.path).header for plane in planes}
     else:
         unused = {(cycle, p.tile) for cycle, of in places.items() for p in of[0] if not p.use}
-        unused |= {(cycle, tile) for cycle, of in places.items() for tile in of.beside}
+        for cycle, of in places.items():
+            own = {place.tile for place in of.places}
+            unused |= {(cycle, tile) for tile in of.beside if tile not in own}
         planes = [plane for plane in planes if (plane.cycle, plane.tile_name) not in unused]
         headers = read_headers(_pages_needed(planes), _read_known(manifests.values(), folder))
     planes, page_problems = _expand_pages(planes, headers)

@@ -87,6 +87,12 @@ def place_planes(
             )
             continue
         used = {tile: place for tile, place in rows.items() if place.use}
+        if not used:
+            result.problems.append(
+                f"cycle {cycle}: the tiles table uses none of its tiles; set use to 1, or take the "
+                "cycle out of the markers table"
+            )
+            continue
         others = set(of_table.beside) - rows.keys()
         of_cycle = [plane for plane in by_cycle[cycle] if plane.tile_name not in others]
         present, problems = _present(of_cycle, cycle)

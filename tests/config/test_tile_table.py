@@ -1,0 +1,197 @@
+"""The tiles table: what is read, and how each row that is wrong is named."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.config.configs import refused
+from tilewright.config.checks import check_raw
+from tilewright.config.layout import Layout
+from tilewright.config.load import load_experiment
+from tilewright.config.tile_table import COLUMNS, Places, read_tiles, tiles_text
+from tilewright.errors import ConfigError
+
+HEAD = "sample,cycle,tile,y,x,unit,source,file,use\n"
+GOOD = HEAD + "a,1,1,0,0,um,stage,c1/t1.tif,1\na,1,r0c1,0,70.5,um,stage,,0\n"
+
+
+def read(folder: Path, text: str | bytes, pixel_um: float = 0.5) -> Places:
+    path = folder / "tiles.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_tiles(path, ["a", "b"], pixel_um)
+
+
+def test_positions_are_in_pixels_and_rows_have_names(tmp_path: Path) -> None:
+    places = read(tmp_path, GOOD + "b,12,1,-3,4e1,px,,,\n")
+    first, second = places["a", 1]
+    assert (first.tile, first.y_px, first.x_px, first.file) == ("1", 0.0, 0.0, "c1/t1.tif")
+    assert (second.tile, second.x_px, second.use, first.use) == ("r0c1", 141.0, False, True)
+    assert second.row == f"{tmp_path / 'tiles.csv'}, row 3"
+    (third,) = places["b", 12]
+    assert (third.y_px, third.x_px, third.use) == (-3.0, 40.0, True)
+    assert [place.x_px for place in read(tmp_path, GOOD, 0.25)["a", 1]] == [0.0, 282.0]
+
+
+@pytest.mark.parametrize("unit", ["um", "UM", "\u00b5m", "\u03bcm", "\u00b5M", " um "])
+def test_um_in_all_spellings(tmp_path: Path, unit: str) -> None:
+    (place,) = read(tmp_path, HEAD + f"a,1,1,5,10,{unit},,,\n")["a", 1]
+    assert (place.y_px, place.x_px) == (10.0, 20.0)
+
+
+@pytest.mark.parametrize("unit", ["px", "PX", "pixel"])
+def test_px_in_all_spellings(tmp_path: Path, unit: str) -> None:
+    (place,) = read(tmp_path, HEAD + f"a,1,1,5,10,{unit},,,\n")["a", 1]
+    assert (place.y_px, place.x_px) == (5.0, 10.0)
+
+
+def test_tables_as_spreadsheets_write_them(tmp_path: Path) -> None:
+    """A byte order mark, CRLF, quotes, spaces, empty lines, other columns' order, backslashes."""
+    plain = read(tmp_path, GOOD)
+    text = GOOD.replace("a,1,", '"a", 1 ,').replace("c1/t1", "c1\\t1").replace("\n", "\r\n")
+    assert read(tmp_path, b"\xef\xbb\xbf" + text.encode() + b"\r\n,,,,,,,,\r\n") == plain
+    turned = [",".join(line.split(",")[::-1]) for line in GOOD.splitlines()]
+    assert read(tmp_path, "\n".join(turned)) == plain
+    for written, use in (("TRUE", True), ("False", False), ("0", False), ("1", True), ("", True)):
+        (place,) = read(tmp_path, HEAD + f"a,1,1,5,10,um,,,{written}\n")["a", 1]
+        assert place.use is use
+    short = read(tmp_path, "sample,cycle,tile,y,x,unit\na,1,1,5,10,px\n")["a", 1]
+    assert (short[0].file, short[0].use) == ("", True)
+
+
+def test_a_tile_that_is_not_used_needs_no_position(tmp_path: Path) -> None:
+    (place,) = read(tmp_path, HEAD + "a,1,1,,?,um,,,0\n")["a", 1]
+    assert (place.y_px, place.x_px, place.use) == (0.0, 0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("c,1,9,0,0,um,,,1", "row 4: sample 'c' is not in the samples table"),
+        (",1,9,0,0,um,,,1", "row 4: sample '' is not in the samples table"),
+        ("a,one,9,0,0,um,,,1", "row 4: cycle 'one' is not a number"),
+        ("a,-1,9,0,0,um,,,1", "row 4: cycle '-1' is not a number"),
+        ("a,1.0,9,0,0,um,,,1", "row 4: cycle '1.0' is not a number"),
+        ("a,²,9,0,0,um,,,1", "row 4: cycle '²' is not a number"),
+        ("a,9999999,9,0,0,um,,,1", "row 4: cycle '9999999' is not a number"),
+        ("a,,9,0,0,um,,,1", "row 4: cycle '' is not a number"),
+        ("a,1,,0,0,um,,,1", "row 4: the tile has no name, or one of over 50 characters"),
+        (f"a,1,{'x' * 51},0,0,um,,,1", "row 4: the tile has no name, or one of over 50 char"),
+        ("a,1,9,0,0,,,,1", "row 4: unit is ''; write um or px"),
+        ("a,1,9,0,0,mm,,,1", "row 4: unit is 'mm'; write um or px"),
+        ("a,1,9,0,0,px,,,1", "row 4: unit is px, but other tiles of sample 'a', cycle 1, have um"),
+        ("a,1,9,0,0,um,,,yes", "row 4: use is 'yes'; write 1, or 0 to leave the tile out"),
+        ("a,1,9,,0,um,,,1", "row 4: y is '', which is no number; write the position of the tile"),
+        ("a,1,9,0,left,um,,,1", "row 4: x is 'left', which is no number; write"),
+        ("a,1,9,nan,0,um,,,1", "row 4: y is 'nan', which is no number"),
+        ("a,1,9,0,inf,um,,,1", "row 4: x is 'inf', which is no number"),
+        ('a,1,9,"1,5",0,um,,,1', "row 4: y is '1,5', which is no number"),
+        ("a,1,9,1,5,0,um,,,1", "row 4: 10 cells for 9 columns"),
+        ("a,1,r0c1,0,0,um,,,1", "duplicate sample 'a' cycle '1' tile 'r0c1' (rows 3 and 4); remov"),
+        ("a,01,1,0,0,um,,,1", "duplicate sample 'a' cycle '1' tile '1' (rows 2 and 4); remove"),
+        ('a,1,"9,0,0,um,,,1', "line 4: the line cannot be read"),
+        ("a,1,\x07,0,0,um,,,1", "line 4: '\\x07' holds the character U+0007"),
+    ],
+)
+def test_each_row_that_is_wrong_is_named(tmp_path: Path, row: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, GOOD + row + "\n")
+    assert len(caught.value.args) == 1
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "tiles.csv"))
+
+
+def test_all_rows_that_are_wrong_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, GOOD + "c,1,1,0,0,um,,,1\na,1,9,0,0,mm,,,1\n")
+    assert ["row 4" in caught.value.args[0], "row 5" in caught.value.args[1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace(",", ";"), "is separated by semicolons; separate it by commas"),
+        (GOOD.replace(",x,", ",X,"), "unknown column 'X'"),
+        (GOOD.replace(",use", ",used"), "unknown column 'used'; did you mean 'use'?"),
+        (GOOD.replace(",file,", ",y,"), "duplicate column 'y'; remove one"),
+        ("sample,cycle,tile,y,x\na,1,1,0,0\n", "the column 'unit' is missing"),
+        (HEAD, "the table has no rows"),
+        ("", "the column 'sample' is missing"),
+        (GOOD.encode("utf-16"), "line 1: the text is not UTF-8"),
+        (GOOD.replace("um", "µm").encode("latin-1"), "line 2: the text is not UTF-8"),
+        (b"PK\x03\x04 a workbook", "is a workbook of a spreadsheet program"),
+        (None, "named by the key 'tiles' does not exist"),
+    ],
+)
+def test_tables_that_cannot_be_read(tmp_path: Path, text: str | bytes | None, said: str) -> None:
+    path = tmp_path / "tiles.csv"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as caught:
+        read_tiles(path, ["a"], 0.5)
+    assert said in str(caught.value)
+    assert str(tmp_path / "tiles.csv") in str(caught.value)
+
+
+NAMES = st.text("abcr0123456789-_ .,\"'", min_size=1, max_size=9).filter(
+    lambda text: text == text.strip()
+)
+PX = st.floats(-1e7, 1e7).map(lambda value: round(value, 3))
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 99), NAMES),
+        st.tuples(PX, PX, st.booleans()),
+        min_size=1,
+    )
+)
+def test_what_is_written_is_read(
+    tiles: dict[tuple[str, int, str], tuple[float, float, bool]],
+) -> None:
+    rows = [
+        {"sample": sample, "cycle": cycle, "tile": tile, "y": y, "x": x, "unit": "px",
+         "file": "f/a.tif", "use": int(use)}
+        for (sample, cycle, tile), (y, x, use) in tiles.items()
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        found = read(Path(folder), tiles_text(rows))
+    back = {
+        (sample, cycle, place.tile): (place.y_px, place.x_px, place.use)
+        for (sample, cycle), places in found.items()
+        for place in places
+    }
+    assert back == tiles
+
+
+def test_rows_are_added_without_a_header() -> None:
+    row: dict[str, Any] = {**dict.fromkeys(COLUMNS, "a"), "cycle": 1}
+    assert tiles_text([row]) == HEAD + tiles_text([row], header=False)
+    assert tiles_text([row], header=False) == "a,1,a,a,a,a,a,a,a\n"
+
+
+def check(config: dict[str, Any]) -> None:
+    experiment = load_experiment(config)
+    check_raw(experiment, Layout(experiment.settings.results))
+
+
+def test_rows_of_cycles_that_the_markers_table_lacks_are_passed_over(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    """They are of cycles that come later; wrong rows are named all the same."""
+    path = Path(config["tiles"])
+    path.write_text(path.read_text() + "tonsil,3,1,0,0,um,,no_such_file.tif,1\n")
+    said = str(refused({**config, "results": str(tmp_path / "results")}, check))
+    assert "holds no file" in said  # the raw folder is empty
+    assert "cycle 3" not in said
+    path.write_text(path.read_text() + "tonsil,3,2,0,0,px,,,1\n")
+    assert "row 11: unit is px, but other tiles of sample 'tonsil', cycle 3," in str(
+        refused(config, check)
+    )
+    path.unlink()
+    assert f"the table '{path}' named by the key 'tiles' does not exist" in str(
+        refused(config, check)
+    )
