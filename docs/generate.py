@@ -124,6 +124,8 @@ _VALUES = {
     "notify": "COMMAND",
     "user": "NAME",
     "clear": "UUID",
+    **{"pattern": "PATTERN", "rows": "N", "cols": "N", "layout": "LAYOUT", "overlap": "FRACTION"},
+    "missing": "stop|fill",
 }
 #: Commands that read the state of a cluster.
 _ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "orphaned", "run-report")

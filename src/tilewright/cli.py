@@ -15,8 +15,10 @@ app = typer.Typer(
 
 @app.command()
 def init(
-    raw_dir: Annotated[Path, typer.Argument(help="Folder of raw tiles.")],
     output: Annotated[Path, typer.Option(help="Folder to write the configuration to.")],
+    raw_dir: Annotated[
+        Path | None, typer.Argument(help="Folder of raw tiles; with --add not needed.")
+    ] = None,
     force: Annotated[
         bool, typer.Option(help="Write existing files anew; what you filled in is kept.")
     ] = False,
@@ -52,11 +54,13 @@ def init(
 
     if layout not in (None, *LAYOUTS):
         raise SystemExit(f"tilewright init: --layout: choose one of {', '.join(LAYOUTS)}")
+    if raw_dir is None and not add:
+        raise SystemExit("tilewright init: name the folder of raw tiles")
     if missing not in ("stop", "fill"):
         raise SystemExit("tilewright init: --missing: choose stop or fill")
     grid = GridOptions(rows, cols, layout, overlap, flip_y, flip_x, missing == "fill")
     try:
-        if add:
+        if raw_dir is None or add:
             typer.echo(add_cycles(output / "config.yaml", grid))
             return
         result = create_experiment(raw_dir, output, force=force, grid=grid, pattern=pattern)

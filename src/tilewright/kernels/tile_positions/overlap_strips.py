@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from tilewright.kernels.backend import Floats, Ints
 
@@ -46,7 +45,15 @@ def neighbours(
     half a tile. Only nearest neighbours: with overlaps above one half the next but one
     overlaps too, and adds nothing. Pairs are sorted by (axis, a, b). Below 0, ``least_px`` includes
     tiles that are so far apart.
+
+    Examples
+    --------
+    >>> pairs, axis = neighbours(np.array([[0.0, 0.0], [0.0, 80.0], [80.0, 0.0]]), (100, 100))
+    >>> pairs.tolist(), axis.tolist()
+    ([[0, 2], [0, 1]], [0, 1])
     """
+    from scipy.spatial import cKDTree  # jobs that fuse tiles with a given width do not need it
+
     nominal = np.asarray(nominal_px, np.float64).reshape(-1, 2)
     size = np.asarray(tile_shape, np.float64)
     reach = 1.0 + max(0.0, -least_px / min(tile_shape))

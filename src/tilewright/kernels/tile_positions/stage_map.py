@@ -107,9 +107,9 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
 
     Examples
     --------
-    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
-    >>> corners = np.array([(0, 0), (0, 48), (48, 0), (48, 48)])
-    >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(224, 224)), 2)
+    >>> corners = np.array([(0, 0), (0, 96), (96, 0), (96, 96)])
+    >>> tiles = np.stack([scene[y : y + 128, x : x + 128] for y, x in corners])
     >>> fit_stage_map(cpu, tiles, corners[:, ::-1] * 1.0).matrix.round(2).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
@@ -137,7 +137,11 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
 
 
 def edge_strength(backend: Backend, tiles: Array) -> Floats:
-    """Return the spread (n,) of differences between neighbouring pixels, a mark of structure."""
+    """Return the spread (n,) of differences between neighbouring pixels, a mark of structure.
+
+    >>> edge_strength(cpu, np.zeros((2, 8, 8), np.float32)).tolist()
+    [0.0, 0.0]
+    """
     difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
     spread = np.asarray(backend.to_numpy(backend.xp.std(difference, axis=(1, 2))), np.float64)
     return np.round(spread, 2)
