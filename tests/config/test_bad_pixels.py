@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -358,12 +359,16 @@ def test_tiles_in_a_wrong_order(
     assert f"cycle {cycle}: " in raw_refused(config)
 
 
+@pytest.mark.parametrize("rows", [3, 4])
 @pytest.mark.parametrize(
     "layout", ["raster_right_down", "snake_left_down", "snake_down_right", "raster_up_left"]
 )
-def test_a_layout_that_is_not_that_of_the_files(tmp_path: Path, wide: Made, layout: str) -> None:
-    config = experiment(tmp_path, wide)
-    other = places_of(wide[0], layout)
+def test_a_layout_that_is_not_that_of_the_files(
+    tmp_path: Path, wide: Made, layout: str, rows: int
+) -> None:
+    design = replace(wide[0], rows=rows)
+    config = experiment(tmp_path, (design, {key: grid[:rows] for key, grid in wide[1].items()}))
+    other = places_of(design, layout)
     write_places(Path(config["tiles"]), {1: other, 2: other})
     said = raw_refused(config)
     assert "2 problems" in said
