@@ -48,7 +48,10 @@ def test_what_is_added_or_imaged_again_makes_its_own_jobs(run: Run) -> None:
     head, tonsil = table.read_text().splitlines()
     spleen = tonsil.replace("tonsil", "spleen")
     # of another scan: else all tiles would tell the flat-fields of both
-    with changed(table, f"{head}\tscan\n{tonsil}\n{spleen}\tsecond\n"):
+    tiles = run.folder / "tiles.csv"
+    rows = tiles.read_text()
+    both = rows + "".join(row.replace("tonsil", "spleen") for row in rows.splitlines(True)[1:])
+    with changed(tiles, both), changed(table, f"{head}\tscan\n{tonsil}\n{spleen}\tsecond\n"):
         twice = {name: 2 * count for name, count in OWN.items() if "register" not in name}
         assert run.planned() == {**twice, "register": 1, "qc_register": 1, **FINAL, "qc_image": 2}
     files = sorted(cycle_folder(run.folder / "raw", 2).glob("*.tif"))

@@ -110,6 +110,8 @@ def experiment(installed: Installed) -> Installed:
     else:
         design, tiles = make_tiles(cols=3)
         write_as("pattern", raw, tiles, round(design.step_px))
+        # One place of the grid has no tile.
+        (raw / "cycle1/tile_r0_c0_ch1.tif").unlink()
     installed("tilewright", "init", "demo/raw", "--output", "my")
     if installed.dockerfile:
         table = my / "markers.csv"
@@ -117,9 +119,8 @@ def experiment(installed: Installed) -> Installed:
         kept = [line for line in lines if line.split(",")[:2] not in (["1", "3"], ["2", "3"])]
         table.write_text("\n".join(line for line in kept if not line.startswith("3,")) + "\n")
     else:  # braces in the configuration, which the report shows once more
-        (raw / "cycle1/tile_r0_c0_ch1.tif").unlink()
         config = yaml.safe_load((my / "config.yaml").read_text())
-        config["acquisition"] |= {"pixel_um": PIXEL_UM, "rows": 2, "cols": 3, "missing": "fill"}
+        config["acquisition"] |= {"pixel_um": PIXEL_UM}
         config["illumination"] = {"method": "file", "flat_file": str(my / "flat_{channel}.tif")}
         (my / "config.yaml").write_text(yaml.safe_dump(config))
         flat = np.ones((design.tile_px, design.tile_px), np.float32)

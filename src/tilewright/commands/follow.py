@@ -95,6 +95,7 @@ class Follower:
     _done: dict[int, Files] = field(default_factory=dict)
     _failed: list[dict[int, Files]] = field(default_factory=list)
     _waits: set[str] = field(default_factory=set)
+    _tiles: str = ""
 
     def follow(self, stop: Stop, interval_s: float) -> bool:
         """Scan and run until all cycles are done; return False after a signal to end."""
@@ -120,6 +121,7 @@ class Follower:
                 self._notify([self.notifier.record_problem(event.cycle, event.text, verdict)])
             else:
                 _say(event.text)
+        self._tiles = _tiles_table(self.experiment)  # with the rows that were added
         if self.runs.stop.signal:
             return False
         ready = self.cycles.complete()
@@ -152,10 +154,11 @@ class Follower:
             experiment, problem = self.experiment, str(error)
         if problem:
             self._wait(f"the previous configuration stays in use: {problem}")
-        if experiment != self.experiment:
+        if (experiment, _tiles_table(experiment)) != (self.experiment, self._tiles):
             _say("the configuration or a table changed")
             self.experiment, self._done, self._failed = experiment, {}, []
             self.cycles.reset()
+        self._tiles = _tiles_table(experiment)
 
     def _wait(self, reason: str) -> None:
         """Print once why nothing is done."""
@@ -231,6 +234,12 @@ class Follower:
             _say(f"{notice.verdict}  {notice.text}")
         for problem in self.notifier.notify(notices, last=last):
             _say(problem)
+
+
+def _tiles_table(experiment: Experiment) -> str:
+    """Return the text of the tiles table, "" where there is none."""
+    path = experiment.settings.tiles
+    return "" if path is None else Path(path).read_text("utf-8", errors="replace")
 
 
 def _missing(part: Experiment, layout: Layout, cycle: int) -> str:

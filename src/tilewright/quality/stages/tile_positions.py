@@ -149,7 +149,7 @@ def _contradicting(edges: Edges, residual: NDArray[np.float64], context: QcConte
 
 def _excluded(gaps: Sequence[str], placed: int, context: QcContext) -> QcResult:
     """Evaluate the share of tiles that the tiles table does not use."""
-    names = ", ".join(gaps[:6]) + ", ..." * (len(gaps) > 6)
+    names = ", ".join(map(tile_name, gaps[:6])) + ", ..." * (len(gaps) > 6)
     return context.evaluate("tiles_left_out", len(gaps) / (len(gaps) + placed), names)
 
 

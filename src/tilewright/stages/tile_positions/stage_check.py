@@ -18,8 +18,8 @@ _WIDTH_PX = 400
 SEARCHED = 0.03
 #: Rotation of a camera that is said: less is searched for anyway.
 _TURNED_DEG = 1.0
-#: Overlaps that contradict positions, and their share of those compared, from which the order of
-#: the tiles is wrong.
+#: Overlaps that contradict positions, and their share of those that tell where tiles lie, from
+#: which the order of the tiles is wrong: tiles of a wrong order mostly do not overlap.
 _CONTRADICTING, _SHARE = 3, 0.2
 
 
@@ -63,7 +63,7 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
             "init` write them anew (--force keeps what you filled in)"
         )
     wrong = found.contradicting
-    if len(wrong) >= max(_CONTRADICTING, _SHARE * found.compared):
+    if len(wrong) >= max(_CONTRADICTING, _SHARE * (found.matched + len(wrong))):
         a, b = (tiles.name[index[k]] for k in wrong[0])
         return (
             f"{len(wrong)} of {found.compared} overlaps show tiles elsewhere than the tiles table, "
