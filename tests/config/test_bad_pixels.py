@@ -339,26 +339,6 @@ def test_positions_that_the_overlaps_contradict(
         assert end.endswith(INIT)
 
 
-@pytest.mark.parametrize("cycle", [1, 2])
-@pytest.mark.parametrize(
-    "change_places",
-    [
-        lambda p: exchanged(exchanged(p, "5", "8"), "6", "7"),
-        lambda p: exchanged(p, "6", "11"),
-        lambda p: exchanged(p, "1", "11"),
-    ],
-    ids=["a row that runs the other way", "two tiles", "a corner and a tile"],
-)
-@pytest.mark.xfail(strict=True, reason="only overlaps in another direction count as contradictions")
-def test_tiles_in_a_wrong_order(
-    tmp_path: Path, wide: Made, change_places: Callable[[Places], Places], cycle: int
-) -> None:
-    config = experiment(tmp_path, wide)
-    right = places_of(wide[0])
-    write_places(Path(config["tiles"]), {1: right, 2: right, cycle: change_places(right)})
-    assert f"cycle {cycle}: " in raw_refused(config)
-
-
 @pytest.mark.parametrize("rows", [3, 4])
 @pytest.mark.parametrize(
     "layout", ["raster_right_down", "snake_left_down", "snake_down_right", "raster_up_left"]

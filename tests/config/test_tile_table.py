@@ -1,5 +1,6 @@
 """The tiles table: what is read, and how each row that is wrong is named."""
 
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,13 @@ def test_tables_as_spreadsheets_write_them(tmp_path: Path) -> None:
 
 
 def test_a_tile_that_is_not_used_needs_no_position(tmp_path: Path) -> None:
-    (place,) = read(tmp_path, HEAD + "a,1,1,,?,um,,,0\n")["a", 1]
-    assert (place.y_px, place.x_px, place.use) == (0.0, 0.0, False)
+    (place,) = read(tmp_path, HEAD + "a,1,1,,7,px,,,0\n")["a", 1]
+    assert math.isnan(place.y_px)
+    assert (place.x_px, place.use) == (7.0, False)
+
+
+def test_a_table_may_be_empty_before_its_rows_are_added(tmp_path: Path) -> None:
+    assert read(tmp_path, HEAD) == {}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +90,6 @@ def test_a_tile_that_is_not_used_needs_no_position(tmp_path: Path) -> None:
         ("a,1,9,0,0,mm,,,1", "row 4: unit is 'mm'; write um or px"),
         ("a,1,9,0,0,px,,,1", "row 4: unit is px, but other tiles of sample 'a', cycle 1, have um"),
         ("a,1,9,0,0,um,,,yes", "row 4: use is 'yes'; write 1, or 0 to leave the tile out"),
-        ("a,1,9,,0,um,,,1", "row 4: y is '', which is no number; write the position of the tile"),
         ("a,1,9,0,left,um,,,1", "row 4: x is 'left', which is no number; write"),
         ("a,1,9,nan,0,um,,,1", "row 4: y is 'nan', which is no number"),
         ("a,1,9,0,inf,um,,,1", "row 4: x is 'inf', which is no number"),
@@ -118,7 +123,6 @@ def test_all_rows_that_are_wrong_are_told_at_once(tmp_path: Path) -> None:
         (GOOD.replace(",use", ",used"), "unknown column 'used'; did you mean 'use'?"),
         (GOOD.replace(",file,", ",y,"), "duplicate column 'y'; remove one"),
         ("sample,cycle,tile,y,x\na,1,1,0,0\n", "the column 'unit' is missing"),
-        (HEAD, "the table has no rows"),
         ("", "the column 'sample' is missing"),
         (GOOD.encode("utf-16"), "line 1: the text is not UTF-8"),
         (GOOD.replace("um", "µm").encode("latin-1"), "line 2: the text is not UTF-8"),

@@ -95,7 +95,10 @@ class Follower:
     _done: dict[int, Files] = field(default_factory=dict)
     _failed: list[dict[int, Files]] = field(default_factory=list)
     _waits: set[str] = field(default_factory=set)
-    _tiles: str = ""
+    _tiles: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tiles = _tiles_table(self.experiment)
 
     def follow(self, stop: Stop, interval_s: float) -> bool:
         """Scan and run until all cycles are done; return False after a signal to end."""
@@ -239,7 +242,9 @@ class Follower:
 def _tiles_table(experiment: Experiment) -> str:
     """Return the text of the tiles table, "" where there is none."""
     path = experiment.settings.tiles
-    return "" if path is None else Path(path).read_text("utf-8", errors="replace")
+    if path is None or not Path(path).is_file():
+        return ""
+    return Path(path).read_text("utf-8", errors="replace")
 
 
 def _missing(part: Experiment, layout: Layout, cycle: int) -> str:

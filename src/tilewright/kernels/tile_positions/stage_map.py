@@ -27,7 +27,7 @@ _BEYOND_DOUBT = 2.0
 _CLEAR = 0.05
 #: The same of a match that contradicts another direction, and of one or two that count alone: the
 #: only overlap with tissue of 38 x 192 px has 0.39, two tiles of different tissue up to 0.3.
-_SURE, _ALONE = 0.25, 0.35
+_SURE, _ALONE = 0.4, 0.35
 #: Pairs, and share of matches among them, at the stated overlap from which no other direction is
 #: tried.
 _MANY, _MOST = 4, 0.8

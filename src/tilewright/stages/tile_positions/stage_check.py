@@ -20,7 +20,7 @@ SEARCHED = 0.03
 _TURNED_DEG = 1.0
 #: Overlaps that contradict positions, and their share of those that tell where tiles lie, from
 #: which the order of the tiles is wrong: tiles of a wrong order mostly do not overlap.
-_CONTRADICTING, _SHARE = 3, 0.2
+_CONTRADICTING, _SHARE = 2, 0.2
 
 
 def reduce_tile(image: NDArray[Any]) -> NDArray[np.float32]:
