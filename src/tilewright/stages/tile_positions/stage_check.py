@@ -16,8 +16,8 @@ _MOST_TILES = 100
 _WIDTH_PX = 400
 #: Part of a side over which places are searched: positions that are further off are refused.
 SEARCHED = 0.03
-#: Overlaps that contradict positions, and their share of those compared, from which the order of
-#: the tiles is wrong.
+#: Overlaps that contradict positions, and their share of those that show anything, from which the
+#: order of the tiles is wrong.
 _CONTRADICTING, _SHARE = 3, 0.2
 
 
@@ -61,7 +61,7 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
             "init` write them anew (--force keeps what you filled in)"
         )
     wrong = found.contradicting
-    if len(wrong) >= max(_CONTRADICTING, _SHARE * found.compared):
+    if len(wrong) >= max(_CONTRADICTING, _SHARE * (found.matched + len(wrong))):
         a, b = (tiles.name[index[k]] for k in wrong[0])
         return (
             f"{len(wrong)} of {found.compared} overlaps show tiles elsewhere than the tiles table, "
