@@ -37,6 +37,7 @@ from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.config.sizing import SNAKEMAKE_MB
+from tilewright.config.tile_table import tiles_text
 from tilewright.io.results.transform import read_transform
 
 PIXEL_UM = 0.5
@@ -77,8 +78,8 @@ def write_images(slide: Slide, motions: list[Motion], channels: int, raw: Path) 
             )
 
 
-def write_tiles(slide: Slide, motions: list[Motion], raw: Path) -> tuple[int, int]:
-    """Write tiles by row, column and plane; return rows and columns."""
+def write_tiles(slide: Slide, motions: list[Motion], raw: Path) -> str:
+    """Write tiles by row, column and plane; return their table of positions."""
     steps = [round(n * (1 - OVERLAP)) for n in TILE]
     rows, cols = (max(1, (slide.side - n) // s + 1) for n, s in zip(TILE, steps, strict=True))
     y, x = (np.linspace(-1, 1, n) for n in TILE)
@@ -94,7 +95,13 @@ def write_tiles(slide: Slide, motions: list[Motion], raw: Path) -> tuple[int, in
                     path = raw / f"cycle{cycle + 1}" / f"r{row + 1}_c{col + 1}_z{z + 1}_ch1.tif"
                     path.parent.mkdir(exist_ok=True)
                     tifffile.imwrite(path, counts(rng, (seen * flat).astype(np.float32)))
-    return rows, cols
+    return tiles_text(
+        {"sample": "slide", "cycle": cycle, "tile": f"r{row + 1}c{col + 1}", "y": row * steps[0],
+         "x": col * steps[1], "unit": "px", "use": 1}
+        for cycle in range(1, len(motions) + 1)
+        for row in range(rows)
+        for col in range(cols)
+    )  # fmt: skip
 
 
 def prepare(folder: Path, side: int, kind: str, cycles: int, channels: int, shift_px: float) -> Run:
@@ -110,11 +117,12 @@ def prepare(folder: Path, side: int, kind: str, cycles: int, channels: int, shif
         write_images(slide, motions, channels, raw)
         acquisition["convention"] = "stitched"
     else:
-        rows, cols = write_tiles(slide, motions, raw)
-        acquisition |= {"convention": "pattern", "z_step_um": 2.0, "overlap": OVERLAP}
+        table = write_tiles(slide, motions, raw)
+        (folder / "tiles.csv").write_text(table, encoding="utf-8")
+        settings["tiles"] = str(folder / "tiles.csv")
+        acquisition |= {"convention": "pattern", "z_step_um": 2.0}
         acquisition["pattern"] = "cycle{cycle}/r{row}_c{col}_z{z}_ch{channel}.tif"
         settings["optics"] = {"numerical_aperture": 0.5, "immersion_refractive_index": 1.0}
-        row |= {"rows": str(rows), "cols": str(cols)}
     tables = {key: str(folder / name) for key, name in TABLES.items()}
     config = {**tables, **settings, "acquisition": acquisition}
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -14,7 +14,8 @@ JITTER_PX = 1.5
 
 def grid_px(rows: int, cols: int, overlap: float = OVERLAP) -> Floats:
     """Return the stage positions (n, 2) of a grid, row by row."""
-    return np.indices((rows, cols)).reshape(2, -1).T * (TILE_PX * (1.0 - overlap))
+    places = np.indices((rows, cols), dtype=np.float64).reshape(2, -1).T
+    return np.asarray(places * (TILE_PX * (1.0 - overlap)))
 
 
 def turn(degrees: float) -> Floats:
@@ -27,6 +28,18 @@ def image_places(nominal_px: Floats, matrix: Floats, seed: int = 0) -> Floats:
     """Return where tiles lie in the image: their positions through a matrix, and jitter."""
     rng = np.random.default_rng(seed)
     return nominal_px @ matrix.T + rng.uniform(-JITTER_PX, JITTER_PX, nominal_px.shape)
+
+
+def sparse_tiles(places_px: Floats, seed: int) -> NDArray[np.float32]:
+    """Return tiles at whole places, with a few bright grains in patches on a tenth of them."""
+    rng = np.random.default_rng([seed, 3])
+    at = np.rint(places_px - places_px.min(axis=0)).astype(np.int64)
+    high, wide = (int(n) + TILE_PX for n in at.max(axis=0))
+    grain, patch = (ndimage.gaussian_filter(rng.normal(size=(high, wide)), n) for n in (3.0, 24.0))
+    tissue = ndimage.gaussian_filter((patch > np.quantile(patch, 0.9)).astype(np.float64), 2.0)
+    light = 1000.0 + 100.0 * np.exp(grain / grain.std()) * tissue
+    tiles = np.stack([light[y : y + TILE_PX, x : x + TILE_PX] for y, x in at])
+    return np.asarray(tiles + rng.normal(0, 10.0, tiles.shape), np.float32)
 
 
 def cut_tiles(

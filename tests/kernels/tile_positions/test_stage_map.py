@@ -13,6 +13,7 @@ from tests.support.stage_scenes import (
     cut_tiles,
     grid_px,
     image_places,
+    sparse_tiles,
     turn,
 )
 from tilewright.kernels.backend import Backend
@@ -149,6 +150,27 @@ def test_a_wrong_order_is_contradicted_by_the_pairs_that_it_puts_wrong(cpu: Back
     np.testing.assert_allclose(found.matrix, UPRIGHT, atol=2 * TOLERANCE)
     assert sorted(found.contradicting) == [(4, 5), (5, 6), (6, 7)]
     assert (found.matched, found.compared) == (6, PAIRS)
+
+
+def test_chance_contradicts_nothing(cpu: Backend) -> None:
+    """Of sparse tissue a quarter of the overlaps are blank, and tiles alike somewhere else."""
+    nominal = grid_px(5, 5, overlap=0.1)
+    for seed in range(4):
+        found = fit_stage_map(cpu, sparse_tiles(image_places(nominal, UPRIGHT), seed), nominal)
+        assert found is not None
+        np.testing.assert_allclose(found.matrix, UPRIGHT, atol=2 * TOLERANCE)
+        assert found.matched < found.compared
+        assert len(found.contradicting) <= 1
+
+
+def test_a_copied_tile_is_contradicted_by_what_it_shows(cpu: Backend) -> None:
+    nominal = grid_px(ROWS, COLS)
+    tiles = cut_tiles(image_places(nominal, UPRIGHT))
+    tiles[5] = tiles[0]
+    found = fit_stage_map(cpu, tiles, nominal)
+    assert found is not None
+    assert found.matched == PAIRS - 4
+    assert sorted(found.contradicting) == [(1, 5), (4, 5)]
 
 
 def test_another_device_agrees(cpu: Backend, other: Backend) -> None:

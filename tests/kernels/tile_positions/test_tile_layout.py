@@ -26,7 +26,8 @@ def places_of(layout: str, rows: int, cols: int, numbers: Numbers) -> Numbers:
 
 def scanned(layout: str, rows: int, cols: int, numbers: Numbers) -> NDArray[np.float32]:
     """Return the tiles of some numbers of a scan, in its order."""
-    return cut_tiles(places_of(layout, rows, cols, numbers) * (TILE_PX * (1 - OVERLAP)))
+    places = places_of(layout, rows, cols, numbers).astype(np.float64)
+    return cut_tiles(places * (TILE_PX * (1 - OVERLAP)))
 
 
 def assert_places(found: GridScore, layout: str, rows: int, cols: int, numbers: Numbers) -> None:

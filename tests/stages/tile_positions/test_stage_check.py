@@ -24,9 +24,9 @@ ROWS, COLS = 3, 4
 STEP_PX = round(TILE_PX * (1 - OVERLAP))
 
 
-def taken(places_px: Floats, **blank: tuple[int, ...]) -> Any:
+def taken(places_px: Floats, blank: tuple[int, ...] = ()) -> Any:
     """Return tiles at places of the image, which the table says to lie row by row."""
-    images = cut_tiles(places_px, **blank)
+    images = cut_tiles(places_px, blank)
     row, col = np.indices((ROWS, COLS)).reshape(2, -1)
     stack = np.stack([np.zeros_like(images), images, np.zeros_like(images)], axis=1)
     return ArrayTiles(np.clip(stack, 0, 65535).astype(np.uint16), row, col, grid_px(ROWS, COLS))

@@ -1,5 +1,6 @@
 """The linear map from stage to image, by a few dozen overlaps of a cycle's tiles."""
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -75,7 +76,8 @@ class StageMap:
 class _Matches:
     """Displacements of pairs along one stage axis, in one direction of the image (axis, sign).
 
-    ``elsewhere``: pairs that overlap more clearly in another direction.
+    ``elsewhere``: displacements of pairs that overlap more clearly in another direction, NaN of
+    the others.
     """
 
     direction: tuple[int, int]
@@ -84,7 +86,7 @@ class _Matches:
     displacement: Floats
     score: Floats
     agree: Bools
-    elsewhere: Bools
+    elsewhere: Floats
 
     @property
     def strength(self) -> float:
@@ -110,7 +112,7 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(224, 224)), 2)
     >>> corners = np.array([(0, 0), (0, 96), (96, 0), (96, 96)])
     >>> tiles = np.stack([scene[y : y + 128, x : x + 128] for y, x in corners])
-    >>> fit_stage_map(cpu, tiles, corners[:, ::-1] * 1.0).matrix.round(2).tolist()
+    >>> abs(fit_stage_map(cpu, tiles, corners[:, ::-1] * 1.0).matrix).round(2).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
     tiles = backend.asarray(tiles)
@@ -127,13 +129,11 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
         found += [matches] if matches else []
     if not found:
         return None
-    return StageMap(
-        _solve(found),
-        np.array([np.median(matches.step, axis=0) for matches in found]),
-        sum(int(matches.agree.sum()) for matches in found),
-        compared,
-        tuple((int(a), int(b)) for m in found for a, b in m.pairs[m.elsewhere & ~m.agree]),
-    )
+    matrix, steps = _solve(found), np.array([np.median(m.step, axis=0) for m in found])
+    near = _ALIKE * min(tiles.shape[1:])
+    contradicting = [_contradicting(matches, steps @ matrix.T, near) for matches in found]
+    matched = sum(int(matches.agree.sum()) for matches in found)
+    return StageMap(matrix, steps, matched, compared, tuple(itertools.chain(*contradicting)))
 
 
 def edge_strength(backend: Backend, tiles: Array) -> Floats:
@@ -183,11 +183,20 @@ def _best_direction(
     for direction in ((axis, 1), (axis, -1), (1 - axis, 1), (1 - axis, -1)):
         tried.append(_matches(backend, tiles, pairs, step, direction, _OVERLAPS))
     best = max(tried, key=lambda matches: round(matches.strength, 3))
-    clearest = np.max([matches.score for matches in tried], axis=0)
-    elsewhere = (clearest > _SURE) & (clearest > 2 * best.score)
+    scores = np.array([matches.score for matches in tried])
+    clearest, at = scores.max(axis=0), scores.argmax(axis=0)
+    elsewhere = np.array([tried[k].displacement[pair] for pair, k in enumerate(at)])
+    elsewhere[(clearest <= _SURE) | (clearest <= 2 * best.score)] = np.nan
     if not _enough(best, len(pairs)) or not _beats_chance(best, tried):
         return None
     return replace(best, elsewhere=elsewhere)
+
+
+def _contradicting(matches: _Matches, moved_px: Floats, near_px: float) -> list[tuple[int, int]]:
+    """Return pairs that lie elsewhere, a step of the grid apart: chance matches lie anywhere."""
+    steps = np.concatenate([moved_px, -moved_px])
+    away = np.abs(matches.elsewhere[:, None, :] - steps[None, :, :]).max(axis=2).min(axis=1)
+    return [(int(a), int(b)) for a, b in matches.pairs[(away <= near_px) & ~matches.agree]]
 
 
 def _beats_chance(best: _Matches, tried: Iterable[_Matches]) -> bool:
@@ -237,7 +246,7 @@ def _matches(
             best[better] = score[better]
             displacement[better] = sign * plan.displacement(shifts.shift_px)[better]
     agree = _agreement(step, displacement, best, min(shape))
-    none = np.zeros(len(pairs), np.bool_)
+    none = np.full((len(pairs), 2), np.nan)
     return _Matches(direction, pairs, step, displacement, best, agree, none)
 
 
