@@ -81,11 +81,6 @@ def find_order(
         found.places = np.array(tile_places(name, rows, cols), np.int64)[at]
     elif fits and stated.layout and stated.rows and stated.cols:
         found.places = np.array(tile_places(stated.layout, stated.rows, stated.cols), np.int64)[at]
-        if images is not None:
-            found.warnings.append(
-                f"the layout {stated.layout} is not confirmed: neighbouring tiles share too little "
-                "structure"
-            )
     else:
         pairs = ", ".join(f"{rows} x {cols}" for rows, cols in factor_pairs(len(numbers)))
         found.missing = (

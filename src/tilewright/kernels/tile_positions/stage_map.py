@@ -19,6 +19,9 @@ _REACH = 0.1
 #: Overlaps that are tried where the stated one does not match; with the search they cover all from
 #: 0 to 0.55.
 _OVERLAPS = (0.05, 0.15, 0.3, 0.45)
+#: Part of a side by which neighbours may lie across, where they are found nowhere else: rows that
+#: run slantwise.
+_SLANTS = (-0.4, -0.2, 0.2, 0.4)
 #: Part of a side from which tiles are neighbours: nearer ones are one position imaged twice.
 _NEAREST = 0.05
 #: Decimal logarithm of the probability of a false match, with its sign turned, that leaves no
@@ -177,17 +180,28 @@ def _best_direction(
     stated = 1.0 - float(np.median(np.abs(step[:, axis]))) / shape[axis]
     tried: list[_Matches] = []
     if 0.0 < stated < 0.9:
-        tried.append(_matches(backend, tiles, pairs, step, (axis, 1), (stated,)))
+        tried.append(_matches(backend, tiles, pairs, step, (axis, 1), [(stated, 0.0)]))
         if len(pairs) >= _MANY and tried[0].agree.mean() >= _MOST:
             return tried[0]
-    for direction in ((axis, 1), (axis, -1), (1 - axis, 1), (1 - axis, -1)):
-        tried.append(_matches(backend, tiles, pairs, step, direction, _OVERLAPS))
+    # Where more is searched, a few matches alone are no evidence.
+    for slants in ((0.0,), _SLANTS) if len(pairs) > _MANY else ((0.0,),):
+        places = [(overlap, slant) for overlap in _OVERLAPS for slant in slants]
+        for direction in ((axis, 1), (axis, -1), (1 - axis, 1), (1 - axis, -1)):
+            tried.append(_matches(backend, tiles, pairs, step, direction, places))
+        best = _clear_best(tried, len(pairs))
+        if best and (len(slants) == 1 or int(best.agree.sum()) > _MANY):
+            return best
+    return None
+
+
+def _clear_best(tried: list[_Matches], count: int) -> _Matches | None:
+    """Return the matches of the direction in which most agree, if that is clear."""
     best = max(tried, key=lambda matches: round(matches.strength, 3))
     scores = np.array([matches.score for matches in tried])
     clearest, at = scores.max(axis=0), scores.argmax(axis=0)
     elsewhere = np.array([tried[k].displacement[pair] for pair, k in enumerate(at)])
     elsewhere[(clearest <= _SURE) | (clearest <= 2 * best.score)] = np.nan
-    if not _enough(best, len(pairs)) or not _beats_chance(best, tried):
+    if not _enough(best, count) or not _beats_chance(best, tried):
         return None
     return replace(best, elsewhere=elsewhere)
 
@@ -218,17 +232,20 @@ def _matches(
     pairs: Ints,
     step: Floats,
     direction: tuple[int, int],
-    overlaps: Iterable[float],
+    places: Iterable[tuple[float, float]],
 ) -> _Matches:
-    """Measure pairs as if b lay in one direction (image axis, sign) of a."""
+    """Measure pairs as if b lay in one direction (image axis, sign) of a.
+
+    ``places`` are overlaps, each with how far across b lies, as fractions of a side.
+    """
     axis, sign = direction
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
     first, second = (pairs[:, ::sign][:, side] for side in (0, 1))
     reach = _REACH * min(shape)
     best = np.zeros(len(pairs))
     displacement = np.zeros((len(pairs), 2))
-    for overlap in overlaps:
-        advance = np.zeros(2)
+    for overlap, slant in places:
+        advance = np.full(2, slant * shape[1 - axis])
         advance[axis] = shape[axis] * (1.0 - overlap)
         for plan in plan_strips(np.stack([np.zeros(2), advance]), shape, reach):
             a, b = (

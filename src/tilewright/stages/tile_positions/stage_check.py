@@ -17,7 +17,7 @@ _WIDTH_PX = 400
 #: Part of a side over which places are searched: positions that are further off are refused.
 SEARCHED = 0.03
 #: Rotation of a camera that is said: less is searched for anyway.
-_TURNED_DEG = 1.0
+_TURNED_DEG, _SLANTED_DEG = 1.0, 3.0
 #: Overlaps that contradict positions, and their share of those that tell where tiles lie, from
 #: which the order of the tiles is wrong: tiles of a wrong order mostly do not overlap.
 _CONTRADICTING, _SHARE = 2, 0.2
@@ -95,7 +95,11 @@ stage are swapped'
 
 
 def orientation(matrix: NDArray[np.float64]) -> str:
-    """Return what turns positions into those of a map: swapped or mirrored axes, a rotation."""
+    """Return what turns positions into those of a map: swapped or mirrored axes, a rotation.
+
+    >>> orientation(np.array([[1.0, 0.04], [0.04, -1.0]]))
+    'x mirrored, the camera is turned by 2.3 degrees'
+    """
     swapped = abs(matrix[0, 1]) + abs(matrix[1, 0]) > abs(matrix[0, 0]) + abs(matrix[1, 1])
     upright = matrix[::-1] if swapped else matrix
     names = ("x", "y") if swapped else ("y", "x")
@@ -103,7 +107,12 @@ def orientation(matrix: NDArray[np.float64]) -> str:
     parts = ["the axes of the stage are swapped"] * bool(swapped) + mirrored
     signs = np.sign(np.diag(upright))
     turned = np.asarray(signs[:, None] * upright)
-    angle = math.degrees(math.atan2(turned[1, 0] - turned[0, 1], turned[0, 0] + turned[1, 1]))
-    if abs(angle) >= _TURNED_DEG:
-        parts.append(f"the camera is turned by {abs(angle):.1f} degrees")
+    of_y, of_x = (
+        math.degrees(math.atan2(*pair))
+        for pair in ((turned[1, 0], turned[0, 0]), (-turned[0, 1], turned[1, 1]))
+    )
+    if abs(of_y - of_x) >= _SLANTED_DEG:
+        parts.append("rows and columns are slanted")
+    elif abs(of_y + of_x) / 2 >= _TURNED_DEG:
+        parts.append(f"the camera is turned by {abs(of_y + of_x) / 2:.1f} degrees")
     return ", ".join(parts)
