@@ -56,6 +56,8 @@ def init(
         raise SystemExit(f"tilewright init: --layout: choose one of {', '.join(LAYOUTS)}")
     if raw_dir is None and not add:
         raise SystemExit("tilewright init: name the folder of raw tiles")
+    if (rows is None) != (cols is None):
+        raise SystemExit("tilewright init: give --rows and --cols together")
     if missing not in ("stop", "fill"):
         raise SystemExit("tilewright init: --missing: choose stop or fill")
     grid = GridOptions(rows, cols, layout, overlap, flip_y, flip_x, missing == "fill")

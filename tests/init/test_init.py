@@ -176,7 +176,7 @@ def test_damaged_tiles_are_named(raw: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["snake_right_down", "raster_right_down"])
-@pytest.mark.parametrize("gone", [[4], [3, 9], [11, 12]])
+@pytest.mark.parametrize("gone", [[4], [3, 9], [1, 2], [12], [11, 12]])
 def test_tiles_that_are_not_there_leave_gaps(raw: Path, layout: str, gone: list[int]) -> None:
     write_codex(raw, layout, 3, 4)
     for number in gone:
@@ -184,8 +184,24 @@ def test_tiles_that_are_not_there_leave_gaps(raw: Path, layout: str, gone: list[
             path.unlink()
     result, _ = initiated(raw)
     expected = {tile: at for tile, at in laid(layout, 3, 4).items() if int(tile) not in gone}
-    assert grid_of(tile_rows(result)) == expected
+    if 12 in gone:  # the scan was stopped
+        assert grid_of(tile_rows(result)) == expected
+    else:
+        assert {row["y"] for row in tile_rows(result)} == {""}
+        assert any(f"tiles {', '.join(map(str, gone))}" in line for line in result.unknown)
+    result, _ = initiated(raw, force=True, grid=GridOptions(3, 4))
+    rows = tile_rows(result)
+    least = np.min(list(expected.values()), axis=0)
+    assert grid_of(rows) == {tile: tuple(at - least) for tile, at in expected.items()}
     filled_in(result)
+
+
+def test_a_stated_grid_that_explains_few_overlaps_is_not_believed(raw: Path) -> None:
+    write_codex(raw, "snake_right_down", 3, 4)
+    for rows, cols in ((1, 12), (2, 6), (4, 3)):
+        result, _ = initiated(raw, f"out{rows}", grid=GridOptions(rows, cols))
+        assert grid_of(tile_rows(result)) == laid("snake_right_down", 3, 4)
+        assert any(f"{rows} x {cols} tiles are stated" in said for said in result.warnings)
 
 
 def test_cycles_may_have_other_grids(raw: Path) -> None:

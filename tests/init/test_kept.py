@@ -21,7 +21,10 @@ from tests.init.raw_folders import (
     specimen_tiles,
     tile_rows,
 )
+from tilewright.config.checks import check_raw
+from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
+from tilewright.config.tile_table import tiles_text
 from tilewright.errors import ConfigError
 from tilewright.init.add import add_cycles
 from tilewright.init.folder import InitResult
@@ -162,7 +165,7 @@ def test_a_new_cycle_gets_rows_and_the_others_stay_byte_for_byte(raw: Path, layo
     result.tiles.write_bytes(odd)
     write_cycle(raw, 2, layout)
     said = add_cycles(result.config, GridOptions())
-    assert "tonsil: rows of cycle 2 are in" in said
+    assert "tonsil: 6 rows of cycle 2" in said
     written = result.tiles.read_bytes()
     assert written.startswith(odd)
     rows = [row for row in tile_rows(result) if row["sample"]]
@@ -281,3 +284,145 @@ def test_names_of_no_form_are_read_by_a_pattern(tmp_path: Path) -> None:
     assert initiated(raw, pattern=pattern)[1] == acquisition
     # Written anew, its own pattern is used.
     assert initiated(raw, force=True)[1] == acquisition
+
+
+def side_by_side(raw: Path, cycle: int, jitter_px: float) -> None:
+    """Write two pieces of 2 x 2 tiles beside each other, the first one higher or lower."""
+    at = [(row, col) for col in range(4) for row in range(2)]
+    places = [
+        (row * STEP + jitter_px * (col < 2), col * STEP + 3000 * (col > 1)) for row, col in at
+    ]
+    write_ome(raw / f"cycle{cycle}.ome.tif", places, at)
+
+
+def samples_of(result: InitResult, cycle: int) -> dict[str, str]:
+    rows = tile_rows(result)
+    return {row["tile"]: row["sample"] for row in rows if row["cycle"] == str(cycle)}
+
+
+def test_pieces_are_the_same_in_all_cycles_and_keep_the_names_of_their_user(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    for cycle, jitter_px in ((1, 2.0), (2, -2.0)):
+        side_by_side(raw, cycle, jitter_px)
+    result, _ = initiated(raw)
+    first = samples_of(result, 1)
+    assert samples_of(result, 2) == first
+    assert len(set(first.values())) == 2
+    # The user renames them and sorts the table.
+    named = {"tonsil_1": "tumour", "tonsil_2": "control"}
+    for path in (result.samples, result.tiles):
+        text = path.read_text()
+        for before, after in named.items():
+            text = text.replace(before, after)
+        path.write_text(text)
+    head, *lines = result.samples.read_text().splitlines(True)
+    result.samples.write_text(head + "".join(sorted(lines)))
+    renamed = {tile: named[sample] for tile, sample in first.items()}
+    side_by_side(raw, 3, -2.0)
+    content = config(result)
+    content["registration"] = {"block_px": 48}
+    result.config.write_text(yaml.safe_dump(content))
+    result.markers.write_text(
+        "cycle,channel,marker,reference\n1,1,D1,TRUE\n2,1,D2,TRUE\n3,1,D3,TRUE\n"
+    )
+    add_cycles(result.config, GridOptions())
+    assert [samples_of(result, cycle) for cycle in (1, 2, 3)] == [renamed] * 3
+    again, _ = initiated(raw, force=True)
+    assert [samples_of(again, cycle) for cycle in (1, 2, 3)] == [renamed] * 3
+
+
+def test_rows_are_added_in_the_order_of_the_columns(raw: Path) -> None:
+    result, _ = initiated(raw)
+    completed(result)
+    order = ("tile", "use", "x", "y", "unit", "cycle", "sample")
+    rows = tile_rows(result)
+    with result.tiles.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, order, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    before = result.tiles.read_bytes()
+    write_cycle(raw, 2)
+    add_cycles(result.config, GridOptions())
+    assert result.tiles.read_bytes().startswith(before)
+    rows = tile_rows(result)
+    assert list(grid_of(rows, 2).values()) == tile_places("snake_right_down", 2, 3)
+
+
+def test_positions_that_were_filled_in_stay(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    write_cycle(raw, 1)
+    for path in raw.rglob("*.tif"):
+        tifffile.imwrite(path, np.full((SIZE, SIZE), 100, np.uint16))
+    (raw / "channelnames.txt").write_text("DAPI\nCD3\nDAPI\nCD8\n")
+    result, _ = initiated(raw)
+    completed(result)
+    rows = tile_rows(result)
+    for number, row in enumerate(rows[:4]):
+        row |= {"y": "7", "x": str(100 * number), "source": "mine"}
+    result.tiles.write_text(tiles_text(rows))
+    filled = result.tiles.read_text().splitlines()[1:5]
+    add_cycles(result.config, GridOptions())
+    assert result.tiles.read_text().splitlines()[1:5] == filled
+    again, _ = initiated(raw, force=True)
+    assert [row["x"] for row in tile_rows(again)] == ["0", "100", "200", "300", "", ""]
+    assert [row["source"] for row in tile_rows(again)][:4] == ["mine"] * 4
+
+
+def test_samples_of_other_folders_stay(tmp_path: Path) -> None:
+    raw, other = tmp_path / "tonsil", tmp_path / "spleen"
+    write_cycle(raw, 1)
+    write_cycle(other, 1, "raster_up_left")
+    result, _ = initiated(raw)
+    with result.samples.open("a") as table:
+        table.write(f"spleen\t{other}\n")
+    mine = "spleen,1,1,5,6,px,mine,,1\n"
+    result.tiles.write_text(result.tiles.read_text() + mine)
+    again, _ = initiated(raw, force=True)
+    assert again.tiles.read_text().splitlines(True)[-1] == mine
+    assert len(tile_rows(again)) == 7
+
+
+@pytest.mark.parametrize("turn", ["mirrored", "swapped"])
+def test_a_dim_cycle_lies_as_the_stage_of_the_others_does(tmp_path: Path, turn: str) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    at = list(np.ndindex(2, 4))
+    stage = [(-row * STEP, col * STEP) if turn == "mirrored" else (col * STEP, row * STEP)
+             for row, col in at]  # fmt: skip
+    write_ome(raw / "cycle1.ome.tif", stage, at)
+    rng = np.random.default_rng(0)
+    with tifffile.TiffWriter(raw / "cycle2.ome.tif", ome=True) as writer:
+        for y, x in stage:
+            size = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5}
+            plane = {"PositionX": [x * 0.5], "PositionY": [y * 0.5]}
+            noise = rng.normal(300, 9, (SIZE, SIZE))
+            metadata = {"axes": "YX", "Plane": plane, **size, "Channel": {"Name": ["DAPI"]}}
+            writer.write(noise.astype(np.uint16), metadata=metadata, contiguous=False)
+    result, _ = initiated(raw)
+    rows = tile_rows(result)
+    assert list(grid_of(rows).values()) == at
+    assert list(grid_of(rows, 2).values()) == at
+    assert any("could not be compared" in said for said in result.warnings)
+
+
+def test_a_tile_that_is_off_and_one_that_lies_alone(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    at = list(np.ndindex(2, 4))
+    stage = [(row * STEP, col * STEP + 30 * ((row, col) == (1, 2))) for row, col in at]
+    write_ome(raw / "cycle1.ome.tif", stage, at)
+    result, _ = initiated(raw)
+    (said,) = result.warnings
+    assert "overlaps show tile 7 (0, -3" in said
+    row = tile_rows(result)[6]
+    assert float(row["x"]) == pytest.approx(2 * STEP, abs=3)
+    rows = [
+        row | {"y": "900", "x": "0"} if row["tile"] == "8" else row for row in tile_rows(result)
+    ]
+    result.tiles.write_text(tiles_text(rows))
+    content = config(result) | {"results": str(tmp_path / "results")}
+    content["registration"] = {"block_px": 48}
+    experiment = load_experiment(content)
+    with pytest.raises(ConfigError, match=r"cycle 1: .*tile 8"):
+        check_raw(experiment, Layout(experiment.settings.results))

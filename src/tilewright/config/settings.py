@@ -132,7 +132,7 @@ class PositionSettings(Section):
 
     max_shift_px: Positive | Auto = "auto"
     """Largest stage error; `auto` is 3 % of the shorter side of a tile, at most half the
-    overlap, at least 8 px. Larger where the stage is worse, or `overlap` only roughly known.
+    overlap, at least 8 px. Larger where the stage is worse.
     """
     sigma_px: Annotated[float, Field(gt=0, le=50)] | Auto = "auto"
     """Scale of the band-pass before correlation; `auto` takes the smallest of 1.5, 2.2, 3.3 and

@@ -197,6 +197,8 @@ def table_rows(
     """Return (line, row) items of a table whose first ``needed`` columns must be present."""
     lines = list(_cells(path, _read_text(path, key), delimiter))
     columns = [column.strip() for column in lines[0][1]] if lines else []
+    while columns and not columns[-1]:  # as spreadsheet programs add
+        columns.pop()
     if len(columns) == 1 and ";" in columns[0]:
         raise ConfigError(f"{path} is separated by semicolons; separate it by {_NAMES[delimiter]}")
     for column in columns:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.config.tables import read_rows, refuse_duplicates, table_rows
-from tilewright.errors import ConfigError
 from tilewright.io.inputs.tile_planes import TilePlace
 from tilewright.io.numbers import finite
 
 COLUMNS = ("sample", "cycle", "tile", "y", "x", "unit", "source", "file", "use")
 #: Units of positions, also as spreadsheet programs and other software write them.
 _UNITS = {"um": "um", "µm": "um", "μm": "um", "px": "px", "pixel": "px"}
+#: A stage of 1 m in nm.
+_FARTHEST = 1e9
 _USE = {"": True, "1": True, "true": True, "0": False, "false": False}
 
 #: Rows by sample and cycle.
@@ -48,7 +49,7 @@ def read_tiles(path: Path, samples: Iterable[str], pixel_um: float) -> Places:
     """
     known = set(samples)
 
-    def read(row: Mapping[str, str]) -> tuple[str, int, str, TilePlace]:
+    def read(row: Mapping[str, str]) -> tuple[str, int, TilePlace]:
         sample, cycle, tile = row["sample"], row["cycle"], row["tile"]
         if sample not in known:
             raise ValueError(f"sample '{sample}' is not in the samples table")
@@ -63,21 +64,12 @@ def read_tiles(path: Path, samples: Iterable[str], pixel_um: float) -> Places:
         if use is None:
             raise ValueError(f"use is '{row['use']}'; write 1, or 0 to leave the tile out")
         at = [_coordinate(row, axis) / (pixel_um if unit == "um" else 1) for axis in "yx"]
-        file = row.get("file", "").replace("\\", "/")
-        return sample, int(cycle), unit, TilePlace(tile, at[0], at[1], file, use)
+        return sample, int(cycle), TilePlace(tile, at[0], at[1], row.get("file", ""), use)
 
     rows = table_rows(path, "tiles", ",", COLUMNS, 6, may_be_empty=True)
     refuse_duplicates(path, rows, "sample", "cycle", "tile")
     places: Places = {}
-    units: dict[tuple[str, int], str] = {}
-    for (line, _), (sample, cycle, unit, place) in zip(
-        rows, read_rows(path, rows, read), strict=True
-    ):
-        if units.setdefault((sample, cycle), unit) != unit:
-            raise ConfigError(
-                f"{path}, row {line}: unit is {unit}, but other tiles of sample '{sample}', cycle "
-                f"{cycle}, have {units[sample, cycle]}; write all in one unit"
-            )
+    for (line, _), (sample, cycle, place) in zip(rows, read_rows(path, rows, read), strict=True):
         placed = place._replace(row=f"{path}, row {line}")
         places.setdefault((sample, cycle), []).append(placed)
     return places
@@ -86,13 +78,13 @@ def read_tiles(path: Path, samples: Iterable[str], pixel_um: float) -> Places:
 def _coordinate(row: Mapping[str, str], axis: str) -> float:
     """Return a coordinate, NaN where it is to be filled in."""
     value = finite(row[axis])
-    if value is None and row[axis]:
-        raise ValueError(f"{axis} is '{row[axis]}', which is no number; write a decimal point")
+    if (value is None and row[axis]) or abs(value or 0.0) > _FARTHEST:
+        raise ValueError(f"{axis} is '{row[axis]}', which is no position; write a decimal point")
     return math.nan if value is None else value
 
 
-def tiles_text(rows: Iterable[Mapping[str, Any]], *, header: bool = True) -> str:
-    """Return rows of a tiles table as text, without the header where they are added to one.
+def tiles_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a tiles table as text.
 
     >>> print(tiles_text([{"sample": "a", "cycle": 1, "tile": "1", "y": 0, "x": 0, "unit": "px"}]))
     sample,cycle,tile,y,x,unit,source,file,use
@@ -100,8 +92,7 @@ def tiles_text(rows: Iterable[Mapping[str, Any]], *, header: bool = True) -> str
     <BLANKLINE>
     """
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-    if header:
-        writer.writeheader()
+    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
     writer.writerows(rows)
     return stream.getvalue()

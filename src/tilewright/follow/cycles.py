@@ -161,8 +161,9 @@ class Cycles:
                 for line in add_rows(experiment, [cycle], GridOptions()):
                     yield CycleEvent(cycle, "tiles", line)
             check_raw(experiment.of_cycles([*self.complete(), cycle]), layout)
-        except ConfigError as error:
-            problem, unusable = _short(error.args), isinstance(error, UnusableError)
+        except (ConfigError, RawDataError) as error:
+            problem = _short([str(text) for text in error.args])
+            unusable = isinstance(error, UnusableError)
             self._results[cycle] = _Result(files, problem, waits=not unusable)
             if unusable:
                 yield CycleEvent(cycle, "unusable", f"cycle {cycle} cannot be used: {problem}")

@@ -1,29 +1,32 @@
-"""Rows of the tiles table for cycles that it lacks: of ``tilewright init --add`` and ``follow``."""
+"""Rows of the tiles table for tiles that it lacks: of ``tilewright init --add`` and ``follow``."""
 
 import csv
-import math
-from collections.abc import Collection
+import io
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
 from tilewright.config.tables import Sample, cycles_text
-from tilewright.config.tile_table import Places, read_tiles, tiles_text
+from tilewright.config.tile_table import Places, read_tiles
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
-from tilewright.init.place_samples import place_cycles, split_samples
-from tilewright.init.place_tiles import GridOptions
+from tilewright.init.place_samples import PlacedSample, place_cycles, share_tiles
+from tilewright.init.place_tiles import Earlier, GridOptions
 from tilewright.io.formats import scan
 from tilewright.io.formats.common import RawPlane, select_region
 from tilewright.io.inputs.manifest import scan_options
+from tilewright.io.inputs.tile_planes import TilePlace
 from tilewright.runtime.files import write_text_atomic
 
 
 def add_cycles(configfile: Path, options: GridOptions) -> str:
-    """Add the rows of all cycles that the tiles table lacks; return what was found.
+    """Add the rows that the tiles table lacks; return what was found.
 
     Raises
     ------
@@ -37,10 +40,9 @@ def add_cycles(configfile: Path, options: GridOptions) -> str:
 
 
 def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptions) -> list[str]:
-    """Add rows of cycles that the tiles table lacks, or lacks tiles of; return what was found.
+    """Add rows of tiles that the tiles table lacks, in some cycles; return what was found.
 
-    The rows of a cycle that lacks tiles are written anew, without those that its user left out;
-    all others stay byte for byte.
+    Rows without a position are filled in; all others stay byte for byte.
 
     Parameters
     ----------
@@ -50,39 +52,37 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     settings = experiment.settings
     if settings.tiles is None:
         raise ConfigError("stitched images have no tiles table; nothing to add")
-    path = Path(settings.tiles)
-    known = read_tiles(path, experiment.samples, settings.acquisition.pixel_um)
-    lines, rows, replaced = list[str](), list[dict[str, Any]](), set[tuple[str, str]]()
-    for group in _groups(experiment):
-        of_group = {key: rows for key, rows in known.items() if key[0] in group}
-        sample = experiment.samples[group[0]]
-        new = _new_planes(sample, cycles, of_group)
+    path, pixel_um = Path(settings.tiles), settings.acquisition.pixel_um
+    known = read_tiles(path, experiment.samples, pixel_um)
+    lines, rows = list[str](), list[dict[str, Any]]()
+    for names in _groups(experiment):
+        of_group = {key: places for key, places in known.items() if key[0] in names}
+        sample = experiment.samples[names[0]]
+        planes = _planes(sample, experiment)
+        new = _of_new_cycles(planes, cycles, of_group)
         if not new:
             continue
         placed = place_cycles(
             new,
             experiment.reference_channels,
-            Metadata([], experiment.reference_cycle, pixel_um=settings.acquisition.pixel_um),
+            Metadata([], experiment.reference_cycle, pixel_um=pixel_um),
             options,
-            _earlier(of_group, experiment.reference_cycle),
+            _earlier(of_group, planes, experiment.reference_cycle, pixel_um),
         )
-        found = split_samples(group, sample.raw_dir.resolve(), placed)
-        for one in found:
-            cycles_of = sorted({row["cycle"] for row in one.rows})
-            replaced |= {(one.name, str(cycle)) for cycle in cycles_of}
-            lines += [f"{one.name}: rows of {cycles_text(cycles_of)} are in {path}"]
+        at = {
+            name: np.array([p[1:3] for key, of in of_group.items() if key[0] == name for p in of])
+            for name in names
+        }
+        for one in share_tiles(names, sample.raw_dir.resolve(), None, placed, at):
+            added = _missing_rows(one, of_group, pixel_um)
+            if added:
+                cycles_of = sorted({row["cycle"] for row in added})
+                lines.append(f"{one.name}: {len(added)} rows of {cycles_text(cycles_of)}")
             lines += one.findings + [f"warning: {line}" for line in one.warnings]
             lines += [f"fill in: {line}" for line in one.unknown]
-            for row in one.rows:
-                before = of_group.get((one.name, row["cycle"]), ())
-                if any(place.tile == row["tile"] and not place.use for place in before):
-                    row["use"] = 0
-            rows += one.rows
+            rows += added
     if rows:
-        text = path.read_bytes().decode("utf-8").splitlines(keepends=True)
-        others = "".join(line for line in text if _sample_and_cycle(line) not in replaced)
-        end = "\n" * (not others.endswith("\n"))
-        write_text_atomic(path, others + end + tiles_text(rows, header=False))
+        write_text_atomic(path, _with_rows(path.read_bytes().decode("utf-8"), rows))
     return lines
 
 
@@ -95,32 +95,111 @@ def _groups(experiment: Experiment) -> list[list[str]]:
     return list(groups.values())
 
 
-def _new_planes(sample: Sample, cycles: Collection[int], known: Places) -> list[RawPlane]:
-    """Return the planes of cycles of which the table lacks a tile."""
-    options = scan_options(sample.acquisition.model_dump())
-    planes = select_region(
-        scan(sample.acquisition.convention, sample.raw_dir, options), options.region, sample.raw_dir
+def _planes(sample: Sample, experiment: Experiment) -> list[RawPlane]:
+    """Return the planes of a sample, of the cycles of the markers table."""
+    options = replace(
+        scan_options(sample.acquisition.model_dump()),
+        cycles=tuple(experiment.reference_channels),
     )
+    planes = scan(sample.acquisition.convention, sample.raw_dir, options)
+    return select_region(planes, options.region, sample.raw_dir)
+
+
+def _of_new_cycles(
+    planes: Sequence[RawPlane], cycles: Collection[int], known: Places
+) -> list[RawPlane]:
+    """Return the planes of cycles of which the table lacks a tile or a position."""
     listed = {
         (cycle, place.tile)
         for (_, cycle), places in known.items()
         for place in places
-        if not place.use or not math.isnan(place.y_px + place.x_px)
+        if place.known or not place.use
     }
-    stale = {p.cycle for p in planes if p.cycle in cycles and (p.cycle, p.tile_name) not in listed}
-    return [plane for plane in planes if plane.cycle in stale]
+    new = {p.cycle for p in planes if p.cycle in cycles and (p.cycle, p.tile_name) not in listed}
+    return [plane for plane in planes if plane.cycle in new]
 
 
-def _sample_and_cycle(line: str) -> tuple[str, str]:
-    sample, cycle, *_ = [cell.strip() for cell in next(csv.reader([line]), [])] + ["", ""]
-    return sample, cycle.lstrip("0") or "0"
-
-
-def _earlier(known: Places, reference_cycle: int) -> dict[str, tuple[float, float]] | None:
+def _earlier(
+    known: Places, planes: Sequence[RawPlane], reference_cycle: int, pixel_um: float
+) -> Earlier:
     """Return the positions of the reference cycle, or of the first that the table has."""
-    cycles = sorted((cycle for _, cycle in known), key=lambda c: (c != reference_cycle, c))
-    if not cycles:
-        return None
-    of_cycle = next(places for (_, cycle), places in known.items() if cycle == cycles[0])
-    at = {place.tile: (place.y_px, place.x_px) for place in of_cycle}
-    return None if np.isnan(list(at.values())).any() else at
+    cycles = sorted({cycle for _, cycle in known}, key=lambda c: (c != reference_cycle, c))
+    for cycle in cycles:
+        of_cycle = [p for key, of in known.items() if key[1] == cycle for p in of if p.known]
+        at = {place.tile: (place.y_px, place.x_px) for place in of_cycle}
+        if at:
+            return Earlier(at, _turn([p for p in planes if p.cycle == cycle], at, pixel_um))
+    return Earlier()
+
+
+def _turn(
+    planes: Sequence[RawPlane], at_px: Mapping[str, tuple[float, float]], pixel_um: float
+) -> NDArray[np.float64]:
+    """Return the matrix from positions in the files to those of the table."""
+    scale = pixel_um if planes and planes[0].unit == "um" else 1.0
+    stage = {
+        p.tile_name: (p.y / scale, p.x / scale)
+        for p in planes
+        if p.y is not None and p.x is not None and p.tile_name in at_px
+    }
+    if len(stage) < 3:
+        return np.eye(2)
+    moved = np.array([at_px[tile] for tile in stage])
+    places = np.array(list(stage.values()))
+    matrix, _, rank, _ = np.linalg.lstsq(
+        places - places.mean(axis=0), moved - moved.mean(axis=0), rcond=None
+    )
+    return np.asarray(matrix.T) if rank == 2 else np.eye(2)
+
+
+def _missing_rows(sample: PlacedSample, known: Places, pixel_um: float) -> list[dict[str, Any]]:
+    """Return the rows of tiles that the table lacks or has no position of, in its frame."""
+    added = []
+    for cycle in {row["cycle"] for row in sample.rows}:
+        there = {place.tile: place for place in known.get((sample.name, cycle), ())}
+        rows = [row for row in sample.rows if row["cycle"] == cycle]
+        common = [(row, there[row["tile"]]) for row in rows if row["tile"] in there]
+        off = np.array([_apart(row, place, pixel_um) for row, place in common if place.known])
+        off = off[~np.isnan(off).any(axis=1)] if len(off) else off
+        for row in rows:
+            place = there.get(row["tile"])
+            if place is not None and (place.known or not place.use):
+                continue
+            added.append(row if not len(off) else _moved(row, np.median(off, axis=0), pixel_um))
+    return sorted(added, key=lambda row: int(row["cycle"]))
+
+
+def _position_px(row: Mapping[str, Any], pixel_um: float) -> NDArray[np.float64]:
+    scale = pixel_um if row["unit"] == "um" else 1.0
+    return np.array([float(row[axis] or "nan") / scale for axis in "yx"])
+
+
+def _apart(row: Mapping[str, Any], place: TilePlace, pixel_um: float) -> NDArray[np.float64]:
+    return np.array([place.y_px, place.x_px]) - _position_px(row, pixel_um)
+
+
+def _moved(row: dict[str, Any], offset_px: NDArray[np.float64], pixel_um: float) -> dict[str, Any]:
+    y, x = _position_px(row, pixel_um) + offset_px
+    if np.isnan(y + x):
+        return row
+    return {**row, "y": f"{y:.3f}", "x": f"{x:.3f}", "unit": "px"}
+
+
+def _with_rows(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table with rows in the order of its columns, in place of those they fill in."""
+    lines = text.splitlines(keepends=True)
+    columns = [cell.strip().lstrip("\ufeff") for cell in next(csv.reader(lines[:1]))]
+    names = ("sample", "cycle", "tile")
+    filled = {tuple(str(row[name]) for name in names) for row in rows}
+
+    def key(line: str) -> tuple[str, ...]:
+        cells = dict(zip(columns, next(csv.reader([line]), []), strict=False))
+        sample, cycle, tile = (cells.get(name, "").strip() for name in names)
+        return sample, str(int(cycle)) if cycle.isdecimal() else cycle, tile
+
+    kept = "".join(line for line in lines if key(line) not in filled)
+    stream = io.StringIO()
+    csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n").writerows(
+        {**dict.fromkeys(columns, ""), **row} for row in rows
+    )
+    return kept + "\n" * (not kept.endswith("\n")) + stream.getvalue()

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tilewright.config.tile_table import tiles_text
@@ -122,7 +123,7 @@ def create_experiment(
             raise ConfigError(f"the name {printable(folder)} is not UTF-8; rename it")
     kept = read_kept(*paths[:4]) if present else Kept()
     recognised = recognise(raw, pattern or kept.pattern)
-    return _write(recognised, output, paths, kept, kept.grid(grid or GridOptions()))
+    return _write(recognised, output, paths, kept, grid or GridOptions())
 
 
 def _write(
@@ -134,19 +135,23 @@ def _write(
     planes = _depth(recognised.planes)
     config, samples, tiles, markers, readme = paths
     stitched = recognised.convention == "stitched"
-    tissues = kept.named(_samples(raw.resolve(), recognised))
-    placed = (
-        []
-        if stitched
-        else place_samples(recognised, metadata, tissues, grid, split=not kept.sample_rows)
-    )
+    tissues = kept.named(_samples(raw.resolve(), recognised), recognised.planes)
+    placed = []
+    if not stitched:
+        placed = place_samples(
+            recognised,
+            metadata,
+            tissues,
+            partial(kept.grid, grid),
+            kept.known_tiles(metadata.pixel_um),
+            split=not kept.sample_rows,
+        )
     warnings = _warnings(recognised, metadata, placed)
     files = {"samples": samples, "tiles": tiles, "markers": markers, "results": output / "results"}
     if stitched:
         del files["tiles"]
     text = config_text(raw.resolve(), files, recognised, metadata, planes, warnings, kept.config)
-    for one in placed:
-        kept.leave_out(one.rows)
+    rows = kept.tiles([row for one in placed for row in one.rows], [one.name for one in placed])
     text.unknown += dict.fromkeys(gap for one in placed for gap in one.unknown)
     findings = _findings(recognised, metadata, placed, planes)
     keys = shipped("config") / "README.md"
@@ -155,7 +160,7 @@ def _write(
     write_text_atomic(config, text.text)
     write_text_atomic(samples, kept.samples or samples_text(named))
     if not stitched:
-        write_text_atomic(tiles, tiles_text(row for one in placed for row in one.rows))
+        write_text_atomic(tiles, tiles_text(rows))
     write_text_atomic(markers, kept.markers_of(metadata) or markers_text(metadata.markers))
     write_text_atomic(
         readme, readme_text(title, raw.resolve(), keys, findings, warnings, text.unknown)

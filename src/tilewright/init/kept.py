@@ -2,16 +2,21 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.config.config_file import read_config
 from tilewright.config.tables import EARLIER_KEYS, MARKER_COLUMNS
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.init.place_tiles import GridOptions
+from tilewright.io.formats.common import RawPlane
+from tilewright.io.numbers import finite, positive
 
 
 @dataclass(frozen=True)
@@ -40,18 +45,20 @@ class Kept:
         pattern = self.config.get("acquisition", {}).get("pattern")
         return None if pattern is None else str(pattern)
 
-    def grid(self, options: GridOptions) -> GridOptions:
+    def grid(self, options: GridOptions, sample: str) -> GridOptions:
         """Return the options, with what an earlier configuration says where they are silent."""
-        old = self.earlier
-        columns = {key: row[key] for row in self.sample_rows for key in row if row[key]}
-        rows, cols = (old.get(key, columns.get(key)) for key in ("rows", "cols"))
-        overlap = old.get("overlap", columns.get("overlap"))
+        of_sample = next((row for row in self.sample_rows if row["sample"] == sample), {})
+        old = {
+            **self.earlier,
+            **{key: of_sample[key] for key in EARLIER_KEYS if of_sample.get(key)},
+        }
+        rows, cols, overlap = (old.get(key) for key in ("rows", "cols", "overlap"))
         try:
             return replace(
                 options,
                 rows=options.rows or (int(rows) if rows else None),
                 cols=options.cols or (int(cols) if cols else None),
-                layout=options.layout or old.get("layout", columns.get("layout")),
+                layout=options.layout or old.get("layout"),
                 overlap=float(overlap) if options.overlap is None and overlap else options.overlap,
                 flip_y=options.flip_y or old.get("flip_y") is True,
                 flip_x=options.flip_x or old.get("flip_x") is True,
@@ -64,46 +71,80 @@ class Kept:
             ) from None
 
     def metadata(self, found: Metadata) -> Metadata:
-        """Return metadata with the pixel size and the reference of the configuration."""
+        """Return metadata with the pixel size and the markers that were filled in."""
         acquisition = self.config.get("acquisition", {})
         pixel_um = acquisition.get("pixel_um")
         markers = found.markers
         if self.marker_rows and "reference" in self.marker_rows[0]:
             marked = {
-                (row["cycle"].lstrip("0"), row["channel"])
-                for row in self.marker_rows
-                if row["reference"].lower() == "true"
+                _channel_of(row) for row in self.marker_rows if row["reference"].lower() == "true"
             }
             markers = [replace(m, reference=(str(m.cycle), m.channel) in marked) for m in markers]
         elif "reference_channel" in self.earlier:
             channel = str(self.earlier["reference_channel"])
             markers = [replace(m, reference=m.channel == channel) for m in markers]
+        if self.marker_rows:
+            rows = {_channel_of(row): row for row in self.marker_rows}
+            markers = [
+                replace(
+                    m,
+                    marker=rows[str(m.cycle), m.channel]["marker"],
+                    emission_nm=positive(rows[str(m.cycle), m.channel].get("emission_nm")),
+                    exposure_ms=positive(rows[str(m.cycle), m.channel].get("exposure_ms")),
+                )
+                for m in markers
+                if (str(m.cycle), m.channel) in rows
+            ]
         return replace(found, pixel_um=pixel_um or found.pixel_um, markers=markers)
 
     def named(
-        self, samples: Sequence[tuple[str, Path, str | None]]
+        self, samples: Sequence[tuple[str, Path, str | None]], planes: Sequence[RawPlane]
     ) -> list[tuple[str, Path, str | None]]:
-        """Return the samples with the names, and only those, that the samples table has."""
+        """Return the samples of the samples table that are in the raw folder, or those given."""
         if not self.sample_rows:
             return list(samples)
         of_region = self.config.get("acquisition", {}).get("region")
+        regions = {plane.region for plane in planes}
         kept = []
         for row in self.sample_rows:
             region = row.get("region") or of_region
-            kept.append((row["sample"], Path(row["raw_dir"]).resolve(), region and str(region)))
+            own = Path(row["raw_dir"]).resolve() in {path for _, path, _ in samples}
+            if own and (region is None or str(region) in regions):
+                kept.append((row["sample"], Path(row["raw_dir"]).resolve(), region and str(region)))
+        if not kept:
+            names = ", ".join(row["sample"] for row in self.sample_rows)
+            raise ConfigError(
+                f"the samples table has no sample of this raw folder, only {names}; name another "
+                "--output, or add a row for it"
+            )
         return kept
 
-    def leave_out(self, rows: list[dict[str, Any]]) -> None:
-        """Set use to 0 in rows of the tiles table where it was."""
-        names = ("sample", "cycle", "tile")
-        unused = {
-            tuple(row[name] for name in names)
-            for row in self.tile_rows
-            if row.get("use", "").lower() in ("0", "false")
-        }
+    def tiles(self, rows: Sequence[dict[str, Any]], names: Collection[str]) -> list[dict[str, Any]]:
+        """Return the rows of the tiles table, with what its user had filled in.
+
+        That are tiles that were left out, positions where none is found, and rows of samples that
+        are not in ``names``.
+        """
+        old = {_tile_of(row): row for row in self.tile_rows}
+        merged = []
         for row in rows:
-            if tuple(str(row[name]) for name in names) in unused:
-                row["use"] = 0
+            before = old.get(_tile_of(row), {})
+            if before.get("use", "").lower() in ("0", "false"):
+                row = {**row, "use": 0}
+            if not row["y"] and before.get("y"):
+                row = {**row, **{key: before.get(key, "") for key in ("y", "x", "unit", "source")}}
+            merged.append(row)
+        return merged + [dict(row) for row in self.tile_rows if row["sample"] not in names]
+
+    def known_tiles(self, pixel_um: float | None) -> dict[str, NDArray[np.float64]]:
+        """Return the positions (n, 2) in px of the tiles of each sample."""
+        known: dict[str, list[tuple[float, float]]] = {}
+        for row in self.tile_rows:
+            scale = pixel_um or 1.0 if row.get("unit") in ("um", "µm") else 1.0
+            y, x = (finite(row.get(axis)) for axis in "yx")
+            if y is not None and x is not None:
+                known.setdefault(row["sample"], []).append((y / scale, x / scale))
+        return {name: np.array(places) for name, places in known.items()}
 
     @property
     def samples(self) -> str:
@@ -114,8 +155,7 @@ class Kept:
         """Return the text of the markers table, with the reference where it has no such column."""
         marked = {(str(m.cycle), m.channel) for m in found.markers if m.reference}
         rows = [
-            {"reference": "TRUE" * ((row["cycle"].lstrip("0"), row["channel"]) in marked), **row}
-            for row in self.marker_rows
+            {"reference": "TRUE" * (_channel_of(row) in marked), **row} for row in self.marker_rows
         ]
         ordered = [
             {column: row[column] for column in MARKER_COLUMNS if column in row} for row in rows
@@ -157,9 +197,21 @@ def _rows(path: Path, delimiter: str, *needed: str) -> list[dict[str, str]]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read ({error}); correct it or move it away") from None
     for row in rows:
-        if None in row or None in row.values() or any(column not in row for column in needed):
+        # Spreadsheet programs may add empty cells to every row.
+        more = row.pop(None, [])
+        if any(more) or None in row.values() or any(column not in row for column in needed):
             raise ConfigError(f"{path}: a row has other columns; correct it or move it away")
-    return rows
+    return [{key.strip(): text.strip() for key, text in row.items() if key} for row in rows]
+
+
+def _channel_of(row: Mapping[str, str]) -> tuple[str, str]:
+    """Return cycle and channel of a row of the markers table."""
+    return row["cycle"].lstrip("0") or "0", row["channel"]
+
+
+def _tile_of(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return sample, cycle and tile of a row of the tiles table."""
+    return row["sample"], str(row["cycle"]).lstrip("0") or "0", row["tile"]
 
 
 def _table(rows: Sequence[Mapping[str, str]], left_out: Sequence[str], delimiter: str) -> str:

@@ -1,12 +1,13 @@
 """Tiles of every cycle of every sample of a raw folder, and pieces of tissue that lie apart."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
@@ -14,6 +15,7 @@ from tilewright.config.tables import cycles_text
 from tilewright.errors import RawDataError
 from tilewright.init.metadata import Metadata
 from tilewright.init.place_tiles import (
+    Earlier,
     GridOptions,
     PlacedTiles,
     place_tiles,
@@ -23,6 +25,8 @@ from tilewright.init.place_tiles import (
 from tilewright.init.recognise import RawFolder
 from tilewright.io.formats.common import RawPlane
 
+#: Positions (n, 2) of tiles in px.
+Places = NDArray[np.float64]
 #: Sides of a tile between pieces of tissue that become samples of their own, and most of those.
 _APART, _MOST_PIECES = 3, 8
 
@@ -50,7 +54,8 @@ def place_samples(
     recognised: RawFolder,
     metadata: Metadata,
     samples: Sequence[tuple[str, Path, str | None]],
-    options: GridOptions,
+    options: Callable[[str], GridOptions],
+    known: Mapping[str, Places],
     *,
     split: bool = True,
 ) -> list[PlacedSample]:
@@ -60,8 +65,10 @@ def place_samples(
     ----------
     samples : sequence of (str, Path, str or None)
         Name, raw folder and region of each.
-    options : GridOptions
-        Of the command line.
+    options : callable
+        Of the command line and an earlier configuration, by sample.
+    known : mapping
+        As for :func:`share_tiles`.
     split : bool
         Whether pieces of tissue that lie apart become samples of their own.
     """
@@ -69,54 +76,74 @@ def place_samples(
     reference = {m.cycle: m.channel for m in metadata.markers if m.reference}
     for name, raw_dir, region in samples:
         of_sample = [p for p in recognised.planes if region in (None, p.region)]
-        placed = place_cycles(of_sample, reference, metadata, options)
         names = [one for one, *source in samples if source == [raw_dir, region]]
-        if names[0] == name:
-            result += split_samples(names, raw_dir, placed, region, split=split)
+        if names[0] != name or not of_sample:
+            continue
+        placed = place_cycles(of_sample, reference, metadata, options(name), Earlier())
+        if len(names) == 1 and split:
+            result += split_sample(name, raw_dir, region, placed, metadata.reference_cycle)
+        else:
+            result += share_tiles(names, raw_dir, region, placed, known)
     return result
 
 
-def split_samples(
+def split_sample(
+    name: str,
+    raw_dir: Path,
+    region: str | None,
+    placed: Mapping[int, PlacedTiles],
+    reference_cycle: int,
+) -> list[PlacedSample]:
+    """Return one sample, or one for each piece of tissue that lies apart in all cycles."""
+    pieces = _pieces(placed, reference_cycle)
+    if len(pieces) < 2:
+        return share_tiles([name], raw_dir, region, placed, {})
+    known = {f"{name}_{n}": places for n, places in enumerate(pieces, 1)}
+    samples = share_tiles(list(known), raw_dir, region, placed, known)
+    samples[0].warnings.append(
+        f"{name}: its tiles are {len(pieces)} pieces far apart, written as samples "
+        f"{', '.join(known)}; for one image give them one name in the tables of samples and tiles"
+    )
+    return samples
+
+
+def share_tiles(
     names: Sequence[str],
     raw_dir: Path,
+    region: str | None,
     placed: Mapping[int, PlacedTiles],
-    region: str | None = None,
-    *,
-    split: bool = False,
+    known: Mapping[str, Places],
 ) -> list[PlacedSample]:
-    """Return the rows of one raw folder and region, of tissue in pieces one sample for each piece.
+    """Return samples of one raw folder and region, each tile in the one whose tiles are nearest.
 
     Parameters
     ----------
-    names : sequence of str
-        Of the samples that there are; several are pieces already.
-    split : bool
-        Whether pieces of one sample become samples of their own.
+    known : mapping of str to ndarray of float64, shape (n, 2)
+        Positions in px of tiles of each sample, in any cycle; not needed of a single one.
+
+    Raises
+    ------
+    RawDataError
+        There are several samples, and none are known of one.
     """
-    pieces = _pieces(placed) if split or len(names) > 1 else [None]
-    warnings = []
-    if len(pieces) > 1 and len(names) == 1:
-        name, names = names[0], [f"{names[0]}_{n}" for n in range(1, len(pieces) + 1)]
-        warnings.append(
-            f"{name}: its tiles are {len(pieces)} pieces far apart, written as samples "
-            f"{', '.join(names)}; for one image give them one name in the tables of samples and "
-            "tiles"
-        )
-    if len(names) != len(pieces):
-        raise RawDataError(
-            f"{raw_dir}: the samples {', '.join(names)} share its tiles, which are "
-            f"{len(pieces)} pieces of tissue; write their rows of the tiles table yourself"
-        )
     samples = [PlacedSample(name, raw_dir, region) for name in names]
     add_sentences(samples[0], placed)
-    samples[0].warnings += warnings
-    for sample, of_piece in zip(samples, pieces, strict=True):
-        for cycle, tiles in placed.items():
-            sample.rows += [
-                {**row, "sample": sample.name, "cycle": cycle, "file": below(raw_dir, row)}
-                for row in tiles.rows
-                if of_piece is None or row["tile"] in of_piece[cycle]
+    if unknown := [name for name in names if len(names) > 1 and not len(known.get(name, ()))]:
+        raise RawDataError(
+            f"{raw_dir}: the samples {', '.join(names)} share its tiles, and the tiles table has "
+            f"none of '{unknown[0]}'; write its rows of one cycle"
+        )
+    for cycle, tiles in placed.items():
+        for row in tiles.rows:
+            at = np.array(tiles.yx_px[row["tile"]])
+            away = [
+                0.0 if len(names) == 1 else float(np.abs(known[name] - at).max(axis=1).min())
+                for name in names
             ]
+            nearest = samples[int(np.argmin(np.nan_to_num(away, nan=np.inf)))]
+            nearest.rows.append(
+                {**row, "sample": nearest.name, "cycle": cycle, "file": below(raw_dir, row)}
+            )
     return samples
 
 
@@ -125,7 +152,7 @@ def place_cycles(
     reference: Mapping[int, str],
     metadata: Metadata,
     options: GridOptions,
-    earlier: Mapping[str, tuple[float, float]] | None = None,
+    earlier: Earlier,
 ) -> dict[int, PlacedTiles]:
     """Return the tiles of every cycle of one sample.
 
@@ -135,8 +162,8 @@ def place_cycles(
         Of one sample.
     reference : mapping of int to str
         The channel of each cycle in which overlaps are compared; the first where there is none.
-    earlier : mapping, optional
-        Positions of another cycle in px by tile.
+    earlier : Earlier
+        Of another cycle.
     """
     by_cycle: dict[int, list[RawPlane]] = defaultdict(list)
     for plane in planes:
@@ -149,8 +176,8 @@ def place_cycles(
         tiles = tile_set(of_cycle, channel)
         stated = with_metadata(options, metadata.codex, tiles.shape_px[1])
         placed[cycle] = place_tiles(tiles, stated, metadata.pixel_um, earlier)
-        if not placed[cycle].unknown and earlier is None:
-            earlier = placed[cycle].yx_px
+        if not placed[cycle].unknown and not earlier.yx_px:
+            earlier = Earlier(placed[cycle].yx_px, placed[cycle].turn)
     return dict(sorted(placed.items()))
 
 
@@ -158,7 +185,7 @@ def below(raw_dir: Path, row: Mapping[str, Any]) -> str:
     """Return the path of a row's file below the raw folder, "" where no table can hold it."""
     path = Path(row["file"])
     name = str(path.relative_to(raw_dir) if path.is_relative_to(raw_dir) else path)
-    return name if name.isprintable() else ""
+    return name if name.isprintable() and name == name.strip() else ""
 
 
 def add_sentences(sample: PlacedSample, placed: Mapping[int, PlacedTiles]) -> None:
@@ -175,28 +202,27 @@ def add_sentences(sample: PlacedSample, placed: Mapping[int, PlacedTiles]) -> No
         )
 
 
-def _pieces(placed: Mapping[int, PlacedTiles]) -> list[dict[int, set[str]] | None]:
-    """Return the tiles of each piece of tissue by cycle; one None where there is one piece.
+def _pieces(placed: Mapping[int, PlacedTiles], reference_cycle: int) -> list[Places]:
+    """Return the positions of the tiles of each piece of tissue in the reference cycle.
 
-    Every cycle must have the same number of pieces of two tiles or more: lone tiles are fields
-    that were searched for.
+    Every cycle must have the same number of pieces, of two tiles or more each: lone tiles are
+    fields that were searched for.
     """
-    groups = {cycle: _groups(tiles.yx_px, tiles.shape_px) for cycle, tiles in placed.items()}
+    groups = {cycle: _groups(tiles) for cycle, tiles in placed.items()}
     counts = {len(of_cycle) for of_cycle in groups.values()}
     sizes = [len(group) for of_cycle in groups.values() for group in of_cycle]
     if len(counts) > 1 or not 1 < max(counts) <= _MOST_PIECES or min(sizes) < 2:
-        return [None]
-    return [
-        {cycle: set(of_cycle[k]) for cycle, of_cycle in groups.items()} for k in range(max(counts))
-    ]
+        return []
+    return groups[reference_cycle if reference_cycle in groups else min(groups)]
 
 
-def _groups(yx_px: Mapping[str, tuple[float, float]], side: tuple[int, int]) -> list[list[str]]:
-    """Return the tiles of groups that lie apart, ordered by their first tile's position."""
-    names, at = list(yx_px), np.array(list(yx_px.values()))
-    gap = np.abs(at[:, None] - at[None, :]) / np.maximum(side, 1)
-    near = (gap <= 1 + _APART).all(axis=2) | np.isnan(gap).any(axis=2)
-    count, label = connected_components(coo_matrix(near), directed=False)
-    groups = [[k for k in range(len(names)) if label[k] == n] for n in range(count)]
-    groups.sort(key=lambda group: tuple(np.round(at[group].min(axis=0), 3)))
-    return [[names[k] for k in group] for group in groups]
+def _groups(tiles: PlacedTiles) -> list[Places]:
+    """Return the positions of the tiles in use of groups that lie apart, the first one first."""
+    at = np.array([tiles.yx_px[row["tile"]] for row in tiles.rows if row["use"]])
+    if not len(at) or np.isnan(at).any():
+        return []
+    gap = np.abs(at[:, None] - at[None, :]) / np.maximum(tiles.shape_px, 1)
+    near = coo_matrix((gap <= 1 + _APART).all(axis=2))
+    count, label = connected_components(near, directed=False)
+    groups = [at[label == n] for n in range(count)]
+    return sorted(groups, key=lambda group: tuple(np.round(group.min(axis=0), 3)))

@@ -13,9 +13,17 @@ from tilewright.io.formats.common import RawPlane, raw_file_errors
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
+from tilewright.kernels.tile_positions.stage_map import (
+    StageMap,
+    displaced_tiles,
+    fit_stage_map,
+)
 from tilewright.stages.tile_positions.stage_check import (
+    FAR,
+    LEAST_SEARCHED_PX,
+    SEARCHED,
     describe,
+    lone_tiles,
     orientation,
     reduce_tile,
     reduction,
@@ -29,6 +37,8 @@ _MOST_FILES = 10
 _CONFIRMED = 0.02
 #: Share of overlaps that must confirm the positions of another cycle.
 _SAME = 0.7
+#: Share of overlaps that must confirm an order of tiles: in a stage's jitter of 3 % half agree.
+_ORDERED = 0.5
 #: Part of a side within which two tiles are of one position.
 _SAME_PLACE = 0.05
 
@@ -45,6 +55,11 @@ class GridOptions:
     flip_x: bool = False
     fill: bool = False
     """Leave tiles out that lack planes."""
+
+    @property
+    def signs(self) -> tuple[float, float]:
+        """Directions (y, x) of the stage in the image."""
+        return (-1.0 if self.flip_y else 1.0), (-1.0 if self.flip_x else 1.0)
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,7 @@ class TileSet:
     planes: dict[str, list[RawPlane]]
     channel: str
     shape_px: tuple[int, int]
+    _images: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def first(self) -> list[RawPlane]:
@@ -78,6 +94,8 @@ class TileSet:
         RawDataError
             It cannot be read, or is of another size.
         """
+        if tile in self._images:
+            return self._images[tile]
         stack = [plane for plane in self.planes[tile] if plane.channel == self.channel]
         middle = sorted(stack or self.planes[tile], key=lambda plane: plane.z or 0)[len(stack) // 2]
         page = middle.page
@@ -87,7 +105,25 @@ class TileSet:
             image = read_plane(middle.path, page)
             if image.shape != self.shape_px:
                 raise ValueError(f"{image.shape} px, where others have {self.shape_px}")
-        return reduce_tile(image)
+        self._images[tile] = reduce_tile(image)
+        return self._images[tile]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier cycle shows of the next ones.
+
+    Attributes
+    ----------
+    yx_px : mapping
+        Positions by tile.
+    turn : ndarray of float64, shape (2, 2)
+        From positions of the stage to the image, where axes are swapped or mirrored or the camera
+        is turned: that is the same for all cycles.
+    """
+
+    yx_px: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    turn: NDArray[np.float64] = field(default_factory=lambda: np.eye(2))
 
 
 @dataclass
@@ -97,6 +133,7 @@ class PlacedTiles:
     rows: list[dict[str, Any]] = field(default_factory=list)
     yx_px: dict[str, tuple[float, float]] = field(default_factory=dict)
     shape_px: tuple[int, int] = (0, 0)
+    turn: NDArray[np.float64] = field(default_factory=lambda: np.eye(2))
     findings: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -121,7 +158,7 @@ def place_tiles(
     tiles: TileSet,
     stated: GridOptions,
     pixel_um: float | None,
-    earlier: Mapping[str, tuple[float, float]] | None = None,
+    earlier: Earlier,
 ) -> PlacedTiles:
     """Return where the tiles of a cycle lie, as their overlaps confirm it.
 
@@ -131,18 +168,25 @@ def place_tiles(
         Of the command line and the metadata.
     pixel_um : float or None
         Size of a pixel, where it is known.
-    earlier : mapping, optional
-        Positions of an earlier cycle in px, tried first for tiles of the same numbers.
+    earlier : Earlier
+        Of an earlier cycle, whose positions are tried first for tiles of the same numbers.
     """
-    placed = PlacedTiles()
+    placed = PlacedTiles(turn=earlier.turn)
     plane = tiles.first[0]
     if plane.y is not None:
         nominal, source = _stage_positions(tiles, stated, pixel_um), "stage"
+        if nominal is not None and not np.allclose(earlier.turn, np.eye(2)):
+            nominal, source = nominal @ earlier.turn.T, "pixels"
     elif plane.tile is None:
         grid = np.array([(p.row, p.col) for p in tiles.first], np.float64)
         nominal, source = _of_grid(tiles, grid, stated), "grid"
     else:
-        nominal, source = _of_numbers(tiles, stated, earlier or {}, placed)
+        nominal, source = _of_numbers(tiles, stated, earlier.yx_px, placed)
+        if nominal is None and set(tiles.planes) == set(earlier.yx_px):
+            placed.unknown.clear()
+            placed.warnings.append("the order of tiles is taken from an earlier cycle")
+            nominal = np.array([earlier.yx_px[name] for name in tiles.planes])
+            stated = replace(stated, overlap=0.0 if stated.overlap is None else stated.overlap)
     if not all(tiles.shape_px):
         placed.warnings.append(f"{plane.path} cannot be read, so positions are not compared")
         nominal = nominal if source == "stage" else None
@@ -150,6 +194,8 @@ def place_tiles(
         nominal = np.full((len(tiles.planes), 2), np.nan)
     elif len(nominal) > 1 and all(tiles.shape_px):
         nominal, source = _confirmed(tiles, nominal, source, stated, placed)
+        if plane.y is None:
+            placed.turn = np.eye(2)
     _write_rows(tiles, nominal, source, stated, pixel_um, placed)
     return placed
 
@@ -161,8 +207,12 @@ def _stage_positions(
     if plane.unit == "um" and not pixel_um:
         return None
     scale = 1.0 if plane.unit == "px" or not pixel_um else 1.0 / pixel_um
-    signs = (-1.0 if stated.flip_y else 1.0), (-1.0 if stated.flip_x else 1.0)
-    return np.array([(p.y or 0.0, p.x or 0.0) for p in tiles.first]) * scale * signs
+    return _of_files(tiles, stated) * scale
+
+
+def _of_files(tiles: TileSet, stated: GridOptions) -> NDArray[np.float64]:
+    """Return the positions in the files, in their unit."""
+    return np.array([(p.y or 0.0, p.x or 0.0) for p in tiles.first]) * stated.signs
 
 
 def _of_grid(
@@ -170,8 +220,8 @@ def _of_grid(
 ) -> NDArray[np.float64]:
     """Return places on a grid in px, with the stated overlap or else a guess."""
     step = 1.0 - (overlap if stated.overlap is None else stated.overlap)
-    signs = (-1.0 if stated.flip_y else 1.0), (-1.0 if stated.flip_x else 1.0)
-    return np.asarray((grid - grid.min(axis=0)) * step * tiles.shape_px * signs, np.float64)
+    places = (grid - grid.min(axis=0)) * step * tiles.shape_px * stated.signs
+    return np.asarray(places, np.float64)
 
 
 def _of_numbers(
@@ -185,7 +235,7 @@ def _of_numbers(
     if len(names) == 1 or not all(tiles.shape_px):
         return np.zeros((len(names), 2)), "grid"
     images = _images(tiles, names, placed)
-    if images is not None and set(names) == set(earlier):
+    if images is not None and set(names) <= set(earlier):
         nominal = np.array([earlier[name] for name in names])
         found = fit_stage_map(cpu_backend(2), images, nominal / reduction(tiles.shape_px[1]))
         if found is not None and found.matched >= _SAME * found.compared:
@@ -229,35 +279,62 @@ def _confirmed(
     if images is None:
         return nominal, source
     factor = reduction(tiles.shape_px[1])
-    found = fit_stage_map(cpu_backend(2), images, nominal[index] / factor)
+    places = nominal[index] / factor
+    found = fit_stage_map(cpu_backend(2), images, places)
+    guessed = tiles.first[0].y is None and stated.overlap is None
+    ordered = source == "pixels" and tiles.first[0].y is None
+    if found is None or not found.sure or (ordered and not _confirms_order(found)):
+        return _unconfirmed(nominal, source, placed, guessed=guessed or ordered)
     side = min(tiles.shape_px)
-    guessed = source != "stage" and stated.overlap is None
-    if found is None:
-        where = "the files' positions" if source == "stage" else "the grid"
-        if guessed:
-            placed.unknown.append(
-                "y and x in the tiles table: overlaps show too little structure to measure them; "
-                "give --overlap to tilewright init"
-            )
-            return np.full_like(nominal, np.nan), source
-        placed.warnings.append(
-            f"{where} could not be compared with the pixels: overlaps show too little structure"
-        )
-        return nominal, source
-    measured = _overlap_text(found, tiles, factor)
-    off = found.largest_error_px * factor
-    if off <= _CONFIRMED * side and not guessed:
+    moves = {
+        int(index[tile]): off * factor
+        for tile, off in displaced_tiles(cpu_backend(2), images, places, found).items()
+        if np.abs(off).max() * factor > FAR * max(LEAST_SEARCHED_PX, SEARCHED * side)
+    }
+    placed.warnings += [
+        f"overlaps show tile {names[tile]} ({round(y)}, {round(x)}) px (y, x) from its place, "
+        "and there it is written"
+        for tile, (y, x) in moves.items()
+    ]
+    measured, off_px = _overlap_text(found, tiles, factor), found.largest_error_px * factor
+    if off_px <= _CONFIRMED * side and not guessed and not moves:
         placed.findings.append(
             f"overlaps confirm the positions ({found.matched} of {found.compared}): {measured}"
         )
         return nominal, source
-    if not guessed or orientation(found.matrix):
+    if orientation(found.matrix) or (off_px > _CONFIRMED * side and not guessed):
         stated_overlap = "" if stated.overlap is None else f", {stated.overlap:.3f} is stated"
         placed.warnings.append(
             f"{describe(found, factor)} ({measured}{stated_overlap}); the measured ones are written"
         )
+        placed.turn = found.matrix @ placed.turn
     placed.findings.append(f"{measured}, from the pixels ({found.matched} of {found.compared})")
-    return np.asarray(nominal @ found.matrix.T), "pixels"
+    corrected = np.asarray(nominal @ found.matrix.T)
+    for tile, move in moves.items():
+        corrected[tile] += move
+    return corrected, "pixels"
+
+
+def _confirms_order(found: StageMap) -> bool:
+    """Return whether overlaps along both axes of a grid agree with the order of its tiles."""
+    return not found.silent_axes and found.matched >= _ORDERED * found.compared
+
+
+def _unconfirmed(
+    nominal: NDArray[np.float64], source: str, placed: PlacedTiles, *, guessed: bool
+) -> tuple[NDArray[np.float64], str]:
+    """Return positions that overlaps do not show: those stated, NaN of a guess."""
+    if guessed:
+        placed.unknown.append(
+            "y and x in the tiles table: overlaps show too little structure to measure them; give "
+            "--rows, --cols, --layout and --overlap to tilewright init"
+        )
+        return np.full_like(nominal, np.nan), source
+    where = "the grid" if source == "grid" else "the files' positions"
+    placed.warnings.append(
+        f"{where} could not be compared with the pixels: overlaps show too little structure"
+    )
+    return nominal, source
 
 
 def _overlap_text(found: StageMap, tiles: TileSet, factor: int) -> str:
@@ -282,14 +359,15 @@ def _write_rows(
     in_um = source == "stage" and tiles.first[0].unit == "um"
     # Without the size of a pixel positions stay as the files give them.
     unsized = in_um and not pixel_um
-    written = np.array([(p.y, p.x) for p in tiles.first], np.float64) if unsized else nominal
+    written = _of_files(tiles, stated) if unsized else nominal
     scale = pixel_um if in_um and pixel_um else 1.0
     repeated = _repeated(nominal, min(tiles.shape_px))
+    lone = lone_tiles(nominal, tiles.shape_px) if all(tiles.shape_px) else []
     placed.shape_px = tiles.shape_px
     incomplete = _incomplete(tiles)
     for k, name in enumerate(tiles.planes):
-        left_out = k in repeated or (name in incomplete and stated.fill)
-        y, x = (_number(value * scale) for value in written[k])
+        left_out = k in repeated or k in lone or (name in incomplete and stated.fill)
+        y, x = (_number(value * scale, 3 if in_um else 2) for value in written[k])
         placed.yx_px[name] = (float(nominal[k, 0]), float(nominal[k, 1]))
         placed.rows.append(
             {"tile": name, "y": y, "x": x, "unit": "um" if in_um else "px", "source": source,
@@ -299,6 +377,12 @@ def _write_rows(
     if repeated:
         pairs = ", ".join(f"{names[k]} (as {names[first]})" for k, first in repeated.items())
         placed.warnings.append(f"tiles imaged twice have use 0 in the tiles table: {pairs}")
+    if lone:
+        alone = ", ".join(names[k] for k in lone)
+        placed.warnings.append(
+            f"tiles that overlap with no other have use 0 in the tiles table: {alone}; make them "
+            "samples of their own"
+        )
     if incomplete:
         few = ", ".join(list(incomplete)[:6]) + ", ..." * (len(incomplete) > 6)
         then = "have use 0 in the tiles table" if stated.fill else (
@@ -307,8 +391,9 @@ def _write_rows(
         placed.warnings.append(f"tiles lack planes: {few}; {then}")
 
 
-def _number(value: float) -> str:
-    return "" if np.isnan(value) else f"{value + 0.0:.3f}".rstrip("0").rstrip(".")
+def _number(value: float, digits: int) -> str:
+    text = f"{round(float(value), digits) + 0.0:.{digits}f}"
+    return "" if np.isnan(value) else text.rstrip("0").rstrip(".")
 
 
 def _repeated(nominal: NDArray[np.float64], side: int) -> dict[int, int]:
@@ -338,7 +423,7 @@ def with_metadata(options: GridOptions, codex: Any, width_px: int) -> GridOption
     """
     overlap = codex.overlap
     if overlap is not None and overlap >= 1:
-        overlap = overlap / width_px
+        overlap = overlap / width_px if width_px else None
     if overlap is not None and not 0.01 <= overlap <= 0.9:
         overlap = None
     return replace(

@@ -14,6 +14,11 @@ from tilewright.kernels.tile_positions.tile_layout import (
 )
 from tilewright.kernels.tile_positions.tile_order import factor_pairs, tile_places
 
+#: Part of the overlaps that the best grid explains from which another one is kept.
+_EXPLAINED = 0.75
+#: Most tiles of which grids with a shorter last run are looked for: of 240 that takes 20 s.
+_MOST_RAGGED = 100
+
 
 @dataclass(frozen=True)
 class TileOrder:
@@ -53,16 +58,23 @@ def find_order(
     """
     found = FoundOrder(overlap=0.1 if stated.overlap is None else stated.overlap)
     size = (stated.rows or 0) * (stated.cols or 0)
-    # The first number of a scan is 0 or 1; others are of a part of one.
-    first = int(numbers[0]) if numbers[0] == 0 or numbers[-1] > max(size, 1) else 1
-    if not size:
-        first = int(numbers[0])
+    # A scan begins with 0 or 1; a part of one with another number.
+    whole = numbers[0] < len(numbers) or numbers[-1] <= size
+    first = 0 if numbers[0] == 0 else 1 if whole else int(numbers[0])
     at = numbers - first
     fits = bool(size and at[-1] < size)
     if size and not fits:
         found.warnings.append(
             f"{stated.rows} x {stated.cols} tiles are stated, but the files number {len(numbers)}"
         )
+    missing = sorted(set(range(first, int(numbers[-1]))) - set(numbers.tolist()))
+    if missing and not fits:
+        few = f"{', '.join(map(str, missing[:10]))}{', ...' * (len(missing) > 10)}"
+        found.missing = (
+            f"y and x in the tiles table: tiles {few} are missing, so their order is not looked "
+            "for; give --rows and --cols to tilewright init"
+        )
+        return found
     best = _by_pixels(images, at, stated, found) if images is not None else None
     if best is not None:
         name, rows, cols, score = best
@@ -100,18 +112,21 @@ def _by_pixels(
     overlaps = [stated.overlap] if stated.overlap else []
     for known in (*overlaps, None):
         overlap = min(max(known or estimate_overlap(backend, images), 0.01), 0.9)
+        sizes = []
         if stated.rows and stated.cols and at[-1] < stated.rows * stated.cols:
-            size = stated.rows, stated.cols
-            ranking = rank_layouts(backend, images, *size, overlap, at)
-            if is_clear(ranking):
-                found.overlap = overlap
-                return ranking[0].name, *size, ranking[0].score
-        for ragged in (False, True):
-            if not ragged and len(at) <= at[-1]:
-                continue
-            grid = rank_grids(backend, images, overlap, at, ragged=ragged)[0]
-            ranking = rank_layouts(backend, images, grid.rows, grid.cols, overlap, at)
-            if is_clear(ranking):
-                found.overlap = overlap
-                return ranking[0].name, grid.rows, grid.cols, ranking[0].score
+            sizes.append((stated.rows, stated.cols))
+        if len(at) > at[-1]:
+            for ragged in (False, True) if len(at) <= _MOST_RAGGED else (False,):
+                grid = rank_grids(backend, images, overlap, at, ragged=ragged)[0]
+                sizes.append((grid.rows, grid.cols))
+        rankings = [(size, rank_layouts(backend, images, *size, overlap, at)) for size in sizes]
+        clear = [(size, ranking[0]) for size, ranking in rankings if is_clear(ranking)]
+        if clear:
+            found.overlap = overlap
+            # A stated grid, and a full one, unless another explains clearly more overlaps.
+            most = max(layout.score * layout.overlaps for _, layout in clear)
+            size, best = next(
+                one for one in clear if one[1].score * one[1].overlaps >= _EXPLAINED * most
+            )
+            return best.name, *size, best.score
     return None

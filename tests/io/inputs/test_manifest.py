@@ -195,7 +195,7 @@ FIRST = "Cyc1_reg1/1_0000{}_Z00{}_CH1.tif"
              ".tif) is not in the tiles table; add a row, with use 0 to leave it out"],
         ),
         (removed(), {2: TileRows(())}, {},
-         ["1 problem", "cycle 2: the tiles table has no row of it; `tilewright init --add` adds"]),
+         ["1 problem", "cycle 2: the tiles table has no row of it; `tilewright init --add"]),
         (removed(), {1: TileRows([place._replace(use=False) for place in GRID.places])}, {},
          ["1 problem", "cycle 1: the tiles table uses none of its tiles; set use to 1"]),
         (

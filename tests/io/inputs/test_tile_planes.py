@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.io.formats.common import RawPlane
-from tilewright.io.inputs.tile_planes import SAME_PLACE_PX, TilePlace, TileRows, place_planes
+from tilewright.io.inputs.tile_planes import _SAME_PX, TilePlace, TileRows, place_planes
 
 CHANNELS = {1: ["1", "2"]}
 
@@ -79,7 +79,7 @@ def test_tiles_of_other_samples_are_passed_over_but_not_those_of_none() -> None:
 
 
 def test_a_tile_that_is_left_out_is_a_gap_unless_another_lies_there() -> None:
-    for off_px, gaps in ((SAME_PLACE_PX - 0.1, []), (SAME_PLACE_PX, ["2"])):
+    for off_px, gaps in ((_SAME_PX - 0.1, []), (_SAME_PX, ["2"])):
         rows = TileRows([row(1), row(2, use=False), row(3, x_px=200.0 + off_px)])
         found = place_planes(EVERY, {1: rows}, CHANNELS, "/raw")
         assert (found.problems, found.excluded[1]) == ([], gaps)

@@ -69,13 +69,6 @@ def reads_names_only(convention: str, pattern: str | None) -> bool:
     return convention == "codex" or (convention == "pattern" and "{channel" in (pattern or ""))
 
 
-def numbers_tiles(convention: str, raw_dir: str | os.PathLike[str], pattern: str | None) -> bool:
-    """Return whether tiles have numbers only, so that ``layout`` gives their places."""
-    if convention == "imagexpress":
-        return not imagexpress.has_stage_positions(str(Path(raw_dir).resolve()))
-    return convention == "codex" or "{tile" in (pattern or "")
-
-
 def read_images(convention: str, raw_dir: str | os.PathLike[str]) -> list[LocatedImage] | None:
     """Return the images that the files' metadata describe, None where only names do."""
     readers = {**SELF_DESCRIBING, "imagexpress": imagexpress.read_images}

@@ -65,11 +65,6 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     return _images(_planes_by_name(raw_dir))
 
 
-def has_stage_positions(raw_dir: str) -> bool:
-    """Return whether the files hold stage positions."""
-    return any(_metadata(plane.path) for plane in _planes_by_name(raw_dir)[:1])
-
-
 def _planes_by_name(raw_dir: str) -> list[RawPlane]:
     planes: list[RawPlane] = []
     _descend(raw_dir, None, None, planes)

@@ -12,6 +12,9 @@ from tilewright.io.tiff.ome_xml import OmeImage, OmePlane
 
 #: Relative difference up to which sizes are equal: files round theirs.
 _SIZE_TOLERANCE = 0.02
+#: Positions in one or neighbouring cells of so many µm, or px, are those of one tile: stages are
+#: read anew for each channel.
+_SAME_POSITION = 1.0
 
 
 class LocatedImage(NamedTuple):
@@ -108,12 +111,18 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
             clean_token(channel.name) if by_name and channel.name else str(number)
             for number, channel in enumerate(image.channels, 1)
         ]
-        here = channels_of[cycle, image.region, y, x]
-        tile = next((n for n, channels in here.items() if channels.isdisjoint(names)), 0)
+        cell = round(y / _SAME_POSITION), round(x / _SAME_POSITION)
+        near = [
+            found
+            for dy in (-1, 0, 1)
+            for dx in (-1, 0, 1)
+            for found in channels_of[cycle, image.region, cell[0] + dy, cell[1] + dx].items()
+        ]
+        tile = next((n for n, channels in near if channels.isdisjoint(names)), 0)
         if not tile:
             numbers[cycle, image.region] += 1
             tile = numbers[cycle, image.region]
-        here.setdefault(tile, set()).update(names)
+        channels_of[cycle, image.region, *cell].setdefault(tile, set()).update(names)
         unit = "px" if image.position_in_px else "um"
         for channel, z, page, file in image.planes:
             planes.append(

@@ -31,6 +31,10 @@ COLUMNS = (
 )
 #: Next to the manifests: the digest of the tables whose pixels were last checked.
 _PIXELS_DIGEST = "looked_at.txt"
+_REMEDY = (
+    "\nCopy such files again from the microscope, correct the config or tables where named, or "
+    "take the cycle or channel out of the markers table."
+)
 #: Problems listed in full; the rest are counted.
 _LISTED = 10
 
@@ -80,7 +84,7 @@ def build_manifest(
     if check_pixels and not _holds(sibling(_PIXELS_DIGEST), digest):
         problems = check_pixels(tables)
         if problems:
-            raise PixelsError(_message(raw_dir, problems))
+            raise PixelsError(_message(raw_dir, problems, remedy=""))
     for cycle, table in tables.items():
         _write_if_changed(manifests[cycle], table)
     # Not in the tables: the place of the raw data changes no result.
@@ -241,15 +245,12 @@ def _unlike_files(
     return problems
 
 
-def _message(raw_dir: str | os.PathLike[str], problems: list[str]) -> str:
+def _message(raw_dir: str | os.PathLike[str], problems: list[str], remedy: str = _REMEDY) -> str:
     lines = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
     more = len(problems) - _LISTED
     return (
         f"{len(problems)} problem{'s' if len(problems) > 1 else ''} with the raw data in "
-        f"{raw_dir}:{lines}"
-        + (f"\n  ... and {more} more" if more > 0 else "")
-        + "\nCopy such files again from the microscope, correct the config or tables where "
-        "named, or take the cycle or channel out of the markers table."
+        f"{raw_dir}:{lines}" + (f"\n  ... and {more} more" if more > 0 else "") + remedy
     )
 
 

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from tilewright.io.formats.common import RawPlane
@@ -23,6 +24,11 @@ class TilePlace(NamedTuple):
     use: bool = True
     row: str = ""
     """How messages name the row."""
+
+    @property
+    def known(self) -> bool:
+        """Whether its position is filled in."""
+        return not math.isnan(self.y_px + self.x_px)
 
 
 class TileRows(NamedTuple):
@@ -46,7 +52,9 @@ class PlacedPlanes:
 
 
 #: Tiles that are nearer to each other are of one position; neighbours are further apart.
-SAME_PLACE_PX = 12.0
+_SAME_PX = 12.0
+#: Two tiles of a mosaic lie further apart.
+_EQUAL_PX = 1.0
 #: Of a cycle: (tile, channel, z) of every plane.
 _Planes = dict[tuple[str, str, int], str]
 
@@ -82,8 +90,8 @@ def place_planes(
         rows = {place.tile: place for place in of_table.places}
         if not rows:
             result.problems.append(
-                f"cycle {cycle}: the tiles table has no row of it; `tilewright init --add` adds "
-                "the cycles that it lacks"
+                f"cycle {cycle}: the tiles table has no row of it; `tilewright init --add "
+                "--output FOLDER` adds them, with the folder of the configuration"
             )
             continue
         used = {tile: place for tile, place in rows.items() if place.use}
@@ -96,14 +104,15 @@ def place_planes(
         others = set(of_table.beside) - rows.keys()
         of_cycle = [plane for plane in by_cycle[cycle] if plane.tile_name not in others]
         present, problems = _present(of_cycle, cycle)
-        problems += _unplaced(of_cycle, rows, cycle) + _unfilled(used)
+        problems += _unplaced(of_cycle, rows, cycle) + _unfilled(used) + _at_one_place(used)
         problems += _other_files(of_cycle, used, folder)
         problems += _incomplete(present, used, channels[cycle], cycle)
         result.problems += problems
         result.excluded[cycle] = [
             place.tile
             for place in rows.values()
-            if not place.use and not any(_same_place(place, other) for other in used.values())
+            if not place.use
+            and not any(_same_place(place, other, _SAME_PX) for other in used.values())
         ]
         result.planes[cycle] = [
             (plane, used[plane.tile_name]) for plane in of_cycle if plane.tile_name in used
@@ -111,8 +120,26 @@ def place_planes(
     return result
 
 
-def _same_place(one: TilePlace, other: TilePlace) -> bool:
-    return max(abs(one.y_px - other.y_px), abs(one.x_px - other.x_px)) < SAME_PLACE_PX
+def _same_place(one: TilePlace, other: TilePlace, within_px: float) -> bool:
+    return max(abs(one.y_px - other.y_px), abs(one.x_px - other.x_px)) < within_px
+
+
+def _at_one_place(used: Mapping[str, TilePlace]) -> list[str]:
+    """Return a sentence for each row at the position of another."""
+    cells: dict[tuple[int, int], list[TilePlace]] = defaultdict(list)
+    problems = []
+    for place in used.values():
+        if not place.known:
+            continue
+        y, x = int(place.y_px // _EQUAL_PX), int(place.x_px // _EQUAL_PX)
+        near = [one for dy in (-1, 0, 1) for dx in (-1, 0, 1) for one in cells[y + dy, x + dx]]
+        if same := next((one for one in near if _same_place(place, one, _EQUAL_PX)), None):
+            problems.append(
+                f"{place.row}: tile {place.tile} lies where tile {same.tile} lies ({same.row}); "
+                "correct y and x, or set use to 0 in one"
+            )
+        cells[y, x].append(place)
+    return problems
 
 
 def _present(planes: Sequence[RawPlane], cycle: int) -> tuple[_Planes, list[str]]:
@@ -142,7 +169,7 @@ def _unplaced(planes: Sequence[RawPlane], rows: Mapping[str, TilePlace], cycle: 
 
 def _unfilled(used: Mapping[str, TilePlace]) -> list[str]:
     """Return a sentence on rows without a position."""
-    rows = [place.row for place in used.values() if math.isnan(place.y_px + place.x_px)]
+    rows = [place.row for place in used.values() if not place.known]
     more = f" and {len(rows) - 1} more rows" * (len(rows) > 1)
     fix = "write the position of the tile's first pixel, or 0 into use"
     return [f"{rows[0]}{more}: y or x is not filled in; {fix}"] if rows else []
@@ -155,12 +182,18 @@ def _other_files(
     files: dict[str, set[str]] = defaultdict(set)
     for plane in planes:
         files[plane.tile_name].add(plane.path.removeprefix(f"{folder}/"))
-    return [
-        f"{place.row}: the file of tile {tile} is {place.file}, but by its name or metadata "
-        f"{min(files[tile])} is; correct the row"
-        for tile, place in used.items()
-        if place.file and tile in files and place.file not in files[tile]
-    ]
+    tile_of = {file: tile for tile, of_tile in files.items() for file in of_tile}
+    problems = []
+    for tile, place in used.items():
+        if not place.file or tile not in files or place.file in files[tile]:
+            continue
+        # A file of a channel that is not processed is of no tile here.
+        if place.file in tile_of or not Path(folder, place.file).exists():
+            problems.append(
+                f"{place.row}: the file of tile {tile} is {place.file}, but by its name or "
+                f"metadata {min(files[tile])} is; correct the row"
+            )
+    return problems
 
 
 def _incomplete(

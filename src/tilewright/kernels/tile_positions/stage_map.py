@@ -1,6 +1,9 @@
 """The linear map from stage to image, by a few dozen overlaps of a cycle's tiles."""
 
+from __future__ import annotations
+
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -38,6 +41,10 @@ _MANY, _MOST = 4, 0.8
 #: How many times the score in any other direction matches have in theirs: two tiles of different
 #: tissue match somewhere with an NCC of up to 0.6, and no better than elsewhere.
 _RIVAL_FACTOR = 2.0
+#: Part of the usual structure from which a tile has some.
+_TEXTURED = 0.5
+#: Cosine of the rotation from which one axis that matches does not tell how the other lies.
+_UPRIGHT = 0.5
 #: Part of a side within which matches agree; stages miss their places by up to 0.03.
 _ALIKE = 0.03
 
@@ -53,7 +60,7 @@ class StageMap:
     step_px : ndarray of float64, shape (axes, 2)
         Nominal displacement of neighbours along each axis of the stage.
     matched, compared : int
-        Overlaps that agree on it, and that were compared.
+        Overlaps that agree on it, and that were compared, of tiles with structure.
     contradicting : tuple of (int, int)
         Neighbours that clearly overlap in another direction than the map says.
     """
@@ -63,11 +70,18 @@ class StageMap:
     matched: int
     compared: int
     contradicting: tuple[tuple[int, int], ...]
+    silent_axes: int = 0
+    """Axes of the stage along which there are neighbours, and none match."""
 
     @property
     def moved_px(self) -> Floats:
         """What ``step_px`` is in the image."""
         return np.asarray(self.step_px @ self.matrix.T)
+
+    @property
+    def sure(self) -> bool:
+        """Whether it tells how both axes lie: one alone does not tell a mirror from a rotation."""
+        return not self.silent_axes or bool((np.diag(self.matrix) >= _UPRIGHT).all())
 
     @property
     def largest_error_px(self) -> float:
@@ -94,6 +108,20 @@ class _Matches:
     @property
     def strength(self) -> float:
         return float(self.score[self.agree].sum())
+
+    def median(self) -> _Matches:
+        """Return the median of those that agree as one match."""
+        step, moved = (
+            np.median(values[self.agree], axis=0)[None] for values in (self.step, self.displacement)
+        )
+        one = np.ones(1, np.bool_)
+        return replace(self, step=step, displacement=moved, agree=one)
+
+    def within(self, matrix: Floats, near_px: float) -> _Matches:
+        """Return them with those that agree on a map; all that did where none would."""
+        off = np.abs(self.displacement - self.step @ matrix.T).max(axis=1)
+        agree = self.agree & (off <= near_px)
+        return replace(self, agree=agree) if agree.any() else self
 
 
 def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMap | None:
@@ -122,21 +150,92 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
     nominal = np.asarray(nominal_px, np.float64)
     strength = edge_strength(backend, tiles)
     found: list[_Matches] = []
-    compared = 0
+    compared = axes = 0
     for axis in (0, 1):
         pairs = neighbours_along(nominal, axis, _NEAREST * min(tiles.shape[1:]))
         weakest = strength[pairs].min(axis=1) if len(pairs) else np.zeros(0)
         pairs = pairs[np.argsort(-weakest, kind="stable")[:_PAIRS]]
-        compared += len(pairs)
+        axes += bool(len(pairs))
+        textured = (strength[pairs] >= _TEXTURED * np.median(strength)).all(axis=1)
         matches = _best_direction(backend, tiles, nominal, pairs, axis) if len(pairs) else None
         found += [matches] if matches else []
+        compared += int((textured | (matches.agree if matches else False)).sum())
     if not found:
         return None
-    matrix, steps = _solve(found), np.array([np.median(m.step, axis=0) for m in found])
     near = _ALIKE * min(tiles.shape[1:])
+    # Of steps that differ the map itself shows which do not agree.
+    rough = _solve([m.median() for m in found])
+    found = [m.within(rough, near) for m in found]
+    matrix, steps = _solve(found), np.array([np.median(m.step, axis=0) for m in found])
     contradicting = [_contradicting(matches, steps @ matrix.T, near) for matches in found]
     matched = sum(int(matches.agree.sum()) for matches in found)
-    return StageMap(matrix, steps, matched, compared, tuple(itertools.chain(*contradicting)))
+    contradicted = tuple(itertools.chain(*contradicting))
+    return StageMap(matrix, steps, matched, compared, contradicted, axes - len(found))
+
+
+def displaced_tiles(
+    backend: Backend, tiles: Array, nominal_px: Floats, found: StageMap
+) -> dict[int, Floats]:
+    """Return tiles that lie elsewhere than others of the map, each with how far off (y, x) it is.
+
+    At least two overlaps must show the same. They are searched for up to half a side away.
+
+    Parameters
+    ----------
+    tiles, nominal_px : array, ndarray
+        As for :func:`fit_stage_map`.
+    found : StageMap
+        The map of these tiles.
+
+    Examples
+    --------
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(320, 320)), 2)
+    >>> corners = np.array([(y, x) for y in (0, 96, 192) for x in (0, 96, 192)])
+    >>> tiles = np.stack([scene[y : y + 128, x : x + 128] for y, x in corners])
+    >>> nominal = corners + 20.0 * (np.arange(9) == 4)[:, None]
+    >>> found = fit_stage_map(cpu, tiles, nominal)
+    >>> off = displaced_tiles(cpu, tiles, nominal, found)
+    >>> {tile: off_px.round().tolist() for tile, off_px in off.items()}
+    {4: [-20.0, -20.0]}
+    """
+    tiles = backend.asarray(tiles)
+    shape = np.array(tiles.shape[1:])
+    near = _ALIKE * float(shape.min())
+    offsets: dict[int, list[Floats]] = defaultdict(list)
+    for nominal_step, moved in zip(found.step_px, found.moved_px, strict=True):
+        pairs = neighbours_along(
+            nominal_px, int(np.argmax(np.abs(nominal_step))), _NEAREST * float(shape.min())
+        )
+        axis = int(np.argmax(np.abs(moved) / shape))
+        direction = axis, int(np.sign(moved[axis]))
+        expected = (nominal_px[pairs[:, 1]] - nominal_px[pairs[:, 0]]) @ found.matrix.T
+        beside = direction[1] * moved[1 - axis] / shape[1 - axis]
+        here = [(1.0 - abs(moved[axis]) / shape[axis], beside)]
+        matches = _matches(backend, tiles, pairs, expected, direction, here)
+        off = np.abs(matches.displacement - expected).max(axis=1)
+        rest = np.flatnonzero((matches.score <= _CLEAR) | (off > near))[: 2 * _PAIRS]
+        if not len(rest):
+            continue
+        places = [(overlap, slant) for overlap in _OVERLAPS for slant in (0.0, *_SLANTS)]
+        matches = _matches(backend, tiles, pairs[rest], expected[rest], direction, places)
+        away = matches.displacement - expected[rest]
+        for k in np.flatnonzero((matches.score > _CLEAR) & (np.abs(away).max(axis=1) > near)):
+            a, b = pairs[rest[k]].tolist()
+            offsets[a].append(-away[k])
+            offsets[b].append(away[k])
+    return _agreed(offsets, near)
+
+
+def _agreed(offsets: dict[int, list[Floats]], near_px: float) -> dict[int, Floats]:
+    """Return the offsets of tiles on which two overlaps agree."""
+    found = {}
+    for tile, of_tile in offsets.items():
+        all_of = np.array(of_tile)
+        alike = np.abs(all_of[:, None] - all_of[None, :]).max(axis=2) <= near_px
+        most = alike[int(np.argmax(alike.sum(axis=1)))]
+        if most.sum() >= 2:
+            found[tile] = np.asarray(np.median(all_of[most], axis=0))
+    return found
 
 
 def edge_strength(backend: Backend, tiles: Array) -> Floats:

@@ -8,19 +8,30 @@ from numpy.typing import NDArray
 
 from tilewright.io.inputs.tiles import Tiles
 from tilewright.kernels.backend import Backend, cells
-from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
+from tilewright.kernels.tile_positions.stage_map import StageMap, displaced_tiles, fit_stage_map
 
 #: Of more tiles those in the middle are read.
 _MOST_TILES = 100
 #: Width to which tiles are reduced before they are compared.
 _WIDTH_PX = 400
 #: Part of a side over which places are searched: positions that are further off are refused.
-SEARCHED = 0.03
+SEARCHED, LEAST_SEARCHED_PX = 0.03, 8.0
+#: Times that by which a single tile is off before it counts: the map of a few overlaps is a little
+#: off itself.
+FAR = 2.0
 #: Rotation of a camera that is said: less is searched for anyway.
 _TURNED_DEG, _SLANTED_DEG = 1.0, 3.0
 #: Overlaps that contradict positions, and their share of those that tell where tiles lie, from
 #: which the order of the tiles is wrong: tiles of a wrong order mostly do not overlap.
 _CONTRADICTING, _SHARE = 2, 0.2
+
+
+#: Share of tiles without neighbours up to which they are errors, or no part of the image.
+_LONE = 0.1
+_REMEDY = (
+    "correct y and x of the tiles table, or let `tilewright init` write them anew (--force keeps "
+    "what you filled in)"
+)
 
 
 def reduce_tile(image: NDArray[Any]) -> NDArray[np.float32]:
@@ -56,21 +67,42 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
     found = fit_stage_map(backend, images, nominal[index] / factor)
     if found is None:
         return ""
-    searched = SEARCHED * min(tiles.shape[1:]) if max_shift_px is None else max_shift_px
+    searched = max_shift_px or max(LEAST_SEARCHED_PX, SEARCHED * min(tiles.shape[1:]))
     if found.largest_error_px * factor > searched:
+        return f"{describe(found, factor)}; {_REMEDY}"
+    for tile, off in displaced_tiles(backend, images, nominal[index] / factor, found).items():
+        if float(np.abs(off).max()) * factor > FAR * searched:
+            y, x = (round(px) for px in off * factor)
+            return (
+                f"overlaps show tile {tiles.name[index[tile]]} ({y}, {x}) px (y, x) from where the "
+                f"tiles table has it; {_REMEDY}"
+            )
+    if lone := lone_tiles(nominal, (tiles.shape[1], tiles.shape[2])):
         return (
-            f"{describe(found, factor)}; correct y and x of the tiles table, or let `tilewright "
-            "init` write them anew (--force keeps what you filled in)"
+            f"no other tile overlaps with tile {tiles.name[lone[0]]}, where all others have "
+            "neighbours; correct y and x in the tiles table, set use to 0, or make it a sample of "
+            "its own"
         )
     wrong = found.contradicting
     if len(wrong) >= max(_CONTRADICTING, _SHARE * (found.matched + len(wrong))):
         a, b = (tiles.name[index[k]] for k in wrong[0])
         return (
             f"{len(wrong)} of {found.compared} overlaps show tiles elsewhere than the tiles table, "
-            f"such as {b} next to {a}; correct the order of tiles there, or let `tilewright init` "
-            "find it (--force keeps what you filled in)"
+            f"such as {b} next to {a}; {_REMEDY}"
         )
     return ""
+
+
+def lone_tiles(nominal_px: NDArray[np.float64], shape_px: tuple[int, int]) -> list[int]:
+    """Return tiles that overlap with no other, where at least nine of ten do.
+
+    >>> row = np.array([[0.0, 90.0 * n] for n in range(10)] + [[500.0, 0.0]])
+    >>> lone_tiles(row, (100, 100)), lone_tiles(row[5:], (100, 100))
+    ([10], [])
+    """
+    away = np.abs(nominal_px[:, None] - nominal_px[None, :]) < shape_px
+    alone = np.flatnonzero(away.all(axis=2).sum(axis=1) == 1).tolist()
+    return alone if len(alone) <= _LONE * len(nominal_px) else []
 
 
 def describe(found: StageMap, factor: int) -> str:
