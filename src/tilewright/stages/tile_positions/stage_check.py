@@ -28,6 +28,8 @@ _CONTRADICTING, _SHARE = 2, 0.2
 
 #: Share of tiles without neighbours up to which they are errors, or no part of the image.
 _LONE = 0.1
+#: Of fewer tiles one that lies alone may be right.
+_LEAST_TILES = 4
 _REMEDY = (
     "correct y and x of the tiles table, or let `tilewright init` write them anew (--force keeps "
     "what you filled in)"
@@ -94,7 +96,7 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
 
 
 def lone_tiles(nominal_px: NDArray[np.float64], shape_px: tuple[int, int]) -> list[int]:
-    """Return tiles that overlap with no other, where at least nine of ten do.
+    """Return tiles that overlap with no other, where all but one or a tenth do.
 
     >>> row = np.array([[0.0, 90.0 * n] for n in range(10)] + [[500.0, 0.0]])
     >>> lone_tiles(row, (100, 100)), lone_tiles(row[5:], (100, 100))
@@ -102,7 +104,8 @@ def lone_tiles(nominal_px: NDArray[np.float64], shape_px: tuple[int, int]) -> li
     """
     away = np.abs(nominal_px[:, None] - nominal_px[None, :]) < shape_px
     alone = np.flatnonzero(away.all(axis=2).sum(axis=1) == 1).tolist()
-    return alone if len(alone) <= _LONE * len(nominal_px) else []
+    few = max(1, int(_LONE * len(nominal_px)))
+    return alone if len(alone) <= few and len(nominal_px) >= _LEAST_TILES else []
 
 
 def describe(found: StageMap, factor: int) -> str:
