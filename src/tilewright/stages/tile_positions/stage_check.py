@@ -99,7 +99,7 @@ def lone_tiles(nominal_px: NDArray[np.float64], shape_px: tuple[int, int]) -> li
     """Return tiles that overlap with no other, where all but one or a tenth do.
 
     >>> row = np.array([[0.0, 90.0 * n] for n in range(10)] + [[500.0, 0.0]])
-    >>> lone_tiles(row, (100, 100)), lone_tiles(row[5:], (100, 100))
+    >>> lone_tiles(row, (100, 100)), lone_tiles(row[8:], (100, 100))
     ([10], [])
     """
     away = np.abs(nominal_px[:, None] - nominal_px[None, :]) < shape_px
