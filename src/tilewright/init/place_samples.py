@@ -74,17 +74,40 @@ def place_samples(
     """
     result = []
     reference = {m.cycle: m.channel for m in metadata.markers if m.reference}
-    for name, raw_dir, region in samples:
-        of_sample = [p for p in recognised.planes if region in (None, p.region)]
-        names = [one for one, *source in samples if source == [raw_dir, region]]
-        if names[0] != name or not of_sample:
+    of_samples: dict[str, dict[int, PlacedTiles]] = {}
+    sources = {name: (raw_dir, region) for name, raw_dir, region in samples}
+    groups = [[n for n in sources if sources[n] == source] for source in {*sources.values()}]
+    firsts = sorted((names[0] for names in groups), key=list(sources).index)
+    # What one sample of a scan shows of the order of tiles holds for all: those without come last.
+    for earlier_ones in (False, True):
+        for name in firsts:
+            region = sources[name][1]
+            planes = [p for p in recognised.planes if region in (None, p.region)]
+            if not planes or (name in of_samples and not _unknown(of_samples[name])):
+                continue
+            earlier = _of_another(of_samples) if earlier_ones else Earlier()
+            of_samples[name] = place_cycles(planes, reference, metadata, options(name), earlier)
+    for name in firsts:
+        if name not in of_samples:
             continue
-        placed = place_cycles(of_sample, reference, metadata, options(name), Earlier())
+        (raw_dir, region), placed = sources[name], of_samples[name]
+        names = [one for one in sources if sources[one] == (raw_dir, region)]
         if len(names) == 1 and split:
             result += split_sample(name, raw_dir, region, placed, metadata.reference_cycle)
         else:
             result += share_tiles(names, raw_dir, region, placed, known)
     return result
+
+
+def _unknown(placed: Mapping[int, PlacedTiles]) -> bool:
+    return any(tiles.unknown for tiles in placed.values())
+
+
+def _of_another(of_samples: Mapping[str, Mapping[int, PlacedTiles]]) -> Earlier:
+    """Return the positions of the first sample of a scan of which all are known."""
+    whole = (placed for placed in of_samples.values() if not _unknown(placed))
+    found = next((next(iter(placed.values())) for placed in whole), None)
+    return Earlier() if found is None else Earlier(found.yx_px, found.turn)
 
 
 def split_sample(

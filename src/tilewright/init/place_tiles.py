@@ -184,7 +184,7 @@ def place_tiles(
         nominal, source = _of_numbers(tiles, stated, earlier.yx_px, placed)
         if nominal is None and set(tiles.planes) == set(earlier.yx_px):
             placed.unknown.clear()
-            placed.warnings.append("the order of tiles is taken from an earlier cycle")
+            placed.warnings.append("the order of tiles is taken from another cycle or sample")
             nominal = np.array([earlier.yx_px[name] for name in tiles.planes])
             stated = replace(stated, overlap=0.0 if stated.overlap is None else stated.overlap)
     if not all(tiles.shape_px):

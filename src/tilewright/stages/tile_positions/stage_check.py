@@ -19,8 +19,10 @@ SEARCHED, LEAST_SEARCHED_PX = 0.03, 8.0
 #: Times that by which a single tile is off before it counts: the map of a few overlaps is a little
 #: off itself.
 FAR = 2.0
+#: Share of overlaps that must agree where they contradict the table.
+_BELIEVED = 0.6
 #: Rotation of a camera that is said: less is searched for anyway.
-_TURNED_DEG, _SLANTED_DEG = 1.0, 3.0
+_TURNED_DEG, _SLANTED_DEG = 2.0, 4.0
 #: Overlaps that contradict positions, and their share of those that tell where tiles lie, from
 #: which the order of the tiles is wrong: tiles of a wrong order mostly do not overlap.
 _CONTRADICTING, _SHARE = 2, 0.2
@@ -70,7 +72,11 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
     if found is None:
         return ""
     searched = max_shift_px or max(LEAST_SEARCHED_PX, SEARCHED * min(tiles.shape[1:]))
-    if found.largest_error_px * factor > searched:
+    # Of four overlaps two that agree by chance are no evidence against the table.
+    off_px = found.largest_error_px * factor
+    turned = off_px > 0.5 * min(tiles.shape[1:]) and found.matched >= _CONTRADICTING
+    believed = turned or found.matched >= _BELIEVED * found.compared
+    if believed and off_px > searched:
         return f"{describe(found, factor)}; {_REMEDY}"
     for tile, off in displaced_tiles(backend, images, nominal[index] / factor, found).items():
         if float(np.abs(off).max()) * factor > FAR * searched:
