@@ -19,10 +19,10 @@ from tilewright.init.place_tiles import (
     GridOptions,
     PlacedTiles,
     place_tiles,
-    tile_set,
     with_metadata,
 )
 from tilewright.init.recognise import RawFolder
+from tilewright.init.tile_set import tile_set
 from tilewright.io.formats.common import RawPlane
 
 #: Positions (n, 2) of tiles in px.

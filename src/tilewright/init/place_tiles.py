@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.init.tile_order import TileOrder, find_order
-from tilewright.io.formats.common import RawPlane, raw_file_errors
-from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.inputs.tiles import read_plane
+from tilewright.init.tile_set import TileSet
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import (
     StageMap,
@@ -25,14 +23,11 @@ from tilewright.stages.tile_positions.stage_check import (
     describe,
     lone_tiles,
     orientation,
-    reduce_tile,
     reduction,
 )
 
 #: Of more tiles with positions those in the middle are compared.
 _MOST_TILES = 100
-#: Files that are tried until one shows the size of a tile.
-_MOST_FILES = 10
 #: Part of a side up to which overlaps confirm positions; others are written as they show them.
 _CONFIRMED = 0.02
 #: Share of overlaps that must confirm the positions of another cycle.
@@ -63,53 +58,6 @@ class GridOptions:
 
 
 @dataclass(frozen=True)
-class TileSet:
-    """The planes of one cycle and region, by tile.
-
-    Attributes
-    ----------
-    planes : dict of str to list of RawPlane
-        By the tile's name, in the order of acquisition.
-    channel : str
-        The one with the most structure, usually nuclei.
-    shape_px : tuple of int
-        (y, x) of a tile; 0 where no file can be read.
-    """
-
-    planes: dict[str, list[RawPlane]]
-    channel: str
-    shape_px: tuple[int, int]
-    _images: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-
-    @property
-    def first(self) -> list[RawPlane]:
-        """A plane of each tile."""
-        return [planes[0] for planes in self.planes.values()]
-
-    def image(self, tile: str) -> NDArray[np.float32]:
-        """Return the middle plane of a tile, reduced.
-
-        Raises
-        ------
-        RawDataError
-            It cannot be read, or is of another size.
-        """
-        if tile in self._images:
-            return self._images[tile]
-        stack = [plane for plane in self.planes[tile] if plane.channel == self.channel]
-        middle = sorted(stack or self.planes[tile], key=lambda plane: plane.z or 0)[len(stack) // 2]
-        page = middle.page
-        with raw_file_errors(middle.path):
-            if page is None:
-                page = read_headers({middle.path: 1})[middle.path].pages // 2
-            image = read_plane(middle.path, page)
-            if image.shape != self.shape_px:
-                raise ValueError(f"{image.shape} px, where others have {self.shape_px}")
-        self._images[tile] = reduce_tile(image)
-        return self._images[tile]
-
-
-@dataclass(frozen=True)
 class Earlier:
     """What an earlier cycle shows of the next ones.
 
@@ -137,21 +85,6 @@ class PlacedTiles:
     findings: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-
-
-def tile_set(planes: Sequence[RawPlane], channel: str) -> TileSet:
-    """Return the planes of one cycle and region by tile."""
-    by_tile: dict[str, list[RawPlane]] = {}
-
-    def order(plane: RawPlane) -> tuple[int, int, int]:
-        return plane.tile or 0, plane.row or 0, plane.col or 0
-
-    for plane in sorted(planes, key=order):
-        by_tile.setdefault(plane.tile_name, []).append(plane)
-    paths = list(dict.fromkeys(plane.path for plane in planes))[:_MOST_FILES]
-    headers = read_headers(dict.fromkeys(paths, 1)).values()
-    shapes = [(h.height_px, h.width_px) for h in headers if not h.problem]
-    return TileSet(by_tile, channel, shapes[0] if shapes else (0, 0))
 
 
 def place_tiles(
@@ -364,7 +297,7 @@ def _write_rows(
     repeated = _repeated(nominal, min(tiles.shape_px))
     lone = lone_tiles(nominal, tiles.shape_px) if all(tiles.shape_px) else []
     placed.shape_px = tiles.shape_px
-    incomplete = _incomplete(tiles)
+    incomplete = tiles.incomplete()
     for k, name in enumerate(tiles.planes):
         left_out = k in repeated or k in lone or (name in incomplete and stated.fill)
         y, x = (_number(value * scale, 3 if in_um else 2) for value in written[k])
@@ -404,16 +337,6 @@ def _repeated(nominal: NDArray[np.float64], side: int) -> dict[int, int]:
         if near.any():
             found[k] = int(np.argmax(near))
     return found
-
-
-def _incomplete(tiles: TileSet) -> list[str]:
-    """Return the tiles that lack planes of the fullest one, in any channel."""
-    planes = {
-        name: {(plane.channel, plane.z) for plane in of_tile}
-        for name, of_tile in tiles.planes.items()
-    }
-    every = set().union(*planes.values())
-    return [name for name, of_tile in planes.items() if of_tile != every]
 
 
 def with_metadata(options: GridOptions, codex: Any, width_px: int) -> GridOptions:
