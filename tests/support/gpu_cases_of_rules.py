@@ -52,7 +52,7 @@ from tilewright.kernels.tile_positions.displacements import (
 from tilewright.kernels.tile_positions.distortion import Distortion, undistort
 from tilewright.kernels.tile_positions.distortion_fit import measure_blocks
 from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.kernels.tile_positions.stage_map import fit_stage_map
+from tilewright.kernels.tile_positions.stage_map import displaced_tiles, fit_stage_map
 from tilewright.kernels.tile_positions.tile_layout import rank_grids, rank_layouts
 
 #: Tiles in rows and columns that overlap by a fifth.
@@ -162,7 +162,10 @@ def _tile_positions(backend: Backend, grid: _Grid) -> Iterator[Case]:
 
 def _matrix(backend: Backend, tiles: Any, nominal_px: Any) -> Any:
     found = fit_stage_map(backend, tiles, nominal_px)
-    return np.zeros((2, 2)) if found is None else found.matrix
+    if found is None:
+        return np.zeros((2, 2))
+    off = displaced_tiles(backend, tiles, nominal_px, found)
+    return np.concatenate([found.matrix, *(px[None] for px in off.values())])
 
 
 def _undistorted_fuse(backend: Backend, grid: _Grid) -> Case:
