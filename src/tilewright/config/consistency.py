@@ -135,9 +135,11 @@ def _optics(experiment: Experiment) -> Iterator[str]:
         for key, value in settings.optics
         if value is None and not (key == "sample_refractive_index" and at_surface)
     ]
-    missing_emission = [c for c in experiment.channels if c.emission_nm is None]
-    if missing_emission:
-        missing.append(f"emission_nm of {missing_emission[0].marker} in {settings.markers}")
+    no_emission = [c.marker for c in experiment.channels if c.emission_nm is None]
+    if no_emission:
+        more = f" and {len(no_emission) - 6} more" * (len(no_emission) > 6)
+        names = f"{', '.join(no_emission[:6])}{more}"
+        missing.append(f"emission_nm of {names} in {settings.markers}")
     if missing:
         yield (
             f"the PSF cannot be computed without {', '.join(missing)}; fill it in, or set "
