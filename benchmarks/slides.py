@@ -37,8 +37,9 @@ from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.config.sizing import SNAKEMAKE_MB
-from tilewright.config.tile_table import tiles_text
+from tilewright.config.tile_table import COLUMNS
 from tilewright.io.results.transform import read_transform
+from tilewright.runtime.files import csv_text
 
 PIXEL_UM = 0.5
 TILE, OVERLAP, DEFOCUS_PX = (1440, 1920), 0.1, (2.0, 0.0, 2.0)
@@ -95,13 +96,14 @@ def write_tiles(slide: Slide, motions: list[Motion], raw: Path) -> str:
                     path = raw / f"cycle{cycle + 1}" / f"r{row + 1}_c{col + 1}_z{z + 1}_ch1.tif"
                     path.parent.mkdir(exist_ok=True)
                     tifffile.imwrite(path, counts(rng, (seen * flat).astype(np.float32)))
-    return tiles_text(
+    tiles = [
         {"sample": "slide", "cycle": cycle, "tile": f"r{row + 1}c{col + 1}", "y": row * steps[0],
          "x": col * steps[1], "unit": "px", "use": 1}
         for cycle in range(1, len(motions) + 1)
         for row in range(rows)
         for col in range(cols)
-    )  # fmt: skip
+    ]  # fmt: skip
+    return csv_text(COLUMNS, tiles)
 
 
 def prepare(folder: Path, side: int, kind: str, cycles: int, channels: int, shift_px: float) -> Run:

@@ -14,11 +14,10 @@ from scipy import ndimage
 
 from tests.config.configs import refused
 from tests.support.convention_raw import CONVENTIONS, Tiles, make_tiles, write_as
-from tests.support.tile_tables import grid_places_px
+from tests.support.tile_tables import grid_places_px, tiles_text
 from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
-from tilewright.config.tile_table import tiles_text
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.raw_pixels import grain_trend, structure
 from tilewright.io.inputs.tiles import open_tiles, truncated_fraction

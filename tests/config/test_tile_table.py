@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.config.configs import refused
+from tests.support.tile_tables import tiles_text
 from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
-from tilewright.config.tile_table import COLUMNS, Places, read_tiles, tiles_text
+from tilewright.config.tile_table import COLUMNS, Places, read_tiles
 from tilewright.errors import ConfigError
 
 HEAD = "sample,cycle,tile,y,x,unit,source,file,use\n"

@@ -21,10 +21,10 @@ from tests.init.raw_folders import (
     specimen_tiles,
     tile_rows,
 )
+from tests.support.tile_tables import tiles_text
 from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
-from tilewright.config.tile_table import tiles_text
 from tilewright.errors import ConfigError
 from tilewright.init.add import add_cycles
 from tilewright.init.folder import InitResult

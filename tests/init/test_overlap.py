@@ -9,10 +9,10 @@ import scipy.ndimage
 import tifffile
 
 from tests.init.raw_folders import config, initiated, tile_rows
+from tests.support.tile_tables import tiles_text
 from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
-from tilewright.config.tile_table import tiles_text
 from tilewright.errors import ConfigError
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.kernels.tile_positions.tile_order import tile_places

@@ -1,11 +1,8 @@
 """The tiles table: where each tile of each cycle lies, and whether it is used."""
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from tilewright.config.tables import read_rows, refuse_duplicates, table_rows
 from tilewright.io.inputs.tile_planes import TilePlace
@@ -81,18 +78,3 @@ def _coordinate(row: Mapping[str, str], axis: str) -> float:
     if (value is None and row[axis]) or abs(value or 0.0) > _FARTHEST:
         raise ValueError(f"{axis} is '{row[axis]}', which is no position; write a decimal point")
     return math.nan if value is None else value
-
-
-def tiles_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return a tiles table as text.
-
-    >>> print(tiles_text([{"sample": "a", "cycle": 1, "tile": "1", "y": 0, "x": 0, "unit": "px"}]))
-    sample,cycle,tile,y,x,unit,source,file,use
-    a,1,1,0,0,px,,,
-    <BLANKLINE>
-    """
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()

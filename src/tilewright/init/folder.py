@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tilewright.config.tile_table import tiles_text
+from tilewright.config.tile_table import COLUMNS
 from tilewright.errors import ConfigError
 from tilewright.init.kept import Kept, read_kept
 from tilewright.init.metadata import Metadata, read_metadata
@@ -25,7 +25,7 @@ from tilewright.init.write import (
 from tilewright.installed import shipped
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.runtime.files import write_text_atomic
+from tilewright.runtime.files import csv_text, write_text_atomic
 from tilewright.runtime.text import count, printable
 
 
@@ -160,7 +160,7 @@ def _write(
     write_text_atomic(config, text.text)
     write_text_atomic(samples, kept.samples or samples_text(named))
     if not stitched:
-        write_text_atomic(tiles, tiles_text(rows))
+        write_text_atomic(tiles, csv_text(COLUMNS, rows))
     write_text_atomic(markers, kept.markers_of(metadata) or markers_text(metadata.markers))
     write_text_atomic(
         readme, readme_text(title, raw.resolve(), keys, findings, warnings, text.unknown)

@@ -17,6 +17,7 @@ from tilewright.init.metadata import Metadata
 from tilewright.init.place_tiles import GridOptions
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.numbers import finite, positive
+from tilewright.runtime.files import csv_text
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,11 @@ class Kept:
     @property
     def samples(self) -> str:
         """Text of the samples table."""
-        return _table(self.sample_rows, EARLIER_KEYS, "\t")
+        rows = [
+            {column: text for column, text in row.items() if column not in EARLIER_KEYS}
+            for row in self.sample_rows
+        ]
+        return csv_text(list(rows[0]), rows, "\t") if rows else ""
 
     def markers_of(self, found: Metadata) -> str:
         """Return the text of the markers table, with the reference where it has no such column."""
@@ -160,7 +165,7 @@ class Kept:
         ordered = [
             {column: row[column] for column in MARKER_COLUMNS if column in row} for row in rows
         ]
-        return _table(ordered, (), ",")
+        return csv_text(list(ordered[0]), ordered) if ordered else ""
 
 
 def read_kept(config: Path, samples: Path, tiles: Path, markers: Path) -> Kept:
@@ -212,16 +217,3 @@ def _channel_of(row: Mapping[str, str]) -> tuple[str, str]:
 def _tile_of(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return sample, cycle and tile of a row of the tiles table."""
     return row["sample"], str(row["cycle"]).lstrip("0") or "0", row["tile"]
-
-
-def _table(rows: Sequence[Mapping[str, str]], left_out: Sequence[str], delimiter: str) -> str:
-    if not rows:
-        return ""
-    columns = [column for column in rows[0] if column not in left_out]
-    stream = io.StringIO()
-    writer = csv.DictWriter(
-        stream, columns, delimiter=delimiter, lineterminator="\n", extrasaction="ignore"
-    )
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()

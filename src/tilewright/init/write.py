@@ -1,7 +1,5 @@
 """Texts of the files that ``tilewright init`` writes."""
 
-import csv
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +12,7 @@ import yaml
 from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import RawFolder
+from tilewright.runtime.files import csv_text
 from tilewright.runtime.text import printable
 
 _HEADER = """\
@@ -233,11 +232,9 @@ def samples_text(samples: Sequence[tuple[str, Path, str | None]]) -> str:
     b       /raw    2
     <BLANKLINE>
     """
-    names, folders, regions = zip(*samples, strict=True)
-    columns: dict[str, Sequence[object]] = {"sample": names, "raw_dir": folders}
-    if any(region is not None for region in regions):
-        columns["region"] = regions
-    return _table([list(columns), *zip(*columns.values(), strict=True)], "\t")
+    columns = ["sample", "raw_dir"] + ["region"] * any(region for *_, region in samples)
+    rows = [dict(zip(columns, sample, strict=False)) for sample in samples]
+    return csv_text(columns, rows, "\t")
 
 
 def markers_text(markers: Sequence[Channel]) -> str:
@@ -249,22 +246,16 @@ def markers_text(markers: Sequence[Channel]) -> str:
     <BLANKLINE>
     """
     columns = ["cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms"]
-    lines = [
-        [m.cycle, m.channel, m.marker, "TRUE" * m.reference, _plain(m.emission_nm),
-         _plain(m.exposure_ms)]
+    rows = [
+        (m.cycle, m.channel, m.marker, "TRUE" * m.reference, _plain(m.emission_nm),
+         _plain(m.exposure_ms))
         for m in markers
     ]  # fmt: skip
-    return _table([columns, *lines], ",")
+    return csv_text(columns, [dict(zip(columns, row, strict=True)) for row in rows])
 
 
 def _plain(number: float | None) -> str:
     return "" if number is None else f"{number:g}"
-
-
-def _table(lines: Sequence[Sequence[object]], delimiter: str) -> str:
-    stream = io.StringIO()
-    csv.writer(stream, delimiter=delimiter, lineterminator="\n").writerows(lines)
-    return stream.getvalue()
 
 
 def readme_text(

@@ -86,7 +86,9 @@ def write_text_atomic(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+def csv_text(
+    columns: Sequence[str], rows: Iterable[Mapping[str, Any]], delimiter: str = ","
+) -> str:
     """Return a table as CSV: an absent value is empty, a value of no column an error.
 
     >>> print(csv_text(["sample", "verdict"], [{"sample": "tonsil", "verdict": "pass"}]))
@@ -95,7 +97,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     <BLANKLINE>
     """
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, delimiter=delimiter, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from tests.support.illuminate import estimate_illumination
 from tests.support.runs import Run, make_run
+from tests.support.tile_tables import tiles_text
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
-from tilewright.config.tile_table import tiles_text
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import (
