@@ -155,12 +155,7 @@ def rows_of(experiment: Experiment, sample: Sample, places: Places) -> dict[int,
     """Return the rows of a sample by cycle, and the tiles that are of samples beside it."""
     if experiment.settings.stitched:
         return dict.fromkeys(experiment.cycles, TileRows([TilePlace("1", 0.0, 0.0)]))
-    source = sample.raw_dir.resolve(), sample.acquisition.region
-    beside = [
-        other.name
-        for other in experiment.samples.values()
-        if (other.raw_dir.resolve(), other.acquisition.region) == source and other is not sample
-    ]
+    beside = [name for name in experiment.samples_beside(sample.name) if name != sample.name]
     return {
         cycle: TileRows(
             places.get((sample.name, cycle), []),

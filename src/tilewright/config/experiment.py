@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -63,6 +64,16 @@ class Experiment:
     def reference_channels(self) -> dict[int, str]:
         """The channel (usually nuclei) of each cycle of the table by which it is registered."""
         return {channel.cycle: channel.channel for channel in self.table if channel.reference}
+
+    def samples_beside(self, sample: str) -> list[str]:
+        """Return the samples of one raw folder and region: pieces of tissue, itself among them."""
+
+        def source(name: str) -> tuple[Path, str | None]:
+            of = self.samples[name]
+            return of.raw_dir.resolve(), of.acquisition.region
+
+        own = source(sample)
+        return [name for name in self.samples if source(name) == own]
 
     def scan_of(self, sample: str) -> list[str]:
         """Return the samples of which all tiles tell the flat-fields of one, the first by name."""

@@ -55,7 +55,8 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     path, pixel_um = Path(settings.tiles), settings.acquisition.pixel_um
     known = read_tiles(path, experiment.samples, pixel_um)
     lines, rows = list[str](), list[dict[str, Any]]()
-    for names in _groups(experiment):
+    groups = dict.fromkeys(tuple(experiment.samples_beside(name)) for name in experiment.samples)
+    for names in groups:
         of_group = {key: places for key, places in known.items() if key[0] in names}
         sample = experiment.samples[names[0]]
         planes = _planes(sample, experiment)
@@ -84,15 +85,6 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     if rows:
         write_text_atomic(path, _with_rows(path.read_bytes().decode("utf-8"), rows))
     return lines
-
-
-def _groups(experiment: Experiment) -> list[list[str]]:
-    """Return the names of samples, those of one raw folder and region together."""
-    groups: dict[tuple[Path, str | None], list[str]] = {}
-    for name, sample in experiment.samples.items():
-        source = sample.raw_dir.resolve(), sample.acquisition.region
-        groups.setdefault(source, []).append(name)
-    return list(groups.values())
 
 
 def _planes(sample: Sample, experiment: Experiment) -> list[RawPlane]:

@@ -18,16 +18,14 @@ from tilewright.kernels.tile_positions.stage_map import (
 )
 from tilewright.stages.tile_positions.stage_check import (
     FAR,
-    LEAST_SEARCHED_PX,
-    SEARCHED,
     describe,
     lone_tiles,
+    middle_tiles,
     orientation,
     reduction,
+    searched_px,
 )
 
-#: Of more tiles with positions those in the middle are compared.
-_MOST_TILES = 100
 #: Part of a side up to which overlaps confirm positions; others are written as they show them.
 _CONFIRMED = 0.02
 #: Share of overlaps that must confirm the positions of another cycle.
@@ -206,8 +204,7 @@ def _confirmed(
 ) -> tuple[NDArray[np.float64], str]:
     """Return the positions as overlaps show them, and where they come from."""
     names = list(tiles.planes)
-    away = np.abs(nominal - np.median(nominal, axis=0)).max(axis=1)
-    index = np.sort(np.argsort(np.round(away, 3), kind="stable")[:_MOST_TILES])
+    index = middle_tiles(nominal)
     images = _images(tiles, [names[k] for k in index], placed)
     if images is None:
         return nominal, source
@@ -222,7 +219,7 @@ def _confirmed(
     moves = {
         int(index[tile]): off * factor
         for tile, off in displaced_tiles(cpu_backend(2), images, places, found).items()
-        if np.abs(off).max() * factor > FAR * max(LEAST_SEARCHED_PX, SEARCHED * side)
+        if np.abs(off).max() * factor > FAR * searched_px(tiles.shape_px)
     }
     placed.warnings += [
         f"overlaps show tile {names[tile]} ({round(y)}, {round(x)}) px (y, x) from its place, "

@@ -49,6 +49,25 @@ def reduction(width_px: int) -> int:
     return max(1, round(width_px / _WIDTH_PX))
 
 
+def searched_px(shape_px: tuple[int, int]) -> float:
+    """Return how far from its position a tile (y, x) is searched for by default.
+
+    >>> searched_px((2048, 2048)), searched_px((200, 200))
+    (61.44, 8.0)
+    """
+    return max(LEAST_SEARCHED_PX, SEARCHED * min(shape_px))
+
+
+def middle_tiles(nominal_px: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the numbers of the tiles that are compared: of over 100 those in the middle.
+
+    >>> len(middle_tiles(np.array([[0.0, 90.0 * n] for n in range(150)])))
+    100
+    """
+    away = np.abs(nominal_px - np.median(nominal_px, axis=0)).max(axis=1)
+    return np.sort(np.argsort(np.round(away, 3), kind="stable")[:_MOST_TILES])
+
+
 def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None = None) -> str:
     """Return how the overlaps of the tiles contradict their positions, "" where they do not.
 
@@ -62,8 +81,7 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
         Over which places are searched; by default 3 % of the shorter side.
     """
     nominal = tiles.nominal_px
-    away = np.abs(nominal - np.median(nominal, axis=0)).max(axis=1)
-    index = np.sort(np.argsort(np.round(away, 3), kind="stable")[:_MOST_TILES])
+    index = middle_tiles(nominal)
     if len(index) < 2:
         return ""
     images = np.stack([reduce_tile(tiles.read(int(t), tiles.shape[0] // 2)) for t in index])
@@ -71,7 +89,7 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
     found = fit_stage_map(backend, images, nominal[index] / factor)
     if found is None:
         return ""
-    searched = max_shift_px or max(LEAST_SEARCHED_PX, SEARCHED * min(tiles.shape[1:]))
+    searched = max_shift_px or searched_px((tiles.shape[1], tiles.shape[2]))
     # Of four overlaps two that agree by chance are no evidence against the table.
     off_px = found.largest_error_px * factor
     turned = off_px > 0.5 * min(tiles.shape[1:]) and found.matched >= _CONTRADICTING
