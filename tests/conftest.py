@@ -44,7 +44,7 @@ SLOW = (
     "tests/commands/test_devices.py",
     "tests/runtime/test_damaged_records.py",
     "tests/runtime/test_snakemake_adapter.py",
-    "tests/follow/test_runs.py",
+    "tests/commands/test_follow.py",
     "tests/phantom/",
     "tests/scheduler_plugin/",
     "tests/devices/leases/",

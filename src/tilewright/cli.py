@@ -110,21 +110,19 @@ def follow(
     ] = None,
     quiet_min: Annotated[
         float,
-        typer.Option(
-            min=0.01,
-            help="Minutes without change after which files count as written; a fifth of it "
-            "once the microscope is at a later cycle.",
-        ),
+        typer.Option(min=0.01, help="Minutes without change after which files count as written."),
     ] = 5.0,
     notify: Annotated[
         str, typer.Option(help="Command that gets warnings and failures as its last argument.")
     ] = "",
-    snakefile: Annotated[Path | None, typer.Option(help="Snakefile of the workflow.")] = None,
+    snakefile: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Snakefile of the workflow.")
+    ] = None,
 ) -> None:
     """Process and check each cycle while the microscope works on the next."""
-    from tilewright.commands.follow import show_follow
+    from tilewright.follow import show_follow
 
-    show_follow(configfile, options or (), quiet_min=quiet_min, notify=notify, snakefile=snakefile)
+    show_follow(configfile, options or [], 60 * quiet_min, notify, snakefile or Path("Snakefile"))
 
 
 @app.command()

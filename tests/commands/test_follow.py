@@ -1,22 +1,250 @@
-"""``tilewright follow`` where it refuses, and what it decides; Snakemake itself: tests/workflow."""
+"""``tilewright follow`` on a phantom that is written file by file; whole runs: tests/workflow."""
 
-import time
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import tifffile
 from typer.testing import CliRunner
 
+from tests.support.convention_raw import PIXEL_UM, make_tiles, write_as
 from tests.support.microscope import cycle_folder, image_cycle
-from tests.support.runs import TINY, Run, make_run
+from tests.support.runs import LATER, Run, make_run
+from tests.support.slurm_cluster import wait_for
 from tilewright.cli import app
-from tilewright.follow.runs import Stop
+from tilewright.follow import Files, Follower
+from tilewright.quality.results import QcContext, resolve_thresholds
+from tilewright.runtime.json_lines import read_json_lines
+
+QUIET_S = 100.0
+_opened: list[str] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _watched() -> Iterator[None]:
+    """Note the files that this process opens; a hook cannot be taken away again."""
+    watching = True
+
+    def note(event: str, given: tuple[Any, ...]) -> None:
+        if watching and event == "open" and isinstance(given[0], str | os.PathLike):
+            _opened.append(os.fspath(given[0]))
+
+    sys.addaudithook(note)
+    yield
+    watching = False
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "microscope").mkdir()
-    return make_run(tmp_path, tmp_path / "microscope", **TINY)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [signal.getsignal(number) for number in signals]
+    yield make_run(tmp_path, tmp_path / "microscope", **LATER)
+    for number, handler in zip(signals, heard, strict=True):
+        signal.signal(number, handler)
+
+
+class Microscope(Follower):
+    """A raw folder that is followed by a clock of the test, and runs that end well at once."""
+
+    def __init__(self, run: Run, capsys: pytest.CaptureFixture[str], *notify: str) -> None:
+        super().__init__(run.config, [], QUIET_S, list(notify))
+        self.run, self.raw, self.now_s, self.capsys = run, Path("microscope"), 0.0, capsys
+        self.runs: list[list[int]] = []
+        self.done = False
+
+    def _run(self, ready: dict[int, Files]) -> None:
+        self.runs.append(sorted(ready))
+        self._tried = ready
+
+    def look(self, after_s: float = 0.0) -> list[str]:
+        """Return what is said at a look some time later, without the times."""
+        self.now_s += after_s
+        self.capsys.readouterr()
+        self.done = self.step(self.now_s)
+        return [line[17:] for line in self.capsys.readouterr().out.splitlines()]
+
+    def quiet(self) -> list[str]:
+        """Look now and when all has been quiet for long enough."""
+        self.look()
+        return self.look(QUIET_S)
+
+
+@pytest.fixture
+def microscope(run: Run, capsys: pytest.CaptureFixture[str]) -> Microscope:
+    return Microscope(run, capsys)
+
+
+def test_no_file_is_opened_that_may_be_written(microscope: Microscope, tiny_later: Path) -> None:
+    """At every look: what was opened since has been the same for long enough."""
+    written_s: dict[str, float] = {}
+    ever_read: set[str] = set()
+    for cycle in (1, 2):
+        source = cycle_folder(tiny_later / "raw", cycle)
+        folder = cycle_folder(microscope.raw, cycle).absolute()
+        folder.mkdir()
+        for path in sorted(source.iterdir()):
+            content = path.read_bytes()
+            for share in (2, 1):
+                (folder / path.name).write_bytes(content[: len(content) // share])
+                written_s[str(folder / path.name)] = microscope.now_s
+                _opened.clear()
+                microscope.look(5.0)
+                read = written_s.keys() & set(_opened)
+                ever_read |= read
+                assert all(microscope.now_s - written_s[path] >= QUIET_S for path in read)
+    assert microscope.runs == [[1]]
+    assert ever_read
+    assert microscope.look(QUIET_S) == ["cycle 2 is complete", "waiting for cycle 3"]
+    assert microscope.runs == [[1], [1, 2]]
+    image_cycle(tiny_later / "later", microscope.raw, 3)
+    assert microscope.quiet() == ["cycle 3 is complete"]
+    assert not microscope.done
+    assert not microscope.look()
+    assert microscope.done
+
+
+def test_what_is_missing_is_said_once(microscope: Microscope, tiny_raw: Path) -> None:
+    image_cycle(tiny_raw, microscope.raw, 1)
+    image_cycle(tiny_raw, microscope.raw, 2)
+    last = max(cycle_folder(microscope.raw, 2).iterdir())
+    content = last.read_bytes()
+    last.unlink()
+    one, two, rest = microscope.quiet()
+    assert (one, rest) == ("cycle 1 is complete", "waiting for cycles 2, 3")
+    assert two.startswith("warn: cycle 2 waits: sample 'tonsil': 1 problem with the raw data")
+    assert "lacks z-plane 3 of 3 of channel 2" in two
+    assert not microscope.look(10)
+    last.write_bytes(content)
+    assert microscope.quiet() == ["cycle 2 is complete", "waiting for cycle 3"]
+    # Imaged again: unchanged cycles keep their manifests.
+    manifest = Path("results/tonsil/raw/cycle1.csv")
+    before = manifest.stat().st_mtime_ns
+    image_cycle(tiny_raw, microscope.raw, 2)
+    assert microscope.look(5) == ["waiting for cycles 2, 3"]
+    assert microscope.look(QUIET_S) == ["waiting for cycle 3"]
+    assert microscope.runs == [[1], [1, 2], [1, 2]]
+    assert manifest.stat().st_mtime_ns == before
+    microscope.raw.rename("away")
+    assert "nothing runs: " in microscope.look(5)[0]
+
+
+def test_a_black_cycle_is_left_out(microscope: Microscope, tiny_raw: Path) -> None:
+    image_cycle(tiny_raw, microscope.raw, 1)
+    image_cycle(tiny_raw, microscope.raw, 2)
+    for path in cycle_folder(microscope.raw, 2).glob("*.tif"):
+        tifffile.imwrite(path, np.full_like(tifffile.imread(path), 100))
+    assert "cycle 2, channel 1 (the reference channel): every tile" in microscope.quiet()[1]
+    assert microscope.runs == [[1]]
+
+
+def test_a_cycle_waits_for_all_samples(microscope: Microscope, tiny_raw: Path) -> None:
+    other = microscope.raw.with_name("other")
+    other.mkdir()
+    with Path("samples.tsv").open("a") as table:
+        table.write(f"spleen\t{other.absolute()}\n")
+    image_cycle(tiny_raw, microscope.raw, 1)
+    assert microscope.quiet() == []
+    image_cycle(tiny_raw, other, 1)
+    assert microscope.quiet()[-2:] == ["cycle 1 is complete", "waiting for cycles 2, 3"]
+    assert Path("tiles.csv").read_text().count("\nspleen,1,") == 4
+
+
+def test_the_configuration_is_read_when_it_changes(
+    microscope: Microscope, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image_cycle(tiny_raw, microscope.raw, 1)
+    microscope.quiet()
+    text = microscope.run.config.read_text()
+    microscope.run.config.write_text(text + "no_such_key: 1\n")
+    assert "nothing runs: unknown key 'no_such_key'" in microscope.look(5)[0]
+    assert not microscope.look(5)
+    microscope.run.config.write_text(text.replace("results: results", "results: elsewhere"))
+    assert "the key 'results' changed" in microscope.look(5)[0]
+    microscope.run.config.write_text(text + "qc: {thresholds: {}}\n")
+    assert not microscope.look(5)
+    assert microscope.runs == [[1], [1]]
+    monkeypatch.setattr("tilewright.follow.read_experiment", None)  # would raise
+    assert not microscope.look(5)
+
+
+@pytest.mark.parametrize("convention", ["ome_tiff", "fiji", "imagexpress"])
+def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
+    run: Run, capsys: pytest.CaptureFixture[str], convention: str
+) -> None:
+    design, tiles = make_tiles(cycles=2)
+    Path("markers.csv").write_text("cycle,channel,marker,reference\n1,1,D1,TRUE\n2,1,D2,TRUE\n")
+    run.edit(
+        acquisition={"convention": convention, "pixel_um": PIXEL_UM},
+        deconvolve={"method": "none"},
+        edf={"method": "focus_weighted"},
+    )
+    table = Path("tiles.csv")
+    table.write_text(table.read_text().splitlines()[0] + "\n")
+    microscope, step_px = Microscope(run, capsys), round(design.step_px)
+    write_as(convention, microscope.raw, {(1, 1): tiles[1, 1]}, step_px)
+    assert microscope.quiet()[-2:] == ["cycle 1 is complete", "waiting for cycle 2"]
+    half = microscope.raw / "cycle2" / "x.tif"
+    half.parent.mkdir()
+    half.write_bytes(b"II*")
+    _opened.clear()
+    assert microscope.look(QUIET_S / 2) == ["waiting for cycles 1, 2"]
+    assert not [path for path in _opened if str(microscope.raw.absolute()) in path]
+    half.unlink()
+    write_as(convention, microscope.raw, {(2, 1): tiles[2, 1]}, step_px)
+    assert not microscope.look(QUIET_S / 2)
+    assert microscope.look(QUIET_S)[-1] == "cycle 2 is complete"
+    assert microscope.runs == [[1], [1, 2]]
+    assert len(table.read_text().splitlines()) == 1 + 4 + 4
+
+
+def test_a_locked_folder_is_left_alone(microscope: Microscope, tiny_raw: Path) -> None:
+    image_cycle(tiny_raw, microscope.raw, 1)
+    lock = Path(".snakemake/locks/0.output.lock")
+    lock.parent.mkdir(parents=True)
+    lock.write_text("results\n")
+    assert "another run is active" in microscope.look()[0]
+    assert not microscope.look(QUIET_S)
+    assert not list(Path("results").rglob("raw/*.csv"))  # the other run may be reading them
+    lock.unlink()
+    microscope.quiet()
+    assert microscope.runs == [[1]]
+
+
+def test_each_warning_is_sent_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also across restarts, and again where the command failed."""
+    script = Path("say.py")
+    script.write_text("import sys; open('there/told', 'a').write(sys.argv[1] + '|')")
+    notify = (sys.executable, str(script))
+    microscope = Microscope(run, capsys, *notify)
+    context = QcContext("tonsil", 2, "stitch", resolve_thresholds({}), "1", "DAPI")
+    for value in (0.5, 0.5, 0.6):
+        microscope._tell("saturated", f"fail: {context.evaluate('saturated', value).sentence}")
+    microscope._tell(3, "warn: cycle 3 waits")
+    microscope._tell(4, "cycle 4 is complete")
+    assert "--notify failed" in microscope.look()[1]
+    assert not read_json_lines(Path("results/follow.jsonl"))
+    Path("there").mkdir()
+    assert not microscope.look()
+    told = Path("there/told").read_text()
+    assert told.startswith("fail: ")
+    assert told.endswith("\nwarn: cycle 3 waits|")
+    with Path("results/follow.jsonl").open("a") as record:
+        record.write('{"text": []}\n{')
+    again = Microscope(run, capsys, *notify)
+    assert "2 damaged lines of results/follow.jsonl are ignored" in capsys.readouterr().out
+    again._tell(3, "warn: cycle 3 waits")
+    again._tell(2, "fail: cycle 2")
+    again.look()
+    assert Path("there/told").read_text() == f"{told}fail: cycle 2|"
+    assert len(read_json_lines(Path("results/follow.jsonl"))) == 4
 
 
 def followed(run: Run, *options: str) -> tuple[int, str]:
@@ -28,50 +256,30 @@ def followed(run: Run, *options: str) -> tuple[int, str]:
     ("options", "message"),
     [
         (["--notify", "no-such-command"], "--notify is 'no-such-command', which does not exist"),
-        (["--snakefile", "nowhere"], "no Snakefile nowhere"),
-        (["--", "--config", "a=1"], "--config after -- would replace the cycles"),
-        (["--", "-n"], "snakemake runs nothing"),
+        (["--notify", "'unclosed"], "No closing quotation"),
+        (["--", "--config", "a=1"], "an option after -- changes the configuration"),
+        (["--", "-n"], "or runs nothing"),
     ],
 )
 def test_refused_in_one_sentence(run: Run, options: list[str], message: str) -> None:
     status, said = followed(run, *options)
-    assert status == 2
+    assert status == 1
     assert said.startswith("tilewright follow: ")
     assert message in said
     assert said.count("\n") == 1
 
 
-def test_a_wrong_configuration(run: Run) -> None:
+def test_a_wrong_configuration_or_snakefile(run: Run) -> None:
+    assert "'nowhere' does not exist" in followed(run, "--snakefile", "nowhere")[1]
     run.edit(cycles=[7])
     assert "cycles names cycle 7" in followed(run)[1]
-
-
-def test_a_folder_that_another_run_has_locked_is_waited_for(
-    run: Run, tiny_raw: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image_cycle(tiny_raw, Path("microscope"), 1)
-    locks = Path(".snakemake/locks")
-    locks.mkdir(parents=True)
-    (locks / "0.output.lock").write_text("results\n")
-    looks = iter([0] * 7 + [15])
-
-    def wait(stop: Stop, seconds: float) -> bool:
-        time.sleep(seconds)
-        stop.signal = next(looks)
-        return stop.signal > 0
-
-    monkeypatch.setattr(Stop, "wait", wait)
-    _, said = followed(run, "--quiet-min", "0.01")
-    assert said.count("another snakemake has locked this folder") == 1
-    assert "snakemake on" not in said
-    assert not list(Path("results").rglob("raw/*.csv"))  # the other run may be reading them
 
 
 @pytest.mark.workflow
 def test_an_option_that_snakemake_does_not_know_ends_it(run: Run, tiny_raw: Path) -> None:
     image_cycle(tiny_raw, Path("microscope"), 1)
     status, said = followed(run, "--quiet-min", "0.01", "--", "--no-such-option")
-    assert status == 2
+    assert status == 1
     assert "snakemake refuses an option after --" in said
 
 
@@ -84,25 +292,23 @@ def test_what_can_be_made_is_made_of_cycles_as_they_come(
     microscope = Path("microscope")
     image_cycle(tiny_raw, microscope, 1)
     Path("Snakefile").write_text(_FAILS)
+    quality = Path("results/tonsil/qc")
 
-    def wait(stop: Stop, _: float) -> bool:
-        ended = Path("results/follow.jsonl").read_text().count('"ended"')
-        if ended == 1 and not cycle_folder(microscope, 2).exists():
+    def wait(_: float) -> None:
+        if (quality / "edf_cycle1.json").exists() and not cycle_folder(microscope, 2).exists():
             image_cycle(tiny_raw, microscope, 2)
-        stop.signal = 15 if ended == 3 else 0
-        return ended == 3
+        if Path("results/only2").exists():
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Stop, "wait", wait)
+    monkeypatch.setattr("time.sleep", wait)
     status, said = followed(run, "--quiet-min", "0.01", "--", "--cores", "1")
     assert status == 128 + 15
     first, second = said.split("cycle 2 is complete")
-    assert "snakemake on cycle 1: edf\n" in first
-    assert "cycle 1: done in" in first
-    assert Path("results/tonsil/qc/edf_cycle1.json").is_file()
-    assert "fail  cycle 1 could not be processed: results/tonsil/register/cycle1.npz" in second
-    assert "results/logs/register/tonsil_cycle1.log" in second
-    assert "cycle 2: done in" in second
-    assert "ended; the same command resumes" in second
+    assert "cycle 1: done" in first
+    assert "fail: cycle 1 waits until it or the configuration changes: results/tonsil/re" in second
+    assert "register/cycle1.npz was not made, see results/logs/register/tonsil_cycle1.log" in second
+    assert second.index("cycle 1 waits") < second.index("snakemake on cycle 2")
+    assert "cycle 2: done" in second
 
 
 #: Stands for a cycle that does not match: its registration is not made.
@@ -115,10 +321,10 @@ rule registration:
     input:
         expand("results/tonsil/qc/edf_cycle{cycle}.json", cycle=cycles),
         expand("results/tonsil/register/cycle{cycle}.npz", cycle=[c for c in cycles if c != 2])
+    output: "results/only2"
+    shell: "touch {output}"
 
 rule qc:
-
-rule edf:
 
 rule one:
     output: "results/tonsil/qc/edf_cycle{cycle}.json"
@@ -130,3 +336,32 @@ rule register:
     log: "results/logs/register/tonsil_cycle{cycle}.log"
     shell: "echo no match > {log}; false"
 """
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    ("number", "group"),
+    [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, True)],
+)
+def test_a_signal_ends_the_run(
+    run: Run, tiny_raw: Path, number: signal.Signals, group: bool
+) -> None:
+    """Ctrl-C, to the group of a terminal, ends jobs too; without it Snakemake lets them end."""
+    image_cycle(tiny_raw, Path("microscope"), 1)
+    sleep_s = 600 if group and number == signal.SIGINT else 5
+    Path("Snakefile").write_text(
+        'rule registration:\n    output: "out"\n'
+        f'    shell: "touch on; sleep {sleep_s}; touch out"\n'
+        "rule qc:\n"
+    )
+    command = [sys.executable, "-m", "tilewright.cli", "follow", "--quiet-min", "0.01"]
+    command += ["--configfile", str(run.config), "--", "--cores", "1"]
+    follow = subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    wait_for(Path("on").exists, 100)
+    (os.killpg if group else os.kill)(follow.pid, number)
+    assert follow.wait(100) == 128 + number
+    assert not any(Path(".snakemake/locks").glob("*"))

@@ -1,7 +1,6 @@
 """Records that are damaged: passed over and counted, never an error and never a hang."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ from snakemake_scheduler_plugin_tilewright.runtime.run_state import (
     read_state,
     write_state,
 )
-from tilewright.follow.runs import Runs, Stop
-from tilewright.follow.verdicts import Notifier
 from tilewright.report.devices import device_section
 
 T0 = 1_795_252_000.0
@@ -49,13 +46,6 @@ EVIDENCE = [
      "utilisation": None, "peak_b": 2**29, "splits": k % 2, "outcome": outcome,
      "reason": "no memory"}
     for k, outcome in enumerate(["done", "failed", "not granted", "done"])
-]  # fmt: skip
-FOLLOW: list[dict[str, Any]] = [
-    {"time": "2026-11-26T10:00:00+00:00", "run": "began", "cycles": [1]},
-    {"time": "2026-11-26T10:00:00+00:00", "run": "ended", "status": 0},
-    {"time": "2026-11-26T10:00:00+00:00", "sample": "s", "cycle": 1, "channel": "1",
-     "stage": "edf", "metric": "m", "marker": "CD8", "verdict": "warn", "text": "odd"},
-    {"time": "2026-11-26T10:00:00+00:00", "run": "began", "cycles": "all"},
 ]  # fmt: skip
 STATE = RunState(T0, T0 + 60, {"a": 4}, {"a": 1}, 1, 0.5, {"no slot": 1})
 
@@ -85,18 +75,10 @@ def of_status(path: Path) -> None:
     show_status(path.parent.parent)
 
 
-def of_follow(path: Path) -> None:
-    Notifier(path)
-    runs = Runs(Path("Snakefile"), Path("config.yaml"), [], path, Stop())
-    assert runs.acquire(lambda _: None)
-    os.close(runs._lock_fd)  # and with it its lock
-
-
 USES: dict[str, tuple[Callable[[Path], Any], str, list[Any]]] = {
     "ledger": (of_ledger, "ledger.jsonl", LEDGER),
     "status": (of_status, "ledger.jsonl", LEDGER),
     "devices": (device_section, "devices.jsonl", EVIDENCE),
-    "follow": (of_follow, "follow.jsonl", FOLLOW),
     "state": (of_state, "state.json", [json.loads(json.dumps(STATE.__dict__))]),
 }
 odd: st.SearchStrategy[Any] = st.sampled_from(
@@ -154,7 +136,7 @@ def test_no_damage_ends_or_hangs_what_reads_it(
 
 
 @pytest.mark.parametrize("examples", [150, pytest.param(500, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ["ledger", "status", "devices", "follow"])
+@pytest.mark.parametrize("name", ["ledger", "status", "devices"])
 def test_every_single_odd_value_is_borne(folder: Path, name: str, examples: int) -> None:
     use, file, lines = USES[name]
 

@@ -46,6 +46,7 @@ class Follow:
                 env={**os.environ, "TILEWRIGHT_DEVICE": "cpu"},
                 stdout=stream,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
                 # a shell ignores it for what it starts in the background
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
@@ -69,12 +70,10 @@ class Follow:
 
     def kill(self, *, runs: bool) -> None:
         """End it without warning, or all that it has started with it."""
-        pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if runs:
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
-        for child in children if runs else ():
-            os.killpg(int(child), signal.SIGKILL)
 
     def ends(self) -> int:
         return self.process.wait(_LONGEST_S)
@@ -132,7 +131,7 @@ def test_a_cycle_that_comes_makes_its_own_and_the_final_image(
     table.write_text(table.read_text().replace(row, row.removesuffix("1\n") + "0\n"))
     assert follow.ends() == 0
     assert "(Rule: stitch)" in follow.said.read_text()
-    assert "all 3 cycles are done" in follow.said.read_text()
+    assert "all cycles are done" in follow.said.read_text()
     assert own_times(run, "12") == before
     assert run.planned() == {}
     places = read_positions(run.sample / "tile_positions/cycle3/positions.csv").places()
@@ -176,13 +175,13 @@ def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]
         blurred.result()
 
     follow = begin(run, *options)
-    follow.until("another follow, or a run that it started")
+    follow.until("another run is active")
     follow.until("cycles 1, 2: done")
     stitched = [line for line in follow.said.read_text().splitlines() if "(Rule: stitch)" in line]
     assert len(stitched) == 2  # what the killed one left was finished, and not made again
     follow.until("fail: tonsil cycle 2", told)
-    bad = [line for line in read_json_lines(run.results / "follow.jsonl") if line.get("cycle") == 2]
-    assert "no plane is in focus" in " ".join(line["text"] for line in bad)
+    sent = [line["text"] for line in read_json_lines(run.results / "follow.jsonl")]
+    assert any("cycle 2" in text and "no plane is in focus" in text for text in sent)
 
     before = own_times(run, "1")
     with ThreadPoolExecutor() as pool:
@@ -193,8 +192,10 @@ def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]
             cycle.result()
 
     follow = begin(run, *options)
+    follow.until("if it was killed: rm .snakemake/locks/*")
+    shutil.rmtree(run.folder / ".snakemake/locks")
     assert follow.ends() == 0
-    assert "all 3 cycles are done" in follow.said.read_text()
+    assert "all cycles are done" in follow.said.read_text()
     assert own_times(run, "1") == before
 
     once = make_run(tmp_path / "once", raw, **DESIGN)

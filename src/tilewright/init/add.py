@@ -59,7 +59,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     for names in groups:
         of_group = {key: places for key, places in known.items() if key[0] in names}
         sample = experiment.samples[names[0]]
-        planes = _planes(sample, experiment)
+        planes = planes_of(sample, experiment)
         new = _of_new_cycles(planes, cycles, of_group)
         if not new:
             continue
@@ -87,7 +87,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     return lines
 
 
-def _planes(sample: Sample, experiment: Experiment) -> list[RawPlane]:
+def planes_of(sample: Sample, experiment: Experiment) -> list[RawPlane]:
     """Return the planes of a sample, of the cycles of the markers table."""
     options = replace(
         scan_options(sample.acquisition.model_dump()),

@@ -1,1 +1,0 @@
-"""`tilewright follow`: which cycles are complete, runs of them, and new verdicts."""
