@@ -19,6 +19,8 @@ from tests.conftest import REPO
 from tests.support.microscope import blur_cycle, image_cycle
 from tests.support.runs import LATER, Run, digests, make_run
 from tests.support.slurm_cluster import BUSY, wait_for
+from tests.support.stitched_files import cycle_image, tissue, write_ome_pyramid
+from tilewright.init.folder import create_experiment
 from tilewright.io.results.positions import read_positions
 from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import PhantomDesign, make_phantom
@@ -148,6 +150,26 @@ def test_a_cycle_that_comes_makes_its_own_and_the_final_image(
         said = [row for row in csv.DictReader(stream) if row["metric"] == "tiles_left_out"]
     assert [row["cycle"] for row in said if row["verdict"] == "warn"] == ["3"]
     assert "tile 1" in (run.results / "report.html").read_text()
+
+
+def test_a_stitched_cycle_is_judged_before_the_reference_cycle(
+    tmp_path: Path, begin: Callable[..., Follow]
+) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for cycle in (1, 2):
+        image = cycle_image(tissue(1), (3.0 * cycle, 0.0), (640, 660), cycle)
+        write_ome_pyramid(raw / f"slide_cycle{cycle}.ome.tif", image, ["DAPI"])
+    run = Run(tmp_path, create_experiment(raw, tmp_path).config)
+    reference = raw / "slide_cycle1.ome.tif"
+    reference.rename(tmp_path / "later.tif")
+    follow = begin(run, "--quiet-min", "0.05", "--", "--quiet", "host")
+    follow.until("cycle 2: done")
+    assert [*run.results.glob("*/qc/stitched_cycle2.json")]
+    (tmp_path / "later.tif").rename(reference)
+    assert follow.ends() == 0
+    assert "cycles 1, 2: done" in follow.said.read_text()
+    assert run.planned() == {}
 
 
 @pytest.mark.long
