@@ -17,7 +17,7 @@ from tilewright.config.tile_table import Places, read_tiles
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.init.place_samples import PlacedSample, place_cycles, share_tiles
-from tilewright.init.place_tiles import Earlier, GridOptions
+from tilewright.init.tile_order import GridOptions, PlacedTiles
 from tilewright.io.formats import scan
 from tilewright.io.formats.common import RawPlane, select_region
 from tilewright.io.inputs.manifest import scan_options
@@ -113,15 +113,16 @@ def _of_new_cycles(
 
 def _earlier(
     known: Places, planes: Sequence[RawPlane], reference_cycle: int, pixel_um: float
-) -> Earlier:
+) -> PlacedTiles:
     """Return the positions of the reference cycle, or of the first that the table has."""
     cycles = sorted({cycle for _, cycle in known}, key=lambda c: (c != reference_cycle, c))
     for cycle in cycles:
         of_cycle = [p for key, of in known.items() if key[1] == cycle for p in of if p.known]
         at = {place.tile: (place.y_px, place.x_px) for place in of_cycle}
         if at:
-            return Earlier(at, _turn([p for p in planes if p.cycle == cycle], at, pixel_um))
-    return Earlier()
+            turn = _turn([p for p in planes if p.cycle == cycle], at, pixel_um)
+            return PlacedTiles(yx_px=at, turn=turn)
+    return PlacedTiles()
 
 
 def _turn(

@@ -14,7 +14,7 @@ from tilewright.config.config_file import read_config
 from tilewright.config.tables import EARLIER_KEYS, MARKER_COLUMNS
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
-from tilewright.init.place_tiles import GridOptions
+from tilewright.init.tile_order import GridOptions
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.numbers import finite, positive
 from tilewright.runtime.files import csv_text

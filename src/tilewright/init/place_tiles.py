@@ -1,14 +1,15 @@
 """Where the tiles of a cycle lie, by metadata or names, and whether their overlaps agree."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.init.tile_order import TileOrder, find_order
+from tilewright.init.tile_order import GridOptions as GridOptions
+from tilewright.init.tile_order import PlacedTiles, find_order
 from tilewright.init.tile_set import TileSet
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import (
@@ -36,60 +37,11 @@ _ORDERED = 0.5
 _SAME_PLACE = 0.05
 
 
-@dataclass(frozen=True)
-class GridOptions:
-    """What the command line or metadata say of the grid; None is unknown."""
-
-    rows: int | None = None
-    cols: int | None = None
-    layout: str | None = None
-    overlap: float | None = None
-    flip_y: bool = False
-    flip_x: bool = False
-    fill: bool = False
-    """Leave tiles out that lack planes."""
-
-    @property
-    def signs(self) -> tuple[float, float]:
-        """Directions (y, x) of the stage in the image."""
-        return (-1.0 if self.flip_y else 1.0), (-1.0 if self.flip_x else 1.0)
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """What an earlier cycle shows of the next ones.
-
-    Attributes
-    ----------
-    yx_px : mapping
-        Positions by tile.
-    turn : ndarray of float64, shape (2, 2)
-        From positions of the stage to the image, where axes are swapped or mirrored or the camera
-        is turned: that is the same for all cycles.
-    """
-
-    yx_px: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    turn: NDArray[np.float64] = field(default_factory=lambda: np.eye(2))
-
-
-@dataclass
-class PlacedTiles:
-    """Rows of the tiles table for one cycle; ``yx_px`` are the positions, NaN where unknown."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    yx_px: dict[str, tuple[float, float]] = field(default_factory=dict)
-    shape_px: tuple[int, int] = (0, 0)
-    turn: NDArray[np.float64] = field(default_factory=lambda: np.eye(2))
-    findings: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-
-
 def place_tiles(
     tiles: TileSet,
     stated: GridOptions,
     pixel_um: float | None,
-    earlier: Earlier,
+    earlier: PlacedTiles,
 ) -> PlacedTiles:
     """Return where the tiles of a cycle lie, as their overlaps confirm it.
 
@@ -99,7 +51,7 @@ def place_tiles(
         Of the command line and the metadata.
     pixel_um : float or None
         Size of a pixel, where it is known.
-    earlier : Earlier
+    earlier : PlacedTiles
         Of an earlier cycle, whose positions are tried first for tiles of the same numbers.
     """
     placed = PlacedTiles(turn=earlier.turn)
@@ -171,17 +123,11 @@ def _of_numbers(
         found = fit_stage_map(cpu_backend(2), images, nominal / reduction(tiles.shape_px[1]))
         if found is not None and found.matched >= _SAME * found.compared:
             return nominal, "grid"
-    numbers = np.array([plane.tile or 0 for plane in tiles.first])
-    order = TileOrder(stated.rows, stated.cols, stated.layout, stated.overlap)
-    found_order = find_order(images, numbers, order)
-    placed.findings += found_order.findings
-    placed.warnings += found_order.warnings
-    if found_order.places is None:
-        placed.unknown.append(found_order.missing)
+    order = find_order(images, np.array([p.tile or 0 for p in tiles.first]), stated, placed)
+    if order is None:
         return None, "grid"
-    source = "pixels" if found_order.measured else "grid"
-    grid = np.asarray(found_order.places, np.float64)
-    return _of_grid(tiles, grid, stated, found_order.overlap), source
+    nominal = _of_grid(tiles, order.places.astype(np.float64), stated, order.overlap)
+    return nominal, "pixels" if order.measured else "grid"
 
 
 def _images(
