@@ -13,8 +13,8 @@ from tilewright.errors import ConfigError
 from tilewright.init.kept import Kept, read_kept
 from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.place_samples import PlacedSample, place_samples
-from tilewright.init.place_tiles import GridOptions
 from tilewright.init.recognise import RawFolder, recognise, tables
+from tilewright.init.tile_order import GridOptions
 from tilewright.init.write import (
     SNAKEFILE,
     config_text,
@@ -150,22 +150,22 @@ def _write(
     files = {"samples": samples, "tiles": tiles, "markers": markers, "results": output / "results"}
     if stitched:
         del files["tiles"]
-    text = config_text(raw.resolve(), files, recognised, metadata, planes, warnings, kept.config)
+    text, unknown = config_text(
+        raw.resolve(), files, recognised, metadata, planes, warnings, kept.config
+    )
     rows = kept.tiles([row for one in placed for row in one.rows], [one.name for one in placed])
-    text.unknown += dict.fromkeys(gap for one in placed for gap in one.unknown)
+    unknown += dict.fromkeys(gap for one in placed for gap in one.unknown)
     findings = _findings(recognised, metadata, placed, planes)
     keys = shipped("config") / "README.md"
     named = [(one.name, one.raw_dir, one.region) for one in placed] or tissues
     title = ", ".join(name for name, _, _ in named)
-    write_text_atomic(config, text.text)
+    write_text_atomic(config, text)
     write_text_atomic(samples, kept.samples or samples_text(named))
     if not stitched:
         write_text_atomic(tiles, csv_text(COLUMNS, rows))
     write_text_atomic(markers, kept.markers_of(metadata) or markers_text(metadata.markers))
-    write_text_atomic(
-        readme, readme_text(title, raw.resolve(), keys, findings, warnings, text.unknown)
-    )
-    notes = tuple(findings), tuple(text.unknown), tuple(warnings), tuple(_write_workflow(output))
+    write_text_atomic(readme, readme_text(title, raw.resolve(), keys, findings, warnings, unknown))
+    notes = tuple(findings), tuple(unknown), tuple(warnings), tuple(_write_workflow(output))
     return InitResult(config, samples, tiles, markers, recognised.convention, *notes)
 
 
