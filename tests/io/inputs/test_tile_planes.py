@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.io.formats.common import RawPlane
-from tilewright.io.inputs.tile_planes import _SAME_PX, TilePlace, TileRows, place_planes
+from tilewright.io.inputs.tile_planes import (
+    _SAME_PX,
+    PlacedPlanes,
+    TilePlace,
+    TileRows,
+    place_planes,
+)
 
 CHANNELS = {1: ["1", "2"]}
 
@@ -66,14 +72,16 @@ def test_a_plane_of_two_files_is_named_with_both() -> None:
 
 
 def test_tiles_of_other_samples_are_passed_over_but_not_those_of_none() -> None:
-    beside = TileRows([row(1)], ["2"])
-    found = place_planes(EVERY, {1: beside}, CHANNELS, "/raw")
-    (text,) = found.problems
+    def placed(rows: TileRows) -> PlacedPlanes:
+        planes = [plane for plane in EVERY if plane.tile_name not in rows.left_out()]
+        return place_planes(planes, {1: rows}, CHANNELS, "/raw")
+
+    (text,) = placed(TileRows([row(1)], ["2"])).problems
     assert text.startswith("cycle 1: tile 3 (/raw/t3_")
-    whole = place_planes(EVERY, {1: TileRows([row(1)], ["2", "3"])}, CHANNELS, "/raw")
+    whole = placed(TileRows([row(1)], ["2", "3"]))
     assert whole.problems == whole.excluded[1] == []
     assert len(whole.planes[1]) == 6
-    shared = place_planes(EVERY, {1: TileRows([row(1), row(2)], ["2", "3"])}, CHANNELS, "/raw")
+    shared = placed(TileRows([row(1), row(2)], ["2", "3"]))
     assert shared.problems == []
     assert len(shared.planes[1]) == 12
 

@@ -107,11 +107,8 @@ def _checked_tables(
     if convention == "stitched":
         headers = {plane.path: stitched.read_image(plane.path).header for plane in planes}
     else:
-        unused = {(cycle, p.tile) for cycle, of in places.items() for p in of[0] if not p.use}
-        for cycle, of in places.items():
-            own = {place.tile for place in of.places}
-            unused |= {(cycle, tile) for tile in of.beside if tile not in own}
-        planes = [plane for plane in planes if (plane.cycle, plane.tile_name) not in unused]
+        left_out = {(cycle, tile) for cycle, rows in places.items() for tile in rows.left_out()}
+        planes = [plane for plane in planes if (plane.cycle, plane.tile_name) not in left_out]
         headers = read_headers(_pages_needed(planes), _read_known(manifests.values(), folder))
     planes, page_problems = _expand_pages(planes, headers)
     scale = acquisition.get("counts_per_unit")
@@ -158,10 +155,7 @@ def _find(
 def scan_options(acquisition: Mapping[str, Any]) -> ScanOptions:
     """Return how files are named, from the section ``acquisition``."""
     names = (field.name for field in fields(ScanOptions))
-    values = {name: acquisition[name] for name in names if acquisition.get(name) is not None}
-    if "region" in values:
-        values["region"] = str(values["region"])
-    return ScanOptions(**values)
+    return ScanOptions(**{name: acquisition[name] for name in names if name in acquisition})
 
 
 def _pages_needed(planes: Sequence[RawPlane]) -> dict[str, int]:

@@ -38,6 +38,11 @@ class TileRows(NamedTuple):
     beside: Collection[str] = ()
     """Tiles of other samples, of the same raw folder and region."""
 
+    def left_out(self) -> set[str]:
+        """Return the tiles whose planes are not read: of other samples, or not to be used."""
+        others = set(self.beside) - {place.tile for place in self.places}
+        return others | {place.tile for place in self.places if not place.use}
+
 
 @dataclass
 class PlacedPlanes:
@@ -73,7 +78,7 @@ def place_planes(
     Parameters
     ----------
     planes : sequence of RawPlane
-        Of one sample, pages as planes.
+        Of one sample, pages as planes, without those that ``places`` leave out.
     places : mapping of int to TileRows
         Rows of the table, by cycle.
     channels : mapping of int to sequence of str
@@ -86,8 +91,7 @@ def place_planes(
     for plane in planes:
         by_cycle[plane.cycle].append(plane)
     for cycle in sorted(channels):
-        of_table = places.get(cycle, TileRows(()))
-        rows = {place.tile: place for place in of_table.places}
+        rows = {place.tile: place for place in places.get(cycle, TileRows(())).places}
         if not rows:
             result.problems.append(
                 f"cycle {cycle}: the tiles table has no row of it; `tilewright init --add "
@@ -101,8 +105,7 @@ def place_planes(
                 "cycle out of the markers table"
             )
             continue
-        others = set(of_table.beside) - rows.keys()
-        of_cycle = [plane for plane in by_cycle[cycle] if plane.tile_name not in others]
+        of_cycle = by_cycle[cycle]
         present, problems = _present(of_cycle, cycle)
         problems += _unplaced(of_cycle, rows, cycle) + _unfilled(used) + _at_one_place(used)
         problems += _other_files(of_cycle, used, folder)
