@@ -20,7 +20,9 @@ from tilewright.errors import RawDataError
 from tilewright.io.formats import scan
 from tilewright.io.formats.common import ScanOptions
 from tilewright.io.formats.stitched import lossy_warnings, read_image, read_images
-from tilewright.io.inputs.stitched_plane import StitchedPlane, windows_of_table
+from tilewright.io.inputs.manifest import COLUMNS
+from tilewright.io.inputs.stitched_plane import StitchedPlane, windows_of
+from tilewright.io.inputs.tiles import tiles_of_table
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.stages.stitch.stitched_plane import stitched_plane
 
@@ -203,11 +205,10 @@ def test_windows_cover_a_plane_once_each(tmp_path: Path) -> None:
     image = counts((1, 1500, 1200))
     write(tmp_path / "a.tif", image[0])
     size = (tmp_path / "a.tif").stat().st_size
-    head = "channel,path,page,size_bytes,height_px,width_px,dtype\n"
-    table = f"{head}1,a.tif,0,{size},1500,1200,uint16\n"
-    windows = windows_of_table(table, "1", str(tmp_path))
-    assert windows is not None
+    table = f"{','.join(COLUMNS)}\n1,1,0,a.tif,0,0,0,1500,1200,uint16,{size},0\n"
+    tiles = tiles_of_table(table, "1", str(tmp_path))
+    assert tiles is not None
+    windows = windows_of(tiles)
     assert windows.shape == (1, 1024, 1024)
     assert len(windows.row) == 4
     assert np.array_equal(windows.read(3, 0), image[0, 476:, 176:])
-    assert windows_of_table(table, "2", str(tmp_path)) is None

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of_table
+from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of
 from tilewright.io.inputs.tiles import Tiles, tiles_of_table
 from tilewright.io.tiff.metadata import of_tiff
 from tilewright.io.tiff.ome_xml import parse_ome_xml
@@ -69,9 +69,10 @@ def pixel_problems(
     problems = []
     for cycle, table in sorted(tables.items()):
         for channel in channels[cycle]:
-            tiles = (windows_of_table if stitched else tiles_of_table)(table, channel, raw_dir)
-            if tiles is None:
+            image = tiles_of_table(table, channel, raw_dir)
+            if image is None:
                 continue
+            tiles = windows_of(image) if stitched else image
             reference = channel == reference_channels[cycle]
             try:
                 _check_pages(tiles, pages_are_planes)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import raw_file_errors
-from tilewright.io.inputs.tiles import of_manifest
+from tilewright.io.inputs.tiles import Tiles, open_tiles
 
 #: Side of the windows that are checked before any work starts.
 _WINDOW_PX = 1024
@@ -111,11 +109,9 @@ class PlaneWindows:
             return plane.read(slice(y, y + self.shape[1]), slice(x, x + self.shape[2]))
 
 
-def windows_of_table(text: str, channel: str, raw_dir: str) -> PlaneWindows | None:
-    """Return the windows of ``channel`` in the text of a manifest, None where it has none."""
-    plane = _of_table(text, channel, raw_dir)
-    if plane is None:
-        return None
+def windows_of(image: Tiles) -> PlaneWindows:
+    """Return the windows of a stitched image."""
+    plane = _plane(image)
     side = [min(_WINDOW_PX, n) for n in plane.shape]
     starts = [
         sorted({*range(0, n - s + 1, s), n - s}) for n, s in zip(plane.shape, side, strict=True)
@@ -132,17 +128,9 @@ def open_stitched(manifest: str | Path, channel: str) -> StitchedPlane:
     RawDataError
         The manifest has no such channel.
     """
-    return of_manifest(manifest, channel, _of_table)
+    return _plane(open_tiles(manifest, channel))
 
 
-def _of_table(text: str, channel: str, raw_dir: str) -> StitchedPlane | None:
-    for line in csv.DictReader(io.StringIO(text)):
-        if line["channel"] == channel:
-            return StitchedPlane(
-                Path(raw_dir) / line["path"],
-                int(line["page"]),
-                int(line["size_bytes"]),
-                (int(line["height_px"]), int(line["width_px"])),
-                np.dtype(line["dtype"]),
-            )
-    return None
+def _plane(image: Tiles) -> StitchedPlane:
+    """Return the plane of a stitched image, the one tile of its cycle."""
+    return StitchedPlane(*image.pages[0][0], image.shape[1:], image.dtype)
