@@ -191,8 +191,7 @@ def _with_rows(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return sample, str(int(cycle)) if cycle.isdecimal() else cycle, tile
 
     kept = "".join(line for line in lines if key(line) not in filled)
+    new = [[row.get(column, "") for column in columns] for row in rows]
     stream = io.StringIO()
-    csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n").writerows(
-        {**dict.fromkeys(columns, ""), **row} for row in rows
-    )
+    csv.writer(stream, lineterminator="\n").writerows(new)
     return kept + "\n" * (not kept.endswith("\n")) + stream.getvalue()

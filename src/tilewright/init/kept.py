@@ -53,21 +53,19 @@ class Kept:
         old = {**self.earlier, **own}
         rows, cols, overlap = (old.get(key) for key in ("rows", "cols", "overlap"))
         try:
-            return replace(
-                options,
-                rows=options.rows or (int(rows) if rows else None),
-                cols=options.cols or (int(cols) if cols else None),
-                layout=options.layout or old.get("layout"),
-                overlap=float(overlap) if options.overlap is None and overlap else options.overlap,
-                flip_y=options.flip_y or old.get("flip_y") is True,
-                flip_x=options.flip_x or old.get("flip_x") is True,
-                fill=options.fill or old.get("missing") == "fill",
+            earlier = GridOptions(
+                *(int(rows) if rows else None, int(cols) if cols else None, old.get("layout")),
+                overlap=float(overlap) if overlap else None,
+                flip_y=old.get("flip_y") is True,
+                flip_x=old.get("flip_x") is True,
+                fill=old.get("missing") == "fill",
             )
         except (TypeError, ValueError):
             raise ConfigError(
                 f"rows, cols and overlap of the configuration are {rows}, {cols} and {overlap}; "
                 "correct them"
             ) from None
+        return options.otherwise(earlier)
 
     def metadata(self, found: Metadata) -> Metadata:
         """Return metadata with the pixel size and the markers that were filled in."""

@@ -159,7 +159,9 @@ def _confirmed(
     found = fit_stage_map(cpu_backend(2), images, places)
     guessed = tiles.first[0].y is None and stated.overlap is None
     ordered = source == "pixels" and tiles.first[0].y is None
-    if found is None or not found.sure or (ordered and not _confirms_order(found)):
+    # Overlaps along both axes of a grid must agree with an order of its tiles.
+    agreed = found and not found.silent_axes and found.matched >= _ORDERED * found.compared
+    if found is None or not found.sure or (ordered and not agreed):
         return _unconfirmed(nominal, source, placed, guessed=guessed or ordered)
     side = min(tiles.shape_px)
     moves = {
@@ -189,11 +191,6 @@ def _confirmed(
     for tile, move in moves.items():
         corrected[tile] += move
     return corrected, "pixels"
-
-
-def _confirms_order(found: StageMap) -> bool:
-    """Return whether overlaps along both axes of a grid agree with the order of its tiles."""
-    return not found.silent_axes and found.matched >= _ORDERED * found.compared
 
 
 def _unconfirmed(
@@ -292,10 +289,4 @@ def with_metadata(options: GridOptions, codex: Any, width_px: int) -> GridOption
         overlap = overlap / width_px if width_px else None
     if overlap is not None and not 0.01 <= overlap <= 0.9:
         overlap = None
-    return replace(
-        options,
-        rows=options.rows or codex.rows,
-        cols=options.cols or codex.cols,
-        layout=options.layout or codex.layout,
-        overlap=overlap if options.overlap is None else options.overlap,
-    )
+    return options.otherwise(GridOptions(codex.rows, codex.cols, codex.layout, overlap))

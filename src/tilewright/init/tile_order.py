@@ -1,6 +1,8 @@
 """The order in which numbered tiles lie on a grid: by options, metadata or their overlaps."""
 
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +42,11 @@ class GridOptions:
     def signs(self) -> tuple[float, float]:
         """Directions (y, x) of the stage in the image."""
         return (-1.0 if self.flip_y else 1.0), (-1.0 if self.flip_x else 1.0)
+
+    def otherwise(self, other: GridOptions) -> GridOptions:
+        """Return what is stated here, and what ``other`` states where nothing is."""
+        silent = [key for key, value in vars(self).items() if value is None or value is False]
+        return replace(self, **{key: getattr(other, key) for key in silent})
 
 
 @dataclass
