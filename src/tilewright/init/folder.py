@@ -26,7 +26,7 @@ from tilewright.installed import shipped
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.runtime.files import csv_text, write_text_atomic
-from tilewright.runtime.text import count, printable
+from tilewright.runtime.text import count, few, printable
 
 
 @dataclass(frozen=True)
@@ -239,18 +239,16 @@ def _other_images(recognised: RawFolder) -> list[str]:
             others[folder] += 1
     warnings = []
     if names:
-        more = " ..." if len(names) > 5 else ""
         reasons = tables()["ignored"]
         why = reasons.get(recognised.convention, reasons["other"])
         files = f"{len(names)} file{'s are' if len(names) > 1 else ' is'}"
-        warnings.append(f"{files} ignored: {', '.join(names[:5])}{more}; {why}")
+        warnings.append(f"{files} ignored: {few(names, 5)}; {why}")
     if others:
         folders = [f"{f.relative_to(recognised.folder)} ({n})" for f, n in others.items()]
-        more = f" and {len(folders) - 3} folders more" * (len(folders) > 3)
         inits = [f"tilewright init {shlex.quote(str(folder))}" for folder in others]
         warnings.append(
             f"the files are read from {os.path.commonpath(within)}, and none from "
-            f"{', '.join(folders[:3])}{more}; for each that is an experiment of its own: "
+            f"{few(folders, 3)}; for each that is an experiment of its own: "
             f"{', '.join(inits[:3])}"
         )
     first: dict[RawPlane, str] = {}
@@ -273,7 +271,6 @@ def _warnings(recognised: RawFolder, metadata: Metadata, placed: list[PlacedSamp
         path for path in {p.path for p in recognised.planes} if not Path(path).exists()
     )
     if missing:
-        names = ", ".join(Path(path).name for path in missing[:3]) + ", ..." * (len(missing) > 3)
-        files = count(len(missing), "file")
+        files, names = count(len(missing), "file"), few((Path(path).name for path in missing), 3)
         warnings.append(f"{files} in the metadata are missing: {names}; copy them too")
     return warnings

@@ -17,6 +17,7 @@ from tilewright.kernels.tile_positions.stage_map import (
     displaced_tiles,
     fit_stage_map,
 )
+from tilewright.runtime.text import few
 from tilewright.stages.tile_positions.stage_check import (
     FAR,
     describe,
@@ -257,11 +258,10 @@ def _write_rows(
             "samples of their own"
         )
     if incomplete:
-        few = ", ".join(list(incomplete)[:6]) + ", ..." * (len(incomplete) > 6)
         then = "have use 0 in the tiles table" if stated.fill else (
             "copy their planes, or set use to 0 in the tiles table (--missing fill does)"
         )  # fmt: skip
-        placed.warnings.append(f"tiles lack planes: {few}; {then}")
+        placed.warnings.append(f"tiles lack planes: {few(incomplete)}; {then}")
 
 
 def _number(value: float, digits: int) -> str:

@@ -16,6 +16,7 @@ from tilewright.kernels.tile_positions.tile_layout import (
     rank_layouts,
 )
 from tilewright.kernels.tile_positions.tile_order import factor_pairs, tile_places
+from tilewright.runtime.text import few
 
 #: Part of the overlaps that the best grid explains from which another one is kept.
 _EXPLAINED = 0.75
@@ -112,9 +113,8 @@ def find_order(
         )
     missing = sorted(set(range(first, int(numbers[-1]))) - set(numbers.tolist()))
     if missing and not fits:
-        few = f"{', '.join(map(str, missing[:10]))}{', ...' * (len(missing) > 10)}"
         placed.unknown.append(
-            f"y and x in the tiles table: tiles {few} are missing, so their order is not looked "
+            f"y and x in the tiles table: tiles {few(missing)} are missing, so their order is not looked "
             "for; give --rows and --cols to tilewright init"
         )
         return None

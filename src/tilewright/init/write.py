@@ -13,7 +13,7 @@ from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import RawFolder
 from tilewright.runtime.files import csv_text
-from tilewright.runtime.text import printable
+from tilewright.runtime.text import few, printable
 
 _HEADER = """\
 # Written by `tilewright init {raw_dir}`.
@@ -147,9 +147,8 @@ def _marker_gaps(metadata: Metadata, planes: int) -> list[str]:
     for column in dict.fromkeys([*metadata.columns, *["emission_nm"] * (planes > 1)]):
         empty = [m for m in metadata.markers if getattr(m, column) in (None, "")]
         names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for m in empty]
-        more = f" and {len(names) - 6} more" * (len(names) > 6)
         if names:
-            unknown.append(f"{column} in the markers table: {', '.join(names[:6])}{more}")
+            unknown.append(f"{column} in the markers table: {few(names)}")
     known = {marker.cycle for marker in metadata.markers if marker.reference}
     if cycles := sorted({marker.cycle for marker in metadata.markers} - known):
         where = cycles_text(cycles)
