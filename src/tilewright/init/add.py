@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,14 @@ from numpy.typing import NDArray
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
-from tilewright.config.tables import Sample, cycles_text
+from tilewright.config.tables import cycles_text
 from tilewright.config.tile_table import Places, read_tiles
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.init.place_samples import PlacedSample, place_cycles, share_tiles
 from tilewright.init.tile_order import GridOptions, PlacedTiles
-from tilewright.io.formats import scan
-from tilewright.io.formats.common import RawPlane, select_region
-from tilewright.io.inputs.manifest import scan_options
+from tilewright.io.formats.common import RawPlane
+from tilewright.io.inputs.manifest import planes_of
 from tilewright.io.inputs.tile_planes import TilePlace
 from tilewright.runtime.files import write_text_atomic
 
@@ -59,7 +57,8 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     for names in groups:
         of_group = {key: places for key, places in known.items() if key[0] in names}
         sample = experiment.samples[names[0]]
-        planes = _planes(sample, experiment)
+        acquisition = sample.acquisition.model_dump()
+        planes = planes_of(sample.raw_dir, acquisition, experiment.reference_channels)
         new = _of_new_cycles(planes, cycles, of_group)
         if not new:
             continue
@@ -85,16 +84,6 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     if rows:
         write_text_atomic(path, _with_rows(path.read_bytes().decode("utf-8"), rows))
     return lines
-
-
-def _planes(sample: Sample, experiment: Experiment) -> list[RawPlane]:
-    """Return the planes of a sample, of the cycles of the markers table."""
-    options = replace(
-        scan_options(sample.acquisition.model_dump()),
-        cycles=tuple(experiment.reference_channels),
-    )
-    planes = scan(sample.acquisition.convention, sample.raw_dir, options)
-    return select_region(planes, options.region, sample.raw_dir)
 
 
 def _of_new_cycles(

@@ -101,9 +101,18 @@ def _checked_tables(
     manifests: Mapping[int, Path],
 ) -> dict[int, str]:
     """Return the table of each cycle as text; RawDataError with all that is wrong."""
-    folder = str(Path(raw_dir).resolve())
-    convention, options = acquisition["convention"], scan_options(acquisition)
-    planes = _find(raw_dir, convention, options, channels)
+    folder, convention = str(Path(raw_dir).resolve()), acquisition["convention"]
+    planes = [
+        plane
+        for plane in planes_of(raw_dir, acquisition, channels)
+        if plane.channel in channels.get(plane.cycle, ())
+    ]
+    if not planes:
+        raise RawDataError(
+            f"{raw_dir} holds no file of the markers table's cycles and channels by the "
+            f"convention {convention!r}; correct acquisition.convention, acquisition.pattern, "
+            "raw_dir or the markers table"
+        )
     if convention == "stitched":
         headers = {plane.path: stitched.read_image(plane.path).header for plane in planes}
     else:
@@ -118,38 +127,24 @@ def _checked_tables(
     if problems:
         raise RawDataError(_message(raw_dir, problems))
     return {
-        cycle: _table(
-            placed.planes[cycle],
-            placed.excluded[cycle],
-            headers,
-            channels[cycle],
-            len(folder) + 1,
-            scale,
-        )
-        for cycle in manifests
+        cycle: _table(planes, placed.excluded[cycle], headers, channels[cycle], folder, scale)
+        for cycle, planes in placed.planes.items()
     }
 
 
-def _find(
-    raw_dir: str | os.PathLike[str],
-    convention: str,
-    options: ScanOptions,
-    channels: Mapping[int, Sequence[str]],
+def planes_of(
+    raw_dir: str | os.PathLike[str], acquisition: Mapping[str, Any], cycles: Iterable[int]
 ) -> list[RawPlane]:
-    """Return the planes of the channels that the markers table lists."""
-    options = replace(options, cycles=tuple(channels))
-    planes = [
-        plane
-        for plane in select_region(scan(convention, raw_dir, options), options.region, raw_dir)
-        if plane.channel in channels.get(plane.cycle, ())
-    ]
-    if not planes:
-        raise RawDataError(
-            f"{raw_dir} holds no file of the markers table's cycles and channels by the "
-            f"convention {convention!r}; correct acquisition.convention, acquisition.pattern, "
-            "raw_dir or the markers table"
-        )
-    return planes
+    """Return the planes of a sample in some cycles, by its section ``acquisition``.
+
+    Raises
+    ------
+    RawDataError
+        They cannot be found, or are of another region.
+    """
+    options = replace(scan_options(acquisition), cycles=tuple(cycles))
+    planes = scan(acquisition["convention"], raw_dir, options)
+    return select_region(planes, options.region, raw_dir)
 
 
 def scan_options(acquisition: Mapping[str, Any]) -> ScanOptions:
@@ -253,20 +248,19 @@ def _table(
     gaps: Sequence[str],
     headers: Mapping[str, RawHeader],
     channels: Sequence[str],
-    prefix: int,
+    folder: str,
     scale: float | None,
 ) -> str:
     """Return the table of one cycle as text, ordered by channel, place and z."""
-    # ``prefix`` characters of every path are the raw folder. ``scale``: counts of a unit of float
-    # pixels, given behind their type. Positions are relative to the first tile of the cycle.
-    # ``gaps`` are tiles that are not used: lines without a channel.
+    # ``scale``: counts of a unit of float pixels, given behind their type. Positions are relative
+    # to the first tile of the cycle. ``gaps`` are tiles that are not used: lines without a channel.
     lines: list[tuple[Any, ...]] = []
     rank = {channel: index for index, channel in enumerate(channels)}
     y0 = min(place.y_px for _, place in planes)
     x0 = min(place.x_px for _, place in planes)
     for plane, place in planes:
         header = headers[plane.path]
-        where = (plane.channel, place.tile, plane.z, plane.path[prefix:], plane.page)
+        where = (plane.channel, place.tile, plane.z, plane.path[len(folder) + 1 :], plane.page)
         dtype = f"{SCALED_TYPE}*{scale:g}" if header.dtype == SCALED_TYPE else header.dtype
         corner = round(place.y_px - y0, 4), round(place.x_px - x0, 4)
         lines.append((*where, *corner, *header[2:4], dtype, *header[:2]))
