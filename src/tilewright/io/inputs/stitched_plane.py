@@ -15,54 +15,10 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import raw_file_errors
-from tilewright.io.inputs.tiles import Tiles, open_tiles
+from tilewright.io.inputs.tiles import Tiles
 
 #: Side of the windows that are checked before any work starts.
 _WINDOW_PX = 1024
-
-
-@dataclass(frozen=True)
-class StitchedPlane:
-    """A full-resolution plane of a TIFF."""
-
-    path: Path
-    page: int
-    size_bytes: int
-    """Of the file when the workflow started."""
-    shape: tuple[int, int]
-    """(y, x) in pixels."""
-    dtype: np.dtype[Any]
-    """uint8 or uint16."""
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[OpenPlane]:
-        """Open the file.
-
-        Raises
-        ------
-        RawDataError
-            The file has changed since the workflow started, or is damaged.
-        """
-        name = f"{self.path}, page {self.page},"
-        with raw_file_errors(name):
-            tiff = tifffile.TiffFile(self.path)
-        with tiff:
-            with raw_file_errors(name):
-                size = self.path.stat().st_size
-                page = tiff.pages[self.page]
-                piece, array = _array(page)
-            if size != self.size_bytes or array.shape != self.shape or page.dtype != self.dtype:
-                raise RawDataError(
-                    f"{name} has changed since the workflow started "
-                    f"({size} bytes, {array.shape} {page.dtype}); copy it again and start the "
-                    "workflow again"
-                )
-
-            def read(y: slice, x: slice) -> NDArray[Any]:
-                with raw_file_errors(name):
-                    return np.ascontiguousarray(array[y, x], dtype=self.dtype)
-
-            yield OpenPlane(piece, read)
 
 
 @dataclass(frozen=True)
@@ -73,6 +29,38 @@ class OpenPlane:
     """(y, x) of what is decoded at once; (1, 1) where nothing is compressed."""
     read: Callable[[slice, slice], NDArray[Any]]
     """Rows and columns, within the plane, to their pixels (y, x)."""
+
+
+@contextlib.contextmanager
+def opened(image: Tiles) -> Iterator[OpenPlane]:
+    """Open the file of a stitched image, which is the one tile of its manifest.
+
+    Raises
+    ------
+    RawDataError
+        The file has changed since the workflow started, or is damaged.
+    """
+    path, number, size_bytes = image.pages[0][0]
+    name = f"{path}, page {number},"
+    with raw_file_errors(name):
+        tiff = tifffile.TiffFile(path)
+    with tiff:
+        with raw_file_errors(name):
+            size = path.stat().st_size
+            page = tiff.pages[number]
+            piece, array = _array(page)
+        if size != size_bytes or array.shape != image.shape[1:] or page.dtype != image.dtype:
+            raise RawDataError(
+                f"{name} has changed since the workflow started "
+                f"({size} bytes, {array.shape} {page.dtype}); copy it again and start the "
+                "workflow again"
+            )
+
+        def read(y: slice, x: slice) -> NDArray[Any]:
+            with raw_file_errors(name):
+                return np.ascontiguousarray(array[y, x], dtype=image.dtype)
+
+        yield OpenPlane(piece, read)
 
 
 def _array(page: Any) -> tuple[tuple[int, int], Any]:
@@ -87,7 +75,7 @@ def _array(page: Any) -> tuple[tuple[int, int], Any]:
 class PlaneWindows:
     """Windows that cover a plane, with the interface of tiles."""
 
-    plane: StitchedPlane
+    image: Tiles
     row: NDArray[np.int64]
     """int64 (n,)."""
     shape: tuple[int, int, int]
@@ -96,41 +84,23 @@ class PlaneWindows:
 
     def path(self, tile: int, z: int) -> Path:
         """Return the file."""
-        return self.plane.path
+        return self.image.path(0, 0)
 
     def page(self, tile: int, z: int) -> int:
         """Return the page."""
-        return self.plane.page
+        return self.image.page(0, 0)
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return the pixels (y, x) of a window."""
         y, x = self._corners[tile]
-        with self.plane.opened() as plane:
+        with opened(self.image) as plane:
             return plane.read(slice(y, y + self.shape[1]), slice(x, x + self.shape[2]))
 
 
 def windows_of(image: Tiles) -> PlaneWindows:
     """Return the windows of a stitched image."""
-    plane = _plane(image)
-    side = [min(_WINDOW_PX, n) for n in plane.shape]
-    starts = [
-        sorted({*range(0, n - s + 1, s), n - s}) for n, s in zip(plane.shape, side, strict=True)
-    ]
+    sizes = image.shape[1:]
+    side = [min(_WINDOW_PX, n) for n in sizes]
+    starts = [sorted({*range(0, n - s + 1, s), n - s}) for n, s in zip(sizes, side, strict=True)]
     corners = [(y, x) for y in starts[0] for x in starts[1]]
-    return PlaneWindows(plane, np.zeros(len(corners), np.int64), (1, side[0], side[1]), corners)
-
-
-def open_stitched(manifest: str | Path, channel: str) -> StitchedPlane:
-    """Return the plane of ``channel`` that a manifest lists.
-
-    Raises
-    ------
-    RawDataError
-        The manifest has no such channel.
-    """
-    return _plane(open_tiles(manifest, channel))
-
-
-def _plane(image: Tiles) -> StitchedPlane:
-    """Return the plane of a stitched image, the one tile of its cycle."""
-    return StitchedPlane(*image.pages[0][0], image.shape[1:], image.dtype)
+    return PlaneWindows(image, np.zeros(len(corners), np.int64), (1, side[0], side[1]), corners)
