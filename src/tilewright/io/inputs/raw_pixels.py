@@ -28,10 +28,6 @@ _BIN = 4
 _TRENDS, _INVERTED = 5, -0.1
 
 
-#: A channel in parts that are read one by one.
-RawParts = Tiles | PlaneWindows
-
-
 def pixel_problems(
     tables: Mapping[int, str],
     channels: Mapping[int, Sequence[str]],
@@ -87,7 +83,7 @@ def pixel_problems(
 
 
 def _channel_problem(
-    tiles: RawParts,
+    tiles: Tiles,
     reference: bool,
     offset_counts: float | None,
     saturation_counts: float | None,
@@ -132,13 +128,13 @@ def _channel_problem(
     fix = "mark another 'reference' in" if reference else "take it out of"
     kinds = " or ".join(sorted({kind for kind, _, _ in blanks}))
     _, detail, path = blanks[0]
-    part = "tile" if isinstance(tiles, Tiles) else "part of it"
+    part = "part of it" if isinstance(tiles, PlaneWindows) else "tile"
     example = f"for example {path} ({detail})"
     what = f"every {part} is {kinds}, {example}{why}"
     return f"{what}; copy the files again, or {fix} the markers table"
 
 
-def _check_pages(tiles: RawParts, pages_are_planes: bool) -> None:
+def _check_pages(tiles: Tiles, pages_are_planes: bool) -> None:
     path = tiles.path(0, 0)
     if not pages_are_planes or tiles.shape[0] == 1 or path != tiles.path(0, 1):
         return
@@ -161,7 +157,7 @@ def declared_channels(path: str) -> int:
     return int((imagej or {}).get("channels", 1))
 
 
-def _places(tiles: RawParts) -> Iterator[tuple[int, int]]:
+def _places(tiles: Tiles) -> Iterator[tuple[int, int]]:
     """Yield (tile, z): all tiles at mid-stack, spread over the grid; then other planes."""
     count, planes = len(tiles.row), tiles.shape[0]
     # Steps of the golden section spread over the grid from the start.

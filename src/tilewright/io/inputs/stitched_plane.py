@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -72,27 +71,14 @@ def _array(page: Any) -> tuple[tuple[int, int], Any]:
 
 
 @dataclass(frozen=True)
-class PlaneWindows:
-    """Windows that cover a plane, with the interface of tiles."""
+class PlaneWindows(Tiles):
+    """Windows that cover the plane of a stitched image, read as its tiles."""
 
-    image: Tiles
-    row: NDArray[np.int64]
-    """int64 (n,)."""
-    shape: tuple[int, int, int]
-    """(1, y, x) of every window."""
-    _corners: list[tuple[int, int]]
-
-    def path(self, tile: int, z: int) -> Path:
-        """Return the file."""
-        return self.image.path(0, 0)
-
-    def page(self, tile: int, z: int) -> int:
-        """Return the page."""
-        return self.image.page(0, 0)
+    image: Tiles = field(kw_only=True)
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return the pixels (y, x) of a window."""
-        y, x = self._corners[tile]
+        y, x = self.nominal_px[tile].astype(int)
         with opened(self.image) as plane:
             return plane.read(slice(y, y + self.shape[1]), slice(x, x + self.shape[2]))
 
@@ -102,5 +88,15 @@ def windows_of(image: Tiles) -> PlaneWindows:
     sizes = image.shape[1:]
     side = [min(_WINDOW_PX, n) for n in sizes]
     starts = [sorted({*range(0, n - s + 1, s), n - s}) for n, s in zip(sizes, side, strict=True)]
-    corners = [(y, x) for y in starts[0] for x in starts[1]]
-    return PlaneWindows(image, np.zeros(len(corners), np.int64), (1, side[0], side[1]), corners)
+    places = list(np.ndindex(len(starts[0]), len(starts[1])))
+    row, col = np.array(places, np.int64).T
+    return PlaneWindows(
+        name=np.array([f"{y} {x}" for y, x in places]),
+        row=row,
+        col=col,
+        nominal_px=np.array([(starts[0][y], starts[1][x]) for y, x in places], np.float64),
+        shape=(1, side[0], side[1]),
+        dtype=image.dtype,
+        pages=image.pages * len(places),
+        image=image,
+    )
