@@ -19,7 +19,6 @@ from tilewright.init.place_samples import PlacedSample, place_cycles, share_tile
 from tilewright.init.tile_order import GridOptions, PlacedTiles
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.inputs.manifest import planes_of
-from tilewright.io.inputs.tile_planes import TilePlace
 from tilewright.runtime.files import write_text_atomic
 
 
@@ -74,7 +73,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
             for name in names
         }
         for one in share_tiles(names, sample.raw_dir.resolve(), None, placed, at):
-            added = _missing_rows(one, of_group, pixel_um)
+            added = _missing_rows(one, placed, of_group)
             if added:
                 cycles_of = sorted({row["cycle"] for row in added})
                 lines.append(f"{one.name}: {len(added)} rows of {cycles_text(cycles_of)}")
@@ -134,37 +133,26 @@ def _turn(
     return np.asarray(matrix.T) if rank == 2 else np.eye(2)
 
 
-def _missing_rows(sample: PlacedSample, known: Places, pixel_um: float) -> list[dict[str, Any]]:
+def _missing_rows(
+    sample: PlacedSample, placed: Mapping[int, PlacedTiles], known: Places
+) -> list[dict[str, Any]]:
     """Return the rows of tiles that the table lacks or has no position of, in its frame."""
     added = []
-    for cycle in {row["cycle"] for row in sample.rows}:
+    for cycle, tiles in placed.items():
         there = {place.tile: place for place in known.get((sample.name, cycle), ())}
         rows = [row for row in sample.rows if row["cycle"] == cycle]
-        common = [(row, there[row["tile"]]) for row in rows if row["tile"] in there]
-        off = np.array([_apart(row, place, pixel_um) for row, place in common if place.known])
-        off = off[~np.isnan(off).any(axis=1)] if len(off) else off
+        at = {row["tile"]: np.array(tiles.yx_px[row["tile"]]) for row in rows}
+        common = [there[tile] for tile in at if tile in there and not np.isnan(at[tile]).any()]
+        off = [np.array([p.y_px, p.x_px]) - at[p.tile] for p in common if p.known]
         for row in rows:
-            place = there.get(row["tile"])
+            place, (y, x) = there.get(row["tile"]), at[row["tile"]]
             if place is not None and (place.known or not place.use):
                 continue
-            added.append(row if not len(off) else _moved(row, np.median(off, axis=0), pixel_um))
-    return sorted(added, key=lambda row: int(row["cycle"]))
-
-
-def _position_px(row: Mapping[str, Any], pixel_um: float) -> NDArray[np.float64]:
-    scale = pixel_um if row["unit"] == "um" else 1.0
-    return np.array([float(row[axis] or "nan") / scale for axis in "yx"])
-
-
-def _apart(row: Mapping[str, Any], place: TilePlace, pixel_um: float) -> NDArray[np.float64]:
-    return np.array([place.y_px, place.x_px]) - _position_px(row, pixel_um)
-
-
-def _moved(row: dict[str, Any], offset_px: NDArray[np.float64], pixel_um: float) -> dict[str, Any]:
-    y, x = _position_px(row, pixel_um) + offset_px
-    if np.isnan(y + x):
-        return row
-    return {**row, "y": f"{y:.3f}", "x": f"{x:.3f}", "unit": "px"}
+            if off and not np.isnan(y + x):
+                y, x = np.median(off, axis=0) + (y, x)
+                row = {**row, "y": f"{y:.3f}", "x": f"{x:.3f}", "unit": "px"}
+            added.append(row)
+    return added
 
 
 def _with_rows(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
