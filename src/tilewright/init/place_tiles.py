@@ -80,18 +80,16 @@ def place_tiles(
         nominal, source = _confirmed(tiles, nominal, source, stated, placed)
         if plane.y is None:
             placed.turn = np.eye(2)
-    _write_rows(tiles, nominal, source, stated, pixel_um, placed)
+    _write_rows(tiles, nominal, source, stated, placed)
     return placed
 
 
 def _stage_positions(
     tiles: TileSet, stated: GridOptions, pixel_um: float | None
 ) -> NDArray[np.float64] | None:
-    plane = tiles.first[0]
-    if plane.unit == "um" and not pixel_um:
-        return None
-    scale = 1.0 if plane.unit == "px" or not pixel_um else 1.0 / pixel_um
-    return _of_files(tiles, stated) * scale
+    if tiles.first[0].unit == "px":
+        return _of_files(tiles, stated)
+    return _of_files(tiles, stated) / pixel_um if pixel_um else None
 
 
 def _of_files(tiles: TileSet, stated: GridOptions) -> NDArray[np.float64]:
@@ -226,22 +224,19 @@ def _write_rows(
     nominal: NDArray[np.float64],
     source: str,
     stated: GridOptions,
-    pixel_um: float | None,
     placed: PlacedTiles,
 ) -> None:
     """Add the rows of the tiles table; what is there twice or lacks planes is told."""
     in_um = source == "stage" and tiles.first[0].unit == "um"
-    # Without the size of a pixel positions stay as the files give them.
-    unsized = in_um and not pixel_um
-    written = _of_files(tiles, stated) if unsized else nominal
-    scale = pixel_um if in_um and pixel_um else 1.0
+    # Positions of the stage stay as the files give them, whatever the size of a pixel.
+    written = _of_files(tiles, stated) if in_um else nominal
     repeated = _repeated(nominal, min(tiles.shape_px))
     lone = lone_tiles(nominal, tiles.shape_px) if all(tiles.shape_px) else []
     placed.shape_px = tiles.shape_px
     incomplete = tiles.incomplete()
     for k, name in enumerate(tiles.planes):
         left_out = k in repeated or k in lone or (name in incomplete and stated.fill)
-        y, x = (_number(value * scale, 3 if in_um else 2) for value in written[k])
+        y, x = (_number(value, 3 if in_um else 2) for value in written[k])
         placed.yx_px[name] = (float(nominal[k, 0]), float(nominal[k, 1]))
         placed.rows.append(
             {"tile": name, "y": y, "x": x, "unit": "um" if in_um else "px", "source": source,
