@@ -20,7 +20,7 @@ from tilewright.errors import PixelsError, RawDataError
 from tilewright.io.formats import scan, stitched
 from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.inputs.tile_planes import TilePlace, TileRows, place_planes
+from tilewright.io.inputs.tile_planes import PlacedPlanes, TileRows, place_planes
 from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
 from tilewright.kernels.tile_positions.tile_order import grid_places
 from tilewright.runtime.files import write_text_atomic
@@ -122,14 +122,19 @@ def _checked_tables(
     planes, page_problems = _expand_pages(planes, headers)
     scale = acquisition.get("counts_per_unit")
     problems = _unlike_files(headers, scale, alike=convention != "stitched") + page_problems
-    placed = place_planes(planes, places, channels, folder)
-    problems += placed.problems
+    by_cycle: dict[int, list[RawPlane]] = {cycle: [] for cycle in sorted(channels)}
+    for plane in planes:
+        by_cycle[plane.cycle].append(plane)
+    tables = {}
+    for cycle, of_cycle in by_cycle.items():
+        rows = places.get(cycle, TileRows(())).places
+        placed = place_planes(of_cycle, cycle, rows, channels[cycle], folder)
+        problems += placed.problems
+        if not problems:
+            tables[cycle] = _table(placed, headers, channels[cycle], folder, scale)
     if problems:
         raise RawDataError(_message(raw_dir, problems))
-    return {
-        cycle: _table(planes, placed.excluded[cycle], headers, channels[cycle], folder, scale)
-        for cycle, planes in placed.planes.items()
-    }
+    return tables
 
 
 def planes_of(
@@ -244,8 +249,7 @@ def _message(raw_dir: str | os.PathLike[str], problems: list[str], remedy: str =
 
 
 def _table(
-    planes: Sequence[tuple[RawPlane, TilePlace]],
-    gaps: Sequence[str],
+    placed: PlacedPlanes,
     headers: Mapping[str, RawHeader],
     channels: Sequence[str],
     folder: str,
@@ -253,12 +257,12 @@ def _table(
 ) -> str:
     """Return the table of one cycle as text, ordered by channel, place and z."""
     # ``scale``: counts of a unit of float pixels, given behind their type. Positions are relative
-    # to the first tile of the cycle. ``gaps`` are tiles that are not used: lines without a channel.
+    # to the first tile of the cycle. Tiles that are not used are lines without a channel.
     lines: list[tuple[Any, ...]] = []
     rank = {channel: index for index, channel in enumerate(channels)}
-    y0 = min(place.y_px for _, place in planes)
-    x0 = min(place.x_px for _, place in planes)
-    for plane, place in planes:
+    y0 = min(place.y_px for _, place in placed.planes)
+    x0 = min(place.x_px for _, place in placed.planes)
+    for plane, place in placed.planes:
         header = headers[plane.path]
         where = (plane.channel, place.tile, plane.z, plane.path[len(folder) + 1 :], plane.page)
         dtype = f"{SCALED_TYPE}*{scale:g}" if header.dtype == SCALED_TYPE else header.dtype
@@ -273,7 +277,7 @@ def _table(
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(lines)
-    writer.writerows([("", tile, *[""] * (len(COLUMNS) - 2)) for tile in gaps])
+    writer.writerows([("", tile, *[""] * (len(COLUMNS) - 2)) for tile in placed.excluded])
     return stream.getvalue()
 
 
