@@ -135,12 +135,13 @@ def _channel_problem(
 
 
 def _check_pages(tiles: Tiles, pages_are_planes: bool) -> None:
-    path = tiles.path(0, 0)
-    if not pages_are_planes or tiles.shape[0] == 1 or path != tiles.path(0, 1):
+    first, *others = tiles.pages[0]
+    if not pages_are_planes or not others or first.path != others[0].path:
         return
-    if tiles.page(0, 1) - tiles.page(0, 0) > 1:
+    if others[0].page - first.page > 1:
         return  # a hyperstack, whose channels lie between
-    channels = declared_channels(str(path))
+    path = str(first.path)
+    channels = declared_channels(path)
     if channels > 1:
         raise RawDataError(
             f"{path}: by its metadata its pages are {channels} channels, which would be read as "

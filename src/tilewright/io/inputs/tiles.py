@@ -51,10 +51,6 @@ class Tiles:
         """Return the file of one plane."""
         return self.pages[tile][z].path
 
-    def page(self, tile: int, z: int) -> int:
-        """Return the page of one plane in its file."""
-        return self.pages[tile][z].page
-
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return one plane (y, x) of one tile in raw counts.
 
