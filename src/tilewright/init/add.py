@@ -149,7 +149,7 @@ def _missing_rows(
             if place is not None and (place.known or not place.use):
                 continue
             if off and not np.isnan(y + x):
-                y, x = np.median(off, axis=0) + (y, x)
+                y, x = np.median(off, axis=0) + at[row["tile"]]
                 row = {**row, "y": f"{y:.3f}", "x": f"{x:.3f}", "unit": "px"}
             added.append(row)
     return added

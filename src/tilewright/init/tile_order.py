@@ -114,8 +114,8 @@ def find_order(
     missing = sorted(set(range(first, int(numbers[-1]))) - set(numbers.tolist()))
     if missing and not fits:
         placed.unknown.append(
-            f"y and x in the tiles table: tiles {few(missing)} are missing, so their order is not looked "
-            "for; give --rows and --cols to tilewright init"
+            f"y and x in the tiles table: tiles {few(missing)} are missing, so their order is not "
+            "looked for; give --rows and --cols to tilewright init"
         )
         return None
     if images is not None and (order := _by_pixels(images, at, stated, placed)):
