@@ -22,10 +22,11 @@ from tilewright.config.load import read_experiment
 from tilewright.config.rules import STAGES
 from tilewright.config.tables import cycles_text
 from tilewright.errors import ConfigError, RawDataError
-from tilewright.init.add import add_rows, planes_of
-from tilewright.init.place_tiles import GridOptions
+from tilewright.init.add import add_rows
+from tilewright.init.tile_order import GridOptions
 from tilewright.installed import snakefile as installed_snakefile
 from tilewright.io.formats import reads_names_only
+from tilewright.io.inputs.manifest import planes_of
 from tilewright.quality.evaluate import apply_thresholds, read_qc
 from tilewright.runtime.json_lines import append_json, is_text, read_json_lines
 from tilewright.runtime.text import printable
@@ -45,7 +46,8 @@ def files_at(paths: Iterable[str | Path]) -> Files:
 
 def files_by_cycle(experiment: Experiment) -> dict[int, Files]:
     """Return the raw files of the cycles that all samples have; some formats open them."""
-    found = [planes_of(sample, experiment) for sample in experiment.samples.values()]
+    samples, cycles = experiment.samples.values(), experiment.reference_channels
+    found = [planes_of(of.raw_dir, of.acquisition.model_dump(), cycles) for of in samples]
     there = set(experiment.cycles).intersection(*({p.cycle for p in of} for of in found))
     paths = {c: {p.path for of in found for p in of if p.cycle == c} for c in sorted(there)}
     return {cycle: files_at(of_cycle) for cycle, of_cycle in paths.items()}
@@ -152,13 +154,12 @@ class Follower:
         self._tell("run", f"snakemake on {cycles}")
         words = [sys.executable, "-m", "snakemake", *targets, *self._words]
         ignore = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)  # it leaves its lock
-        run = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=ignore)
         self._tried = ready
-        try:
-            self._status = run.wait()
-        finally:  # also after a signal to end: Snakemake lets its jobs end
-            run.terminate()
-            run.wait()
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=ignore) as run:
+            try:
+                self._status = run.wait()
+            finally:  # also after a signal to end: Snakemake lets its jobs end
+                run.terminate()
         if self._status == 2:
             sys.exit("tilewright follow: snakemake refuses an option after --, see above")
         if self._status and is_locked(Path.cwd()):  # by another run that was faster
@@ -208,8 +209,7 @@ class Follower:
 
     def _tell(self, subject: str | int, text: str) -> None:
         """Print what is new of a subject; what begins with a verdict is sent, too."""
-        line = printable(" ".join(text.split()))
-        if line and self._said.get(subject) != line:
+        if (line := printable(" ".join(text.split()))) and self._said.get(subject) != line:
             self._said[subject] = line
             print(f"follow {datetime.now():%H:%M:%S}  {line}", flush=True)
 

@@ -55,7 +55,7 @@ def test_backgrounds_and_what_is_left_out(config: dict[str, Any]) -> None:
     experiment = load_experiment(config)
     blank = {"cycle": 2, "channel": "2", "marker": "Blank", "factor": 3.0}
     assert [experiment.background_of(c) for c in experiment.channels] == [None, blank, None, None]
-    assert [c.marker for c in experiment.image_channels] == ["D1", "CD3", "D2"]
+    assert [one["marker"] for one in experiment.image_table()] == ["D1", "CD3", "D2"]
     table = experiment.channel_table()
     assert table[0] == {"cycle": 1, "channel": "1", "marker": "D1"}
     assert table[1] == {"cycle": 1, "channel": "2", "marker": "CD3", "background": blank}

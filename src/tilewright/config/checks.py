@@ -102,9 +102,10 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
     UnusableError
         None of that, but their pixels cannot be used.
     """
-    channels: dict[int, list[str]] = {}
-    for channel in experiment.channels:
-        channels.setdefault(channel.cycle, []).append(channel.channel)
+    channels = {
+        cycle: [channel.channel for channel in experiment.channels_of(cycle)]
+        for cycle in experiment.cycles
+    }
     settings = experiment.settings
     places: Places = {}
     if settings.tiles is not None:
@@ -267,42 +268,38 @@ def check_files(experiment: Experiment, layout: Layout) -> None:
         A file is absent or unusable, or its template has an unknown field.
     """
     extent_of = cache(lambda path: _extent(path.read_text("utf-8")))
-    checks: dict[Any, Callable[[], None]] = {}  # each file is read once
-    for section in ("illumination", "deconvolve"):
-        for sample, channel in product(experiment.samples, experiment.channels):
-            fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
-            try:
-                files = experiment.files(section, fields)
-            except (KeyError, ValueError, IndexError) as error:
-                checks[section] = partial(
-                    _refuse,
-                    f"a file of section '{section}' has the unknown field {error}; fields: "
-                    "{sample}, {cycle} and {channel}",
-                )
-                break
-            absent = {  # Path.is_file raises for names that are too long
-                path: partial(_refuse, f"{section}.{key} is {path[:200]}, which does not exist")
-                for key, path in files.items()
-                if not os.path.isfile(path)  # noqa: PTH113
-            }
-            checks |= absent
-            manifest = Path(layout.manifest.format(**fields))
-            if not absent and files.keys() & {"flat_file", "psf_file"} and manifest.is_file():
-                size = extent_of(manifest)
-                checks[section, *sorted(files.items()), size] = partial(
-                    _check_content, section, files, size, experiment.voxel_um
-                )
-    collect_errors(*checks.values())
+    # Problems and files are said and read once each.
+    problems, contents = dict[str, None](), dict[Any, None]()
+    for section, sample, channel in product(
+        ("illumination", "deconvolve"), experiment.samples, experiment.channels
+    ):
+        fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
+        try:
+            files = experiment.files(section, fields)
+        except (KeyError, ValueError, IndexError) as error:
+            problem = f"a file of section '{section}' has the unknown field {error}; fields: "
+            problems[f"{problem}{{sample}}, {{cycle}} and {{channel}}"] = None
+            continue
+        absent = [
+            f"{section}.{key} is {path[:200]}, which does not exist"
+            for key, path in files.items()
+            if not os.path.isfile(path)  # noqa: PTH113 (raises for names that are too long)
+        ]
+        problems |= dict.fromkeys(absent)
+        manifest = Path(layout.manifest.format(**fields))
+        if not absent and files.keys() & {"flat_file", "psf_file"} and manifest.is_file():
+            contents[section, tuple(files.items()), extent_of(manifest)] = None
+    for section, items, size in contents:
+        if said := _content_problem(section, dict(items), size, experiment.voxel_um):
+            problems[said] = None
+    if problems:
+        raise ConfigError(*problems)
 
 
-def _refuse(sentence: str) -> None:
-    raise ConfigError(sentence)
-
-
-def _check_content(
+def _content_problem(
     section: str, files: dict[str, str], size: _Extent, voxel_um: tuple[float, float, float]
-) -> None:
-    """Read the files as the job does."""
+) -> str:
+    """Return why files cannot be used, "" where the job can read them."""
     from tilewright.io.formats.common import DAMAGE_ERRORS
     from tilewright.io.inputs.psf_file import read_psf
     from tilewright.kernels.deconvolve.psf import measured_psf
@@ -316,7 +313,8 @@ def _check_content(
             measured_psf(image, pitch_um or voxel_um, voxel_um, 2 * size.planes - 1)
     except DAMAGE_ERRORS as error:
         names = " and ".join(f"{section}.{key} ({path})" for key, path in files.items())
-        raise ConfigError(f"{names} cannot be used: {error}") from None
+        return f"{names} cannot be used: {error}"
+    return ""
 
 
 def check_thresholds(experiment: Experiment) -> None:

@@ -8,6 +8,7 @@ from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings
 from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
+from tilewright.runtime.text import few
 from tilewright.stages.edf.methods import METHODS
 
 
@@ -137,9 +138,7 @@ def _optics(experiment: Experiment) -> Iterator[str]:
     ]
     no_emission = [c.marker for c in experiment.channels if c.emission_nm is None]
     if no_emission:
-        more = f" and {len(no_emission) - 6} more" * (len(no_emission) > 6)
-        names = f"{', '.join(no_emission[:6])}{more}"
-        missing.append(f"emission_nm of {names} in {settings.markers}")
+        missing.append(f"emission_nm of {few(no_emission)} in {settings.markers}")
     if missing:
         yield (
             f"the PSF cannot be computed without {', '.join(missing)}; fill it in, or set "

@@ -154,14 +154,9 @@ class Experiment:
         return yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False)
 
     @property
-    def image_channels(self) -> tuple[Channel, ...]:
-        """The channels of the registered image."""
-        return tuple(channel for channel in self.channels if not channel.remove)
-
-    @property
     def image_cycles(self) -> tuple[int, ...]:
         """The cycles that have channels in the registered image, in its order."""
-        return tuple(dict.fromkeys(channel.cycle for channel in self.image_channels))
+        return tuple(dict.fromkeys(c.cycle for c in self.channels if not c.remove))
 
     def background_of(self, channel: Channel) -> dict[str, Any] | None:
         """Return the background that is subtracted from a channel of the image, as plain values.

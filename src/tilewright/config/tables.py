@@ -88,18 +88,14 @@ EARLIER_VERSION = (
 )
 
 
-def _model_at(location: tuple[str, ...]) -> type[BaseModel] | None:
+def _model_at(location: tuple[str, ...]) -> type[BaseModel]:
     """Return the model that holds the key at ``location``."""
     model: type[BaseModel] = Settings
     for part in location[:-1]:
-        field = model.model_fields.get(part)
-        if field is None:
-            continue
-        candidates = [field.annotation, *get_args(field.annotation)]
-        models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-        if not models:
-            return None
-        model = models[0]
+        # Names of rules and metrics are no fields.
+        if field := model.model_fields.get(part):
+            kinds = (field.annotation, *get_args(field.annotation))
+            model = next(k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
     return model
 
 
@@ -128,8 +124,7 @@ def problem_message(problem: Any) -> str:
     location = key_of(problem)
     key = ".".join(location)
     if problem["type"] == "extra_forbidden":
-        model = _model_at(location)
-        hint = suggestion(location[-1], model.model_fields if model else (), "known keys")
+        hint = suggestion(location[-1], _model_at(location).model_fields, "known keys")
         return f"unknown key '{key}'; {hint}"
     if problem["type"] == "missing":
         return f"the key '{key}' is missing; {shipped('config') / 'README.md'} describes it"

@@ -13,7 +13,6 @@ from tilewright.stages.edf.methods import Method
 _SCALES = {
     "µm": ((1e-3, "nm"), (1e3, "mm"), (1e6, "m")),
     "nm": ((1e3, "µm"), (1e-3, "pm"), (1e9, "m")),
-    "fraction": ((1e-2, "%"),),
 }
 
 
@@ -24,7 +23,7 @@ class Within(NamedTuple):
     ----------
     low, high : float
         Least and greatest value.
-    unit : {"µm", "nm", "fraction"}
+    unit : {"µm", "nm"}
         Unit of the key.
 
     Examples
@@ -45,8 +44,7 @@ class Within(NamedTuple):
         """Return the message for an implausible value, None for a plausible one."""
         if self.low <= value <= self.high:
             return None
-        text = f"it must be between {self.low:g} and {self.high:g}"
-        text += f" {self.unit}" if self.unit != "fraction" else ""
+        text = f"it must be between {self.low:g} and {self.high:g} {self.unit}"
         for factor, unit in _SCALES[self.unit]:
             if self.low <= value * factor <= self.high:
                 return f"{text}; is this {value:g} {unit}? then write {value * factor:g}"

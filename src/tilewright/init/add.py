@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,14 @@ from numpy.typing import NDArray
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
-from tilewright.config.tables import Sample, cycles_text
+from tilewright.config.tables import cycles_text
 from tilewright.config.tile_table import Places, read_tiles
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.init.place_samples import PlacedSample, place_cycles, share_tiles
-from tilewright.init.place_tiles import Earlier, GridOptions
-from tilewright.io.formats import scan
-from tilewright.io.formats.common import RawPlane, select_region
-from tilewright.io.inputs.manifest import scan_options
-from tilewright.io.inputs.tile_planes import TilePlace
+from tilewright.init.tile_order import GridOptions, PlacedTiles
+from tilewright.io.formats.common import RawPlane
+from tilewright.io.inputs.manifest import planes_of
 from tilewright.runtime.files import write_text_atomic
 
 
@@ -59,7 +56,8 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     for names in groups:
         of_group = {key: places for key, places in known.items() if key[0] in names}
         sample = experiment.samples[names[0]]
-        planes = planes_of(sample, experiment)
+        acquisition = sample.acquisition.model_dump()
+        planes = planes_of(sample.raw_dir, acquisition, experiment.reference_channels)
         new = _of_new_cycles(planes, cycles, of_group)
         if not new:
             continue
@@ -75,7 +73,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
             for name in names
         }
         for one in share_tiles(names, sample.raw_dir.resolve(), None, placed, at):
-            added = _missing_rows(one, of_group, pixel_um)
+            added = _missing_rows(one, placed, of_group)
             if added:
                 cycles_of = sorted({row["cycle"] for row in added})
                 lines.append(f"{one.name}: {len(added)} rows of {cycles_text(cycles_of)}")
@@ -85,16 +83,6 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     if rows:
         write_text_atomic(path, _with_rows(path.read_bytes().decode("utf-8"), rows))
     return lines
-
-
-def planes_of(sample: Sample, experiment: Experiment) -> list[RawPlane]:
-    """Return the planes of a sample, of the cycles of the markers table."""
-    options = replace(
-        scan_options(sample.acquisition.model_dump()),
-        cycles=tuple(experiment.reference_channels),
-    )
-    planes = scan(sample.acquisition.convention, sample.raw_dir, options)
-    return select_region(planes, options.region, sample.raw_dir)
 
 
 def _of_new_cycles(
@@ -113,15 +101,16 @@ def _of_new_cycles(
 
 def _earlier(
     known: Places, planes: Sequence[RawPlane], reference_cycle: int, pixel_um: float
-) -> Earlier:
+) -> PlacedTiles:
     """Return the positions of the reference cycle, or of the first that the table has."""
     cycles = sorted({cycle for _, cycle in known}, key=lambda c: (c != reference_cycle, c))
     for cycle in cycles:
         of_cycle = [p for key, of in known.items() if key[1] == cycle for p in of if p.known]
         at = {place.tile: (place.y_px, place.x_px) for place in of_cycle}
         if at:
-            return Earlier(at, _turn([p for p in planes if p.cycle == cycle], at, pixel_um))
-    return Earlier()
+            turn = _turn([p for p in planes if p.cycle == cycle], at, pixel_um)
+            return PlacedTiles(yx_px=at, turn=turn)
+    return PlacedTiles()
 
 
 def _turn(
@@ -144,37 +133,26 @@ def _turn(
     return np.asarray(matrix.T) if rank == 2 else np.eye(2)
 
 
-def _missing_rows(sample: PlacedSample, known: Places, pixel_um: float) -> list[dict[str, Any]]:
+def _missing_rows(
+    sample: PlacedSample, placed: Mapping[int, PlacedTiles], known: Places
+) -> list[dict[str, Any]]:
     """Return the rows of tiles that the table lacks or has no position of, in its frame."""
     added = []
-    for cycle in {row["cycle"] for row in sample.rows}:
+    for cycle, tiles in placed.items():
         there = {place.tile: place for place in known.get((sample.name, cycle), ())}
         rows = [row for row in sample.rows if row["cycle"] == cycle]
-        common = [(row, there[row["tile"]]) for row in rows if row["tile"] in there]
-        off = np.array([_apart(row, place, pixel_um) for row, place in common if place.known])
-        off = off[~np.isnan(off).any(axis=1)] if len(off) else off
+        at = {row["tile"]: np.array(tiles.yx_px[row["tile"]]) for row in rows}
+        common = [there[tile] for tile in at if tile in there and not np.isnan(at[tile]).any()]
+        off = [np.array([p.y_px, p.x_px]) - at[p.tile] for p in common if p.known]
         for row in rows:
-            place = there.get(row["tile"])
+            place, (y, x) = there.get(row["tile"]), at[row["tile"]]
             if place is not None and (place.known or not place.use):
                 continue
-            added.append(row if not len(off) else _moved(row, np.median(off, axis=0), pixel_um))
-    return sorted(added, key=lambda row: int(row["cycle"]))
-
-
-def _position_px(row: Mapping[str, Any], pixel_um: float) -> NDArray[np.float64]:
-    scale = pixel_um if row["unit"] == "um" else 1.0
-    return np.array([float(row[axis] or "nan") / scale for axis in "yx"])
-
-
-def _apart(row: Mapping[str, Any], place: TilePlace, pixel_um: float) -> NDArray[np.float64]:
-    return np.array([place.y_px, place.x_px]) - _position_px(row, pixel_um)
-
-
-def _moved(row: dict[str, Any], offset_px: NDArray[np.float64], pixel_um: float) -> dict[str, Any]:
-    y, x = _position_px(row, pixel_um) + offset_px
-    if np.isnan(y + x):
-        return row
-    return {**row, "y": f"{y:.3f}", "x": f"{x:.3f}", "unit": "px"}
+            if off and not np.isnan(y + x):
+                y, x = np.median(off, axis=0) + at[row["tile"]]
+                row = {**row, "y": f"{y:.3f}", "x": f"{x:.3f}", "unit": "px"}
+            added.append(row)
+    return added
 
 
 def _with_rows(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -190,8 +168,7 @@ def _with_rows(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return sample, str(int(cycle)) if cycle.isdecimal() else cycle, tile
 
     kept = "".join(line for line in lines if key(line) not in filled)
+    new = [[row.get(column, "") for column in columns] for row in rows]
     stream = io.StringIO()
-    csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n").writerows(
-        {**dict.fromkeys(columns, ""), **row} for row in rows
-    )
+    csv.writer(stream, lineterminator="\n").writerows(new)
     return kept + "\n" * (not kept.endswith("\n")) + stream.getvalue()

@@ -13,8 +13,8 @@ from tilewright.errors import ConfigError
 from tilewright.init.kept import Kept, read_kept
 from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.place_samples import PlacedSample, place_samples
-from tilewright.init.place_tiles import GridOptions
 from tilewright.init.recognise import RawFolder, recognise, tables
+from tilewright.init.tile_order import GridOptions
 from tilewright.init.write import (
     SNAKEFILE,
     config_text,
@@ -26,7 +26,7 @@ from tilewright.installed import shipped
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.runtime.files import csv_text, write_text_atomic
-from tilewright.runtime.text import count, printable
+from tilewright.runtime.text import count, few, printable
 
 
 @dataclass(frozen=True)
@@ -150,22 +150,22 @@ def _write(
     files = {"samples": samples, "tiles": tiles, "markers": markers, "results": output / "results"}
     if stitched:
         del files["tiles"]
-    text = config_text(raw.resolve(), files, recognised, metadata, planes, warnings, kept.config)
+    text, unknown = config_text(
+        raw.resolve(), files, recognised, metadata, planes, warnings, kept.config
+    )
     rows = kept.tiles([row for one in placed for row in one.rows], [one.name for one in placed])
-    text.unknown += dict.fromkeys(gap for one in placed for gap in one.unknown)
+    unknown += dict.fromkeys(gap for one in placed for gap in one.unknown)
     findings = _findings(recognised, metadata, placed, planes)
     keys = shipped("config") / "README.md"
     named = [(one.name, one.raw_dir, one.region) for one in placed] or tissues
     title = ", ".join(name for name, _, _ in named)
-    write_text_atomic(config, text.text)
+    write_text_atomic(config, text)
     write_text_atomic(samples, kept.samples or samples_text(named))
     if not stitched:
         write_text_atomic(tiles, csv_text(COLUMNS, rows))
     write_text_atomic(markers, kept.markers_of(metadata) or markers_text(metadata.markers))
-    write_text_atomic(
-        readme, readme_text(title, raw.resolve(), keys, findings, warnings, text.unknown)
-    )
-    notes = tuple(findings), tuple(text.unknown), tuple(warnings), tuple(_write_workflow(output))
+    write_text_atomic(readme, readme_text(title, raw.resolve(), keys, findings, warnings, unknown))
+    notes = tuple(findings), tuple(unknown), tuple(warnings), tuple(_write_workflow(output))
     return InitResult(config, samples, tiles, markers, recognised.convention, *notes)
 
 
@@ -239,18 +239,16 @@ def _other_images(recognised: RawFolder) -> list[str]:
             others[folder] += 1
     warnings = []
     if names:
-        more = " ..." if len(names) > 5 else ""
         reasons = tables()["ignored"]
         why = reasons.get(recognised.convention, reasons["other"])
         files = f"{len(names)} file{'s are' if len(names) > 1 else ' is'}"
-        warnings.append(f"{files} ignored: {', '.join(names[:5])}{more}; {why}")
+        warnings.append(f"{files} ignored: {few(names, 5)}; {why}")
     if others:
         folders = [f"{f.relative_to(recognised.folder)} ({n})" for f, n in others.items()]
-        more = f" and {len(folders) - 3} folders more" * (len(folders) > 3)
         inits = [f"tilewright init {shlex.quote(str(folder))}" for folder in others]
         warnings.append(
             f"the files are read from {os.path.commonpath(within)}, and none from "
-            f"{', '.join(folders[:3])}{more}; for each that is an experiment of its own: "
+            f"{few(folders, 3)}; for each that is an experiment of its own: "
             f"{', '.join(inits[:3])}"
         )
     first: dict[RawPlane, str] = {}
@@ -273,7 +271,6 @@ def _warnings(recognised: RawFolder, metadata: Metadata, placed: list[PlacedSamp
         path for path in {p.path for p in recognised.planes} if not Path(path).exists()
     )
     if missing:
-        names = ", ".join(Path(path).name for path in missing[:3]) + ", ..." * (len(missing) > 3)
-        files = count(len(missing), "file")
+        files, names = count(len(missing), "file"), few((Path(path).name for path in missing), 3)
         warnings.append(f"{files} in the metadata are missing: {names}; copy them too")
     return warnings

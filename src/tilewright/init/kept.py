@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.config.config_file import read_config
-from tilewright.config.tables import EARLIER_KEYS, MARKER_COLUMNS
+from tilewright.config.tables import EARLIER_KEYS, MARKER_COLUMNS, Channel
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
-from tilewright.init.place_tiles import GridOptions
+from tilewright.init.tile_order import GridOptions
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.numbers import finite, positive
 from tilewright.runtime.files import csv_text
@@ -49,53 +49,33 @@ class Kept:
     def grid(self, options: GridOptions, sample: str) -> GridOptions:
         """Return the options, with what an earlier configuration says where they are silent."""
         of_sample = next((row for row in self.sample_rows if row["sample"] == sample), {})
-        old = {
-            **self.earlier,
-            **{key: of_sample[key] for key in EARLIER_KEYS if of_sample.get(key)},
-        }
+        own = {key: text for key, text in of_sample.items() if key in EARLIER_KEYS and text}
+        old = {**self.earlier, **own}
         rows, cols, overlap = (old.get(key) for key in ("rows", "cols", "overlap"))
         try:
-            return replace(
-                options,
-                rows=options.rows or (int(rows) if rows else None),
-                cols=options.cols or (int(cols) if cols else None),
-                layout=options.layout or old.get("layout"),
-                overlap=float(overlap) if options.overlap is None and overlap else options.overlap,
-                flip_y=options.flip_y or old.get("flip_y") is True,
-                flip_x=options.flip_x or old.get("flip_x") is True,
-                fill=options.fill or old.get("missing") == "fill",
+            earlier = GridOptions(
+                *(int(rows) if rows else None, int(cols) if cols else None, old.get("layout")),
+                overlap=float(overlap) if overlap else None,
+                flip_y=old.get("flip_y") is True,
+                flip_x=old.get("flip_x") is True,
+                fill=old.get("missing") == "fill",
             )
         except (TypeError, ValueError):
             raise ConfigError(
                 f"rows, cols and overlap of the configuration are {rows}, {cols} and {overlap}; "
                 "correct them"
             ) from None
+        return options.otherwise(earlier)
 
     def metadata(self, found: Metadata) -> Metadata:
         """Return metadata with the pixel size and the markers that were filled in."""
-        acquisition = self.config.get("acquisition", {})
-        pixel_um = acquisition.get("pixel_um")
+        pixel_um = self.config.get("acquisition", {}).get("pixel_um")
         markers = found.markers
-        if self.marker_rows and "reference" in self.marker_rows[0]:
-            marked = {
-                _channel_of(row) for row in self.marker_rows if row["reference"].lower() == "true"
-            }
-            markers = [replace(m, reference=(str(m.cycle), m.channel) in marked) for m in markers]
-        elif "reference_channel" in self.earlier:
-            channel = str(self.earlier["reference_channel"])
-            markers = [replace(m, reference=m.channel == channel) for m in markers]
-        if self.marker_rows:
-            rows = {_channel_of(row): row for row in self.marker_rows}
-            markers = [
-                replace(
-                    m,
-                    marker=rows[str(m.cycle), m.channel]["marker"],
-                    emission_nm=positive(rows[str(m.cycle), m.channel].get("emission_nm")),
-                    exposure_ms=positive(rows[str(m.cycle), m.channel].get("exposure_ms")),
-                )
-                for m in markers
-                if (str(m.cycle), m.channel) in rows
-            ]
+        if channel := self.earlier.get("reference_channel"):
+            markers = [replace(m, reference=m.channel == str(channel)) for m in markers]
+        if rows := {_channel_of(row): row for row in self.marker_rows}:
+            found_rows = [(m, rows.get((str(m.cycle), m.channel))) for m in markers]
+            markers = [_filled_in(marker, row) for marker, row in found_rows if row]
         return replace(found, pixel_um=pixel_um or found.pixel_um, markers=markers)
 
     def named(
@@ -207,6 +187,17 @@ def _rows(path: Path, delimiter: str, *needed: str) -> list[dict[str, str]]:
         if any(more) or None in row.values() or any(column not in row for column in needed):
             raise ConfigError(f"{path}: a row has other columns; correct it or move it away")
     return [{key.strip(): text.strip() for key, text in row.items() if key} for row in rows]
+
+
+def _filled_in(marker: Channel, row: Mapping[str, str]) -> Channel:
+    """Return a marker as its row in the markers table has it."""
+    return replace(
+        marker,
+        marker=row["marker"],
+        emission_nm=positive(row.get("emission_nm")),
+        exposure_ms=positive(row.get("exposure_ms")),
+        reference=row["reference"].lower() == "true" if "reference" in row else marker.reference,
+    )
 
 
 def _channel_of(row: Mapping[str, str]) -> tuple[str, str]:

@@ -14,14 +14,9 @@ from scipy.sparse.csgraph import connected_components
 from tilewright.config.tables import cycles_text
 from tilewright.errors import RawDataError
 from tilewright.init.metadata import Metadata
-from tilewright.init.place_tiles import (
-    Earlier,
-    GridOptions,
-    PlacedTiles,
-    place_tiles,
-    with_metadata,
-)
+from tilewright.init.place_tiles import place_tiles, with_metadata
 from tilewright.init.recognise import RawFolder
+from tilewright.init.tile_order import GridOptions, PlacedTiles
 from tilewright.init.tile_set import tile_set
 from tilewright.io.formats.common import RawPlane
 
@@ -72,62 +67,38 @@ def place_samples(
     split : bool
         Whether pieces of tissue that lie apart become samples of their own.
     """
-    result = []
     reference = {m.cycle: m.channel for m in metadata.markers if m.reference}
-    of_samples: dict[str, dict[int, PlacedTiles]] = {}
-    sources = {name: (raw_dir, region) for name, raw_dir, region in samples}
-    groups = [[n for n in sources if sources[n] == source] for source in {*sources.values()}]
-    firsts = sorted((names[0] for names in groups), key=list(sources).index)
-    # What one sample of a scan shows of the order of tiles holds for all: those without come last.
-    for earlier_ones in (False, True):
-        for name in firsts:
-            region = sources[name][1]
-            planes = [p for p in recognised.planes if region in (None, p.region)]
-            if not planes or (name in of_samples and not _unknown(of_samples[name])):
-                continue
-            earlier = _of_another(of_samples) if earlier_ones else Earlier()
-            of_samples[name] = place_cycles(planes, reference, metadata, options(name), earlier)
-    for name in firsts:
-        if name not in of_samples:
-            continue
-        (raw_dir, region), placed = sources[name], of_samples[name]
-        names = [one for one in sources if sources[one] == (raw_dir, region)]
-        if len(names) == 1 and split:
-            result += split_sample(name, raw_dir, region, placed, metadata.reference_cycle)
-        else:
-            result += share_tiles(names, raw_dir, region, placed, known)
+    groups: dict[tuple[Path, str | None], list[str]] = defaultdict(list)
+    for name, raw_dir, region in samples:
+        groups[raw_dir, region].append(name)
+
+    def place(region: str | None, name: str, earlier: PlacedTiles) -> dict[int, PlacedTiles]:
+        planes = [plane for plane in recognised.planes if region in (None, plane.region)]
+        return place_cycles(planes, reference, metadata, options(name), earlier)
+
+    placed = {at: place(at[1], names[0], PlacedTiles()) for at, names in groups.items()}
+    whole = [of_cycles for of_cycles in placed.values() if not _unknown(of_cycles)]
+    result = []
+    for (raw_dir, region), names in groups.items():
+        of_cycles = placed[raw_dir, region]
+        if _unknown(of_cycles) and whole:
+            # What one sample of a scan shows of the order of tiles holds for all.
+            of_cycles = place(region, names[0], next(iter(whole[0].values())))
+        one = split and len(names) == 1
+        pieces = _pieces(names[0], of_cycles, metadata.reference_cycle) if one else {}
+        of_group = share_tiles([*pieces] or names, raw_dir, region, of_cycles, pieces or known)
+        if pieces:
+            of_group[0].warnings.append(
+                f"{names[0]}: its tiles are {len(pieces)} pieces far apart, written as samples "
+                f"{', '.join(pieces)}; for one image give them one name in the tables of samples "
+                "and tiles"
+            )
+        result += of_group
     return result
 
 
 def _unknown(placed: Mapping[int, PlacedTiles]) -> bool:
     return any(tiles.unknown for tiles in placed.values())
-
-
-def _of_another(of_samples: Mapping[str, Mapping[int, PlacedTiles]]) -> Earlier:
-    """Return the positions of the first sample of a scan of which all are known."""
-    whole = (placed for placed in of_samples.values() if not _unknown(placed))
-    found = next((next(iter(placed.values())) for placed in whole), None)
-    return Earlier() if found is None else Earlier(found.yx_px, found.turn)
-
-
-def split_sample(
-    name: str,
-    raw_dir: Path,
-    region: str | None,
-    placed: Mapping[int, PlacedTiles],
-    reference_cycle: int,
-) -> list[PlacedSample]:
-    """Return one sample, or one for each piece of tissue that lies apart in all cycles."""
-    pieces = _pieces(placed, reference_cycle)
-    if len(pieces) < 2:
-        return share_tiles([name], raw_dir, region, placed, {})
-    known = {f"{name}_{n}": places for n, places in enumerate(pieces, 1)}
-    samples = share_tiles(list(known), raw_dir, region, placed, known)
-    samples[0].warnings.append(
-        f"{name}: its tiles are {len(pieces)} pieces far apart, written as samples "
-        f"{', '.join(known)}; for one image give them one name in the tables of samples and tiles"
-    )
-    return samples
 
 
 def share_tiles(
@@ -150,7 +121,7 @@ def share_tiles(
         There are several samples, and none are known of one.
     """
     samples = [PlacedSample(name, raw_dir, region) for name in names]
-    add_sentences(samples[0], placed)
+    _add_sentences(samples[0], placed)
     if unknown := [name for name in names if len(names) > 1 and not len(known.get(name, ()))]:
         raise RawDataError(
             f"{raw_dir}: the samples {', '.join(names)} share its tiles, and the tiles table has "
@@ -165,7 +136,7 @@ def share_tiles(
             ]
             nearest = samples[int(np.argmin(np.nan_to_num(away, nan=np.inf)))]
             nearest.rows.append(
-                {**row, "sample": nearest.name, "cycle": cycle, "file": below(raw_dir, row)}
+                {**row, "sample": nearest.name, "cycle": cycle, "file": _below(raw_dir, row)}
             )
     return samples
 
@@ -175,7 +146,7 @@ def place_cycles(
     reference: Mapping[int, str],
     metadata: Metadata,
     options: GridOptions,
-    earlier: Earlier,
+    earlier: PlacedTiles,
 ) -> dict[int, PlacedTiles]:
     """Return the tiles of every cycle of one sample.
 
@@ -185,8 +156,8 @@ def place_cycles(
         Of one sample.
     reference : mapping of int to str
         The channel of each cycle in which overlaps are compared; the first where there is none.
-    earlier : Earlier
-        Of another cycle.
+    earlier : PlacedTiles
+        Of another cycle; empty where there is none.
     """
     by_cycle: dict[int, list[RawPlane]] = defaultdict(list)
     for plane in planes:
@@ -200,18 +171,18 @@ def place_cycles(
         stated = with_metadata(options, metadata.codex, tiles.shape_px[1])
         placed[cycle] = place_tiles(tiles, stated, metadata.pixel_um, earlier)
         if not placed[cycle].unknown and not earlier.yx_px:
-            earlier = Earlier(placed[cycle].yx_px, placed[cycle].turn)
+            earlier = placed[cycle]
     return dict(sorted(placed.items()))
 
 
-def below(raw_dir: Path, row: Mapping[str, Any]) -> str:
+def _below(raw_dir: Path, row: Mapping[str, Any]) -> str:
     """Return the path of a row's file below the raw folder, "" where no table can hold it."""
     path = Path(row["file"])
     name = str(path.relative_to(raw_dir) if path.is_relative_to(raw_dir) else path)
     return name if name.isprintable() and name == name.strip() else ""
 
 
-def add_sentences(sample: PlacedSample, placed: Mapping[int, PlacedTiles]) -> None:
+def _add_sentences(sample: PlacedSample, placed: Mapping[int, PlacedTiles]) -> None:
     """Add what was found of each cycle, equal sentences once with all their cycles."""
     for kind in ("findings", "warnings", "unknown"):
         cycles: dict[str, list[int]] = defaultdict(list)
@@ -225,18 +196,18 @@ def add_sentences(sample: PlacedSample, placed: Mapping[int, PlacedTiles]) -> No
         )
 
 
-def _pieces(placed: Mapping[int, PlacedTiles], reference_cycle: int) -> list[Places]:
-    """Return the positions of the tiles of each piece of tissue in the reference cycle.
-
-    Every cycle must have the same number of pieces, of two tiles or more each: lone tiles are
-    fields that were searched for.
-    """
+def _pieces(
+    name: str, placed: Mapping[int, PlacedTiles], reference_cycle: int
+) -> dict[str, Places]:
+    """Return positions in the reference cycle by names of pieces of tissue; none of a whole one."""
     groups = {cycle: _groups(tiles) for cycle, tiles in placed.items()}
     counts = {len(of_cycle) for of_cycle in groups.values()}
     sizes = [len(group) for of_cycle in groups.values() for group in of_cycle]
-    if len(counts) > 1 or not 1 < max(counts) <= _MOST_PIECES or min(sizes) < 2:
-        return []
-    return groups[reference_cycle if reference_cycle in groups else min(groups)]
+    # Every cycle has as many pieces; lone tiles are fields that were searched for.
+    if len(counts) != 1 or not 1 < max(counts) <= _MOST_PIECES or min(sizes) < 2:
+        return {}
+    pieces = groups[reference_cycle if reference_cycle in groups else min(groups)]
+    return {f"{name}_{n}": places for n, places in enumerate(pieces, 1)}
 
 
 def _groups(tiles: PlacedTiles) -> list[Places]:

@@ -1,14 +1,14 @@
 """Where the tiles of a cycle lie, by metadata or names, and whether their overlaps agree."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.init.tile_order import TileOrder, find_order
+from tilewright.init.tile_order import GridOptions, PlacedTiles, find_order
 from tilewright.init.tile_set import TileSet
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import (
@@ -16,6 +16,7 @@ from tilewright.kernels.tile_positions.stage_map import (
     displaced_tiles,
     fit_stage_map,
 )
+from tilewright.runtime.text import few
 from tilewright.stages.tile_positions.stage_check import (
     FAR,
     describe,
@@ -36,60 +37,11 @@ _ORDERED = 0.5
 _SAME_PLACE = 0.05
 
 
-@dataclass(frozen=True)
-class GridOptions:
-    """What the command line or metadata say of the grid; None is unknown."""
-
-    rows: int | None = None
-    cols: int | None = None
-    layout: str | None = None
-    overlap: float | None = None
-    flip_y: bool = False
-    flip_x: bool = False
-    fill: bool = False
-    """Leave tiles out that lack planes."""
-
-    @property
-    def signs(self) -> tuple[float, float]:
-        """Directions (y, x) of the stage in the image."""
-        return (-1.0 if self.flip_y else 1.0), (-1.0 if self.flip_x else 1.0)
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """What an earlier cycle shows of the next ones.
-
-    Attributes
-    ----------
-    yx_px : mapping
-        Positions by tile.
-    turn : ndarray of float64, shape (2, 2)
-        From positions of the stage to the image, where axes are swapped or mirrored or the camera
-        is turned: that is the same for all cycles.
-    """
-
-    yx_px: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    turn: NDArray[np.float64] = field(default_factory=lambda: np.eye(2))
-
-
-@dataclass
-class PlacedTiles:
-    """Rows of the tiles table for one cycle; ``yx_px`` are the positions, NaN where unknown."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    yx_px: dict[str, tuple[float, float]] = field(default_factory=dict)
-    shape_px: tuple[int, int] = (0, 0)
-    turn: NDArray[np.float64] = field(default_factory=lambda: np.eye(2))
-    findings: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-
-
 def place_tiles(
     tiles: TileSet,
     stated: GridOptions,
     pixel_um: float | None,
-    earlier: Earlier,
+    earlier: PlacedTiles,
 ) -> PlacedTiles:
     """Return where the tiles of a cycle lie, as their overlaps confirm it.
 
@@ -99,7 +51,7 @@ def place_tiles(
         Of the command line and the metadata.
     pixel_um : float or None
         Size of a pixel, where it is known.
-    earlier : Earlier
+    earlier : PlacedTiles
         Of an earlier cycle, whose positions are tried first for tiles of the same numbers.
     """
     placed = PlacedTiles(turn=earlier.turn)
@@ -127,18 +79,16 @@ def place_tiles(
         nominal, source = _confirmed(tiles, nominal, source, stated, placed)
         if plane.y is None:
             placed.turn = np.eye(2)
-    _write_rows(tiles, nominal, source, stated, pixel_um, placed)
+    _write_rows(tiles, nominal, source, stated, placed)
     return placed
 
 
 def _stage_positions(
     tiles: TileSet, stated: GridOptions, pixel_um: float | None
 ) -> NDArray[np.float64] | None:
-    plane = tiles.first[0]
-    if plane.unit == "um" and not pixel_um:
-        return None
-    scale = 1.0 if plane.unit == "px" or not pixel_um else 1.0 / pixel_um
-    return _of_files(tiles, stated) * scale
+    if tiles.first[0].unit == "px":
+        return _of_files(tiles, stated)
+    return _of_files(tiles, stated) / pixel_um if pixel_um else None
 
 
 def _of_files(tiles: TileSet, stated: GridOptions) -> NDArray[np.float64]:
@@ -171,17 +121,11 @@ def _of_numbers(
         found = fit_stage_map(cpu_backend(2), images, nominal / reduction(tiles.shape_px[1]))
         if found is not None and found.matched >= _SAME * found.compared:
             return nominal, "grid"
-    numbers = np.array([plane.tile or 0 for plane in tiles.first])
-    order = TileOrder(stated.rows, stated.cols, stated.layout, stated.overlap)
-    found_order = find_order(images, numbers, order)
-    placed.findings += found_order.findings
-    placed.warnings += found_order.warnings
-    if found_order.places is None:
-        placed.unknown.append(found_order.missing)
+    order = find_order(images, np.array([p.tile or 0 for p in tiles.first]), stated, placed)
+    if order is None:
         return None, "grid"
-    source = "pixels" if found_order.measured else "grid"
-    grid = np.asarray(found_order.places, np.float64)
-    return _of_grid(tiles, grid, stated, found_order.overlap), source
+    nominal = _of_grid(tiles, order.places.astype(np.float64), stated, order.overlap)
+    return nominal, "pixels" if order.measured else "grid"
 
 
 def _images(
@@ -213,7 +157,9 @@ def _confirmed(
     found = fit_stage_map(cpu_backend(2), images, places)
     guessed = tiles.first[0].y is None and stated.overlap is None
     ordered = source == "pixels" and tiles.first[0].y is None
-    if found is None or not found.sure or (ordered and not _confirms_order(found)):
+    # Overlaps along both axes of a grid must agree with an order of its tiles.
+    agreed = found and not found.silent_axes and found.matched >= _ORDERED * found.compared
+    if found is None or not found.sure or (ordered and not agreed):
         return _unconfirmed(nominal, source, placed, guessed=guessed or ordered)
     side = min(tiles.shape_px)
     moves = {
@@ -243,11 +189,6 @@ def _confirmed(
     for tile, move in moves.items():
         corrected[tile] += move
     return corrected, "pixels"
-
-
-def _confirms_order(found: StageMap) -> bool:
-    """Return whether overlaps along both axes of a grid agree with the order of its tiles."""
-    return not found.silent_axes and found.matched >= _ORDERED * found.compared
 
 
 def _unconfirmed(
@@ -282,22 +223,19 @@ def _write_rows(
     nominal: NDArray[np.float64],
     source: str,
     stated: GridOptions,
-    pixel_um: float | None,
     placed: PlacedTiles,
 ) -> None:
     """Add the rows of the tiles table; what is there twice or lacks planes is told."""
     in_um = source == "stage" and tiles.first[0].unit == "um"
-    # Without the size of a pixel positions stay as the files give them.
-    unsized = in_um and not pixel_um
-    written = _of_files(tiles, stated) if unsized else nominal
-    scale = pixel_um if in_um and pixel_um else 1.0
+    # Positions of the stage stay as the files give them, whatever the size of a pixel.
+    written = _of_files(tiles, stated) if in_um else nominal
     repeated = _repeated(nominal, min(tiles.shape_px))
     lone = lone_tiles(nominal, tiles.shape_px) if all(tiles.shape_px) else []
     placed.shape_px = tiles.shape_px
     incomplete = tiles.incomplete()
     for k, name in enumerate(tiles.planes):
         left_out = k in repeated or k in lone or (name in incomplete and stated.fill)
-        y, x = (_number(value * scale, 3 if in_um else 2) for value in written[k])
+        y, x = (_number(value, 3 if in_um else 2) for value in written[k])
         placed.yx_px[name] = (float(nominal[k, 0]), float(nominal[k, 1]))
         placed.rows.append(
             {"tile": name, "y": y, "x": x, "unit": "um" if in_um else "px", "source": source,
@@ -314,11 +252,10 @@ def _write_rows(
             "samples of their own"
         )
     if incomplete:
-        few = ", ".join(list(incomplete)[:6]) + ", ..." * (len(incomplete) > 6)
         then = "have use 0 in the tiles table" if stated.fill else (
             "copy their planes, or set use to 0 in the tiles table (--missing fill does)"
         )  # fmt: skip
-        placed.warnings.append(f"tiles lack planes: {few}; {then}")
+        placed.warnings.append(f"tiles lack planes: {few(incomplete)}; {then}")
 
 
 def _number(value: float, digits: int) -> str:
@@ -346,10 +283,4 @@ def with_metadata(options: GridOptions, codex: Any, width_px: int) -> GridOption
         overlap = overlap / width_px if width_px else None
     if overlap is not None and not 0.01 <= overlap <= 0.9:
         overlap = None
-    return replace(
-        options,
-        rows=options.rows or codex.rows,
-        cols=options.cols or codex.cols,
-        layout=options.layout or codex.layout,
-        overlap=overlap if options.overlap is None else options.overlap,
-    )
+    return options.otherwise(GridOptions(codex.rows, codex.cols, codex.layout, overlap))

@@ -55,35 +55,18 @@ def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
         raise RawDataError(f"{raw_dir} is not a folder; name the folder of the raw tiles")
     folder = _below(str(raw_dir.resolve()))
     images = list(walk_images(folder))
-    if pattern is not None:
-        options = ScanOptions(pattern=pattern)
-        planes = scan("pattern", folder, options)
-        if not planes:
-            raise RawDataError(f"{raw_dir} holds no file of the pattern {pattern!r}; correct it")
-        others = _other_images(folder, images, planes)
-        return RawFolder("pattern", options, planes, others, Path(folder))
-    inside = [name for name in list_folder(folder)[0] if codex.find_root(f"{folder}/{name}")]
-    if inside and not codex.find_root(folder):
-        raise RawDataError(
-            f"{raw_dir} holds {len(inside)} CODEX experiments ({', '.join(inside[:5])}); name one "
-            "of them, and add the others to samples.tsv, a line each"
-        )
-    certain = _certain_format(folder, images)
-    if certain:
-        planes = scan(certain, folder, ScanOptions())
-        others = _other_images(folder, images, planes)
-        return RawFolder(certain, ScanOptions(), planes, others, Path(folder))
-    what = unsupported_format(Path(folder), images)
-    if what:
+    certain = "pattern" if pattern is not None else _certain_format(folder, images)
+    if not certain and (what := _unsupported_format(Path(folder), images)):
         raise RawDataError(f"{raw_dir}: {what}")
-    if images:
-        for convention, options in _candidates(folder, images):
-            planes = scan(convention, folder, options)
-            if planes:
-                if convention != "stitched":
-                    _refuse_stitched(planes)
-                others = _other_images(folder, images, planes)
-                return RawFolder(convention, options, planes, others, Path(folder))
+    given = [(certain, ScanOptions(pattern=pattern))] if certain else None
+    for convention, options in given or _candidates(folder, images):
+        if planes := scan(convention, folder, options):
+            if not certain and convention != "stitched":
+                _refuse_stitched(planes)
+            others = _other_images(folder, images, planes)
+            return RawFolder(convention, options, planes, others, Path(folder))
+    if pattern is not None:
+        raise RawDataError(f"{raw_dir} holds no file of the pattern {pattern!r}; correct it")
     examples = [os.path.relpath(path, folder) for path in images[:: max(1, len(images) // 5)][:5]]
     names = sorted(path.name for path in raw_dir.iterdir())[:5]
     content = (
@@ -112,6 +95,12 @@ def _other_images(folder: str, images: list[str], planes: list[RawPlane]) -> lis
 
 def _certain_format(folder: str, images: list[str]) -> str | None:
     """Return the format where an index, a container or names identify it."""
+    inside = [name for name in list_folder(folder)[0] if codex.find_root(f"{folder}/{name}")]
+    if inside and not codex.find_root(folder):
+        raise RawDataError(
+            f"{folder} holds {len(inside)} CODEX experiments ({', '.join(inside[:5])}); name one "
+            "of them, and add the others to samples.tsv, a line each"
+        )
     if any(parse_name(path) for path in images):
         return "macsima"
     finders = {"ndtiff": find_datasets, "phenix": find_indices, "cv8000": find_measurements}
@@ -166,6 +155,8 @@ def _refuse_stitched(planes: list[RawPlane]) -> None:
 
 def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]:
     """Return the possible formats, the most specific ones first."""
+    if not images:
+        return []
     candidates = [("fiji", ScanOptions())] if find_configurations(folder) else []
     candidates.append(("codex", ScanOptions()))
     if is_stitched(folder):
@@ -250,16 +241,8 @@ def _fields(pieces: list[str], columns: list[tuple[str, ...]]) -> list[str | Non
     return None if has_row != has_col or (has_row and has_tile) else fields
 
 
-def unsupported_format(folder: Path, images: Sequence[str]) -> str | None:
-    """Return the format of a folder that is not supported and what to do; None if it is unknown.
-
-    Parameters
-    ----------
-    folder : Path
-        The raw folder.
-    images : sequence of str
-        Paths of the TIFFs in it.
-    """
+def _unsupported_format(folder: Path, images: Sequence[str]) -> str | None:
+    """Return which known format is not supported and what to do; None if it is unknown."""
     inside = [path.relative_to(folder).as_posix() for path in _walk(folder, 3)]
     paths = [*inside, *(Path(path).relative_to(folder.resolve()).as_posix() for path in images)]
     known = tables()

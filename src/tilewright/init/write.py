@@ -13,7 +13,7 @@ from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.metadata import Metadata
 from tilewright.init.recognise import RawFolder
 from tilewright.runtime.files import csv_text
-from tilewright.runtime.text import printable
+from tilewright.runtime.text import few, printable
 
 _HEADER = """\
 # Written by `tilewright init {raw_dir}`.
@@ -73,42 +73,8 @@ Every key of `config.yaml`, with its default and meaning: `{keys}`
 """
 
 
-class ConfigText:
-    """Text of the config, and the keys to fill in."""
-
-    def __init__(self, kept: Mapping[str, Any]) -> None:
-        self.text = ""
-        self.unknown: list[str] = []
-        self._kept = {key: dict(of) if isinstance(of, dict) else of for key, of in kept.items()}
-        self._section = ""
-
-    def section(self, name: str) -> None:
-        """Begin a section."""
-        self._section = name
-        self.text += f"\n{name}:\n"
-
-    def key(self, name: str, value: object, comment: str = "") -> None:
-        """Add a line of a section, with the value that its user had set."""
-        value = self._kept.get(self._section, {}).pop(name, value)
-        note = f"  # {printable(comment)}" if comment else ""
-        self.text += f"  {name}: {_yaml(value)}{note}\n"
-
-    def known(self, name: str, value: object, meaning: str) -> None:
-        """Add a line, or a gap to fill in where the value is None."""
-        if self._kept.get(self._section, {}).get(name, value) is None:
-            self.unknown.append(f"{self._section}.{name}: {meaning}")
-            meaning = f"fill in: {meaning}"
-        self.key(name, value, meaning)
-
-    def end_section(self) -> None:
-        """Add what else its user had set in the section."""
-        for name, value in self._kept.pop(self._section, {}).items():
-            self.text += f"  {name}: {_yaml(value)}\n"
-
-    def end(self) -> None:
-        """Add the sections that were not written."""
-        for name, value in self._kept.items():
-            self.text += "\n" + yaml.safe_dump({name: value}, sort_keys=False)
+#: Value and meaning of keys; None is to be filled in.
+_Keys = dict[str, tuple[object, str]]
 
 
 def _yaml(value: object) -> str:
@@ -132,7 +98,7 @@ def config_text(
     planes: int,
     warnings: Sequence[str],
     kept: Mapping[str, Any],
-) -> ConfigText:
+) -> tuple[str, list[str]]:
     """Return the text of ``config.yaml`` and the keys to fill in.
 
     Parameters
@@ -150,74 +116,76 @@ def config_text(
     kept : mapping
         Keys of an earlier configuration, which replace what is found.
     """
-    out = ConfigText({key: value for key, value in kept.items() if key not in files})
     notes = "".join(f"# Warning: {printable(warning)}\n" for warning in warnings)
     lines = "\n".join(
         f"{key}: {_yaml(kept[key] if key == 'results' and key in kept else str(path))}"
         for key, path in files.items()
     )
-    out.text = _HEADER.format(raw_dir=printable(raw_dir), files=lines, notes=notes)
-    _acquisition(out, recognised, metadata, planes)
-    _camera(out, stitched=recognised.convention == "stitched")
-    if recognised.convention != "stitched":
-        _optics(out, metadata, planes)
-    out.end()
+    text = _HEADER.format(raw_dir=printable(raw_dir), files=lines, notes=notes)
+    rest = {key: value for key, value in kept.items() if key not in files}
+    unknown: list[str] = []
+    for section, keys in _sections(recognised, metadata, planes).items():
+        before = dict(rest.pop(section, None) or {})
+        text += f"\n{section}:\n"
+        for key, (found, meaning) in keys.items():
+            value = before.pop(key, found)
+            if value is None:
+                unknown.append(f"{section}.{key}: {meaning}")
+                meaning = f"fill in: {meaning}"
+            note = f"  # {printable(meaning)}" if meaning else ""
+            text += f"  {key}: {_yaml(value)}{note}\n"
+        text += "".join(f"  {key}: {_yaml(value)}\n" for key, value in before.items())
+    text += "".join(
+        "\n" + yaml.safe_dump({key: value}, sort_keys=False) for key, value in rest.items()
+    )
+    return text, unknown + _marker_gaps(metadata, planes)
+
+
+def _marker_gaps(metadata: Metadata, planes: int) -> list[str]:
+    """Return what to fill in of the markers table."""
+    unknown = []
     for column in dict.fromkeys([*metadata.columns, *["emission_nm"] * (planes > 1)]):
         empty = [m for m in metadata.markers if getattr(m, column) in (None, "")]
         names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for m in empty]
-        more = f" and {len(names) - 6} more" * (len(names) > 6)
         if names:
-            out.unknown.append(f"{column} in the markers table: {', '.join(names[:6])}{more}")
+            unknown.append(f"{column} in the markers table: {few(names)}")
     known = {marker.cycle for marker in metadata.markers if marker.reference}
-    if unknown := sorted({marker.cycle for marker in metadata.markers} - known):
-        where = cycles_text(unknown)
-        out.unknown.append(
-            f"reference in the markers table: TRUE for the channel of nuclei of {where}"
-        )
-    return out
+    if cycles := sorted({marker.cycle for marker in metadata.markers} - known):
+        where = cycles_text(cycles)
+        unknown.append(f"reference in the markers table: TRUE for the channel of nuclei of {where}")
+    return unknown
 
 
-def _acquisition(out: ConfigText, recognised: RawFolder, metadata: Metadata, planes: int) -> None:
-    out.section("acquisition")
-    out.key("convention", recognised.convention)
+def _sections(recognised: RawFolder, metadata: Metadata, planes: int) -> dict[str, _Keys]:
+    """Return the keys of each section."""
+    acquisition: _Keys = {"convention": (recognised.convention, "")}
     if recognised.options.pattern:
-        out.key("pattern", recognised.options.pattern)
-    out.known("pixel_um", metadata.pixel_um, "size of a pixel in the specimen, µm")
+        acquisition["pattern"] = recognised.options.pattern, ""
+    acquisition["pixel_um"] = metadata.pixel_um, "size of a pixel in the specimen, µm"
     if planes > 1:
-        out.known("z_step_um", metadata.z_step_um, "distance of z-planes, µm")
-    out.key("reference_cycle", metadata.reference_cycle)
-    out.end_section()
-
-
-def _camera(out: ConfigText, *, stitched: bool) -> None:
-    out.section("camera")
-    if not stitched:
-        out.key("offset_counts", "auto", "counts without light")
-        out.key("gain_counts_per_photon", "auto")
-    out.key("saturation_counts", "auto")
-    out.end_section()
-
-
-def _optics(out: ConfigText, metadata: Metadata, planes: int) -> None:
-    immersion = (metadata.immersion_refractive_index, "1.0 air, 1.33 water, 1.515 oil")
+        acquisition["z_step_um"] = metadata.z_step_um, "distance of z-planes, µm"
+    acquisition["reference_cycle"] = metadata.reference_cycle, ""
+    saturation: _Keys = {"saturation_counts": ("auto", "")}
+    if recognised.convention == "stitched":
+        return {"acquisition": acquisition, "camera": saturation}
+    camera: _Keys = {
+        "offset_counts": ("auto", "counts without light"),
+        "gain_counts_per_photon": ("auto", ""),
+        **saturation,
+    }
     medium = "of the mounting medium (only for optics.depth_um > 0): 1.33 buffer, 1.44 glycerol"
-    optics: dict[str, tuple[float | None, str]] = {
+    index = metadata.immersion_refractive_index
+    optics: _Keys = {
         "numerical_aperture": (metadata.numerical_aperture, "of the objective"),
-        "immersion_refractive_index": immersion,
+        "immersion_refractive_index": (index, "1.0 air, 1.33 water, 1.515 oil"),
         "sample_refractive_index": (None, medium),
     }
+    sections = {"acquisition": acquisition, "camera": camera, "optics": optics}
     if planes == 1:
         # A single plane needs no optics.
-        optics = {name: item for name, item in optics.items() if item[0] is not None}
-    if optics:
-        out.section("optics")
-        for name, (value, meaning) in optics.items():
-            out.known(name, value, meaning)
-        out.end_section()
-    if planes == 1:
-        out.section("deconvolve")
-        out.key("method", "none", "one z-plane: nothing to deconvolve")
-        out.end_section()
+        sections["optics"] = {key: item for key, item in optics.items() if item[0] is not None}
+        sections["deconvolve"] = {"method": ("none", "one z-plane: nothing to deconvolve")}
+    return {name: keys for name, keys in sections.items() if keys}
 
 
 def samples_text(samples: Sequence[tuple[str, Path, str | None]]) -> str:

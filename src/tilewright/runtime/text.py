@@ -1,5 +1,7 @@
 """Numbers and errors in words."""
 
+from collections.abc import Iterable
+
 import yaml
 
 
@@ -10,6 +12,17 @@ def count(number: int, word: str) -> str:
     ('1 job', '2 jobs')
     """
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def few(names: Iterable[object], most: int = 6) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> few(["DAPI", "CD3"]), few(range(9))
+    ('DAPI, CD3', '0, 1, 2, 3, 4, 5 and 3 more')
+    """
+    texts = [str(name) for name in names]
+    more = f" and {len(texts) - most} more" * (len(texts) > most)
+    return ", ".join(texts[:most]) + more
 
 
 def printable(text: object, most: int = 1000) -> str:

@@ -20,7 +20,9 @@ from tilewright.errors import RawDataError
 from tilewright.io.formats import scan
 from tilewright.io.formats.common import ScanOptions
 from tilewright.io.formats.stitched import lossy_warnings, read_image, read_images
-from tilewright.io.inputs.stitched_plane import StitchedPlane, windows_of_table
+from tilewright.io.inputs.manifest import COLUMNS
+from tilewright.io.inputs.stitched_plane import opened, windows_of
+from tilewright.io.inputs.tiles import RawPage, Tiles, tiles_of_table
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.stages.stitch.stitched_plane import stitched_plane
 
@@ -71,18 +73,20 @@ def test_every_layout_gives_its_full_resolution_by_region(
     assert not found.lossy
     for plane, expected in zip(planes, image, strict=True):
         source = of(plane.path, plane.page or 0, expected)
-        with source.opened() as opened:
+        with opened(source) as whole:
             part = slice(37, 161), slice(100, 330)
-            assert np.array_equal(opened.read(*part), expected[part])
+            assert np.array_equal(whole.read(*part), expected[part])
         stitched_plane(source, tmp_path / "out.zarr", voxel_um=(1, 0.5, 0.5), chunk_px=128)
         stored = open_mosaic(tmp_path / "out.zarr")
         assert stored.dtype == np.uint16
         assert np.array_equal(stored.read(0), expected)
 
 
-def of(path: str, page: int, image: Any) -> StitchedPlane:
-    size = Path(path).stat().st_size
-    return StitchedPlane(Path(path), page, size, image.shape, image.dtype)
+def of(path: str, page: int, image: Any) -> Tiles:
+    first = np.zeros(1, np.int64)
+    where = np.array(["1"]), first, first, np.zeros((1, 2))
+    pages = [[RawPage(Path(path), page, Path(path).stat().st_size)]]
+    return Tiles(*where, (1, *image.shape), image.dtype, pages)
 
 
 def write(path: Path, image: Any, **options: Any) -> None:
@@ -149,7 +153,7 @@ def test_grey_jpeg_is_read_and_named(tmp_path: Path) -> None:
     write(tmp_path / "a.tif", smooth, **JPEG)
     (sentence,) = lossy_warnings(read_images(str(tmp_path)))
     assert "a.tif: pixels are compressed as JPEG" in sentence
-    with of(str(tmp_path / "a.tif"), 0, smooth).opened() as plane:
+    with opened(of(str(tmp_path / "a.tif"), 0, smooth)) as plane:
         found = plane.read(slice(0, 256), slice(100, 256))
     assert np.abs(found.astype(int) - smooth[:, 100:]).max() < 8
 
@@ -174,10 +178,10 @@ def test_a_changed_or_damaged_file_is_named(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[at : at + 40] = bytes(40)
     path.write_bytes(content)
-    with pytest.raises(RawDataError, match="page 1, cannot be read"), plane.opened() as opened:
-        opened.read(slice(0, 200), slice(0, 330))
+    with pytest.raises(RawDataError, match="page 1, cannot be read"), opened(plane) as damaged:
+        damaged.read(slice(0, 200), slice(0, 330))
     path.write_bytes(bytes(content) + b"\0")
-    with pytest.raises(RawDataError, match="has changed since the workflow"), plane.opened():
+    with pytest.raises(RawDataError, match="has changed since the workflow"), opened(plane):
         pass
 
 
@@ -203,11 +207,10 @@ def test_windows_cover_a_plane_once_each(tmp_path: Path) -> None:
     image = counts((1, 1500, 1200))
     write(tmp_path / "a.tif", image[0])
     size = (tmp_path / "a.tif").stat().st_size
-    head = "channel,path,page,size_bytes,height_px,width_px,dtype\n"
-    table = f"{head}1,a.tif,0,{size},1500,1200,uint16\n"
-    windows = windows_of_table(table, "1", str(tmp_path))
-    assert windows is not None
+    table = f"{','.join(COLUMNS)}\n1,1,0,a.tif,0,0,0,1500,1200,uint16,{size},0\n"
+    tiles = tiles_of_table(table, "1", str(tmp_path))
+    assert tiles is not None
+    windows = windows_of(tiles)
     assert windows.shape == (1, 1024, 1024)
     assert len(windows.row) == 4
     assert np.array_equal(windows.read(3, 0), image[0, 476:, 176:])
-    assert windows_of_table(table, "2", str(tmp_path)) is None

@@ -4,9 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.io.formats.common import RawPlane
-from tilewright.io.inputs.tile_planes import _SAME_PX, TilePlace, TileRows, place_planes
+from tilewright.io.inputs.tile_planes import (
+    _SAME_PX,
+    PlacedPlanes,
+    TilePlace,
+    TileRows,
+    place_planes,
+)
 
-CHANNELS = {1: ["1", "2"]}
+
+def placed(planes: list[RawPlane], rows: list[TilePlace]) -> PlacedPlanes:
+    return place_planes(planes, 1, rows, ["1", "2"], "/raw")
 
 
 def plane(tile: int, channel: str, z: int) -> RawPlane:
@@ -23,10 +31,10 @@ EVERY = [plane(tile, channel, z) for tile in (1, 2, 3) for channel in "12" for z
 
 @given(st.sets(st.sampled_from(EVERY)), st.sets(st.integers(1, 3)))
 def test_each_tile_that_lacks_planes_is_named_once(gone: set[RawPlane], unused: set[int]) -> None:
-    rows = TileRows([row(tile, use=tile not in unused) for tile in (1, 2, 3)])
+    rows = [row(tile, use=tile not in unused) for tile in (1, 2, 3)]
     planes = [one for one in EVERY if one not in gone]
     used = {1, 2, 3} - unused
-    found = place_planes(planes, {1: rows}, CHANNELS, "/raw")
+    found = placed(planes, rows)
     if not used:
         assert [text for text in found.problems if "uses none of its tiles" in text]
         return
@@ -51,35 +59,35 @@ def test_each_tile_that_lacks_planes_is_named_once(gone: set[RawPlane], unused: 
             assert (part in text) == bool(missing)
     assert len(found.problems) == len(silent) + len(lacking)
     if not found.problems:
-        assert {(one.tile, one.channel, one.z) for one, _ in found.planes[1]} == of_used
-        assert all(place.tile == one.tile_name for one, place in found.planes[1])
-    assert {*found.excluded[1]} == {str(tile) for tile in unused}
+        assert {(one.tile, one.channel, one.z) for one, _ in found.planes} == of_used
+        assert all(place.tile == one.tile_name for one, place in found.planes)
+    assert {*found.excluded} == {str(tile) for tile in unused}
 
 
 def test_a_plane_of_two_files_is_named_with_both() -> None:
     again = plane(2, "1", 0)._replace(path="/raw/again.tif")
-    rows = TileRows([row(tile) for tile in (1, 2, 3)])
-    found = place_planes([*EVERY, again], {1: rows}, CHANNELS, "/raw")
+    found = placed([*EVERY, again], [row(tile) for tile in (1, 2, 3)])
     assert found.problems == [
         "cycle 1, channel 1, tile 2, duplicate z 0: /raw/t2_c1_z0.tif and /raw/again.tif"
     ]
 
 
 def test_tiles_of_other_samples_are_passed_over_but_not_those_of_none() -> None:
-    beside = TileRows([row(1)], ["2"])
-    found = place_planes(EVERY, {1: beside}, CHANNELS, "/raw")
-    (text,) = found.problems
+    def read(rows: TileRows) -> PlacedPlanes:
+        planes = [plane for plane in EVERY if plane.tile_name not in rows.left_out()]
+        return placed(planes, list(rows.places))
+
+    (text,) = read(TileRows([row(1)], ["2"])).problems
     assert text.startswith("cycle 1: tile 3 (/raw/t3_")
-    whole = place_planes(EVERY, {1: TileRows([row(1)], ["2", "3"])}, CHANNELS, "/raw")
-    assert whole.problems == whole.excluded[1] == []
-    assert len(whole.planes[1]) == 6
-    shared = place_planes(EVERY, {1: TileRows([row(1), row(2)], ["2", "3"])}, CHANNELS, "/raw")
+    whole = read(TileRows([row(1)], ["2", "3"]))
+    assert whole.problems == whole.excluded == []
+    assert len(whole.planes) == 6
+    shared = read(TileRows([row(1), row(2)], ["2", "3"]))
     assert shared.problems == []
-    assert len(shared.planes[1]) == 12
+    assert len(shared.planes) == 12
 
 
 def test_a_tile_that_is_left_out_is_a_gap_unless_another_lies_there() -> None:
     for off_px, gaps in ((_SAME_PX - 0.1, []), (_SAME_PX, ["2"])):
-        rows = TileRows([row(1), row(2, use=False), row(3, x_px=200.0 + off_px)])
-        found = place_planes(EVERY, {1: rows}, CHANNELS, "/raw")
-        assert (found.problems, found.excluded[1]) == ([], gaps)
+        found = placed(EVERY, [row(1), row(2, use=False), row(3, x_px=200.0 + off_px)])
+        assert (found.problems, found.excluded) == ([], gaps)

@@ -56,7 +56,7 @@ def cells(bench: Bench) -> Iterator[Cells]:
     size = ndimage.sum(body & kept, tissue.label, index)
     whole = index[size > 0.9 * np.maximum(ndimage.sum(body, tissue.label, index), 60)]
     labels = np.where(body & kept, tissue.label, -1)
-    for k, channel in enumerate(bench.experiment.image_channels):
+    for k, channel in enumerate(c for c in bench.experiment.channels if not c.remove):
         if channel.background is None:
             continue
         pixels = np.asarray(image.levels[0][k], np.float32)

@@ -1,26 +1,21 @@
 """CODEX and Keyence: ``Cyc1_reg1/1_00001_Z001_CH1.tif``, in all their spellings."""
 
 import re
+from pathlib import Path
 
 from tilewright.io.formats.common import RawPlane, ScanOptions, list_folder, rebase_z
 
 _FOLDER = re.compile(r"(?i)^cyc0*(\d+)(?:_reg0*(\d+).*)?$")
 _FILE = re.compile(r"(?i)^(?:(.*)_)?0*(\d+)_Z0*(\d+)_CH0*(\d+)\.tiff?$")
 #: Where the cycle folders may be, relative to the raw folder.
-_ROOTS = ((), ("data", "raw"), ("raw",), ("data",))
+_ROOTS = ("", "/data/raw", "/raw", "/data")
 
 
 def find_root(raw_dir: str) -> str | None:
     """Return the folder that holds the cycle folders, or None."""
-    for parts in _ROOTS:
-        folder = raw_dir
-        for part in parts:
-            if part not in list_folder(folder)[0]:
-                break
-            folder = f"{folder}/{part}"
-        else:
-            if any(_FOLDER.match(name) for name in list_folder(folder)[0]):
-                return folder
+    for folder in (f"{raw_dir}{below}" for below in _ROOTS):
+        if Path(folder).is_dir() and any(map(_FOLDER.match, list_folder(folder)[0])):
+            return folder
     return None
 
 

@@ -116,13 +116,8 @@ def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str
 
 def cycle_folders(folder: str) -> list[tuple[int | None, str]]:
     """Return the folders that may hold images: itself, and its folders named by a cycle."""
-    folders, _ = list_folder(folder)
-    cycles: list[tuple[int | None, str]] = [(None, folder)]
-    for name in folders:
-        cycle = cycle_number(name)
-        if cycle is not None:
-            cycles.append((cycle, f"{folder}/{name}"))
-    return cycles
+    inside = [(cycle_number(name), f"{folder}/{name}") for name in list_folder(folder)[0]]
+    return [(None, folder), *(item for item in inside if item[0] is not None)]
 
 
 def cycle_number(name: str) -> int | None:

@@ -1,6 +1,5 @@
 """Fiji's ``TileConfiguration.txt``, which lists the positions of tiles."""
 
-import math
 import re
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tilewright.io.formats.common import (
     list_folder,
     split_hyperstacks,
 )
+from tilewright.io.numbers import finite
 
 #: The nominal positions; ``.registered.txt`` holds Fiji's own solution.
 FILE_NAME = "TileConfiguration.txt"
@@ -48,11 +48,8 @@ def parse_tile_configuration(text: str, source: str = FILE_NAME) -> list[tuple[s
                 f"{source}, line {number}: {line!r} places a series of a file; "
                 "use acquisition.convention 'ome_tiff' for multi-series files"
             )
-        try:
-            y_px, x_px = float(match[4]), float(match[3])
-        except ValueError:
-            y_px = x_px = math.nan
-        if not (math.isfinite(y_px) and math.isfinite(x_px)):
+        y_px, x_px = finite(match[4]), finite(match[3])
+        if y_px is None or x_px is None:
             raise RawDataError(
                 f"{source}, line {number}: {line!r} gives no position; correct the line"
             )

@@ -63,6 +63,7 @@ def number_cycles(
     """
     sets = [(cycle, path) for cycle, path, images in files if len(images) > 1]
     unnumbered = sorted((path for cycle, path in sets if cycle is None), key=natural_key)
+    numbers = {path: number for number, path in enumerate(unnumbered, 1)}
     if 0 < len(unnumbered) < len(sets):
         raise RawDataError(
             f"{unnumbered[0]} has no cycle in its name, but other files do; rename it (cycle3) or "
@@ -71,9 +72,7 @@ def number_cycles(
     located_planes: set[tuple[str, int]] = set()
     located = []
     for cycle, path, images in files:
-        number = cycle
-        if number is None:
-            number = unnumbered.index(path) + 1 if path in unnumbered else 1
+        number = numbers.get(path, 1) if cycle is None else cycle
         for image in images:
             # Each file of a multi-file set describes the whole set.
             planes = {(_plane_path(path, plane.file), plane.page) for plane in image.planes}

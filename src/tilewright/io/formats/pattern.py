@@ -19,18 +19,8 @@ _FIELDS = {
 _TOKEN = re.compile(r"\{(\w+)(?::[^{}]*)?\}|\*|[^{}*]+|.")
 
 
-def compile_pattern(pattern: str) -> list[re.Pattern[str]]:
-    """Return one regular expression per folder level of ``pattern``.
-
-    ``{cycle}``, ``{row}``, ``{col}``, ``{tile}`` and ``{z}`` are digits, ``{channel}``
-    and ``{region}`` letters, digits and ``-``; ``*`` is anything. A field that returns
-    in the same level must have the same value.
-
-    Raises
-    ------
-    RawDataError
-        An unknown field, stray braces, or a row without a col.
-    """
+def _compile(pattern: str) -> list[re.Pattern[str]]:
+    """Return one regular expression per folder level of a pattern."""
     fields = re.findall(r"\{(\w+)", pattern)
     if ("row" in fields) != ("col" in fields) or {"tile", "row"} <= set(fields):
         raise RawDataError(
@@ -41,6 +31,7 @@ def compile_pattern(pattern: str) -> list[re.Pattern[str]]:
 
 
 def _compile_level(level: str, pattern: str) -> re.Pattern[str]:
+    """Return the expression of a level; a field that returns must have the same value."""
     fields: set[str] = set()
     expression = ""
     for match in _TOKEN.finditer(level):
@@ -69,12 +60,12 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     Raises
     ------
     RawDataError
-        No pattern, or one that cannot be read.
+        No pattern, or one with an unknown field, stray braces, or a row without a col.
     """
     if not options.pattern:
         raise RawDataError("acquisition.convention 'pattern' needs the key acquisition.pattern")
     planes: list[RawPlane] = []
-    _descend(raw_dir, compile_pattern(options.pattern), {}, planes)
+    _descend(raw_dir, _compile(options.pattern), {}, planes)
     return rebase_z(split_hyperstacks(planes))
 
 

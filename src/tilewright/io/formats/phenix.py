@@ -12,7 +12,7 @@ from tilewright.io.numbers import positive
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
 #: Harmony's names of the index, and the folders that it puts it in.
-INDEX_NAMES = ("Index.idx.xml", "Index.xml")
+_INDEX_NAMES = ("Index.idx.xml", "Index.xml")
 _FOLDERS = ("", "/Images")
 _M_TO_UM, _S_TO_MS = 1e6, 1e3
 _Fields = dict[str, str]
@@ -20,13 +20,12 @@ _Fields = dict[str, str]
 
 def find_indices(raw_dir: str) -> list[tuple[int | None, str]]:
     """Return (cycle, path) of the index of ``raw_dir`` and of each of its cycle folders."""
-    indices = []
-    for cycle, folder in cycle_folders(raw_dir):
-        paths = (f"{folder}{sub}/{name}" for sub in _FOLDERS for name in INDEX_NAMES)
-        path = next((path for path in paths if Path(path).is_file()), None)
-        if path:
-            indices.append((cycle, path))
-    return indices
+    places = [f"{sub}/{name}" for sub in _FOLDERS for name in _INDEX_NAMES]
+    return [
+        (cycle, paths[0])
+        for cycle, folder in cycle_folders(raw_dir)
+        if (paths := [folder + place for place in places if Path(folder + place).is_file()])
+    ]
 
 
 def read_images(raw_dir: str) -> list[LocatedImage]:
@@ -38,15 +37,12 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
         An index cannot be read, or a plane in it is incomplete.
     """
     return number_cycles(
-        [(cycle, path, parse_index(Path(path))) for cycle, path in find_indices(raw_dir)]
+        [(cycle, path, _read_index(Path(path))) for cycle, path in find_indices(raw_dir)]
     )
 
 
-def parse_index(path: Path) -> list[OmeImage]:
-    """Return the fields of an index, a tile each.
-
-    Harmony's stage runs upwards in y, its images run downwards.
-    """
+def _read_index(path: Path) -> list[OmeImage]:
+    """Return the fields of an index, a tile each."""
     with raw_file_errors(f"{path}: the index"):
         root = ElementTree.fromstring(path.read_bytes())
         channels = {
@@ -74,6 +70,7 @@ def _tiles(planes: list[_Fields]) -> list[OmeImage]:
             ListedPlane(
                 f"r{int(plane['Row']):02}c{int(plane['Col']):02}",
                 _field(plane),
+                # Harmony's stage runs upwards in y, its images run downwards.
                 -float(plane["PositionY"]) * _M_TO_UM,
                 float(plane["PositionX"]) * _M_TO_UM,
                 OmePlane(

@@ -37,7 +37,6 @@ _JPEG = (6, 7, 33007, 34892)
 class StitchedImage:
     """One stitched image: its full-resolution pages and their metadata."""
 
-    path: str
     header: RawHeader
     """Size of the file and of a plane; ``problem`` is why it cannot be used."""
     image: OmeImage = field(default_factory=lambda: OmeImage([]))
@@ -122,7 +121,7 @@ def read_image(path: str) -> StitchedImage:
         status = os.stat(path)  # noqa: PTH116 (as for other raw files)
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
-        return StitchedImage(path, RawHeader(0, 0, problem=problem))
+        return StitchedImage(RawHeader(0, 0, problem=problem))
     return _read(path, status.st_size, status.st_mtime_ns)
 
 
@@ -140,9 +139,9 @@ def _read(path: str, size_bytes: int, mtime_ns: int) -> StitchedImage:
     except RawDataError:
         raise
     except BrokenTiffError as error:
-        return StitchedImage(path, blank._replace(problem=str(error)))
+        return StitchedImage(blank._replace(problem=str(error)))
     except (tifffile.TiffFileError, OSError, ValueError, LookupError, RuntimeError) as error:
-        return StitchedImage(path, blank._replace(problem=f"is no readable TIFF ({error})"))
+        return StitchedImage(blank._replace(problem=f"is no readable TIFF ({error})"))
 
 
 def _image(path: str, tiff: Any, blank: RawHeader) -> StitchedImage:
@@ -156,7 +155,7 @@ def _image(path: str, tiff: Any, blank: RawHeader) -> StitchedImage:
     )
     problem = _problem(tiff, main)
     if problem:
-        return StitchedImage(path, blank._replace(problem=problem), certain=certain)
+        return StitchedImage(blank._replace(problem=problem), certain=certain)
     metadata = _description(path, tiff, main, number)
     count = len(main.pages)
     channels = metadata.channels if len(metadata.channels) == count else [OmeChannel()] * count
@@ -168,7 +167,7 @@ def _image(path: str, tiff: Any, blank: RawHeader) -> StitchedImage:
         pages=1 + max(page.index for page in main.pages),
     )
     image = replace(metadata, channels=channels, planes=planes)
-    return StitchedImage(path, header, image, first.compression in _JPEG, certain)
+    return StitchedImage(header, image, first.compression in _JPEG, certain)
 
 
 def _area(series: Any) -> int:

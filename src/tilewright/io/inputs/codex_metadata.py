@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +122,11 @@ def unique_names(names: Iterable[str]) -> list[str]:
     """
     names = list(names)
     used = {name for name in names if names.count(name) == 1}
-    numbers: dict[str, int] = {}
     unique = []
     for name in names:
-        if name not in used:
-            number = numbers.get(name, 0) + 1
-            while f"{name}_{number}" in used:
-                number += 1
-            numbers[name] = number
-            name = f"{name}_{number}"
+        if names.count(name) > 1:
+            name = next(one for n in count(1) if (one := f"{name}_{n}") not in used)
+            used.add(name)
         unique.append(name)
     return unique
 

@@ -20,7 +20,7 @@ from tilewright.errors import PixelsError, RawDataError
 from tilewright.io.formats import scan, stitched
 from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.inputs.tile_planes import TilePlace, TileRows, place_planes
+from tilewright.io.inputs.tile_planes import PlacedPlanes, TileRows, place_planes
 from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
 from tilewright.kernels.tile_positions.tile_order import grid_places
 from tilewright.runtime.files import write_text_atomic
@@ -101,49 +101,10 @@ def _checked_tables(
     manifests: Mapping[int, Path],
 ) -> dict[int, str]:
     """Return the table of each cycle as text; RawDataError with all that is wrong."""
-    folder = str(Path(raw_dir).resolve())
-    convention, options = acquisition["convention"], scan_options(acquisition)
-    planes = _find(raw_dir, convention, options, channels)
-    if convention == "stitched":
-        headers = {plane.path: stitched.read_image(plane.path).header for plane in planes}
-    else:
-        unused = {(cycle, p.tile) for cycle, of in places.items() for p in of[0] if not p.use}
-        for cycle, of in places.items():
-            own = {place.tile for place in of.places}
-            unused |= {(cycle, tile) for tile in of.beside if tile not in own}
-        planes = [plane for plane in planes if (plane.cycle, plane.tile_name) not in unused]
-        headers = read_headers(_pages_needed(planes), _read_known(manifests.values(), folder))
-    planes, page_problems = _expand_pages(planes, headers)
-    scale = acquisition.get("counts_per_unit")
-    problems = _unlike_files(headers, scale, alike=convention != "stitched") + page_problems
-    placed = place_planes(planes, places, channels, folder)
-    problems += placed.problems
-    if problems:
-        raise RawDataError(_message(raw_dir, problems))
-    return {
-        cycle: _table(
-            placed.planes[cycle],
-            placed.excluded[cycle],
-            headers,
-            channels[cycle],
-            len(folder) + 1,
-            scale,
-        )
-        for cycle in manifests
-    }
-
-
-def _find(
-    raw_dir: str | os.PathLike[str],
-    convention: str,
-    options: ScanOptions,
-    channels: Mapping[int, Sequence[str]],
-) -> list[RawPlane]:
-    """Return the planes of the channels that the markers table lists."""
-    options = replace(options, cycles=tuple(channels))
+    folder, convention = str(Path(raw_dir).resolve()), acquisition["convention"]
     planes = [
         plane
-        for plane in select_region(scan(convention, raw_dir, options), options.region, raw_dir)
+        for plane in planes_of(raw_dir, acquisition, channels)
         if plane.channel in channels.get(plane.cycle, ())
     ]
     if not planes:
@@ -152,16 +113,49 @@ def _find(
             f"convention {convention!r}; correct acquisition.convention, acquisition.pattern, "
             "raw_dir or the markers table"
         )
-    return planes
+    if convention == "stitched":
+        headers = {plane.path: stitched.read_image(plane.path).header for plane in planes}
+    else:
+        left_out = {(cycle, tile) for cycle, rows in places.items() for tile in rows.left_out()}
+        planes = [plane for plane in planes if (plane.cycle, plane.tile_name) not in left_out]
+        headers = read_headers(_pages_needed(planes), _read_known(manifests.values(), folder))
+    planes, page_problems = _expand_pages(planes, headers)
+    scale = acquisition.get("counts_per_unit")
+    problems = _unlike_files(headers, scale, alike=convention != "stitched") + page_problems
+    by_cycle: dict[int, list[RawPlane]] = {cycle: [] for cycle in sorted(channels)}
+    for plane in planes:
+        by_cycle[plane.cycle].append(plane)
+    tables = {}
+    for cycle, of_cycle in by_cycle.items():
+        rows = places.get(cycle, TileRows(())).places
+        placed = place_planes(of_cycle, cycle, rows, channels[cycle], folder)
+        problems += placed.problems
+        if not problems:
+            tables[cycle] = _table(placed, headers, channels[cycle], folder, scale)
+    if problems:
+        raise RawDataError(_message(raw_dir, problems))
+    return tables
+
+
+def planes_of(
+    raw_dir: str | os.PathLike[str], acquisition: Mapping[str, Any], cycles: Iterable[int]
+) -> list[RawPlane]:
+    """Return the planes of a sample in some cycles, by its section ``acquisition``.
+
+    Raises
+    ------
+    RawDataError
+        They cannot be found, or are of another region.
+    """
+    options = replace(scan_options(acquisition), cycles=tuple(cycles))
+    planes = scan(acquisition["convention"], raw_dir, options)
+    return select_region(planes, options.region, raw_dir)
 
 
 def scan_options(acquisition: Mapping[str, Any]) -> ScanOptions:
     """Return how files are named, from the section ``acquisition``."""
     names = (field.name for field in fields(ScanOptions))
-    values = {name: acquisition[name] for name in names if acquisition.get(name) is not None}
-    if "region" in values:
-        values["region"] = str(values["region"])
-    return ScanOptions(**values)
+    return ScanOptions(**{name: acquisition[name] for name in names if name in acquisition})
 
 
 def _pages_needed(planes: Sequence[RawPlane]) -> dict[str, int]:
@@ -255,24 +249,22 @@ def _message(raw_dir: str | os.PathLike[str], problems: list[str], remedy: str =
 
 
 def _table(
-    planes: Sequence[tuple[RawPlane, TilePlace]],
-    gaps: Sequence[str],
+    placed: PlacedPlanes,
     headers: Mapping[str, RawHeader],
     channels: Sequence[str],
-    prefix: int,
+    folder: str,
     scale: float | None,
 ) -> str:
     """Return the table of one cycle as text, ordered by channel, place and z."""
-    # ``prefix`` characters of every path are the raw folder. ``scale``: counts of a unit of float
-    # pixels, given behind their type. Positions are relative to the first tile of the cycle.
-    # ``gaps`` are tiles that are not used: lines without a channel.
+    # ``scale``: counts of a unit of float pixels, given behind their type. Positions are relative
+    # to the first tile of the cycle. Tiles that are not used are lines without a channel.
     lines: list[tuple[Any, ...]] = []
     rank = {channel: index for index, channel in enumerate(channels)}
-    y0 = min(place.y_px for _, place in planes)
-    x0 = min(place.x_px for _, place in planes)
-    for plane, place in planes:
+    y0 = min(place.y_px for _, place in placed.planes)
+    x0 = min(place.x_px for _, place in placed.planes)
+    for plane, place in placed.planes:
         header = headers[plane.path]
-        where = (plane.channel, place.tile, plane.z, plane.path[prefix:], plane.page)
+        where = (plane.channel, place.tile, plane.z, plane.path[len(folder) + 1 :], plane.page)
         dtype = f"{SCALED_TYPE}*{scale:g}" if header.dtype == SCALED_TYPE else header.dtype
         corner = round(place.y_px - y0, 4), round(place.x_px - x0, 4)
         lines.append((*where, *corner, *header[2:4], dtype, *header[:2]))
@@ -285,7 +277,7 @@ def _table(
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(lines)
-    writer.writerows([("", tile, *[""] * (len(COLUMNS) - 2)) for tile in gaps])
+    writer.writerows([("", tile, *[""] * (len(COLUMNS) - 2)) for tile in placed.excluded])
     return stream.getvalue()
 
 

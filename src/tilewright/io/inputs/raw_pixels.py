@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of_table
+from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of
 from tilewright.io.inputs.tiles import Tiles, tiles_of_table
 from tilewright.io.tiff.metadata import of_tiff
 from tilewright.io.tiff.ome_xml import parse_ome_xml
@@ -26,10 +26,6 @@ _BIN = 4
 #: Planes with structure that must agree before a reference channel is called inverted, and
 #: their mean trend of grain: 0.2 to 0.9 in tissue, dim or dense, and as much below 0 in negatives.
 _TRENDS, _INVERTED = 5, -0.1
-
-
-#: A channel in parts that are read one by one.
-RawParts = Tiles | PlaneWindows
 
 
 def pixel_problems(
@@ -69,9 +65,10 @@ def pixel_problems(
     problems = []
     for cycle, table in sorted(tables.items()):
         for channel in channels[cycle]:
-            tiles = (windows_of_table if stitched else tiles_of_table)(table, channel, raw_dir)
-            if tiles is None:
+            image = tiles_of_table(table, channel, raw_dir)
+            if image is None:
                 continue
+            tiles = windows_of(image) if stitched else image
             reference = channel == reference_channels[cycle]
             try:
                 _check_pages(tiles, pages_are_planes)
@@ -86,7 +83,7 @@ def pixel_problems(
 
 
 def _channel_problem(
-    tiles: RawParts,
+    tiles: Tiles,
     reference: bool,
     offset_counts: float | None,
     saturation_counts: float | None,
@@ -131,19 +128,20 @@ def _channel_problem(
     fix = "mark another 'reference' in" if reference else "take it out of"
     kinds = " or ".join(sorted({kind for kind, _, _ in blanks}))
     _, detail, path = blanks[0]
-    part = "tile" if isinstance(tiles, Tiles) else "part of it"
+    part = "part of it" if isinstance(tiles, PlaneWindows) else "tile"
     example = f"for example {path} ({detail})"
     what = f"every {part} is {kinds}, {example}{why}"
     return f"{what}; copy the files again, or {fix} the markers table"
 
 
-def _check_pages(tiles: RawParts, pages_are_planes: bool) -> None:
-    path = tiles.path(0, 0)
-    if not pages_are_planes or tiles.shape[0] == 1 or path != tiles.path(0, 1):
+def _check_pages(tiles: Tiles, pages_are_planes: bool) -> None:
+    first, *others = tiles.pages[0]
+    if not pages_are_planes or not others or first.path != others[0].path:
         return
-    if tiles.page(0, 1) - tiles.page(0, 0) > 1:
+    if others[0].page - first.page > 1:
         return  # a hyperstack, whose channels lie between
-    channels = declared_channels(str(path))
+    path = str(first.path)
+    channels = declared_channels(path)
     if channels > 1:
         raise RawDataError(
             f"{path}: by its metadata its pages are {channels} channels, which would be read as "
@@ -160,7 +158,7 @@ def declared_channels(path: str) -> int:
     return int((imagej or {}).get("channels", 1))
 
 
-def _places(tiles: RawParts) -> Iterator[tuple[int, int]]:
+def _places(tiles: Tiles) -> Iterator[tuple[int, int]]:
     """Yield (tile, z): all tiles at mid-stack, spread over the grid; then other planes."""
     count, planes = len(tiles.row), tiles.shape[0]
     # Steps of the golden section spread over the grid from the start.

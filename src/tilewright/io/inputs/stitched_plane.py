@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,54 +14,10 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import raw_file_errors
-from tilewright.io.inputs.tiles import of_manifest
+from tilewright.io.inputs.tiles import Tiles
 
 #: Side of the windows that are checked before any work starts.
 _WINDOW_PX = 1024
-
-
-@dataclass(frozen=True)
-class StitchedPlane:
-    """A full-resolution plane of a TIFF."""
-
-    path: Path
-    page: int
-    size_bytes: int
-    """Of the file when the workflow started."""
-    shape: tuple[int, int]
-    """(y, x) in pixels."""
-    dtype: np.dtype[Any]
-    """uint8 or uint16."""
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[OpenPlane]:
-        """Open the file.
-
-        Raises
-        ------
-        RawDataError
-            The file has changed since the workflow started, or is damaged.
-        """
-        name = f"{self.path}, page {self.page},"
-        with raw_file_errors(name):
-            tiff = tifffile.TiffFile(self.path)
-        with tiff:
-            with raw_file_errors(name):
-                size = self.path.stat().st_size
-                page = tiff.pages[self.page]
-                piece, array = _array(page)
-            if size != self.size_bytes or array.shape != self.shape or page.dtype != self.dtype:
-                raise RawDataError(
-                    f"{name} has changed since the workflow started "
-                    f"({size} bytes, {array.shape} {page.dtype}); copy it again and start the "
-                    "workflow again"
-                )
-
-            def read(y: slice, x: slice) -> NDArray[Any]:
-                with raw_file_errors(name):
-                    return np.ascontiguousarray(array[y, x], dtype=self.dtype)
-
-            yield OpenPlane(piece, read)
 
 
 @dataclass(frozen=True)
@@ -77,6 +30,38 @@ class OpenPlane:
     """Rows and columns, within the plane, to their pixels (y, x)."""
 
 
+@contextlib.contextmanager
+def opened(image: Tiles) -> Iterator[OpenPlane]:
+    """Open the file of a stitched image, which is the one tile of its manifest.
+
+    Raises
+    ------
+    RawDataError
+        The file has changed since the workflow started, or is damaged.
+    """
+    path, number, size_bytes = image.pages[0][0]
+    name = f"{path}, page {number},"
+    with raw_file_errors(name):
+        tiff = tifffile.TiffFile(path)
+    with tiff:
+        with raw_file_errors(name):
+            size = path.stat().st_size
+            page = tiff.pages[number]
+            piece, array = _array(page)
+        if size != size_bytes or array.shape != image.shape[1:] or page.dtype != image.dtype:
+            raise RawDataError(
+                f"{name} has changed since the workflow started "
+                f"({size} bytes, {array.shape} {page.dtype}); copy it again and start the "
+                "workflow again"
+            )
+
+        def read(y: slice, x: slice) -> NDArray[Any]:
+            with raw_file_errors(name):
+                return np.ascontiguousarray(array[y, x], dtype=image.dtype)
+
+        yield OpenPlane(piece, read)
+
+
 def _array(page: Any) -> tuple[tuple[int, int], Any]:
     """Return the piece decoded at once, and the plane as an array that is read by region."""
     if page.is_memmappable:
@@ -86,63 +71,32 @@ def _array(page: Any) -> tuple[tuple[int, int], Any]:
 
 
 @dataclass(frozen=True)
-class PlaneWindows:
-    """Windows that cover a plane, with the interface of tiles."""
+class PlaneWindows(Tiles):
+    """Windows that cover the plane of a stitched image, read as its tiles."""
 
-    plane: StitchedPlane
-    row: NDArray[np.int64]
-    """int64 (n,)."""
-    shape: tuple[int, int, int]
-    """(1, y, x) of every window."""
-    _corners: list[tuple[int, int]]
-
-    def path(self, tile: int, z: int) -> Path:
-        """Return the file."""
-        return self.plane.path
-
-    def page(self, tile: int, z: int) -> int:
-        """Return the page."""
-        return self.plane.page
+    image: Tiles = field(kw_only=True)
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return the pixels (y, x) of a window."""
-        y, x = self._corners[tile]
-        with self.plane.opened() as plane:
+        y, x = self.nominal_px[tile].astype(int)
+        with opened(self.image) as plane:
             return plane.read(slice(y, y + self.shape[1]), slice(x, x + self.shape[2]))
 
 
-def windows_of_table(text: str, channel: str, raw_dir: str) -> PlaneWindows | None:
-    """Return the windows of ``channel`` in the text of a manifest, None where it has none."""
-    plane = _of_table(text, channel, raw_dir)
-    if plane is None:
-        return None
-    side = [min(_WINDOW_PX, n) for n in plane.shape]
-    starts = [
-        sorted({*range(0, n - s + 1, s), n - s}) for n, s in zip(plane.shape, side, strict=True)
-    ]
-    corners = [(y, x) for y in starts[0] for x in starts[1]]
-    return PlaneWindows(plane, np.zeros(len(corners), np.int64), (1, side[0], side[1]), corners)
-
-
-def open_stitched(manifest: str | Path, channel: str) -> StitchedPlane:
-    """Return the plane of ``channel`` that a manifest lists.
-
-    Raises
-    ------
-    RawDataError
-        The manifest has no such channel.
-    """
-    return of_manifest(manifest, channel, _of_table)
-
-
-def _of_table(text: str, channel: str, raw_dir: str) -> StitchedPlane | None:
-    for line in csv.DictReader(io.StringIO(text)):
-        if line["channel"] == channel:
-            return StitchedPlane(
-                Path(raw_dir) / line["path"],
-                int(line["page"]),
-                int(line["size_bytes"]),
-                (int(line["height_px"]), int(line["width_px"])),
-                np.dtype(line["dtype"]),
-            )
-    return None
+def windows_of(image: Tiles) -> PlaneWindows:
+    """Return the windows of a stitched image."""
+    sizes = image.shape[1:]
+    side = [min(_WINDOW_PX, n) for n in sizes]
+    starts = [sorted({*range(0, n - s + 1, s), n - s}) for n, s in zip(sizes, side, strict=True)]
+    places = list(np.ndindex(len(starts[0]), len(starts[1])))
+    row, col = np.array(places, np.int64).T
+    return PlaneWindows(
+        name=np.array([f"{y} {x}" for y, x in places]),
+        row=row,
+        col=col,
+        nominal_px=np.array([(starts[0][y], starts[1][x]) for y, x in places], np.float64),
+        shape=(1, side[0], side[1]),
+        dtype=image.dtype,
+        pages=image.pages * len(places),
+        image=image,
+    )

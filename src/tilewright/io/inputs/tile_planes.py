@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,17 +37,21 @@ class TileRows(NamedTuple):
     beside: Collection[str] = ()
     """Tiles of other samples, of the same raw folder and region."""
 
+    def left_out(self) -> set[str]:
+        """Return the tiles whose planes are not read: of other samples, or not to be used."""
+        others = set(self.beside) - {place.tile for place in self.places}
+        return others | {place.tile for place in self.places if not place.use}
 
-@dataclass
-class PlacedPlanes:
-    """Planes by cycle, each with the place of its tile; ``problems`` are a sentence each.
+
+class PlacedPlanes(NamedTuple):
+    """Planes of one cycle, each with the place of its tile; ``problems`` are a sentence each.
 
     ``excluded`` are tiles that the table does not use, where no other tile lies.
     """
 
-    planes: dict[int, list[tuple[RawPlane, TilePlace]]] = field(default_factory=dict)
-    excluded: dict[int, list[str]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    planes: list[tuple[RawPlane, TilePlace]]
+    excluded: list[str]
+    problems: list[str]
 
 
 #: Tiles that are nearer to each other are of one position; neighbours are further apart.
@@ -61,11 +64,12 @@ _Planes = dict[tuple[str, str, int], str]
 
 def place_planes(
     planes: Sequence[RawPlane],
-    places: Mapping[int, TileRows],
-    channels: Mapping[int, Sequence[str]],
+    cycle: int,
+    places: Sequence[TilePlace],
+    channels: Sequence[str],
     folder: str,
 ) -> PlacedPlanes:
-    """Return the planes of the tiles that the table uses, by cycle.
+    """Return the planes of the tiles that the table uses, of one cycle.
 
     Each must have all z-planes of the fullest tile of its cycle in all channels of the markers
     table, from one file or page each, and each tile of the files must be in the table.
@@ -73,51 +77,34 @@ def place_planes(
     Parameters
     ----------
     planes : sequence of RawPlane
-        Of one sample, pages as planes.
-    places : mapping of int to TileRows
-        Rows of the table, by cycle.
-    channels : mapping of int to sequence of str
-        Channels of the markers table, by cycle.
+        Of one sample and cycle, pages as planes, without those that :class:`TileRows` leave out.
+    places : sequence of TilePlace
+        Rows of the table.
+    channels : sequence of str
+        Channels of the markers table.
     folder : str
         The raw folder.
     """
-    result = PlacedPlanes()
-    by_cycle: dict[int, list[RawPlane]] = defaultdict(list)
-    for plane in planes:
-        by_cycle[plane.cycle].append(plane)
-    for cycle in sorted(channels):
-        of_table = places.get(cycle, TileRows(()))
-        rows = {place.tile: place for place in of_table.places}
-        if not rows:
-            result.problems.append(
-                f"cycle {cycle}: the tiles table has no row of it; `tilewright init --add "
-                "--output FOLDER` adds them, with the folder of the configuration"
-            )
-            continue
-        used = {tile: place for tile, place in rows.items() if place.use}
-        if not used:
-            result.problems.append(
-                f"cycle {cycle}: the tiles table uses none of its tiles; set use to 1, or take the "
-                "cycle out of the markers table"
-            )
-            continue
-        others = set(of_table.beside) - rows.keys()
-        of_cycle = [plane for plane in by_cycle[cycle] if plane.tile_name not in others]
-        present, problems = _present(of_cycle, cycle)
-        problems += _unplaced(of_cycle, rows, cycle) + _unfilled(used) + _at_one_place(used)
-        problems += _other_files(of_cycle, used, folder)
-        problems += _incomplete(present, used, channels[cycle], cycle)
-        result.problems += problems
-        result.excluded[cycle] = [
-            place.tile
-            for place in rows.values()
-            if not place.use
-            and not any(_same_place(place, other, _SAME_PX) for other in used.values())
-        ]
-        result.planes[cycle] = [
-            (plane, used[plane.tile_name]) for plane in of_cycle if plane.tile_name in used
-        ]
-    return result
+    rows = {place.tile: place for place in places}
+    used = {tile: place for tile, place in rows.items() if place.use}
+    if not used:
+        problem = (
+            "uses none of its tiles; set use to 1, or take the cycle out of the markers table"
+            if rows
+            else "has no row of it; `tilewright init --add --output FOLDER` adds them, with the "
+            "folder of the configuration"
+        )
+        return PlacedPlanes([], [], [f"cycle {cycle}: the tiles table {problem}"])
+    present, problems = _present(planes, cycle)
+    problems += _unplaced(planes, rows, cycle) + _unfilled(used) + _at_one_place(used)
+    problems += _other_files(planes, used, folder) + _incomplete(present, used, channels, cycle)
+    excluded = [
+        place.tile
+        for place in rows.values()
+        if not place.use and not any(_same_place(place, other, _SAME_PX) for other in used.values())
+    ]
+    of_used = [(plane, used[plane.tile_name]) for plane in planes if plane.tile_name in used]
+    return PlacedPlanes(of_used, excluded, problems)
 
 
 def _same_place(one: TilePlace, other: TilePlace, within_px: float) -> bool:

@@ -2,10 +2,10 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import tifffile
@@ -16,10 +16,10 @@ from tilewright.io.formats import containers
 from tilewright.io.formats.common import RAW_DIR_FILE, raw_file_errors
 from tilewright.kernels.tile_positions.tile_order import grid_places
 
-_T = TypeVar("_T")
 
+class RawPage(NamedTuple):
+    """A plane in a file, and the size of the file when the workflow started."""
 
-class _Page(NamedTuple):
     path: Path
     page: int
     size_bytes: int
@@ -42,17 +42,14 @@ class Tiles:
     """(z, y, x) of every tile."""
     dtype: np.dtype[Any]
     """Type of the counts, uint8 or uint16."""
-    _pages: list[list[_Page]]
+    pages: list[list[RawPage]]
+    """By tile and z."""
     counts_per_unit: float | None = None
     """Where the files hold float32: what a value of 1 is in counts."""
 
     def path(self, tile: int, z: int) -> Path:
         """Return the file of one plane."""
-        return self._pages[tile][z].path
-
-    def page(self, tile: int, z: int) -> int:
-        """Return the page of one plane in its file."""
-        return self._pages[tile][z].page
+        return self.pages[tile][z].path
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return one plane (y, x) of one tile in raw counts.
@@ -63,7 +60,7 @@ class Tiles:
             The file has changed since the workflow started, or is damaged: its data cannot be
             decoded, or are truncated.
         """
-        path, page, size_bytes = self._pages[tile][z]
+        path, page, size_bytes = self.pages[tile][z]
         with raw_file_errors(f"{path}, page {page},"):
             now_bytes = path.stat().st_size
             plane = read_plane(path, page) if now_bytes == size_bytes else None
@@ -143,7 +140,12 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
     RawDataError
         The manifest has no such channel.
     """
-    return of_manifest(manifest, channel, tiles_of_table)
+    table = Path(manifest)
+    raw_dir = table.with_name(RAW_DIR_FILE).read_text("utf-8").rstrip("\n")
+    tiles = tiles_of_table(table.read_text("utf-8"), channel, raw_dir)
+    if tiles is None:
+        raise RawDataError(f"{manifest} has no channel {channel!r}; correct the markers table")
+    return tiles
 
 
 def open_scan(manifests: Sequence[str | Path], channel: str) -> Tiles:
@@ -178,26 +180,8 @@ def open_scan(manifests: Sequence[str | Path], channel: str) -> Tiles:
         col=np.concatenate([one.col for one in every]),
         nominal_px=np.concatenate([np.add(one.nominal_px, (y, 0.0)) for one, _, y in moved]),
         shape=(min(one.shape[0] for one in every), *first.shape[1:]),
-        _pages=[pages for one in every for pages in one._pages],
+        pages=[pages for one in every for pages in one.pages],
     )
-
-
-def of_manifest(
-    manifest: str | Path, channel: str, of_table: Callable[[str, str, str], _T | None]
-) -> _T:
-    """Return ``of_table`` of a manifest's text, a channel and the raw folder.
-
-    Raises
-    ------
-    RawDataError
-        The manifest has no such channel.
-    """
-    table = Path(manifest)
-    raw_dir = table.with_name(RAW_DIR_FILE).read_text("utf-8").rstrip("\n")
-    result = of_table(table.read_text("utf-8"), channel, raw_dir)
-    if result is None:
-        raise RawDataError(f"{manifest} has no channel {channel!r}; correct the markers table")
-    return result
 
 
 def excluded_tiles(manifest: str | Path) -> list[str]:
@@ -229,8 +213,8 @@ def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
         shape=(len(next(iter(tiles.values()))), *shape),
         dtype=np.dtype(np.uint16 if scale else kind),
         counts_per_unit=float(scale) if scale else None,
-        _pages=[
-            [_Page(folder / p["path"], int(p["page"]), int(p["size_bytes"])) for p in stack]
+        pages=[
+            [RawPage(folder / p["path"], int(p["page"]), int(p["size_bytes"])) for p in stack]
             for stack in tiles.values()
         ],
     )

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -88,12 +88,17 @@ def describe_image(xml: str, source: str, index: int) -> OmeImage:
     """
     with _xml_errors(source):
         pixels = list(elements_named(_root(xml), "Pixels"))[index]
-        return OmeImage(
-            _channels(pixels, _integer(pixels, "SizeC", 1, least=1)),
-            pixel_um=_positive_length(pixels, "PhysicalSizeX"),
-            pixel_y_um=_positive_length(pixels, "PhysicalSizeY"),
-            z_step_um=_positive_length(pixels, "PhysicalSizeZ"),
-        )
+        return _described(pixels, _integer(pixels, "SizeC", 1, least=1))
+
+
+def _described(pixels: ElementTree.Element, channels: int) -> OmeImage:
+    """Return channels and sizes of an image."""
+    return OmeImage(
+        _channels(pixels, channels),
+        pixel_um=_positive_length(pixels, "PhysicalSizeX"),
+        pixel_y_um=_positive_length(pixels, "PhysicalSizeY"),
+        z_step_um=_positive_length(pixels, "PhysicalSizeZ"),
+    )
 
 
 def _root(xml: str) -> ElementTree.Element:
@@ -147,15 +152,12 @@ def _image(
     if position is None or position.get("PositionX") is None:
         position, key = next(elements_named(image, "StageLabel"), None), "{}"
     unit = position.get(f"{key.format('X')}Unit", "µm") if position is not None else "µm"
-    return OmeImage(
-        channels=_channels(pixels, sizes["C"]),
+    return replace(
+        _described(pixels, sizes["C"]),
         planes=_planes(pixels, sizes),
         y=_length(position, key.format("Y")),
         x=_length(position, key.format("X")),
         position_in_px=unit == "pixel",
-        pixel_um=_positive_length(pixels, "PhysicalSizeX"),
-        pixel_y_um=_positive_length(pixels, "PhysicalSizeY"),
-        z_step_um=_positive_length(pixels, "PhysicalSizeZ"),
         numerical_aperture=_positive_length(lens, "LensNA"),
         immersion_refractive_index=_positive_length(medium, "RefractiveIndex"),
     )

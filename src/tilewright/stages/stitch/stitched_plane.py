@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tilewright.io.inputs.stitched_plane import OpenPlane, StitchedPlane
+from tilewright.io.inputs.stitched_plane import OpenPlane, opened
+from tilewright.io.inputs.tiles import Tiles
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours
@@ -26,7 +27,7 @@ _COVERED = 0.1
 
 
 def stitched_plane(
-    plane: StitchedPlane,
+    image: Tiles,
     output: str | Path,
     *,
     voxel_um: tuple[float, float, float],
@@ -41,8 +42,8 @@ def stitched_plane(
 
     Parameters
     ----------
-    plane : StitchedPlane
-        uint8 or uint16.
+    image : Tiles
+        The one tile of a stitched image, uint8 or uint16.
     output : Path
         Folder of the mosaic; appears when it is whole.
     voxel_um : tuple of float
@@ -55,10 +56,10 @@ def stitched_plane(
     """
     output = Path(output)
     with (
-        plane.opened() as source,
+        opened(image) as source,
         create_mosaic(
             output,
-            (1, *plane.shape),
+            image.shape,
             np.uint16,
             chunk_px,
             voxel_um,
@@ -66,8 +67,8 @@ def stitched_plane(
             ome_zarr_version=ome_zarr_version,
         ) as writer,
     ):
-        histogram, equal = _copy(source, writer, plane.shape, chunk_px)
-        ceiling = saturation_counts or _ceiling(histogram, plane.dtype)
+        histogram, equal = _copy(source, writer, image.shape[1:], chunk_px)
+        ceiling = saturation_counts or _ceiling(histogram, image.dtype)
         writer.attributes |= _attributes(histogram, equal, ceiling)
 
 
