@@ -58,12 +58,14 @@ def make_tiles(
     lumps: float = 0.0,
     dark: NDArray[np.float64] | float = 0.0,
     clip_counts: float = 65535.0,
+    core: float | None = None,
 ) -> tuple[ArrayTiles, Positions]:
     """Sample tiles at fractional positions.
 
-    ``empty`` is the share without tissue, ``lumps`` the log-scatter of the tissue's brightness
-    over half a tile, ``dark`` what the camera adds to its offset in counts, ``clip_counts``
-    where the camera saturates.
+    ``core`` is the diameter of a round specimen in the middle, over all tiles' extent; ``empty``
+    is the share without tissue, ``lumps`` the log-scatter of the tissue's brightness over half a
+    tile, ``dark`` what the camera adds to its offset in counts, ``clip_counts`` where the camera
+    saturates.
     """
     rng = np.random.default_rng(seed)
     size = flat.shape[0]
@@ -73,7 +75,13 @@ def make_tiles(
     extent = tuple(int(np.ceil(place[:, axis].max())) + size + 4 for axis in (0, 1))
     texture = np.exp(ndimage.gaussian_filter(rng.standard_normal(extent), 2.5) * 6)
     tissue = ndimage.gaussian_filter(rng.standard_normal(extent), 25)
-    specimen = texture * (tissue > np.quantile(tissue, empty)) * electrons
+    inside = tissue > np.quantile(tissue, empty)
+    if core is not None:
+        y, x = np.indices(extent)
+        inside = (
+            np.hypot(*(2 * at / side - 1 for at, side in zip((y, x), extent, strict=True))) < core
+        )
+    specimen = texture * inside * electrons
     specimen = ndimage.gaussian_filter(specimen / texture.mean() / 2, 1.0)
     if lumps:
         coarse = rng.standard_normal(tuple(side // 8 + 2 for side in extent))
@@ -94,3 +102,24 @@ def make_tiles(
     islands = np.zeros(row.size, dtype=np.int64)
     tiles = ArrayTiles(stack, row.astype(np.int64), col.astype(np.int64), place)
     return tiles, Positions(tiles.name, row, col, place[:, 0], place[:, 1], sure, islands)
+
+
+def make_cores(
+    flat: NDArray[np.float64], seed: int, grid: tuple[int, int], count: int = 40
+) -> tuple[ArrayTiles, Positions]:
+    """Return the tiles of round cores of a tissue microarray, each an island."""
+    diameter = np.random.default_rng(seed).uniform(0.85, 1.0, count)
+    cores = [
+        make_tiles(flat, 1000 * seed + k, grid=grid, empty=0.0, core=diameter[k])
+        for k in range(count)
+    ]
+    stack, place = (
+        np.concatenate([getattr(tiles, name) for tiles, _ in cores])
+        for name in ("stack", "nominal_px")
+    )
+    number = np.arange(len(stack))
+    island = np.repeat(np.arange(count), len(stack) // count)
+    place[:, 0] += 4 * flat.shape[0] * island
+    tiles = ArrayTiles(stack, number, 0 * number, place)
+    sure = np.full(len(stack), 0.05)
+    return tiles, Positions(tiles.name, number, 0 * number, place[:, 0], place[:, 1], sure, island)

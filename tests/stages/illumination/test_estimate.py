@@ -15,6 +15,7 @@ from tests.support.array_tiles import ArrayTiles
 from tests.support.illuminate import estimate_illumination
 from tests.support.illumination_truth import (
     OFFSET_COUNTS,
+    make_cores,
     make_tiles,
     relative_rmse,
     ring,
@@ -251,6 +252,27 @@ def test_tiles_without_overlaps_tell_the_flat(
         assert relative_rmse(found.flat, truth) < min(worst, 3 * numbers["flat_error"])
         assert numbers["heldout_log_ratio"] is None
         assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=20)
+
+
+@pytest.mark.parametrize(
+    ("grid", "size", "offset", "bar"),
+    [((1, 1), 512, OFFSET_COUNTS, 0.01), ((2, 2), 256, None, 0.006)],
+)
+def test_cores_of_a_scan_tell_the_flat(
+    grid: tuple[int, int], size: int, offset: float | None, bar: float
+) -> None:
+    truth = vignette(size, 0.55)
+    tiles, places = make_cores(truth, 1, grid)
+    found, numbers = run(tiles, places, offset_counts=offset)
+    assert relative_rmse(found.flat, truth) <= bar
+    assert relative_rmse(found.flat, truth) <= 2.0 * numbers["flat_error"] <= 2.5 * bar
+
+
+def test_cores_of_one_tile_do_not_tell_the_offset() -> None:
+    truth = vignette(2 * SIZE, 0.55)
+    found, numbers = run(*make_cores(truth, 1, (1, 1)), offset_counts=None)
+    assert relative_rmse(found.flat, truth) <= numbers["flat_error"]
+    assert METRICS["flat_error"].threshold.verdict(numbers["flat_error"]) != "pass"
 
 
 def test_wrong_positions_do_not_make_it_worse() -> None:

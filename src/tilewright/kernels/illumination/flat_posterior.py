@@ -161,7 +161,8 @@ def fit_flat(
     cells : OverlapCells
         Raw counts; without any the tiles alone are fitted.
     images : ndarray of float64, shape (n, y, x)
-        Tiles without saturated pixels, in blocks, planes averaged; n may be 0.
+        Tiles without saturated pixels, in blocks, planes averaged; n may be 0. NaN is not compared
+        (:mod:`.tissue_regions`).
     offset_counts, offset_error_counts : float
         Prior of the camera offset, as mean and standard deviation.
     free : bool
@@ -204,7 +205,9 @@ def _fit(
 ) -> FlatFit:
     highest = max(offset[0] + 2.0 * offset[1], 0.0)
     choices: list[tuple[int, int]] = []
-    interiors = _INTERIORS if len(images) >= _LEAST_FOR_ERROR else _INTERIORS[:1]
+    # Tissue and background of a tile may be two images.
+    count = round(np.isfinite(images).mean() * len(images)) if len(images) else 0
+    interiors = _INTERIORS if count >= _LEAST_FOR_ERROR else _INTERIORS[:1]
     for iteration in range(begin, _ITERATIONS):
         cell_differences = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
         parts, fold = information_by_fold(cell_differences, mean[:-1], mean[-1], order)
@@ -219,7 +222,7 @@ def _fit(
             choices = list(product(range(len(tiles)), range(len(priors))))
         elif iteration == _ITERATIONS - 1:
             choices = list(product(sorted({tile for tile, _ in choices}), range(len(priors))))
-        posterior = _posterior(overlaps, tiles, priors, choices, len(images))
+        posterior = _posterior(overlaps, tiles, priors, choices, count)
         if iteration in (_WARY, _ITERATIONS - 1):
             relevant = np.maximum(posterior.share, posterior.error_share) > _NEGLIGIBLE
             choices = list(compress(choices, relevant))
@@ -228,7 +231,7 @@ def _fit(
     posterior = replace(posterior, mean=mean)
     cell_differences = differences(cells, mean[:-1], mean[-1], robust=True)
     held_out = cell_differences.rms(
-        _held_out(cell_differences, parts, fold, tiles, priors, choices, len(images))
+        _held_out(cell_differences, parts, fold, tiles, priors, choices, count)
     )
     return FlatFit(posterior, order, cell_differences, held_out, _unmodelled(images, mean, order))
 

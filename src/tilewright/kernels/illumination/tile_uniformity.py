@@ -63,7 +63,7 @@ def tile_evidence(images: Floats, mean: Floats, order: int) -> list[TileEvidence
     Parameters
     ----------
     images : ndarray of float64, shape (n, y, x)
-        Counts of each tile in blocks, planes averaged, none saturated.
+        Counts of each tile in blocks, planes averaged, none saturated; NaN is not compared.
     mean : ndarray of float64, shape (k + 1,)
         Log flat-field about which differences are linearised, then the counts without light.
     order : int
@@ -85,12 +85,13 @@ def tile_evidence(images: Floats, mean: Floats, order: int) -> list[TileEvidence
     # As a share of the flat-field: where pairs are weighted, dim light is this part of the light.
     dark = compared.dim * compared.per_count * _DARK_FALL ** (degree - 1.0)
     # What the mean adds to differences; it is that of bright places.
-    by_pairs = 1.0 / (pairs.variance + (_DARK_SIZES[-1] * dark) ** 2)
-    rest = np.maximum(1.0 / average.variance - by_pairs, 0.0)
+    by_pairs = np.diag(_uneven_dark(pairs.information, _DARK_SIZES[-1] * dark))
+    added = np.sqrt(np.maximum(1.0 - by_pairs / np.diag(average.information), 0.0))
+    rest = added[:, None] * average.information * added
     step = _OFFSET_STEP * compared.dim
     pairs = replace(pairs, offset_counts=float(np.clip(pairs.offset_counts, -step, step)))
     return [
-        _evidence(mean, average, pairs, rest, (size * dark) ** 2, (size * compared.dim) ** 2)
+        _evidence(mean, average, pairs, rest, size * dark, (size * compared.dim) ** 2)
         for size in _DARK_SIZES
     ]
 
@@ -110,7 +111,7 @@ def residual_structure(images: Floats, mean: Floats, order: int) -> float:
     pairs, degree = compared.regress(design, degree[fine]), degree[fine] - order - 1
     members = np.bincount(degree)
     chance = special.fdtri(members, members * (len(images) - 1), 1 - _FALSE_ALARM)
-    chance *= np.bincount(degree, pairs.variance)
+    chance *= np.bincount(degree, 1.0 / np.diag(pairs.information))
     power = np.bincount(degree, pairs.uneven**2)
     excess = float(np.maximum(power - chance, 0.0).sum())
     return float(np.sqrt(max(excess, compared.shared_power())))
@@ -118,12 +119,10 @@ def residual_structure(images: Floats, mean: Floats, order: int) -> float:
 
 @dataclass(frozen=True)
 class _NonUniformity:
-    """Departure of tiles from even: coefficients, their variance, what an offset would do."""
+    """Departure of tiles from even: coefficients, their information, what an offset would do."""
 
-    # The variance is pooled over the coefficients of one total degree, which tissue without a
-    # preferred direction fills alike.
     uneven: Floats
-    variance: Floats
+    information: Floats
     by_offset: Floats
     offset_counts: float = 0.0
     offset_variance: float = np.inf
@@ -133,51 +132,57 @@ def _evidence(
     mean: Floats,
     average: _NonUniformity,
     pairs: _NonUniformity,
-    rest: Floats,
+    rest: Floats,  # (k, k)
     dark: Floats,
     dark_offset: float,
 ) -> TileEvidence:
     """Join differences of places, their variance raised by an uneven dark-field, with the mean."""
-    precision = 1.0 / (pairs.variance + dark)
+    precision = _uneven_dark(pairs.information, dark)
     coefficients = mean[:-1] + pairs.uneven
     sure = 1.0 / (pairs.offset_variance + dark_offset + 0.01)
     offset = mean[-1] + pairs.offset_counts
-    matrix = np.diag(np.append(precision + rest, sure))
-    vector = precision * coefficients + rest * (mean[:-1] + average.uneven)
-    log = float((np.log(precision) - precision * coefficients**2).sum())
+    matrix = np.diag(np.append(np.zeros(len(dark)), sure))
+    matrix[:-1, :-1] = precision + rest
+    vector = precision @ coefficients + rest @ (mean[:-1] + average.uneven)
+    log = float(np.linalg.slogdet(precision)[1] - coefficients @ precision @ coefficients)
     log += float(np.log(max(sure, 1e-12)) - sure * offset**2)
     return TileEvidence(
         InformationForm(matrix, np.append(vector, sure * offset)),
         0.5 * log,
-        precision * pairs.by_offset + rest * average.by_offset,
+        precision @ pairs.by_offset + rest @ average.by_offset,
     )
 
 
 def _from_mean(images: Floats, mean: Floats, order: int) -> _NonUniformity | None:
-    """Compare the mean of all tiles with an even one."""
+    """Compare the mean of all tiles, each as bright as the others, with an even one."""
     n = len(images)
     if n < 2:
         return None
     # Tiles of pure noise may lead anywhere, but not to a division by zero.
     shape = (images.shape[1], images.shape[2])
     flat = np.maximum(flat_field(mean[:-1], shape).astype(np.float64), 1e-6).ravel()
-    even = (images - float(mean[-1])).reshape(n, -1) / flat
-    level = even.mean(axis=1)
-    typical = float(level.mean())
+    seen = np.isfinite(images).reshape(n, -1).astype(np.float64)
+    even = np.where(seen > 0, (images - float(mean[-1])).reshape(n, -1) / flat, 0.0)
+    count = seen.sum(axis=1)
+    level = even.sum(axis=1) / count
+    typical = float(even.sum() / count.sum())
     if typical <= 0:
         return None
     # A tile ten times as bright as the mean counts twice as much as one of the mean, not ten
     # times; one that is nearly empty, whose shape depends on the offset, hardly at all.
     weight = 1.0 / (np.maximum(level, 0.0) + typical)
-    total = float((weight * level).sum())
-    average = weight @ even / total
+    light = weight * np.maximum(level, 0.0)
     design = design_grid(shape, order)
-    design = (design - design.mean(axis=0)) / design.shape[0]
-    deviation = weight[:, None] * (even - level[:, None] * average) @ design / total
-    by_offset = (1.0 / flat) @ design * (float(weight.sum()) / total)
-    return _NonUniformity(
-        average @ design, _pooled(deviation, degrees(order).sum(axis=1)), by_offset
-    )
+    centre = seen @ design / count[:, None]
+    matrix = design.T @ ((light @ seen)[:, None] * design)
+    matrix -= (centre.T * (light * count)) @ centre
+    push = weight[:, None] * (even @ design - (count * level)[:, None] * centre)
+    inverse = np.linalg.inv(matrix + 1e-9 * np.trace(matrix) / len(matrix) * np.eye(len(matrix)))
+    uneven = inverse @ push.sum(axis=0)
+    follow = (seen * (design @ uneven)) @ design - (count * (centre @ uneven))[:, None] * centre
+    information = _information(matrix, push - light[:, None] * follow, degrees(order).sum(axis=1))
+    by_offset = (weight @ seen / flat) @ design - (weight * (seen @ (1.0 / flat))) @ centre
+    return _NonUniformity(uneven, information, inverse @ by_offset)
 
 
 @dataclass(frozen=True)
@@ -186,7 +191,8 @@ class _PixelPairs:
 
     # ``weight`` is one over the squared scatter, less where a pair is an outlier; ``response`` by
     # how much a robust mean follows a change of the flat-field, ``offset_slope`` (pairs,) the
-    # change of ``value`` if the true offset were one count higher.
+    # change of ``value`` if the true offset were one count higher. ``by_region``: tissue and
+    # background are images of their own; chosen by light, they tell the offset 45 counts wrong.
     shape: tuple[int, int]
     distance: int
     signal: Floats
@@ -194,11 +200,13 @@ class _PixelPairs:
     weight: Floats
     offset_slope: Floats
     response: float
+    by_region: bool
 
     @property
     def dim(self) -> float:
         """Light of dim places, counts."""
-        return max(float(np.quantile(self.signal[:, ::7], _DIM)), 0.0)
+        some = self.signal[:, ::7][self.weight[:, ::7] > 0]
+        return max(float(np.quantile(some, _DIM)), 0.0) if some.size else 0.0
 
     @property
     def per_count(self) -> float:
@@ -214,19 +222,20 @@ class _PixelPairs:
         matrix = design.T @ (power[:, None] * design)
         matrix += 1e-9 * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
         inverse = np.linalg.inv(matrix)
-        share = (weighted * self.value) @ design @ inverse / self.response
+        push = (weighted * self.value) @ design / self.response
+        uneven = inverse @ push.sum(axis=0)
         cross = (weighted.sum(axis=0) * self.offset_slope) @ design
         by_offset = cross @ inverse
         # Dim and bright places agree on the flat-field if the offset is right.
         residual = float(self.weight.sum(axis=0) @ self.offset_slope**2 - by_offset @ cross)
-        offsets = (self.weight * self.value) @ self.offset_slope / self.response - share @ cross
-        is_known = residual > 1e-9
+        offsets = (self.weight * self.value) @ self.offset_slope / self.response - push @ by_offset
+        is_known = residual > 1e-9 and not self.by_region
         offsets = offsets / residual if is_known else np.zeros_like(offsets)
         n = len(offsets)
         scatter = float(((offsets - offsets.mean()) ** 2).sum()) * n / (n - 1)
         return _NonUniformity(
-            share.sum(axis=0),
-            _pooled(share - share.mean(axis=0), degree),
+            uneven,
+            _information(matrix, push - push.mean(axis=0), degree),
             by_offset,
             float(offsets.sum()),
             _CAUTION * scatter if is_known else np.inf,
@@ -255,17 +264,24 @@ def _compare(images: Floats, mean: Floats) -> _PixelPairs | None:
     flat = np.maximum(flat_field(mean[:-1], shape).astype(np.float64), 1e-6)
     first, second = _pairs((images - float(mean[-1])) / flat, distance)
     signal, value = (first + second) / 2.0, first - second
-    scatter = _scatter(signal, np.abs(value))
+    seen = np.isfinite(value)
+    if float(signal[seen].sum()) <= 0:
+        return None
+    scatter = np.ones_like(value)
+    scatter[seen] = _scatter(signal[seen], np.abs(value[seen]))
+    signal, value = np.where(seen, signal, 0.0), np.where(seen, value, 0.0)
     # Geman-McClure, as for overlaps; its derivative is what a change of the flat-field moves.
     off = (0.5 * value / scatter) ** 2
-    weight = 1.0 / ((1.0 + off) * scatter) ** 2
+    weight = seen / ((1.0 + off) * scatter) ** 2
     power = weight * signal**2
     total = float(power.sum())
-    if float(signal.mean()) <= 0 or total <= 0:
+    if total <= 0:
         return None
     response = max(float((power * (1.0 - 3.0 * off) / (1.0 + off)).sum()) / total, 0.2)
     one, other = _pairs(1.0 / flat[None], distance)
-    return _PixelPairs(shape, distance, signal, value, weight, (one - other)[0], response)
+    return _PixelPairs(
+        shape, distance, signal, value, weight, (one - other)[0], response, not seen.all()
+    )
 
 
 def _pairs(images: Floats, distance: int) -> tuple[Floats, Floats]:
@@ -290,9 +306,23 @@ def _scatter(signal: Floats, size: Floats) -> Floats:
     return np.asarray(np.maximum(np.maximum(scatter, 1e-3 * np.abs(signal)), 1e-3))
 
 
-def _pooled(share: Floats, degree: Ints) -> Floats:
-    """Variance of the sum of tiles' shares (n, k), pooled over coefficients of one degree."""
-    n = len(share)
-    variance = _CAUTION * (share**2).sum(axis=0) * n / (n - 1)
+def _information(matrix: Floats, push: Floats, degree: Ints) -> Floats:
+    """Return the information (k, k) of a regression on ``matrix`` by the tiles' scatter (n, k).
+
+    The scatter is pooled over coefficients of one total degree, which tissue without a preferred
+    direction fills alike.
+    """
+    n, power = len(push), np.diag(matrix)
+    variance = _CAUTION * ((push / power) ** 2).sum(axis=0) * n / (n - 1)
     members = np.maximum(np.bincount(degree), 1)
-    return np.asarray(np.maximum((np.bincount(degree, variance) / members)[degree], 1e-10))
+    pooled = np.maximum((np.bincount(degree, variance) / members)[degree], 1e-10)
+    scale = 1.0 / np.sqrt(pooled * power)
+    return np.asarray(scale[:, None] * matrix * scale)
+
+
+def _uneven_dark(information: Floats, dark: Floats) -> Floats:
+    """Return information less what an error of these standard deviations takes from it."""
+    if not dark.any():
+        return information
+    covariance = np.linalg.inv(information) + np.diag(dark**2)
+    return np.asarray(np.linalg.inv(covariance))

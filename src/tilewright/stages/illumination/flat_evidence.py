@@ -12,6 +12,7 @@ from tilewright.kernels.illumination.flat_basis import design_grid, flat_field
 from tilewright.kernels.illumination.flat_posterior import FlatFit, fit_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.kernels.illumination.overlap_photometry import relative_difference
+from tilewright.kernels.illumination.tissue_regions import tissue_and_background
 from tilewright.stages.illumination.binned_tiles import TileMeasures
 from tilewright.stages.illumination.camera_offset import (
     MIN_CELLS,
@@ -67,6 +68,8 @@ class FlatEvidence:
     edges: int
     cells: int
     """Overlaps, and cells in them, with signal."""
+    has_place: bool
+    """Whether tissue has a preferred place in the tiles."""
 
     def candidate(self, flat: Plane) -> Candidate:
         """Score a flat-field that was not fitted to the overlaps, and compare it with the fit."""
@@ -89,26 +92,28 @@ def gather(measures: TileMeasures, known: Offset | None) -> FlatEvidence:
     if known is None and not measures.has_signal(bound, offset_known=False):
         dark = round(measures.median_counts, 1)
         how = "median: the tiles show no light above the noise"
-        return FlatEvidence(measures, dark, how, None, 0, 0)
+        return FlatEvidence(measures, dark, how, None, 0, 0, has_place=False)
     offset, error, how = known or (bound, np.inf, OFFSET_BOUND)
     free = error > _UNSURE * bound
     if free:
         offset, error = _PART_OF_BOUND * bound, _PART_ERROR * bound
     images, cells = _some(measures.blocks[measures.unsaturated]), measures.cells
+    enough, regions = len(images) >= MIN_TILES, tissue_and_background(images)
+    images, has_place = images if regions is None else regions, regions is not None
     fit, edges, count = None, 0, 0
     if len(cells) >= MIN_CELLS:
         fit = fit_flat(cells, images, offset, error, free=free)
         edges, count = edges_and_cells(fit)
     if edges < MIN_EDGES or count < MIN_CELLS:
         fit = None
-        if len(images) >= MIN_TILES:
+        if enough:
             fit = fit_flat(OverlapCells.none(), images, offset, error, free=free)
     if fit is None:
         offset = known[0] if known else round(bound, 1)
     elif free:
         offset = round(fit.offset_counts, 1)
         how = f"overlaps and tiles: to {fit.offset_error_counts:.1f} counts"
-    return FlatEvidence(measures, offset, how, fit, edges, count)
+    return FlatEvidence(measures, offset, how, fit, edges, count, has_place)
 
 
 def _some(images: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -119,7 +124,8 @@ def _some(images: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def dark_field(evidence: FlatEvidence) -> EmptyTiles | None:
     """Return offset and dark-field by empty tiles, None unless both are known well."""
-    if evidence.fit is None:
+    # The darkest tiles of cores of a tissue microarray are not empty.
+    if evidence.fit is None or evidence.has_place:
         return None
     blocks = evidence.measures.blocks
     shape = (blocks.shape[1], blocks.shape[2])
