@@ -47,7 +47,7 @@ def tile_pictures(results: Path) -> list[Array]:
     four = np.block(
         [[np.pad(tiles[r, c], gap, constant_values=9999) for c in (0, 1)] for r in (0, 1)]
     )
-    flat = tifffile.imread(results / "illumination/cycle1_channel1-ffp.tif")
+    flat = tifffile.imread(results / "illumination/cycle1-ffp.tif", key=0)
     mosaic = open_mosaic(results / "stitch/cycle1_channel1.zarr").read()[2]
     return [
         grey(four, display_range(tiles[1, 1])),

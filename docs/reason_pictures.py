@@ -102,7 +102,7 @@ def nuclei(bench: Bench) -> Array:
 
 def flat(bench: Bench) -> Array:
     """Look at the flat-field."""
-    return bench.fields(1, "2").flat
+    return np.asarray(bench.fields(1, "2")[0].flat)
 
 
 def raw_tile(bench: Bench) -> Array:

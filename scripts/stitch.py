@@ -6,21 +6,27 @@ from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.positions import read_positions
-from tilewright.io.results.reading import read_json
 from tilewright.runtime.job import job_context
 from tilewright.stages.stitch.fuse import stitch
+
+illumination, numbers = read_illumination(
+    snakemake.input.flat,
+    snakemake.input.dark,
+    snakemake.input.numbers,
+    snakemake.wildcards.channel,
+)
 
 with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     stitch(
         open_tiles(snakemake.input.manifest, snakemake.wildcards.channel),
         read_positions(Path(snakemake.input.positions)),
-        read_illumination(snakemake.input.flat, snakemake.input.dark),
+        illumination,
         snakemake.output[0],
         backend=backend,
         voxel_um=tuple(snakemake.params.voxel_um),
         chunk_px=snakemake.params.output["chunk_px"],
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
-        saturation_counts=read_json(snakemake.input.numbers)["saturation_counts"],
+        saturation_counts=numbers["saturation_counts"],
         distortion=read_distortion(snakemake.input.distortion),
         **snakemake.params.options,
     )

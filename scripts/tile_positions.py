@@ -8,6 +8,10 @@ from tilewright.runtime.files import scratch_folder
 from tilewright.runtime.job import job_context
 from tilewright.stages.tile_positions.locate import locate, write_located
 
+reference = snakemake.params.reference_channel
+illumination, _ = read_illumination(
+    snakemake.input.flat, snakemake.input.dark, snakemake.input.numbers, reference
+)
 folder = Path(snakemake.output.positions).parent
 
 with (
@@ -15,8 +19,8 @@ with (
     scratch_folder(folder) as scratch,
 ):
     located = locate(
-        open_tiles(Path(snakemake.input.manifest), snakemake.params.reference_channel),
-        read_illumination(Path(snakemake.input.flat), Path(snakemake.input.dark)),
+        open_tiles(Path(snakemake.input.manifest), reference),
+        illumination,
         backend=backend,
         scratch=scratch,
         **snakemake.params.options,

@@ -144,7 +144,7 @@ def test_the_jobs_of_tilewright_are_those_of_a_dry_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, cycles=2, channels=2, rows=1, cols=2, planes=3, tile_px=128)
-    run.snakemake("results/tonsil/illumination/cycle1_channel1-ffp.tif", "--cores", "2")
+    run.snakemake("results/tonsil/illumination/cycle1-ffp.tif", "--cores", "2")
     dry = run.planned("registration", "qc")
     own = ("plan", "registration", "qc", "-s", str(REPO / "workflow/Snakefile"), "--configfile")
     done = command(app, run, monkeypatch, *own, "config.yaml", "--json")

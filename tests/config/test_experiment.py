@@ -36,7 +36,6 @@ def test_cycles_to_process(config: dict[str, Any]) -> None:
     assert experiment.cycles == (1,)
     assert experiment.moving_cycles == ()
     assert [c.marker for c in experiment.channels] == ["DAPI_1", "CD3"]
-    assert not experiment.shared_channels  # cycle 2 has one channel
     assert experiment.of_cycles([1, 2]).channels == load_experiment(config).channels
     check_targets(experiment, [])
     late = load_experiment({**config, "cycles": [2]})
@@ -95,10 +94,7 @@ def test_samples_of_one_folder_share_flat_fields_unless_the_table_says_otherwise
     files = RuleFiles(load_experiment(config), Layout("r"))
     job = Wildcards(fromdict={"sample": "b", "cycle": "2", "channel": "1"})
     assert files.of_scan(files.layout.manifest)(job) == ["r/a/raw/cycle2.csv", "r/b/raw/cycle2.csv"]
-    flat = "r/a/illumination/cycle2_channel1-ffp.tif"
-    assert files.flat_of_channel(files.layout.flat)(job) == flat
-    assert files.flat_of_reference(files.layout.flat)(job) == flat
-    assert files.flats_of_cycle(files.layout.flat)(job) == [flat]
+    assert files.illumination(job)["flat"] == "r/a/illumination/cycle2-ffp.tif"
     assert files.experiment.scan_of("c") == ["c"]
     config["illumination"] = {"method": "file", "flat_file": "{sample}_{channel}.tif"}
     assert load_experiment(config).scan_of("b") == ["b"]

@@ -122,7 +122,7 @@ def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> QcR
     """Judge a mosaic of 2 x 2 tiles, from which the raw tiles are cut."""
     mosaic = write_mosaic(folder / "m.zarr", counts, pedestal_counts=PEDESTAL, **attributes)
     even = Illumination.from_fields(np.ones((TILE, TILE)), 100.0)
-    flat, dark, _ = write_illumination(folder / "flat", even, {})
+    flat, dark, numbers = write_illumination(folder / "flat", {"1": (even, {})})
     snake = np.array(["1", "2", "4", "3"])
     write_table(folder / "positions.csv", replace(grid(2, 2), tile=snake))
     write_distortion(folder / "distortion.json", None)
@@ -138,7 +138,7 @@ def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> QcR
         raw, {"convention": "codex"}, {1: ["1"]}, {1: grid_rows(*design.grid)}, manifests
     )
     return judged(
-        "stitch", folder, mosaic=[mosaic], flat=[flat], dark=[dark],
+        "stitch", folder, mosaic=[mosaic], flat=flat, dark=dark, numbers=numbers,
         manifest=folder / "cycle1.csv", positions=folder / "positions.csv",
         distortion=folder / "distortion.json",
     )  # fmt: skip

@@ -19,5 +19,5 @@ def estimate_illumination(
 ) -> tuple[Illumination, dict[str, Any]]:
     """Do what ``estimate_channels`` does for a cycle of one channel."""
     files = [(flat_file, dark_file)]
-    (estimate,) = estimate_channels([tiles], [0], positions, files, **options)
+    (estimate,) = estimate_channels([tiles], positions, files, **options)
     return estimate

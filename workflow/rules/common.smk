@@ -55,11 +55,6 @@ KEEPS_STACKS = experiment.settings.output.keep == "stacks"
 AFTER_STITCH = 0 if KEEPS_STACKS else 2
 PLANE = "{sample}_cycle{cycle}_channel{channel}"
 CYCLE = "{sample}_cycle{cycle}"
-# One job for all channels of a cycle where cycles have the same ones: they share the places of the
-# tiles, and of 9 cycles of 4 channels 36 jobs become 9. A cycle added later may change whether it is
-# one job or several: parameters and inputs stay the same, so that nothing is made again.
-SHARED_CHANNELS = experiment.shared_channels
-ILLUMINATION_WILDCARDS = CYCLE if SHARED_CHANNELS else PLANE
 
 
 wildcard_constraints:
@@ -76,13 +71,6 @@ def resources_of(rule):
     memory, time, GPU, account, partition and QOS anew as the job starts.
     """
     return placement.resources(rule)
-
-
-def illumination_outputs(template):
-    """Return the outputs of one job: of all channels, or of the one that the wildcard tells."""
-    return [
-        template.replace("{channel}", name) for name in SHARED_CHANNELS or ["{channel}"]
-    ]
 
 
 def stack(template):

@@ -1,9 +1,7 @@
 # All stages of a cycle's own images at once: a job takes as long to start as one stage to judge.
 rule qc_cycle:
     input:
-        flat=files.flats_of_cycle(layout.flat),
-        dark=files.flats_of_cycle(layout.dark),
-        numbers=files.flats_of_cycle(layout.illumination_json),
+        unpack(files.illumination),
         manifest=layout.manifest,
         positions=layout.positions,
         edges=layout.edges,

@@ -1,15 +1,17 @@
+# One job for all channels of a cycle: they share the places of the tiles, and of 9 cycles of 4
+# channels 36 jobs become 9.
 rule illumination:
     input:
         unpack(files.flat_fields),
         manifest=files.of_scan(layout.manifest),
     output:
-        flat=illumination_outputs(layout.flat),
-        dark=illumination_outputs(layout.dark),
-        numbers=illumination_outputs(layout.illumination_json),
+        flat=layout.flat,
+        dark=layout.dark,
+        numbers=layout.illumination_json,
     log:
-        layout.log("illumination", ILLUMINATION_WILDCARDS),
+        layout.log("illumination", CYCLE),
     benchmark:
-        layout.benchmark("illumination", ILLUMINATION_WILDCARDS)
+        layout.benchmark("illumination", CYCLE)
     conda:
         "../envs/tilewright.yaml"
     threads: threads("illumination")
@@ -29,9 +31,8 @@ rule illumination:
 
 rule tile_positions:
     input:
+        unpack(files.illumination),
         manifest=layout.manifest,
-        flat=files.flat_of_reference(layout.flat),
-        dark=files.flat_of_reference(layout.dark),
     output:
         positions=layout.positions,
         edges=layout.edges,
@@ -55,12 +56,10 @@ rule tile_positions:
 
 rule stitch:
     input:
+        unpack(files.illumination),
         manifest=layout.manifest,
         positions=layout.positions,
         distortion=layout.distortion,
-        flat=files.flat_of_channel(layout.flat),
-        dark=files.flat_of_channel(layout.dark),
-        numbers=files.flat_of_channel(layout.illumination_json),
     output:
         stack(layout.mosaic),
     log:

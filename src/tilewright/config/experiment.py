@@ -92,15 +92,6 @@ class Experiment:
         """Return the channels of one cycle."""
         return tuple(channel for channel in self.channels if channel.cycle == cycle)
 
-    @property
-    def shared_channels(self) -> tuple[str, ...]:
-        """Channel tokens of each cycle if all cycles of the table have the same ones, else none."""
-        tokens: dict[int, list[str]] = {}
-        for channel in self.table:
-            tokens.setdefault(channel.cycle, []).append(channel.channel)
-        sets = {tuple(of_cycle) for of_cycle in tokens.values()}
-        return sets.pop() if len(sets) == 1 else ()
-
     def channel(self, cycle: int, channel: str) -> Channel:
         """Return one channel of one cycle."""
         return next(c for c in self.channels if (c.cycle, c.channel) == (cycle, channel))

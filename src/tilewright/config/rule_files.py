@@ -70,25 +70,12 @@ class RuleFiles:
             for sample in self.experiment.scan_of(wildcards.sample)
         ]
 
-    def flat_of_channel(self, template: str) -> InputFunction:
-        """Return an input function: what illumination made for the job's scan and channel."""
-        return lambda wildcards: template.format(**self._of_first(wildcards))
-
-    def flat_of_reference(self, template: str) -> InputFunction:
-        """Return an input function: the same for the reference channel."""
-        return lambda wildcards: template.format(
-            **{**self._of_first(wildcards), "channel": self.reference_channel(wildcards)}
-        )
-
-    def flats_of_cycle(self, template: str) -> InputFunction:
-        """Return an input function: the same for all channels of the job's cycle."""
-        return lambda wildcards: self.planes(
-            template, [int(wildcards.cycle)], self._of_first(wildcards)["sample"]
-        )
-
-    def _of_first(self, wildcards: Any) -> dict[str, str]:
-        """Return the wildcards of a job, of the first sample of its scan."""
-        return {**wildcards, "sample": self.experiment.scan_of(wildcards.sample)[0]}
+    def illumination(self, wildcards: Any) -> dict[str, str]:
+        """Return the flat-fields, dark-fields and their numbers of the job's scan and cycle."""
+        layout = self.layout
+        of = {"sample": self.experiment.scan_of(wildcards.sample)[0], "cycle": wildcards.cycle}
+        files = {"flat": layout.flat, "dark": layout.dark, "numbers": layout.illumination_json}
+        return {key: template.format(**of) for key, template in files.items()}
 
     def of_image_channels(self, template: str) -> InputFunction:
         """Return an input function: a template over the image's channels of the job's cycle."""

@@ -16,28 +16,29 @@ def fields() -> Illumination:
 
 
 def test_written_fields_read_back_exactly_and_are_the_same_bytes(tmp_path: Path) -> None:
-    first = write_illumination(tmp_path / "new" / "c1.5", fields(), {"method": "x", "a": 2})
+    first = write_illumination(
+        tmp_path / "new" / "c1.5", {"1": (fields(), {"method": "x", "a": 2})}
+    )
     names = [path.name for path in first]
     assert names == ["c1.5-ffp.tif", "c1.5-dfp.tif", "c1.5.json"]
     flat, dark, numbers = first
-    again = read_illumination(flat, dark)
+    again, told = read_illumination(flat, dark, numbers, "1")
     np.testing.assert_allclose(again.flat, fields().flat, rtol=2e-7)
     np.testing.assert_array_equal(again.dark, fields().dark)
     assert again.flat.dtype == again.dark.dtype == np.float32
     assert again.pedestal == 100.0
-    told = json.loads(numbers.read_text())
-    assert told == {"method": "x", "a": 2, "pedestal_counts": 100.0}
-    second = write_illumination(tmp_path / "b", fields(), {"a": 2, "method": "x"})
+    assert told == {"channel": "1", "method": "x", "a": 2, "pedestal_counts": 100.0}
+    second = write_illumination(tmp_path / "b", {"1": (fields(), {"a": 2, "method": "x"})})
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
     assert len(list(flat.parent.iterdir())) == 3
 
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    _, _, numbers = write_illumination(tmp_path / "a", fields(), {"value": 1.0})
+    _, _, numbers = write_illumination(tmp_path / "a", {"1": (fields(), {"value": 1.0})})
     with pytest.raises(ValueError, match="JSON"):
-        write_illumination(tmp_path / "a", fields(), {"value": float("nan")})
-    assert json.loads(numbers.read_text())["value"] == 1.0
+        write_illumination(tmp_path / "a", {"1": (fields(), {"value": float("nan")})})
+    assert json.loads(numbers.read_text())["channels"][0]["value"] == 1.0
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -66,14 +67,17 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
 
 
 def test_damaged_results_are_to_be_made_again(tmp_path: Path) -> None:
-    flat, dark, _ = write_illumination(tmp_path / "a", fields(), {})
-    for path in (flat, dark):
+    written = write_illumination(tmp_path / "a", {"0": (fields(), {}), "1": (fields(), {})})
+    dark = written[1]
+    for path in written:
         whole = path.read_bytes()
         for damaged in (whole[: len(whole) // 2], b"no TIFF", b""):
             path.write_bytes(damaged)
             with pytest.raises(ResultFileError, match=rf"{path} is no .*; delete it to have it"):
-                read_illumination(flat, dark)
+                read_illumination(*written, "1")
         path.write_bytes(whole)
-    tifffile.imwrite(dark, np.zeros((3, 3), dtype=np.float32))
+    with pytest.raises(ResultFileError, match="record of flat-fields"):
+        read_illumination(*written, "2")
+    tifffile.imwrite(dark, np.zeros((2, 3, 3), dtype=np.float32), photometric="minisblack")
     with pytest.raises(ResultFileError, match=rf"{dark} is no dark-field of that flat-field"):
-        read_illumination(flat, dark)
+        read_illumination(*written, "1")

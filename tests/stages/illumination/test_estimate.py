@@ -360,9 +360,9 @@ def test_given_files_are_used_and_misfits_named(tmp_path: Path) -> None:
 def test_same_input_gives_same_bytes(tmp_path: Path) -> None:
     tiles, places = make_tiles(vignette(SIZE), 1, grid=(3, 3))
     estimates = (estimate_illumination(tiles, places, backend=cpu_backend(n)) for n in (1, 2))
-    one, other = (write_illumination(tmp_path / f"{k}", *e) for k, e in enumerate(estimates))
+    one, other = (write_illumination(tmp_path / f"{k}", {"1": e}) for k, e in enumerate(estimates))
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
-    numbers = json.loads(one[2].read_text())
+    (numbers,) = json.loads(one[2].read_text())["channels"]
     assert {"method", "heldout_log_ratio", "offset_counts", "pedestal_counts"} <= set(numbers)
 
 
@@ -373,8 +373,8 @@ def test_channels_of_a_camera_know_its_offset_together() -> None:
     dim, places = make_tiles(truth, 3, electrons=4.0, haze=12.0, empty=0.8, **made)
     others = [make_tiles(truth, 3, electrons=light, **made)[0] for light in (800.0, 200.0)]
     backend = cpu_backend(2)
-    channels, files = [*others, dim], [(None, None)]
-    ((found, numbers),) = estimate_channels(channels, [2], places, files, backend=backend)
+    channels, files = [*others, dim], [(None, None)] * 3
+    *_, (found, numbers) = estimate_channels(channels, places, files, backend=backend)
     assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=2.0)
     assert relative_rmse(found.flat, truth) < min(0.02, 2 * numbers["flat_error"])
     alone, numbers = estimate_illumination(dim, places, backend=backend)
@@ -385,18 +385,18 @@ def test_cameras_keep_their_offsets_and_zeros_are_survived() -> None:
     tiles, places = make_tiles(vignette(SIZE, 0.4), 3, grid=(4, 4))
     stack = tiles.stack
 
-    def found(wanted: list[int], *stacks: NDArray[Any]) -> tuple[list[Any], list[float]]:
+    def found(*stacks: NDArray[Any]) -> tuple[list[Any], list[float]]:
         channels = [dataclasses.replace(tiles, stack=k.astype(np.uint16)) for k in stacks]
-        files = [(None, None)] * len(wanted)
-        made = estimate_channels(channels, wanted, places, files, backend=cpu_backend(2))
+        files = [(None, None)] * len(channels)
+        made = estimate_channels(channels, places, files, backend=cpu_backend(2))
         return [field.flat for field, _ in made], [numbers["offset_counts"] for _, numbers in made]
 
-    _, offsets = found([0, 1], stack, stack + 400)
+    _, offsets = found(stack, stack + 400)
     assert offsets == pytest.approx([OFFSET_COUNTS, OFFSET_COUNTS + 400], abs=4.0)
     # A channel of another camera takes no offset above its own pixels.
     blank = np.random.default_rng(1).normal(100, 3, stack.shape)
-    assert found([2], stack + 400, stack + 400, blank)[1] == pytest.approx([100.0], abs=2.0)
-    flats, offsets = found([0, 1], stack, np.where(stack > 400, stack - 100, 0))
+    assert found(stack + 400, stack + 400, blank)[1][2] == pytest.approx(100.0, abs=2.0)
+    flats, offsets = found(stack, np.where(stack > 400, stack - 100, 0))
     assert offsets[0] == pytest.approx(OFFSET_COUNTS, abs=4.0)
     assert np.isfinite(flats[1]).all()
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.quality.workbench import BORDERS_PX, CHUNK_PX, CYCLES, Bench
-from tilewright.io.results.illumination import Illumination, write_illumination
+from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.positions import Edges, read_edges, read_positions, write_table
-from tilewright.io.results.reading import read_json
 from tilewright.io.results.transform import read_transform, write_transform
 from tilewright.kernels.register.warp import Transform
 
@@ -140,10 +139,9 @@ def flat(edit: Edit = lambda flat: flat, dark: float = 0, **numbers: Any) -> Har
     """Return a fault of the illumination of cycle 1, channel 2."""
 
     def harm(bench: Bench) -> Asked:
-        old = bench.fields(1, "2")
-        told = read_json(bench.path("illumination_json", 1, "2"))
+        old, told = bench.fields(1, "2")
         new = Illumination.from_fields(edit(old.flat.astype(float)), old.dark + dark)
-        write_illumination(bench.path("illumination", 1, "2"), new, {**told, **numbers})
+        bench.set_fields(1, "2", new, {**told, **numbers})
         return [("illumination", 1, ("2",)), *stitched(bench, 1, "2")]
 
     return harm
@@ -155,8 +153,7 @@ def vignette(flat: Array) -> Array:
 
 
 def foreign_flat(bench: Bench) -> Asked:
-    for name in ("flat", "dark", "illumination_json"):
-        bench.replace(name, (1, "2"), (1, "1"))
+    bench.set_fields(1, "2", *bench.fields(1, "1"))
     return [("illumination", 1, ("2",)), *stitched(bench, 1, "2")]
 
 

@@ -77,7 +77,7 @@ CHUNK_PX = 192
 CYCLES, CHANNELS = (1, 2), ("1", "2")
 #: Inputs of the quality stages to the name of the file in the layout.
 OF_CHANNELS = {
-    "flat": "flat", "dark": "dark", "numbers": "illumination_json", "mosaic": "stitch",
+    "mosaic": "stitch",
     "deconvolved": "deconvolve", "plane": "edf", "height": "height",
 }  # fmt: skip
 #: Stages to the property of the layout that is their mosaic.
@@ -85,14 +85,23 @@ MADE_BY = {
     "stitch": "mosaic", "deconvolve": "deconvolved_mosaic", "edf": "plane",
     "resample": "registered_cycle",
 }  # fmt: skip
-OF_CYCLE = {"zarr": "image_zarr", "tiff": "image_tiff"} | {
+OF_CYCLE = {"zarr": "image_zarr", "tiff": "image_tiff", "numbers": "illumination_json"} | {
     name: name
-    for name in ("manifest", "positions", "edges", "distortion", "transform", "subtraction")
+    for name in (
+        "flat",
+        "dark",
+        "manifest",
+        "positions",
+        "edges",
+        "distortion",
+        "transform",
+        "subtraction",
+    )
 }
 ASKED = {
-    "illumination": "flat numbers",
+    "illumination": "flat dark numbers",
     "tile_positions": "positions edges distortion manifest",
-    "stitch": "mosaic flat dark manifest positions distortion",
+    "stitch": "mosaic flat dark numbers manifest positions distortion",
     "deconvolve": "mosaic deconvolved",
     "edf": "plane height mosaic",
     "register": "reference moving transform",
@@ -140,32 +149,44 @@ class Bench:
             **self.experiment.options("camera", "offset_counts", "saturation_counts"),
             **self.experiment.options("illumination"),
         )
-        write_illumination(self.path("illumination", cycle, channel), illumination, numbers)
+        self.set_fields(cycle, channel, illumination, numbers)
 
     def positions(self, cycle: int) -> None:
         located = locate(
             open_tiles(self.path("manifest", cycle), "1"),
-            self.fields(cycle, "1"),
+            self.fields(cycle, "1")[0],
             backend=_BACKEND,
             **self.experiment.options("tile_positions"),
         )
         write_located(self.path("positions", cycle).parent, located)
 
-    def fields(self, cycle: int, channel: str) -> Illumination:
-        return read_illumination(*(self.path(name, cycle, channel) for name in ("flat", "dark")))
+    def fields(self, cycle: int, channel: str) -> tuple[Illumination, dict[str, Any]]:
+        """Return the flat-field and dark-field of a channel, and their numbers."""
+        flat, dark, numbers = (
+            self.path(name, cycle) for name in ("flat", "dark", "illumination_json")
+        )
+        return read_illumination(flat, dark, numbers, channel)
+
+    def set_fields(self, cycle: int, channel: str, *fields: Any) -> None:
+        """Write those of one channel; the others stay."""
+        path, every = self.path("illumination_json", cycle), {}
+        if path.is_file():
+            every = {
+                c["channel"]: self.fields(cycle, c["channel"]) for c in read_json(path)["channels"]
+            }
+        write_illumination(self.path("illumination", cycle), every | {channel: fields})
 
     def stitch(self, cycle: int, channel: str, **options: Any) -> None:
+        fields, numbers = self.fields(cycle, channel)
         stitch(
             open_tiles(self.path("manifest", cycle), channel),
             read_positions(self.path("positions", cycle)),
-            self.fields(cycle, channel),
+            fields,
             self.path("stitch", cycle, channel),
             backend=_BACKEND,
             voxel_um=self.experiment.voxel_um,
             chunk_px=CHUNK_PX,
-            saturation_counts=read_json(self.path("illumination_json", cycle, channel))[
-                "saturation_counts"
-            ],
+            saturation_counts=numbers["saturation_counts"],
             distortion=read_distortion(self.path("distortion", cycle)),
             **{**self.experiment.options("stitch"), **options},
         )

@@ -1,4 +1,4 @@
-"""Flat-field and dark-field files of one cycle and channel."""
+"""Flat-field and dark-field files of one cycle, a page for each channel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.results.reading import result_file_errors
+from tilewright.io.results.reading import read_json, result_file_errors
 from tilewright.runtime.files import atomic_path, write_text_atomic
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
@@ -63,15 +63,15 @@ class Illumination:
         return cls(normal, zero, float(np.rint(np.median(zero))))
 
 
-def read_plane(path: str | Path) -> NDArray[np.float32]:
-    """Return a single-plane TIFF as float32 (y, x).
+def read_plane(path: str | Path, page: int | None = None) -> NDArray[np.float32]:
+    """Return one page of a TIFF, None the only one, as float32 (y, x).
 
     Raises
     ------
     RawDataError
-        It holds anything but one finite plane.
+        It is anything but one finite plane.
     """
-    plane = np.squeeze(np.asarray(tifffile.imread(path)))
+    plane = np.squeeze(np.asarray(tifffile.imread(path, key=page)))
     if plane.ndim != 2 or not np.isfinite(plane).all():
         raise RawDataError(
             f"{path} must hold one plane (y, x) of finite values; it has shape {plane.shape}"
@@ -79,24 +79,29 @@ def read_plane(path: str | Path) -> NDArray[np.float32]:
     return plane.astype(np.float32)
 
 
-def read_illumination(flat_path: str | Path, dark_path: str | Path) -> Illumination:
-    """Read what :func:`write_illumination` wrote.
+def read_illumination(
+    flat_path: str | Path, dark_path: str | Path, json_path: str | Path, channel: str
+) -> tuple[Illumination, dict[str, Any]]:
+    """Read a channel of what :func:`write_illumination` wrote: its fields and numbers.
 
     Raises
     ------
     ResultFileError
-        A file is damaged, or the two do not fit each other.
+        A file is damaged, or they do not fit each other.
     """
+    with result_file_errors(json_path, "record of flat-fields"):
+        channels = read_json(json_path)["channels"]
+        page = [numbers["channel"] for numbers in channels].index(channel)
     with result_file_errors(flat_path, "flat-field"):
-        flat = read_plane(flat_path)
+        flat = read_plane(flat_path, page)
     with result_file_errors(dark_path, "dark-field of that flat-field"):
-        return Illumination.from_fields(flat, read_plane(dark_path))
+        return Illumination.from_fields(flat, read_plane(dark_path, page)), channels[page]
 
 
 def write_illumination(
-    stem: str | Path, illumination: Illumination, numbers: Mapping[str, Any]
+    stem: str | Path, channels: Mapping[str, tuple[Illumination, Mapping[str, Any]]]
 ) -> tuple[Path, Path, Path]:
-    """Write ``{stem}-ffp.tif``, ``{stem}-dfp.tif`` and ``{stem}.json``.
+    """Write ``{stem}-ffp.tif``, ``{stem}-dfp.tif`` and ``{stem}.json`` of a cycle.
 
     Each file is written atomically.
 
@@ -104,31 +109,39 @@ def write_illumination(
     ----------
     stem : str or Path
         Path without the endings; parent folders are made.
-    illumination : Illumination
-        The fields, written as float32 TIFFs without timestamps.
-    numbers : mapping
-        What the JSON holds besides ``pedestal_counts``; no NaN or infinity.
+    channels : mapping
+        Of each channel its fields, written as float32 pages (channel, y, x) without timestamps,
+        and what the JSON holds of it besides ``channel`` and ``pedestal_counts``; no NaN or
+        infinity.
 
     Returns
     -------
     tuple of Path
-        Paths of the flat-field, the dark-field and the JSON.
+        Paths of the flat-fields, the dark-fields and the JSON.
     """
     flat_path, dark_path, json_path = (
         Path(f"{stem}{e}") for e in ("-ffp.tif", "-dfp.tif", ".json")
     )
-    for path, plane in ((flat_path, illumination.flat), (dark_path, illumination.dark)):
+    fields = [illumination for illumination, _ in channels.values()]
+    for path, planes in (
+        (flat_path, [each.flat for each in fields]),
+        (dark_path, [each.dark for each in fields]),
+    ):
         with atomic_path(path) as partial:
             # A fixed description and software tag keep the same bytes for the same input.
             tifffile.imwrite(
                 partial,
-                np.ascontiguousarray(plane, dtype=np.float32),
+                np.stack(planes).astype(np.float32, copy=False),
+                photometric="minisblack",
                 compression="zlib",
                 predictor=True,
                 metadata=None,
                 software="tilewright",
             )
-    content = {"pedestal_counts": illumination.pedestal, **numbers}
-    text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
+    content = [
+        {**numbers, "channel": name, "pedestal_counts": illumination.pedestal}
+        for name, (illumination, numbers) in channels.items()
+    ]
+    text = json.dumps({"channels": content}, indent=2, sort_keys=True, allow_nan=False) + "\n"
     write_text_atomic(json_path, text)
     return flat_path, dark_path, json_path

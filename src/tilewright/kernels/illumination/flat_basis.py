@@ -52,7 +52,7 @@ def flat_field(coefficient: Floats, shape_px: tuple[int, int]) -> NDArray[np.flo
     grid = _grid(coefficient)
     y, x = (legvander(axis, grid.shape[0] - 1) for axis in pixel_centres(shape_px))
     log_field = y @ grid @ x.T
-    field = np.exp(log_field - log_field.max())
+    field = np.exp(np.maximum(log_field - log_field.max(), -_LARGEST))
     return np.asarray(field / field.mean(), dtype=np.float32)
 
 

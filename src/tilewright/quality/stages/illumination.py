@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.inputs.tiles import open_tiles
-from tilewright.io.results.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_plane
-from tilewright.io.results.reading import read_json, result_file_errors
+from tilewright.io.results.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_illumination
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import new_figure, save_png, show
 from tilewright.quality.results import QcContext
@@ -23,11 +22,11 @@ CAPTION = (
 
 
 def evaluate(context: QcContext, files: Files) -> StageQc:
-    """Evaluate the flat-field of one channel by ``flat`` and ``numbers`` of ``illumination``."""
-    with result_file_errors(files["flat"], "flat-field"):
-        flat = read_plane(files["flat"])
-    with result_file_errors(files["numbers"], "record of a flat-field"):
-        record = read_json(files["numbers"])
+    """Evaluate the flat-field of one channel by the files of ``illumination``."""
+    fields, record = read_illumination(
+        files["flat"], files["dark"], files["numbers"], context.channel
+    )
+    flat = fields.flat
     if "manifest" in files:
         tiles = open_tiles(files["manifest"], context.channel)
         context = replace(context, tiles=len(tiles.row))

@@ -45,14 +45,16 @@ CAPTION = (
 def evaluate(context: QcContext, files: Files) -> StageQc:
     """Evaluate the stitched mosaic of one channel.
 
-    ``files`` are ``mosaic``, ``flat`` and ``dark`` of the channel, and ``manifest``,
+    ``files`` are ``mosaic`` of the channel, and ``flat``, ``dark``, ``numbers``, ``manifest``,
     ``positions`` and ``distortion`` of the cycle, whose raw planes are compared where tiles
     overlap.
     """
     positions = read_positions(Path(files["positions"]))
     context = replace(context, tiles=len(positions.row))
     mosaic = open_mosaic(files["mosaic"])
-    illumination = read_illumination(Path(files["flat"]), Path(files["dark"]))
+    illumination, _ = read_illumination(
+        files["flat"], files["dark"], files["numbers"], context.channel
+    )
     tile = (illumination.flat.shape[0], illumination.flat.shape[1])
     scan = scan_focus(mosaic)
     best = scan.best_plane

@@ -1,1 +1,1 @@
-"""The rule ``illumination``: the flat-field of one cycle and channel."""
+"""The rule ``illumination``: the flat-fields of a cycle."""

@@ -1,6 +1,6 @@
 """The camera offset of the channels of one cycle, from their overlaps."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _OFFSET_CAUTION = 2.0
 _LEAST_COUNTS = 0.1
 
 
-def camera_offsets(measures: Mapping[int, TileMeasures]) -> dict[int, Offset | None]:
+def camera_offsets(measures: Sequence[TileMeasures]) -> list[Offset | None]:
     """Return the camera offset of each channel of a cycle; None where it is unknown.
 
     Overlaps measure each channel's own. A camera has one, so the others are a prior for it,
@@ -31,7 +31,7 @@ def camera_offsets(measures: Mapping[int, TileMeasures]) -> dict[int, Offset | N
     own.
     """
     by_overlaps: dict[int, tuple[float, float]] = {}
-    for k, one in measures.items():
+    for k, one in enumerate(measures):
         bound = one.darkest_counts
         if len(one.cells) < MIN_CELLS or not one.has_signal(bound, offset_known=False):
             continue
@@ -42,13 +42,13 @@ def camera_offsets(measures: Mapping[int, TileMeasures]) -> dict[int, Offset | N
     by_overlaps = {
         k: (at, max(caution * error, _LEAST_COUNTS)) for k, (at, error) in by_overlaps.items()
     }
-    offsets: dict[int, Offset | None] = {}
-    for k, one in measures.items():
+    offsets: list[Offset | None] = []
+    for k, one in enumerate(measures):
         both = random_effects(by_overlaps.get(k), [one for j, one in by_overlaps.items() if j != k])
         # Light is never negative: a channel of another camera has its own offset.
         if both and both[0] - 2 * both[1] > one.darkest_counts + 3 * one.noise_counts:
             both = by_overlaps.get(k)
-        offsets[k] = both and (round(both[0], 1), both[1], f"overlaps: to {both[1]:.1f} counts")
+        offsets.append(both and (round(both[0], 1), both[1], f"overlaps: to {both[1]:.1f} counts"))
     return offsets
 
 

@@ -11,7 +11,7 @@ Numbers of an estimate: ``method`` (``overlap``, ``tiles``, ``file`` or ``none``
 ``equal_neighbours``, ``flat_clipped_pixels``, and the fit's own numbers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,7 +55,6 @@ _DOUBTED = 0.05
 @track_device_memory(_OOM_HINT)
 def estimate_channels(
     channels: Sequence[TileSource],
-    indices: Iterable[int],
     positions: Positions | None,
     files: Sequence[tuple[str | Path | None, str | Path | None]],
     *,
@@ -65,7 +64,7 @@ def estimate_channels(
     planes: int = 5,
     saturation_counts: float | None = None,
 ) -> list[tuple[Illumination, dict[str, Any]]]:
-    """Estimate the illumination of some channels of a cycle; the offset comes from all of them.
+    """Estimate the illumination of the channels of a cycle; the offset comes from all of them.
 
     Memory is that of 1000 images of 256 x 256 px, or of one plane of more tiles. Parameters without
     a line here are keys of the configuration, see :mod:`tilewright.config.settings`; None is
@@ -75,12 +74,10 @@ def estimate_channels(
     ----------
     channels : sequence of TileSource
         Raw tiles of all channels.
-    indices : iterable of int
-        Indices of the channels whose illumination is returned.
     positions : Positions or None
         Where they lie, in the same order; None if unknown, which leaves no overlaps.
     files : sequence of (path or None, path or None)
-        For each of them, TIFFs for the method ``file``: flat-field and dark-field
+        For each channel, TIFFs for the method ``file``: flat-field and dark-field
         of a tile's shape; without a dark file the offset is used.
 
     Returns
@@ -97,17 +94,17 @@ def estimate_channels(
     DeviceMemoryError
         The GPU's memory does not hold the binned tiles and the fits.
     """
-    indices, find_offset = list(indices), offset_counts is None
-    measures: dict[int, TileMeasures] = {}
-    for k, tiles in enumerate(channels):
+    measures = []
+    for tiles in channels:
         _check(tiles, positions)
-        if find_offset or k in indices:
-            measures[k] = measure_tiles(backend, tiles, positions, planes, saturation_counts)
-    preset = None if offset_counts is None else (float(offset_counts), 0.0, "given")
-    known = camera_offsets(measures) if find_offset else dict.fromkeys(measures, preset)
+        measures.append(measure_tiles(backend, tiles, positions, planes, saturation_counts))
+    if find_offset := offset_counts is None:
+        known = camera_offsets(measures)
+    else:
+        known = [(float(offset_counts), 0.0, "given")] * len(measures)
     return [
-        _estimate(backend, measures[k], known[k], method, find_offset, *paths)
-        for k, paths in zip(indices, files, strict=True)
+        _estimate(backend, of, offset, method, find_offset, *paths)
+        for of, offset, paths in zip(measures, known, files, strict=True)
     ]
 
 
