@@ -63,8 +63,7 @@ class Follower:
         sent = read_json_lines(self._layout.follow_record, {"text": is_text}, ("text",))
         self._sent, self._said = {line["text"] for line in sent}, dict[str | int, str]()
         self._tell("record", sent.note)
-        #: Cycle, or -1 where names do not tell it, to its files and when they were first seen.
-        self._seen: dict[int, tuple[Files, float]] = {}
+        self._seen: dict[int, tuple[Files, float]] = {}  #: by cycle, -1 where names do not tell it
         self._scanned: tuple[Files, dict[int, Files]] = {}, {}
         self._checked: dict[int, tuple[Files, str]] = {}  #: to its files, and what was wrong
         self._tried, self._status = dict[int, Files](), 0
@@ -189,7 +188,7 @@ class Follower:
             times = {at: time_ns for at, (_, time_ns) in files_at([path, manifest]).items()}
             if times.get(path, 0) < times[manifest]:  # of an earlier state of the raw data
                 logs = self._layout.logs.glob(f"*/{sample}_cycle{cycle}[._]*")
-                # That of a failed job does not end with its CPU time.
+                # A job that ended well wrote its CPU time.
                 failed = [log for log in logs if b"CPU time" not in log.read_bytes()[-99:]]
                 log = max(failed, key=os.path.getmtime, default=self._layout.logs)
                 return f"{path} was not made, see {log}"
@@ -228,11 +227,16 @@ class Follower:
         self._sent.update(new)
 
 
+def _end(number: int, _: object) -> None:
+    signal.sigtimedwait((), 1)  # Snakemake locks up if SIGTERM meets the end of a job
+    sys.exit(128 + number)
+
+
 def show_follow(file: Path, options: list[str], quiet_s: float, notify: str, source: Path) -> None:
     """Follow the microscope until all cycles are done, or a signal comes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as with nohup
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+            signal.signal(number, _end)
     sources = (source, Path("Snakefile"), Path("workflow/Snakefile"), installed_snakefile())
     words = [f"--snakefile={next(filter(Path.is_file, sources))}", f"--configfile={file}"]
     words += ["--keep-going", "--quiet", "rules", "progress", "reason", "host", *options]
