@@ -18,13 +18,13 @@ class Layout:
         sample = f"{results}/{{sample}}"
         #: The checked list of raw planes of one cycle.
         self.manifest = f"{sample}/raw/cycle{{cycle}}.csv"
-        #: Stem of the flat-fields, dark-fields and their numbers, of all channels of a cycle.
+        #: Stem of the flat-fields, dark-fields and their numbers.
         self.illumination = f"{sample}/illumination/cycle{{cycle}}"
         #: The flat-fields (channel, y, x).
         self.flat = f"{self.illumination}-ffp.tif"
         #: The dark-fields (channel, y, x).
         self.dark = f"{self.illumination}-dfp.tif"
-        #: How the flat-fields were estimated, and their quality.
+        #: How flat-fields were estimated, and their quality.
         self.illumination_json = f"{self.illumination}.json"
         #: Tile positions of one cycle.
         self.positions = f"{sample}/tile_positions/cycle{{cycle}}/positions.csv"
