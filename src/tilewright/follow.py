@@ -188,9 +188,8 @@ class Follower:
             times = {at: time_ns for at, (_, time_ns) in files_at([path, manifest]).items()}
             if times.get(path, 0) < times[manifest]:  # of an earlier state of the raw data
                 logs = self._layout.logs.glob(f"*/{sample}_cycle{cycle}[._]*")
-                # A job that ended well wrote its CPU time.
-                failed = [log for log in logs if b"CPU time" not in log.read_bytes()[-99:]]
-                log = max(failed, key=os.path.getmtime, default=self._layout.logs)
+                unfinished = [log for log in logs if b"CPU time" not in log.read_bytes()[-99:]]
+                log = max(unfinished, key=os.path.getmtime, default=self._layout.logs)
                 return f"{path} was not made, see {log}"
         return ""
 
@@ -227,16 +226,12 @@ class Follower:
         self._sent.update(new)
 
 
-def _end(number: int, _: object) -> None:
-    signal.sigtimedwait((), 1)  # Snakemake locks up if SIGTERM meets the end of a job
-    sys.exit(128 + number)
-
-
 def show_follow(file: Path, options: list[str], quiet_s: float, notify: str, source: Path) -> None:
     """Follow the microscope until all cycles are done, or a signal comes."""
+    # Snakemake locks up if SIGTERM meets the end of a job, which the same signal may end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as with nohup
-            signal.signal(number, _end)
+            signal.signal(number, lambda n, _: (signal.sigtimedwait((), 1), sys.exit(128 + n)))
     sources = (source, Path("Snakefile"), Path("workflow/Snakefile"), installed_snakefile())
     words = [f"--snakefile={next(filter(Path.is_file, sources))}", f"--configfile={file}"]
     words += ["--keep-going", "--quiet", "rules", "progress", "reason", "host", *options]
