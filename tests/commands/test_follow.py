@@ -356,11 +356,12 @@ def test_a_signal_ends_the_run(
     )
     command = [sys.executable, "-m", "tilewright.cli", "follow", "--quiet-min", "0.01"]
     command += ["--configfile", str(run.config), "--", "--cores", "1"]
-    follow = subprocess.Popen(
-        command,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+
+    def heed_signals() -> None:  # those that the tests' own shell may ignore, as nohup does
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    follow = subprocess.Popen(command, start_new_session=True, preexec_fn=heed_signals)
     wait_for(Path("on").exists, 100)
     (os.killpg if group else os.kill)(follow.pid, number)
     assert follow.wait(100) == 128 + number
