@@ -156,7 +156,9 @@ def test_the_worst_seam_comes_first_with_its_tiles_and_lost_pixels_are_shares(
     found, told = values(quality), quality.numbers["1"]
     assert told["best_plane"] == 3
     seams = told["worst_seams"]
-    assert found["seam"] == pytest.approx(np.median([seam["score"] for seam in seams]), rel=1e-4)
+    median = np.median([seam["score"] for seam in seams])
+    # four borders are less sure than six
+    assert found["seam"] == pytest.approx(median * (4 / 6) ** 0.5, rel=1e-4)
     assert [seam["second"] for seam in seams[:2]] == ["3"] * 2
     assert len(seams) == 4
     place = told["places"][0]
