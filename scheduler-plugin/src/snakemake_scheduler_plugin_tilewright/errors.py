@@ -3,6 +3,8 @@
 ``snakemake_command.SetUpError`` is Snakemake's own way to print one of them without a traceback.
 """
 
+from pathlib import Path
+
 
 class PlacementError(Exception):
     """A run cannot be placed, or a job can never run; or Snakemake lacks what placement needs."""
@@ -10,6 +12,14 @@ class PlacementError(Exception):
 
 class SiteError(PlacementError, ValueError):
     """A site file cannot be used; the message names the file, the key and the fix."""
+
+
+class ForeignError(PlacementError, OSError):
+    """What is kept for this user alone is a link, another user's, or open to others."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        fix = "remove it, or set XDG_CACHE_HOME to a folder of your own"
+        super().__init__(f"{path} {why}; {fix}")
 
 
 class SlurmQueryError(PlacementError):

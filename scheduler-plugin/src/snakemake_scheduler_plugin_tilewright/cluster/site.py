@@ -8,9 +8,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import SiteError
-from ..runtime.words import yaml_problem
 from ..slurm.accounts import SiteRules
 from ..slurm.parse import parse_tres
+from ..words import yaml_problem
 from .request import DeviceKind, ResourceRequest
 from .state import UTILISATION
 from .tres import ON_NODES

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from ..cluster.request import DeviceKind, ResourceRequest
-from ..runtime.words import count as count
+from ..words import count as count
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from ..resources import Placement
 from ..runtime import snakemake_adapter as adapter
 from ..runtime import snakemake_command
 from ..runtime.ledger import Ledger
-from ..runtime.words import count
 from ..slurm.jobs import orphaned_jobs
 from ..units import PlacedJobs
+from ..words import count
 
 
 @dataclass

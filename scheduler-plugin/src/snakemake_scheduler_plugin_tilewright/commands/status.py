@@ -11,7 +11,7 @@ from rich.text import Text
 from ..runtime.cause import failed_since
 from ..runtime.ledger import LEDGER, STATE, failure_lines, read_ledger
 from ..runtime.run_state import RunState, read_state, span_text
-from ..runtime.words import printable
+from ..words import printable
 
 
 def show_status(results: Path) -> None:

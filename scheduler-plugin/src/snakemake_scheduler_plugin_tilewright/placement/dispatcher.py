@@ -120,9 +120,9 @@ class Dispatcher:
 
         Where Slurm does not answer nothing starts, and the reason is logged once.
         """
-        with self.lock, self.submissions.alone() as alone:
-            if not alone:
-                note = "other runs of yours may choose at the same time: no lock could be had"
+        with self.lock, self.submissions.alone() as why:
+            if why:
+                note = f"other runs of yours may choose at the same time, without a lock: {why}"
                 self.ledger.write_change("notes", "claims", notes=[note])
             try:
                 state = self.state()

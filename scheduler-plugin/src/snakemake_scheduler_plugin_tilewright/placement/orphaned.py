@@ -18,9 +18,9 @@ from ..errors import PlacementError, SlurmQueryError
 from ..runtime.ledger import LEDGER, STATE, Ledger
 from ..runtime.run_state import RunState, read_state, span_text
 from ..runtime.snakemake_command import is_locked, runs_nothing
-from ..runtime.words import count
 from ..slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
 from ..slurm.query import SlurmClient, drop_options
+from ..words import count
 
 _POLL_S = 10.0
 _MOST_FAILED_QUERIES = 30  # queries in vain while waiting

@@ -1,15 +1,18 @@
 """Text files written whole or not at all, and JSON lines."""
 
+import contextlib
 import json
 import os
+import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter
 
-from .words import count
+from ..errors import ForeignError
+from ..words import count
 
 # What values of JSON files that may be damaged have to be: numbers of a size that something has. A
 # text may hold a file name that is not UTF-8.
@@ -21,8 +24,10 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
 
-def write_text_atomic(path: Path, text: str) -> None:
+def write_text_atomic(path: Path, text: str, mode: int | None = None) -> None:
     """Write a text file that other processes may read or write meanwhile: whole, or not at all.
+
+    Who may read it follows from the umask where no ``mode`` does.
 
     Raises
     ------
@@ -34,9 +39,80 @@ def write_text_atomic(path: Path, text: str) -> None:
     try:
         # a file name that is not UTF-8 is written as its escape
         partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        if mode is not None:
+            partial.chmod(mode)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def open_private(path: Path, flags: int) -> Iterator[int]:
+    """Open a file or folder that is this user's alone, and close it to others.
+
+    Raises
+    ------
+    ForeignError
+        It is a link, neither file nor folder, another user's, or others may have changed what is
+        to be read.
+    OSError
+        It cannot be opened.
+    """
+    try:
+        opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError:
+        if path.is_symlink():
+            raise ForeignError(path, "is a link") from None
+        raise
+    try:
+        status = os.fstat(opened)
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if status.st_uid != os.geteuid():
+            raise ForeignError(path, f"belongs to user {status.st_uid}, not to you")
+        if not is_folder and not stat.S_ISREG(status.st_mode):
+            raise ForeignError(path, "is neither a file nor a folder")
+        if flags == os.O_RDONLY and status.st_mode & 0o022:
+            raise ForeignError(path, "may be changed by others")
+        wanted = 0o700 if is_folder else 0o600
+        if status.st_mode & 0o777 != wanted:
+            os.fchmod(opened, wanted)
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are absent, for this user alone; errors as above."""
+    if not folder.parent.exists():
+        make_private(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    try:
+        with open_private(folder, os.O_DIRECTORY):
+            pass
+    except NotADirectoryError:
+        raise ForeignError(folder, "is no folder") from None
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file of this user alone, whatever the umask; errors as above."""
+    make_private(path.parent)
+    write_text_atomic(path, text, mode=0o600)
+
+
+def read_private(path: Path) -> Any:
+    """Return the JSON of a file that nobody else can have written; errors as above.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON.
+    """
+    with open_private(path, os.O_RDONLY) as opened, os.fdopen(opened, closefd=False) as stream:
+        try:
+            return json.load(stream)
+        except RecursionError:
+            raise ValueError(f"{path} is nested too deep") from None
 
 
 def append_json(path: Path, entry: Mapping[str, Any]) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import platformdirs
 
+from ..errors import ForeignError
+from .files import make_private
+
 _TRIED_B = 2**20  # a disk that is full takes an empty file
 
 
@@ -17,6 +20,15 @@ def refused_folders() -> Iterator[str]:
     commands write to ``TMPDIR``. Both end in a traceback, or in failed jobs, where they are full
     or closed.
     """
+    for folder in ("", "answers", "claims"):
+        own = platformdirs.user_cache_path("tilewright") / folder
+        try:
+            if own.is_symlink() or own.exists():
+                make_private(own)
+        except ForeignError as error:
+            yield str(error)
+        except OSError as error:
+            yield str(ForeignError(own, f"cannot be used ({error.strerror or error})"))
     cache = platformdirs.user_cache_path("snakemake")
     named = os.environ.get("XDG_CACHE_HOME")
     source = f"XDG_CACHE_HOME={named}" if named else "HOME"

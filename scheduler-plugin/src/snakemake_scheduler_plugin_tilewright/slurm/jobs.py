@@ -286,7 +286,9 @@ def _before_its_limit(pairs: Mapping[str, str]) -> bool:
 
 def _worst(codes: set[str]) -> str:
     """Return the code with the highest signal, or else status: ``0:125`` before ``1:0``."""
-    return max(codes, key=lambda code: [int(n) for n in re.findall(r"\d+", code)[::-1]], default="")
+    return max(
+        codes, key=lambda code: [int(n) for n in re.findall(r"\d{1,9}", code)[::-1]], default=""
+    )
 
 
 def node_of(details: str) -> str:

@@ -310,7 +310,7 @@ def parse_partitions(text: str) -> list[Partition]:
 
 def _weights(text: str) -> tuple[tuple[str, float], ...]:
     """Return what ``CPU=1.0,Mem=0.25G`` bills for one of each, memory in MB."""
-    pairs = re.findall(r"([^,=\s]+)=(-?[\d.]+)([KMGTP]?)", text)
+    pairs = re.findall(r"([^,=\s]+)=(-?[0-9]+(?:\.[0-9]+)?)([KMGTP]?)", text)
     return tuple((name.lower(), float(n) / _UNIT_MB.get(unit, 1)) for name, n, unit in pairs)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import SlurmQueryError, UnreadableError
-from ..runtime.files import write_text_atomic
+from ..runtime.files import read_private, write_private
 from . import associations, jobs, nodes, parse
 
 #: What reads the answer to each question, or raises :class:`~UnreadableError`.
@@ -313,7 +313,7 @@ class SlurmClient:
                 with contextlib.suppress(OSError):  # a full home must not end the run
                     if self.shared_dir:
                         path = self.shared_dir / self._question(argv, stdin)
-                        write_text_atomic(path, json.dumps([now, answer]))
+                        write_private(path, json.dumps([now, answer]))
         if isinstance(answer, SlurmQueryError):
             raise SlurmQueryError(*answer.args)
         return answer
@@ -324,7 +324,7 @@ class SlurmClient:
             return None
         try:
             path = self.shared_dir / self._question(argv, stdin)
-            asked_s, answer = json.loads(path.read_text(encoding="utf-8"))
+            asked_s, answer = read_private(path)
             return float(asked_s), _read(argv, str(answer))
         except (OSError, ValueError, TypeError, SlurmQueryError):
             return None
