@@ -5,9 +5,14 @@
 
 from pathlib import Path
 
+from .words import printable_lines
+
 
 class PlacementError(Exception):
     """A run cannot be placed, or a job can never run; or Snakemake lacks what placement needs."""
+
+    def __str__(self) -> str:
+        return printable_lines(super().__str__())
 
 
 class SiteError(PlacementError, ValueError):
@@ -40,7 +45,7 @@ class SlurmQueryError(PlacementError):
         self.command, self.reason, self.refused = command, reason, refused
 
     def __str__(self) -> str:
-        return f"{self.command} did not answer: {self.reason}"
+        return printable_lines(f"{self.command} did not answer: {self.reason}")
 
 
 class UnreadableError(PlacementError, ValueError):

@@ -36,6 +36,7 @@ from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
 from .runtime.ledger import LEDGER, read_ledger, resume_line, runs_of, summary_lines
 from .runtime.snakemake_command import command, executor_of, other_scheduler, runs_nothing
+from .words import printable
 
 #: The constant resource that names the model of a rule.
 MODEL = "placement"
@@ -318,6 +319,7 @@ class Placement:
             lines += filter(None, [events.note])
         elif failed and self.logs:
             lines = [*failed_since(self.logs, self._began_s)]
+        lines = [*map(printable, lines)]
         if failed:
             lines += [f"what is finished stays; {resume_line(command())}"]
         for line in lines:

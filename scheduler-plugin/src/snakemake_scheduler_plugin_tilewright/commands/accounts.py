@@ -24,7 +24,7 @@ from ..cluster.tres import Budget, budgets
 from ..errors import PlacementError
 from ..slurm.accounts import Account, LimitScope
 from ..slurm.query import SlurmClient
-from .checks import sizes_text
+from .checks import plain, sizes_text
 from .slurm_here import slurm_wanted
 
 #: TRES and numbers of jobs that have a column.
@@ -68,9 +68,9 @@ def print_accounts(state: ClusterState, console: Console) -> None:
         lines += [f"  {one.account:<{width}}  {one.reason}" for one in state.left_out]
     console.print(_table(state))
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        console.print(plain(line))
     for note in state.notes:
-        console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
+        console.print(plain(f"note: {note}", "yellow"))
 
 
 def as_json(state: ClusterState) -> dict[str, Any]:
@@ -135,18 +135,18 @@ def free_of(state: ClusterState, account: Account) -> dict[str, int | None]:
 
 
 def _table(state: ClusterState) -> Table:
-    table = Table(title=f"Accounts of {state.user}", title_justify="left", pad_edge=False)
+    table = Table(title=plain(f"Accounts of {state.user}"), title_justify="left", pad_edge=False)
     table.add_column("account", max_width=_NAME)
     for name in ("CPU", "memory GB", "GPU", "jobs", "GPU or CPU slots"):
         table.add_column(name, justify="right")
     pools = _each_alone(state)
     for account in state.accounts:
         slots, now = _slots(state, account, pools)
-        table.add_row(state.name_of(account) or "(none)", *[""] * 4, slots, style="bold")
+        table.add_row(plain(state.name_of(account) or "(none)"), *[""] * 4, slots, style="bold")
         for scope in holders_of(state, account):
             cells = [_of(scope, tres) for tres in _SHOWN]
             if any(cells):
-                table.add_row(Padding(scope.name, (0, 0, 0, 2)), *cells, "")
+                table.add_row(Padding(plain(scope.name), (0, 0, 0, 2)), *cells, "")
         mine = [_cell(tres, (account.mine or {}).get(tres)) for tres in _SHOWN]
         table.add_row("  mine", *mine, "")
         rest = free_of(state, account)

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from rich.text import Text
+
 from ..cluster.request import DeviceKind, ResourceRequest
 from ..words import count as count
+from ..words import printable
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,11 @@ class Check:
     state: Literal["ok", "warning", "problem"]
     text: str
     fix: str = ""
+
+
+def plain(words: object, style: str = "") -> Text:
+    """Return words of others as a line for the terminal, in which nothing is markup."""
+    return Text(printable(words), style)
 
 
 def sizes_text(largest: Mapping[DeviceKind, ResourceRequest]) -> str:

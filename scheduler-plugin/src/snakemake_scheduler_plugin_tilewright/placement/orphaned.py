@@ -20,7 +20,7 @@ from ..runtime.run_state import RunState, read_state, span_text
 from ..runtime.snakemake_command import is_locked, runs_nothing
 from ..slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
 from ..slurm.query import SlurmClient, drop_options
-from ..words import count
+from ..words import count, printable
 
 _POLL_S = 10.0
 _MOST_FAILED_QUERIES = 30  # queries in vain while waiting
@@ -48,7 +48,7 @@ class Sender:
         """Return how many jobs there are, whose, and a line for each."""
         lines = [f"{count(len(jobs), 'job')} {self.words} may still write into {workdir}:"]
         lines += [f"  {job.id}  {job.state:<10} {job.comment}" for job in jobs]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     @property
     def advice(self) -> str:

@@ -134,20 +134,18 @@ class JsonLines(list[dict[str, Any]]):
 
 
 def read_json_lines(
-    path: Path, check: Callable[[Any], object] = _OBJECT.validate_python
+    path: Path, read: Callable[[Any], dict[str, Any]] = _OBJECT.validate_python
 ) -> JsonLines:
     """Return the objects of a file of JSON lines, none where there is no file.
 
-    A line that a crash cut short is damaged, and so is one that fails the check.
+    A line that a crash cut short is damaged, and so is one that cannot be ``read``.
     """
     found, damaged = JsonLines(), 0
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
             for line in filter(str.strip, stream):
                 try:
-                    entry = json.loads(line)
-                    check(entry)
-                    found.append(entry)
+                    found.append(read(json.loads(line)))
                 except (ValueError, RecursionError):
                     damaged += 1
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
