@@ -1,13 +1,14 @@
 """Text files written whole or not at all, and JSON lines."""
 
 import contextlib
+import errno
 import json
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter
 
@@ -115,6 +116,19 @@ def read_private(path: Path) -> Any:
             raise ValueError(f"{path} is nested too deep") from None
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or is none: a pipe may never say anything.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return path.open("rb")
+
+
 def append_json(path: Path, entry: Mapping[str, Any]) -> None:
     """Append one JSON line in a single write, so that lines of several processes do not mix."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,10 +156,10 @@ def read_json_lines(
     """
     found, damaged = JsonLines(), 0
     try:
-        with path.open(encoding="utf-8", errors="replace") as stream:
-            for line in filter(str.strip, stream):
+        with open_regular(path) as stream:
+            for line in filter(bytes.strip, stream):
                 try:
-                    found.append(read(json.loads(line)))
+                    found.append(read(json.loads(line.decode(errors="replace"))))
                 except (ValueError, RecursionError):
                     damaged += 1
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
