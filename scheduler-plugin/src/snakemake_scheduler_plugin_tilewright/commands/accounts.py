@@ -75,26 +75,11 @@ def print_accounts(state: ClusterState, console: Console) -> None:
 
 def as_json(state: ClusterState) -> dict[str, Any]:
     """Return the accounts as plain values; unknown use is null, memory is in MB."""
+    alone, shared = _each_alone(state), make_pools(state)
     return {
         "user": state.user,
-        "accounts": [
-            {
-                "name": account.name,
-                "qos": account.qos,
-                "limits": [asdict(scope) for scope in holders_of(state, account)],
-                "mine": account.mine,
-                "free": free_of(state, account),
-                "budgets": [
-                    {**asdict(one), "left": one.remaining, "words": str(one)}
-                    for one in left_of(account, state)
-                ],
-            }
-            for account in state.accounts
-        ],
-        "pools": {
-            "independent": [asdict(pool) for pool in _each_alone(state)],
-            "shared": [asdict(pool) for pool in make_pools(state)],
-        },
+        "accounts": [_account_as_json(account, state) for account in state.accounts],
+        "pools": {"independent": [*map(asdict, alone)], "shared": [*map(asdict, shared)]},
         "total": {
             "independent": total_slots(_each_alone(state, together=True)),
             "shared": total_slots(make_pools(state, together=True)),
@@ -102,6 +87,13 @@ def as_json(state: ClusterState) -> dict[str, Any]:
         "left_out": {one.account: one.reason for one in state.left_out},
         "notes": [note.text for note in state.notes],
     }
+
+
+def _account_as_json(one: Account, state: ClusterState) -> dict[str, Any]:
+    left = [{**asdict(b), "left": b.remaining, "words": str(b)} for b in left_of(one, state)]
+    limits = [asdict(scope) for scope in holders_of(state, one)]
+    return {"name": one.name, "qos": one.qos, "limits": limits, "mine": one.mine,
+            "free": free_of(state, one), "budgets": left}  # fmt: skip
 
 
 def left_of(account: Account, state: ClusterState) -> list[Budget]:

@@ -26,15 +26,7 @@ _OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
 
 def write_text_atomic(path: Path, text: str, mode: int | None = None) -> None:
-    """Write a text file that other processes may read or write meanwhile: whole, or not at all.
-
-    Who may read it follows from the umask where no ``mode`` does.
-
-    Raises
-    ------
-    OSError
-        It could not be written; what was there is still there.
-    """
+    """Write a text file that others may read or write meanwhile: whole, or not at all (OSError)."""
     partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -54,17 +46,14 @@ def open_private(path: Path, flags: int) -> Iterator[int]:
     Raises
     ------
     ForeignError
-        It is a link, neither file nor folder, another user's, or others may have changed what is
+        It cannot be opened, is a link, a pipe or another user's, or others may have changed what is
         to be read.
-    OSError
-        It cannot be opened.
     """
     try:
         opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    except OSError:
-        if path.is_symlink():
-            raise ForeignError(path, "is a link") from None
-        raise
+    except OSError as error:
+        why = "is a link" if path.is_symlink() else f"cannot be opened ({error.strerror})"
+        raise ForeignError(path, why) from None
     try:
         status = os.fstat(opened)
         is_folder = stat.S_ISDIR(status.st_mode)
@@ -74,9 +63,7 @@ def open_private(path: Path, flags: int) -> Iterator[int]:
             raise ForeignError(path, "is neither a file nor a folder")
         if flags == os.O_RDONLY and status.st_mode & 0o022:
             raise ForeignError(path, "may be changed by others")
-        wanted = 0o700 if is_folder else 0o600
-        if status.st_mode & 0o777 != wanted:
-            os.fchmod(opened, wanted)
+        os.fchmod(opened, 0o700 if is_folder else 0o600)
         yield opened
     finally:
         os.close(opened)
@@ -86,13 +73,10 @@ def make_private(folder: Path) -> None:
     """Make a folder, and those above it that are absent, for this user alone; errors as above."""
     if not folder.parent.exists():
         make_private(folder.parent)
-    with contextlib.suppress(FileExistsError):
+    with contextlib.suppress(OSError):  # else it cannot be opened
         folder.mkdir(mode=0o700)
-    try:
-        with open_private(folder, os.O_DIRECTORY):
-            pass
-    except NotADirectoryError:
-        raise ForeignError(folder, "is no folder") from None
+    with open_private(folder, os.O_DIRECTORY):
+        pass
 
 
 def write_private(path: Path, text: str) -> None:
@@ -102,13 +86,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_private(path: Path) -> Any:
-    """Return the JSON of a file that nobody else can have written; errors as above.
-
-    Raises
-    ------
-    ValueError
-        It is no JSON.
-    """
+    """Return the JSON of a file that nobody else can have written; errors as above, ValueError."""
     with open_private(path, os.O_RDONLY) as opened, os.fdopen(opened, closefd=False) as stream:
         try:
             return json.load(stream)
@@ -117,13 +95,7 @@ def read_private(path: Path) -> Any:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it.
-
-    Raises
-    ------
-    OSError
-        It cannot be opened, or is none: a pipe may never say anything.
-    """
+    """Open a file to read it; what is none is an OSError: a pipe may never say anything."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is no file", str(path))
     return path.open("rb")

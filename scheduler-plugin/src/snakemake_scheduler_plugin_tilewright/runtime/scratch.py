@@ -23,12 +23,10 @@ def refused_folders() -> Iterator[str]:
     for folder in ("", "answers", "claims"):
         own = platformdirs.user_cache_path("tilewright") / folder
         try:
-            if own.is_symlink() or own.exists():
+            if os.path.lexists(own):
                 make_private(own)
         except ForeignError as error:
             yield str(error)
-        except OSError as error:
-            yield str(ForeignError(own, f"cannot be used ({error.strerror or error})"))
     cache = platformdirs.user_cache_path("snakemake")
     named = os.environ.get("XDG_CACHE_HOME")
     source = f"XDG_CACHE_HOME={named}" if named else "HOME"

@@ -29,9 +29,8 @@ _CELLS = [slice(start, end - 1) for start, end in itertools.pairwise([0, *_ENDS]
 
 _BEGIN = re.compile(r"[0-9]{1,18}\|[A-Z_]+")
 
-ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 #: Any other state is of a job that may still write, or write again.
-_GONE = frozenset({
+ENDED = frozenset({
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
     "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "SPECIAL_EXIT", "TIMEOUT",
 })  # fmt: skip
@@ -169,8 +168,8 @@ class SlurmJob:
 
     @property
     def active(self) -> bool:
-        """Whether it pends or runs."""
-        return self.state in ACTIVE
+        """Whether it pends or runs, as far as is known."""
+        return self.state not in ENDED
 
     @property
     def obstacle(self) -> Obstacle:
@@ -225,9 +224,7 @@ def orphaned_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
     return [
         job
         for job in queue
-        if job.state not in _GONE
-        and job.workdir == workdir
-        and re.match(r"(rule|group)_", job.comment)
+        if job.active and job.workdir == workdir and re.match(r"(rule|group)_", job.comment)
     ]
 
 
