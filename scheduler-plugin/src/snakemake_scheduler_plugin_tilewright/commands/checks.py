@@ -65,10 +65,7 @@ def warning(about: str, text: str, fix: str) -> Check:
 def problem_from(about: str, error: Exception | str, fix: str) -> Check:
     """Return a problem in an error's words, which end with the fix after the last semicolon.
 
-    Parameters
-    ----------
-    fix : str
-        What to do where the error does not say it.
+    ``fix`` is what to do where the error does not say it.
     """
     text, found, own = str(error).rpartition("; ")
     return problem(about, text if found else own, own if found else fix)
