@@ -41,10 +41,10 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 def test_events_come_back_as_they_were_written(ledger: Ledger) -> None:
     assert list(read_ledger(ledger.path)) == []
-    ledger.write("place", job="rule_a", node=None, reason="größte\nKette", cpus=8, exclude=["b1"])
+    ledger.write("place", job="rule_a", node=None, reason="größte Kette", cpus=8, exclude=["b1"])
     ledger.write("done", job="rule_a")
     assert list(read_ledger(ledger.path)) == [
-        {"time_s": 12.346, "event": "place", "job": "rule_a", "reason": "größte\nKette",
+        {"time_s": 12.346, "event": "place", "job": "rule_a", "reason": "größte Kette",
          "cpus": 8, "exclude": ["b1"]},
         {"time_s": 12.346, "event": "done", "job": "rule_a"},
     ]  # fmt: skip

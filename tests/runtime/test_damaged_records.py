@@ -1,6 +1,7 @@
 """Records that are damaged: passed over and counted, never an error and never a hang."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.commands.status import show_status
 from snakemake_scheduler_plugin_tilewright.report.page import run_section, write_run_report
+from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line, last_line, read_cause
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
     read_ledger,
     runs_of,
@@ -185,3 +187,35 @@ def test_a_damaged_state_is_named(tmp_path: Path, key: str, value: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(SystemExit, match=r"state\.json does not say how far a run is.*; remove it"):
         show_status(tmp_path)
+
+
+def test_what_is_no_file_is_not_waited_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe to which nobody writes, and a device that never ends."""
+    ledger, state, log = (folder / name for name in ("ledger.jsonl", "state.json", "a.log"))
+    for path in (ledger, state, log):
+        os.mkfifo(path)
+    assert read_ledger(ledger).note == f"{ledger} cannot be read (it is no file) and is ignored"
+    assert last_line(str(log)) == ""
+    with pytest.raises(OSError, match="it is no file"):
+        read_state(state)
+    state.unlink()
+    write_state(state, STATE)
+    show_status(folder.parent)
+    assert "it is no file" in "".join(capsys.readouterr().out.split("\n"))
+    log.unlink()
+    log.symlink_to("/dev/zero")
+    assert last_line(str(log)) == ""
+
+
+def test_the_end_of_a_large_log_is_read_alone(folder: Path) -> None:
+    log = folder / "a.log"
+    with log.open("wb") as stream:
+        stream.truncate(2**33)  # a hole
+        stream.seek(0, os.SEEK_END)
+        stream.write(b"\nno tissue\n\n")
+    assert last_line(str(log)) == "no tissue"
+    log.write_text(f"{cause_line('error', 'x')[:-1]}\n")
+    assert read_cause(last_line(str(log)))[0] == "error"
+    assert read_cause(f"tilewright-cause {'[' * 100_000}")[0] == "error"

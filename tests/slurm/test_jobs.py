@@ -14,11 +14,12 @@ from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
     SlurmJob,
     cause_of,
     node_of,
+    orphaned_jobs,
     parse_queue,
     usage_of_queue,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_time_s
-from tests.support.recorded import details
+from tests.support.recorded import details, queue_line
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 
@@ -78,6 +79,22 @@ def test_a_line_that_is_no_job_makes_the_queue_unreadable(text: str) -> None:
         with pytest.raises(UnreadableError, match="holds no record in '") as caught:
             parse_queue(said)
         assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("state", ["", "running", "RUNN\x1b", "7", "(null)"])
+def test_a_job_without_a_state_makes_the_queue_unreadable(state: str) -> None:
+    with pytest.raises(UnreadableError):
+        parse_queue(queue_line(JobID="7", State=state))
+
+
+@pytest.mark.parametrize(
+    ("state", "there"),
+    [("STOPPED", True), ("STAGE_OUT", True), ("REQUEUE_HOLD", True), ("OF_A_LATER_SLURM", True),
+     ("RUNNING", True), ("COMPLETING", True), ("COMPLETED", False), ("TIMEOUT", False)],
+)  # fmt: skip
+def test_a_job_is_orphaned_unless_it_is_known_to_have_ended(state: str, there: bool) -> None:
+    line = queue_line(JobID="7", State=state, WorkDir="/data/run", Comment="rule_a")
+    assert bool(orphaned_jobs(parse_queue(line), "/data/run")) == there
 
 
 def test_no_line_is_an_empty_queue_and_line_breaks_of_a_job_are_its_own() -> None:

@@ -3,20 +3,24 @@
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
 from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.accounts import LimitScope
-from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_sacctmgr
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import cause_of
+from snakemake_scheduler_plugin_tilewright.slurm.parse import parse_partitions, parse_sacctmgr
 from snakemake_scheduler_plugin_tilewright.slurm.query import (
     _OF_JOBS,
     _OPTION,
@@ -25,7 +29,15 @@ from snakemake_scheduler_plugin_tilewright.slurm.query import (
     run_command,
 )
 from tests.support.manual_pages import input_variables
-from tests.support.recorded import QUESTIONS, RELEASES, USE, Recorded, client, uid_of_kuser
+from tests.support.recorded import (
+    PARTITIONS,
+    QUESTIONS,
+    RELEASES,
+    USE,
+    Recorded,
+    client,
+    uid_of_kuser,
+)
 
 EACH_RELEASE = pytest.mark.parametrize("release", RELEASES)
 DENIED = SlurmQueryError("squeue", "Access/permission denied")
@@ -210,6 +222,39 @@ def test_an_answer_that_is_no_record_is_unknown(question: str, text: str, tmp_pa
         answers["said"] = among
         if question not in ("config", "sacctmgr"):  # that has a last good answer
             error_of(lambda: QUESTIONS[question](asking))
+
+
+_ODD = st.sampled_from(
+    ["9" * 5000, "9" * 17, "1..2", ".", "-", "\x1b[2J", "=", "|", "\n", "(null)", "N/A", "٣",
+     "1e400", "[1-999999999]", "[", "", ":", ",", "\ud800"]
+)  # fmt: skip
+
+
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_damaged_answer_is_read_or_is_unknown(data: st.DataObject) -> None:
+    """Never another error, and never late."""
+    answers = RELEASES[data.draw(st.sampled_from(sorted(RELEASES)))]
+    question = data.draw(st.sampled_from(sorted(answers.keys() & QUESTIONS.keys())))
+    text = answers[question][:20_000]
+    for _ in range(data.draw(st.integers(1, 3))):
+        found = list(re.finditer(data.draw(st.sampled_from([r"[\d.]+", r"\w+", r"."])), text))
+        if found:
+            one = data.draw(st.sampled_from(found))
+            text = text[: one.start()] + data.draw(_ODD) + text[one.end() :]
+    asking = SlurmClient("ada", Path(), run=lambda argv, stdin=None: text)
+    began_s = time.monotonic()
+    with suppress(SlurmQueryError):
+        QUESTIONS[question](asking)
+    cause_of(text)
+    assert time.monotonic() - began_s < 2
+
+
+def test_odd_weights_are_passed_over() -> None:
+    odd = PARTITIONS.replace(
+        " MaxNodes", " TRESBillingWeights=CPU=1..2,Mem=.,GRES/gpu=2.5 MaxNodes"
+    )
+    assert {one.billing for one in parse_partitions(odd)} == {(("cpu", 1.0), ("gres/gpu", 2.5))}
 
 
 @EACH_RELEASE

@@ -3,13 +3,28 @@
 ``snakemake_command.SetUpError`` is Snakemake's own way to print one of them without a traceback.
 """
 
+from pathlib import Path
+
+from .words import printable_lines
+
 
 class PlacementError(Exception):
     """A run cannot be placed, or a job can never run; or Snakemake lacks what placement needs."""
 
+    def __str__(self) -> str:
+        return printable_lines(super().__str__())
+
 
 class SiteError(PlacementError, ValueError):
     """A site file cannot be used; the message names the file, the key and the fix."""
+
+
+class ForeignError(PlacementError, OSError):
+    """What is kept for this user alone is a link, another user's, or open to others."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        fix = "remove it, or set XDG_CACHE_HOME to a folder of your own"
+        super().__init__(f"{path} {why}; {fix}")
 
 
 class SlurmQueryError(PlacementError):
@@ -30,7 +45,7 @@ class SlurmQueryError(PlacementError):
         self.command, self.reason, self.refused = command, reason, refused
 
     def __str__(self) -> str:
-        return f"{self.command} did not answer: {self.reason}"
+        return printable_lines(f"{self.command} did not answer: {self.reason}")
 
 
 class UnreadableError(PlacementError, ValueError):

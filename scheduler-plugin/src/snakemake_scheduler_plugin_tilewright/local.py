@@ -14,8 +14,8 @@ from .placement.policy import schedule
 from .placement.workload import GpuSlots, Running, Slots
 from .resources import Placement
 from .runtime import snakemake_adapter as adapter
-from .runtime.words import count
 from .units import model_of, values_of
+from .words import count
 
 #: GPUs are counted this often.
 _COUNT_S = 2.0

@@ -36,6 +36,7 @@ from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
 from .runtime.ledger import LEDGER, read_ledger, resume_line, runs_of, summary_lines
 from .runtime.snakemake_command import command, executor_of, other_scheduler, runs_nothing
+from .words import printable
 
 #: The constant resource that names the model of a rule.
 MODEL = "placement"
@@ -256,15 +257,12 @@ class Placement:
 
     def _value(self, name: str, request: ResourceRequest, target: Target | None) -> Any:
         values: dict[str, Any] = {
-            "_cores": request.cpus,
-            "mem_mb": request.mem_mb,
-            "runtime": request.runtime_min,
-            "gpu": request.gpus or None,
-            "gpu_mem_mb": request.gpu_mem_mb,
+            "_cores": request.cpus, "mem_mb": request.mem_mb, "runtime": request.runtime_min,
+            "gpu": request.gpus or None, "gpu_mem_mb": request.gpu_mem_mb,
             "cpu": None if request.gpus else request.cpus,
             "cpus_per_task": self.allocated_cpus or request.cpus,
             "device": "gpu" if request.gpus else "cpu",
-        }
+        }  # fmt: skip
         if target:
             values |= {"slurm_account": target.account or None, target.pool: 1}
             values |= {"slurm_partition": target.partition, "qos": target.qos or None}
@@ -318,6 +316,7 @@ class Placement:
             lines += filter(None, [events.note])
         elif failed and self.logs:
             lines = [*failed_since(self.logs, self._began_s)]
+        lines = [*map(printable, lines)]
         if failed:
             lines += [f"what is finished stays; {resume_line(command())}"]
         for line in lines:

@@ -32,6 +32,7 @@ from .runtime import snakemake_adapter as adapter
 from .runtime import snakemake_command as command_line
 from .runtime.scratch import refused_folders
 from .slurm.query import PLACE
+from .words import printable_log
 
 #: Rounds that may fail, one every 5 s, before the greedy scheduler sends all (no figure).
 _MOST_FAILED_ROUNDS = 12
@@ -55,6 +56,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
     logger: logging.Logger
 
     def __post_init__(self) -> None:
+        self.logger = printable_log(self.logger)
         self._run: Run | LocalRun | None = None
         self._progress: Progress | None = None
         self._failures = 0

@@ -99,12 +99,9 @@ class PlacedJobs:
 
         return UserOverrides(
             account=str(value("slurm_account") or "").lower() or None,
-            cpus=value(cpus),
-            mem_mb=value("mem_mb"),
-            runtime_min=value("runtime"),
-            options=self._options(job),
-            qos=value("qos"),
-        )
+            cpus=value(cpus), mem_mb=value("mem_mb"), runtime_min=value("runtime"),
+            options=self._options(job), qos=value("qos"),
+        )  # fmt: skip
 
 
 def model_of(placement: Placement, job: Any) -> str:

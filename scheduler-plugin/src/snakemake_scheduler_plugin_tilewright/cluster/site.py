@@ -8,9 +8,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import SiteError
-from ..runtime.words import yaml_problem
 from ..slurm.accounts import SiteRules
 from ..slurm.parse import parse_tres
+from ..words import yaml_problem
 from .request import DeviceKind, ResourceRequest
 from .state import UTILISATION
 from .tres import ON_NODES
@@ -35,12 +35,9 @@ def _tres(text: str) -> str:
 class _Section(BaseModel):
     # YAML reads the account 12345 as a number.
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        coerce_numbers_to_str=True,
+        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True,
         use_attribute_docstrings=True,
-    )
+    )  # fmt: skip
 
 
 #: Slurm takes names of accounts in any case, and stores small letters.

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ..runtime.words import count
 from ..slurm.accounts import Account
 from ..slurm.records import Partition
+from ..words import count
 from .limits import largest, remaining, use_is_known
 from .request import KINDS, DeviceKind
 from .state import ClusterState

@@ -24,7 +24,7 @@ from ..cluster.tres import Budget, budgets
 from ..errors import PlacementError
 from ..slurm.accounts import Account, LimitScope
 from ..slurm.query import SlurmClient
-from .checks import sizes_text
+from .checks import plain, sizes_text
 from .slurm_here import slurm_wanted
 
 #: TRES and numbers of jobs that have a column.
@@ -68,33 +68,18 @@ def print_accounts(state: ClusterState, console: Console) -> None:
         lines += [f"  {one.account:<{width}}  {one.reason}" for one in state.left_out]
     console.print(_table(state))
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        console.print(plain(line))
     for note in state.notes:
-        console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
+        console.print(plain(f"note: {note}", "yellow"))
 
 
 def as_json(state: ClusterState) -> dict[str, Any]:
     """Return the accounts as plain values; unknown use is null, memory is in MB."""
+    alone, shared = _each_alone(state), make_pools(state)
     return {
         "user": state.user,
-        "accounts": [
-            {
-                "name": account.name,
-                "qos": account.qos,
-                "limits": [asdict(scope) for scope in holders_of(state, account)],
-                "mine": account.mine,
-                "free": free_of(state, account),
-                "budgets": [
-                    {**asdict(one), "left": one.remaining, "words": str(one)}
-                    for one in left_of(account, state)
-                ],
-            }
-            for account in state.accounts
-        ],
-        "pools": {
-            "independent": [asdict(pool) for pool in _each_alone(state)],
-            "shared": [asdict(pool) for pool in make_pools(state)],
-        },
+        "accounts": [_account_as_json(account, state) for account in state.accounts],
+        "pools": {"independent": [*map(asdict, alone)], "shared": [*map(asdict, shared)]},
         "total": {
             "independent": total_slots(_each_alone(state, together=True)),
             "shared": total_slots(make_pools(state, together=True)),
@@ -102,6 +87,13 @@ def as_json(state: ClusterState) -> dict[str, Any]:
         "left_out": {one.account: one.reason for one in state.left_out},
         "notes": [note.text for note in state.notes],
     }
+
+
+def _account_as_json(one: Account, state: ClusterState) -> dict[str, Any]:
+    left = [{**asdict(b), "left": b.remaining, "words": str(b)} for b in left_of(one, state)]
+    limits = [asdict(scope) for scope in holders_of(state, one)]
+    return {"name": one.name, "qos": one.qos, "limits": limits, "mine": one.mine,
+            "free": free_of(state, one), "budgets": left}  # fmt: skip
 
 
 def left_of(account: Account, state: ClusterState) -> list[Budget]:
@@ -135,18 +127,18 @@ def free_of(state: ClusterState, account: Account) -> dict[str, int | None]:
 
 
 def _table(state: ClusterState) -> Table:
-    table = Table(title=f"Accounts of {state.user}", title_justify="left", pad_edge=False)
+    table = Table(title=plain(f"Accounts of {state.user}"), title_justify="left", pad_edge=False)
     table.add_column("account", max_width=_NAME)
     for name in ("CPU", "memory GB", "GPU", "jobs", "GPU or CPU slots"):
         table.add_column(name, justify="right")
     pools = _each_alone(state)
     for account in state.accounts:
         slots, now = _slots(state, account, pools)
-        table.add_row(state.name_of(account) or "(none)", *[""] * 4, slots, style="bold")
+        table.add_row(plain(state.name_of(account) or "(none)"), *[""] * 4, slots, style="bold")
         for scope in holders_of(state, account):
             cells = [_of(scope, tres) for tres in _SHOWN]
             if any(cells):
-                table.add_row(Padding(scope.name, (0, 0, 0, 2)), *cells, "")
+                table.add_row(Padding(plain(scope.name), (0, 0, 0, 2)), *cells, "")
         mine = [_cell(tres, (account.mine or {}).get(tres)) for tres in _SHOWN]
         table.add_row("  mine", *mine, "")
         rest = free_of(state, account)

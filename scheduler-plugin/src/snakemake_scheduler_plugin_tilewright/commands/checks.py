@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from rich.text import Text
+
 from ..cluster.request import DeviceKind, ResourceRequest
-from ..runtime.words import count as count
+from ..words import count as count
+from ..words import printable
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,11 @@ class Check:
     state: Literal["ok", "warning", "problem"]
     text: str
     fix: str = ""
+
+
+def plain(words: object, style: str = "") -> Text:
+    """Return words of others as a line for the terminal, in which nothing is markup."""
+    return Text(printable(words), style)
 
 
 def sizes_text(largest: Mapping[DeviceKind, ResourceRequest]) -> str:
@@ -57,10 +65,7 @@ def warning(about: str, text: str, fix: str) -> Check:
 def problem_from(about: str, error: Exception | str, fix: str) -> Check:
     """Return a problem in an error's words, which end with the fix after the last semicolon.
 
-    Parameters
-    ----------
-    fix : str
-        What to do where the error does not say it.
+    ``fix`` is what to do where the error does not say it.
     """
     text, found, own = str(error).rpartition("; ")
     return problem(about, text if found else own, own if found else fix)

@@ -10,7 +10,6 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ..cluster import cluster
 from ..cluster.cluster import Cluster
@@ -20,7 +19,7 @@ from ..placement.orphaned import sender_of
 from ..runtime.scratch import refused_folders
 from ..runtime.snakemake_command import is_locked
 from . import check_slurm
-from .checks import Check, count, ok, problem, problem_from, version_of
+from .checks import Check, count, ok, plain, problem, problem_from, version_of
 
 _OWN = "snakemake-scheduler-plugin-tilewright"
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -142,10 +141,10 @@ def print_checks(checks: Sequence[Check], console: Console) -> None:
     table.add_column(no_wrap=True)
     table.add_column()
     for check in checks:
-        text = Text(check.text)
+        text = plain(check.text)
         if check.fix:
-            text.append(f"\n→ {check.fix}", style="italic")
-        table.add_row(Text(check.state, style=_COLOURS[check.state]), check.about, text)
+            text.append("\n").append_text(plain(f"→ {check.fix}", "italic"))
+        table.add_row(plain(check.state, _COLOURS[check.state]), plain(check.about), text)
     console.print(table)
     states = Counter(check.state for check in checks)
     warnings = count(states["warning"], "warning")

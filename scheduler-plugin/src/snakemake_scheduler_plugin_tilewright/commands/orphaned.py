@@ -8,6 +8,7 @@ from ..cluster.cluster import own_client
 from ..errors import PlacementError
 from ..placement.orphaned import end_orphaned, find_orphaned, sender_of
 from ..runtime.snakemake_command import is_locked
+from ..words import printable
 from .slurm_here import slurm_wanted
 
 _RESUME = """\
@@ -34,6 +35,6 @@ def show_orphaned(*, wait: bool, cancel: bool) -> None:
     if jobs:
         typer.echo(f"{sender.listed(jobs, str(folder))}\n{sender.advice}")
         raise SystemExit(1)
-    typer.echo(f"no job of Snakemake writes into {folder}")
+    typer.echo(f"no job of Snakemake writes into {printable(folder)}")
     if is_locked(folder) and not sender.active:
         typer.echo(_RESUME)

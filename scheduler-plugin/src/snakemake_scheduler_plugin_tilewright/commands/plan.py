@@ -23,9 +23,10 @@ from ..resources import Placement
 from ..runtime import snakemake_adapter as adapter
 from ..runtime import snakemake_command
 from ..runtime.ledger import Ledger
-from ..runtime.words import count
 from ..slurm.jobs import orphaned_jobs
 from ..units import PlacedJobs
+from ..words import count
+from .checks import plain
 
 
 @dataclass
@@ -70,12 +71,12 @@ def print_plan(found: Remaining, console: Console) -> None:
     total = RuleJobs(remain, ready, sum((jobs.start for jobs in every), Counter()))
     for rule, jobs in (*found.rules.items(), ("all", total)):
         pools = ", ".join(f"{number} on {pool}" for pool, number in sorted(jobs.start.items()))
-        table.add_row(rule, str(jobs.remain), str(jobs.ready or ""), pools)
+        table.add_row(plain(rule), str(jobs.remain), str(jobs.ready or ""), plain(pools))
     console.print(table if found.rules else "nothing remains to be done")
     waiting = [f"{count(number, 'ready job')} would wait: {why}"
                for why, number in found.waiting.items()]  # fmt: skip
     for line in [*waiting, *found.notes]:
-        console.print(line, highlight=False, markup=False)
+        console.print(plain(line))
 
 
 def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> Remaining:

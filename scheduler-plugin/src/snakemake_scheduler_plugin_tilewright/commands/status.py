@@ -6,12 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ..runtime.cause import failed_since
 from ..runtime.ledger import LEDGER, STATE, failure_lines, read_ledger
 from ..runtime.run_state import RunState, read_state, span_text
-from ..runtime.words import printable
+from ..words import printable
+from .checks import plain
 
 
 def show_status(results: Path) -> None:
@@ -30,7 +30,7 @@ def show_status(results: Path) -> None:
     try:
         state = read_state(found / STATE)
     except (OSError, ValueError) as error:
-        raise SystemExit(f"status: {error}") from None
+        raise SystemExit(f"status: {printable(error)}") from None
     ledger = Path(state.ledger) if state.ledger else found / LEDGER.name
     events = read_ledger(ledger)
     own = (event for event in events if event["time_s"] >= state.began_s)
@@ -42,14 +42,14 @@ def show_status(results: Path) -> None:
 
 def print_status(state: RunState, failures: Sequence[str], now_s: float, console: Console) -> None:
     """Print a state: what became of the run, jobs by rule, what waits and what failed."""
-    console.print(printable(_what(state, now_s)), highlight=False, markup=False)
-    console.print(printable(state.line()), highlight=False, markup=False)
+    console.print(plain(_what(state, now_s)))
+    console.print(plain(state.line()))
     table = Table.grid(padding=(0, 2, 0, 0))
     for rule, count in state.jobs.items():
-        table.add_row(Text(printable(rule)), f"{state.done.get(rule, 0)}/{count}")
+        table.add_row(plain(rule), f"{state.done.get(rule, 0)}/{count}")
     console.print(table)
     for text in failures:
-        console.print(printable(text), highlight=False, markup=False)
+        console.print(plain(text))
 
 
 def _what(state: RunState, now_s: float) -> str:

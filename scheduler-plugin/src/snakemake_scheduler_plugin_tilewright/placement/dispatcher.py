@@ -97,14 +97,11 @@ class Dispatcher:
             largest = self.estimates.largest(self.tasks.values(), state)
             slots |= slots_by_name(make_pools(replace(found, largest_jobs=largest)))
         self.ledger.write(
-            "run",
-            run=uuid.uuid4().hex[:8],
-            user=found.user,
-            kinds=sorted(self.kinds),
+            "run", run=uuid.uuid4().hex[:8], user=found.user, kinds=sorted(self.kinds),
             pools={name: list(of) for name, of in slots.items()},
             left_out={one.account: one.reason for one in found.left_out},
             notes=[note.text for note in found.notes],
-        )
+        )  # fmt: skip
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Take jobs of the DAG; what happened to those that were there stays."""
@@ -120,9 +117,9 @@ class Dispatcher:
 
         Where Slurm does not answer nothing starts, and the reason is logged once.
         """
-        with self.lock, self.submissions.alone() as alone:
-            if not alone:
-                note = "other runs of yours may choose at the same time: no lock could be had"
+        with self.lock, self.submissions.alone() as why:
+            if why:
+                note = f"other runs of yours may choose at the same time, without a lock: {why}"
                 self.ledger.write_change("notes", "claims", notes=[note])
             try:
                 state = self.state()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import platformdirs
+from pydantic import TypeAdapter
 
 from ..cluster.limits import longest_of
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest
@@ -17,13 +18,16 @@ from ..cluster.site import Site
 from ..cluster.state import ClusterState
 from ..cluster.tres import tres_of
 from ..errors import PlacementError
-from ..runtime.files import write_text_atomic
+from ..runtime.files import read_private, write_private
 from .failures import memory_limit_mb
 from .jobs import FailureHistory, Job, JobState, ResourceModel
 from .workload import Workload
 
 #: Finished jobs that are remembered for each rule and device (no figure).
 _KEPT = 30
+#: A factor above is of no job.
+_MOST = 1e6
+_FACTORS = TypeAdapter(dict[str, list[float]])
 #: Durations of a rule's jobs scatter so much, as standard deviation of their logarithm, until jobs
 #: tell: this counts as three of them. With 1.2 standard deviations as margin on CPUs, instead of
 #: the 40 % of a rule that is not known, runs that know ten jobs of each rule end 0.6 % sooner
@@ -103,7 +107,7 @@ class Durations:
         for key, values in self._new.items():
             factors[key] = [*factors.get(key, []), *values][-_KEPT:]
         with contextlib.suppress(OSError):  # a full home must not end the run
-            write_text_atomic(self.path, json.dumps(factors, indent=1, sort_keys=True))
+            write_private(self.path, json.dumps(factors, indent=1, sort_keys=True))
             self._new.clear()
 
     def _median(self, rule: str, kind: DeviceKind) -> float | None:
@@ -118,19 +122,11 @@ def local_durations() -> Path:
 
 def _read(path: Path | None) -> dict[str, list[float]]:
     """Return the factors of a file; one that is absent or damaged holds none."""
-    if path is None:
-        return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        found = _FACTORS.validate_python(read_private(path)) if path else {}
     except (OSError, ValueError):
         return {}
-    if not isinstance(content, dict):
-        return {}
-    return {
-        str(key): [float(v) for v in values if isinstance(v, int | float) and v > 0]
-        for key, values in content.items()
-        if isinstance(values, list)
-    }
+    return {key: [v for v in values if 0 < v < _MOST] for key, values in found.items()}
 
 
 def either_model(gpu: Mapping[str, int], cpu: Mapping[str, int]) -> ResourceModel:

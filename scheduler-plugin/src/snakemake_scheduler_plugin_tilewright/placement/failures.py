@@ -12,7 +12,7 @@ from ..errors import SlurmQueryError
 from ..runtime.cause import last_line, read_cause
 from ..slurm.accounts import Account
 from ..slurm.jobs import (
-    ACTIVE,
+    ENDED,
     Cause,
     SlurmJob,
     cause_of,
@@ -253,7 +253,7 @@ def unseen_ends(
         taken_s[job_id] = now_s
         with contextlib.suppress(SlurmQueryError):
             state = client.final_state(job_id)
-            if state and state not in ACTIVE:
+            if state in ENDED:
                 tasks[name].slurm_job = SlurmJob(job_id, state)
     there = {job.id for job in queue}
     ends = {name: _end(task, there, client, now_s) for name, task in tasks.items()}
@@ -283,7 +283,7 @@ def _end(
             client.cancel([job.id])
     except SlurmQueryError:
         state = "lost" if job.active else state
-    if state in ACTIVE:
+    if state not in ENDED and state != "lost":
         return None
     why = " to be moved" if task.move_reason and cancelled else ""
     return f"Slurm job {job.id} is {state.lower()}{why}", state == "COMPLETED"

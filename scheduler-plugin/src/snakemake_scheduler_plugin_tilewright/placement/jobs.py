@@ -101,14 +101,12 @@ class UserOverrides:
     def apply_to(self, request: ResourceRequest) -> ResourceRequest:
         """Return a request with what was chosen."""
         return replace(
-            request,
-            cpus=self.cpus or request.cpus,
+            request, cpus=self.cpus or request.cpus,
             mem_mb=request.mem_mb if self.mem_mb is None else self.mem_mb,
             runtime_min=self.runtime_min or request.runtime_min,
             required_min=self.runtime_min or request.required_min,
-            partition=self.partition or request.partition,
-            **dict(self.options),
-        )
+            partition=self.partition or request.partition, **dict(self.options),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +154,10 @@ def job_of(
     """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place."""
     wildcards = job.wildcards
     return Job(
-        name_of(job),
-        rule_of(job),
-        kinds or model.devices,
-        tuple(map(name_of, needs)),
-        model.cpu_seconds(wildcards),
-        fixed,
-        wildcards,
-        str(job.log[0]) if len(job.log) else "",
-        priority(job),
-        sum(1 for _ in members(job)),
-        model,
-    )
+        name_of(job), rule_of(job), kinds or model.devices, tuple(map(name_of, needs)),
+        model.cpu_seconds(wildcards), fixed, wildcards, str(job.log[0]) if len(job.log) else "",
+        priority(job), sum(1 for _ in members(job)), model,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -18,10 +18,11 @@ from ..errors import PlacementError, SlurmQueryError
 from ..runtime.ledger import LEDGER, STATE, Ledger
 from ..runtime.run_state import RunState, read_state, span_text
 from ..runtime.snakemake_command import is_locked, runs_nothing
-from ..runtime.words import count
 from ..slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
 from ..slurm.query import SlurmClient, drop_options
+from ..words import count, printable
 
+_Say = Callable[[str], None]
 _POLL_S = 10.0
 _MOST_FAILED_QUERIES = 30  # queries in vain while waiting
 
@@ -48,7 +49,7 @@ class Sender:
         """Return how many jobs there are, whose, and a line for each."""
         lines = [f"{count(len(jobs), 'job')} {self.words} may still write into {workdir}:"]
         lines += [f"  {job.id}  {job.state:<10} {job.comment}" for job in jobs]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     @property
     def advice(self) -> str:
@@ -157,10 +158,7 @@ def find_orphaned(client: SlurmClient, workdir: str) -> list[SlurmJob]:
 
 
 def end_orphaned(
-    client: SlurmClient,
-    workdir: str,
-    choice: Literal["wait", "cancel"],
-    say: Callable[[str], None],
+    client: SlurmClient, workdir: str, choice: Literal["wait", "cancel"], say: _Say
 ) -> None:
     """Wait until no job of another run writes into a folder any more, or cancel them.
 
@@ -190,11 +188,7 @@ def end_orphaned(
 
 
 def _wait_until_gone(
-    client: SlurmClient,
-    workdir: str,
-    orphaned: list[SlurmJob],
-    say: Callable[[str], None],
-    poll_s: float,
+    client: SlurmClient, workdir: str, orphaned: list[SlurmJob], say: _Say, poll_s: float
 ) -> None:
     """Look at the queue until none of them is left; slurmctld may be away for minutes."""
     failures = 0

@@ -14,10 +14,10 @@ from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
 from ..cluster.tres import in_hours, tres_of
 from ..errors import PlacementError
-from ..runtime.words import count
 from ..slurm.accounts import Account
 from ..slurm.partitions import is_for_gpus
 from ..slurm.records import Partition, is_budget
+from ..words import count
 from .estimates import Estimates, Shape
 from .jobs import JobState
 

@@ -14,15 +14,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+
+from pydantic import TypeAdapter
 
 from ..cluster.pending_use import PendingUse
-from ..runtime.files import write_text_atomic
+from ..runtime.files import Time, make_private, open_private, read_private, write_private
 
 #: Beyond the age of live use, for sbatch: 12 jobs were submitted within 2 s, so 10 s are ample.
 _SUBMIT_S = 10.0
 #: A round takes 0.1 s, and as long as queries that Slurm answers slowly.
 _LOCK_S = 60.0
+_CLAIMS = TypeAdapter(list[tuple[Time, PendingUse]])
 
 
 @dataclass
@@ -43,33 +45,31 @@ class SubmissionLock:
     _own: list[tuple[float, PendingUse]] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Keep the other runs from choosing meanwhile, and yield whether that was possible.
+    def alone(self) -> Iterator[str]:
+        """Keep the other runs from choosing meanwhile, and yield why that was not possible, if so.
 
         Where the folder cannot be locked, or another run keeps the lock for longer than it needs,
         the runs choose at once; Slurm still holds the limits.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            stream = (self.folder / "lock").open("w")
-        except OSError:
-            yield False
-            return
-        with stream:
-            yield self._lock(stream)
+        with contextlib.ExitStack() as held:
+            try:
+                make_private(self.folder)
+                lock = open_private(self.folder / "lock", os.O_RDWR | os.O_CREAT)
+                why = self._lock(held.enter_context(lock))
+            except OSError as error:
+                why = str(error)
+            yield why
 
-    def _lock(self, stream: IO[str]) -> bool:
+    def _lock(self, lock: int) -> str:
         limit_s = time.monotonic() + _LOCK_S
         while True:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return ""
             except BlockingIOError:
                 if time.monotonic() > limit_s:
-                    return False
+                    return f"one of them holds {self.folder / 'lock'} for {_LOCK_S:.0f} s"
                 time.sleep(0.05)
-            except OSError:
-                return False
 
     def others(self, asked_s: float = -math.inf) -> list[PendingUse]:
         """Return what other runs sent, but for what Slurm knew when it was asked."""
@@ -78,10 +78,10 @@ class SubmissionLock:
 
     def _fresh(self, path: Path, after_s: float = -math.inf) -> list[PendingUse]:
         """Return the claims of a file; one that is damaged, or of another clock, holds none."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError):
             return [
-                PendingUse(**{**use, "tres": dict(use["tres"])})
-                for sent_s, use in json.loads(path.read_text(encoding="utf-8"))
+                use
+                for sent_s, use in _CLAIMS.validate_python(read_private(path))
                 if -_SUBMIT_S < self.clock() - sent_s < self.ttl_s + _SUBMIT_S and sent_s > after_s
             ]
         return []
@@ -99,7 +99,7 @@ class SubmissionLock:
             for path in self.folder.glob("*.json"):
                 if path != self._path and not self._fresh(path):
                     path.unlink(missing_ok=True)
-            write_text_atomic(self._path, json.dumps(content))
+            write_private(self._path, json.dumps(content))
 
     @property
     def _path(self) -> Path:

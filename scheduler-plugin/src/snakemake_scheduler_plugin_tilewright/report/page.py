@@ -10,7 +10,7 @@ import jinja2
 from ..runtime.files import write_text_atomic
 from ..runtime.ledger import read_ledger
 from ..runtime.run_state import span_text
-from ..runtime.words import count, count_jobs
+from ..words import count, count_jobs
 from .gantt import draw_gantt
 from .ledger import cluster_runs
 from .palette import colours_of
@@ -26,12 +26,9 @@ def environment(*folders: Path) -> jinja2.Environment:
     A ``style.css`` there adds to the style of all pages. The filter ``span`` writes a length of
     time with its unit.
     """
-    found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", *folders]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
+    loader = jinja2.FileSystemLoader([Path(__file__).parent / "templates", *folders])
+    strict = jinja2.StrictUndefined
+    found = jinja2.Environment(loader=loader, autoescape=True, undefined=strict, trim_blocks=True)
     found.filters["span"] = span_text
     return found
 
@@ -65,15 +62,10 @@ def run_section(
     lead = f"{jobs} in {count(len(runs), 'run')} that took {took}."
     remarks = [(run.number, *remark) for run in runs for remark in run.remarks]
     return {
-        "lead": lead,
-        "picture": draw_gantt(runs[-1], colours, lead),
-        "number": runs[-1].number,
-        "note": events.note,
-        "csv": table.name,
-        "pools": [list(own) for _, own in pools],
-        "remarks": remarks[-_LINES:],
-        "all_remarks": len(remarks),
-    }
+        "lead": lead, "picture": draw_gantt(runs[-1], colours, lead), "number": runs[-1].number,
+        "note": events.note, "csv": table.name, "pools": [list(own) for _, own in pools],
+        "remarks": remarks[-_LINES:], "all_remarks": len(remarks),
+    }  # fmt: skip
 
 
 def write_run_report(ledger: Path, output: Path) -> None:

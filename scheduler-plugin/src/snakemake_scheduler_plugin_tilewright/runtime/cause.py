@@ -1,12 +1,17 @@
 """The last line of a failed job's log: its cause, for whoever decides about the next try."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from .files import open_regular
+
 #: ``device``: its GPU did not work, and another node may do. ``error``: anything else.
 LogCause = Literal["device", "error"]
+#: A line of a log that is longer than this states no cause.
+_TAIL_B = 2**20
 _MARK = "tilewright-cause "
 
 
@@ -31,7 +36,7 @@ def read_cause(line: str) -> tuple[LogCause, str]:
         try:
             found = json.loads(line.removeprefix(_MARK))
             return ("device" if found["cause"] == "device" else "error"), str(found["words"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
     return "error", line
 
@@ -39,10 +44,12 @@ def read_cause(line: str) -> tuple[LogCause, str]:
 def last_line(log: str) -> str:
     """Return the last line of a job's log: of a traceback, the error."""
     try:
-        lines = Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if log else []
+        with open_regular(Path(log)) as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_B))
+            text = stream.read(_TAIL_B).decode(errors="replace")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return (text.strip().splitlines() or [""])[-1].strip()
 
 
 def failed_since(folder: Path, since_s: float) -> Iterator[str]:

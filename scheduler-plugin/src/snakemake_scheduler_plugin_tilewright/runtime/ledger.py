@@ -9,29 +9,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Strict, create_model
+from pydantic import AfterValidator, Strict, create_model
 
+from ..words import count_jobs, printable
 from .files import STRICT, Count, JsonLines, Text, Time, append_json, read_json_lines
-from .words import count_jobs, printable
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
 #: The file next to it that says how far the run is; there is one in the working directory always.
 STATE = "state.json"
 
-_Pool = Annotated[tuple[Text, Text, Count], Strict(False)]  # JSON has it as a list
+_Line = Annotated[Text, AfterValidator(printable)]
+_Pool = Annotated[tuple[_Line, _Line, Count], Strict(False)]  # JSON has it as a list
 _VALUES: dict[str, Any] = {
     **dict.fromkeys(("start_s", "end_s", "sent_s"), (Time, 0.0)),
-    **dict.fromkeys(("job", "rule", "pool", "account", "kind", "node", "cause"), (Text, "")),
-    **dict.fromkeys(("words", "reason", "next", "log", "sooner"), (Text, "")),
+    **dict.fromkeys(("job", "rule", "pool", "account", "kind", "node", "cause"), (_Line, "")),
+    **dict.fromkeys(("words", "reason", "next", "log", "sooner"), (_Line, "")),
     "members": (Count, 0),
     "kinds": (list[Any], []),
-    "pools": (dict[Text, _Pool], {}),
+    "pools": (dict[_Line, _Pool], {}),
 }
 
 #: The values of a ledger's events that are read again; other ones may be anything.
 _EVENT = create_model(
-    "Event", __config__={**STRICT, "extra": "allow"}, event=Text, time_s=Time, **_VALUES
+    "Event", __config__={**STRICT, "extra": "allow"}, event=_Line, time_s=Time, **_VALUES
 )
 
 
@@ -70,8 +71,10 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> JsonLines:
-    """Return the events of a ledger."""
-    return read_json_lines(path, _EVENT.model_validate)
+    """Return the events of a ledger; the words in them are printable."""
+    return read_json_lines(
+        path, lambda one: _EVENT.model_validate(one).model_dump(exclude_unset=True)
+    )
 
 
 def runs_of(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -85,13 +88,7 @@ def runs_of(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]
 
 
 def summary_lines(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how the jobs of one run ended, from its events (pure).
-
-    Parameters
-    ----------
-    events : sequence of mapping
-        From the run's start on.
-    """
+    """Return how the jobs of one run ended, from its events since its start (pure)."""
     ended = [event for event in events if event["event"] == "done"]
     done = Counter(event.get("pool", "a pool that is not known") for event in ended)
     members = sum(event.get("members", 1) for event in ended)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from .files import STRICT, Count, Text, Time, write_text_atomic
+from .files import STRICT, Count, Text, Time, open_regular, write_text_atomic
 
 #: Below this share of the work no time left is estimated.
 _TOLD = 0.05
@@ -143,13 +143,7 @@ def _lives(pid: int, since_s: float) -> bool:
 
 
 def write_state(path: Path, state: RunState) -> None:
-    """Write a state whole.
-
-    Raises
-    ------
-    OSError
-        It could not be written.
-    """
+    """Write a state whole, or not at all (OSError)."""
     write_text_atomic(path, json.dumps(asdict(state), indent=1) + "\n")
 
 
@@ -164,7 +158,8 @@ def read_state(path: Path) -> RunState:
         The file is not a state; the message names it.
     """
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as stream:
+            entry = json.load(stream)
         _FILE.model_validate(entry)
     except (ValueError, RecursionError):
         raise ValueError(f"{path} does not say how far a run is; remove it") from None

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import platformdirs
 
+from ..errors import ForeignError
+from .files import make_private
+
 _TRIED_B = 2**20  # a disk that is full takes an empty file
 
 
@@ -17,6 +20,13 @@ def refused_folders() -> Iterator[str]:
     commands write to ``TMPDIR``. Both end in a traceback, or in failed jobs, where they are full
     or closed.
     """
+    for folder in ("", "answers", "claims"):
+        own = platformdirs.user_cache_path("tilewright") / folder
+        try:
+            if os.path.lexists(own):
+                make_private(own)
+        except ForeignError as error:
+            yield str(error)
     cache = platformdirs.user_cache_path("snakemake")
     named = os.environ.get("XDG_CACHE_HOME")
     source = f"XDG_CACHE_HOME={named}" if named else "HOME"
@@ -36,10 +46,10 @@ def refused_folders() -> Iterator[str]:
 def _refuses(folder: Path, *, make: bool = True) -> str:
     """Return why a file of 1 MiB cannot be written into a folder; empty where it can."""
     try:
-        if make:
-            folder.mkdir(parents=True, exist_ok=True)
+        if make and not folder.exists():
+            make_private(folder)
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(bytes(_TRIED_B))
     except OSError as error:
-        return error.strerror or repr(error)
+        return error.strerror or str(error)
     return ""

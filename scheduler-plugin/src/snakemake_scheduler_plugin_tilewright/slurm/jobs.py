@@ -27,7 +27,13 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 _ENDS = list(itertools.accumulate(width + 1 for width in JOB_FIELDS.values()))
 _CELLS = [slice(start, end - 1) for start, end in itertools.pairwise([0, *_ENDS])]
 
-ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
+_BEGIN = re.compile(r"[0-9]{1,18}\|[A-Z_]+")
+
+#: Any other state is of a job that may still write, or write again.
+ENDED = frozenset({
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
+    "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "SPECIAL_EXIT", "TIMEOUT",
+})  # fmt: skip
 #: What scontrol says of each job, by which it is known why it ended.
 _END_FIELDS = ("JobState", "Reason", "ExitCode", "DerivedExitCode", "RunTime", "TimeLimit")
 #: Slurm tells times of jobs in whole seconds.
@@ -162,8 +168,8 @@ class SlurmJob:
 
     @property
     def active(self) -> bool:
-        """Whether it pends or runs."""
-        return self.state in ACTIVE
+        """Whether it pends or runs, as far as is known."""
+        return self.state not in ENDED
 
     @property
     def obstacle(self) -> Obstacle:
@@ -182,7 +188,7 @@ def parse_queue(text: str) -> tuple[SlurmJob, ...]:
     found = []
     for line in _lines(text):
         cells = _cells(line)
-        if len(cells) != len(JOB_FIELDS) or not re.fullmatch(r"\d{1,18}", cells[0], re.A):
+        if len(cells) != len(JOB_FIELDS) or not _BEGIN.fullmatch("|".join(cells[:2])):
             raise UnreadableError(line.decode(errors="replace"))
         row = zip(JOB_FIELDS, cells, strict=True)
         found.append(SlurmJob(*(_READERS.get(name, str)(cell) for name, cell in row)))
@@ -191,7 +197,7 @@ def parse_queue(text: str) -> tuple[SlurmJob, ...]:
 
 def _lines(text: str) -> Iterator[bytes]:
     """Yield the lines of squeue that are not blank; names and comments may hold line breaks."""
-    data, start = text.encode() + b"\n", 0
+    data, start = text.encode(errors="replace") + b"\n", 0
     while start < len(data):
         end = start + _ENDS[-1]
         if data[end - 1 : end + 1] != b"|\n":
@@ -214,7 +220,7 @@ def _cells(line: bytes) -> list[str]:
 
 
 def orphaned_jobs(queue: Iterable[SlurmJob], workdir: str) -> list[SlurmJob]:
-    """Return the active jobs of Snakemake that write into a folder."""
+    """Return the jobs of Snakemake that may write into a folder."""
     return [
         job
         for job in queue
@@ -286,7 +292,9 @@ def _before_its_limit(pairs: Mapping[str, str]) -> bool:
 
 def _worst(codes: set[str]) -> str:
     """Return the code with the highest signal, or else status: ``0:125`` before ``1:0``."""
-    return max(codes, key=lambda code: [int(n) for n in re.findall(r"\d+", code)[::-1]], default="")
+    return max(
+        codes, key=lambda code: [int(n) for n in re.findall(r"\d{1,9}", code)[::-1]], default=""
+    )
 
 
 def node_of(details: str) -> str:

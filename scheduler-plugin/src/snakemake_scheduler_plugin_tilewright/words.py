@@ -1,4 +1,6 @@
-"""Numbers and errors in words."""
+"""Numbers, errors, and text of others, in words."""
+
+import logging
 
 import yaml
 
@@ -13,15 +15,8 @@ def count(number: int, word: str) -> str:
 
 
 def count_jobs(number: int, members: int) -> str:
-    """Return a number of jobs as they are sent: a group of Snakemake is one.
+    """Return a number of jobs as they are sent: a group of so many ``members`` is one.
 
-    Parameters
-    ----------
-    members : int
-        How many jobs of Snakemake they are.
-
-    Examples
-    --------
     >>> count_jobs(3, 3), count_jobs(2, 5)
     ('3 jobs', "2 jobs (5 of Snakemake's, some in groups)")
     """
@@ -43,6 +38,24 @@ def printable(text: object, most: int = 1000) -> str:
         for c in str(text)[: most + 1]
     )
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def printable_lines(text: object) -> str:
+    """Return text of which each line is printable: a message that holds words of others."""
+    return "\n".join(printable(line, 10_000) for line in str(text).split("\n"))
+
+
+def printable_log(log: logging.Logger) -> logging.Logger:
+    """Return a log that goes where another goes, in which each message is one printable line."""
+    own = log.getChild("tilewright")
+    if not own.filters:
+        own.addFilter(_in_one_line)
+    return own
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    record.msg, record.args = printable(record.getMessage(), 10_000), None
+    return True
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:

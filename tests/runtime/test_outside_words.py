@@ -1,0 +1,159 @@
+"""Words of Slurm, of file names and of records are text: no markup, no codes for the terminal."""
+
+import io
+import json
+import logging
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.commands import orphaned
+from snakemake_scheduler_plugin_tilewright.commands.accounts import print_accounts
+from snakemake_scheduler_plugin_tilewright.commands.checks import problem
+from snakemake_scheduler_plugin_tilewright.commands.doctor import print_checks
+from snakemake_scheduler_plugin_tilewright.commands.plan import Remaining, RuleJobs, print_plan
+from snakemake_scheduler_plugin_tilewright.commands.status import print_status
+from snakemake_scheduler_plugin_tilewright.errors import (
+    PlacementError,
+    SiteError,
+    SlurmQueryError,
+    UnreadableError,
+)
+from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState
+from snakemake_scheduler_plugin_tilewright.slurm.query import run_command
+from snakemake_scheduler_plugin_tilewright.words import printable, printable_log
+from tests.support.recorded import (
+    ANSWERS,
+    Recorded,
+    client,
+    cluster_with,
+    queue_line,
+)
+
+CODE = "\x1b[2J\x07"
+#: What one word of Slurm or of a file may hold.
+WORDS = [f"[/x]{CODE}", f"[bold]:smile:{CODE}", f"\u2028\x9b31m{CODE}", f"\ud800\x00{CODE}"]
+EACH = pytest.mark.parametrize("word", WORDS)
+
+
+def is_clean(text: str) -> bool:
+    return all(c.isprintable() or c == "\n" for c in text) and "\\x1b[2J" in text.replace("\n", "")
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=300)
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("word", [word for word in WORDS if "\ud800" not in word])
+def test_accounts_of_any_name_are_shown(word: str, tmp_path: Path, console: Console) -> None:
+    answers = {name: str(text).replace("clive", f"a{word}") for name, text in ANSWERS.items()}
+    found = query_cluster(client(Recorded({**answers}), tmp_path), 1001, Site())
+    assert any(word in account.name for account in found.accounts)
+    print_accounts(found, console)
+    assert is_clean(shown(console))
+
+
+@EACH
+def test_what_commands_print_is_text(word: str, console: Console) -> None:
+    print_plan(Remaining({word: RuleJobs(1, 1)}, notes=[word]), console)
+    print_checks([problem(word, word, word)], console)
+    print_status(RunState(0, 9, {word: 2}, {word: 1}, waiting={word: 1}), [word], 10, console)
+    text = shown(console)
+    assert is_clean(text)
+    assert text.count("\\x1b[2J") >= 8
+    if "[" in word[:1]:
+        assert word.removesuffix(CODE) in text  # neither markup nor an emoji
+
+
+@EACH
+def test_errors_are_printable_and_keep_their_lines(word: str) -> None:
+    for error in (
+        PlacementError(f"one\ntwo {word}; fix"),
+        SiteError(f"one\ntwo {word}; fix"),
+        SlurmQueryError("squeue", f"one\ntwo {word}"),
+    ):
+        assert is_clean(str(error))
+        assert str(error).count("\n") == 1
+    assert str(UnreadableError(word)).isprintable()
+
+
+def test_what_a_program_of_slurm_writes_to_standard_error_is_text(tmp_path: Path) -> None:
+    program = tmp_path / "squeue"
+    program.write_text("#!/bin/sh\nprintf 'no\\033[2J\\007' >&2\nexit 1\n")
+    program.chmod(0o700)
+    with pytest.raises(SlurmQueryError) as caught:
+        run_command([str(program)])
+    assert is_clean(str(caught.value))
+
+
+def test_a_key_of_a_site_file_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text('"a\\e[2Jb": 1\n')
+    with pytest.raises(SiteError) as caught:
+        read_site(path)
+    assert is_clean(str(caught.value))
+
+
+def test_a_job_and_a_folder_of_any_name_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / f"[x]{CODE}"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(orphaned, "slurm_wanted", lambda: True)
+    line = queue_line(JobID="7", State="RUNNING", WorkDir=str(folder), Comment=f"rule_a_{CODE}")
+    for queue, end in ((line, pytest.raises(SystemExit, match="1")), ("", nullcontext())):
+        found, _ = cluster_with(queue, tmp_path / "cache")
+        monkeypatch.setattr(orphaned, "own_client", lambda found=found: found.client)
+        with end:
+            orphaned.show_orphaned(wait=False, cancel=False)
+        assert is_clean(capsys.readouterr().out)
+
+
+@EACH
+def test_a_page_of_runs_holds_text(word: str, tmp_path: Path) -> None:
+    job = {"job": f"rule_{word}", "rule": word, "account": word, "kind": "gpu", "pool": word}
+    events = [
+        {"time_s": 1.0, "event": "run", "pools": {word: [word, "gpu", 2]}},
+        {"time_s": 9.0, "event": "done", **job, "start_s": 2.0, "end_s": 8.0, "sent_s": 1.0},
+        {"time_s": 9.0, "event": "move", **job, "reason": word, "sooner": word},
+        {"time_s": 9.5, "event": "fail", **job, "cause": word, "words": word, "node": word,
+         "next": word},
+    ]  # fmt: skip
+    (tmp_path / "ledger.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
+    write_run_report(tmp_path / "ledger.jsonl", tmp_path / "run.html")
+    for file in ("run.html", "run.jobs.csv"):
+        assert is_clean((tmp_path / file).read_text(encoding="utf-8"))
+
+
+@EACH
+def test_a_line_of_the_log_is_one_line(word: str, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("outside-words")
+    with caplog.at_level(logging.INFO, log.name):
+        printable_log(printable_log(log)).info("%s\n is placed", word)
+        log.info("as it is\n")
+    first, other = (record.getMessage() for record in caplog.records)
+    assert is_clean(first)
+    assert (first.count("\n"), first.endswith("is placed")) == (0, True)
+    assert other == "as it is\n"
+
+
+@given(st.text(st.characters(codec=None), max_size=30), st.integers(2, 40))
+def test_any_text_is_one_line_of_bounded_length(text: str, most: int) -> None:
+    line = printable(text, most)
+    assert line.isprintable()
+    assert len(line) <= most
+    line.encode()
