@@ -257,12 +257,15 @@ class Placement:
 
     def _value(self, name: str, request: ResourceRequest, target: Target | None) -> Any:
         values: dict[str, Any] = {
-            "_cores": request.cpus, "mem_mb": request.mem_mb, "runtime": request.runtime_min,
-            "gpu": request.gpus or None, "gpu_mem_mb": request.gpu_mem_mb,
+            "_cores": request.cpus,
+            "mem_mb": request.mem_mb,
+            "runtime": request.runtime_min,
+            "gpu": request.gpus or None,
+            "gpu_mem_mb": request.gpu_mem_mb,
             "cpu": None if request.gpus else request.cpus,
             "cpus_per_task": self.allocated_cpus or request.cpus,
             "device": "gpu" if request.gpus else "cpu",
-        }  # fmt: skip
+        }
         if target:
             values |= {"slurm_account": target.account or None, target.pool: 1}
             values |= {"slurm_partition": target.partition, "qos": target.qos or None}

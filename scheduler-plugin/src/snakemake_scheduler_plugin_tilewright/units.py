@@ -99,9 +99,12 @@ class PlacedJobs:
 
         return UserOverrides(
             account=str(value("slurm_account") or "").lower() or None,
-            cpus=value(cpus), mem_mb=value("mem_mb"), runtime_min=value("runtime"),
-            options=self._options(job), qos=value("qos"),
-        )  # fmt: skip
+            cpus=value(cpus),
+            mem_mb=value("mem_mb"),
+            runtime_min=value("runtime"),
+            options=self._options(job),
+            qos=value("qos"),
+        )
 
 
 def model_of(placement: Placement, job: Any) -> str:

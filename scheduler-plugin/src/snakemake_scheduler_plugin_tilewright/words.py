@@ -15,8 +15,15 @@ def count(number: int, word: str) -> str:
 
 
 def count_jobs(number: int, members: int) -> str:
-    """Return a number of jobs as they are sent: a group of so many ``members`` is one.
+    """Return a number of jobs as they are sent: a group of Snakemake is one.
 
+    Parameters
+    ----------
+    members : int
+        How many jobs of Snakemake they are.
+
+    Examples
+    --------
     >>> count_jobs(3, 3), count_jobs(2, 5)
     ('3 jobs', "2 jobs (5 of Snakemake's, some in groups)")
     """

@@ -70,7 +70,13 @@ def with_use(accounts: tuple[Account, ...], uses: Iterable[PendingUse]) -> tuple
 def _with_more(account: Account, more: Mapping[str, Counter[str]]) -> Account:
     """Return an account with more in use; the same where nothing of it is."""
     limits = {
-        where: replace(one, scopes=tuple(s.with_more(more.get(s.name, {})) for s in one.scopes))
+        where: replace(
+            one,
+            scopes=tuple(
+                scope.with_more(more[scope.name]) if scope.name in more else scope
+                for scope in one.scopes
+            ),
+        )
         for where, one in account.limits.items()
         if any(scope.name in more for scope in one.scopes)
     }

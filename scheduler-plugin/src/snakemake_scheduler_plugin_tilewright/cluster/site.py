@@ -35,9 +35,12 @@ def _tres(text: str) -> str:
 class _Section(BaseModel):
     # YAML reads the account 12345 as a number.
     model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
         use_attribute_docstrings=True,
-    )  # fmt: skip
+    )
 
 
 #: Slurm takes names of accounts in any case, and stores small letters.

@@ -166,10 +166,13 @@ def room_of(
 
 #: Words for budgets: what is charged, and how many minutes of Slurm's make one hour of it.
 _HOURS = {
-    WALL: ("job-hours", 60), "cpu/min": ("CPU-hours", 60), "gres/gpu/min": ("GPU-hours", 60),
-    "mem/min": ("GB-hours of memory", 60 * 1024), "node/min": ("node-hours", 60),
+    WALL: ("job-hours", 60),
+    "cpu/min": ("CPU-hours", 60),
+    "mem/min": ("GB-hours of memory", 60 * 1024),
+    "node/min": ("node-hours", 60),
     "billing/min": ("billing-hours", 60),
-}  # fmt: skip
+    "gres/gpu/min": ("GPU-hours", 60),
+}
 
 
 def in_hours(name: str, minutes: float) -> str:

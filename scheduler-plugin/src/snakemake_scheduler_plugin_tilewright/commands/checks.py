@@ -65,7 +65,10 @@ def warning(about: str, text: str, fix: str) -> Check:
 def problem_from(about: str, error: Exception | str, fix: str) -> Check:
     """Return a problem in an error's words, which end with the fix after the last semicolon.
 
-    ``fix`` is what to do where the error does not say it.
+    Parameters
+    ----------
+    fix : str
+        What to do where the error does not say it.
     """
     text, found, own = str(error).rpartition("; ")
     return problem(about, text if found else own, own if found else fix)

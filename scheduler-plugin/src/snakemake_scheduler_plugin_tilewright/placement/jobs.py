@@ -101,12 +101,14 @@ class UserOverrides:
     def apply_to(self, request: ResourceRequest) -> ResourceRequest:
         """Return a request with what was chosen."""
         return replace(
-            request, cpus=self.cpus or request.cpus,
+            request,
+            cpus=self.cpus or request.cpus,
             mem_mb=request.mem_mb if self.mem_mb is None else self.mem_mb,
             runtime_min=self.runtime_min or request.runtime_min,
             required_min=self.runtime_min or request.required_min,
-            partition=self.partition or request.partition, **dict(self.options),
-        )  # fmt: skip
+            partition=self.partition or request.partition,
+            **dict(self.options),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,8 +194,13 @@ class Mover:
     def _better(self, one: _Pending, round_: Round) -> tuple[Target, ResourceRequest] | None:
         """Return the target that ends a job sooner than its own."""
         endless = one.cannot_stay or one.why.obstacle == "nodes"
-        waited_s, closed = math.inf if endless else one.waited_s, self._closed_by(one)
-        return sooner_elsewhere(round_, one.task, waited_s, closed=closed, anywhere=one.cannot_stay)
+        return sooner_elsewhere(
+            round_,
+            one.task,
+            math.inf if endless else one.waited_s,
+            closed=self._closed_by(one),
+            anywhere=one.cannot_stay,
+        )
 
     def _closed_by(self, one: _Pending) -> set[Target]:
         """Return the targets that are no better, by the reason for which a job pends."""

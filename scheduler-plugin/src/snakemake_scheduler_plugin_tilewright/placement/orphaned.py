@@ -22,7 +22,6 @@ from ..slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
 from ..slurm.query import SlurmClient, drop_options
 from ..words import count, printable
 
-_Say = Callable[[str], None]
 _POLL_S = 10.0
 _MOST_FAILED_QUERIES = 30  # queries in vain while waiting
 
@@ -158,7 +157,10 @@ def find_orphaned(client: SlurmClient, workdir: str) -> list[SlurmJob]:
 
 
 def end_orphaned(
-    client: SlurmClient, workdir: str, choice: Literal["wait", "cancel"], say: _Say
+    client: SlurmClient,
+    workdir: str,
+    choice: Literal["wait", "cancel"],
+    say: Callable[[str], None],
 ) -> None:
     """Wait until no job of another run writes into a folder any more, or cancel them.
 
@@ -188,7 +190,11 @@ def end_orphaned(
 
 
 def _wait_until_gone(
-    client: SlurmClient, workdir: str, orphaned: list[SlurmJob], say: _Say, poll_s: float
+    client: SlurmClient,
+    workdir: str,
+    orphaned: list[SlurmJob],
+    say: Callable[[str], None],
+    poll_s: float,
 ) -> None:
     """Look at the queue until none of them is left; slurmctld may be away for minutes."""
     failures = 0

@@ -26,9 +26,12 @@ def environment(*folders: Path) -> jinja2.Environment:
     A ``style.css`` there adds to the style of all pages. The filter ``span`` writes a length of
     time with its unit.
     """
-    loader = jinja2.FileSystemLoader([Path(__file__).parent / "templates", *folders])
-    strict = jinja2.StrictUndefined
-    found = jinja2.Environment(loader=loader, autoescape=True, undefined=strict, trim_blocks=True)
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", *folders]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )
     found.filters["span"] = span_text
     return found
 

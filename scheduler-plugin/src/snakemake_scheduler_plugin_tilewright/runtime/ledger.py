@@ -88,7 +88,13 @@ def runs_of(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]
 
 
 def summary_lines(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how the jobs of one run ended, from its events since its start (pure)."""
+    """Return how the jobs of one run ended, from its events (pure).
+
+    Parameters
+    ----------
+    events : sequence of mapping
+        From the run's start on.
+    """
     ended = [event for event in events if event["event"] == "done"]
     done = Counter(event.get("pool", "a pool that is not known") for event in ended)
     members = sum(event.get("members", 1) for event in ended)

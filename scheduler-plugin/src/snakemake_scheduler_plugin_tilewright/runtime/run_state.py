@@ -143,7 +143,13 @@ def _lives(pid: int, since_s: float) -> bool:
 
 
 def write_state(path: Path, state: RunState) -> None:
-    """Write a state whole, or not at all (OSError)."""
+    """Write a state whole.
+
+    Raises
+    ------
+    OSError
+        It could not be written.
+    """
     write_text_atomic(path, json.dumps(asdict(state), indent=1) + "\n")
 
 

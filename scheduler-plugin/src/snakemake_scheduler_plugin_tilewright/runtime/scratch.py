@@ -46,10 +46,10 @@ def refused_folders() -> Iterator[str]:
 def _refuses(folder: Path, *, make: bool = True) -> str:
     """Return why a file of 1 MiB cannot be written into a folder; empty where it can."""
     try:
-        if make and not folder.exists():
-            make_private(folder)
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(bytes(_TRIED_B))
     except OSError as error:
-        return error.strerror or str(error)
+        return error.strerror or repr(error)
     return ""

@@ -346,10 +346,13 @@ def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
         per_job |= _absolute(one, one.tres_per_job)
     walls = [one.max_wall_min for one in of_one if one.max_wall_min is not None]
     return Limits(
-        tuple(scope for scope in found if scope.limit), tuple(scope.name for scope in found),
-        per_job, walls[0] if walls else None, "PartitionTimeLimit" in of.qos.flags,
+        tuple(scope for scope in found if scope.limit),
+        tuple(scope.name for scope in found),
+        per_job,
+        walls[0] if walls else None,
+        "PartitionTimeLimit" in of.qos.flags,
         {tres: n for one in reversed(order) for tres, n in one.least.items()},
-    )  # fmt: skip
+    )
 
 
 def _absolute(one: Qos | Association, limit: Tres) -> Tres:

@@ -97,15 +97,19 @@ def parse_nodes(text: str) -> list[Node]:
         state = pairs["State"]  # with a star where the node does not respond
         if _LATER.search(state):
             used = total
-        found.append(Node(
-            pairs["NodeName"], tuple(filter(None, pairs.get("Partitions", "").split(","))),
-            _OUT.search(state) is None, total,
-            {tres: n - used.get(tres, 0) for tres, n in total.items()},
-            tuple(name for name in features if name not in ("", "(null)")),
-            tuple(re.findall(r"gpu:([^:,()]+):\d", pairs["Gres"])),
-            pairs["Owner"].partition("(")[0].removeprefix("N/A"),
-            reserved=_RESERVED.search(state) is not None,
-        ))  # fmt: skip
+        found.append(
+            Node(
+                pairs["NodeName"],
+                tuple(filter(None, pairs.get("Partitions", "").split(","))),
+                _OUT.search(state) is None,
+                total,
+                {tres: n - used.get(tres, 0) for tres, n in total.items()},
+                tuple(name for name in features if name not in ("", "(null)")),
+                tuple(re.findall(r"gpu:([^:,()]+):\d", pairs["Gres"])),
+                pairs["Owner"].partition("(")[0].removeprefix("N/A"),
+                reserved=_RESERVED.search(state) is not None,
+            )
+        )
     if found and not any(node.partitions for node in found):  # one that is in none does not say so
         raise UnreadableError(text, "Partitions")
     return found
