@@ -81,11 +81,17 @@ class Progress:
         sent = sum(adapter.running(self.dag, job) for job in jobs) if begun else 0
         queued = min(sent, self.queued()) if sent else 0
         return RunState(
-            self._began_s, time.time(), self._by_rule(jobs), self._by_rule(done), sent - queued,
+            self._began_s,
+            time.time(),
+            self._by_rule(jobs),
+            self._by_rule(done),
+            sent - queued,
             sum(map(work_s, done)) / (sum(map(work_s, jobs)) or 1.0),
-            {} if ended else self.waiting(), ended, ledger=str(self.placement.ledger.absolute()),
+            {} if ended else self.waiting(),
+            ended,
+            ledger=str(self.placement.ledger.absolute()),
             queued=queued,
-        )  # fmt: skip
+        )
 
     def _by_rule(self, jobs: Iterable[Any]) -> dict[str, int]:
         """Return how many jobs each rule has, in the order of the Snakefile."""

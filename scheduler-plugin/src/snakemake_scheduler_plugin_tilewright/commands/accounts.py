@@ -92,8 +92,14 @@ def as_json(state: ClusterState) -> dict[str, Any]:
 def _account_as_json(one: Account, state: ClusterState) -> dict[str, Any]:
     left = [{**asdict(b), "left": b.remaining, "words": str(b)} for b in left_of(one, state)]
     limits = [asdict(scope) for scope in holders_of(state, one)]
-    return {"name": one.name, "qos": one.qos, "limits": limits, "mine": one.mine,
-            "free": free_of(state, one), "budgets": left}  # fmt: skip
+    return {
+        "name": one.name,
+        "qos": one.qos,
+        "limits": limits,
+        "mine": one.mine,
+        "free": free_of(state, one),
+        "budgets": left,
+    }
 
 
 def left_of(account: Account, state: ClusterState) -> list[Budget]:

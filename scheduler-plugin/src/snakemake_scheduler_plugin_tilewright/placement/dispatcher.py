@@ -97,11 +97,14 @@ class Dispatcher:
             largest = self.estimates.largest(self.tasks.values(), state)
             slots |= slots_by_name(make_pools(replace(found, largest_jobs=largest)))
         self.ledger.write(
-            "run", run=uuid.uuid4().hex[:8], user=found.user, kinds=sorted(self.kinds),
+            "run",
+            run=uuid.uuid4().hex[:8],
+            user=found.user,
+            kinds=sorted(self.kinds),
             pools={name: list(of) for name, of in slots.items()},
             left_out={one.account: one.reason for one in found.left_out},
             notes=[note.text for note in found.notes],
-        )  # fmt: skip
+        )
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Take jobs of the DAG; what happened to those that were there stays."""

@@ -156,10 +156,18 @@ def job_of(
     """Return a job or group of Snakemake, which needs others of Snakemake, as a job to place."""
     wildcards = job.wildcards
     return Job(
-        name_of(job), rule_of(job), kinds or model.devices, tuple(map(name_of, needs)),
-        model.cpu_seconds(wildcards), fixed, wildcards, str(job.log[0]) if len(job.log) else "",
-        priority(job), sum(1 for _ in members(job)), model,
-    )  # fmt: skip
+        name_of(job),
+        rule_of(job),
+        kinds or model.devices,
+        tuple(map(name_of, needs)),
+        model.cpu_seconds(wildcards),
+        fixed,
+        wildcards,
+        str(job.log[0]) if len(job.log) else "",
+        priority(job),
+        sum(1 for _ in members(job)),
+        model,
+    )
 
 
 @dataclass(slots=True)

@@ -65,10 +65,15 @@ def run_section(
     lead = f"{jobs} in {count(len(runs), 'run')} that took {took}."
     remarks = [(run.number, *remark) for run in runs for remark in run.remarks]
     return {
-        "lead": lead, "picture": draw_gantt(runs[-1], colours, lead), "number": runs[-1].number,
-        "note": events.note, "csv": table.name, "pools": [list(own) for _, own in pools],
-        "remarks": remarks[-_LINES:], "all_remarks": len(remarks),
-    }  # fmt: skip
+        "lead": lead,
+        "picture": draw_gantt(runs[-1], colours, lead),
+        "number": runs[-1].number,
+        "note": events.note,
+        "csv": table.name,
+        "pools": [list(own) for _, own in pools],
+        "remarks": remarks[-_LINES:],
+        "all_remarks": len(remarks),
+    }
 
 
 def write_run_report(ledger: Path, output: Path) -> None:

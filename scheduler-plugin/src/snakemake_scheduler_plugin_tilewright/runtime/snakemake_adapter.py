@@ -15,16 +15,32 @@ from ..errors import PlacementError
 #: What a scheduler, a DAG and a job must have beyond the interfaces of Snakemake's scheduler and
 #: executor plugins; see the functions below for what each is used for.
 NEEDED: Mapping[str, tuple[str, ...]] = {
-    "scheduler": ("_errors", "_executor", "_open_jobs", "_schedule_reevalutation", "failed",
-        "running"),
+    "scheduler": (
+        "_errors",
+        "_executor",
+        "_open_jobs",
+        "_schedule_reevalutation",
+        "failed",
+        "running",
+    ),
     "dag": ("_ready_jobs", "_running", "get_job_group", "job_factory", "needrun", "workflow"),
     "job": ("_resources", "_scheduler_resources", "restart_times", "uuid", "wildcards_dict"),
     "group": ("_resources", "_scheduler_resources", "restart_times"),
-    "executor": ("active_jobs", "lock", "report_job_error", "report_job_submission",
-        "report_job_success"),
-    "workflow": ("executor_settings", "global_resources", "is_main_process", "resource_settings",
-        "rules"),
-}  # fmt: skip
+    "executor": (
+        "active_jobs",
+        "lock",
+        "report_job_error",
+        "report_job_submission",
+        "report_job_success",
+    ),
+    "workflow": (
+        "executor_settings",
+        "global_resources",
+        "is_main_process",
+        "resource_settings",
+        "rules",
+    ),
+}
 
 
 def is_snakemakes(dag: Any) -> bool:

@@ -30,10 +30,23 @@ _CELLS = [slice(start, end - 1) for start, end in itertools.pairwise([0, *_ENDS]
 _BEGIN = re.compile(r"[0-9]{1,18}\|[A-Z_]+")
 
 #: Any other state is of a job that may still write, or write again.
-ENDED = frozenset({
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
-    "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "SPECIAL_EXIT", "TIMEOUT",
-})  # fmt: skip
+ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "RECONFIG_FAIL",
+        "REVOKED",
+        "SPECIAL_EXIT",
+        "TIMEOUT",
+    }
+)
 #: What scontrol says of each job, by which it is known why it ended.
 _END_FIELDS = ("JobState", "Reason", "ExitCode", "DerivedExitCode", "RunTime", "TimeLimit")
 #: Slurm tells times of jobs in whole seconds.

@@ -279,24 +279,32 @@ def parse_partitions(text: str) -> list[Partition]:
     found = []
     for _, pairs in records_of(text, *_PARTITION_FIELDS):
         qos, shares, groups = pairs["QoS"], pairs["OverSubscribe"], pairs["AllowGroups"]
-        found.append(Partition(
-            pairs["PartitionName"], None if qos in ("N/A", "") else qos,
-            parse_minutes(pairs["MaxTime"]), parse_tres(pairs["TRES"]), pairs["State"] == "UP",
-            pairs["Default"] == "YES", _names(pairs.get("AllowAccounts", "ALL")),
-            _names(pairs.get("AllowQos", "ALL")), _number(pairs["TotalNodes"]) or 1,
-            allow_groups=None if groups == "ALL" else tuple(groups.split(",")),
-            deny_accounts=_names(pairs.get("DenyAccounts", "")) or (),
-            deny_qos=_names(pairs.get("DenyQos", "")) or (),
-            whole_nodes=shares == "EXCLUSIVE" or pairs.get("Exclusive") == "NODE",
-            cpus_a_node=_number(pairs["MaxCPUsPerNode"]),
-            mem_a_node=_number(pairs.get("MaxMemPerNode", "")) or None,
-            mem_a_cpu=_number(pairs.get("MaxMemPerCPU", "")) or None,
-            default_mem_a_node=_number(pairs.get("DefMemPerNode", "")) or 0,
-            default_mem_a_cpu=_number(pairs.get("DefMemPerCPU", "")) or 0,
-            closed=_why_closed(pairs), tier=_number(pairs["PriorityTier"]),
-            preempt_mode=pairs["PreemptMode"],
-            billing=_weights(pairs.get("TRESBillingWeights", "")),
-        ))  # fmt: skip
+        found.append(
+            Partition(
+                pairs["PartitionName"],
+                None if qos in ("N/A", "") else qos,
+                parse_minutes(pairs["MaxTime"]),
+                parse_tres(pairs["TRES"]),
+                pairs["State"] == "UP",
+                pairs["Default"] == "YES",
+                _names(pairs.get("AllowAccounts", "ALL")),
+                _names(pairs.get("AllowQos", "ALL")),
+                _number(pairs["TotalNodes"]) or 1,
+                allow_groups=None if groups == "ALL" else tuple(groups.split(",")),
+                deny_accounts=_names(pairs.get("DenyAccounts", "")) or (),
+                deny_qos=_names(pairs.get("DenyQos", "")) or (),
+                whole_nodes=shares == "EXCLUSIVE" or pairs.get("Exclusive") == "NODE",
+                cpus_a_node=_number(pairs["MaxCPUsPerNode"]),
+                mem_a_node=_number(pairs.get("MaxMemPerNode", "")) or None,
+                mem_a_cpu=_number(pairs.get("MaxMemPerCPU", "")) or None,
+                default_mem_a_node=_number(pairs.get("DefMemPerNode", "")) or 0,
+                default_mem_a_cpu=_number(pairs.get("DefMemPerCPU", "")) or 0,
+                closed=_why_closed(pairs),
+                tier=_number(pairs["PriorityTier"]),
+                preempt_mode=pairs["PreemptMode"],
+                billing=_weights(pairs.get("TRESBillingWeights", "")),
+            )
+        )
     return found
 
 
@@ -325,23 +333,34 @@ def _names(text: str) -> tuple[str, ...] | None:
 
 def _association(row: dict[str, str]) -> Association:
     return Association(
-        row["account"], row["user"], row["partition"], tuple(filter(None, row["qos"].split(","))),
-        row["defaultqos"], _group_limits(row),
+        row["account"],
+        row["user"],
+        row["partition"],
+        tuple(filter(None, row["qos"].split(","))),
+        row["defaultqos"],
+        _group_limits(row),
         parse_tres(row["maxtres"]) | _budgets(parse_tres(row["maxtresmins"])),
-        _jobs(_number(row["maxjobs"]), _number(row["maxsubmit"])), parse_minutes(row["maxwall"]),
-        row["cluster"], row["parentname"],
-    )  # fmt: skip
+        _jobs(_number(row["maxjobs"]), _number(row["maxsubmit"])),
+        parse_minutes(row["maxwall"]),
+        row["cluster"],
+        row["parentname"],
+    )
 
 
 def _qos(row: dict[str, str]) -> Qos:
     job, node = parse_tres(row["maxtres"]), parse_tres(row["maxtrespernode"])
     job |= {tres: min(n, job.get(tres, n)) for tres, n in node.items()}  # a job has one node
     return Qos(
-        row["name"], _group_limits(row), job | _budgets(parse_tres(row["maxtresmins"])),
-        _limits_of_each(row, "pu"), _limits_of_each(row, "pa"), parse_minutes(row["maxwall"]),
-        tuple(filter(None, row["flags"].split(","))), parse_tres(row["mintres"]),
+        row["name"],
+        _group_limits(row),
+        job | _budgets(parse_tres(row["maxtresmins"])),
+        _limits_of_each(row, "pu"),
+        _limits_of_each(row, "pa"),
+        parse_minutes(row["maxwall"]),
+        tuple(filter(None, row["flags"].split(","))),
+        parse_tres(row["mintres"]),
         tuple(filter(None, row["preempt"].split(","))),
-    )  # fmt: skip
+    )
 
 
 def _limits_of_each(row: dict[str, str], who: str) -> Tres:

@@ -20,14 +20,18 @@ from . import associations, jobs, nodes, parse
 
 #: What reads the answer to each question, or raises :class:`~UnreadableError`.
 _READERS: Mapping[str, Callable[[str], object]] = {
-    "squeue": jobs.parse_queue, "sacctmgr": parse.parse_sacctmgr,
-    "assoc_mgr": parse.parse_assoc_mgr, "partition": parse.parse_partitions,
-    "node": nodes.parse_nodes, "reservation": nodes.parse_reservations,
-    "licenses": nodes.parse_licences, "config": nodes.parse_config,
+    "squeue": jobs.parse_queue,
+    "sacctmgr": parse.parse_sacctmgr,
+    "assoc_mgr": parse.parse_assoc_mgr,
+    "partition": parse.parse_partitions,
+    "node": nodes.parse_nodes,
+    "reservation": nodes.parse_reservations,
+    "licenses": nodes.parse_licences,
+    "config": nodes.parse_config,
     "job": partial(parse.require, r"\AJobId=(?s:.*) JobState=\w"),
     "sshare": associations.parse_shares,
     "sacct": partial(parse.require, r"\A\s*([A-Z_]+\+?( by \w+)?)?\s*\Z"),
-}  # fmt: skip
+}
 #: On some clusters an answer takes 20 s; programs of Slurm give up by themselves, after 45 s where
 #: slurmdbd hangs.
 TIMEOUT_S = 120.0
@@ -108,9 +112,15 @@ def run_command(argv: Sequence[str], stdin: str | None = None, timeout_s: float 
     environment = {**own, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
-            argv, input=stdin or "", capture_output=True, text=True, errors="replace",
-            timeout=timeout_s, env=environment, check=False,
-        )  # fmt: skip
+            argv,
+            input=stdin or "",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env=environment,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise SlurmQueryError(argv[0], f"no answer within {timeout_s:g} s", refused=False) from None
     except OSError as error:
