@@ -127,7 +127,7 @@ def test_all_rows_that_are_wrong_are_told_at_once(tmp_path: Path) -> None:
         (GOOD.encode("utf-16"), "line 1: the text is not UTF-8"),
         (GOOD.replace("um", "µm").encode("latin-1"), "line 2: the text is not UTF-8"),
         (b"PK\x03\x04 a workbook", "is a workbook of a spreadsheet program"),
-        (None, "named by the key 'tiles' does not exist"),
+        (None, "the table of the key 'tiles': "),
     ],
 )
 def test_tables_that_cannot_be_read(tmp_path: Path, text: str | bytes | None, said: str) -> None:
@@ -193,6 +193,6 @@ def test_rows_of_cycles_that_the_markers_table_lacks_are_passed_over(
     path.write_text(path.read_text() + "tonsil,3,2,0,0,feet,,,1\n")
     assert "row 11: unit is 'feet'" in str(refused(config, check))
     path.unlink()
-    assert f"the table '{path}' named by the key 'tiles' does not exist" in str(
+    assert f"the table of the key 'tiles': {path} cannot be read: No such file" in str(
         refused(config, check)
     )

@@ -339,7 +339,7 @@ def test_hyperstacks_are_channels_and_planes(tmp_path: Path, convention: str) ->
     if convention == "fiji":
         lines = [f"t{n + 1}.tif; ; ({50 * (n % 2)}, {50 * (n // 2)})" for n in range(4)]
         (tmp_path / "TileConfiguration.txt").write_text("dim = 2\n" + "\n".join(lines))
-    result = create_experiment(tmp_path, tmp_path / "out")
+    result = create_experiment(tmp_path, tmp_path.with_name(f"{tmp_path.name}_out"))
     assert result.convention == convention
     assert "1 cycle, 3 channels, 2 z-planes" in result.findings[0]
     for plane in recognise(tmp_path).planes:

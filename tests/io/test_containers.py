@@ -333,7 +333,7 @@ def test_regions_of_a_slide(tmp_path: Path, specimen: Specimen) -> None:
                 document.write(stack[0, 0][..., None], location=at, plane={}, scene=scene)
     planes = scan("czi", tmp_path)
     assert [plane.region for plane in planes] == ["1"] * 6 + ["2"] * 6
-    result = create_experiment(tmp_path, tmp_path / "out")
+    result = create_experiment(tmp_path, tmp_path.with_name(f"{tmp_path.name}_out"))
     config = result.config.read_text().replace("pixel_um: null", "pixel_um: 0.5")
     result.config.write_text(config)
     assert len(result.samples.read_text().splitlines()) == 3

@@ -68,9 +68,11 @@ def check_results(experiment: Experiment) -> None:
     Raises
     ------
     ConfigError
-        It cannot be made, or not be written to.
+        It cannot be made, or not be written to, or holds raw data or is among them.
     """
     folder = Path(experiment.settings.results)
+    for sample in experiment.samples.values():
+        check_apart(folder, sample.raw_dir)
     try:
         # os.path does not raise for names that are too long.
         if os.path.lexists(folder) and not os.path.isdir(folder):  # noqa: PTH112
@@ -86,6 +88,22 @@ def check_results(experiment: Experiment) -> None:
             f"results is {folder}, which cannot be written to ({error.strerror}); free space or "
             "change its permissions, or name another folder"
         ) from None
+
+
+def check_apart(results: Path, raw_dir: Path) -> None:
+    """Refuse results in a raw folder, or in one above it: raw data are never written to.
+
+    Raises
+    ------
+    ConfigError
+        They are such.
+    """
+    within, beside = results.resolve(), raw_dir.resolve()
+    if within.is_relative_to(beside) or beside.is_relative_to(within):
+        raise ConfigError(
+            f"results go to {results}, and the raw folder is {raw_dir}: neither may be in the "
+            "other; name a folder of results beside it"
+        )
 
 
 def check_raw(experiment: Experiment, layout: Layout) -> None:
@@ -265,7 +283,7 @@ def check_files(experiment: Experiment, layout: Layout) -> None:
     Raises
     ------
     ConfigError
-        A file is absent or unusable, or its template has an unknown field.
+        A file is absent or unusable.
     """
     extent_of = cache(lambda path: _extent(path.read_text("utf-8")))
     # Problems and files are said and read once each.
@@ -274,12 +292,7 @@ def check_files(experiment: Experiment, layout: Layout) -> None:
         ("illumination", "deconvolve"), experiment.samples, experiment.channels
     ):
         fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
-        try:
-            files = experiment.files(section, fields)
-        except (KeyError, ValueError, IndexError) as error:
-            problem = f"a file of section '{section}' has the unknown field {error}; fields: "
-            problems[f"{problem}{{sample}}, {{cycle}} and {{channel}}"] = None
-            continue
+        files = experiment.files(section, fields)
         absent = [
             f"{section}.{key} is {path[:200]}, which does not exist"
             for key, path in files.items()

@@ -8,6 +8,7 @@ from tilewright.config.value_types import (
     PIXEL_UM,
     Z_STEP_UM,
     Auto,
+    FieldsPath,
     PathText,
     PlaneMethod,
     Positive,
@@ -118,8 +119,8 @@ class IlluminationSettings(Section):
     """`auto`: from overlaps and all tiles, or from eight and more tiles alone;
     `file`: a flat-field you have; `none`: the microscope has corrected already.
     """
-    flat_file: PathText | None = None
-    dark_file: PathText | None = None
+    flat_file: FieldsPath | None = None
+    dark_file: FieldsPath | None = None
     """For `file`: TIFFs of a tile's shape; `{sample}`, `{cycle}` and `{channel}` are filled in."""
     planes: int = Field(default=5, ge=1)
     """How many evenly spaced z-planes the estimate uses, fewer of more than 200 tiles; more where
@@ -172,7 +173,7 @@ class DeconvolveSettings(Section):
     """A number, or `auto`: the count that predicts held-out photons best on a calibration tile. A
     number where all channels or samples must be treated exactly alike.
     """
-    psf_file: PathText | None = None
+    psf_file: FieldsPath | None = None
     """A measured PSF (z, y, x TIFF) at the data's voxel size instead of the computed one;
     `{channel}` and `{cycle}` are filled in.
     """

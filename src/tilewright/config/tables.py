@@ -18,8 +18,13 @@ from tilewright.config.settings import Acquisition, Settings
 from tilewright.config.value_types import EMISSION_NM, suggestion
 from tilewright.errors import ConfigError
 from tilewright.installed import shipped
-from tilewright.io.numbers import positive
+from tilewright.io.numbers import finite, positive
+from tilewright.io.text_file import read_content, read_text
+from tilewright.runtime.text import printable
 
+#: No table has more: 100 bytes a row of 500,000 tiles.
+MOST_MB = 50
+_LONGEST_CELL = 1000
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SAMPLE_COLUMNS = ("sample", "raw_dir", "scan", "region")
 MARKER_COLUMNS = (
@@ -133,29 +138,18 @@ def problem_message(problem: Any) -> str:
         return f"'{key}' is not filled in; {shipped('config') / 'README.md'} describes it"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    return f"'{key}' is {value!r}: {message}"
+    return f"'{key}' is {printable(repr(value), 200)}: {message}"
 
 
 def _read_text(path: Path, key: str) -> str:
     """Return the text of a table, with or without a byte order mark."""
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise ConfigError(f"the table '{path}' named by the key '{key}' does not exist") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"the table '{path}' named by the key '{key}' cannot be read ({reason})"
-        ) from None
+        content = read_content(path, MOST_MB, ConfigError)
+    except ConfigError as error:
+        raise ConfigError(f"the table of the key '{key}': {error}") from None
     if content[:2] == b"PK" or content[:4] == b"\xd0\xcf\x11\xe0":
         raise ConfigError(f"{path} is a workbook of a spreadsheet program; export it as text")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ConfigError(
-            f"{path}, line {line}: the text is not UTF-8; save the table with that encoding"
-        ) from None
+    return read_text(path, MOST_MB, ConfigError, utf16=False)
 
 
 def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -164,6 +158,8 @@ def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[st
     try:
         for cells in reader:
             for cell in cells:
+                if len(cell) > _LONGEST_CELL:
+                    raise csv.Error(f"a cell of {len(cell)} characters")
                 control = next((c for c in cell if not c.isprintable()), None)
                 if control is not None:
                     hint = "a quote is not closed" if control in "\r\n" else "write plain text"
@@ -318,6 +314,11 @@ def _channel(row: dict[str, str]) -> Channel:
     if not 0 < len(marker) <= 100:
         what = "a name of over 100 characters; shorten it" if marker else "no name; give one"
         raise ValueError(f"the marker has {what}")
+    if is_formula(marker):
+        raise ValueError(
+            f"a spreadsheet program computes the marker '{marker}'; write it without the "
+            f"'{marker[0]}' at its beginning"
+        )
     emission_nm = positive_number(row, "emission_nm")
     problem = None if emission_nm is None else EMISSION_NM.message(emission_nm)
     if problem:
@@ -325,6 +326,15 @@ def _channel(row: dict[str, str]) -> Channel:
     exposure_ms, background = positive_number(row, "exposure_ms"), row.get("background") or None
     flags = _flag(row, "remove"), _flag(row, "reference")
     return Channel(int(cycle), token, marker, emission_nm, exposure_ms, background, *flags)
+
+
+def is_formula(text: str) -> bool:
+    """Return whether spreadsheet programs compute a text, where they should show it.
+
+    >>> is_formula("=A1"), is_formula("-CD3"), is_formula("-3"), is_formula("CD3-")
+    (True, True, False, False)
+    """
+    return text[:1] in ("=", "+", "@") or (text[:1] == "-" and finite(text) is None)
 
 
 def _flag(row: dict[str, str], column: str) -> bool:

@@ -2,6 +2,7 @@
 
 import difflib
 import os.path
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -81,6 +82,12 @@ def _literal_path(path: str) -> str:
     return path
 
 
+def _only_fields(path: str) -> str:
+    if set(re.sub(r"\{(sample|cycle|channel)\}", "", path)) & set("{}"):
+        raise ValueError("fields are {sample}, {cycle} and {channel}; write no other braces")
+    return path
+
+
 def _no_braces(path: str) -> str:
     if set(path) & set("{}"):
         raise ValueError("a folder of results cannot have braces in its name; rename it")
@@ -89,6 +96,7 @@ def _no_braces(path: str) -> str:
 
 Auto = Literal["auto"]
 PathText = Annotated[str, AfterValidator(_literal_path)]
+FieldsPath = Annotated[PathText, AfterValidator(_only_fields)]
 ResultsPath = Annotated[PathText, AfterValidator(_no_braces)]
 Positive = Annotated[float, Field(gt=0)]
 TokenText = Annotated[

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tilewright.config.checks import check_apart
 from tilewright.config.tile_table import COLUMNS
 from tilewright.errors import ConfigError
 from tilewright.init.kept import Kept, read_kept
@@ -105,7 +106,8 @@ def create_experiment(
     Raises
     ------
     ConfigError
-        One of the files exists and ``force`` is not given, or cannot be read.
+        One of the files exists and ``force`` is not given, or cannot be read; or the raw folder
+        and that of results are one in the other.
     RawDataError
         The format of the raw data is unknown, or their metadata are invalid.
     """
@@ -123,6 +125,7 @@ def create_experiment(
             raise ConfigError(f"the name {printable(folder)} is not UTF-8; rename it")
     kept = read_kept(*paths[:4]) if present else Kept()
     recognised = recognise(raw, pattern or kept.pattern)
+    check_apart(output / "results", recognised.folder)
     return _write(recognised, output, paths, kept, grid or GridOptions())
 
 
@@ -267,9 +270,9 @@ def _other_images(recognised: RawFolder) -> list[str]:
 def _warnings(recognised: RawFolder, metadata: Metadata, placed: list[PlacedSample]) -> list[str]:
     warnings = metadata.warnings + [line for one in placed for line in one.warnings]
     warnings += _other_images(recognised)
-    missing = sorted(
-        path for path in {p.path for p in recognised.planes} if not Path(path).exists()
-    )
+    paths = sorted({plane.path for plane in recognised.planes})
+    # Path.exists raises for names that are too long.
+    missing = [path for path in paths if not os.path.exists(path)]  # noqa: PTH110
     if missing:
         files, names = count(len(missing), "file"), few((Path(path).name for path in missing), 3)
         warnings.append(f"{files} in the metadata are missing: {names}; copy them too")

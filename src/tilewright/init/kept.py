@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.config.config_file import read_config
-from tilewright.config.tables import EARLIER_KEYS, MARKER_COLUMNS, Channel
+from tilewright.config.tables import EARLIER_KEYS, MARKER_COLUMNS, MOST_MB, Channel
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.init.tile_order import GridOptions
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.numbers import finite, positive
+from tilewright.io.text_file import read_text
 from tilewright.runtime.files import csv_text
 
 
@@ -177,9 +178,9 @@ def _rows(path: Path, delimiter: str, *needed: str) -> list[dict[str, str]]:
     if not path.is_file():
         return []
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_text(path, MOST_MB, ConfigError, utf16=False)
         rows = list(csv.DictReader(io.StringIO(text), delimiter=delimiter, strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise ConfigError(f"{path} cannot be read ({error}); correct it or move it away") from None
     for row in rows:
         # Spreadsheet programs may add empty cells to every row.

@@ -1,17 +1,16 @@
 """Metadata of a raw folder: pixels, optics, channels and markers."""
 
 import re
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.config.tables import Channel, cycles_text
+from tilewright.config.tables import Channel, cycles_text, is_formula
 from tilewright.init.recognise import RawFolder
 from tilewright.io.formats import read_images
-from tilewright.io.formats.common import RawPlane
+from tilewright.io.formats.common import RawPlane, raw_file_errors
 from tilewright.io.formats.located_images import LocatedImage
 from tilewright.io.formats.stitched import lossy_warnings
 from tilewright.io.inputs.codex_metadata import (
@@ -22,6 +21,7 @@ from tilewright.io.inputs.codex_metadata import (
     parse_exposure_times,
     unique_names,
 )
+from tilewright.io.text_file import read_text
 from tilewright.io.tiff.metadata import MICROMETRES, imagej_unit, of_tiff, pixel_um
 from tilewright.io.tiff.ome_xml import OmeChannel
 from tilewright.runtime.text import printable
@@ -30,6 +30,8 @@ _EXCITATION = (
     "the metadata give excitation wavelengths; emission_nm in the markers table is "
     "that of the usual dyes (DAPI, AF488, Cy3, Cy5, AF750): check it"
 )
+#: Names, times and the description of a CODEX experiment are a few kB.
+_MOST_MB = 1
 #: Length of a marker name; the markers table allows 100, with a number for duplicates.
 _NAME_LENGTH = 90
 _NUMBERED = r"[\W_]*(?:(?:cycle|cyc|round|channel|ch|c|r|stain)?[\W_]*\d+)"
@@ -93,6 +95,7 @@ def _with_markers(
         printable((channel.name or "").strip(), _NAME_LENGTH) or f"cycle{cycle}_channel{token}"
         for (cycle, token), channel in zip(channels, of, strict=True)
     )
+    names = ["" if is_formula(name) else name for name in names]
     stained: dict[int, list[str]] = {cycle: [] for cycle, _ in channels}
     for (cycle, token), channel in zip(channels, of, strict=True):
         if _NUCLEAR.fullmatch(channel.name or ""):
@@ -134,7 +137,8 @@ def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
     codex = parse_experiment(text, str(path)) if path else CodexExperiment()
     names = parse_channel_names(names_text) or codex.markers
     per_cycle = codex.channels or max(int(channel) for _, channel in channels)
-    times = parse_exposure_times(times_text, per_cycle) or codex.exposures_ms or {}
+    with raw_file_errors(str(times_path)):
+        times = parse_exposure_times(times_text, per_cycle) or codex.exposures_ms or {}
     known, warnings = _by_number(codex, names, times, channels)
     metadata = replace(
         _with_markers(channels, known),
@@ -228,17 +232,9 @@ def _find_text(raw_dir: Path, pattern: str) -> tuple[Path | None, str]:
     for place in places:
         if place.is_dir():
             for path in sorted(place.iterdir()):
-                if re.fullmatch(pattern, path.name, re.IGNORECASE) and path.is_file():
-                    return path, _decoded(path.read_bytes())
+                if re.fullmatch(pattern, path.name, re.IGNORECASE):
+                    return path, read_text(path, _MOST_MB)
     return None, ""
-
-
-def _decoded(content: bytes) -> str:
-    """Return a text in UTF-8, or in UTF-16 by its mark or the zeros of its first letter."""
-    if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
-        return content.decode("utf-16", errors="replace")
-    zero = content[:2].find(b"\0")
-    return content.decode(("utf-8", "utf-16-be", "utf-16-le")[zero + 1], errors="replace")
 
 
 def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> Metadata:

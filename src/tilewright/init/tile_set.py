@@ -51,10 +51,11 @@ class TileSet:
             return self._images[tile]
         stack = [plane for plane in self.planes[tile] if plane.channel == self.channel]
         middle = sorted(stack or self.planes[tile], key=lambda plane: plane.z or 0)[len(stack) // 2]
-        page = middle.page
         with raw_file_errors(middle.path):
-            if page is None:
-                page = read_headers({middle.path: 1})[middle.path].pages // 2
+            header = read_headers({middle.path: 1})[middle.path]
+            if header.problem:
+                raise ValueError(f"it {header.problem}")
+            page = header.pages // 2 if middle.page is None else middle.page
             image = read_plane(middle.path, page)
             if image.shape != self.shape_px:
                 raise ValueError(f"{image.shape} px, where others have {self.shape_px}")

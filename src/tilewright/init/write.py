@@ -144,7 +144,7 @@ def config_text(
 def _marker_gaps(metadata: Metadata, planes: int) -> list[str]:
     """Return what to fill in of the markers table."""
     unknown = []
-    for column in dict.fromkeys([*metadata.columns, *["emission_nm"] * (planes > 1)]):
+    for column in dict.fromkeys(["marker", *metadata.columns, *["emission_nm"] * (planes > 1)]):
         empty = [m for m in metadata.markers if getattr(m, column) in (None, "")]
         names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for m in empty]
         if names:

@@ -1,6 +1,7 @@
 """Numbers in texts that microscopes and spreadsheets write."""
 
 import math
+import re
 
 
 def finite(text: str | None, unit: str = "") -> float | None:
@@ -20,3 +21,15 @@ def positive(text: str | None, unit: str = "") -> float | None:
     """Return a number above 0; None for others, which microscopes write for "not known"."""
     value = finite(text, unit)
     return value if value is not None and value > 0 else None
+
+
+def whole(text: object, most: int, least: int = 0) -> int:
+    """Return the whole number that a text is; ValueError where it is none of that range.
+
+    >>> whole("007", 10), whole(3, 10)
+    (7, 3)
+    """
+    number = int(str(text)) if re.fullmatch("[0-9]{1,18}", str(text)) else -1
+    if not least <= number <= most:
+        raise ValueError(f"{str(text)[:40]!r} is no whole number from {least} to {most}")
+    return number

@@ -1,24 +1,32 @@
 """What every raw format yields, one :class:`RawPlane` per plane, and what their readers share."""
 
+import csv
 import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from tilewright.errors import RawDataError
+from tilewright.io.numbers import whole
 from tilewright.io.tiff.metadata import of_tiff
+from tilewright.runtime.text import printable
 
 #: Next to the manifests: the folder that their paths are relative to.
 RAW_DIR_FILE = "raw_dir.txt"
+#: An index of a million planes.
+MOST_XML_MB = 500
+#: No tile has more: 100 channels of 1,000 z-planes.
+MOST_PLANES = 100_000
 #: Suffixes of plain TIFFs and OME-TIFFs.
 TIFF = (".tif", ".tiff")
 #: What readers and codecs raise on damaged files: errors of their own are of these, too.
 DAMAGE_ERRORS = (
     *(OSError, ValueError, LookupError, RuntimeError, TypeError, EOFError),
-    *(struct.error, SyntaxError),  # as of broken XML
+    *(struct.error, SyntaxError, csv.Error, ArithmeticError),  # SyntaxError as of broken XML
 )
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
 
@@ -93,7 +101,7 @@ def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str
     Raises
     ------
     RawDataError
-        The folder cannot be read.
+        The folder cannot be read, or holds a folder or pipe of such a name.
     """
     folders, images = [], []
     try:
@@ -103,6 +111,12 @@ def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str
                 if entry.name.startswith("."):
                     continue
                 if entry.name.lower().endswith(suffixes):
+                    # a link to nothing is a missing file
+                    if not entry.is_file() and Path(entry.path).exists():
+                        raise RawDataError(
+                            f"{printable(entry.path)} has the name of an image, and is a folder, "
+                            "pipe or device; move it away"
+                        )
                     images.append(entry.name)
                 elif entry.is_dir():
                     folders.append(entry.name)
@@ -112,6 +126,23 @@ def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str
             "check raw_dir in the samples table"
         ) from error
     return sorted(folders), sorted(images)
+
+
+def inside(folder: str | Path, name: str, source: str | Path) -> Path:
+    """Return the path of a file that a ``source`` names, which must be in a folder or below it.
+
+    Raises
+    ------
+    RawDataError
+        It is elsewhere; the message names the source.
+    """
+    parts = name.replace("\\", "/").split("/")
+    if parts[0][1:] == ":" or not parts[0] or ".." in parts or "\0" in name:
+        raise RawDataError(
+            f"{source} names the file {printable(name, 80)!r}; it must be in {folder} or below it: "
+            "copy it there and correct the name"
+        )
+    return Path(folder, name)
 
 
 def cycle_folders(folder: str) -> list[tuple[int | None, str]]:
@@ -193,7 +224,11 @@ def split_hyperstacks(planes: list[RawPlane]) -> list[RawPlane]:
         return planes
     path = planes[0].path
     imagej = of_tiff(path, lambda tiff: tiff.imagej_metadata, None) or {}
-    frames, channels, slices = (int(imagej.get(n, 1)) for n in ("frames", "channels", "slices"))
+    with raw_file_errors(f"{path}: its ImageJ metadata"):
+        frames, channels, slices = (
+            whole(imagej.get(name, 1), MOST_PLANES, 1) for name in ("frames", "channels", "slices")
+        )
+        whole(channels * slices, MOST_PLANES)
     if frames > 1 and channels > 1:
         raise RawDataError(
             f"{path} is a hyperstack of {frames} time points; save one file per cycle"

@@ -13,13 +13,16 @@ from xml.etree import ElementTree
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import (
+    MOST_PLANES,
+    MOST_XML_MB,
     cycle_number,
     find_in_or_below,
     list_folder,
     raw_file_errors,
 )
 from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
-from tilewright.io.numbers import positive
+from tilewright.io.numbers import positive, whole
+from tilewright.io.text_file import read_content
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
 INDEX_NAME = "MeasurementData.mlf"
@@ -66,7 +69,9 @@ def _tiles(folder: Path) -> list[OmeImage]:
     for record in _elements(folder / INDEX_NAME, "MeasurementRecord"):
         # Other records are failed autofocus; projections are computed from the planes.
         if record["Type"] == "IMG" and "ZImageProcessing" not in record:
-            wells[f"{_letters(int(record['Row']))}{int(record['Column']):02}"].append(record)
+            wells[
+                f"{_letters(whole(record['Row'], 32, 1))}{whole(record['Column'], 48):02}"
+            ].append(record)
     wells = {
         well: records
         for well, records in wells.items()
@@ -83,10 +88,10 @@ def _tiles(folder: Path) -> list[OmeImage]:
     planes = [
         ListedPlane(
             well,
-            (int(record["FieldIndex"]),),
+            (whole(record["FieldIndex"], MOST_PLANES),),
             -float(record["Y"]),
             float(record["X"]),
-            OmePlane(int(record["Ch"]) - 1, int(record["ZIndex"]) - 1, 0, record["text"]),
+            OmePlane(_index(record, "Ch"), _index(record, "ZIndex"), 0, record["text"]),
         )
         for well, records in wells.items()
         for record in records
@@ -94,6 +99,11 @@ def _tiles(folder: Path) -> list[OmeImage]:
     count = max((plane.plane.channel for plane in planes), default=0) + 1
     all_channels = [channels.get(number + 1, OmeChannel()) for number in range(count)]
     return tiles(planes, replace(template, channels=all_channels))
+
+
+def _index(record: _Fields, key: str) -> int:
+    """Return a channel or z-plane, counted from 0."""
+    return whole(record[key], 1000, 1) - 1
 
 
 def _letters(row: int) -> str:
@@ -117,7 +127,7 @@ def _settings(folder: Path) -> tuple[OmeImage, dict[int, OmeChannel]]:
     steps = {
         positive(action.get("SliceLength")) for action in _elements(settings, "ActionAcquire3D")
     }
-    channels = {int(item["Ch"]): _channel(item) for item in _elements(settings, "Channel")}
+    channels = {_index(item, "Ch") + 1: _channel(item) for item in _elements(settings, "Channel")}
     return replace(sizes, z_step_um=steps.pop() if len(steps) == 1 else None), channels
 
 
@@ -132,6 +142,6 @@ def _channel(fields: _Fields) -> OmeChannel:
 
 def _elements(path: Path, name: str) -> Iterator[_Fields]:
     """Yield the attributes, without namespaces, and the text of elements by name."""
-    for element in elements_named(ElementTree.fromstring(path.read_bytes()), name):
+    for element in elements_named(ElementTree.fromstring(read_content(path, MOST_XML_MB)), name):
         attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
         yield {**attributes, "text": (element.text or "").strip()}

@@ -8,16 +8,20 @@ from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
     cycle_folders,
+    inside,
     list_folder,
     split_hyperstacks,
 )
 from tilewright.io.numbers import finite
+from tilewright.io.text_file import read_text
+from tilewright.runtime.text import printable
 
 #: The nominal positions; ``.registered.txt`` holds Fiji's own solution.
 FILE_NAME = "TileConfiguration.txt"
+_MOST_MB = 50
 _NUMBER = r"\s*([-+0-9.eE]+)\s*"
 _LINE = re.compile(rf"^([^;]+);([^;]*);\s*\({_NUMBER},{_NUMBER}(?:,{_NUMBER})?\)\s*$")
-_CHANNEL = re.compile(r"(?i)^C(\d+)-|[_-]CH0*(\d+)(?=[_.-])")
+_CHANNEL = re.compile(r"(?i)^C(\d{1,4})-|[_-]CH0*(\d{1,4})(?=[_.-])")
 
 
 def parse_tile_configuration(text: str, source: str = FILE_NAME) -> list[tuple[str, float, float]]:
@@ -38,7 +42,7 @@ def parse_tile_configuration(text: str, source: str = FILE_NAME) -> list[tuple[s
         line = line.strip()
         if not line or line.startswith("#") or re.match(r"(dim|multiseries)\s*=", line):
             continue
-        match = _LINE.match(line)
+        match, line = _LINE.match(line), printable(line, 80)
         if match is None:
             raise RawDataError(
                 f"{source}, line {number}: {line!r} is not 'file; ; (x, y)'; correct the line"
@@ -77,7 +81,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     planes = []
     for cycle, folder in find_configurations(raw_dir):
         source = Path(folder) / FILE_NAME
-        tiles = parse_tile_configuration(source.read_text("utf-8", errors="replace"), str(source))
+        tiles = parse_tile_configuration(read_text(source, _MOST_MB), str(source))
         places: dict[str, tuple[int, float, float]] = {}
         for name, y_px, x_px in tiles:
             rest = _split_channel(name)[1]
@@ -89,7 +93,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
             channel, rest = _split_channel(name)
             if rest in places:
                 tile, y_px, x_px = places[rest]
-                path = f"{folder}/{name}"
+                path = str(inside(folder, name, source))
                 planes.append(
                     RawPlane(cycle, channel, None, path, tile=tile, y=y_px, x=x_px, unit="px")
                 )

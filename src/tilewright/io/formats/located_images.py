@@ -1,5 +1,6 @@
 """Images whose metadata hold planes, stage positions, sizes and channels."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, natural_key
+from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, inside, natural_key
 from tilewright.io.tiff.ome_xml import OmeImage, OmePlane
 
 #: Relative difference up to which sizes are equal: files round theirs.
@@ -59,7 +60,8 @@ def number_cycles(
     Raises
     ------
     RawDataError
-        Some files of several images have a cycle in their name, and others do not.
+        Some files of several images have a cycle in their name, and others do not; or a plane is
+        in a file elsewhere.
     """
     sets = [(cycle, path) for cycle, path, images in files if len(images) > 1]
     unnumbered = sorted((path for cycle, path in sets if cycle is None), key=natural_key)
@@ -75,7 +77,13 @@ def number_cycles(
         number = numbers.get(path, 1) if cycle is None else cycle
         for image in images:
             # Each file of a multi-file set describes the whole set.
-            planes = {(_plane_path(path, plane.file), plane.page) for plane in image.planes}
+            planes = {
+                (
+                    str(inside(Path(path).parent, plane.file, path)) if plane.file else path,
+                    plane.page,
+                )
+                for plane in image.planes
+            }
             if not planes & located_planes:
                 located_planes |= planes
                 located.append(LocatedImage(number, path, image))
@@ -167,7 +175,7 @@ def _channels_are_named(located: Sequence[LocatedImage]) -> bool:
 
 
 def _position(image: OmeImage, path: str, *, alone: bool) -> tuple[float, float]:
-    if image.y is not None and image.x is not None:
+    if image.y is not None and image.x is not None and math.isfinite(image.y + image.x):
         return image.y, image.x
     if alone:
         return 0.0, 0.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import cycle_number, find_in_or_below
+from tilewright.io.formats.common import cycle_number, find_in_or_below, inside, raw_file_errors
 from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
 from tilewright.io.numbers import positive
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
@@ -23,6 +23,8 @@ INDEX_NAME = "NDTiff.index"
 _TILES, _REDUCED = "Full resolution", "Downsampled_x"
 #: Axes of tiles; the others are channel and z.
 _TILE_AXES = ("position", "row", "column")
+#: Metadata of an image.
+_MOST_BYTES = 10_000_000
 _KNOWN = {*_TILE_AXES, "channel", "z"}
 #: Names of the stage position in the metadata of an image; the first that is present is read.
 _POSITION = (
@@ -81,10 +83,8 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     files = []
     for folder in find_datasets(raw_dir):
         index = f"{folder}/{INDEX_NAME}"
-        try:
+        with raw_file_errors(f"{index}: the data set"):
             images = _tiles(Path(folder))
-        except (OSError, struct.error, ValueError, KeyError) as error:
-            raise RawDataError(f"{index}: the data set cannot be read ({error})") from error
         path = Path(folder)
         name = path.parent.name if path.name == _TILES else path.name
         files.append((cycle_number(name), index, images))
@@ -118,7 +118,7 @@ def _tiles(folder: Path) -> list[OmeImage]:
         channel, z = entry.axes.get("channel", 0), entry.axes.get("z", 0)
         tile = tuple(entry.axes.get(name, 0) for name in _TILE_AXES)
         if channel not in channels or tile not in metadata_of_tile:
-            metadata = _metadata(folder / entry.file, entry)
+            metadata = _metadata(inside(folder, entry.file, folder / INDEX_NAME), entry)
             channels.setdefault(channel, metadata)
             metadata_of_tile.setdefault(tile, metadata)
         page = pages[entry.file, entry.pixel_offset]
@@ -175,7 +175,7 @@ def _summary(path: Path) -> dict[str, Any]:
 def _metadata(path: Path, entry: IndexEntry) -> dict[str, Any]:
     with path.open("rb") as stream:
         stream.seek(entry.metadata_offset)
-        metadata: dict[str, Any] = json.loads(stream.read(entry.metadata_length))
+        metadata: dict[str, Any] = json.loads(stream.read(min(entry.metadata_length, _MOST_BYTES)))
         return metadata
 
 

@@ -1,9 +1,8 @@
 """OME-TIFF whose images are tiles with stage positions."""
 
-from pathlib import Path
-
-from tilewright.io.formats.common import TIFF, cycle_files, raw_file_errors
+from tilewright.io.formats.common import MOST_XML_MB, TIFF, cycle_files, raw_file_errors
 from tilewright.io.formats.located_images import LocatedImage, number_cycles
+from tilewright.io.text_file import read_content
 from tilewright.io.tiff.ome_xml import parse_ome_xml
 
 #: The OME-XML of a set of TIFFs in a file of its own.
@@ -19,7 +18,8 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     """
     files = []
     for cycle, path in cycle_files(raw_dir, COMPANION) + cycle_files(raw_dir, TIFF):
-        xml = Path(path).read_text("utf-8") if path.endswith(COMPANION) else ome_xml(path)
+        own = path.endswith(COMPANION)
+        xml = read_content(path, MOST_XML_MB) if own else ome_xml(path)
         if xml:
             files.append((cycle, path, parse_ome_xml(xml, path)))
     return number_cycles(files)

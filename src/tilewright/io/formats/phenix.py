@@ -6,9 +6,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import cycle_folders, raw_file_errors
+from tilewright.io.formats.common import MOST_XML_MB, cycle_folders, raw_file_errors
 from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
 from tilewright.io.numbers import positive
+from tilewright.io.text_file import read_content
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
 #: Harmony's names of the index, and the folders that it puts it in.
@@ -44,7 +45,7 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
 def _read_index(path: Path) -> list[OmeImage]:
     """Return the fields of an index, a tile each."""
     with raw_file_errors(f"{path}: the index"):
-        root = ElementTree.fromstring(path.read_bytes())
+        root = ElementTree.fromstring(read_content(path, MOST_XML_MB))
         channels = {
             entry.get("ChannelID"): _fields(entry) for entry in elements_named(root, "Entry")
         }

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import BrokenTiffError, RawDataError
-from tilewright.io.formats.common import TIFF, cycle_files, natural_key
+from tilewright.io.formats.common import DAMAGE_ERRORS, TIFF, cycle_files, natural_key
 from tilewright.io.formats.located_images import LocatedImage
 from tilewright.io.tiff.metadata import imagej_unit, pixel_um
-from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, describe_image
-from tilewright.io.tiff.page_headers import read_page_headers
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, check_sizes, describe_image
+from tilewright.io.tiff.page_headers import headers_of
 from tilewright.io.tiff.raw_header import PIXEL_TYPES, RawHeader, pixel_problem
 
 #: Suffixes that files of single tiles do not have.
@@ -132,15 +132,16 @@ def _read(path: str, size_bytes: int, mtime_ns: int) -> StitchedImage:
     blank = RawHeader(size_bytes, mtime_ns)
     try:
         # tifffile goes on with fewer pages where their chain breaks off.
-        with open(path, "rb") as stream:  # noqa: PTH123
-            read_page_headers(stream, size_bytes)
+        headers_of(path)
         with tifffile.TiffFile(path) as tiff:
+            if tiff.is_ome:
+                check_sizes(tiff.ome_metadata, path)
             return _image(path, tiff, blank)
     except RawDataError:
         raise
     except BrokenTiffError as error:
         return StitchedImage(blank._replace(problem=str(error)))
-    except (tifffile.TiffFileError, OSError, ValueError, LookupError, RuntimeError) as error:
+    except (tifffile.TiffFileError, *DAMAGE_ERRORS) as error:
         return StitchedImage(blank._replace(problem=f"is no readable TIFF ({error})"))
 
 

@@ -56,7 +56,7 @@ def parse_experiment(text: str, source: str = "experiment.json") -> CodexExperim
     """
     try:
         content = json.loads(text.lstrip("\ufeff"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RawDataError(f"{source} is not JSON ({error}); correct it or move it away") from error
     if not isinstance(content, dict):
         raise RawDataError(f"{source} is not a JSON object; correct it or move it away")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import raw_file_errors
 from tilewright.io.tiff.ome_xml import describe_image
+from tilewright.io.tiff.page_headers import headers_of
 
 
 def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float] | None]:
@@ -32,6 +33,8 @@ def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float]
     RawDataError
         The file is missing, no TIFF, or no stack, or its OME metadata are broken.
     """
+    with raw_file_errors(str(path)):
+        headers_of(path)
     with raw_file_errors(str(path)), tifffile.TiffFile(path) as file:
         image = np.squeeze(file.asarray())
         xml = file.ome_metadata

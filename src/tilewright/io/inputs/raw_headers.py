@@ -1,6 +1,7 @@
 """Headers of the raw files of a sample, and whether they are complete."""
 
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,6 +65,8 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
     if containers.is_container(path):
         return _read_container(path, blank)
     try:
+        if not stat.S_ISREG(status.st_mode):
+            return blank._replace(problem="is a folder, pipe or device")
         with open(path, "rb") as stream:  # noqa: PTH123
             pages = read_page_headers(stream, status.st_size)
     except BrokenTiffError as error:

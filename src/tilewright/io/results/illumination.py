@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.io.results.reading import read_json, result_file_errors
+from tilewright.io.tiff.page_headers import headers_of
 from tilewright.runtime.files import atomic_path, write_text_atomic
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
@@ -71,6 +72,7 @@ def read_plane(path: str | Path, page: int | None = None) -> NDArray[np.float32]
     RawDataError
         It is anything but one finite plane.
     """
+    headers_of(path)
     plane = np.squeeze(np.asarray(tifffile.imread(path, key=page)))
     if plane.ndim != 2 or not np.isfinite(plane).all():
         raise RawDataError(

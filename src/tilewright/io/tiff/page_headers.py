@@ -5,7 +5,10 @@ time of a full TIFF reader, no import, and a file whose chain of pages breaks of
 error here, where readers log it and continue with fewer pages.
 """
 
+import stat
 import struct
+from pathlib import Path
+from string import ascii_lowercase
 from typing import BinaryIO, NamedTuple
 
 from tilewright.errors import BrokenTiffError
@@ -18,6 +21,10 @@ _TAGS = {
     *(*_OFFSETS, *_COUNTS),
 }
 _CODES = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
+#: Strips or tiles of a page of 65,536 px a side in squares of 32 px.
+_MOST_PIECES = 2**22
+#: That of zeros in zstd.
+_MOST_COMPRESSION = 2**16
 _KINDS = {1: "uint", 2: "int", 3: "float"}
 
 
@@ -35,6 +42,15 @@ class PageHeader(NamedTuple):
     photometric: int
     compression: int
     end: int
+
+
+def headers_of(path: str | Path) -> list[PageHeader]:
+    """Return the header of every page of a file; BrokenTiffError as :func:`read_page_headers`."""
+    status = Path(path).stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise BrokenTiffError("is a folder, pipe or device")
+    with Path(path).open("rb") as stream:
+        return read_page_headers(stream, status.st_size)
 
 
 class _TiffForm(NamedTuple):
@@ -66,6 +82,7 @@ def read_page_headers(stream: BinaryIO, size_bytes: int) -> list[PageHeader]:
             offsets.add(offset)
             tags, offset = _read_directory(stream, form, offset)
             pages.append(_page(tags))
+            _check_size(pages[-1], size_bytes)
     except (struct.error, OverflowError) as error:
         raise BrokenTiffError(
             f"is truncated ({size_bytes} bytes, the header of a page lies beyond)"
@@ -74,6 +91,14 @@ def read_page_headers(stream: BinaryIO, size_bytes: int) -> list[PageHeader]:
     if end > size_bytes:
         raise BrokenTiffError(f"is truncated ({size_bytes} bytes, its header declares {end})")
     return pages
+
+
+def _check_size(page: PageHeader, size_bytes: int) -> None:
+    """Refuse a page of more pixels than the file has room for: readers take memory for them."""
+    bits = page.height_px * page.width_px * int(page.dtype.lstrip(ascii_lowercase)) * page.samples
+    if bits > 8 * size_bytes * (1 if page.compression == 1 else _MOST_COMPRESSION):
+        shape = f"{page.height_px} x {page.width_px} px of {page.dtype}"
+        raise BrokenTiffError(f"is truncated ({size_bytes} bytes, its header declares {shape})")
 
 
 def _read_start(start: bytes) -> tuple[_TiffForm, int]:
@@ -104,6 +129,8 @@ def _read_directory(
     tags = {}
     for tag, kind, number, value in entry.iter_unpack(table):
         if tag in _TAGS and kind in _CODES and number:
+            if number > _MOST_PIECES:
+                raise BrokenTiffError(f"is damaged (a tag of {number} values in a page header)")
             code = f"{form.order}{number}{_CODES[kind]}"
             if struct.calcsize(code) <= len(value):
                 tags[tag] = struct.unpack_from(code, value)
@@ -120,7 +147,8 @@ def _unpack(stream: BinaryIO, code: str) -> tuple[int, ...]:
 def _page(tags: dict[int, tuple[int, ...]]) -> PageHeader:
     offsets = next((tags[tag] for tag in _OFFSETS if tag in tags), ())
     counts = next((tags[tag] for tag in _COUNTS if tag in tags), ())
-    if _WIDTH not in tags or _HEIGHT not in tags or not offsets or len(offsets) != len(counts):
+    sizes = [tags.get(tag, (0,))[0] for tag in (_WIDTH, _HEIGHT)]
+    if not all(sizes) or not offsets or len(offsets) != len(counts):
         raise BrokenTiffError("is damaged (a page without size or data)")
     kind = _KINDS.get(tags.get(_FORMAT, (1,))[0], "unknown")
     return PageHeader(

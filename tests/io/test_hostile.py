@@ -1,0 +1,302 @@
+"""What others wrote is data: read, or refused in a sentence, soon and without much memory."""
+
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.init.raw_folders import two_fields
+from tests.support.microscope_files import (
+    write_companion,
+    write_cv8000,
+    write_ndtiff,
+    write_phenix,
+)
+from tilewright.config.checks import check_apart
+from tilewright.config.config_file import read_config
+from tilewright.config.settings import Settings
+from tilewright.config.tables import read_markers
+from tilewright.errors import BrokenTiffError, ConfigError, RawDataError, TilewrightError
+from tilewright.init.folder import create_experiment
+from tilewright.io.formats import scan
+from tilewright.io.tiff.page_headers import headers_of
+
+DIGITS = "9" * 5000
+FIELDS = {
+    "phenix": (write_phenix, "Index.idx.xml"),
+    "cv8000": (write_cv8000, "MeasurementData.mlf"),
+    "ndtiff": (write_ndtiff, "NDTiff.index"),
+    "ome_tiff": (write_companion, "*.companion.ome"),
+}
+
+
+def image(path: Path, **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tifffile.imwrite(path, np.full((64, 64), 100, np.uint16), **options)
+
+
+def refused(work: Callable[[], object], kind: type[TilewrightError] = RawDataError) -> str:
+    """Return what is said; within 2 s, and on one line."""
+    start = time.perf_counter()
+    with pytest.raises(kind) as caught:
+        work()
+    assert time.perf_counter() - start < 2
+    said = str(caught.value)
+    assert said.isprintable()
+    assert len(said) < 1500
+    return said
+
+
+def changed(raw: Path, convention: str, old: bytes, new: bytes) -> str:
+    """Return what is said of an index in which a text is replaced."""
+    write, name = FIELDS[convention]
+    write(raw, 1, two_fields())
+    (index,) = raw.rglob(name)
+    content = index.read_bytes()
+    assert old in content
+    index.write_bytes(content.replace(old, new, 1))
+    said = refused(lambda: create_experiment(raw, raw.with_name("out")))
+    assert index.name in said
+    return said
+
+
+@pytest.mark.parametrize("place", ["../../x", "/etc/x", "a/../../x"])
+@pytest.mark.parametrize(
+    ("convention", "before"),
+    [("phenix", "<URL>"), ("cv8000", ">plate"), ("ome_tiff", 'FileName="')],
+)
+def test_files_elsewhere(tmp_path: Path, convention: str, before: str, place: str) -> None:
+    new = before.replace("plate", "") + place
+    assert "must be in" in changed(tmp_path / "raw", convention, before.encode(), new.encode())
+
+
+def test_files_elsewhere_in_other_indices(tmp_path: Path) -> None:
+    old, new = b"cycle1_NDTiffStack.tif", b"../../x_NDTiffStak.tif"
+    assert "must be in" in changed(tmp_path / "nd/raw", "ndtiff", old, new)
+    image(tmp_path / "x.tif")
+    for name in ("../x.tif", f"{tmp_path}/x.tif", "a\0.tif"):
+        image(tmp_path / "raw/b.tif")
+        text = f"dim = 2\n{name}; ; (0, 0)\nb.tif; ; (50, 0)\n"
+        (tmp_path / "raw/TileConfiguration.txt").write_text(text)
+        said = refused(lambda: create_experiment(tmp_path / "raw", tmp_path / "out"))
+        assert "TileConfiguration.txt names the file" in said
+
+
+@pytest.mark.parametrize(
+    ("convention", "old", "new"),
+    [
+        ("cv8000", 'bts:Ch="2"', 'bts:Ch="999999999"'),
+        ("cv8000", 'bts:Ch="2"', 'bts:Ch="-5"'),
+        ("cv8000", 'bts:Row="2"', f'bts:Row="{DIGITS}"'),
+        ("cv8000", 'bts:X="', 'bts:X="nan" bts:old="'),
+        ("phenix", '<PositionX Unit="m">', '<PositionX Unit="m">1e999</PositionX><a>'),
+        ("phenix", "<ChannelID>1<", f"<ChannelID>{DIGITS}<"),
+        ("ome_tiff", 'SizeC="2"', 'SizeC="999999999"'),
+        ("ome_tiff", 'Name="DAPI"', 'Name="\udcff"'),
+        ("ndtiff", '"z": 0', '"z":[]'),
+    ],
+)
+def test_numbers_that_no_microscope_writes(
+    tmp_path: Path, convention: str, old: str, new: str
+) -> None:
+    changed(tmp_path / "raw", convention, old.encode(), new.encode(errors="surrogateescape"))
+
+
+def tiff(width: int, height: int, pieces: int = 1, offset: int = 8) -> bytes:
+    tags = [(256, 1, width), (257, 1, height), (258, 1, 16), (259, 1, 1), (262, 1, 1),
+            (273, pieces, offset), (277, 1, 1), (278, 1, height), (279, pieces, 8192)]  # fmt: skip
+    packed = b"".join(struct.pack("<HHII", tag, 4, count, value) for tag, count, value in tags)
+    head = struct.pack("<I", 9000) + bytes(8992) + struct.pack("<H", len(tags))
+    return b"II*\0" + head + packed + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (tiff(10**9, 10**9), "declares 1000000000 x 1000000000 px"),
+        (tiff(65_000, 65_000), "declares 65000 x 65000 px"),
+        (tiff(64, 64, offset=4_000_000_000), "its header declares 4000008192"),
+        (tiff(64, 64, pieces=4_000_000_000), "a tag of 4000000000 values"),
+        (tiff(0, 64), "a page without size"),
+    ],
+)
+def test_a_tiff_of_more_than_it_holds(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "right.tif").write_bytes(tiff(64, 64))
+    assert len(headers_of(tmp_path / "right.tif")) == 1
+    for tile in range(1, 5):
+        image(tmp_path / f"raw/Cyc1_reg1/1_{tile:05}_Z001_CH1.tif")
+        (tmp_path / f"raw/Cyc1_reg1/1_{tile:05}_Z001_CH1.tif").write_bytes(content)
+    with pytest.raises(BrokenTiffError, match=said):
+        headers_of(tmp_path / "raw/Cyc1_reg1/1_00001_Z001_CH1.tif")
+    (tmp_path / "plain").mkdir()
+    for tile in range(1, 5):
+        (tmp_path / f"plain/t_{tile}.tif").write_bytes(content)
+    for raw in ("raw", "plain"):
+        result = create_experiment(tmp_path / raw, tmp_path / f"out_{raw}")
+        assert "cannot be read, so positions are not compared" in " ".join(result.warnings)
+
+
+@pytest.mark.parametrize("sizes", [(999_999_999, 1), (90_000, 2), (-1, 1), ("x", 1)])
+def test_a_hyperstack_of_more_than_it_holds(tmp_path: Path, sizes: tuple[Any, int]) -> None:
+    told = f"ImageJ=1.5\nimages=1\nchannels={sizes[0]}\nslices={sizes[1]}\n"
+    for tile in range(4):
+        image(tmp_path / f"raw/t_{tile}.tif", description=told, metadata=None)
+    said = refused(lambda: create_experiment(tmp_path / "raw", tmp_path / "out"))
+    assert "t_0.tif: its ImageJ metadata" in said
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["t_2.tif", "a.qptiff", "a.lif", "a.companion.ome", "Cyc1_reg1/1_00001_Z001_CH1.tif",
+     "Cyc1_reg1/experiment.json", "Cyc1_reg1/channelnames.txt"],
+)  # fmt: skip
+def test_pipes(tmp_path: Path, name: str) -> None:
+    raw = tmp_path / "raw"
+    image(raw / (name.partition("/")[0] if "/" in name else ".") / "1_00002_Z001_CH1.tif")
+    os.mkfifo(raw / name.replace("Cyc1_reg1/e", "e").replace("Cyc1_reg1/c", "c"))
+    assert Path(name).name in refused(lambda: create_experiment(raw, tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("experiment.json", b"[" * 100_000),
+        ("experiment.json", b'{"a":%s}' % DIGITS.encode()),
+        ("experiment.json", b'{"a":"%s"}' % (b"x" * 2_000_000)),
+        ("channelnames.txt", b"x" * 50_000_000),
+        ("channelnames.txt", b"CD3-\xb5\n"),
+        ("exposure_times.txt", b"Cycle,CH1\n" + b"1,1\n" * 5_000_000),
+        ("exposure_times.txt", b'Cycle,CH1\n1,"' + b"x" * 200_000),
+    ],
+)
+def test_texts_beside_images(tmp_path: Path, name: str, text: bytes) -> None:
+    image(tmp_path / "raw/Cyc1_reg1/1_00001_Z001_CH1.tif")
+    (tmp_path / "raw" / name).write_bytes(text)
+    assert name in refused(lambda: create_experiment(tmp_path / "raw", tmp_path / "out"))
+
+
+BOMB = "".join(f"a{k}: &a{k} [{','.join([f'*a{k - 1}'] * 9) if k else 'x'}]\n" for k in range(9))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 2026-99-99\n", "line 1, column 4: a value that cannot be read (month"),
+        ("a: b\n? [c, d]\n: e\n", "line 2, column 3: a list or mapping as a key"),
+        (f"a: {DIGITS}\n", "over 3000 characters"),
+        (f"a: {'1:' * 50_000}1\n", "over 3000 characters"),
+        ("a: !!float b\n", "a value that cannot be read (could not convert"),
+        ("a: !!bool b\n", "a value that cannot be read"),
+        ('a: "\\UFFFFFFFF"\n', "too large"),
+        (BOMB, "over 30 aliases"),
+        (f"a: {'x' * 2_000_000}\n", "it has 1 MB, and at most 1 are read"),
+        ("a: " + "[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_config_files(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert said in (told := refused(lambda: read_config(path), ConfigError))
+    assert str(path) in told
+
+
+def test_a_config_that_is_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.yaml")
+    for path in (tmp_path / "config.yaml", Path("/dev/zero")):
+        assert "is a pipe" in refused(lambda path=path: read_config(path), ConfigError)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("field", ["{sample.foo}", "{sample[0]}", "{sample!r}", "{sample:>9}", "{"])
+def test_fields_of_paths(field: str) -> None:
+    keys = {"samples": "s", "markers": "m", "acquisition": {"convention": "codex", "pixel_um": 1}}
+    for section, key in (("illumination", "flat_file"), ("deconvolve", "psf_file")):
+        Settings.model_validate({**keys, section: {key: "a_{sample}{cycle}{channel}"}})
+        with pytest.raises(ValueError, match=r"fields are \{sample\}, \{cycle\} and"):
+            Settings.model_validate({**keys, section: {key: f"a_{field}.tif"}})
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+CD3", "@x", "-CD3"])
+def test_names_that_spreadsheets_compute(tmp_path: Path, name: str) -> None:
+    table = tmp_path / "markers.csv"
+    table.write_text(f"cycle,channel,marker,reference\n1,1,{name},TRUE\n")
+    said = refused(lambda: read_markers(table), ConfigError)
+    assert f"row 2: a spreadsheet program computes the marker '{name}'; write it without" in said
+    table.write_text("cycle,channel,marker,reference\n1,1,-5,TRUE\n")
+    assert read_markers(table)[0].marker == "-5"
+    image(tmp_path / "raw/Cyc1_reg1/1_00001_Z001_CH1.tif")
+    (tmp_path / "raw/channelnames.txt").write_text(f"{name}\n")
+    result = create_experiment(tmp_path / "raw", tmp_path / "out")
+    assert result.markers.read_text().splitlines()[1].startswith("1,1,,TRUE")
+    assert "marker in the markers table: cycle 1 channel 1" in result.unknown
+
+
+def test_results_and_raw_data_are_apart(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    image(raw / "Cyc1_reg1/1_00001_Z001_CH1.tif")
+    (tmp_path / "link").symlink_to(raw)
+    for results in (raw, raw / "results", tmp_path, tmp_path / "link/x"):
+        assert str(raw) in refused(lambda r=results: check_apart(r, raw), ConfigError)  # type: ignore[misc]
+    check_apart(tmp_path / "raw2", raw)
+    assert "beside it" in refused(lambda: create_experiment(raw, raw / "out"), ConfigError)
+    assert not (raw / "out").exists()
+
+
+TEXTS = {
+    "config.yaml": "a: &x [1, 2026-01-01]\nb: {c: *x}\n? d\n: !!float 1\n<<: {e: 0x1f}\n",
+    "markers.csv": "cycle,channel,marker,reference,emission_nm\n1,1,DAPI,TRUE,461\n1,2,CD3,,\n",
+    "experiment.json": '{"numCycles": 1, "channelNames": {"channelNamesArray": ["a", "b"]}}',
+    "TileConfiguration.txt": "dim = 2\na.tif; ; (0.0, 1e3)\nC2-b.tif; ; (50, -1)\n",
+    "Index.idx.xml": "",
+    "x.companion.ome": "",
+}
+PIECES = ["9" * 30, "-1", "nan", "1e999", "../", "\0", "\ud800", "\u2028", "&", "*x", "<<", "[",
+          "]", "<a>", '"', "=", "{", "}", ";", "\n", "\ufeff", "!!int x", "? "]  # fmt: skip
+
+
+@settings(
+    max_examples=60,
+    suppress_health_check=list(HealthCheck),
+    deadline=2000,
+)
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 9), st.sampled_from(PIECES)), max_size=3))
+@pytest.mark.parametrize("name", list(TEXTS))
+def test_readers_return_or_name_the_file(
+    tmp_path: Path, name: str, changes: list[tuple[float, int, str]]
+) -> None:
+    text, raw = TEXTS[name], tmp_path / "raw"
+    path = raw / name
+    if not raw.exists():
+        for file in ("a.tif", "C2-b.tif", "Cyc1_reg1/1_00001_Z001_CH1.tif"):
+            image(raw / file)
+    if not text:
+        write = write_phenix if name.startswith("Index") else write_companion
+        if not (tmp_path / "whole").exists():
+            write(tmp_path / "whole", 1, two_fields())
+        (whole,) = (tmp_path / "whole").rglob("*.xml" if name.startswith("Index") else "*.ome")
+        text = whole.read_text("utf-8-sig")
+    for place, cut, piece in changes:
+        at = round(place * len(text))
+        text = text[:at] + piece + text[at + cut :]
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    conventions = {"TileConfiguration.txt": "fiji", "Index.idx.xml": "phenix"}
+    readers: dict[str, Callable[[], object]] = {
+        "config.yaml": lambda: read_config(path),
+        "markers.csv": lambda: read_markers(path),
+        "experiment.json": lambda: create_experiment(raw, tmp_path / "out", force=True),
+    }
+    read = readers.get(name, lambda: scan(conventions.get(name, "ome_tiff"), raw))
+    said = name
+    try:
+        read()
+    except TilewrightError as error:
+        said = str(error)
+    assert name in said
+    assert len(said) < 5000
