@@ -13,14 +13,13 @@ from typing import NamedTuple
 from tilewright.errors import RawDataError
 from tilewright.io.numbers import whole
 from tilewright.io.tiff.metadata import of_tiff
+from tilewright.io.tiff.ome_xml import MOST_PLANES
 from tilewright.runtime.text import printable
 
 #: Next to the manifests: the folder that their paths are relative to.
 RAW_DIR_FILE = "raw_dir.txt"
 #: An index of a million planes.
 MOST_XML_MB = 500
-#: No tile has more: 100 channels of 1,000 z-planes.
-MOST_PLANES = 100_000
 #: Suffixes of plain TIFFs and OME-TIFFs.
 TIFF = (".tif", ".tiff")
 #: What readers and codecs raise on damaged files: errors of their own are of these, too.

@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import (
-    MOST_PLANES,
     MOST_XML_MB,
     cycle_number,
     find_in_or_below,
@@ -23,7 +22,7 @@ from tilewright.io.formats.common import (
 from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
 from tilewright.io.numbers import positive, whole
 from tilewright.io.text_file import read_content
-from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
+from tilewright.io.tiff.ome_xml import MOST_PLANES, OmeChannel, OmeImage, OmePlane, elements_named
 
 INDEX_NAME = "MeasurementData.mlf"
 _DETAIL_NAME = "MeasurementDetail.mrf"

@@ -24,7 +24,7 @@ _UM = {
 }
 _ORDERS = {f"XY{''.join(axes)}" for axes in permutations("ZCT")}
 #: No tile has more: 100 channels of 1,000 z-planes.
-_MOST_PLANES = 100_000
+MOST_PLANES = 100_000
 
 
 class OmeChannel(NamedTuple):
@@ -139,7 +139,7 @@ def _images(root: ElementTree.Element) -> Iterator[OmeImage]:
 
 def _sizes(pixels: ElementTree.Element) -> dict[str, int]:
     sizes = {axis: _integer(pixels, f"Size{axis}", 1, least=1) for axis in "ZCT"}
-    if (planes := math.prod(sizes.values())) > _MOST_PLANES:
+    if (planes := math.prod(sizes.values())) > MOST_PLANES:
         raise _BadXmlError(f"SizeZ x SizeC x SizeT is {planes}, which no image has")
     return sizes
 
