@@ -19,7 +19,7 @@ from tilewright.config.checks import check_raw, check_results, check_thresholds
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
-from tilewright.config.rules import STAGES
+from tilewright.config.rule_files import RuleFiles
 from tilewright.config.tables import cycles_text
 from tilewright.errors import ConfigError, RawDataError
 from tilewright.init.add import add_rows
@@ -62,7 +62,10 @@ class Follower:
         self._layout = Layout(self._experiment.settings.results)
         sent = read_json_lines(self._layout.follow_record, {"text": is_text}, ("text",))
         self._sent, self._said = {line["text"] for line in sent}, dict[str | int, str]()
+        self._pending: list[str] = []  #: warnings and failures to send
         self._tell("record", sent.note)
+        check_thresholds(self._experiment)
+        check_results(self._experiment)
         self._seen: dict[int, tuple[Files, float]] = {}  #: by cycle, -1 where names do not tell it
         self._scanned: tuple[Files, dict[int, Files]] = {}, {}
         self._checked: dict[int, tuple[Files, str]] = {}  #: to its files, and what was wrong
@@ -76,7 +79,7 @@ class Follower:
                 raise ConfigError("another run is active; if it was killed: rm .snakemake/locks/*")
             self._read()
             ready = self._check(self._look(now_s))
-            self._said.pop("all", None)
+            self._sent.discard(self._said.pop("all", ""))
         except (ConfigError, RawDataError) as error:
             self._tell("all", f"warn: nothing runs: {error}")
         if new := not ready.items() <= self._tried.items():
@@ -112,7 +115,8 @@ class Follower:
         else:  # files must be opened: none may change
             folders = {sample.raw_dir for sample in experiment.samples.values()}
             walks = (files for at in folders for files in os.walk(at, followlinks=True))
-            found = {-1: files_at(f"{at}/{name}" for at, _, names in walks for name in names)}
+            paths = (f"{at}/{name}" for at, _, names in walks for name in names if name[0] != ".")
+            found = {-1: files_at(paths)}
         for cycle, files in found.items():
             if cycle not in self._seen or self._seen[cycle][0] != files:
                 self._seen[cycle] = files, now_s
@@ -124,14 +128,15 @@ class Follower:
     def _check(self, quiet: dict[int, Files]) -> dict[int, Files]:
         """Check the cycles that have become quiet; return those that can be processed."""
         ready = {c: files for c, files in quiet.items() if self._checked.get(c) == (files, "")}
-        for cycle, files in quiet.items():
+        reference = self._experiment.reference_cycle  # the first: sizes are compared with it
+        for cycle, files in sorted(quiet.items(), key=lambda of: of[0] != reference):
             if self._checked.get(cycle, ({},))[0] == files:
                 continue
             try:
                 if not self._experiment.settings.stitched:
                     for line in add_rows(self._experiment, [cycle], GridOptions()):
                         self._tell(cycle, line)
-                    self._tables = self._table_files()
+                        self._tables |= files_at([self._experiment.settings.tiles or ""])
                 check_raw(self._experiment.of_cycles([*ready, cycle]), self._layout)
                 ready[cycle], problem = files, ""
                 # Those that wait were compared with the complete ones.
@@ -178,7 +183,7 @@ class Follower:
         """Return a cycle's own results, quality and transform to the reference, with samples."""
         own = [self._layout.qc("stitched" if part.settings.stitched else "edf", "json")]
         if cycle in part.moving_cycles and part.reference_cycle in part.cycles:
-            own.append(self._layout.transform)
+            own += [self._layout.transform, self._layout.qc("register", "json")]
         return {at.format(sample=s, cycle=cycle): s for s, at in product(part.samples, own)}
 
     def _missing(self, part: Experiment, cycle: int) -> str:
@@ -195,7 +200,8 @@ class Follower:
 
     def _tell_verdicts(self, part: Experiment) -> None:
         """Tell warnings and failures so far: files of the stages exist before the summary."""
-        for sample, cycle, stage in product(part.samples, part.cycles, STAGES):
+        stages = RuleFiles(part, self._layout).stages
+        for sample, cycle, stage in product(part.samples, part.cycles, stages):
             path = Path(self._layout.qc(stage, "json").format(sample=sample, cycle=cycle))
             if path.is_file():
                 record = apply_thresholds(read_qc(path), part.thresholds(), part.channel_table())
@@ -207,23 +213,27 @@ class Follower:
 
     def _tell(self, subject: str | int, text: str) -> None:
         """Print what is new of a subject; what begins with a verdict is sent, too."""
-        if (line := printable(" ".join(text.split()))) and self._said.get(subject) != line:
+        before, line = self._said.get(subject, ""), printable(" ".join(text.split()))
+        if line and before != line:
+            self._sent.discard(before)  # what comes back after a change is new
             self._said[subject] = line
             print(f"follow {datetime.now():%H:%M:%S}  {line}", flush=True)
+            if line[:5] in ("warn:", "fail:") and line not in self._sent | {*self._pending}:
+                self._pending.append(line)
 
     def _send(self) -> None:
         """Send what is new, and record it; what fails is sent again at the next look."""
-        new = sorted({t for t in self._said.values() if t[:5] in ("warn:", "fail:")} - self._sent)
         try:
-            if new and self._notify:
-                command = [*self._notify, "\n".join(new)]
+            if self._pending and self._notify:
+                command = [*self._notify, "\n".join(self._pending)]
                 subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             self._tell("notify", f"--notify failed, and is tried again: {error}")
             return
-        for text in new:
+        for text in self._pending:
             append_json(self._layout.follow_record, {"time": str(datetime.now(UTC)), "text": text})
-        self._sent.update(new)
+        self._sent.update(self._pending)
+        self._pending.clear()
 
 
 def show_follow(file: Path, options: list[str], quiet_s: float, notify: str, source: Path) -> None:

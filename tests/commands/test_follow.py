@@ -244,7 +244,17 @@ def test_each_warning_is_sent_once(run: Run, capsys: pytest.CaptureFixture[str])
     again._tell(2, "fail: cycle 2")
     again.look()
     assert Path("there/told").read_text() == f"{told}fail: cycle 2|"
-    assert len(read_json_lines(Path("results/follow.jsonl"))) == 4
+    assert len(read_json_lines(Path("results/follow.jsonl"))) == 5
+    again._tell(2, "cycle 2 is complete")
+    again._tell(2, "fail: cycle 2")  # once more, after it was repaired
+    again._tell("run", "fail: cycles 2: snakemake ended with status 1")
+    again._tell("run", "snakemake on cycles 2")
+    again.look()
+    assert (
+        Path("there/told")
+        .read_text()
+        .endswith("|fail: cycle 2\nfail: cycles 2: snakemake ended with status 1|")
+    )
 
 
 def followed(run: Run, *options: str) -> tuple[int, str]:

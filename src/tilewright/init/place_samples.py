@@ -77,7 +77,7 @@ def place_samples(
         return place_cycles(planes, reference, metadata, options(name), earlier)
 
     placed = {at: place(at[1], names[0], PlacedTiles()) for at, names in groups.items()}
-    whole = [of_cycles for of_cycles in placed.values() if not _unknown(of_cycles)]
+    whole = [of_cycles for of_cycles in placed.values() if of_cycles and not _unknown(of_cycles)]
     result = []
     for (raw_dir, region), names in groups.items():
         of_cycles = placed[raw_dir, region]
