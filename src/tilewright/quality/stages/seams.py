@@ -15,8 +15,8 @@ from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import NO_SIGNAL_DETAIL
 from tilewright.quality.stages.overlaps import tile_name
 
-#: Borders whose median is as sure as the limits ask for: of three and four, two of 96 sound mosaics
-#: had a median above 3.
+#: Borders whose median is as sure as the limits ask for: two of 48 sound mosaics had a median above
+#: 3, of three and of four borders.
 _BORDERS = 6
 #: Overlaps that show a grid, and the least depth that is visible, over the spread of pixels.
 _GRID_BORDERS, _GRID_VISIBLE = 8, 0.2
