@@ -20,7 +20,7 @@ from tests.support.microscope_files import (
     write_ndtiff,
     write_phenix,
 )
-from tilewright.config.checks import check_apart
+from tilewright.config.consistency import check_apart
 from tilewright.config.config_file import read_config
 from tilewright.config.settings import Settings
 from tilewright.config.tables import read_markers

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind
-from tilewright.config.consistency import check_experiment, check_targets
+from tilewright.config.consistency import check_apart, check_experiment, check_targets
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import parse_experiment
@@ -88,22 +88,6 @@ def check_results(experiment: Experiment) -> None:
             f"results is {folder}, which cannot be written to ({error.strerror}); free space or "
             "change its permissions, or name another folder"
         ) from None
-
-
-def check_apart(results: Path, raw_dir: Path) -> None:
-    """Refuse results in a raw folder, or in one above it: raw data are never written to.
-
-    Raises
-    ------
-    ConfigError
-        They are such.
-    """
-    within, beside = results.resolve(), raw_dir.resolve()
-    if within.is_relative_to(beside) or beside.is_relative_to(within):
-        raise ConfigError(
-            f"results go to {results}, and the raw folder is {raw_dir}: neither may be in the "
-            "other; name a folder of results beside it"
-        )
 
 
 def check_raw(experiment: Experiment, layout: Layout) -> None:

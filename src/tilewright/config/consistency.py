@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.rules import RULES
@@ -212,3 +213,19 @@ def check_keys(settings: Settings) -> Iterator[str]:
             renamed = {"project": "edf_plane", **{f"qc_{s}": "qc_cycle" for s in early}}
             hint = suggestion(renamed.get(rule, rule), sorted(RULES), "rules")
             yield f"unknown rule 'resources.{rule}'; {hint}"
+
+
+def check_apart(results: Path, raw_dir: Path) -> None:
+    """Refuse results in a raw folder, or in one above it: raw data are never written to.
+
+    Raises
+    ------
+    ConfigError
+        One is in the other.
+    """
+    within, beside = results.resolve(), raw_dir.resolve()
+    if within.is_relative_to(beside) or beside.is_relative_to(within):
+        raise ConfigError(
+            f"results go to {results}, and the raw folder is {raw_dir}: neither may be in the "
+            "other; name a folder of results beside it"
+        )

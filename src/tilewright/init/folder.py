@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tilewright.config.checks import check_apart
+from tilewright.config.consistency import check_apart
 from tilewright.config.tile_table import COLUMNS
 from tilewright.errors import ConfigError
 from tilewright.init.kept import Kept, read_kept
