@@ -20,8 +20,8 @@ from tests.support.microscope_files import (
     write_ndtiff,
     write_phenix,
 )
-from tilewright.config.consistency import check_apart
 from tilewright.config.config_file import read_config
+from tilewright.config.consistency import check_apart
 from tilewright.config.settings import Settings
 from tilewright.config.tables import read_markers
 from tilewright.errors import BrokenTiffError, ConfigError, RawDataError, TilewrightError
