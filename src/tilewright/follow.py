@@ -58,7 +58,8 @@ class Follower:
 
     def __init__(self, file: Path, words: list[str], quiet_s: float, notify: list[str]) -> None:
         self._configfile, self._words, self._quiet_s, self._notify = file, words, quiet_s, notify
-        self._experiment, self._tables = read_experiment(file), Files()
+        self._experiment = read_experiment(file)
+        self._tables = self._table_files()
         self._layout = Layout(self._experiment.settings.results)
         sent = read_json_lines(self._layout.follow_record, {"text": is_text}, ("text",))
         self._sent, self._said = {line["text"] for line in sent}, dict[str | int, str]()
