@@ -73,16 +73,25 @@ def init(
 
 @app.command()
 def doctor(
+    results: Annotated[
+        Path | None,
+        typer.Argument(
+            exists=True, file_okay=False, help="Folder of results: only its files are checked."
+        ),
+    ] = None,
     configfile: Annotated[
         Path | None, typer.Option(help="Configuration of the experiment; checked too if given.")
     ] = None,
     site: Annotated[Path | None, typer.Option(help="Site file of your profile.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check everything that would make a run fail; status 1 if something would."""
+    """Check what would make a run fail, or each file of results; status 1 for a problem."""
     from snakemake_scheduler_plugin_tilewright import show_checks, slurm_wanted
+    from tilewright.commands.check_results import check_results
     from tilewright.commands.doctor import examine
 
+    if results is not None:
+        show_checks([*check_results(results)], json=json)
     show_checks(examine(configfile, site=site, slurm=slurm_wanted(site)), json=json)
 
 

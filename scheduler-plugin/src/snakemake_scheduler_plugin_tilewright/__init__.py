@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .commands.slurm_here import slurm_wanted
     from .errors import PlacementError
     from .placement.jobs import ResourceModel
+    from .placement.orphaned import refuse_second_run
     from .report.page import environment, run_section
     from .report.palette import BLUE, COLOURS, GREY, ORANGE, RED, colours_of, pale
     from .resources import Placement, detect
@@ -29,8 +30,8 @@ __all__ = [
     "Placement", "PlacementError", "ResourceModel", "ResourceRequest", "Scheduler",
     "SchedulerSettings", "SetUpError", "allocated_gpus", "cause_line", "check_all",
     "colours_of", "command", "detect", "environment", "is_locked", "ok", "on_slurm", "open_cluster",
-    "pale", "problem", "problem_from", "run_section", "runs_nothing", "show_checks",
-    "slots", "slurm_wanted", "span_text", "targets", "version_of", "warning",
+    "pale", "problem", "problem_from", "refuse_second_run", "run_section", "runs_nothing",
+    "show_checks", "slots", "slurm_wanted", "span_text", "targets", "version_of", "warning",
 ]  # fmt: skip
 
 #: Module to its public names.
@@ -42,6 +43,7 @@ _NAMES = {
     "commands.slurm_here": "slurm_wanted",
     "errors": "PlacementError",
     "placement.jobs": "ResourceModel",
+    "placement.orphaned": "refuse_second_run",
     "report.page": "environment run_section",
     "report.palette": "BLUE COLOURS GREY ORANGE RED colours_of pale",
     "resources": "Placement detect",

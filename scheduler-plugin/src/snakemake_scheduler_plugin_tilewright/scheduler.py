@@ -24,7 +24,7 @@ from .cluster.summary import cluster_summary
 from .errors import PlacementError
 from .fit import first_fit
 from .local import LocalRun
-from .placement.orphaned import before_run
+from .placement.orphaned import before_run, refuse_second_run
 from .progress import Progress
 from .resources import Placement
 from .run import Run
@@ -82,6 +82,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             )
             if not runs:
                 return
+            refuse_second_run(placement.ledger, command_line.command())  # begun meanwhile
             # Snakemake asks nothing between the end of the last job and its own, and leaves
             # `onsuccess` of a module out
             atexit.register(lambda: placement.end(failed=not adapter.all_done(self.dag)))

@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 
 from tilewright.config.rules import STAGES
 from tilewright.io.results.npz import write_npz
-from tilewright.io.results.reading import checked_rows, read_json, result_file_errors
+from tilewright.io.results.result_file import (
+    checked_rows,
+    read_json,
+    result_file_errors,
+    write_result,
+)
 from tilewright.quality.results import (
     NOT_APPLICABLE,
     QcContext,
@@ -27,7 +32,6 @@ from tilewright.quality.results import (
     resolve_thresholds,
     worst,
 )
-from tilewright.runtime.files import write_text_atomic
 
 #: Name of an input of a quality rule to its path.
 Files = Mapping[str, Any]
@@ -209,7 +213,7 @@ def write_qc(path: Path, record: QcRecord) -> None:
         "items": [asdict(item) for item in record.items],
         "numbers": record.numbers,
     }
-    write_text_atomic(path, json.dumps(_json_value(content), indent=1, allow_nan=False) + "\n")
+    write_result(path, json.dumps(_json_value(content), indent=1, allow_nan=False) + "\n")
 
 
 def read_qc(path: Path) -> QcRecord:

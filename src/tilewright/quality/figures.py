@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from skimage.measure import block_reduce
 
 from tilewright.io.results.mosaic import Mosaic
-from tilewright.runtime.files import atomic_path
+from tilewright.io.results.result_file import result_path
 
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110
@@ -31,7 +31,7 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write a figure whole or not at all; same figure, same bytes."""
-    with atomic_path(path) as partial:
+    with result_path(path) as partial:
         figure.savefig(partial, format="png", metadata={"Software": None})
 
 

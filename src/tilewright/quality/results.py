@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tilewright.errors import ConfigError
-from tilewright.io.results.reading import checked_rows
+from tilewright.io.results.result_file import checked_rows
 from tilewright.quality.metrics import METRICS, Direction, Metric, Threshold, Verdict
 
 RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.npz import read_npz
-from tilewright.io.results.reading import result_file_errors
+from tilewright.io.results.result_file import result_file_errors
 from tilewright.quality.dark_rings import REACH_PX, RING_PX, around, bright_objects, raw
 from tilewright.quality.figures import thumbnail
 from tilewright.quality.sampling import FocusScan

@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.errors import QualityError
-from tilewright.io.results.reading import checked_rows, read_json, result_file_errors
+from tilewright.io.results.result_file import (
+    checked_rows,
+    read_json,
+    result_file_errors,
+    write_result,
+)
 from tilewright.quality.evaluate import apply_thresholds, read_qc
 from tilewright.quality.results import QcResult, worst
-from tilewright.runtime.files import csv_text, write_text_atomic
+from tilewright.runtime.files import csv_text
 
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
 
@@ -79,10 +84,10 @@ def write_summary(
             {"sample": r.sample, "cycle": r.cycle, "stage": r.stage, **r.numbers} for r in records
         ],
     }
-    write_text_atomic(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_result(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
     columns = [f.name for f in fields(QcResult) if f.name != "detail"]  # the sentence holds it
     rows = [{name: getattr(item, name) for name in columns} for item in items]
-    write_text_atomic(qc_csv, csv_text(columns, rows))
+    write_result(qc_csv, csv_text(columns, rows))
     return items
 
 
@@ -110,7 +115,7 @@ def write_trusted_markers(
             read_json(qc_json)["items"], "items", [f.name for f in fields(QcResult)]
         )
         items = [QcResult(**row) for row in rows]
-    write_text_atomic(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
+    write_result(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
     return items
 
 

@@ -16,7 +16,7 @@ def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
     """Yield a temporary sibling of ``path`` that replaces ``path`` if the block succeeds.
 
     Works for a file and for a folder, whose parents are made. After an error the sibling is
-    removed, and ``path`` is as before.
+    removed, and ``path`` is as before. What is written is on the disk before it gets its name.
 
     Parameters
     ----------
@@ -41,12 +41,28 @@ def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
     _remove(partial)
     try:
         yield partial
+        # Else power loss may leave an empty file under the final name, which counts as made.
+        for each in (partial, *partial.rglob("*")):
+            _flush(each)
         # A folder cannot replace one that is not empty.
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         partial.replace(path)
+        _flush(path.parent)
     finally:
         _remove(partial)
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file, or the list of a folder, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # which some file systems cannot flush
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

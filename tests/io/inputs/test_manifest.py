@@ -113,7 +113,7 @@ def test_files_are_opened_and_the_table_is_rewritten_only_when_raw_data_change(
     assert first.stat().st_mtime_ns == before[0]
     assert second.stat().st_mtime_ns > before[1]
     assert opened == ["1_00003_Z001_CH1.tif"]
-    names = sorted(path.name for path in first.parent.iterdir())
+    names = sorted(path.name for path in first.parent.glob("[!.]*"))
     assert names == ["cycle1.csv", "cycle2.csv", "raw_dir.txt"]
     # A damaged table is no obstacle: its files are opened again.
     text = first.read_bytes()

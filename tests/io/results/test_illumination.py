@@ -7,6 +7,7 @@ import tifffile
 
 from tilewright.errors import RawDataError, ResultFileError
 from tilewright.io.results.illumination import Illumination, read_illumination, write_illumination
+from tilewright.io.results.result_file import checksum_path
 from tilewright.stages.illumination.estimate import read_files
 
 
@@ -31,7 +32,7 @@ def test_written_fields_read_back_exactly_and_are_the_same_bytes(tmp_path: Path)
     second = write_illumination(tmp_path / "b", {"1": (fields(), {"a": 2, "method": "x"})})
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
-    assert len(list(flat.parent.iterdir())) == 3
+    assert len(list(flat.parent.iterdir())) == 6
 
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -39,7 +40,7 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         write_illumination(tmp_path / "a", {"1": (fields(), {"value": float("nan")})})
     assert json.loads(numbers.read_text())["channels"][0]["value"] == 1.0
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 @pytest.mark.parametrize(
@@ -73,11 +74,12 @@ def test_damaged_results_are_to_be_made_again(tmp_path: Path) -> None:
         whole = path.read_bytes()
         for damaged in (whole[: len(whole) // 2], b"no TIFF", b""):
             path.write_bytes(damaged)
-            with pytest.raises(ResultFileError, match=rf"{path} is no .*; delete it to have it"):
+            with pytest.raises(ResultFileError, match=rf"{path} is damaged: .*; delete it and run"):
                 read_illumination(*written, "1")
         path.write_bytes(whole)
     with pytest.raises(ResultFileError, match="record of flat-fields"):
         read_illumination(*written, "2")
+    checksum_path(dark).unlink()
     tifffile.imwrite(dark, np.zeros((2, 3, 3), dtype=np.float32), photometric="minisblack")
     with pytest.raises(ResultFileError, match=rf"{dark} is no dark-field of that flat-field"):
         read_illumination(*written, "1")

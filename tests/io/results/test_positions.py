@@ -32,7 +32,10 @@ def test_positions_come_back(rows: list[tuple[float, float, int]]) -> None:
         path = Path(folder) / "deep" / "positions.csv"
         write_table(path, written)
         found = read_positions(path)
-        assert [p.name for p in path.parent.iterdir()] == ["positions.csv"]
+        assert sorted(p.name for p in path.parent.iterdir()) == [
+            ".positions.csv.sfv",
+            "positions.csv",
+        ]
     for name in ("tile", "row", "col", "y_px", "x_px", "sigma_px", "island"):
         np.testing.assert_array_equal(getattr(found, name), getattr(written, name))
 

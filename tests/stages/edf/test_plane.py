@@ -209,7 +209,7 @@ def test_an_interrupted_run_leaves_the_old_output(
     np.testing.assert_array_equal(open_mosaic(tmp_path / "out.zarr").read(), image)
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "out_height.tif"), heights)
     names = ["in.zarr", "out.zarr", "out_height.tif"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == names
 
 
 @pytest.mark.parametrize("method", ["focus_weighted", "multiplane_wiener"])

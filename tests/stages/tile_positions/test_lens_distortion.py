@@ -14,7 +14,7 @@ from tests.support.runs import digests
 from tilewright.errors import ProcessingError, ResultFileError
 from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.io.results.reading import read_json
+from tilewright.io.results.result_file import read_json
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.quality.stages.overlaps import compare_tiles
 from tilewright.stages.stitch.fuse import stitch

@@ -39,7 +39,7 @@ from tilewright.io.results.illumination import (
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.io.results.npz import write_npz
 from tilewright.io.results.positions import read_positions
-from tilewright.io.results.reading import read_json
+from tilewright.io.results.result_file import read_json
 from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.files import tile_path

@@ -73,13 +73,12 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
     has_lock : bool
         Whether this process itself has locked the folder.
     """
-    state, now_s = _state_of_another(folder), time.time()
+    state, now_s = _state_of_another(folder / LEDGER.with_name(STATE)), time.time()
     life = state.life(now_s) if state else "ended"
     if state and life == "active":
         age = span_text(max(0.0, now_s - state.at_s))
-        stop = f"Ctrl-C in its terminal, or `kill -INT {state.pid}` on {state.host}"
         words = f"of the run that is active now ({state.where}, seen {age} ago)"
-        return Sender(True, words, stop)
+        return Sender(True, words, state.stop)
     if state and life == "silent":
         silent = span_text(now_s - state.at_s)
         why = f"{state.where} was last heard of {silent} ago, and cannot be seen from here"
@@ -90,14 +89,46 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
     return Sender(False)
 
 
-def _state_of_another(folder: Path) -> RunState | None:
+def _state_of_another(path: Path) -> RunState | None:
     """Return what another process last wrote of its run; one that is damaged says nothing."""
     try:
-        state = read_state(folder / LEDGER.with_name(STATE))
+        state = read_state(path)
     except (OSError, ValueError):
         return None
     own = state.pid == os.getpid() and state.host == socket.gethostname()
     return None if own else state
+
+
+def refuse_second_run(ledger: Path, argv: Sequence[str]) -> None:
+    """Refuse a run while one of another working directory writes the same results.
+
+    Snakemake's lock keeps runs of one working directory apart.
+
+    Parameters
+    ----------
+    ledger : Path
+        Next to it each run says how far it is.
+
+    Raises
+    ------
+    PlacementError
+        There is such a run, or it is not known whether it still is.
+    """
+    path = ledger.absolute().with_name(STATE)
+    state, now_s = _state_of_another(path), time.time()
+    if state is None or state.folder == str(Path.cwd()) or runs_nothing(argv[1:]):
+        return
+    life, age = state.life(now_s), span_text(max(0.0, now_s - state.at_s))
+    if life in ("active", "silent"):
+        ways = f"stop it ({state.stop})"
+        if life == "silent":
+            ways = f"remove {path} if that run is not active: it cannot be seen from here"
+        raise PlacementError(
+            printable(
+                f"another run, in {state.folder} ({state.where}, seen {age} ago), writes to "
+                f"{path.parent}; wait for its end, {ways}, or name another folder for the results"
+            )
+        )
 
 
 def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool = False) -> None:

@@ -41,6 +41,8 @@ class RunState:
         known although no job is ready.
     pid : int
         Where the process that says this runs.
+    folder : str
+        Its working directory.
     ledger : str
         Where its decisions are written; empty: next to the state, if anywhere.
     queued : int
@@ -60,6 +62,7 @@ class RunState:
     pid: Annotated[Count, Field(gt=0)] = field(default_factory=os.getpid)
     ledger: Text = ""
     queued: Count = 0
+    folder: Text = field(default_factory=os.getcwd)
 
     @property
     def complete(self) -> bool:
@@ -77,6 +80,11 @@ class RunState:
     def where(self) -> str:
         """The process of the run."""
         return f"process {self.pid} on {self.host}"
+
+    @property
+    def stop(self) -> str:
+        """How to stop it."""
+        return f"Ctrl-C in its terminal, or `kill -INT {self.pid}` on {self.host}"
 
     def life(self, now_s: float) -> Life:
         """Return what became of the run, as far as that is known on this machine."""

@@ -21,9 +21,9 @@ from tilewright.io.formats import scan, stitched
 from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_planes import PlacedPlanes, TileRows, place_planes
+from tilewright.io.results.result_file import check_file, write_result
 from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
 from tilewright.kernels.tile_positions.tile_order import grid_places
-from tilewright.runtime.files import write_text_atomic
 
 COLUMNS = (
     *("channel", "tile", "z", "path", "page", "y_px", "x_px"),
@@ -171,6 +171,7 @@ def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
     for table in tables:
         # Of a truncated or edited table the files are opened again.
         with contextlib.suppress(FileNotFoundError, ValueError, csv.Error):
+            check_file(table)
             known.update(_parse_known(table.read_text("utf-8"), folder))
     return known
 
@@ -288,4 +289,4 @@ def _holds(path: Path, text: str) -> bool:
 def _write_if_changed(path: Path, text: str) -> None:
     """Write atomically; an equal file is left as it is."""
     if not _holds(path, text):
-        write_text_atomic(path, text)
+        write_result(path, text)

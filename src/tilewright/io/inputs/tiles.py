@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tilewright.errors import RawDataError
 from tilewright.io.formats import containers
 from tilewright.io.formats.common import RAW_DIR_FILE, raw_file_errors
+from tilewright.io.results.result_file import result_file_errors
 from tilewright.kernels.tile_positions.tile_order import grid_places
 
 
@@ -140,9 +141,11 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
     RawDataError
         The manifest has no such channel.
     """
-    table = Path(manifest)
-    raw_dir = table.with_name(RAW_DIR_FILE).read_text("utf-8").rstrip("\n")
-    tiles = tiles_of_table(table.read_text("utf-8"), channel, raw_dir)
+    folder_file = Path(manifest).with_name(RAW_DIR_FILE)
+    with result_file_errors(folder_file, "name of a folder"):
+        raw_dir = folder_file.read_text("utf-8").rstrip("\n")
+    with result_file_errors(manifest, "list of raw planes"):
+        tiles = tiles_of_table(Path(manifest).read_text("utf-8"), channel, raw_dir)
     if tiles is None:
         raise RawDataError(f"{manifest} has no channel {channel!r}; correct the markers table")
     return tiles
@@ -186,7 +189,10 @@ def open_scan(manifests: Sequence[str | Path], channel: str) -> Tiles:
 
 def excluded_tiles(manifest: str | Path) -> list[str]:
     """Return the tiles that the tiles table has and does not use, where no other tile lies."""
-    with Path(manifest).open(newline="", encoding="utf-8") as stream:
+    with (
+        result_file_errors(manifest, "list of raw planes"),
+        Path(manifest).open(newline="", encoding="utf-8") as stream,
+    ):
         return [line["tile"] for line in csv.DictReader(stream) if not line["channel"]]
 
 

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilewright.io.results.reading import read_json, result_file_errors
+from tilewright.io.results.result_file import read_json, result_file_errors, write_result
 from tilewright.kernels.tile_positions.distortion import Distortion
-from tilewright.runtime.files import write_text_atomic
 
 if TYPE_CHECKING:  # SciPy's spatial part and special functions, 80 ms in every job of stitch
     from tilewright.kernels.tile_positions.distortion_fit import DistortionFit
@@ -37,7 +36,7 @@ def write_distortion(path: Path, fit: DistortionFit | None) -> None:
             "overlaps": fit.overlaps,
             "blocks": fit.blocks,
         }
-    write_text_atomic(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    write_result(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def _rounded(values: tuple[float, ...] | list[float]) -> list[float]:

@@ -13,9 +13,13 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.results.reading import read_json, result_file_errors
+from tilewright.io.results.result_file import (
+    read_json,
+    result_file_errors,
+    result_path,
+    write_result,
+)
 from tilewright.io.tiff.page_headers import headers_of
-from tilewright.runtime.files import atomic_path, write_text_atomic
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
 #: clips below the largest value of its files: both are in the report.
@@ -129,7 +133,7 @@ def write_illumination(
         (flat_path, [each.flat for each in fields]),
         (dark_path, [each.dark for each in fields]),
     ):
-        with atomic_path(path) as partial:
+        with result_path(path) as partial:
             # A fixed description and software tag keep the same bytes for the same input.
             tifffile.imwrite(
                 partial,
@@ -145,5 +149,5 @@ def write_illumination(
         for name, (illumination, numbers) in channels.items()
     ]
     text = json.dumps({"channels": content}, indent=2, sort_keys=True, allow_nan=False) + "\n"
-    write_text_atomic(json_path, text)
+    write_result(json_path, text)
     return flat_path, dark_path, json_path

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from tilewright.runtime.files import atomic_path
+from tilewright.io.results.result_file import result_path
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays that ``numpy.load`` reads without pickle, atomically."""
     with (
-        atomic_path(path) as partial,
+        result_path(path) as partial,
         zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         for name, array in arrays.items():

@@ -15,7 +15,7 @@ import tifffile
 from numpy.typing import NDArray
 
 from tilewright.io.results.ome_zarr import Image, open_image
-from tilewright.runtime.files import atomic_path
+from tilewright.io.results.result_file import result_path
 
 Compression = Literal["deflate", "zstd"]
 #: tifffile's names. On Hoechst and brain tiles deflate 1 makes 81 and 47 % at 92 and 145 MB/s per
@@ -57,7 +57,7 @@ def write_ome_tiff(
     """
     image = open_image(image_path)
     with (
-        atomic_path(Path(tiff_path)) as partial,
+        result_path(Path(tiff_path)) as partial,
         tifffile.TiffWriter(partial, bigtiff=True, ome=True) as tif,
     ):
         _write_levels(tif, image, Path(tiff_path).name, compression, tile_px, workers)

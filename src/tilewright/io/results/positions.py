@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.results.reading import result_file_errors
+from tilewright.io.results.result_file import result_file_errors, write_result
 from tilewright.kernels.tile_positions.overlap_strips import neighbours
-from tilewright.runtime.files import write_text_atomic
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -106,7 +105,7 @@ def write_table(path: Path, table: Positions | Edges) -> None:
             for v in row
         )
         lines.append(",".join(cells))
-    write_text_atomic(path, "\n".join(lines) + "\n")
+    write_result(path, "\n".join(lines) + "\n")
 
 
 def read_positions(path: Path) -> Positions:
@@ -143,7 +142,7 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
     lines.append("# Define the image coordinates")
     for name, (y, x) in zip(names, np.asarray(yx_px).tolist(), strict=True):
         lines.append(f"{name}; ; ({x:.4f}, {y:.4f})")
-    write_text_atomic(path, "\n".join(lines) + "\n")
+    write_result(path, "\n".join(lines) + "\n")
 
 
 def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[Any]]:

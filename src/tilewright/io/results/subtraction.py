@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.npz import read_npz, write_npz
-from tilewright.io.results.reading import result_file_errors
-from tilewright.runtime.files import write_text_atomic
+from tilewright.io.results.result_file import result_file_errors, write_result
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def write_subtractions(
     for row in rows:
         numbers = {k: float(f"{v:.6g}") for k, v in row.items() if isinstance(v, float)}
         row.update({k: None if np.isnan(v) else v for k, v in numbers.items()})
-    write_text_atomic(json_path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_result(json_path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
     arrays: dict[str, NDArray[Any]] = {}
     for subtraction, row in zip(subtractions, rows, strict=True):
         at = f"{subtraction.cycle}/{subtraction.channel}"

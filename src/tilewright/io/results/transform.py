@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.io.results.npz import read_npz, write_npz
-from tilewright.io.results.reading import result_file_errors
+from tilewright.io.results.result_file import result_file_errors, write_result
 from tilewright.kernels.register.warp import Transform
-from tilewright.runtime.files import write_text_atomic
 
 _ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
 
@@ -30,7 +29,7 @@ def write_transform(transform: Transform, npz_path: str | Path, json_path: str |
     arrays["quality"] = np.frombuffer(text.encode(), np.uint8)
     summary = dict(transform.quality) | {"affine": transform.affine.tolist()}
     lines = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
-    write_text_atomic(Path(json_path), lines + "\n")
+    write_result(Path(json_path), lines + "\n")
     write_npz(Path(npz_path), arrays)
 
 

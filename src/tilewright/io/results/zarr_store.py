@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from zarr.core.sync import sync
 
 from tilewright.errors import ResultFileError
+from tilewright.io.results.checked_store import CheckedStore
 from tilewright.runtime.files import atomic_path
 
 OmeZarrVersion = Literal["0.4", "0.5"]
@@ -104,7 +105,7 @@ def open_store(path: Path, axes: str) -> OmeZarrImage:
         There is no Zarr group at ``path``, or it is not an image with these axes.
     """
     try:
-        group = zarr.open_group(path, mode="r")
+        group = zarr.open_group(CheckedStore(path, read_only=True), mode="r")
     except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
         raise ResultFileError(f"{path} is not an OME-Zarr image, or is missing") from error
     attributes: dict[str, Any] = dict(group.attrs)
@@ -131,7 +132,9 @@ def create_store(path: Path, version: OmeZarrVersion) -> Iterator[zarr.Group]:
     """
     with atomic_path(path) as partial:
         try:
-            yield zarr.create_group(partial, zarr_format=2 if version == "0.4" else 3)
+            store = CheckedStore(partial, crc32={})
+            yield zarr.create_group(store, zarr_format=2 if version == "0.4" else 3)
+            store.write_list()
         except BaseException:
             _end_writes()
             raise
@@ -262,13 +265,17 @@ def link_chunks(source: tuple[Any, int], target: tuple[Any, int]) -> None:
 
     They are hard links, which take no space; copies where the file system has none.
     """
-    shutil.copytree(_folder(*source), _folder(*target), copy_function=_link_or_copy)
+    (was, old), (now, new) = _folder(*source), _folder(*target)
+    shutil.copytree(was.root / old, now.root / new, copy_function=_link_or_copy)
+    # A damaged chunk is damaged in both: it is named where it can be made again.
+    for key, crc in was.checked_files(old).items():
+        now.crc32[new + key.removeprefix(old)] = crc
 
 
-def _folder(array: Any, plane: int) -> Path:
-    """Return the folder of the chunks of a plane of an array (plane, y, x)."""
+def _folder(array: Any, plane: int) -> tuple[CheckedStore, str]:
+    """Return the store of an array (plane, y, x), and the folder of a plane's chunks in it."""
     key = array.metadata.encode_chunk_key((plane, 0, 0))
-    return Path(array.store.root, array.path, key).parent.parent
+    return array.store, str(Path(array.path, key).parent.parent)
 
 
 def _link_or_copy(source: str, target: str) -> None:

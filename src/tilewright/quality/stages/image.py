@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.io.results.ome_zarr import Image, halve, open_image
+from tilewright.io.results.result_file import result_file_errors
 from tilewright.io.results.subtraction import Subtraction, read_subtraction
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.backend import cells
@@ -200,7 +201,11 @@ def evaluate_files(context: QcContext, image: Image, tiff: Path, index: int) -> 
             compared += 1
             if not np.array_equal(halve(np.asarray(high)), low):
                 bad.append(f"level {level} of the OME-Zarr differs from level {level - 1}")
-    with tifffile.TiffFile(tiff) as file:
+    # Its checksum is left to `tilewright doctor`: a TIFF of the slide is read by each cycle.
+    with (
+        result_file_errors(tiff, "OME-TIFF", checked=False),
+        tifffile.TiffFile(tiff) as file,
+    ):
         levels = file.series[0].levels
         # tifffile leaves out the axis of a single channel.
         shape = (len(levels[0].pages), *levels[0].shape[-2:])

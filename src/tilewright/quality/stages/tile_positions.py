@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from snakemake_scheduler_plugin_tilewright import BLUE, GREY, RED
 from tilewright.io.inputs.tiles import excluded_tiles
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
-from tilewright.io.results.reading import read_json
+from tilewright.io.results.result_file import read_json, result_file_errors
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import new_figure, plain, save_png
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
@@ -65,7 +65,8 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         _contradicting(edges, residual, context),
         _excluded(excluded_tiles(files["manifest"]), len(positions.row), context),
     ]
-    lens = read_json(files["distortion"])
+    with result_file_errors(files["distortion"], "lens distortion"):
+        lens = read_json(files["distortion"])
     numbers = {
         "tiles": len(positions.row),
         "edges": len(accepted),

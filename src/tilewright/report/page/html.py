@@ -11,6 +11,7 @@ import numpy as np
 
 from snakemake_scheduler_plugin_tilewright import environment, run_section
 from tilewright.config.rules import STAGES
+from tilewright.io.results.result_file import result_file_errors, write_result
 from tilewright.quality.evaluate import QcRecord, apply_thresholds, read_qc
 from tilewright.quality.results import RANK, worst
 from tilewright.quality.summary import trusted_markers
@@ -19,7 +20,6 @@ from tilewright.report.page.parts import anchor, marker_tables, number_table, pr
 from tilewright.report.page.problems import Pixels, problems
 from tilewright.report.pictures import Rendering, embed_png, render
 from tilewright.report.rule_colours import RULE_COLOURS
-from tilewright.runtime.files import write_text_atomic
 from tilewright.runtime.text import count
 
 _TITLE = "tilewright report"
@@ -92,16 +92,19 @@ def _stage(
     sample: str, stage: str, records: Sequence[tuple[QcRecord, Path]], area_px: float
 ) -> dict[str, Any]:
     of_stage = [(record, png) for record, png in records if record.stage == stage]
-    parts = [
-        {
-            "cycle": record.cycle,
-            "anchor": anchor(sample, stage, record.cycle),
-            "verdict": worst(item.verdict for item in record.items),
-            "caption": record.caption + _legend(record),
-            **asdict(embed_png(png.read_bytes(), area_px)),
-        }
-        for record, png in of_stage
-    ]
+    parts = []
+    for record, png in of_stage:
+        with result_file_errors(png, "picture"):
+            picture = asdict(embed_png(png.read_bytes(), area_px))
+        parts.append(
+            {
+                "cycle": record.cycle,
+                "anchor": anchor(sample, stage, record.cycle),
+                "verdict": worst(item.verdict for item in record.items),
+                "caption": record.caption + _legend(record),
+                **picture,
+            }
+        )
     items = [item for record, _ in of_stage for item in record.items]
     wide = bool(parts) and median(part["width"] / part["height"] for part in parts) > 1.4
     return {
@@ -246,4 +249,4 @@ def write_report(inputs: ReportInputs, output: Path) -> None:
         ran=run_section(inputs.ledger, output, RULE_COLOURS) if inputs.ledger else None,
         devices=device_section(inputs.devices),
     )
-    write_text_atomic(output, page)
+    write_result(output, page)

@@ -31,6 +31,7 @@ from tqdm import tqdm
 
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
+from tilewright.io.results.result_file import result_path
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend, cancelling_thread_pool
 from tilewright.kernels.deconvolve.blur import crop_psf
@@ -43,7 +44,7 @@ from tilewright.kernels.edf.focus import (
     sum_projection,
 )
 from tilewright.kernels.noise import NoiseModel
-from tilewright.runtime.files import atomic_path, scratch_folder
+from tilewright.runtime.files import scratch_folder
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf, wide_profiles
 from tilewright.stages.edf.methods import METHODS, Method
 from tilewright.stages.edf.multiplane_wiener import (
@@ -110,7 +111,7 @@ def edf_plane(
     mosaic = open_mosaic(source)
     plan = plan_projection(replace(backend, workers=1), mosaic, method, optics, psf_file)
     with (
-        atomic_path(Path(height_output)) as height_partial,
+        result_path(Path(height_output)) as height_partial,
         create_mosaic(
             output,
             (1, *mosaic.shape[1:]),

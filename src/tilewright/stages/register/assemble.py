@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tilewright.io.results.ome_tiff import Compression, write_ome_tiff
 from tilewright.io.results.ome_zarr import join_images
-from tilewright.runtime.files import atomic_path
+from tilewright.io.results.result_file import result_path
 
 
 def assemble(
@@ -49,7 +49,7 @@ def write_markers(channels: Sequence[tuple[int, str]], path: str | Path) -> None
     """
     order = {cycle: k for k, cycle in enumerate(sorted({cycle for cycle, _ in channels}), 1)}
     with (
-        atomic_path(Path(path)) as partial,
+        result_path(Path(path)) as partial,
         partial.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")

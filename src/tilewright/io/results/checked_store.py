@@ -1,0 +1,104 @@
+"""The folder of an OME-Zarr image, of which each file is read as it was written or not at all.
+
+Zarr takes a chunk that is not there for empty, and its codecs have no checksum that viewers read:
+lz4 decodes changed bytes to other pixels. Here a list of checksums lies next to the chunks.
+"""
+
+import asyncio
+import zlib
+from pathlib import Path
+from typing import Any
+
+from zarr.storage import LocalStore
+
+from tilewright.errors import ResultFileError
+from tilewright.io.results.result_file import REMEDY, file_crc32, read_checksums, write_checksums
+
+#: The list, in the folder of the image; viewers pass over it.
+CHECKSUMS = "checksums.sfv"
+
+
+class CheckedStore(LocalStore):
+    """A folder of Zarr with the CRC-32 of each of its files.
+
+    Parameters
+    ----------
+    root : Path
+        The folder.
+    crc32 : dict of str to int, optional
+        Path below the folder to its CRC-32; by default those of the folder's list.
+
+    Raises
+    ------
+    ResultFileError
+        The list is damaged; on reading, a file is absent or differs from what was written.
+    """
+
+    def __init__(
+        self, root: Path, *, read_only: bool = False, crc32: dict[str, int] | None = None
+    ) -> None:
+        super().__init__(root, read_only=read_only)
+        record = root / CHECKSUMS
+        known = read_checksums(record) if crc32 is None and record.is_file() else {}
+        self.crc32 = known if crc32 is None else crc32
+
+    def with_read_only(self, read_only: bool = False) -> "CheckedStore":
+        """Return the same store for reading, or for writing too."""
+        return type(self)(self.root, read_only=read_only, crc32=self.crc32)
+
+    def write_list(self) -> None:
+        """Write the list of checksums, when all else is written."""
+        write_checksums(self.root / CHECKSUMS, self.crc32)
+
+    def checked_files(self, folder: str = "") -> dict[str, int]:
+        """Return the CRC-32 of all files in a folder of it, after a look at each.
+
+        Raises
+        ------
+        ResultFileError
+            One is absent, or differs from what was written.
+        """
+        keys = self.crc32 or (
+            str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file()
+        )
+        found = {}
+        for key in keys:
+            if key.startswith(folder):
+                path = self.root / key
+                found[key] = self._check(key, file_crc32(path) if path.is_file() else None)
+        return found
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        """Return a file, or None where none was written."""
+        found = await super().get(key, prototype, byte_range)
+        return await asyncio.to_thread(self._checked, key, found, byte_range)
+
+    def get_sync(self, key: str, *, prototype: Any = None, byte_range: Any = None) -> Any:
+        """Return a file, or None where none was written."""
+        found = super().get_sync(key, prototype=prototype, byte_range=byte_range)
+        return self._checked(key, found, byte_range)
+
+    def _checked(self, key: str, found: Any, byte_range: Any) -> Any:
+        """Return what was read of a file; a part of one is not checked, and nothing reads parts."""
+        if not self.crc32 or byte_range is not None:
+            return found
+        if key not in self.crc32:
+            return None
+        self._check(key, None if found is None else zlib.crc32(found.as_buffer_like()))
+        return found
+
+    def _check(self, key: str, crc: int | None) -> int:
+        if crc is None or self.crc32.get(key, crc) != crc:
+            problem = "is missing" if crc is None else "is not what was written"
+            raise ResultFileError(f"{self.root} is damaged: its file {key} {problem}; {REMEDY}")
+        return crc
+
+    async def set(self, key: str, value: Any) -> None:
+        """Write a file and note its checksum."""
+        await super().set(key, value)
+        self.crc32[key] = await asyncio.to_thread(zlib.crc32, value.as_buffer_like())
+
+    def set_sync(self, key: str, value: Any) -> None:
+        """Write a file and note its checksum."""
+        super().set_sync(key, value)
+        self.crc32[key] = zlib.crc32(value.as_buffer_like())

@@ -1,0 +1,211 @@
+"""Single damages of a finished folder: each is named by who reads the file, and by `doctor`."""
+
+import os
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tifffile
+import zarr
+
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
+from tests.support.runs import Run
+from tilewright.commands.check_results import check_results
+from tilewright.errors import ResultFileError
+from tilewright.io.inputs.tiles import excluded_tiles, open_tiles
+from tilewright.io.results.distortion import read_distortion
+from tilewright.io.results.illumination import read_illumination
+from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.ome_tiff import write_ome_tiff
+from tilewright.io.results.ome_zarr import join_images, open_image
+from tilewright.io.results.positions import read_edges, read_positions
+from tilewright.io.results.subtraction import read_subtraction
+from tilewright.io.results.transform import read_transform
+from tilewright.quality.evaluate import read_qc
+from tilewright.quality.stitched_view import read_view
+from tilewright.quality.summary import write_trusted_markers
+
+
+def _flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "flip": _flip,
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "zero": lambda content: bytes(len(content)),
+    "absent": lambda content: None,
+}
+#: Of no rule: records of runs, each line of which counts by itself, and what Snakemake writes.
+RECORDS = ("logs", "benchmarks", "placement")
+
+
+@contextmanager
+def damaged(path: Path, damage: str) -> Iterator[None]:
+    """Damage a file for a while; others that share its bytes keep them."""
+    content, times = path.read_bytes(), path.stat()
+    path.unlink()
+    bad = DAMAGES[damage](content)
+    if bad is not None:
+        path.write_bytes(bad)
+    try:
+        yield
+    finally:
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, tiny_run: Run) -> Path:
+    folder = tmp_path_factory.mktemp("damaged") / "results"
+    shutil.copytree(tiny_run.results, folder)
+    return folder
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return what rules wrote."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path for path in files if path.name != ".snakemake_timestamp"]
+
+
+def kinds(results: Path) -> dict[str, Path]:
+    """Return one file of each kind: names differ by more than numbers."""
+    own = [p for p in files_of(results) if p.relative_to(results).parts[0] not in RECORDS]
+    return {re.sub(r"\d+", "#", str(path.relative_to(results))): path for path in own}
+
+
+def test_doctor_names_every_damage(results: Path) -> None:
+    assert [check.state for check in check_results(results)] == ["ok"]
+    found = kinds(results)
+    assert len(found) > 60, sorted(found)
+    for kind, path in found.items():
+        for damage in DAMAGES:
+            with damaged(path, damage):
+                bad = [check for check in check_results(results) if check.state != "ok"]
+            said = " ".join(check.text for check in bad)
+            image = next((p for p in path.parents if p.suffix == ".zarr"), None)
+            assert bad, (kind, damage)
+            if damage == "absent" and path.suffix == ".sfv":
+                assert bad[0].text.startswith("no checksums of 1 file or image")
+            else:
+                assert str(image or path) in said, (kind, damage, said)
+            assert image is None or path.suffix == ".sfv" or str(path.relative_to(image)) in said
+            assert all(check.fix for check in bad)
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "raw/cycle1.csv": lambda path: open_tiles(path, "1"),
+    "raw/cycle2.csv": excluded_tiles,
+    "illumination/cycle1-ffp.tif": lambda path: _illumination(path.parent),
+    "illumination/cycle1-dfp.tif": lambda path: _illumination(path.parent),
+    "illumination/cycle1.json": lambda path: _illumination(path.parent),
+    "tile_positions/cycle1/positions.csv": read_positions,
+    "tile_positions/cycle1/edges.csv": read_edges,
+    "tile_positions/cycle1/distortion.json": read_distortion,
+    "edf/cycle1_channel1.zarr/0/0/0/0": lambda path: open_mosaic(path.parents[3]).read(0),
+    "edf/cycle1_channel1.zarr/0/.zarray": lambda path: open_mosaic(path.parents[1]),
+    "edf/cycle1_channel1.zarr/.zattrs": lambda path: open_mosaic(path.parent),
+    "edf/cycle1_channel1.zarr/checksums.sfv": lambda path: open_mosaic(path.parent),
+    "register/cycle2.npz": read_transform,
+    "registration/cycle2.zarr/0/0/0/0": lambda path: _join(path.parents[3]),
+    "registration/tonsil.ome.zarr/0/0/0/0": lambda path: write_ome_tiff(
+        path.parents[3], path.parents[5] / "again.ome.tif"
+    ),
+    "registration/tonsil.ome.zarr/0/1/0/0": lambda path: open_image(path.parents[3]).levels[0][:],
+    "registration/subtraction_cycle1.npz": lambda path: read_subtraction(path, 1, "2"),
+    "qc/stitch_cycle1.npz": lambda path: read_view(path, "1"),
+    "qc/stitch_cycle1.json": read_qc,
+    "../qc.json": lambda path: write_trusted_markers(path, [], path.with_name("again.csv")),
+}
+
+
+def _illumination(folder: Path) -> object:
+    stem = folder / "cycle1"
+    files = (f"{stem}-ffp.tif", f"{stem}-dfp.tif", f"{stem}.json")
+    return read_illumination(*files, "1")
+
+
+def _join(image: Path) -> object:
+    return join_images([image], image.with_name("again.zarr"))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers_name_every_damage(results: Path, name: str) -> None:
+    path = (results / "tonsil" / name).resolve()
+    READERS[name](path)
+    image = next((p for p in path.parents if p.suffix == ".zarr"), None)
+    for damage in DAMAGES:
+        if damage == "absent" and path.suffix == ".sfv":
+            continue  # of an earlier version; `doctor` says so
+        with damaged(path, damage), pytest.raises(ResultFileError) as caught:
+            READERS[name](path)
+        said = str(caught.value)
+        assert str(image or path) in said, damage
+        assert "run the same snakemake command again" in said
+        assert image is None or str(path.relative_to(image)) in said
+
+
+def test_a_damaged_chunk_ends_the_rule_that_reads_it(tmp_path: Path, tiny_run: Run) -> None:
+    run = tiny_run.copy(tmp_path)
+    image = run.sample / "registration/cycle2.zarr"
+    chunk = image / "0/1/0/0"
+    (run.sample / "registration/tonsil.ome.tif").unlink()
+    with damaged(chunk, "flip"):
+        said = run.snakemake("registration", "--cores", "2", ok=False).stderr
+        assert f"{image.relative_to(tmp_path)} is damaged: its file 0/1/0/0 is not what" in said
+    run.snakemake("registration", "--cores", "2")
+    assert [check.text for check in check_results(run.results) if check.state != "ok"] == []
+
+
+def test_images_of_an_earlier_version_are_read(results: Path) -> None:
+    image = results / "tonsil/edf/cycle1_channel1.zarr"
+    before = open_mosaic(image).read()
+    with damaged(image / "checksums.sfv", "absent"):
+        assert (open_mosaic(image).read() == before).all()
+        checks = [*check_results(results)]
+    assert [check.state for check in checks] == ["warning", "ok"]
+    assert "cycle1_channel1.zarr" in checks[0].text
+
+
+def test_checksums_are_those_of_other_programs(results: Path) -> None:
+    """Lines of SFV: a name and the CRC-32 that zlib and unzip know; comments begin with ';'."""
+    line = (results / ".qc.csv.sfv").read_text().splitlines()
+    assert line[0][0] == ";"
+    assert line[1:] == [f"qc.csv {zlib.crc32((results / 'qc.csv').read_bytes()):08x}"]
+    image = results / "tonsil/registration/tonsil.ome.zarr"
+    listed = dict(row.split() for row in (image / "checksums.sfv").read_text().splitlines()[1:])
+    files = {str(path.relative_to(image)) for path in files_of(image)}
+    assert files == {*listed, "checksums.sfv"}
+    for name, crc in listed.items():
+        assert f"{zlib.crc32((image / name).read_bytes()):08x}" == crc
+    # viewers pass over the list
+    pixels = zarr.open_group(image, mode="r")["0"][:]
+    assert (pixels == tifffile.imread(results / "tonsil/registration/tonsil.ome.tif")).all()
+
+
+@pytest.mark.parametrize("host", ["here", "node9"])
+def test_two_working_folders_on_one_results_folder(
+    tmp_path: Path, tiny_run: Run, host: str
+) -> None:
+    run = tiny_run.copy(tmp_path / "first")
+    other = tiny_run.copy(tmp_path / "second")
+    other.edit(results=str(run.results))
+    now_s = time.time()
+    state = RunState(now_s, now_s, {"stitch": 2}, {}, folder=str(run.folder))
+    if host != "here":
+        state = replace(state, at_s=now_s - 600, host=host, pid=12)
+    path = run.results / "placement/state.json"
+    write_state(path, state)
+    said = other.snakemake("registration", "--cores", "1", ok=False).stderr
+    assert f"another run, in {run.folder} (process {state.pid} on {state.host}" in said
+    assert ("kill -INT" if host == "here" else f"remove {path}") in said
+    other.snakemake("registration", "-n")
+    run.snakemake("registration", "--cores", "1", "--rerun-triggers", "mtime")
