@@ -21,7 +21,7 @@ from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.config.rule_files import RuleFiles
 from tilewright.config.tables import cycles_text
-from tilewright.errors import ConfigError, RawDataError
+from tilewright.errors import ConfigError, RawDataError, ResultFileError
 from tilewright.init.add import add_rows
 from tilewright.init.tile_order import GridOptions
 from tilewright.installed import snakefile as installed_snakefile
@@ -205,7 +205,13 @@ class Follower:
         for sample, cycle, stage in product(part.samples, part.cycles, stages):
             path = Path(self._layout.qc(stage, "json").format(sample=sample, cycle=cycle))
             if path.is_file():
-                record = apply_thresholds(read_qc(path), part.thresholds(), part.channel_table())
+                try:
+                    record = apply_thresholds(
+                        read_qc(path), part.thresholds(), part.channel_table()
+                    )
+                except ResultFileError as error:
+                    self._tell(str(path), f"warn: {error}")
+                    continue
                 for item in record.items:
                     if item.verdict != "pass":
                         where = f"{sample} cycle {cycle} {item.marker or item.channel} {stage}"
