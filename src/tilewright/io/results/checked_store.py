@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore
 
 from tilewright.errors import ResultFileError
@@ -70,22 +71,30 @@ class CheckedStore(LocalStore):
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
         """Return a file, or None where none was written."""
-        found = await super().get(key, prototype, byte_range)
-        return await asyncio.to_thread(self._checked, key, found, byte_range)
+        # A part of a file cannot be checked; Zarr reads parts of shards only.
+        if not self.crc32 or byte_range is not None:
+            return await super().get(key, prototype, byte_range)
+        if key not in self.crc32:
+            return None
+        content = await asyncio.to_thread(self._read, key)
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(content)
 
     def get_sync(self, key: str, *, prototype: Any = None, byte_range: Any = None) -> Any:
         """Return a file, or None where none was written."""
-        found = super().get_sync(key, prototype=prototype, byte_range=byte_range)
-        return self._checked(key, found, byte_range)
-
-    def _checked(self, key: str, found: Any, byte_range: Any) -> Any:
-        """Return what was read of a file; a part of one is not checked, and nothing reads parts."""
         if not self.crc32 or byte_range is not None:
-            return found
+            return super().get_sync(key, prototype=prototype, byte_range=byte_range)
         if key not in self.crc32:
             return None
-        self._check(key, None if found is None else zlib.crc32(found.as_buffer_like()))
-        return found
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(self._read(key))
+
+    def _read(self, key: str) -> bytes:
+        try:
+            content = (self.root / key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            self._check(key, None)
+            raise
+        self._check(key, zlib.crc32(content))
+        return content
 
     def _check(self, key: str, crc: int | None) -> int:
         if crc is None or self.crc32.get(key, crc) != crc:

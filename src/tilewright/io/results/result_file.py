@@ -115,9 +115,11 @@ def result_file_errors(path: str | Path, what: str, *, checked: bool = True) -> 
         check_file(Path(path))
     try:
         yield
-    except (OSError, ResultFileError):
-        raise  # absent or not readable: its content is unknown
+    except ResultFileError:
+        raise
     except (*DAMAGE_ERRORS, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # absent or not readable: its content is unknown
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise ResultFileError(f"{path} is no {what} ({reason}); {REMEDY}") from error
 
