@@ -112,16 +112,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A device that gets no jobs.
-
-    Attributes
-    ----------
-    left_s : float
-        Seconds until it expires.
-    """
+    """A device that gets no jobs."""
 
     reason: str
     left_s: float
+    """Why it gets none, and the seconds until that expires."""
 
 
 def quarantines(failures: Iterable[Failure], now_s: float) -> dict[str, Quarantine]:

@@ -13,51 +13,35 @@ _NAME = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU, or one MIG instance of a GPU.
-
-    Attributes
-    ----------
-    uuid : str
-        ``GPU-…`` or ``MIG-…``, which identifies it; ``index`` is for display.
-    index : int
-        Number by PCI bus; that of the parent for a MIG instance.
-    total_b, used_b : int
-        Memory, and what all processes use of it.
-    utilisation : float or None
-        Share of the last second in which it computed, 0 to 1; None where NVML does not report it.
-    parent : str or None
-        UUID of the GPU that a MIG instance is cut from.
-    """
+    """One GPU, or one MIG instance of a GPU."""
 
     uuid: str
+    """``GPU-…`` or ``MIG-…``, which identifies it; ``index`` is for display."""
     index: int
+    """Number by PCI bus; that of the parent for a MIG instance."""
     name: str
+    """As NVML calls it."""
     total_b: int
     used_b: int
+    """Memory, and what all processes use of it."""
     utilisation: float | None = None
+    """Share of the last second in which it computed, 0 to 1; None where NVML does not report it."""
     parent: str | None = None
+    """UUID of the GPU that a MIG instance is cut from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The GPUs of this machine at one moment.
-
-    Attributes
-    ----------
-    devices : tuple of Device
-        Those that this process may use; of a GPU with MIG on its instances.
-    reason : str
-        Why there are none, or why some are excluded; may be empty.
-    driver : str
-        Version of the driver; empty where it is not known.
-    hidden : tuple of str
-        UUIDs that ``CUDA_VISIBLE_DEVICES`` hides.
-    """
+    """The GPUs of this machine at one moment."""
 
     devices: tuple[Device, ...]
+    """Those that this process may use; of a GPU with MIG on its instances."""
     reason: str = ""
+    """Why there are none, or why some are excluded; may be empty."""
     driver: str = ""
+    """Version of the driver; empty where it is not known."""
     hidden: tuple[str, ...] = ()
+    """UUIDs that ``CUDA_VISIBLE_DEVICES`` hides."""
 
 
 def visible(

@@ -51,22 +51,17 @@ WAIT_EXIT_CODE = 75
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A job with a lease, as recorded in its slot's file.
-
-    Attributes
-    ----------
-    since_s : float
-        Begin of the lease, in seconds since the epoch.
-    foreign_b : int
-        Memory of the device that others than holders used then.
-    """
+    """A job with a lease, as recorded in its slot's file."""
 
     uuid: str
     job: str
     pid: int
+    """The device, and the job with its process."""
     since_s: float
+    """Begin of the lease, in seconds since the epoch."""
     granted_b: int
     foreign_b: int
+    """Memory of the device that the job may use, and that others than holders used then."""
 
 
 @contextlib.contextmanager

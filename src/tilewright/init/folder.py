@@ -32,33 +32,23 @@ from tilewright.runtime.text import count, few, printable
 
 @dataclass(frozen=True)
 class InitResult:
-    """Files that :func:`create_experiment` wrote, and what it reports.
-
-    Parameters
-    ----------
-    config, samples, tiles, markers : Path
-        The files written.
-    convention : str
-        Value of ``acquisition.convention``.
-    findings : tuple of str
-        Properties of the data, a sentence each.
-    unknown : tuple of str
-        Keys to fill in, each with its meaning.
-    warnings : tuple of str
-        Possible problems.
-    unchanged : tuple of Path
-        Files that existed and may have been edited.
-    """
+    """Files that :func:`create_experiment` wrote, and what it reports."""
 
     config: Path
     samples: Path
     tiles: Path
     markers: Path
+    """The files written."""
     convention: str
+    """Value of ``acquisition.convention``."""
     findings: tuple[str, ...]
+    """Properties of the data, a sentence each."""
     unknown: tuple[str, ...]
+    """Keys to fill in, each with its meaning."""
     warnings: tuple[str, ...]
+    """Possible problems."""
     unchanged: tuple[Path, ...]
+    """Files that existed and may have been edited."""
 
     def summary(self) -> str:
         """Return all of it as text for a terminal."""

@@ -35,24 +35,17 @@ Image = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Specimen:
-    """One stain of one section, imaged.
-
-    Attributes
-    ----------
-    name : str
-        Marker, without a cycle for the nuclear stain.
-    channels : list of tuple of int
-        (cycle, channel) from 1 that image it.
-    planes : list of float32 (y, x)
-        Cubic B-spline coefficients of each plane in electrons, reference canvas.
-    projection : float32 (y, x)
-        Truth: the stain z-integrated, in focus, in electrons, reference canvas, nothing lost.
-    """
+    """One stain of one section, imaged."""
 
     name: str
+    """Marker, without a cycle for the nuclear stain."""
     channels: list[tuple[int, int]]
+    """(cycle, channel) from 1 that image it."""
     planes: list[Image]
+    """Cubic B-spline coefficients (y, x) of each plane in electrons, reference canvas."""
     projection: Image
+    """Truth (y, x): the stain z-integrated, in focus, in electrons, reference canvas, nothing lost.
+    """
 
 
 class Phantom:

@@ -51,25 +51,17 @@ _ALIKE = 0.03
 
 @dataclass(frozen=True)
 class StageMap:
-    """How the image moves with the stage.
-
-    Attributes
-    ----------
-    matrix : ndarray of float64, shape (2, 2)
-        Displacement (y, x) in the image for a nominal one.
-    step_px : ndarray of float64, shape (axes, 2)
-        Nominal displacement of neighbours along each axis of the stage.
-    matched, compared : int
-        Overlaps that agree on it, and that were compared, of tiles with structure.
-    contradicting : tuple of (int, int)
-        Neighbours that clearly overlap in another direction than the map says.
-    """
+    """How the image moves with the stage."""
 
     matrix: Floats
+    """float64 (2, 2): displacement (y, x) in the image for a nominal one."""
     step_px: Floats
+    """float64 (axes, 2): nominal displacement of neighbours along each axis of the stage."""
     matched: int
     compared: int
+    """Overlaps that agree on it, and that were compared, of tiles with structure."""
     contradicting: tuple[tuple[int, int], ...]
+    """Neighbours that clearly overlap in another direction than the map says."""
     silent_axes: int = 0
     """Axes of the stage along which there are neighbours, and none match."""
 

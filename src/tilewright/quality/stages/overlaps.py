@@ -93,19 +93,14 @@ def tile_name(key: Key) -> str:
 
 @dataclass(frozen=True)
 class RawAgreement:
-    """Agreement of the raw tiles of one channel in one plane.
-
-    Attributes
-    ----------
-    changes : dict
-        Largest share by which a part of each tile is brighter or dimmer in the mosaic.
-    defects : CameraDefects or None
-        None where there are too few tiles to tell.
-    """
+    """Agreement of the raw tiles of one channel in one plane."""
 
     overlaps: list[Overlap]
+    """Of neighbouring tiles."""
     changes: dict[Key, float]
+    """Largest share by which a part of each tile is brighter or dimmer in the mosaic."""
     defects: CameraDefects | None
+    """None where there are too few tiles to tell."""
 
 
 def compare_tiles(
