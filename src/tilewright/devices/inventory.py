@@ -49,17 +49,10 @@ def visible(
 ) -> tuple[tuple[Device, ...], tuple[str, ...], str]:
     """Return the devices that CUDA_VISIBLE_DEVICES shows and hides, and the reason.
 
-    Without the variable all are visible, with an empty one none. Entries are read up to the first
-    that names no device, or more than one. A device named twice hides all. A number is that of a
-    GPU by PCI bus; a UUID may be abbreviated. A process gets one MIG instance, the first one in the
-    list or the first of a GPU in the list, and then no other GPU.
-
-    Parameters
-    ----------
-    all_devices : sequence of Device
-        All of the machine.
-    cuda_visible_devices : str or None
-        None where the variable is unset.
+    Without the variable (None) all are visible, with an empty one none. Entries are read up to the
+    first that names no device, or more than one. A device named twice hides all. A number is that
+    of a GPU by PCI bus; a UUID may be abbreviated. A process gets one MIG instance, the first one
+    in the list or the first of a GPU in the list, and then no other GPU.
 
     Returns
     -------

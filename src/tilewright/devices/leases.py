@@ -70,12 +70,7 @@ def lease(request: Request, usage_log: Path | None = None) -> Iterator[DeviceLea
 
     ``CUDA_VISIBLE_DEVICES`` and CuPy's memory limit are set within. CUDA reads them once, so a
     process takes one lease in its life. It must not fork within: the child would hold the lease for
-    as long as it lives.
-
-    Parameters
-    ----------
-    usage_log : Path, optional
-        File to which one JSON line is appended.
+    as long as it lives. One JSON line is appended to ``usage_log``.
 
     Raises
     ------

@@ -198,14 +198,9 @@ class Phantom:
 
 
 def make_phantom(output_dir: Path, **design: Any) -> None:
-    """Write raw tiles to ``output_dir/raw``.
+    """Write raw tiles to ``output_dir/raw``; files of the same names are replaced.
 
-    Parameters
-    ----------
-    output_dir : Path
-        Made when absent; files of the same names are replaced.
-    **design
-        Fields of :class:`PhantomDesign`; ``seed`` is required.
+    ``design`` are fields of :class:`PhantomDesign`; ``seed`` is required.
     """
     phantom = Phantom(PhantomDesign(**design))
     d = phantom.design

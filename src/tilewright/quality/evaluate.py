@@ -150,12 +150,7 @@ def apply_thresholds(
 ) -> QcRecord:
     """Return a record with the verdicts of the configured limits and the table's marker names.
 
-    Parameters
-    ----------
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
-    channels : sequence of mapping
-        cycle, channel and marker of every channel.
+    ``thresholds`` is ``qc.thresholds`` of the config; ``channels`` have cycle, channel and marker.
     """
     limits = resolve_thresholds(thresholds)
     markers = {(int(c["cycle"]), str(c["channel"])): str(c["marker"]) for c in channels}

@@ -136,12 +136,7 @@ def located_issues(cycle: int, stage: str, numbers: Mapping[str, Any]) -> Iterat
 
 
 def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:
-    """Return the default thresholds with those of a configuration.
-
-    Parameters
-    ----------
-    overrides : mapping
-        ``qc.thresholds`` of a config that was read: its keys and numbers are right.
+    """Return the default thresholds with those of ``qc.thresholds`` of a config that was read.
 
     Raises
     ------

@@ -171,16 +171,8 @@ def displaced_tiles(
     """Return tiles that lie elsewhere than others of the map, each with how far off (y, x) it is.
 
     At least two overlaps must show the same. They are searched for up to half a side away.
+    ``found`` is the map of these tiles, by :func:`fit_stage_map` with the same arguments.
 
-    Parameters
-    ----------
-    tiles, nominal_px : array, ndarray
-        As for :func:`fit_stage_map`.
-    found : StageMap
-        The map of these tiles.
-
-    Examples
-    --------
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(320, 320)), 2)
     >>> corners = np.array([(y, x) for y in (0, 96, 192) for x in (0, 96, 192)])
     >>> tiles = np.stack([scene[y : y + 128, x : x + 128] for y, x in corners])

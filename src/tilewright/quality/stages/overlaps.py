@@ -113,20 +113,8 @@ def compare_tiles(
 ) -> RawAgreement:
     """Compare tiles with their neighbours and the mosaic; memory holds a row's overlaps.
 
-    Parameters
-    ----------
-    tiles : TileSource
-        Raw tiles of one channel.
-    mosaic : Mosaic
-        What was made of them.
-    positions : Positions
-        Where they were fused.
-    illumination : Illumination
-        With which they were fused.
-    plane : int
-        From 0.
-    distortion : Distortion, optional
-        Lens distortion that the mosaic was freed from.
+    The ``mosaic`` was made of the raw tiles of one channel with the positions, the illumination and
+    the lens distortion given. ``plane`` counts from 0.
     """
     corners = positions.places()
     order = {key: k for k, key in enumerate(tiles.name.tolist())}

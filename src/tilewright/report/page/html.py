@@ -188,14 +188,7 @@ def _headline(samples: Sequence[Mapping[str, Any]], waiting: Sequence[int]) -> s
 
 
 def write_report(inputs: ReportInputs, output: Path) -> None:
-    """Write the report of all samples.
-
-    Parameters
-    ----------
-    inputs : ReportInputs
-        What the page shows.
-    output : Path
-        The HTML file; the table of jobs lies next to it, where there is a ledger.
+    """Write the report of all samples, with the table of jobs next to it where there is a ledger.
 
     Raises
     ------

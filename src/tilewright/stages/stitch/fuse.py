@@ -159,19 +159,9 @@ def _least_saturated(illumination: Illumination, ceiling: float) -> int:
 
 
 def overlap_px(places: NDArray[np.float64], size: tuple[int, int]) -> float:
-    """Return the median overlap of tiles that are neighbours in a row or a column, in pixels.
+    """Return the median overlap of neighbours in a row or a column, in pixels; 0 if none overlap.
 
-    Parameters
-    ----------
-    places : ndarray of float64, shape (n, 2)
-        (y, x) of each tile's first pixel.
-    size : tuple of int
-        (y, x) pixels of a tile.
-
-    Returns
-    -------
-    float
-        0 where no neighbours overlap.
+    ``places`` (n, 2) are the (y, x) of each tile's first pixel, ``size`` the (y, x) of a tile.
     """
     pairs, axes = neighbours(places, size, least_px=0.0)
     step = np.abs(places[pairs[:, 1]] - places[pairs[:, 0]])[np.arange(len(pairs)), axes]
