@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
-from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
+from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_strips
+from tilewright.kernels.tile_positions.phase_correlation import StripShifts, correlate_strips
 
 #: Pairs of neighbours compared along each stage axis: the most textured ones decide.
 _PAIRS = 16
@@ -233,6 +233,25 @@ def edge_strength(backend: Backend, tiles: Array) -> Floats:
     return np.round(spread, 2)
 
 
+def correlate_tiles(
+    backend: Backend, tiles: Array, pairs: Ints, plan: StripPlan, sigma_px: float
+) -> StripShifts:
+    """Correlate pairs (m, 2) of tiles (n, y, x), each as if it were the one pair of a plan.
+
+    >>> plan = plan_strips(np.array([[0.0, 0.0], [0.0, 96.0]]), (128, 128))[0]
+    >>> tiles = np.random.default_rng(0).normal(size=(3, 128, 128))
+    >>> correlate_tiles(cpu, tiles, np.array([[0, 1], [2, 0]]), plan, 1.5).score.shape
+    (2,)
+    """
+    height, width = plan.shape
+    a, b = (
+        tiles[backend.asarray(numbers, np.int64)][:, y : y + height, x : x + width]
+        for numbers, (y, x) in zip(pairs.T, (plan.origin_a, plan.origin_b), strict=True)
+    )
+    expected = np.repeat(plan.expected_px, len(pairs), axis=0)
+    return correlate_strips(backend, a, b, expected, plan.max_shift_px, sigma_px)
+
+
 def neighbours_along(nominal: Floats, axis: int, least_px: float = 0.0) -> Ints:
     """Return pairs (m, 2) of tiles of which b is the nearest to a in the direction of an axis.
 
@@ -323,7 +342,6 @@ def _matches(
     """
     axis, sign = direction
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
-    first, second = (pairs[:, ::sign][:, side] for side in (0, 1))
     reach = _REACH * min(shape)
     best = np.zeros(len(pairs))
     displacement = np.zeros((len(pairs), 2))
@@ -331,17 +349,10 @@ def _matches(
         advance = np.full(2, slant * shape[1 - axis])
         advance[axis] = shape[axis] * (1.0 - overlap)
         for plan in plan_strips(np.stack([np.zeros(2), advance]), shape, reach):
-            a, b = (
-                tiles[backend.asarray(number, np.int64)][
-                    :, y : y + plan.shape[0], x : x + plan.shape[1]
-                ]
-                for number, (y, x) in ((first, plan.origin_a), (second, plan.origin_b))
-            )
-            expected = np.repeat(plan.expected_px, len(pairs), axis=0)
-            shifts = correlate_strips(backend, a, b, expected, reach, _SIGMA_PX)
+            shifts = correlate_tiles(backend, tiles, pairs[:, ::sign], plan, _SIGMA_PX)
             score = (shifts.score - shifts.second) * _certainty(shifts.false_match_probability)
             # The largest value of a window without a peak lies at its border.
-            off = np.abs(shifts.shift_px - expected).max(axis=1)
+            off = np.abs(shifts.shift_px - plan.expected_px).max(axis=1)
             better = (score > best) & (off < reach - 1)
             best[better] = score[better]
             displacement[better] = sign * plan.displacement(shifts.shift_px)[better]
