@@ -16,13 +16,7 @@ from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.place_samples import PlacedSample, place_samples
 from tilewright.init.recognise import RawFolder, recognise, tables
 from tilewright.init.tile_order import GridOptions
-from tilewright.init.write import (
-    SNAKEFILE,
-    config_text,
-    markers_text,
-    readme_text,
-    samples_text,
-)
+from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_text, samples_text
 from tilewright.installed import shipped
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers

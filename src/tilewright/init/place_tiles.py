@@ -11,11 +11,7 @@ from tilewright.errors import RawDataError
 from tilewright.init.tile_order import GridOptions, PlacedTiles, find_order
 from tilewright.init.tile_set import TileSet
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.tile_positions.stage_map import (
-    StageMap,
-    displaced_tiles,
-    fit_stage_map,
-)
+from tilewright.kernels.tile_positions.stage_map import StageMap, displaced_tiles, fit_stage_map
 from tilewright.runtime.text import few
 from tilewright.stages.tile_positions.stage_check import (
     FAR,
@@ -38,10 +34,7 @@ _SAME_PLACE = 0.05
 
 
 def place_tiles(
-    tiles: TileSet,
-    stated: GridOptions,
-    pixel_um: float | None,
-    earlier: PlacedTiles,
+    tiles: TileSet, stated: GridOptions, pixel_um: float | None, earlier: PlacedTiles
 ) -> PlacedTiles:
     """Return where the tiles of a cycle lie, as their overlaps confirm it.
 

@@ -128,9 +128,5 @@ class PhantomDesign:
         """Optics of a channel, from 1."""
         wavelength = self.wavelengths_nm[(channel - 1) % len(self.wavelengths_nm)]
         return Microscope(
-            self.aperture,
-            wavelength / 1000,
-            self.immersion_index,
-            self.pixel_um,
-            self.z_step_um,
+            self.aperture, wavelength / 1000, self.immersion_index, self.pixel_um, self.z_step_um
         )

@@ -84,10 +84,7 @@ def pixel_problems(
 
 
 def _channel_problem(
-    tiles: Tiles,
-    reference: bool,
-    offset_counts: float | None,
-    saturation_counts: float | None,
+    tiles: Tiles, reference: bool, offset_counts: float | None, saturation_counts: float | None
 ) -> str:
     """Return what is wrong with one channel, "" if nothing is."""
     blanks: list[tuple[str, str, Path]] = []

@@ -183,11 +183,7 @@ def _cuts(spans: Sequence[Span], start: int, stop: int) -> list[int]:
 
 
 def _tile_part(
-    backend: Backend,
-    tile: NDArray[Any],
-    spans: tuple[Span, Span],
-    correction: Correction,
-    box: Box,
+    backend: Backend, tile: NDArray[Any], spans: tuple[Span, Span], correction: Correction, box: Box
 ) -> Array:
     """Return the corrected and resampled pixels of one tile in ``box``."""
     xp = backend.xp
@@ -238,10 +234,7 @@ def _corrected(
 
 
 def _sample(
-    backend: Backend,
-    pixels: Array,
-    first: tuple[int, int],
-    offset_px: tuple[Array, Array],
+    backend: Backend, pixels: Array, first: tuple[int, int], offset_px: tuple[Array, Array]
 ) -> Array:
     """Read an image off its pixels; beyond its borders the outermost pixel repeats."""
     xp = backend.xp

@@ -205,10 +205,7 @@ class _Run:
                 fallback_px += tile.fallback_px
         # Gaps are filled like their surroundings, or the background would be too low next to them.
         area = float(np.prod(self.shape))
-        record = {
-            "below_noise": round(deep_px),
-            "fallback_fraction": round(fallback_px / area, 6),
-        }
+        record = {"below_noise": round(deep_px), "fallback_fraction": round(fallback_px / area, 6)}
         return PlaneSummary(heights, usage, clipped, record), fill(coarse[None], coverage)[0]
 
     def _project(
