@@ -147,14 +147,8 @@ def place_cycles(
 ) -> dict[int, PlacedTiles]:
     """Return the tiles of every cycle of one sample.
 
-    Parameters
-    ----------
-    planes : sequence of RawPlane
-        Of one sample.
-    reference : mapping of int to str
-        The channel of each cycle in which overlaps are compared; the first where there is none.
-    earlier : PlacedTiles
-        Of another cycle; empty where there is none.
+    Overlaps are compared in the ``reference`` channel of each cycle, in the first where there is
+    none. ``earlier`` is of another cycle; empty where there is none.
     """
     by_cycle: dict[int, list[RawPlane]] = defaultdict(list)
     for plane in planes:

@@ -38,14 +38,8 @@ def place_tiles(
 ) -> PlacedTiles:
     """Return where the tiles of a cycle lie, as their overlaps confirm it.
 
-    Parameters
-    ----------
-    stated : GridOptions
-        Of the command line and the metadata.
-    pixel_um : float or None
-        Size of a pixel, where it is known.
-    earlier : PlacedTiles
-        Of an earlier cycle, whose positions are tried first for tiles of the same numbers.
+    Options are those of the command line and the metadata. Positions of an earlier cycle are tried
+    first for tiles of the same numbers.
     """
     placed = PlacedTiles(turn=earlier.turn)
     plane = tiles.first[0]
