@@ -16,24 +16,16 @@ from tilewright.config.tables import Channel, Sample
 
 @dataclass(frozen=True)
 class Experiment:
-    """A validated experiment.
-
-    Attributes
-    ----------
-    settings : Settings
-        The configuration.
-    samples : dict of str to Sample
-        In table order.
-    channels : tuple of Channel
-        Those of the cycles to process, ordered by cycle, then by table order.
-    table : tuple of Channel
-        The whole markers table in that order.
-    """
+    """A validated experiment."""
 
     settings: Settings
+    """The configuration."""
     samples: dict[str, Sample]
+    """In table order."""
     channels: tuple[Channel, ...]
+    """Those of the cycles to process, ordered by cycle, then by table order."""
     table: tuple[Channel, ...]
+    """The whole markers table in that order."""
 
     @cached_property
     def cycles(self) -> tuple[int, ...]:

@@ -12,24 +12,17 @@ InputFunction = Callable[[Any], list[str] | str]
 
 
 class RuleFiles:
-    """Inputs of rules; a template holds ``{sample}``, ``{cycle}`` and ``{channel}``.
-
-    Attributes
-    ----------
-    stages : list of str
-        Stages with quality control, in the order of the workflow.
-    """
+    """Inputs of rules; a template holds ``{sample}``, ``{cycle}`` and ``{channel}``."""
 
     def __init__(self, experiment: Experiment, layout: Layout) -> None:
         self.experiment, self.layout = experiment, layout
-        stitched = [name for name in STAGES if name != "stitched"]
-        self.stages = [
-            stage
-            for stage in (
-                ["stitched", "register", "image"] if experiment.settings.stitched else stitched
-            )
-            if stage != "deconvolve" or experiment.settings.plane_of_deconvolved
-        ]
+        absent = {"stitched"}
+        if experiment.settings.stitched:
+            absent = set(STAGES) - {"stitched", "register", "image"}
+        elif not experiment.settings.plane_of_deconvolved:
+            absent.add("deconvolve")
+        #: Stages with quality control, in the order of the workflow.
+        self.stages = [stage for stage in STAGES if stage not in absent]
 
     def planes(
         self, template: str, cycles: Iterable[int] | None = None, sample: str | None = None

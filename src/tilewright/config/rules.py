@@ -10,25 +10,18 @@ _MB = 2**20
 
 @dataclass(frozen=True)
 class DataSize:
-    """Size of one sample.
-
-    Attributes
-    ----------
-    tiles, planes, height_px, width_px : int
-        Tiles of one cycle, z-planes, and pixels of one tile.
-    overlap : float
-        Fraction by which tiles make a smaller mosaic; below 0 where they leave gaps.
-    cycles, channels : int
-        Cycles of the sample, and channels over all cycles.
-    """
+    """Size of one sample."""
 
     tiles: int
     planes: int
     height_px: int
     width_px: int
+    """Tiles of one cycle, z-planes, and pixels of one tile."""
     overlap: float
+    """Fraction by which tiles make a smaller mosaic; below 0 where they leave gaps."""
     cycles: int
     channels: int
+    """Cycles of the sample, and channels over all cycles."""
     #: Of all samples that share its flat-fields, where they are several.
     scan_tiles: int = 0
 
@@ -171,39 +164,27 @@ def _small(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 @dataclass(frozen=True)
 class Stage:
-    """Quality control of a rule's results, by module ``quality.stages.<name>``.
-
-    Attributes
-    ----------
-    name : str
-        As in ``results/<sample>/qc/<name>_cycle1.json`` and in the table of verdicts.
-    title, about : str
-        Heading in the report, and the content of its pictures.
-    by_channel : bool
-        Whether the channels of a cycle have items each, or the cycle as a whole.
-    """
+    """Quality control of a rule's results, by module ``quality.stages.<name>``."""
 
     name: str
+    """As in ``results/<sample>/qc/<name>_cycle1.json`` and in the table of verdicts."""
     title: str
     about: str
+    """Heading in the report, and the content of its pictures."""
     by_channel: bool = True
+    """Whether the channels of a cycle have items each, or the cycle as a whole."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
-
-    Attributes
-    ----------
-    cost : callable
-        Size of the data, sizes of blocks and CPUs to :class:`Cost`.
-    stage : Stage or None
-        Quality control of its results.
-    """
+    """One rule."""
 
     name: str
+    """As Snakemake knows it."""
     cost: CostOf = _small
+    """Size of the data, sizes of blocks and CPUs to :class:`Cost`."""
     stage: Stage | None = None
+    """Quality control of its results."""
 
 
 _IMAGE_RULES = (

@@ -26,23 +26,18 @@ _START_S = 8.0  # Snakemake starts twice in every Slurm job: 5.5 s measured on i
 
 @dataclass(frozen=True)
 class DataSizes:
-    """Requests and times of the image rules.
-
-    Attributes
-    ----------
-    size_of : callable
-        Sample name to the size of its data.
-    kinds_of : mapping
-        Rule to the device kinds that may run it, the preferred one first; others run on CPUs.
-    overrides : mapping
-        Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …, "gpu_mem_mb": …}``; absent or None
-        means computed.
-    """
+    """Requests and times of the image rules."""
 
     size_of: Callable[[str | None], DataSize]
+    """Sample name to the size of its data."""
     kinds_of: Mapping[str, tuple[DeviceKind, ...]]
+    """Rule to the device kinds that may run it, the preferred one first; others run on CPUs."""
     blocks: BlockSizes = field(default_factory=BlockSizes)
+    """Edges of chunks and tiles."""
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …, "gpu_mem_mb": …}``; absent or None means
+    computed.
+    """
 
     def models(self) -> dict[str, ResourceModel]:
         """Return the model of each rule."""

@@ -346,14 +346,9 @@ def _flag(row: dict[str, str], column: str) -> bool:
 
 
 def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
-    r"""Return the samples in a samples table, each with its own acquisition.
+    r"""Return the samples in a tab-separated samples table, each with its own acquisition.
 
-    Parameters
-    ----------
-    path : Path
-        The table, tab-separated.
-    acquisition : Acquisition
-        Values of a sample where its row has none.
+    ``acquisition`` has the values of a sample whose row has none.
 
     Raises
     ------

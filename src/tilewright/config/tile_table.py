@@ -22,14 +22,7 @@ Places = dict[tuple[str, int], list[TilePlace]]
 def read_tiles(path: Path, samples: Iterable[str], pixel_um: float) -> Places:
     r"""Return the tiles of every sample and cycle in a tiles table, in pixels.
 
-    Parameters
-    ----------
-    path : Path
-        The table, separated by commas.
-    samples : iterable of str
-        Names in the samples table.
-    pixel_um : float
-        Size of a pixel.
+    ``samples`` are the names in the samples table.
 
     Raises
     ------

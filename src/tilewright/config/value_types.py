@@ -20,13 +20,6 @@ _SCALES = {
 class Within(NamedTuple):
     """A range of plausible values; its message suggests the unit that an outlier may be in.
 
-    Parameters
-    ----------
-    low, high : float
-        Least and greatest value.
-    unit : {"µm", "nm"}
-        Unit of the key.
-
     Examples
     --------
     >>> Within(0.01, 20, "µm").message(377.0)
@@ -39,7 +32,9 @@ class Within(NamedTuple):
 
     low: float
     high: float
+    """Least and greatest value."""
     unit: str
+    """Of the key: µm or nm."""
 
     def message(self, value: float) -> str | None:
         """Return the message for an implausible value, None for a plausible one."""

@@ -10,58 +10,42 @@ CONTEXT_B = 768 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Request of a device by a job.
-
-    Attributes
-    ----------
-    bytes_ : int
-        Device memory; for a whole device the least that is sufficient.
-    job : str
-        Its name in messages.
-    whole : bool
-        No other lease on the device; the job may use all free memory.
-    wait_limit_s : float or None
-        Seconds after which waiting ends in an error.
-    job_id : str
-        Unique among the jobs of all experiments: a retry avoids a device on which it failed.
-    """
+    """Request of a device by a job."""
 
     bytes_: int
+    """Device memory; for a whole device the least that is sufficient."""
     job: str
+    """Its name in messages."""
     whole: bool = False
+    """No other lease on the device; the job may use all free memory."""
     wait_limit_s: float | None = None
+    """Seconds after which waiting ends in an error."""
     job_id: str = ""
+    """Unique among the jobs of all experiments: a retry avoids a device on which it failed."""
 
 
 @dataclass
 class DeviceLease:
-    """A device that this job holds.
-
-    Attributes
-    ----------
-    uuid : str
-        The device; empty where the job got none.
-    bytes_ : int
-        Device memory that it may use; 0 where it is not known.
-    visible : str or None
-        ``CUDA_VISIBLE_DEVICES`` as Slurm set it, which is not changed.
-    busy_s, utilisation : float or None
-        Seconds in which the device computed, and the mean share of time, by NVML.
-    peak_b, splits, reason : int, int, str
-        Set by the job for its record: peak use, tiles that were halved, and the cause of a failure.
-    """
+    """A device that this job holds."""
 
     request: Request
+    """What the job asked for."""
     uuid: str = ""
+    """The device; empty where the job got none."""
     bytes_: int = 0
+    """Device memory that it may use; 0 where it is not known."""
     waited_s: float = 0.0
     driver: str = ""
+    """Seconds that the job waited, and the version of the driver."""
     visible: str | None = None
+    """``CUDA_VISIBLE_DEVICES`` as Slurm set it, which is not changed."""
     busy_s: float | None = None
     utilisation: float | None = None
+    """Seconds in which the device computed, and the mean share of time, by NVML."""
     peak_b: int | None = None
     splits: int = 0
     reason: str = ""
+    """Set by the job for its record: peak use, tiles that were halved, cause of a failure."""
     _since_s: float = field(default_factory=time.monotonic)
 
     def environment(self) -> dict[str, str]:

@@ -73,13 +73,8 @@ def classify(text: str) -> FaultClass:
 def self_test(xp: Any) -> str:
     """Compute a known number with an array library; return the error as text, empty if none.
 
-    The number is copied from the device, so nothing is pending afterwards. `classify` reads the
-    text.
-
-    Parameters
-    ----------
-    xp : module
-        NumPy, or CuPy, whose current device is tested.
+    The number is copied from the device (for CuPy the current one), so nothing is pending
+    afterwards. `classify` reads the text.
     """
     try:
         checksum = _checksum(xp)
@@ -112,16 +107,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A device that gets no jobs.
-
-    Attributes
-    ----------
-    left_s : float
-        Seconds until it expires.
-    """
+    """A device that gets no jobs."""
 
     reason: str
     left_s: float
+    """Why it gets none, and the seconds until that expires."""
 
 
 def quarantines(failures: Iterable[Failure], now_s: float) -> dict[str, Quarantine]:
@@ -153,18 +143,7 @@ def quarantines(failures: Iterable[Failure], now_s: float) -> dict[str, Quaranti
 
 
 def record_failure(root: Path, uuid: str, job: str, fault: FaultClass, message: str) -> None:
-    """Record that a job failed on a device.
-
-    Parameters
-    ----------
-    root : Path
-        The lease folder.
-    uuid, job : str
-        The device, and the ``job_id`` of the request: a retry has the same one.
-    fault : str
-        Class of the fault.
-    message : str
-        Text of the error.
+    """Record that a job failed on a device; ``job`` is its ``job_id``: a retry has the same.
 
     Raises
     ------

@@ -13,51 +13,35 @@ _NAME = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU, or one MIG instance of a GPU.
-
-    Attributes
-    ----------
-    uuid : str
-        ``GPU-…`` or ``MIG-…``, which identifies it; ``index`` is for display.
-    index : int
-        Number by PCI bus; that of the parent for a MIG instance.
-    total_b, used_b : int
-        Memory, and what all processes use of it.
-    utilisation : float or None
-        Share of the last second in which it computed, 0 to 1; None where NVML does not report it.
-    parent : str or None
-        UUID of the GPU that a MIG instance is cut from.
-    """
+    """One GPU, or one MIG instance of a GPU."""
 
     uuid: str
+    """``GPU-…`` or ``MIG-…``, which identifies it; ``index`` is for display."""
     index: int
+    """Number by PCI bus; that of the parent for a MIG instance."""
     name: str
+    """As NVML calls it."""
     total_b: int
     used_b: int
+    """Memory, and what all processes use of it."""
     utilisation: float | None = None
+    """Share of the last second in which it computed, 0 to 1; None where NVML does not report it."""
     parent: str | None = None
+    """UUID of the GPU that a MIG instance is cut from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The GPUs of this machine at one moment.
-
-    Attributes
-    ----------
-    devices : tuple of Device
-        Those that this process may use; of a GPU with MIG on its instances.
-    reason : str
-        Why there are none, or why some are excluded; may be empty.
-    driver : str
-        Version of the driver; empty where it is not known.
-    hidden : tuple of str
-        UUIDs that ``CUDA_VISIBLE_DEVICES`` hides.
-    """
+    """The GPUs of this machine at one moment."""
 
     devices: tuple[Device, ...]
+    """Those that this process may use; of a GPU with MIG on its instances."""
     reason: str = ""
+    """Why there are none, or why some are excluded; may be empty."""
     driver: str = ""
+    """Version of the driver; empty where it is not known."""
     hidden: tuple[str, ...] = ()
+    """UUIDs that ``CUDA_VISIBLE_DEVICES`` hides."""
 
 
 def visible(
@@ -65,17 +49,10 @@ def visible(
 ) -> tuple[tuple[Device, ...], tuple[str, ...], str]:
     """Return the devices that CUDA_VISIBLE_DEVICES shows and hides, and the reason.
 
-    Without the variable all are visible, with an empty one none. Entries are read up to the first
-    that names no device, or more than one. A device named twice hides all. A number is that of a
-    GPU by PCI bus; a UUID may be abbreviated. A process gets one MIG instance, the first one in the
-    list or the first of a GPU in the list, and then no other GPU.
-
-    Parameters
-    ----------
-    all_devices : sequence of Device
-        All of the machine.
-    cuda_visible_devices : str or None
-        None where the variable is unset.
+    Without the variable (None) all are visible, with an empty one none. Entries are read up to the
+    first that names no device, or more than one. A device named twice hides all. A number is that
+    of a GPU by PCI bus; a UUID may be abbreviated. A process gets one MIG instance, the first one
+    in the list or the first of a GPU in the list, and then no other GPU.
 
     Returns
     -------

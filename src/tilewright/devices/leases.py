@@ -51,22 +51,17 @@ WAIT_EXIT_CODE = 75
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A job with a lease, as recorded in its slot's file.
-
-    Attributes
-    ----------
-    since_s : float
-        Begin of the lease, in seconds since the epoch.
-    foreign_b : int
-        Memory of the device that others than holders used then.
-    """
+    """A job with a lease, as recorded in its slot's file."""
 
     uuid: str
     job: str
     pid: int
+    """The device, and the job with its process."""
     since_s: float
+    """Begin of the lease, in seconds since the epoch."""
     granted_b: int
     foreign_b: int
+    """Memory of the device that the job may use, and that others than holders used then."""
 
 
 @contextlib.contextmanager
@@ -75,12 +70,7 @@ def lease(request: Request, usage_log: Path | None = None) -> Iterator[DeviceLea
 
     ``CUDA_VISIBLE_DEVICES`` and CuPy's memory limit are set within. CUDA reads them once, so a
     process takes one lease in its life. It must not fork within: the child would hold the lease for
-    as long as it lives.
-
-    Parameters
-    ----------
-    usage_log : Path, optional
-        File to which one JSON line is appended.
+    as long as it lives. One JSON line is appended to ``usage_log``.
 
     Raises
     ------

@@ -16,16 +16,9 @@ EVERY_S = 1.0
 def monitor(
     lease: DeviceLease, snapshot: Callable[[], Snapshot], every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Measure how long the leased device computes, and its mean utilisation.
+    """Measure how long the leased device computes (``busy_s``), and its mean ``utilisation``.
 
     Where NVML does not report them, both stay unknown.
-
-    Parameters
-    ----------
-    lease : DeviceLease
-        Gets ``busy_s`` and ``utilisation``.
-    snapshot : callable
-        Returns the devices and their state now.
     """
     end = threading.Event()
     rates: list[float] = []

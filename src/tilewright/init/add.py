@@ -39,12 +39,8 @@ def add_cycles(configfile: Path, options: GridOptions) -> str:
 def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptions) -> list[str]:
     """Add rows of tiles that the tiles table lacks, in some cycles; return what was found.
 
-    Rows without a position are filled in; all others stay byte for byte.
-
-    Parameters
-    ----------
-    cycles : collection of int
-        Of the markers table.
+    Cycles are those of the markers table. Rows without a position are filled in; all others stay
+    byte for byte.
     """
     settings = experiment.settings
     if settings.tiles is None:

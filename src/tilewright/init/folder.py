@@ -16,13 +16,7 @@ from tilewright.init.metadata import Metadata, read_metadata
 from tilewright.init.place_samples import PlacedSample, place_samples
 from tilewright.init.recognise import RawFolder, recognise, tables
 from tilewright.init.tile_order import GridOptions
-from tilewright.init.write import (
-    SNAKEFILE,
-    config_text,
-    markers_text,
-    readme_text,
-    samples_text,
-)
+from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_text, samples_text
 from tilewright.installed import shipped
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.io.inputs.raw_headers import read_headers
@@ -32,33 +26,23 @@ from tilewright.runtime.text import count, few, printable
 
 @dataclass(frozen=True)
 class InitResult:
-    """Files that :func:`create_experiment` wrote, and what it reports.
-
-    Parameters
-    ----------
-    config, samples, tiles, markers : Path
-        The files written.
-    convention : str
-        Value of ``acquisition.convention``.
-    findings : tuple of str
-        Properties of the data, a sentence each.
-    unknown : tuple of str
-        Keys to fill in, each with its meaning.
-    warnings : tuple of str
-        Possible problems.
-    unchanged : tuple of Path
-        Files that existed and may have been edited.
-    """
+    """Files that :func:`create_experiment` wrote, and what it reports."""
 
     config: Path
     samples: Path
     tiles: Path
     markers: Path
+    """The files written."""
     convention: str
+    """Value of ``acquisition.convention``."""
     findings: tuple[str, ...]
+    """Properties of the data, a sentence each."""
     unknown: tuple[str, ...]
+    """Keys to fill in, each with its meaning."""
     warnings: tuple[str, ...]
+    """Possible problems."""
     unchanged: tuple[Path, ...]
+    """Files that existed and may have been edited."""
 
     def summary(self) -> str:
         """Return all of it as text for a terminal."""

@@ -23,20 +23,12 @@ from tilewright.runtime.files import csv_text
 
 @dataclass(frozen=True)
 class Kept:
-    """Content of the files of an experiment folder, also of an earlier version.
-
-    Attributes
-    ----------
-    config : dict
-        Keys that this version knows.
-    earlier : dict
-        Keys of the section ``acquisition`` that the tables have replaced.
-    samples, markers : str
-        Text of the tables to write; "" where there are none.
-    """
+    """Content of the files of an experiment folder, also of an earlier version."""
 
     config: dict[str, Any] = field(default_factory=dict)
+    """Keys that this version knows."""
     earlier: dict[str, Any] = field(default_factory=dict)
+    """Keys of the section ``acquisition`` that the tables have replaced."""
     sample_rows: Sequence[Mapping[str, str]] = ()
     marker_rows: Sequence[Mapping[str, str]] = ()
     tile_rows: Sequence[Mapping[str, str]] = ()
@@ -130,7 +122,7 @@ class Kept:
 
     @property
     def samples(self) -> str:
-        """Text of the samples table."""
+        """Text of the samples table; "" where there is none."""
         rows = [
             {column: text for column, text in row.items() if column not in EARLIER_KEYS}
             for row in self.sample_rows

@@ -28,21 +28,18 @@ _APART, _MOST_PIECES = 3, 8
 
 @dataclass
 class PlacedSample:
-    """A sample with the rows of its tiles.
-
-    Attributes
-    ----------
-    findings, warnings, unknown : list of str
-        A sentence each, with the cycles that it is of.
-    """
+    """A sample with the rows of its tiles."""
 
     name: str
     raw_dir: Path
     region: str | None
+    """As in the samples table."""
     rows: list[dict[str, Any]] = field(default_factory=list)
+    """Of the tiles table."""
     findings: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    """A sentence each, with the cycles that it is of."""
 
 
 def place_samples(
@@ -150,14 +147,8 @@ def place_cycles(
 ) -> dict[int, PlacedTiles]:
     """Return the tiles of every cycle of one sample.
 
-    Parameters
-    ----------
-    planes : sequence of RawPlane
-        Of one sample.
-    reference : mapping of int to str
-        The channel of each cycle in which overlaps are compared; the first where there is none.
-    earlier : PlacedTiles
-        Of another cycle; empty where there is none.
+    Overlaps are compared in the ``reference`` channel of each cycle, in the first where there is
+    none. ``earlier`` is of another cycle; empty where there is none.
     """
     by_cycle: dict[int, list[RawPlane]] = defaultdict(list)
     for plane in planes:

@@ -11,11 +11,7 @@ from tilewright.errors import RawDataError
 from tilewright.init.tile_order import GridOptions, PlacedTiles, find_order
 from tilewright.init.tile_set import TileSet
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.tile_positions.stage_map import (
-    StageMap,
-    displaced_tiles,
-    fit_stage_map,
-)
+from tilewright.kernels.tile_positions.stage_map import StageMap, displaced_tiles, fit_stage_map
 from tilewright.runtime.text import few
 from tilewright.stages.tile_positions.stage_check import (
     FAR,
@@ -38,21 +34,12 @@ _SAME_PLACE = 0.05
 
 
 def place_tiles(
-    tiles: TileSet,
-    stated: GridOptions,
-    pixel_um: float | None,
-    earlier: PlacedTiles,
+    tiles: TileSet, stated: GridOptions, pixel_um: float | None, earlier: PlacedTiles
 ) -> PlacedTiles:
     """Return where the tiles of a cycle lie, as their overlaps confirm it.
 
-    Parameters
-    ----------
-    stated : GridOptions
-        Of the command line and the metadata.
-    pixel_um : float or None
-        Size of a pixel, where it is known.
-    earlier : PlacedTiles
-        Of an earlier cycle, whose positions are tried first for tiles of the same numbers.
+    Options are those of the command line and the metadata. Positions of an earlier cycle are tried
+    first for tiles of the same numbers.
     """
     placed = PlacedTiles(turn=earlier.turn)
     plane = tiles.first[0]

@@ -52,26 +52,22 @@ class GridOptions:
 
 @dataclass
 class PlacedTiles:
-    """Rows of the tiles table for one cycle, and what was found of it.
-
-    Attributes
-    ----------
-    yx_px : dict
-        Positions by tile, NaN where unknown.
-    turn : ndarray of float64, shape (2, 2)
-        From positions of the stage to the image, where axes are swapped or mirrored or the camera
-        is turned: that is the same for all cycles.
-    findings, warnings, unknown : list of str
-        A sentence each.
-    """
+    """Rows of the tiles table for one cycle, and what was found of it."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
+    """Of the tiles table."""
     yx_px: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Positions by tile, NaN where unknown."""
     shape_px: tuple[int, int] = (0, 0)
+    """(y, x) of a tile."""
     turn: NDArray[np.float64] = field(default_factory=lambda: np.eye(2))
+    """float64 (2, 2): from positions of the stage to the image, where axes are swapped or mirrored
+    or the camera is turned: that is the same for all cycles.
+    """
     findings: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    """A sentence each."""
 
 
 class Order(NamedTuple):

@@ -17,21 +17,14 @@ _MOST_FILES = 10
 
 @dataclass(frozen=True)
 class TileSet:
-    """The planes of one cycle and region, by tile.
-
-    Attributes
-    ----------
-    planes : dict of str to list of RawPlane
-        By the tile's name, in the order of acquisition.
-    channel : str
-        The one with the most structure, usually nuclei.
-    shape_px : tuple of int
-        (y, x) of a tile; 0 where no file can be read.
-    """
+    """The planes of one cycle and region, by tile."""
 
     planes: dict[str, list[RawPlane]]
+    """By the tile's name, in the order of acquisition."""
     channel: str
+    """The one with the most structure, usually nuclei."""
     shape_px: tuple[int, int]
+    """(y, x) of a tile; 0 where no file can be read."""
     _images: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property

@@ -101,20 +101,8 @@ def config_text(
 ) -> tuple[str, list[str]]:
     """Return the text of ``config.yaml`` and the keys to fill in.
 
-    Parameters
-    ----------
-    raw_dir : Path
-        The raw folder.
-    files : mapping of str to Path
-        The tables and the folder of results, by key.
-    recognised, metadata
-        Of the raw folder.
-    planes : int
-        z-planes of a tile.
-    warnings : sequence of str
-        Possible problems, as comments.
-    kept : mapping
-        Keys of an earlier configuration, which replace what is found.
+    ``files`` are the tables and the folder of results, by key; ``planes`` the z-planes of a tile;
+    ``warnings`` become comments; keys of an earlier configuration, ``kept``, replace what is found.
     """
     notes = "".join(f"# Warning: {printable(warning)}\n" for warning in warnings)
     lines = "\n".join(
@@ -236,14 +224,8 @@ def readme_text(
 ) -> str:
     """Return the text of ``README.md``: the raw data, what to fill in, the commands.
 
-    Parameters
-    ----------
-    raw_dir : Path
-        The raw folder.
-    keys : Path
-        Where every key is described.
-    findings, warnings, unknown : sequence of str
-        As in the summary for the terminal.
+    Sentences are those of the summary for the terminal; every key is described in the file
+    ``keys``.
     """
     lines = [*map(_markdown, findings), *(f"**warning**: {_markdown(text)}" for text in warnings)]
     gaps = unknown or ["nothing; look at the names in `markers.csv`"]

@@ -154,14 +154,12 @@ def _deviations(tile: NDArray[Any], pixel: Ints, around: Ints) -> tuple[Floats, 
 
 def _indices(pixel: Ints, shape: tuple[int, ...]) -> Ints:
     """Return flat indices (m, 8) of the neighbours; reflected at the border."""
-    places = []
-    for step in _AROUND:
-        neighbour = [c + s for c, s in zip(np.unravel_index(pixel, shape), step, strict=True)]
-        inside = [
-            np.where(c < 0, 1, np.where(c >= n, n - 2, c))
-            for c, n in zip(neighbour, shape, strict=True)
-        ]
-        places.append(np.ravel_multi_index(tuple(inside), shape))
+    y, x = np.unravel_index(pixel, shape)
+    last_y, last_x = (n - 1 for n in shape)
+    places = [
+        (last_y - abs(last_y - abs(y + dy))) * shape[1] + last_x - abs(last_x - abs(x + dx))
+        for dy, dx in _AROUND
+    ]
     return np.stack(places, axis=1).astype(np.int64)
 
 

@@ -31,12 +31,7 @@ def tile_path(
 
 
 def write_tile(
-    raw: Path,
-    design: PhantomDesign,
-    cycle: int,
-    channel: int,
-    tile: int,
-    stack: NDArray[np.uint16],
+    raw: Path, design: PhantomDesign, cycle: int, channel: int, tile: int, stack: NDArray[np.uint16]
 ) -> None:
     """Write one tile (z, y, x), a file per plane."""
     for z, plane in enumerate(stack):

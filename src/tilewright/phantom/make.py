@@ -35,24 +35,17 @@ Image = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Specimen:
-    """One stain of one section, imaged.
-
-    Attributes
-    ----------
-    name : str
-        Marker, without a cycle for the nuclear stain.
-    channels : list of tuple of int
-        (cycle, channel) from 1 that image it.
-    planes : list of float32 (y, x)
-        Cubic B-spline coefficients of each plane in electrons, reference canvas.
-    projection : float32 (y, x)
-        Truth: the stain z-integrated, in focus, in electrons, reference canvas, nothing lost.
-    """
+    """One stain of one section, imaged."""
 
     name: str
+    """Marker, without a cycle for the nuclear stain."""
     channels: list[tuple[int, int]]
+    """(cycle, channel) from 1 that image it."""
     planes: list[Image]
+    """Cubic B-spline coefficients (y, x) of each plane in electrons, reference canvas."""
     projection: Image
+    """Truth (y, x): the stain z-integrated, in focus, in electrons, reference canvas, nothing lost.
+    """
 
 
 class Phantom:
@@ -205,14 +198,9 @@ class Phantom:
 
 
 def make_phantom(output_dir: Path, **design: Any) -> None:
-    """Write raw tiles to ``output_dir/raw``.
+    """Write raw tiles to ``output_dir/raw``; files of the same names are replaced.
 
-    Parameters
-    ----------
-    output_dir : Path
-        Made when absent; files of the same names are replaced.
-    **design
-        Fields of :class:`PhantomDesign`; ``seed`` is required.
+    ``design`` are fields of :class:`PhantomDesign`; ``seed`` is required.
     """
     phantom = Phantom(PhantomDesign(**design))
     d = phantom.design

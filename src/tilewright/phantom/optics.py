@@ -51,17 +51,7 @@ def radial_otf(
 
 
 class SheetBlur:
-    """Blurs of one canvas through one objective.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        (y, x) of the canvas.
-    planes : int
-        Planes of the stack, centred on z = 0.
-    optics : Microscope
-        Sampling and objective.
-    """
+    """Blurs of one canvas (y, x) through one objective; planes are centred on z = 0."""
 
     #: A fixed number: from SciPy 1.18 on, the last bit of an FFT depends on its threads.
     _FFT_THREADS = 2

@@ -39,46 +39,30 @@ Files = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class StageQc:
-    """Quality of a channel, or of a cycle, at one stage.
-
-    Attributes
-    ----------
-    items : list of QcResult
-        Numbers with a verdict.
-    numbers : mapping
-        Numbers without one.
-    view
-        What the stage's ``draw`` shows.
-    arrays : mapping
-        What the quality control of a later stage reads.
-    """
+    """Quality of a channel, or of a cycle, at one stage."""
 
     items: list[QcResult]
     numbers: Mapping[str, Any]
+    """Numbers with a verdict, and numbers without one."""
     view: Any
+    """What the stage's ``draw`` shows."""
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What the quality control of a later stage reads."""
 
 
 @dataclass(frozen=True)
 class QcRecord:
-    """Quality of one stage of one cycle, as in its JSON file.
-
-    Attributes
-    ----------
-    items : tuple of QcResult
-        Numbers with a verdict.
-    numbers : dict
-        Numbers without one.
-    caption : str
-        What its picture shows; also the alternative text.
-    """
+    """Quality of one stage of one cycle, as in its JSON file."""
 
     sample: str
     cycle: int
     stage: str
+    """Of what the numbers are."""
     items: tuple[QcResult, ...]
     numbers: dict[str, Any]
+    """Numbers with a verdict, and numbers without one."""
     caption: str
+    """What its picture shows; also the alternative text."""
 
 
 def evaluate_stage(
@@ -170,12 +154,7 @@ def apply_thresholds(
 ) -> QcRecord:
     """Return a record with the verdicts of the configured limits and the table's marker names.
 
-    Parameters
-    ----------
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
-    channels : sequence of mapping
-        cycle, channel and marker of every channel.
+    ``thresholds`` is ``qc.thresholds`` of the config; ``channels`` have cycle, channel and marker.
     """
     limits = resolve_thresholds(thresholds)
     markers = {(int(c["cycle"]), str(c["channel"])): str(c["marker"]) for c in channels}

@@ -125,10 +125,7 @@ def thumbnail(
 
 
 def shrunk(
-    read: Callable[[slice, slice], NDArray[Any]],
-    shape: Sequence[int],
-    factor: int,
-    chunk_px: int,
+    read: Callable[[slice, slice], NDArray[Any]], shape: Sequence[int], factor: int, chunk_px: int
 ) -> NDArray[np.float32]:
     """Return a plane (y, x) that is read by region, a whole factor smaller."""
     rows, cols = (max(n // factor, 1) for n in shape)

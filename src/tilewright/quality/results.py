@@ -104,23 +104,17 @@ class QcContext:
 
 @dataclass(frozen=True)
 class ImageLocation:
-    """Where a number is worst; stages list theirs as ``places`` in their numbers.
-
-    Attributes
-    ----------
-    metric : str
-        A key of ``METRICS``.
-    y_px, x_px : float
-        In the frame of the final image for the stages ``REGISTERED``, in that of the cycle's
-        mosaic for the others.
-    value : float or None
-        The number there, in the unit of the metric; ``None`` where it has none of its own.
-    """
+    """Where a number is worst; stages list theirs as ``places`` in their numbers."""
 
     metric: str
+    """A key of ``METRICS``."""
     y_px: float
     x_px: float
+    """In the frame of the final image for the stages ``REGISTERED``, in that of the cycle's mosaic
+    for the others.
+    """
     value: float | None = None
+    """The number there, in the unit of the metric; ``None`` where it has none of its own."""
 
 
 class LocatedIssue(NamedTuple):
@@ -142,12 +136,7 @@ def located_issues(cycle: int, stage: str, numbers: Mapping[str, Any]) -> Iterat
 
 
 def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Threshold]:
-    """Return the default thresholds with those of a configuration.
-
-    Parameters
-    ----------
-    overrides : mapping
-        ``qc.thresholds`` of a config that was read: its keys and numbers are right.
+    """Return the default thresholds with those of ``qc.thresholds`` of a config that was read.
 
     Raises
     ------

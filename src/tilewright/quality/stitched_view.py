@@ -24,32 +24,23 @@ _BLOCKS = 6
 
 @dataclass(frozen=True)
 class StitchedView:
-    """One channel's stack in short; all are arrays, scalars too.
-
-    Attributes
-    ----------
-    light : float32 (y, x)
-        Mean of some planes, ``factor`` times smaller; zero light is 0.
-    blocks : int64 (blocks, 2)
-        Origins (y, x) of the most textured blocks, in px of the stack.
-    side : int
-        Their size in px.
-    focus : float64 (blocks,)
-        Band-ratio focus of each in its sharpest plane; NaN without signal.
-    objects : int64 (objects, 2)
-        Brightest pixels (y, x) of the brightest objects of the sharpest plane.
-    rings : float64 (objects, 4, rings)
-        The darkest plane's medians around each, of
-        :func:`~tilewright.quality.dark_rings.ring_medians`.
-    """
+    """One channel's stack in short; all are arrays, scalars too."""
 
     light: NDArray[np.float32]
     factor: NDArray[np.int64]
+    """float32 (y, x): mean of some planes, ``factor`` times smaller; zero light is 0."""
     blocks: NDArray[np.int64]
+    """int64 (blocks, 2): origins (y, x) of the most textured blocks, in px of the stack."""
     side: NDArray[np.int64]
+    """Their size in px."""
     focus: NDArray[np.float64]
+    """float64 (blocks,): band-ratio focus of each in its sharpest plane; NaN without signal."""
     objects: NDArray[np.int64]
+    """int64 (objects, 2): brightest pixels of the brightest objects of the sharpest plane."""
     rings: NDArray[np.float64]
+    """float64 (objects, 4, rings): the darkest plane's medians around each, of
+    :func:`~tilewright.quality.dark_rings.ring_medians`.
+    """
 
 
 def view_of(mosaic: Mosaic, scan: FocusScan) -> StitchedView:

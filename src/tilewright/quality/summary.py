@@ -62,16 +62,8 @@ def write_summary(
 ) -> list[QcResult]:
     """Write all items and numbers as JSON, and the items as a table; return the items.
 
-    Parameters
-    ----------
-    quality_paths : iterable of Path
-        Quality files of all stages, cycles and samples.
-    qc_json, qc_csv : Path
-        Outputs; parent folders are made.
-    channels : sequence of mapping
-        cycle, channel and marker of every channel.
-    thresholds : mapping, optional
-        ``qc.thresholds`` of the config.
+    The quality files are those of all stages, cycles and samples; parent folders of the outputs are
+    made. Other arguments as for :func:`tilewright.quality.evaluate.apply_thresholds`.
     """
     records = [apply_thresholds(read_qc(p), thresholds or {}, channels) for p in quality_paths]
     records.sort(key=lambda r: (r.sample, r.cycle, r.stage))
@@ -94,16 +86,7 @@ def write_summary(
 def write_trusted_markers(
     qc_json: Path, channels: Sequence[Mapping[str, Any]], output: Path
 ) -> list[QcResult]:
-    """Write ``trusted_markers.csv`` from the summary; return all items for the gate.
-
-    Parameters
-    ----------
-    qc_json : Path
-        What :func:`write_summary` wrote.
-    channels : sequence of mappings
-        cycle, channel and marker of every channel.
-    output : Path
-        Table of :func:`trusted_markers`.
+    """Write :func:`trusted_markers` of a :func:`write_summary`; return all items for the gate.
 
     Raises
     ------

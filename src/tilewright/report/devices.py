@@ -29,13 +29,7 @@ _LINE: dict[str, ValueCheck] = {
 
 
 def device_section(usage_log: Path | None) -> dict[str, Any] | None:
-    """Return the values of the section on devices; None without a record.
-
-    Parameters
-    ----------
-    usage_log : Path or None
-        The log of the experiment; need not exist.
-    """
+    """Return the values of the section on devices; None without a record."""
     log = usage_log or Path()
     # jobs on a cluster write to one file for each node
     paths = sorted(log.parent.glob(f"{log.stem}*{log.suffix}")) if usage_log else []

@@ -7,34 +7,31 @@ from numpy.typing import NDArray
 
 
 class TileSource(Protocol):
-    """Raw tiles of one cycle and one channel.
-
-    Attributes
-    ----------
-    name : ndarray of str, shape (n,)
-        Name of each tile in the tiles table.
-    row, col : ndarray of int64, shape (n,)
-        Rows and columns of the nominal positions.
-    nominal_px : ndarray of float64, shape (n, 2)
-        Stage position (y, x) of each tile's first pixel.
-    shape : tuple of int
-        (z, y, x) of every tile.
-    dtype : numpy.dtype
-        Raw pixel type.
-    """
+    """Raw tiles of one cycle and one channel."""
 
     @property
-    def name(self) -> NDArray[np.str_]: ...  # noqa: D102
+    def name(self) -> NDArray[np.str_]:
+        """Name of each tile in the tiles table, str (n,)."""
+
     @property
-    def row(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def row(self) -> NDArray[np.int64]:
+        """int64 (n,): row of each nominal position."""
+
     @property
-    def col(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def col(self) -> NDArray[np.int64]:
+        """int64 (n,): column of each nominal position."""
+
     @property
-    def nominal_px(self) -> NDArray[np.float64]: ...  # noqa: D102
+    def nominal_px(self) -> NDArray[np.float64]:
+        """float64 (n, 2): stage position (y, x) of each tile's first pixel."""
+
     @property
-    def shape(self) -> tuple[int, int, int]: ...  # noqa: D102
+    def shape(self) -> tuple[int, int, int]:
+        """(z, y, x) of every tile."""
+
     @property
-    def dtype(self) -> np.dtype[Any]: ...  # noqa: D102
+    def dtype(self) -> np.dtype[Any]:
+        """Raw pixel type."""
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return one plane (y, x) of one tile in raw counts."""

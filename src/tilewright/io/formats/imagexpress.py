@@ -11,13 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import (
-    RawPlane,
-    ScanOptions,
-    cycle_number,
-    list_folder,
-    rebase_z,
-)
+from tilewright.io.formats.common import RawPlane, ScanOptions, cycle_number, list_folder, rebase_z
 from tilewright.io.formats.located_images import LocatedImage, raw_planes
 from tilewright.io.numbers import finite, positive
 from tilewright.io.tiff.metadata import of_tiff

@@ -27,12 +27,7 @@ _TILE_AXES = ("position", "row", "column")
 _MOST_BYTES = 10_000_000
 _KNOWN = {*_TILE_AXES, "channel", "z"}
 #: Names of the stage position in the metadata of an image; the first that is present is read.
-_POSITION = (
-    "{}PositionUm",
-    "{}Position_um",
-    "{}Position_um_intended",
-    "{}Position_um_Intended",
-)
+_POSITION = ("{}PositionUm", "{}Position_um", "{}Position_um_intended", "{}Position_um_Intended")
 
 
 class IndexEntry(NamedTuple):

@@ -14,12 +14,7 @@ from tilewright.io.tiff.page_headers import headers_of
 
 
 def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float] | None]:
-    """Read a TIFF stack of one bead.
-
-    Parameters
-    ----------
-    path : Path
-        TIFF or OME-TIFF with axes z, y, x.
+    """Read a TIFF or OME-TIFF stack (z, y, x) of one bead.
 
     Returns
     -------

@@ -20,12 +20,8 @@ def read_headers(
 ) -> dict[str, RawHeader]:
     """Return the header of every file, opening only those that changed.
 
-    Parameters
-    ----------
-    pages_needed : mapping of path to int
-        How many pages each file must have at least.
-    earlier : mapping of path to RawHeader, optional
-        Headers read earlier; valid while size and time of change are the same.
+    Each file must have at least the pages needed of it; headers read ``earlier`` are valid while
+    size and time of change are the same.
     """
     paths = list(pages_needed)
     # A future per file would cost more than the stat it makes.

@@ -16,6 +16,7 @@ from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of
 from tilewright.io.inputs.tiles import Tiles, tiles_of_table
 from tilewright.io.tiff.metadata import of_tiff
 from tilewright.io.tiff.ome_xml import parse_ome_xml
+from tilewright.kernels.backend import cells
 
 #: Share of clipped pixels from which a plane counts as saturated.
 _SATURATED = 0.5
@@ -83,10 +84,7 @@ def pixel_problems(
 
 
 def _channel_problem(
-    tiles: Tiles,
-    reference: bool,
-    offset_counts: float | None,
-    saturation_counts: float | None,
+    tiles: Tiles, reference: bool, offset_counts: float | None, saturation_counts: float | None
 ) -> str:
     """Return what is wrong with one channel, "" if nothing is."""
     blanks: list[tuple[str, str, Path]] = []
@@ -188,11 +186,9 @@ def structure(plane: NDArray[Any]) -> float:
     """
     from scipy.ndimage import uniform_filter
 
-    height, width = (max(1, size // _BIN) for size in plane.shape)
-    if min(height, width) < 8:
+    if min(plane.shape) < 8 * _BIN:
         return 1.0  # too small to tell
-    cut = plane[: height * _BIN, : width * _BIN].astype(np.float32)
-    means = cut.reshape(height, _BIN, width, _BIN).mean(axis=(1, 3))
+    means = cells(plane, _BIN).astype(np.float32).mean(axis=(1, 3))
     # A hot pixel or a speck of dust is no structure.
     means = np.minimum(means, np.percentile(means, 99.5))
     flat = means - uniform_filter(means, 9, mode="nearest")
@@ -217,8 +213,7 @@ def grain_trend(plane: NDArray[Any]) -> float | None:
     cut = plane[:height, :width].astype(np.float32)
 
     def means(values: NDArray[Any], step: int) -> NDArray[np.float64]:
-        blocks = values.reshape(height // side, step, width // side, step)
-        return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float64).ravel())
+        return np.asarray(cells(values, step).mean(axis=(1, 3), dtype=np.float64).ravel())
 
     mixed = cut[::2, ::2] - cut[1::2, ::2] - cut[::2, 1::2] + cut[1::2, 1::2]
     mean, grain = means(cut, side), means(mixed**2, half)

@@ -72,18 +72,8 @@ def place_planes(
     """Return the planes of the tiles that the table uses, of one cycle.
 
     Each must have all z-planes of the fullest tile of its cycle in all channels of the markers
-    table, from one file or page each, and each tile of the files must be in the table.
-
-    Parameters
-    ----------
-    planes : sequence of RawPlane
-        Of one sample and cycle, pages as planes, without those that :class:`TileRows` leave out.
-    places : sequence of TilePlace
-        Rows of the table.
-    channels : sequence of str
-        Channels of the markers table.
-    folder : str
-        The raw folder.
+    table, from one file or page each, and each tile of the files must be in the table. ``planes``
+    are those of one sample and cycle, pages as planes, without what :class:`TileRows` leave out.
     """
     rows = {place.tile: place for place in places}
     used = {tile: place for tile, place in rows.items() if place.use}

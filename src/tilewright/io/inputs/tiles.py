@@ -127,14 +127,9 @@ def truncated_fraction(plane: NDArray[Any]) -> float:
 
 
 def open_tiles(manifest: str | Path, channel: str) -> Tiles:
-    """Return the tiles of ``channel`` that a manifest lists.
+    """Return the tiles of a channel, by its token in the markers table, that a manifest lists.
 
-    Parameters
-    ----------
-    manifest : path
-        ``cycle{cycle}.csv`` as :func:`tilewright.io.inputs.manifest.build_manifest` writes it.
-    channel : str
-        Channel token as in the markers table.
+    The manifest is one of :func:`tilewright.io.inputs.manifest.build_manifest`.
 
     Raises
     ------

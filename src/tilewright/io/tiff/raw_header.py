@@ -26,12 +26,8 @@ def pixel_problem(
 ) -> str:
     """Return why pixels cannot be used as counts, in words that follow the file's name.
 
-    Parameters
-    ----------
-    samples, photometric, compression : int
-        Values of the TIFF tags 277, 262 and 259.
-    types : tuple of str
-        Accepted pixel types.
+    ``samples``, ``photometric`` and ``compression`` are the values of the TIFF tags 277, 262 and
+    259; ``types`` the accepted pixel types.
     """
     if samples != 1:
         return (

@@ -57,10 +57,7 @@ class RichardsonLucy:
     background have eigenvalue 1, and momentum near 1 keeps those stable up to 4/3. (1.5 is
     stable on stacks with a bright background only, and no more than two iterations faster.)
 
-    Parameters
-    ----------
-    blur : Blur
-        H and H'. Its spectrum is used as working memory.
+    The spectrum of ``blur`` is used as working memory.
     """
 
     def __init__(self, blur: Blur) -> None:

@@ -202,10 +202,7 @@ def _boxes(bright: NDArray[np.bool_]) -> list[tuple[slice, slice]]:
     bright_cells = np.asarray(cells(bright, POOL_PX).any(axis=(1, 3)))
     labels, _ = ndimage.label(ndimage.binary_dilation(bright_cells), np.ones((3, 3)))
     return [
-        (
-            slice(y.start * POOL_PX, y.stop * POOL_PX),
-            slice(x.start * POOL_PX, x.stop * POOL_PX),
-        )
+        (slice(y.start * POOL_PX, y.stop * POOL_PX), slice(x.start * POOL_PX, x.stop * POOL_PX))
         for y, x in ndimage.find_objects(labels)
     ]
 

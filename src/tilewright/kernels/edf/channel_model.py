@@ -92,10 +92,7 @@ class ChannelModel:
 
 
 def object_power(
-    backend: Backend,
-    samples: Sequence[Any],
-    profiles: Floats,
-    plane_mask: NDArray[np.bool_],
+    backend: Backend, samples: Sequence[Any], profiles: Floats, plane_mask: NDArray[np.bool_]
 ) -> Floats:
     """Return the power S(q) of the light, from the planes' cross-spectra.
 

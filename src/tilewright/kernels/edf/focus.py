@@ -94,11 +94,7 @@ def focus_weighted(
 
 
 def sum_projection(
-    backend: Backend,
-    stack: Any,
-    kernel: NDArray[Any],
-    scale: float,
-    floor_energy: float,
+    backend: Backend, stack: Any, kernel: NDArray[Any], scale: float, floor_energy: float
 ) -> Projection:
     """Sum a deconvolved stack (z, y, x) over z and blur it with the in-focus PSF.
 

@@ -49,16 +49,7 @@ class Focus(NamedTuple):
 class FocusMaps:
     """Where in depth the light of a window is, how far it spreads there, and its S/N.
 
-    Parameters
-    ----------
-    channel : ChannelModel
-        Optics, planes, power and noise.
-    noise : NoiseModel
-        The camera's.
-    pedestal_counts : float
-        Counts without light.
-    window : tuple of int
-        (y, x) of all windows, multiples of 8.
+    ``noise`` is the camera's; ``window`` the (y, x) of all windows, multiples of 8.
 
     Raises
     ------

@@ -108,13 +108,7 @@ class WienerPlane:
                 confidence = np.minimum(confidence, self.backend.to_numpy(local))
             self._mix_focus_weighted(image, stack, focus.weights, confidence)
         return WienerProjection(
-            image,
-            focus.height,
-            focus.sharpest,
-            focus.weights,
-            noise,
-            deep,
-            fallback_fraction,
+            image, focus.height, focus.sharpest, focus.weights, noise, deep, fallback_fraction
         )
 
     def _fallback(

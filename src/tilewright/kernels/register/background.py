@@ -49,10 +49,7 @@ def subtract(backend: Backend, marker: Any, background: Any, factor: float) -> A
 def above_mean(background: Floats) -> Bools:
     """Return where the background channel is above its mean over all cells with light.
 
-    Parameters
-    ----------
-    background : float64, shape (y, x)
-        Means of cells; exactly 0 where the cycle shows nothing.
+    ``background`` (y, x) holds means of cells, exactly 0 where the cycle shows nothing.
     """
     positive = background > 0
     return positive & (background > (background[positive].mean() if positive.any() else 0))

@@ -5,8 +5,9 @@ separable cubic convolution (Keys, IEEE ASSP 29, 1981; a = -0.5) and blended wit
 ramps (feathering; Szeliski, Image Alignment and Stitching, 2006, section 6.2).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -141,13 +142,16 @@ def fuse(
     high = xp.zeros((), dtype=xp.int64)
     area = _CPU_BLOCK_PX if backend.device == "cpu" else 2**62
     ramps = [[_ramp(xp, span, feather_px) for span in pair] for pair in spans]
+    read: Callable[..., Array] = _tile_part
+    if distortion is not None:
+        read = partial(_undistorted_part, distortion=distortion)
     for members, box in _boxes(spans, origin, shape, area):
         y0, y1, x0, x1 = box
         target = (slice(y0 - origin[0], y1 - origin[0]), slice(x0 - origin[1], x1 - origin[1]))
         if not members:
             region[target] = int(correction.pedestal + 0.5)
             continue
-        parts = [_part(backend, tiles[k], spans[k], correction, box, distortion) for k in members]
+        parts = [read(backend, tiles[k], spans[k], correction, box) for k in members]
         value = _blend(xp, parts, [spans[k] for k in members], [ramps[k] for k in members], box)
         low = low + xp.count_nonzero(value < 0)
         high = high + xp.count_nonzero(value >= top + 1)
@@ -178,25 +182,8 @@ def _cuts(spans: Sequence[Span], start: int, stop: int) -> list[int]:
     return sorted(edges | {start, stop})
 
 
-def _part(
-    backend: Backend,
-    tile: NDArray[Any],
-    spans: tuple[Span, Span],
-    correction: Correction,
-    box: Box,
-    distortion: Distortion | None,
-) -> Array:
-    if distortion is None:
-        return _tile_part(backend, tile, spans, correction, box)
-    return _undistorted_part(backend, tile, spans, correction, box, distortion)
-
-
 def _tile_part(
-    backend: Backend,
-    tile: NDArray[Any],
-    spans: tuple[Span, Span],
-    correction: Correction,
-    box: Box,
+    backend: Backend, tile: NDArray[Any], spans: tuple[Span, Span], correction: Correction, box: Box
 ) -> Array:
     """Return the corrected and resampled pixels of one tile in ``box``."""
     xp = backend.xp
@@ -208,10 +195,7 @@ def _tile_part(
         last = box[2 * axis + 1] - span.start - before + len(taps[axis]) - 1
         windows.append(slice(max(first, 0), min(last, span.size)))
         pads.append((max(-first, 0), max(last - span.size, 0)))
-    ys, xs = windows
-    pixels = backend.asarray(tile[ys, xs], dtype=None).astype(xp.float32)
-    pixels *= correction.gain[ys, xs]
-    pixels += correction.bias[ys, xs]
+    pixels = _corrected(backend, tile, correction, windows)
     rows = _weighted_sum(xp, _repeat_edges(xp, pixels, pads[0]), taps[0], box[1] - box[0])
     return _weighted_sum(xp, _repeat_edges(xp, rows.T, pads[1]), taps[1], box[3] - box[2]).T
 
@@ -225,28 +209,32 @@ def _undistorted_part(
     distortion: Distortion,
 ) -> Array:
     """Return what :func:`_tile_part` does, of the tile as a lens without distortion shows it."""
-    xp = backend.xp
     beyond = distortion.reach_px + 2
     inside, windows = [], []
     for axis, span in enumerate(spans):
         first, last = (box[2 * axis + end] - span.start for end in (0, 1))
         inside.append(np.arange(first, last, dtype=np.float64) + span.fraction)
         windows.append(slice(max(first - beyond, 0), min(last + beyond, span.size)))
-    ys, xs = windows
-    pixels = backend.asarray(tile[ys, xs], dtype=None).astype(xp.float32)
-    pixels *= correction.gain[ys, xs]
-    pixels += correction.bias[ys, xs]
+    pixels = _corrected(backend, tile, correction, windows)
     offsets = distortion.offsets(backend, *inside)
     offsets_px = [offset + np.float32(s.fraction) for offset, s in zip(offsets, spans, strict=True)]
     start = [box[2 * axis] - spans[axis].start - windows[axis].start for axis in (0, 1)]
     return _sample(backend, pixels, (start[0], start[1]), (offsets_px[0], offsets_px[1]))
 
 
+def _corrected(
+    backend: Backend, tile: NDArray[Any], correction: Correction, window: list[slice]
+) -> Array:
+    """Return a window (y, x) of a tile, corrected for its illumination."""
+    y, x = window
+    pixels = backend.asarray(tile[y, x], dtype=None).astype(np.float32)
+    pixels *= correction.gain[y, x]
+    pixels += correction.bias[y, x]
+    return pixels
+
+
 def _sample(
-    backend: Backend,
-    pixels: Array,
-    first: tuple[int, int],
-    offset_px: tuple[Array, Array],
+    backend: Backend, pixels: Array, first: tuple[int, int], offset_px: tuple[Array, Array]
 ) -> Array:
     """Read an image off its pixels; beyond its borders the outermost pixel repeats."""
     xp = backend.xp

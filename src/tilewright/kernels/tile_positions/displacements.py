@@ -381,9 +381,5 @@ def _overlaps(plans: list[StripPlan], results: list[StripShifts], filter_px: flo
     length = np.concatenate([np.full(len(p.pairs), max(p.shape)) for p in plans])
     variance[each, across] += (_BORDERS_PX3 * (length / np.maximum(pixels, 1.0)) ** 2) ** 2
     return Overlaps(
-        pairs,
-        displacement,
-        np.sqrt(variance),
-        score,
-        np.where(usable, probability, 1.0),
+        pairs, displacement, np.sqrt(variance), score, np.where(usable, probability, 1.0)
     )

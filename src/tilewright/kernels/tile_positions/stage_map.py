@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
-from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
+from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_strips
+from tilewright.kernels.tile_positions.phase_correlation import StripShifts, correlate_strips
 
 #: Pairs of neighbours compared along each stage axis: the most textured ones decide.
 _PAIRS = 16
@@ -51,25 +51,17 @@ _ALIKE = 0.03
 
 @dataclass(frozen=True)
 class StageMap:
-    """How the image moves with the stage.
-
-    Attributes
-    ----------
-    matrix : ndarray of float64, shape (2, 2)
-        Displacement (y, x) in the image for a nominal one.
-    step_px : ndarray of float64, shape (axes, 2)
-        Nominal displacement of neighbours along each axis of the stage.
-    matched, compared : int
-        Overlaps that agree on it, and that were compared, of tiles with structure.
-    contradicting : tuple of (int, int)
-        Neighbours that clearly overlap in another direction than the map says.
-    """
+    """How the image moves with the stage."""
 
     matrix: Floats
+    """float64 (2, 2): displacement (y, x) in the image for a nominal one."""
     step_px: Floats
+    """float64 (axes, 2): nominal displacement of neighbours along each axis of the stage."""
     matched: int
     compared: int
+    """Overlaps that agree on it, and that were compared, of tiles with structure."""
     contradicting: tuple[tuple[int, int], ...]
+    """Neighbours that clearly overlap in another direction than the map says."""
     silent_axes: int = 0
     """Axes of the stage along which there are neighbours, and none match."""
 
@@ -179,16 +171,8 @@ def displaced_tiles(
     """Return tiles that lie elsewhere than others of the map, each with how far off (y, x) it is.
 
     At least two overlaps must show the same. They are searched for up to half a side away.
+    ``found`` is the map of these tiles, by :func:`fit_stage_map` with the same arguments.
 
-    Parameters
-    ----------
-    tiles, nominal_px : array, ndarray
-        As for :func:`fit_stage_map`.
-    found : StageMap
-        The map of these tiles.
-
-    Examples
-    --------
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(320, 320)), 2)
     >>> corners = np.array([(y, x) for y in (0, 96, 192) for x in (0, 96, 192)])
     >>> tiles = np.stack([scene[y : y + 128, x : x + 128] for y, x in corners])
@@ -247,6 +231,25 @@ def edge_strength(backend: Backend, tiles: Array) -> Floats:
     difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
     spread = np.asarray(backend.to_numpy(backend.xp.std(difference, axis=(1, 2))), np.float64)
     return np.round(spread, 2)
+
+
+def correlate_tiles(
+    backend: Backend, tiles: Array, pairs: Ints, plan: StripPlan, sigma_px: float
+) -> StripShifts:
+    """Correlate pairs (m, 2) of tiles (n, y, x), each as if it were the one pair of a plan.
+
+    >>> plan = plan_strips(np.array([[0.0, 0.0], [0.0, 96.0]]), (128, 128))[0]
+    >>> tiles = np.random.default_rng(0).normal(size=(3, 128, 128))
+    >>> correlate_tiles(cpu, tiles, np.array([[0, 1], [2, 0]]), plan, 1.5).score.shape
+    (2,)
+    """
+    height, width = plan.shape
+    a, b = (
+        tiles[backend.asarray(numbers, np.int64)][:, y : y + height, x : x + width]
+        for numbers, (y, x) in zip(pairs.T, (plan.origin_a, plan.origin_b), strict=True)
+    )
+    expected = np.repeat(plan.expected_px, len(pairs), axis=0)
+    return correlate_strips(backend, a, b, expected, plan.max_shift_px, sigma_px)
 
 
 def neighbours_along(nominal: Floats, axis: int, least_px: float = 0.0) -> Ints:
@@ -339,7 +342,6 @@ def _matches(
     """
     axis, sign = direction
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
-    first, second = (pairs[:, ::sign][:, side] for side in (0, 1))
     reach = _REACH * min(shape)
     best = np.zeros(len(pairs))
     displacement = np.zeros((len(pairs), 2))
@@ -347,17 +349,10 @@ def _matches(
         advance = np.full(2, slant * shape[1 - axis])
         advance[axis] = shape[axis] * (1.0 - overlap)
         for plan in plan_strips(np.stack([np.zeros(2), advance]), shape, reach):
-            a, b = (
-                tiles[backend.asarray(number, np.int64)][
-                    :, y : y + plan.shape[0], x : x + plan.shape[1]
-                ]
-                for number, (y, x) in ((first, plan.origin_a), (second, plan.origin_b))
-            )
-            expected = np.repeat(plan.expected_px, len(pairs), axis=0)
-            shifts = correlate_strips(backend, a, b, expected, reach, _SIGMA_PX)
+            shifts = correlate_tiles(backend, tiles, pairs[:, ::sign], plan, _SIGMA_PX)
             score = (shifts.score - shifts.second) * _certainty(shifts.false_match_probability)
             # The largest value of a window without a peak lies at its border.
-            off = np.abs(shifts.shift_px - expected).max(axis=1)
+            off = np.abs(shifts.shift_px - plan.expected_px).max(axis=1)
             better = (score > best) & (off < reach - 1)
             best[better] = score[better]
             displacement[better] = sign * plan.displacement(shifts.shift_px)[better]

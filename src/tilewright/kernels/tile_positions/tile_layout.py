@@ -6,8 +6,7 @@ import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
-from tilewright.kernels.tile_positions.stage_map import edge_strength
+from tilewright.kernels.tile_positions.stage_map import correlate_tiles, edge_strength
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS, tile_places
 
 Edge = tuple[int, int, int]
@@ -263,14 +262,7 @@ def _correlate(backend: Backend, tiles: Array, edges: list[Edge], overlap: float
         plans = plan_strips(np.stack([np.zeros(2), advance]), shape, reach)
         for start in range(0, len(indices) if plans else 0, _BATCH):
             part = indices[start : start + _BATCH]
-            plan = plans[0]
-            a, b = (
-                tiles[backend.asarray([edges[i][side] for i in part], np.int64)][
-                    :, y : y + plan.shape[0], x : x + plan.shape[1]
-                ]
-                for side, (y, x) in enumerate((plan.origin_a, plan.origin_b))
-            )
-            expected = np.repeat(plan.expected_px, len(part), axis=0)
-            shifts = correlate_strips(backend, a, b, expected, reach, _SIGMA_PX)
+            pairs = np.array([edges[i][:2] for i in part])
+            shifts = correlate_tiles(backend, tiles, pairs, plans[0], _SIGMA_PX)
             score[part] = shifts.score - shifts.second
     return score

@@ -22,17 +22,8 @@ LAYOUTS: tuple[str, ...] = tuple(
 
 
 def tile_places(layout: str, rows: int, cols: int) -> list[tuple[int, int]]:
-    """Return (row, col) of every tile in the order of acquisition.
+    """Return (row, col) of every tile in the order of acquisition, by one of :data:`LAYOUTS`.
 
-    Parameters
-    ----------
-    layout : str
-        One of :data:`LAYOUTS`.
-    rows, cols : int
-        Size of the grid, at least 1 each.
-
-    Examples
-    --------
     >>> tile_places("snake_right_down", 2, 3)
     [(0, 0), (0, 1), (0, 2), (1, 2), (1, 1), (1, 0)]
     >>> tile_places("raster_up_left", 2, 2)

@@ -93,19 +93,14 @@ def tile_name(key: Key) -> str:
 
 @dataclass(frozen=True)
 class RawAgreement:
-    """Agreement of the raw tiles of one channel in one plane.
-
-    Attributes
-    ----------
-    changes : dict
-        Largest share by which a part of each tile is brighter or dimmer in the mosaic.
-    defects : CameraDefects or None
-        None where there are too few tiles to tell.
-    """
+    """Agreement of the raw tiles of one channel in one plane."""
 
     overlaps: list[Overlap]
+    """Of neighbouring tiles."""
     changes: dict[Key, float]
+    """Largest share by which a part of each tile is brighter or dimmer in the mosaic."""
     defects: CameraDefects | None
+    """None where there are too few tiles to tell."""
 
 
 def compare_tiles(
@@ -118,20 +113,8 @@ def compare_tiles(
 ) -> RawAgreement:
     """Compare tiles with their neighbours and the mosaic; memory holds a row's overlaps.
 
-    Parameters
-    ----------
-    tiles : TileSource
-        Raw tiles of one channel.
-    mosaic : Mosaic
-        What was made of them.
-    positions : Positions
-        Where they were fused.
-    illumination : Illumination
-        With which they were fused.
-    plane : int
-        From 0.
-    distortion : Distortion, optional
-        Lens distortion that the mosaic was freed from.
+    The ``mosaic`` was made of the raw tiles of one channel with the positions, the illumination and
+    the lens distortion given. ``plane`` counts from 0.
     """
     corners = positions.places()
     order = {key: k for k, key in enumerate(tiles.name.tolist())}

@@ -131,21 +131,15 @@ def _images(
 
 @dataclass(frozen=True)
 class Texture:
-    """The band-passed square root of a block: without noise, staining level and haze.
-
-    Attributes
-    ----------
-    pixels : (y, x) float32
-    energy : (y, x) float32
-        Mean square over ``_LOST_PX``.
-    imaged : (y, x) bool
-        Where the image has pixels: outside tiles an in-focus plane is 0 all over, single zeros
-        are dark pixels of glass.
-    """
+    """The band-passed square root of a block: without noise, staining level and haze."""
 
     pixels: Image
     energy: Image
+    """float32 (y, x): the texture, and its mean square over ``_LOST_PX``."""
     imaged: NDArray[np.bool_]
+    """bool (y, x): where there are pixels. Outside tiles an in-focus plane is 0 all over, single
+    zeros are dark pixels of glass.
+    """
 
     @classmethod
     def of(cls, image: Image) -> Texture:

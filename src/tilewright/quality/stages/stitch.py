@@ -23,12 +23,7 @@ from tilewright.quality.sampling import (
     scan_contrast,
     scan_focus,
 )
-from tilewright.quality.stages.overlaps import (
-    Key,
-    RawAgreement,
-    compare_tiles,
-    evaluate_overlaps,
-)
+from tilewright.quality.stages.overlaps import Key, RawAgreement, compare_tiles, evaluate_overlaps
 from tilewright.quality.stages.seams import BorderSeam, evaluate_seams, grid_score, seam_scores
 from tilewright.quality.stages.stitch_defects import evaluate_blocks, evaluate_defects
 from tilewright.quality.stitched_view import arrays, view_of

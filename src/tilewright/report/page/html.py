@@ -31,49 +31,33 @@ _FIGURES_PX, _CHANNELS_PX, _COMPOSITES_PX = 70e6, 9e6, 4e6
 
 @dataclass(frozen=True, kw_only=True)
 class ReportInputs:
-    """Inputs of the report.
-
-    Attributes
-    ----------
-    quality_paths, picture_paths : sequences of Path
-        JSON and PNG of each quality stage, in the same order.
-    images : mapping
-        Sample → registered OME-Zarr; samples without one show no image.
-    channels : sequence of mappings
-        cycle, channel, marker of each channel, in the order of the registered image.
-    reference_cycle : int
-        The cycle that the others are registered to.
-    reference_channels : mapping of int to str
-        The nuclear channel of each cycle.
-    software : mapping
-        Name → version, shown at the end.
-    config_text : str
-        The configuration as YAML, shown at the end.
-    thresholds : mapping
-        ``qc.thresholds`` of the config.
-    ledger : Path or None
-        The ledger of the runs on a cluster; without it the page has no such section.
-    devices : Path or None
-        The records of jobs that used a device; likewise.
-    planes : mapping
-        (sample, cycle, channel) → in-focus plane; problems without theirs show no crop of it.
-    waiting : sequence of int
-        Cycles of the markers table that were not processed.
-    """
+    """Inputs of the report."""
 
     quality_paths: Sequence[Path]
     picture_paths: Sequence[Path]
+    """JSON and PNG of each quality stage, in the same order."""
     images: Mapping[str, Path]
+    """Sample → registered OME-Zarr; samples without one show no image."""
     channels: Sequence[Mapping[str, Any]]
+    """cycle, channel, marker of each channel, in the order of the registered image."""
     reference_cycle: int
+    """The cycle that the others are registered to."""
     reference_channels: Mapping[int, str]
+    """The nuclear channel of each cycle."""
     software: Mapping[str, str]
+    """Name → version, shown at the end."""
     config_text: str
+    """The configuration as YAML, shown at the end."""
     thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """``qc.thresholds`` of the config."""
     ledger: Path | None = None
+    """The ledger of the runs on a cluster; without it the page has no such section."""
     devices: Path | None = None
+    """The records of jobs that used a device; likewise."""
     planes: Mapping[tuple[str, int, str], Path] = field(default_factory=dict)
+    """(sample, cycle, channel) → in-focus plane; problems without theirs show no crop of it."""
     waiting: Sequence[int] = ()
+    """Cycles of the markers table that were not processed."""
 
 
 def _sizes(figures: int, samples: int, channels: int) -> tuple[float, int, int]:
@@ -207,14 +191,7 @@ def _headline(samples: Sequence[Mapping[str, Any]], waiting: Sequence[int]) -> s
 
 
 def write_report(inputs: ReportInputs, output: Path) -> None:
-    """Write the report of all samples.
-
-    Parameters
-    ----------
-    inputs : ReportInputs
-        What the page shows.
-    output : Path
-        The HTML file; the table of jobs lies next to it, where there is a ledger.
+    """Write the report of all samples, with the table of jobs next to it where there is a ledger.
 
     Raises
     ------

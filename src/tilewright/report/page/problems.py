@@ -32,27 +32,18 @@ _NO_CROP = ("illumination",)
 
 @dataclass(frozen=True)
 class Pixels:
-    """Where the pixels of a sample are.
-
-    Attributes
-    ----------
-    planes : mapping
-        (cycle, channel) → in-focus plane, in the frame of the cycle's mosaic.
-    image : Path or None
-        The final image.
-    rows : sequence of (int, str)
-        Cycle and channel of each channel of the final image.
-    reference : int
-        Reference cycle.
-    nuclear : mapping of int to str
-        The nuclear channel of each cycle.
-    """
+    """Where the pixels of a sample are."""
 
     planes: Mapping[tuple[int, str], Path]
+    """(cycle, channel) → in-focus plane, in the frame of the cycle's mosaic."""
     image: Path | None
+    """The final image."""
     rows: Sequence[tuple[int, str]]
+    """Cycle and channel of each channel of the final image."""
     reference: int
+    """Reference cycle."""
     nuclear: Mapping[int, str]
+    """The nuclear channel of each cycle."""
 
 
 @dataclass(frozen=True)

@@ -68,20 +68,10 @@ class PlaneSummary(NamedTuple):
 def stream_wiener(
     backend: Backend, mosaic: Mosaic, plan: WienerPlan, writer: StoreWriter, folder: Path
 ) -> PlaneSummary:
-    """Estimate and write the plane of a mosaic.
+    """Estimate and write the plane of a mosaic of raw counts, by the plan made of it.
 
-    Parameters
-    ----------
-    backend : Backend
-        Its ``workers`` threads take windows.
-    mosaic : Mosaic
-        Raw counts.
-    plan : WienerPlan
-        Made of it.
-    writer : StoreWriter
-        uint16, (1, y, x).
-    folder : Path
-        Where temporary stores may be: 4.5 bytes per pixel of a plane before compression.
+    The ``writer`` takes uint16, (1, y, x). The backend's ``workers`` threads take windows.
+    Temporary stores in ``folder`` take 4.5 bytes per pixel of a plane before compression.
 
     Raises
     ------
@@ -215,10 +205,7 @@ class _Run:
                 fallback_px += tile.fallback_px
         # Gaps are filled like their surroundings, or the background would be too low next to them.
         area = float(np.prod(self.shape))
-        record = {
-            "below_noise": round(deep_px),
-            "fallback_fraction": round(fallback_px / area, 6),
-        }
+        record = {"below_noise": round(deep_px), "fallback_fraction": round(fallback_px / area, 6)}
         return PlaneSummary(heights, usage, clipped, record), fill(coarse[None], coverage)[0]
 
     def _project(

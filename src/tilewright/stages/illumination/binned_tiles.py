@@ -55,10 +55,7 @@ class BinnedTiles:
 
 
 def read_binned(
-    backend: Backend,
-    tiles: TileSource,
-    planes: int,
-    saturation_counts: float | None,
+    backend: Backend, tiles: TileSource, planes: int, saturation_counts: float | None
 ) -> BinnedTiles:
     """Read ``planes`` evenly spaced z-planes of every tile, binned; fewer of very many tiles.
 

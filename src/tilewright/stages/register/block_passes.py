@@ -91,16 +91,11 @@ class Overlay:
 
 
 class Observer(Protocol):
-    """Receives the parts of a pass, so that other measurements need no second pass.
-
-    Attributes
-    ----------
-    cell_px, halo_px : int
-        Side of the parts, and the halo that it needs around each, in binned pixels.
-    """
+    """Receives the parts of a pass, so that other measurements need no second pass."""
 
     cell_px: int
     halo_px: int
+    """Side of the parts, and the halo that it needs around each, in binned pixels."""
 
     def observe(self, region: Region, overlay: Overlay) -> None:
         """Measure a part, ``region`` being its pixels without the halo; each pixel comes once."""

@@ -55,12 +55,8 @@ class LostTissue:
 class LostTissueSearch:
     """Compares a registered cycle with the reference, from the parts of a pass on a CPU.
 
-    Memory holds three maps of at most 2048 places a side.
-
-    Parameters
-    ----------
-    shape : (int, int)
-        Of the reference, at a binning of :data:`FACTOR`.
+    Memory holds three maps of at most 2048 places a side. ``shape`` is that of the reference, at a
+    binning of :data:`FACTOR`.
     """
 
     cell_px = _CELL_PX

@@ -58,16 +58,7 @@ def _binned(image: NDArray[Any], factor: int) -> NDArray[np.float32]:
 
 
 class PlaneView:
-    """An image and its overview, read at any power-of-two binning.
-
-    Attributes
-    ----------
-    shape : (int, int)
-    factor : int
-        Binning of the overview in memory.
-    levels : Levels
-        Grey levels.
-    """
+    """An image and its overview in memory, binned by ``factor``; read at any power of two."""
 
     def __init__(self, plane: Plane, factor: int, name: str) -> None:
         self._plane = plane

@@ -30,13 +30,7 @@ from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
-from tilewright.kernels.stitch.blending import (
-    Correction,
-    Span,
-    fuse,
-    make_correction,
-    tile_span,
-)
+from tilewright.kernels.stitch.blending import Correction, Span, fuse, make_correction, tile_span
 from tilewright.kernels.tile_positions.overlap_strips import neighbours
 from tilewright.stages.tile_planes import TilePlanes
 from tilewright.stages.tile_source import TileSource
@@ -159,19 +153,9 @@ def _least_saturated(illumination: Illumination, ceiling: float) -> int:
 
 
 def overlap_px(places: NDArray[np.float64], size: tuple[int, int]) -> float:
-    """Return the median overlap of tiles that are neighbours in a row or a column, in pixels.
+    """Return the median overlap of neighbours in a row or a column, in pixels; 0 if none overlap.
 
-    Parameters
-    ----------
-    places : ndarray of float64, shape (n, 2)
-        (y, x) of each tile's first pixel.
-    size : tuple of int
-        (y, x) pixels of a tile.
-
-    Returns
-    -------
-    float
-        0 where no neighbours overlap.
+    ``places`` (n, 2) are the (y, x) of each tile's first pixel, ``size`` the (y, x) of a tile.
     """
     pairs, axes = neighbours(places, size, least_px=0.0)
     step = np.abs(places[pairs[:, 1]] - places[pairs[:, 0]])[np.arange(len(pairs)), axes]

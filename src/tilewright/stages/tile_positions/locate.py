@@ -14,12 +14,7 @@ from tqdm import tqdm
 
 from tilewright.io.results.distortion import write_distortion
 from tilewright.io.results.illumination import Illumination
-from tilewright.io.results.positions import (
-    Edges,
-    Positions,
-    write_table,
-    write_tile_configuration,
-)
+from tilewright.io.results.positions import Edges, Positions, write_table, write_tile_configuration
 from tilewright.io.results.zarr_store import stack_on_disk
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import OomHint, track_device_memory

@@ -71,14 +71,8 @@ def middle_tiles(nominal_px: NDArray[np.float64]) -> NDArray[np.int64]:
 def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None = None) -> str:
     """Return how the overlaps of the tiles contradict their positions, "" where they do not.
 
-    Of more than 100 tiles the middle ones are read.
-
-    Parameters
-    ----------
-    tiles : Tiles
-        Of the channel with the most structure, usually nuclei.
-    max_shift_px : float, optional
-        Over which places are searched; by default 3 % of the shorter side.
+    Of more than 100 tiles the middle ones are read. They are of the channel with the most
+    structure, usually nuclei. Places are searched over 3 % of the shorter side by default.
     """
     nominal = tiles.nominal_px
     index = middle_tiles(nominal)
