@@ -51,8 +51,8 @@ class CheckedStore(LocalStore):
         """Write the list of checksums, when all else is written."""
         write_checksums(self.root / CHECKSUMS, self.crc32)
 
-    def checked_files(self, folder: str = "") -> dict[str, int]:
-        """Return the CRC-32 of all files in a folder of it, after a look at each.
+    def checked_files(self, prefix: str = "") -> dict[str, int]:
+        """Return the CRC-32 of all files whose path begins so, after a look at each.
 
         Raises
         ------
@@ -64,7 +64,7 @@ class CheckedStore(LocalStore):
         )
         found = {}
         for key in keys:
-            if key.startswith(folder):
+            if key.startswith(prefix):
                 path = self.root / key
                 found[key] = self._check(key, file_crc32(path) if path.is_file() else None)
         return found

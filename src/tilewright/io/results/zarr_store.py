@@ -268,7 +268,7 @@ def link_chunks(source: tuple[Any, int], target: tuple[Any, int]) -> None:
     (was, old), (now, new) = _folder(*source), _folder(*target)
     shutil.copytree(was.root / old, now.root / new, copy_function=_link_or_copy)
     # A damaged chunk is damaged in both: it is named where it can be made again.
-    for key, crc in was.checked_files(old).items():
+    for key, crc in was.checked_files(f"{old}/").items():
         now.crc32[new + key.removeprefix(old)] = crc
 
 
