@@ -4,7 +4,7 @@ The examples have an account ``lab`` with 32 CPUs, 8 of them in use, and jobs of
 at most; a request ``job`` for 4 CPUs, 8 GB and 60 min; and a partition ``short`` of 30 min.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ..slurm.accounts import Account
@@ -129,21 +129,6 @@ def clip_runtime(
     return replace(request, runtime_min=max(most, request.required_min))
 
 
-def too_long(account: Account, request: ResourceRequest, partition: Partition | None) -> str:
-    """Return that a place allows a job fewer minutes than it states; empty if it does not.
-
-    >>> too_long(lab, replace(job, required_min=60), short)
-    'it asks for 60 min and partition short has 30'
-    """
-    most = longest_min(account, partition)
-    if most is None or request.required_min <= most:
-        return ""
-    whose = f"account {account.name}"
-    if partition is not None and account.within(partition).longest_min != most:
-        whose = f"partition {partition.name}"
-    return f"it asks for {request.required_min} min and {whose} has {most}"
-
-
 def may_use(account: Account, partition: Partition | None) -> bool:
     """Return whether an account's jobs may go to a partition; to Slurm's default they may.
 
@@ -192,22 +177,39 @@ def targets_of_limit(
 
 
 def too_big(
-    account: Account, request: ResourceRequest, partition: Partition | None = None
+    account: Account,
+    request: ResourceRequest,
+    partition: Partition | None = None,
+    most_ever: Mapping[str, int] | None = None,
 ) -> str | None:
     """Return why a job that asks for this can never start on an account, None if it may.
 
+    Parameters
+    ----------
+    most_ever : mapping, optional
+        What :func:`largest_ever` returns, where it is known.
+
+    Examples
+    --------
     >>> too_big(lab, replace(job, cpus=8))
     'it asks for cpu=8 and account lab has 4'
+    >>> too_big(lab, replace(job, required_min=60), short)
+    'it asks for 60 min and partition short has 30'
     >>> too_big(lab, job)
     """
-    if long := too_long(account, request, partition):
-        return long
+    limits, longest = account.within(partition), longest_min(account, partition)
+    if longest is not None and request.required_min > longest:
+        whose = f"account {account.name}"
+        if partition is not None and limits.longest_min != longest:
+            whose = f"partition {partition.name}"
+        return f"it asks for {request.required_min} min and {whose} has {longest}"
     wanted = tres_of(request, 1, partition)
-    for tres, least in account.within(partition).least.items():
-        if wanted.get(tres, 0) < least and not why_not_counted(tres, partition):
-            asks = f"it asks for {tres}={wanted.get(tres, 0)}"
+    for tres, least in limits.least.items():
+        if wanted[tres] < least and not why_not_counted(tres, partition):
+            asks = f"it asks for {tres}={wanted[tres]}"
             return f"{asks} and QOS {account.qos} takes jobs from {least} on"
-    for tres, most in largest_ever(account, partition).items():
+    known = largest_ever(account, partition) if most_ever is None else most_ever
+    for tres, most in known.items():
         if wanted[tres] <= most:
             continue
         if is_budget(tres):

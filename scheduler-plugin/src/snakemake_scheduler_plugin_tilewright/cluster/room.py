@@ -137,7 +137,7 @@ class Room:
         account, where = state.account(target.account, target.qos), state.where(target)
         if account is None or state.why_closed(target) or not state.can_take(target, request):
             return False
-        if state.on_nodes(target, request) == 0:
+        if not state.some_node_holds(target, request):
             return False
         return self._count(account, where, request)[0] > 0
 

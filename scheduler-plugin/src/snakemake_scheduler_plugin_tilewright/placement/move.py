@@ -282,7 +282,7 @@ def sooner_elsewhere(
     """
     assert task.assignment is not None
     seconds, here = round_.estimates.seconds, task.assignment
-    gone = round_.state.on_nodes(here.target, here.request) == 0
+    gone = not round_.state.some_node_holds(here.target, here.request)
     best = None
     best_s = math.inf if gone else waited_s + seconds(task.job, here.target.device)
     room = round_.room

@@ -9,7 +9,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..cluster.limits import clip_runtime, limited_tres, longest_min, may_use, remaining, too_big
+from ..cluster.limits import clip_runtime, limited_tres, longest_min, remaining
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
 from ..cluster.tres import in_hours, tres_of
@@ -17,7 +17,6 @@ from ..errors import PlacementError
 from ..slurm.accounts import Account
 from ..slurm.partitions import is_for_gpus
 from ..slurm.records import Partition, is_budget
-from ..words import count
 from .estimates import Estimates, Shape
 from .jobs import JobState
 
@@ -224,43 +223,14 @@ def check_feasible(tasks: Iterable[JobState], state: ClusterState, estimates: Es
                 f"used; there are {', '.join(dict.fromkeys(a.name for a in state.accounts))}"
             )
         reasons = [
-            _why_never(account, kind, name, request, state)
+            state.why_never(
+                Target(account.name, account.qos, name, kind), clip_runtime(request, account, where)
+            )
             for account in [a for a in accounts if a.qos == job.overrides.qos] or accounts
             for kind, request in reachable.requests.items()
-            for name, _ in state.places(kind, request.partition) or ((None, None),)
+            for name, where in state.places(kind, request.partition) or ((None, None),)
         ]
         raise PlacementError(
             f"{job.name} can never start: {'; '.join(dict.fromkeys(reasons))}. Lower the resources "
             f"of rule {job.rule}, or use an account that has more"
         )
-
-
-def _why_never(
-    account: Account, kind: DeviceKind, name: str | None, request: ResourceRequest,
-    state: ClusterState,
-) -> str:  # fmt: skip
-    """Return why a job can never start on an account in a partition."""
-    target = Target(account.name, account.qos, name, kind)
-    where = state.where(target)
-    if kind == "gpu" and name is None:
-        return "there is no GPU partition"
-    if account.kind not in ("", kind):
-        return (
-            f"account {account.name} takes {account.kind.upper()} jobs only (accounts of site.yaml)"
-        )
-    if where is not None and not may_use(account, where):
-        return f"account {account.name} may not use partition {where.name}"
-    for name, wanted in request.licences:
-        there = wanted if state.licences is None else state.licences.get(name, 0)
-        if wanted > there:
-            return f"it asks for {wanted} of licence {name} and there are {there}"
-    if too_large := too_big(account, clip_runtime(request, account, where), where):
-        return too_large
-    assert where is not None
-    needs = [count(request.cpus, "CPU"), f"{tres_of(request, 1, where)['mem']} MB"]
-    if request.gpus:
-        of_type = f" of type {request.gpu_type}" if request.gpu_type else ""
-        needs.append(count(request.gpus, "GPU") + of_type)
-    needs += [f"feature {name}" for name in request.features]
-    needs += [f"reservation {request.reservation}"] if request.reservation else []
-    return f"no node of partition {where.name} has {', '.join(needs)}"
