@@ -108,15 +108,12 @@ class Run:
         return chosen
 
     def _read_declared(self, ready: dict[str, Any]) -> None:
-        """Note, once a try, what jobs without a model declare: by now their input is there.
-
-        Those that by now ask for more than any account has are given up, and leave ``ready``.
-        """
+        """Note, once a try, what jobs without a model declare; those given up leave ``ready``."""
         first = []
         for name, job in ready.items():
             if model_of(self.placement, job) or self._attempts.get(job) == job.attempt:
                 continue
-            self._attempts[job] = job.attempt
+            self._attempts[job] = job.attempt  # by now its input is there
             if job.is_group() or job.attempt > 1:
                 adapter.forget_resources(job)
             task, request = self.dispatcher.tasks[name], declared_request(job)

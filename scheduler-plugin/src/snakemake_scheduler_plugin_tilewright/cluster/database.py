@@ -65,13 +65,7 @@ def _other_sources(client: SlurmClient, site: Site) -> Iterator[tuple[list[Assoc
 
 
 def _of_this_cluster(config: Mapping[str, str], rows: list[Association]) -> list[Association]:
-    """Return the associations of this cluster, where slurmdbd serves several.
-
-    Raises
-    ------
-    PlacementError
-        Which this is is not known.
-    """
+    """Return the associations of this cluster; PlacementError where it is not known which it is."""
     clusters = {row.cluster for row in rows}
     if len(clusters) > 1 and not config["ClusterName"]:
         names = ", ".join(sorted(clusters))

@@ -163,15 +163,13 @@ def _not_counted(
 def _wrong_names(
     user: str, site: Site, accounts: Iterable[Account], left_out: Iterable[LeftOut]
 ) -> list[Note]:
-    """Return what the site says of accounts that the user does not have.
-
-    A file for several people may well block what only some of them have.
-    """
+    """Return what the site says of accounts that the user does not have."""
     known = sorted([one.name for one in accounts] + [one.account for one in left_out])
     there = ", ".join(filter(None, known)) or "none"
     named: tuple[tuple[str, Literal["site", "blocked"], Iterable[str]], ...] = (
         ("allowed", "site", site.allowed or ()),
         ("caps", "site", site.caps),
+        # a file for several people may well block what only some of them have
         ("blocked", "blocked", site.blocked),
     )
     return [

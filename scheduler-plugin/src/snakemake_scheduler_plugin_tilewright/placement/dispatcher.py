@@ -160,10 +160,8 @@ class Dispatcher:
         return found
 
     def _write_room(self, state: ClusterState, ready: Iterable[JobState]) -> None:
-        """Write what is closed, of the device kinds that jobs may run on, and what is not known.
-
-        Of some jobs their kinds are known only when they are ready.
-        """
+        """Write what is closed, of the device kinds that jobs may run on, and what is not known."""
+        # of some jobs their kinds are known only when they are ready
         if more := {kind for task in ready for kind in task.job.kinds} - self.kinds:
             self.kinds |= more
             self.ledger.write("kinds", kinds=sorted(self.kinds))
@@ -299,10 +297,7 @@ class Dispatcher:
     def _close_after(
         self, task: JobState, target: Target, cause: str, words: str, node: str
     ) -> str:
-        """Send nothing for a while to a target, or node, that a job failed at by no fault of it.
-
-        Return why no place will ever take it; empty where one may.
-        """
+        """Avoid where a job failed by no fault of it; return why no place will ever take it."""
         why = f"{words}: {task.name}"
         if cause == "refused" and task.submission and not may_pass(words):
             round_ = self.begin_round(self.cluster.state)

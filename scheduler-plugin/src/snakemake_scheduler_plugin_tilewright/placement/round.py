@@ -38,10 +38,7 @@ class _Candidates:
 
 
 class _Places:
-    """Where the jobs of a round may start now, counted as they are asked for.
-
-    CPU jobs start next to as many GPU jobs as there is room for.
-    """
+    """Where the jobs of a round may start now, counted as they are asked for."""
 
     def __init__(
         self, reach: Reach, room: Room, tasks: Mapping[str, JobState], coming: Iterable[JobState]
@@ -56,7 +53,7 @@ class _Places:
         self._candidates: dict[tuple[Reachable, DeviceKind], _Candidates] = {}
         every = dict.fromkeys(self.of.values())
         self._open = {(one, kind) for one in every for kind in one.requests}
-        #: What GPU jobs leave.
+        #: What as many GPU jobs leave as there is room for: CPU jobs start there.
         self.for_cpus = room
         self.gpus: Counter[Target] = Counter()
         every |= dict.fromkeys(map(reach.of, coming))
@@ -78,10 +75,7 @@ class _Places:
     def _with_room(
         self, alike: Reachable, column: Column, room: Room, known: dict[tuple[int, int], int]
     ) -> Iterator[tuple[Target, int]]:
-        """Yield the targets of a column that may have room, and how many jobs limits hold.
-
-        Limits that hold in several partitions are counted once, and ``known``.
-        """
+        """Yield the targets of a column that may have room, and how many jobs limits hold."""
         request, shortest = alike.requests[column.kind], alike.shortest[column.kind]
         if room.on_nodes(column.where, shortest) == 0 or not alike.may_reach(column):
             return
@@ -89,6 +83,7 @@ class _Places:
         for target, account, longest in column.entries:
             if longest < least_min:
                 continue
+            # limits that hold in several partitions are counted once
             at = id(account.within(column.where)), counted
             if at not in known:
                 known[at] = room.by_limits(account, column.where, shortest)[0]
@@ -288,12 +283,10 @@ class Round:
                 self.why[task.name] = found[key]
 
     def _queue(self, ready: Iterable[JobState], most: float) -> None:
-        """Send to nodes, or accounts, that others fill jobs that nothing else takes.
-
-        They gain priority in the queue; without, jobs that others send later would start first.
-        That is where no other device kind runs own jobs, whose slots come free. A few at a time:
-        what waits there can go nowhere else without being cancelled.
-        """
+        """Send to nodes, or accounts, that others fill jobs that nothing else takes."""
+        # They gain priority in the queue; without, jobs that others send later would start first.
+        # That is where no other device kind runs own jobs, whose slots come free. A few at a time:
+        # what waits there can go nowhere else without being cancelled.
         own = [(one.assignment.target.device, one) for one in self.active if one.assignment]
         served = {kind for kind, _ in own}
         free = [kind for kind, one in own if not (one.slurm_job and is_held(one.slurm_job))]

@@ -221,10 +221,8 @@ def _lines(text: str) -> Iterator[bytes]:
 
 
 def _cells(line: bytes) -> list[str]:
-    """Return the cells of a line of squeue, which pads them to so many bytes.
-
-    Folders and comments may hold the separator.
-    """
+    """Return the cells of a line of squeue, which pads them to so many bytes."""
+    # folders and comments may hold the separator
     if len(line) == _ENDS[-1]:
         cells = [line[cell] for cell in _CELLS]
     else:

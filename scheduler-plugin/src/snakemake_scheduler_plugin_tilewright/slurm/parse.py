@@ -53,7 +53,7 @@ _NO_RECORD = re.compile(
     r"Current Association Manager state|\w+ Records"
     r"|No [\w ]+ (in the system|configured in Slurm\.|currently cached in Slurm\.)"
 )
-#: One user's and one account's use in the record of a QOS.
+#: One user's and one account's use in the record of a QOS; from 23.02 on names of users are there.
 _EACH = {
     "PU": re.compile(r"(?<!\S)(?:[^={}]*\()?(\d+)\)?=\{([^{}]*)\}", re.A),
     "PA": re.compile(r"(?<!\S)(\S+?)=\{([^{}]*)\}"),
@@ -241,12 +241,7 @@ def parse_assoc_mgr(text: str, users: Mapping[str, str] | None = None) -> dict[s
 
 
 def _usage_of_each(text: str, who: str, nothing: Usage) -> dict[str, Usage]:
-    """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``.
-
-    Slurm lists all who have jobs there, or says that there are none; only then it is known that
-    others (:data:`~snakemake_scheduler_plugin_tilewright.slurm.records.OTHERS`) use nothing. From
-    23.02 on it names the users next to their numbers.
-    """
+    """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``."""
     found = {}
     for name, block in _EACH[who].findall(text):
         pairs = fields_of(block)
@@ -254,6 +249,7 @@ def _usage_of_each(text: str, who: str, nothing: Usage) -> dict[str, Usage]:
         most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
         run_limit, run = parse_tres_usage(pairs.get(f"MaxTRESRunMins{who}", ""))
         found[name] = Usage(limit | most | _budgets({}, run_limit), used | jobs | _budgets({}, run))
+    # Slurm lists all who have jobs there, or says that there are none: only then others use nothing
     rest = _EACH[who].sub("", text).strip()
     if (found and not rest) or rest in ("No Users", "No Accounts"):
         found[OTHERS] = nothing

@@ -347,10 +347,8 @@ class SlurmClient:
         return f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
 
     def _call(self, argv: tuple[str, ...], stdin: str | None = None) -> str:
-        """Run a command, unless the same program has just taken long only to fail.
-
-        Where slurmctld is down each call takes 9 s: 100 jobs that ended would take 15 min.
-        """
+        """Run a command, unless the same program has just taken long only to fail."""
+        # where slurmctld is down each call takes 9 s: 100 jobs that ended would take 15 min
         failed_s, failure = self._silent.get(argv[0], (float("-inf"), None))
         began_s = self.clock()
         if failure is not None and 0 <= began_s - failed_s < self.ttl_s:
@@ -365,10 +363,8 @@ class SlurmClient:
     def _call_again(
         self, argv: tuple[str, ...], stdin: str | None, tries: int = 2
     ) -> str | SlurmQueryError:
-        """Run a command, and once more where it fails at once and has answered before.
-
-        Where one of five calls fails, ready jobs else wait three rounds for the queue (16 s).
-        """
+        """Run a command, and once more where it fails at once and has answered before."""
+        # where one of five calls fails, ready jobs else wait three rounds for the queue (16 s)
         try:
             return self._call(argv, stdin)
         except SlurmQueryError as error:
