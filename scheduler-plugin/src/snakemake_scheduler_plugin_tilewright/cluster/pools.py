@@ -69,9 +69,8 @@ def make_pools(
         whole, now = (empty, busy) if together else (empty.copy(), busy.copy())
         for target in own:
             request = largest[target.device]
-            share = state.utilisation if target.device == "cpu" else 1.0
-            slots, bound = whole.count(target, request, share)
-            free = min(slots, now.count(target, request, share)[0])
+            slots, bound = whole.count(target, request)
+            free = min(slots, now.count(target, request)[0])
             whole.take(target, request, slots)
             now.take(target, request, free)
             if slots:

@@ -89,20 +89,18 @@ class Room:
         return found
 
     def jobs(self, target: Target, request: ResourceRequest) -> int:
-        """Return how many such jobs may start now; CPU jobs leave CPUs of an account free."""
+        """Return how many such jobs may start now."""
         state = self.state
         if target in state.avoided or state.why_closed(target):
             return 0
-        share = state.utilisation if target.device == "cpu" else 1.0
-        return self.count(target, request, share)[0]
+        return self.count(target, request)[0]
 
-    def count(
-        self, target: Target, request: ResourceRequest, share: float = 1.0
-    ) -> tuple[int, str]:
+    def count(self, target: Target, request: ResourceRequest) -> tuple[int, str]:
         """Return how many such jobs limits and nodes hold, and what bounds them.
 
-        Of limits on CPUs only a ``share`` counts; it must not keep out the one job that they hold.
+        CPU jobs leave CPUs of an account free, but not those of the one job that it holds.
         """
+        share = self.state.utilisation if target.device == "cpu" else 1.0
         account, where = self.state.account(target.account, target.qos), self.state.where(target)
         held = self.on_nodes(where, request)
         if account is None or held == 0:
