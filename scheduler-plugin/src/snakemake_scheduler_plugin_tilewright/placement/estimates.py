@@ -252,8 +252,15 @@ class Estimates:
         found: dict[DeviceKind, ResourceRequest] = {}
         for kind in KINDS:
             own = [one.task for one in shapes if kind in one.task.job.kinds]
-            if own:
-                found[kind] = largest_of([self.request_of(one, kind, state) for one in own])
+            if requests := [self.request_of(task, kind, state) for task in own]:
+                names = {one.partition for one in requests}
+                found[kind] = ResourceRequest(
+                    max(one.cpus for one in requests),
+                    max(one.mem_mb for one in requests),
+                    max(one.gpus for one in requests),
+                    max(one.runtime_min for one in requests),
+                    partition=names.pop() if len(names) == 1 else "",
+                )
         return found
 
     def workload(self, jobs: Iterable[Job]) -> Workload:
@@ -300,15 +307,3 @@ class Estimates:
 def _rounded_up(minutes: float) -> float:
     """Return the next power of the fourth root of 2."""
     return math.exp2(math.ceil(4 * math.log2(max(minutes, 1.0))) / 4)
-
-
-def largest_of(requests: Sequence[ResourceRequest]) -> ResourceRequest:
-    """Return a request as large as all of some."""
-    names = {one.partition for one in requests}
-    return ResourceRequest(
-        max(one.cpus for one in requests),
-        max(one.mem_mb for one in requests),
-        max(one.gpus for one in requests),
-        max(one.runtime_min for one in requests),
-        partition=names.pop() if len(names) == 1 else "",
-    )
