@@ -24,8 +24,6 @@ class Pool:
     bound : str
         What bounds ``slots``: ``cpu``, ``mem``, ``gres/gpu``, ``gres/gpu:type``, ``jobs``,
         ``submit``, another TRES, a budget or ``partition``.
-    partition : str or None
-        None where Slurm's default is taken.
     """
 
     account: str

@@ -53,11 +53,6 @@ from .tres import ON_NODES, why_not_counted
 def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     """Ask Slurm what a person may use.
 
-    Parameters
-    ----------
-    uid : int
-        Number of the user, by which live use is listed.
-
     Raises
     ------
     PlacementError

@@ -346,13 +346,7 @@ class ClusterState:
         return self.account(job.account, job.qos) or self.account(job.account)
 
     def check_known(self) -> None:
-        """Refuse a state of which no job could be placed.
-
-        Raises
-        ------
-        SlurmQueryError
-            The partitions are not known, or the use of no account is.
-        """
+        """Raise SlurmQueryError where the partitions, or the use of all accounts, are not known."""
         about = {note.about: note.text for note in self.notes}
         if not self.accounts:
             raise SlurmQueryError("sacctmgr", f"no account of {self.user} is left to place jobs on")

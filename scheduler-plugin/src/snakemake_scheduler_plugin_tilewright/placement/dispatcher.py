@@ -49,8 +49,6 @@ class Dispatcher:
         Whether the jobs are of the site's sizes, from which its slots are counted.
     bad_nodes : dict of str to set of str
         Device kind to nodes that are not used any more in this run.
-    gpu_slots : GpuSlots
-        What the last round knew of the number of GPU slots.
     why_waiting : dict of str to str
         Why the jobs that the last round did not start wait.
     kinds : set of str
@@ -186,13 +184,7 @@ class Dispatcher:
         return self._work
 
     def state(self) -> ClusterState:
-        """Return what fits where now.
-
-        Raises
-        ------
-        SlurmQueryError
-            The queue, the partitions or any use are not known.
-        """
+        """Return what fits where now; SlurmQueryError where Slurm does not say what is in use."""
         queue = self.cluster.queue()
         observe(self.tasks.values(), queue, self.workdir, self.clock())
         found = self.cluster.look()

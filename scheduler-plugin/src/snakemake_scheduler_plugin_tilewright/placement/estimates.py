@@ -58,10 +58,8 @@ class Durations:
     ----------
     path : Path or None
         File of the factors, from run to run.
-    slowdown : float
-        How much longer a CPU job takes than a GPU job, until it is learned.
-    slowdowns : mapping
-        The same for single rules.
+    slowdown, slowdowns : float, mapping
+        How much longer a CPU job takes than a GPU job, until it is learned; for single rules.
     """
 
     path: Path | None = None

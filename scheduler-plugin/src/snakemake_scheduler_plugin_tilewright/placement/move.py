@@ -57,8 +57,6 @@ class Mover:
     ----------
     backoff : Backoff
         Gets the targets at which jobs pended in vain.
-    clock : callable
-        Seconds since the epoch.
     """
 
     cluster: Cluster
@@ -91,18 +89,13 @@ class Mover:
             return old
 
     def move(self, tasks: Iterable[JobState], round_: Round) -> list[JobState]:
-        """Cancel jobs that pend in vain while another target ends them sooner, and return them.
+        """Cancel those jobs that pend in vain while another target ends them sooner; return them.
 
         How long a job would still wait is not known: the guess is as long as it has. Each move
         doubles the time until the next one; after three a job stays. One that cannot stay
         (`cannot_stay`) is moved as often as there are targets, also where the next one is full now:
         one whose budget is used up after that time, an invalid one at once. An invalid one that no
         target will ever take fails.
-
-        Parameters
-        ----------
-        tasks : iterable of JobState
-            That Snakemake would try again.
         """
         found: list[JobState] = []
         for one in [one for one in self._pending(tasks) if not one.task.move_reason]:

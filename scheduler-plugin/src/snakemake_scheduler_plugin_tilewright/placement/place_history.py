@@ -37,13 +37,7 @@ class Avoided(NamedTuple):
 
 
 class Backoff(dict[Target, Avoided]):
-    """What is known of targets that were avoided.
-
-    Parameters
-    ----------
-    patience_s : float
-        Seconds that a job pends in vain before it may be moved.
-    """
+    """What is known of targets that were avoided."""
 
     def __init__(self, patience_s: float) -> None:
         super().__init__()
@@ -160,10 +154,7 @@ class Admission:
     def close(self, task: JobState, target: Target, words: str, places: Collection[Target]) -> str:
         """Close a place for a rule, or for the job alone where it took others of that rule.
 
-        Returns
-        -------
-        str
-            Why no place will take the job; empty where one may.
+        Return why none of ``places`` will take the job; empty where one may.
         """
         key = task.name if (task.job.rule, target) in self.taken else task.job.rule
         self.refused.setdefault(key, {})[target] = words

@@ -67,14 +67,8 @@ def schedule(
 
     Parameters
     ----------
-    work : Workload
-        All jobs with estimates.
-    ready : iterable of str
-        Jobs that can start.
     pools : sequence of Slots
         Slots of each account and kind, with the jobs in them.
-    clock_s : float
-        Now, in seconds.
     gpu_slots : GpuSlots
         What the round before knew of the number of GPU slots.
     places : Places, optional

@@ -94,8 +94,6 @@ class Limits:
 
     Attributes
     ----------
-    scopes : tuple of LimitScope
-        All that limit something.
     counts_on : tuple of str
         Names of all that its jobs count on, whether it limits them or only other accounts' jobs.
     per_job : dict

@@ -72,13 +72,7 @@ show qos format={qos}
 
 @dataclass(frozen=True)
 class Answer:
-    """Text that a command printed, and how old it is.
-
-    Attributes
-    ----------
-    failure : SlurmQueryError or None
-        Why an old answer was taken from disk.
-    """
+    """Text that a command printed, how old it is, and why an old one was taken from disk."""
 
     text: str
     age_s: float = 0.0
