@@ -4,7 +4,7 @@ The examples have an account ``lab`` with 32 CPUs, 8 of them in use, and jobs of
 at most; a request ``job`` for 4 CPUs, 8 GB and 60 min; and a partition ``short`` of 30 min.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..slurm.accounts import Account
@@ -31,21 +31,12 @@ def limited_tres(account: Account, partition: Partition | None) -> list[str]:
     return sorted(counted, key=lambda name: (is_budget(name), name in JOBS, name))
 
 
-def limits_and_use(
-    account: Account,
-    partition: Partition | None,
-    tres: str,
-    used: Callable[[str], str] = lambda tres: tres,
+def _limits_and_use(
+    account: Account, partition: Partition | None, tres: str, used: str
 ) -> list[tuple[int, int]]:
-    """Return limit and use of all that bounds a TRES; use that is not known counts as none.
-
-    Of budgets ``used`` may be :func:`spent_name`.
-
-    >>> limits_and_use(lab, None, "cpu")
-    [(32, 8)]
-    """
+    """Return limit and use of all that bounds a TRES; use that is not known counts as none."""
     return [
-        (scope.limit[tres], (scope.used or {}).get(used(tres), 0))
+        (scope.limit[tres], (scope.used or {}).get(used, 0))
         for scope in account.within(partition).scopes
         if tres in scope.limit
     ]
@@ -57,7 +48,7 @@ def remaining(account: Account, partition: Partition | None, tres: str) -> int |
     >>> remaining(lab, None, "cpu"), remaining(lab, None, "gres/gpu")
     (24, None)
     """
-    rests = [limit - used for limit, used in limits_and_use(account, partition, tres)]
+    rests = [limit - used for limit, used in _limits_and_use(account, partition, tres, tres)]
     return max(0, min(rests)) if rests else None
 
 
@@ -67,10 +58,11 @@ def largest(account: Account, partition: Partition | None, tres: str) -> int | N
     >>> largest(lab, None, "cpu"), largest(lab, None, "mem")
     (4, None)
     """
-    limits = [limit for limit, _ in limits_and_use(account, partition, tres)]
+    within = account.within(partition)
+    limits = [scope.limit.get(tres) for scope in within.scopes]
     node = {"cpu": partition.cpus_a_node, "mem": partition.mem_a_node} if partition else {}
-    of_one = (node.get(tres), account.within(partition).per_job.get(tres))
-    return min([*limits, *(most for most in of_one if most is not None)], default=None)
+    every = (*limits, node.get(tres), within.per_job.get(tres))
+    return min((most for most in every if most is not None), default=None)
 
 
 def largest_ever(account: Account, partition: Partition | None) -> dict[str, int]:
@@ -86,7 +78,8 @@ def largest_ever(account: Account, partition: Partition | None) -> dict[str, int
     for tres in limited_tres(account, partition):
         most = largest(account, partition, tres)
         if is_budget(tres):
-            rests = [n - u for n, u in limits_and_use(account, partition, tres, used=spent_name)]
+            spent = spent_name(tres)
+            rests = [n - used for n, used in _limits_and_use(account, partition, tres, spent)]
             most = max(0, min([most or 0, *rests])) if rests else most
         if tres not in JOBS and most is not None:
             found[tres] = most
