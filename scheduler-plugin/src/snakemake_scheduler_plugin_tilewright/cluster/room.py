@@ -13,7 +13,7 @@ from ..slurm.records import JOBS, Partition, Tres, is_budget
 from .limits import largest, limited_tres, unknown_use
 from .request import ResourceRequest, Target
 from .state import ClusterState
-from .tres import ON_NODES, allowed, is_reserved, on_a_node, room_of, suits
+from .tres import ON_NODES, is_reserved, on_a_node, room_of, suited
 
 #: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
@@ -227,7 +227,7 @@ class Room:
         reserved = is_reserved(self.state.nodes_in[partition or ""], request)
         for k in self._of_partition.get(partition or "", ()):
             node, names = self._nodes[k]
-            if suits(node, request, reserved=reserved) and (own := allowed(names, request)):
+            if own := suited(node, names, request, reserved=reserved):
                 yield k, node, own
 
     def take(self, target: Target, request: ResourceRequest, jobs: int = 1) -> None:

@@ -91,7 +91,7 @@ def fitting_jobs(nodes: Iterable[Node], partition: Partition, request: ResourceR
     return sum(
         room_of(node, partition, request, wanted, now=False)
         for node in own
-        if suits(node, request, reserved=reserved) and allowed((node.name,), request)
+        if suited(node, (node.name,), request, reserved=reserved)
     )
 
 
@@ -114,31 +114,28 @@ def is_reserved(nodes: Iterable[Node], request: ResourceRequest) -> bool:
     return any(request.reservation in node.reservations for node in nodes)
 
 
-def allowed(names: tuple[str, ...], request: ResourceRequest) -> tuple[str, ...]:
-    """Return the nodes of some that a request does not exclude.
+def suited(
+    node: Node, names: tuple[str, ...], request: ResourceRequest, *, reserved: bool
+) -> tuple[str, ...]:
+    """Return which nodes of the same kind have what a request names, and are not excluded by it.
 
-    >>> allowed(("c1", "c2"), replace(job, not_nodes=("c1",)))
+    ``reserved`` says that nodes of its reservation are known (:func:`is_reserved`).
+
+    >>> suited(node, ("c1", "c2"), replace(job, not_nodes=("c1",)), reserved=False)
     ('c2',)
-    """
-    only, out = request.only_nodes, request.not_nodes
-    if not (only or out):
-        return names
-    return tuple(name for name in names if name not in out and (not only or name in only))
-
-
-def suits(node: Node, request: ResourceRequest, *, reserved: bool) -> bool:
-    """Return whether a node has the GPU type and features of a request, and its reservation.
-
-    ``reserved`` says that nodes of that are known (:func:`is_reserved`).
-
-    >>> suits(node, ResourceRequest(4, 8000, 0, 60, features=("bigmem",)), reserved=False)
-    False
+    >>> suited(node, ("c1", "c2"), replace(job, features=("bigmem",)), reserved=False)
+    ()
     """
     inside = not node.reserved or bool(request.reservation)
     if reserved:
         inside = request.reservation in node.reservations
     typed = not request.gpu_type or request.gpu_type in node.gpu_types
-    return inside and typed and set(request.features) <= set(node.features)
+    if not (inside and typed and set(request.features) <= set(node.features)):
+        return ()
+    only, out = request.only_nodes, request.not_nodes
+    if not (only or out):
+        return names
+    return tuple(name for name in names if name not in out and (not only or name in only))
 
 
 def room_of(
