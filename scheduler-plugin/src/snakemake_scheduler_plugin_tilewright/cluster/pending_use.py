@@ -37,22 +37,6 @@ def use_of_pending(job: SlurmJob, where: Partition | None) -> PendingUse:
     return PendingUse(job.account, {**wanted, **own, "submit": 0}, job.partition, qos=job.qos)
 
 
-def may_start(job: SlurmJob, account: Account | None) -> bool:
-    """Return whether a job pends on an account of placement and may ever start there.
-
-    One that asks for more than the limits themselves never starts and takes nothing from others.
-    """
-    if account is None or job.state != "PENDING":
-        return False
-    names = account.counted_on(job.partition, job.qos)
-    return all(
-        job.tres.get(tres, 0) <= most
-        for scope in account.at(job.partition).scopes
-        if scope.name in names
-        for tres, most in scope.limit.items()
-    )
-
-
 def with_use(accounts: tuple[Account, ...], uses: Iterable[PendingUse]) -> tuple[Account, ...]:
     """Return the accounts with what is promised counted as in use, by all that it counts on."""
     first = {account.name: account for account in reversed(accounts)}

@@ -18,7 +18,7 @@ from ..slurm.partitions import alike, is_for_gpus
 from ..slurm.records import Partition
 from ..words import count
 from .limits import largest_ever, may_use, targets_of_limit, too_big, unknown_use
-from .pending_use import PendingUse, may_start, use_of_pending, with_use
+from .pending_use import PendingUse, use_of_pending, with_use
 from .request import KINDS, DeviceKind, ResourceRequest, Target
 from .tres import fitting_jobs, tres_of
 
@@ -299,7 +299,6 @@ class ClusterState:
         """Return what fits with own pending jobs, and those sent that squeue does not show yet.
 
         Targets whose use is not known are closed, and what a limit bounds for which own jobs pend.
-        A job that asks for more than the limit itself never starts and counts for nothing.
 
         Parameters
         ----------
@@ -338,8 +337,20 @@ class ClusterState:
         return closed
 
     def counts_pending(self, job: SlurmJob) -> bool:
-        """Return whether a job pends and may start, so that what it will use counts."""
-        return may_start(job, self._entry_of(job))
+        """Return whether a job pends on an account of placement, and may ever start there.
+
+        One that asks for more than the limits never starts, and takes nothing from others.
+        """
+        account = self._entry_of(job)
+        if account is None or job.state != "PENDING":
+            return False
+        names = account.counted_on(job.partition, job.qos)
+        return all(
+            job.tres.get(tres, 0) <= most
+            for scope in account.at(job.partition).scopes
+            if scope.name in names
+            for tres, most in scope.limit.items()
+        )
 
     def _entry_of(self, job: SlurmJob) -> Account | None:
         """Return the account of a job on its QOS, or on the first where that is not used."""
