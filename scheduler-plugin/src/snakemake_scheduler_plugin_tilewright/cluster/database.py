@@ -57,7 +57,8 @@ def read_database(client: SlurmClient, site: Site, config: Mapping[str, str]) ->
 def _other_sources(client: SlurmClient, site: Site) -> Iterator[tuple[list[Association], str]]:
     """Yield the associations that else are seen, and where, without their QOS."""
     with contextlib.suppress(SlurmQueryError):
-        yield associations.parse_associations(client.associations()), "scontrol show assoc_mgr"
+        rows = associations.parse_associations(client.usage("users", [client.user]))
+        yield rows, "scontrol show assoc_mgr"
     with contextlib.suppress(SlurmQueryError):
         yield associations.parse_shares(client.shares()), "sshare, without limits"
     named = [Association(account, client.user) for account in site.allowed or ()]

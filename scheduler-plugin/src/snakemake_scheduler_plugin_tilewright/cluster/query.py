@@ -209,14 +209,14 @@ def _with_use(
     limiting = {scope.name for scope in _scopes(accounts)}
     usage: dict[str, Usage] = {}
     failures = []
-    for asked, names in (
-        (client.usage, qos),
-        (client.account_usage, sorted({rows[name].account for name in limiting & rows.keys()})),
+    for of, names in (
+        ("qos", qos),
+        ("account", sorted({rows[name].account for name in limiting & rows.keys()})),
     ):
         if not names:
             continue
         try:
-            usage |= parse.parse_assoc_mgr(asked(names), {str(uid): client.user})
+            usage |= parse.parse_assoc_mgr(client.usage(of, names), {str(uid): client.user})
         except SlurmQueryError as error:
             failures.append(error)
     unknown, lacks = dict[str, Tres](), set[str]()

@@ -199,20 +199,10 @@ class SlurmClient:
                 raise
             return Answer(stored[1], max(0.0, self.clock() - stored[0]), error)
 
-    def usage(self, qos: Sequence[str]) -> str:
-        """Return live limits and use of everybody on these QOS."""
-        names = f"qos={','.join(qos)}"
-        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=qos", names), self.ttl_s)
-
-    def account_usage(self, accounts: Sequence[str]) -> str:
-        """Return live limits and use of these accounts; some sites hide it."""
-        names = f"account={','.join(accounts)}"
-        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
-
-    def associations(self) -> str:
-        """Return the user's associations, and those of all accounts, as slurmctld has them."""
-        asked = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", f"users={self.user}")
-        return self._ask(asked, self.ttl_s)
+    def usage(self, of: str, names: Sequence[str]) -> str:
+        """Return live limits and use of the ``qos``, ``account`` or ``users`` of these names."""
+        flags, asked = f"flags={'qos' if of == 'qos' else 'assoc'}", f"{of}={','.join(names)}"
+        return self._ask(("scontrol", "-o", "show", "assoc_mgr", flags, asked), self.ttl_s)
 
     def shares(self) -> str:
         """Return the user's accounts as :func:`~associations.parse_shares` reads them."""
