@@ -82,7 +82,7 @@ class Reachable:
         self._cut: dict[tuple[DeviceKind, int | None], ResourceRequest] = {}
         self._has: dict[int, bool] = {}
         self._found: dict[Target, ResourceRequest | None] = {}
-        self._checks = (self._is_able, self._leaves_gpus, self._has_time, self._is_fresh)
+        self._checks = (self.state.can_take, self._leaves_gpus, self._has_time, self._is_fresh)
 
     def columns(self, kind: DeviceKind) -> list[Column]:
         """Return all targets of a device kind, by rank and partition."""
@@ -156,9 +156,6 @@ class Reachable:
         names = {one.qos for one in self.state.accounts
                  if self.fixed.account in (None, one.name)}  # fmt: skip
         return self.fixed.qos in names
-
-    def _is_able(self, target: Target, request: ResourceRequest) -> bool:
-        return self.state.can_take(target, request)
 
     def _leaves_gpus(self, target: Target, request: ResourceRequest) -> bool:
         return target.device == "gpu" or not is_for_gpus(self.state.where(target))

@@ -243,13 +243,9 @@ class Round:
             request = self.reach.of(task).request(target)
             assert request is not None
             self._start(task, target, request, start.reason)
-        without: dict[Reachable, str] = {}
-        for name in made.waiting:
-            alike = places.of[name]
-            if alike not in without:
-                without[alike] = "" if places.had_room(alike) else self._why_none(alike, places)
-            if without[alike]:
-                self.why[name] = without[alike]
+        for alike, names in _grouped({name: places.of[name] for name in made.waiting}):
+            if not places.had_room(alike):
+                self.why |= dict.fromkeys(names, self._why_none(alike, places))
         return made.gpu_slots
 
     def _why_none(self, alike: Reachable, places: _Places) -> str:
@@ -270,17 +266,12 @@ class Round:
 
     def _note_budgets(self, tasks: Iterable[JobState]) -> None:
         """Note of which jobs no account's budget can end them."""
-        found: dict[Reachable, str] = {}
-        for task in tasks:
-            key = self.reach.of(task)
-            if key not in found:
-                every = key.every()
-                rests = [short_of(self.state, *one) for one in every.items()]
-                rest = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
+        for alike, names in _grouped({task.name: self.reach.of(task) for task in tasks}):
+            rests = [short_of(self.state, *one) for one in alike.every().items()]
+            if rests and all(rests):
+                rest = "; ".join(dict.fromkeys(rests))
                 why = f"no account's budget covers its time limit; what is left: {rest}"
-                found[key] = why if rest else ""
-            if found[key]:
-                self.why[task.name] = found[key]
+                self.why |= dict.fromkeys(names, why)
 
     def _queue(self, ready: Iterable[JobState], most: float) -> None:
         """Send to nodes, or accounts, that others fill jobs that nothing else takes."""
@@ -383,6 +374,14 @@ class Round:
             end_s = start_s + self.estimates.seconds(task.job, target.device)
             found.setdefault(target, []).append(Running(task.name, start_s, end_s))
         return found
+
+
+def _grouped(of: Mapping[str, Reachable]) -> Iterable[tuple[Reachable, list[str]]]:
+    """Return the names of jobs that are alike together."""
+    found: dict[Reachable, list[str]] = {}
+    for name, alike in of.items():
+        found.setdefault(alike, []).append(name)
+    return found.items()
 
 
 def _gpu_size(alike: Reachable) -> tuple[int, int, int]:
