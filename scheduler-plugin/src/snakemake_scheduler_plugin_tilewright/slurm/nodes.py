@@ -206,12 +206,12 @@ def before_reservations(
     own: dict[str, dict[str, tuple[float, float]]] = {}
     for one in reservations:
         begin_s = -math.inf if one.end_s == math.inf else one.start_s
+        takes_all = one.cpus >= sum(cpus.get(name, 0) for name in one.nodes)
         for name in one.nodes:
             times = (begin_s - now_s) / 60, (one.end_s - now_s) / 60
             own.setdefault(name, {})[one.name] = times
-        if one.start_s > now_s and one.cpus >= sum(cpus.get(name, 0) for name in one.nodes):
-            for name in one.nodes:
-                begins[name] = min(one.start_s, begins.get(name, one.start_s))
+            if one.start_s > now_s and takes_all:
+                begins[name] = min(one.start_s, begins.get(name, math.inf))
     return [
         replace(
             node,
