@@ -196,7 +196,7 @@ def too_big(
         if partition is not None and limits.longest_min != longest:
             whose = f"partition {partition.name}"
         return f"it asks for {request.required_min} min and {whose} has {longest}"
-    wanted = tres_of(request, 1, partition)
+    wanted = tres_of(request, partition)
     for tres, least in limits.least.items():
         if wanted[tres] < least and not why_not_counted(tres, partition):
             asks = f"it asks for {tres}={wanted[tres]}"

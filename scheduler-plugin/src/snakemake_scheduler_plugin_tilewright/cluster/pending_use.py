@@ -32,7 +32,7 @@ def use_of_pending(job: SlurmJob, where: Partition | None) -> PendingUse:
     It counts as submitted already, so ``submit`` is 0.
     """
     cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ON_NODES)
-    wanted = tres_of(ResourceRequest(cpus, mem_mb, gpus, job.limit_min or 0), 1, where)
+    wanted = tres_of(ResourceRequest(cpus, mem_mb, gpus, job.limit_min or 0), where)
     own = {tres: max(n, wanted[tres]) for tres, n in job.tres.items()}
     return PendingUse(job.account, {**wanted, **own, "submit": 0}, job.partition, qos=job.qos)
 

@@ -266,7 +266,7 @@ class ClusterState:
             return too_large
         if where is None or self.some_node_holds(target, request, if_up=True):
             return ""
-        needs = [count(request.cpus, "CPU"), f"{tres_of(request, 1, where)['mem']} MB"]
+        needs = [count(request.cpus, "CPU"), f"{tres_of(request, where)['mem']} MB"]
         if request.gpus:
             of_type = f" of type {request.gpu_type}" if request.gpu_type else ""
             needs.append(count(request.gpus, "GPU") + of_type)
@@ -278,7 +278,7 @@ class ClusterState:
         """Return what one job counts as in a partition, of TRES that it asks for."""
         key = request, self.alike(where)
         if key not in self._wanted:
-            self._wanted[key] = {t: n for t, n in tres_of(request, 1, where).items() if n > 0}
+            self._wanted[key] = {t: n for t, n in tres_of(request, where).items() if n > 0}
         return self._wanted[key]
 
     def leaving_gpus(self, targets: Iterable[Target]) -> list[Target]:
@@ -290,7 +290,7 @@ class ClusterState:
 
     def use_of(self, target: Target, request: ResourceRequest) -> PendingUse:
         """Return what a job will use there."""
-        tres = tres_of(request, 1, self.where(target))
+        tres = tres_of(request, self.where(target))
         return PendingUse(target.account, tres, target.partition, request, target.qos)
 
     def with_pending(

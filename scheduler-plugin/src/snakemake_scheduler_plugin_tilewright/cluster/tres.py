@@ -38,16 +38,16 @@ def why_not_counted(name: str, where: Partition | None) -> str:
     return ""
 
 
-def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None) -> Counter[str]:
-    """Return what so many jobs of a request count as, in every TRES; 0 of what they do not ask for.
+def tres_of(request: ResourceRequest, where: Partition | None = None) -> Counter[str]:
+    """Return what one job counts as, in every TRES; 0 of what it does not ask for.
 
     In a partition that gives whole nodes a job counts with all CPUs and GPUs of one, and where
     memory for each CPU is limited with as many CPUs as its memory takes. One that asks for no
     memory gets the default. Budgets are charged for its whole time limit, as Slurm does where it
     enforces ``safe`` limits.
 
-    >>> tres_of(ResourceRequest(4, 8000, 0, 60), 2)["mem"]
-    16000
+    >>> tres_of(ResourceRequest(4, 8000, 0, 60))["cpu/min"]
+    240
     """
     cpus, gpus, mem_mb = request.cpus, request.gpus, request.mem_mb
     if where is not None and not mem_mb:
@@ -62,8 +62,7 @@ def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None)
         held.append((f"gres/gpu:{gpu_type}", gpus))
     held += [(f"license/{name}", number) for name, number in request.licences]
     weights, flags = (where.billing, where.priority_flags or ()) if where else ((), ())
-    one = _tres_of(tuple(held), request.runtime_min, weights, flags)
-    return Counter({name: jobs * amount for name, amount in one})
+    return Counter(dict(_tres_of(tuple(held), request.runtime_min, weights, flags)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -101,7 +100,7 @@ def on_a_node(request: ResourceRequest, where: Partition) -> dict[str, int]:
     >>> on_a_node(ResourceRequest(4, 8000, 0, 20), short)
     {'cpu': 4, 'mem': 8000, 'gres/gpu': 0}
     """
-    amounts = tres_of(request, 1, replace(where, whole_nodes=False) if where.whole_nodes else where)
+    amounts = tres_of(request, replace(where, whole_nodes=False) if where.whole_nodes else where)
     return {tres: amounts[tres] for tres in ON_NODES}
 
 

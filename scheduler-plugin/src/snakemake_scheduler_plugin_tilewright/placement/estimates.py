@@ -284,7 +284,7 @@ class Estimates:
         base = job.overrides.apply_to(self.request(job, kind))
         places = state.places(kind, base.partition)
         if task.history.memory:  # which doubles what Slurm gives by default
-            mems = [tres_of(base, 1, where)["mem"] for _, where in places]
+            mems = [tres_of(base, where)["mem"] for _, where in places]
             base = replace(base, mem_mb=max(mems, default=base.mem_mb))
         grown = base.double(task.history.memory, task.history.time)
         grown = replace(

@@ -35,7 +35,7 @@ def budgeted(state: ClusterState) -> bool:
 def short_of(state: ClusterState, target: Target, request: ResourceRequest) -> str:
     """Return what is left of a budget that cannot end a job; empty if none is too small."""
     here, where = state.account(target.account, target.qos), state.where(target)
-    wanted = tres_of(request, 1, where)
+    wanted = tres_of(request, where)
     for tres in filter(is_budget, limited_tres(here, where) if here else ()):
         rest = remaining(here, where, tres) if here else None
         if rest is not None and wanted[tres] > rest:
