@@ -201,24 +201,24 @@ class Reach:
 
 
 def check_feasible(tasks: Iterable[JobState], state: ClusterState, estimates: Estimates) -> None:
-    """Refuse jobs that can never start, because no account may ever run them.
+    """Refuse jobs that can never start, with a PlacementError about the first; see `infeasible`."""
+    for _, why in infeasible(tasks, state, estimates):
+        raise PlacementError(why)
 
-    Raises
-    ------
-    PlacementError
-        With the figures of the first such job, and what to change.
-    """
+
+def infeasible(
+    tasks: Iterable[JobState], state: ClusterState, estimates: Estimates
+) -> Iterator[tuple[str, str]]:
+    """Yield names of jobs that no account may ever run, each with figures and what to change."""
     reach = Reach(estimates, state)
-    for reachable, task in {reach.of(task): task for task in tasks}.items():
-        job = task.job
-        if any(state.can_take(*one) for one in reachable.every().items()):
+    feasible: dict[Reachable, bool] = {}
+    for job, reachable in [(task.job, reach.of(task)) for task in tasks]:
+        if reachable not in feasible:  # jobs that are alike are looked at once
+            every = reachable.every().items()
+            feasible[reachable] = any(state.can_take(*one) for one in every)
+        if feasible[reachable]:
             continue
         accounts = [a for a in state.accounts if job.overrides.account in (None, a.name)]
-        if not accounts:
-            raise PlacementError(
-                f"rule {job.rule} is to run on account {job.overrides.account}, which cannot be "
-                f"used; there are {', '.join(dict.fromkeys(a.name for a in state.accounts))}"
-            )
         reasons = [
             state.why_never(
                 Target(account.name, account.qos, name, kind), clip_runtime(request, account, where)
@@ -227,7 +227,13 @@ def check_feasible(tasks: Iterable[JobState], state: ClusterState, estimates: Es
             for kind, request in reachable.requests.items()
             for name, where in state.places(kind, request.partition) or ((None, None),)
         ]
-        raise PlacementError(
-            f"{job.name} can never start: {'; '.join(dict.fromkeys(reasons))}. Lower the resources "
-            f"of rule {job.rule}, or use an account that has more"
+        why = (
+            f"{job.name} can never start: {'; '.join(filter(None, dict.fromkeys(reasons)))}. Lower "
+            f"the resources of rule {job.rule}, or use an account that has more"
         )
+        if not accounts:
+            why = (
+                f"rule {job.rule} is to run on account {job.overrides.account}, which cannot be "
+                f"used; there are {', '.join(dict.fromkeys(a.name for a in state.accounts))}"
+            )
+        yield job.name, why
