@@ -38,7 +38,7 @@ class _Candidates:
 
 
 class _Places:
-    """Where the jobs of a round may start now, counted as they are asked for."""
+    """Where the jobs of a round may start now (`policy.Places`), counted as they are asked for."""
 
     def __init__(
         self, reach: Reach, room: Room, tasks: Mapping[str, JobState], coming: Iterable[JobState]
@@ -48,8 +48,7 @@ class _Places:
         #: Jobs by account: those that it took, and those whose account the user chose, to which the
         #: others leave its room.
         self.load = Counter(task.job.overrides.account for task in tasks.values())
-        self.takes = 0
-        self.slots: dict[str, Slots] = {}
+        self.taken: dict[str, tuple[Target, ResourceRequest]] = {}
         self._candidates: dict[tuple[Reachable, DeviceKind], _Candidates] = {}
         every = dict.fromkeys(self.of.values())
         self._open = {(one, kind) for one in every for kind in one.requests}
@@ -92,15 +91,12 @@ class _Places:
 
     @property
     def any_free(self) -> bool:
-        """Whether some job may still start."""
         return bool(self._open)
 
     def key(self, job: Job) -> Reachable:
-        """Return what is the same for jobs that go to the same targets."""
         return self.of[job.name]
 
     def may(self, job: Job, pool: Slots) -> bool:
-        """Return whether a job goes to a target."""
         assert pool.target is not None
         return self.of[job.name].request(pool.target) is not None
 
@@ -113,11 +109,8 @@ class _Places:
         if target is None:
             self._open.discard(asked)
             return None
-        name = target.name
-        if name not in self.slots:
-            rank = self.reach.state.rank(target)
-            self.slots[name] = Slots(name, target.account, kind, 0, 0, (), rank, target)
-        return self.slots[name]
+        rank = self.reach.state.rank(target)
+        return Slots(target.name, target.account, kind, 0, 0, (), rank, target)
 
     def _first(self, alike: Reachable, kind: DeviceKind) -> Target | None:
         found = self._candidates.get((alike, kind))
@@ -128,8 +121,8 @@ class _Places:
                 before, order, jobs, target = found.heap[0]
                 if (load := self.load[target.account] - jobs) != before:
                     heapq.heapreplace(found.heap, (load, order, jobs, target))
-                elif found.checked == self.takes or self._has_room(alike, target):
-                    found.checked = self.takes
+                elif found.checked == len(self.taken) or self._has_room(alike, target):
+                    found.checked = len(self.taken)
                     return target
                 else:
                     heapq.heappop(found.heap)
@@ -164,11 +157,10 @@ class _Places:
         return any((asked := request(to)) and self.room.fits(to, asked) for to in targets)
 
     def take(self, job: Job, pool: Slots) -> None:
-        """Take the room of a job at a target."""
         assert pool.target is not None
         request = self.of[job.name].request(pool.target)
         assert request is not None
-        self.takes += 1
+        self.taken[job.name] = pool.target, request
         self.load[pool.account] += 1
         self.room.take(pool.target, request)
         if pool.kind == "cpu" and self.for_cpus is not self.room:
@@ -237,12 +229,7 @@ class Round:
         made = schedule(self.work, tasks, pools, self.now_s, gpu_slots, places, moved, most)
         self.why = dict(made.waiting)
         for start in made.starts:
-            target = places.slots[start.pool].target
-            assert target is not None
-            task = tasks[start.job]
-            request = self.reach.of(task).request(target)
-            assert request is not None
-            self._start(task, target, request, start.reason)
+            self._start(tasks[start.job], *places.taken[start.job], start.reason)
         for alike, names in _grouped({name: places.of[name] for name in made.waiting}):
             if not places.had_room(alike):
                 self.why |= dict.fromkeys(names, self._why_none(alike, places))
@@ -360,17 +347,15 @@ class Round:
         """Return own jobs by target; what is held, or pends at a closed one, has no slot."""
         found: dict[Target, list[Running]] = {}
         for task in self.active:
-            target = task.assignment.target if task.assignment else None
-            if target is None:
-                continue
             job = task.slurm_job
-            if job and is_held(job):
+            if task.assignment is None or (job and is_held(job)):
                 continue
+            target = task.assignment.target
             start_s = job.start_s if job and job.state == "RUNNING" else None
-            if start_s is None and self.state.why_closed(target):
-                continue
-            if start_s is None:  # it may wait as long again as it has
-                start_s = 2 * self.now_s - task.pending_since_s
+            if start_s is None:
+                if self.state.why_closed(target):
+                    continue
+                start_s = 2 * self.now_s - task.pending_since_s  # as long again as it has waited
             end_s = start_s + self.estimates.seconds(task.job, target.device)
             found.setdefault(target, []).append(Running(task.name, start_s, end_s))
         return found
