@@ -267,16 +267,11 @@ class _Schedule:
             self._earlier[pool.kind].append(pool)
         heapq.heappush(times, end_s)
 
-    def reasons(self, jobs: Iterable[Job]) -> Mapping[str, str]:
+    def reasons(self, jobs: Sequence[Job]) -> Mapping[str, str]:
         """Return why jobs were not placed, by name."""
-        alike: dict[tuple[Hashable, ...], str] = {}
-        found = {}
-        for job in jobs:
-            key = job.kinds, self.places.key(job)
-            if key not in alike:
-                alike[key] = self._reason(job)
-            found[job.name] = alike[key]
-        return found
+        keys = [(job.kinds, self.places.key(job)) for job in jobs]
+        why = {key: self._reason(job) for key, job in dict(zip(keys, jobs, strict=True)).items()}
+        return {job.name: why[key] for key, job in zip(keys, jobs, strict=True)}
 
     def _reason(self, job: Job) -> str:
         if any(self.places.first(job, kind) for kind in job.kinds):
