@@ -209,10 +209,7 @@ class Estimates:
         return self.factor(job, kind) * job.cpu_seconds
 
     def request(self, job: Job, kind: DeviceKind) -> ResourceRequest:
-        """Return what a job needs on a device kind.
-
-        Its time limit is at least twice what jobs of its rule are estimated to take by now.
-        """
+        """Return what a job needs on a device kind, with at least twice the estimated time."""
         request = self._requests.get((job.name, kind))
         if request is None:
             assert job.model is not None
@@ -224,12 +221,10 @@ class Estimates:
         return replace(request, runtime_min=max(1, minutes, request.required_min))
 
     def shape(self, task: JobState) -> Shape:
-        """Return the shape of a job; its estimates are those of the last workload.
-
-        10,000 jobs are then as many lookups, not as many computations: 3 s were 0.2 s.
-        """
+        """Return the shape of a job; its estimates are those of the last workload."""
         job, history = task.job, task.history
         known = id(job), id(history), task.least_mem_mb, task.least_min
+        # 10,000 jobs are then as many lookups, not as many computations: 3 s were 0.2 s
         found = self._shapes.get(task.name)
         if found and found[0] == known:
             return found[1]
@@ -287,19 +282,15 @@ class Estimates:
             mems = [tres_of(base, where)["mem"] for _, where in places]
             base = replace(base, mem_mb=max(mems, default=base.mem_mb))
         grown = base.double(task.history.memory, task.history.time)
-        grown = replace(
-            grown,
-            mem_mb=max(grown.mem_mb, task.least_mem_mb),
-            runtime_min=max(grown.runtime_min, task.least_min),
-        )
-        most = longest_of(where for _, where in places)
-        if most is not None:
-            most = max(most, base.required_min)
-            grown = replace(grown, runtime_min=min(grown.runtime_min, most))
+        mem_mb = max(grown.mem_mb, task.least_mem_mb)
+        runtime_min = max(grown.runtime_min, task.least_min)
+        longest = longest_of(where for _, where in places)
+        if longest is not None:
+            runtime_min = min(runtime_min, max(longest, base.required_min))
         most_mb = memory_limit_mb(job, state) if task.history.memory else None
-        if most_mb is None:
-            return grown
-        return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
+        if most_mb is not None:
+            mem_mb = max(base.mem_mb, min(mem_mb, most_mb))
+        return replace(grown, mem_mb=mem_mb, runtime_min=runtime_min)
 
 
 def _rounded_up(minutes: float) -> float:

@@ -79,19 +79,19 @@ def next_try(
         return NextTry(past, "is moved", free=True)
     failure = f"{cause}: {words}"
     now = replace(past, causes=(*past.causes, failure))
+    few = len(now.causes) <= _MOST_FREE
     match cause:
         case "memory":
             return NextTry(replace(now, memory=past.memory + 1), "gets up to twice the memory")
         case "time":
             return NextTry(replace(now, time=past.time + 1), "gets up to twice the time")
         case "budget":
-            free = len(now.causes) <= _MOST_FREE
-            return NextTry(now, "goes to an account with a budget that can end it", free=free)
+            return NextTry(now, "goes to an account with a budget that can end it", free=few)
         case "node" | "device":
             avoided = past.nodes | ({node} if node else set())
             return NextTry(replace(now, nodes=avoided), f"goes elsewhere than {node or 'there'}")
         case "preempted":
-            return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
+            return NextTry(now, "is placed again", free=few)
         case "refused":
             free = now.causes.count(failure) <= _MOST_FREE
             return NextTry(now, "goes to another place, or back to this one later", free=free)
