@@ -106,11 +106,6 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         before_run(found, argv, has_lock=True)
         return Placement(cluster=found)
 
-    def _follow(self, jobs: Sequence[Any]) -> None:
-        """Count the jobs that a checkpoint brought, once it is known what they need."""
-        if self._progress is not None:
-            self._progress.load(jobs)
-
     def _begin(self) -> None:
         """Do what Snakemake's own handler, scheduler and executor must be there for."""
         _handle_sigterm_in_a_thread()
@@ -138,12 +133,14 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             self._begin()
             self._begun = True
         if self._run is None:
-            self._follow(remaining_jobs)
+            if self._progress is not None:
+                self._progress.load(remaining_jobs)
             return first_fit(selectable_jobs, available_resources)
         try:
             chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
             self._failures = 0
-            self._follow(remaining_jobs)
+            if self._progress is not None:  # by now it is known what those of a checkpoint need
+                self._progress.load(remaining_jobs)
             return chosen
         except Exception as error:
             # one that left here would make Snakemake cancel all running jobs

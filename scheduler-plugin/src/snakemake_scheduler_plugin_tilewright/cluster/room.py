@@ -46,8 +46,6 @@ class Room:
 
     Parameters
     ----------
-    state : ClusterState
-        With what is in use and what pends.
     empty : bool
         As if nothing was in use, but for what is spent of budgets.
     """

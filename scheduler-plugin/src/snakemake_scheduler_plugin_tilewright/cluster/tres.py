@@ -167,7 +167,6 @@ _HOURS = {
     "mem/min": ("GB-hours of memory", 60 * 1024),
     "node/min": ("node-hours", 60),
     "billing/min": ("billing-hours", 60),
-    "gres/gpu/min": ("GPU-hours", 60),
 }
 
 

@@ -310,8 +310,7 @@ def _worst(codes: set[str]) -> str:
 
 def node_of(details: str) -> str:
     """Return the nodes a job ran on, from ``scontrol -o show job``."""
-    match = re.search(r" NodeList=(\S+)", details)
-    return match.group(1) if match and match.group(1) != "(null)" else ""
+    return fields_of(details).get("NodeList", "").removeprefix("(null)")
 
 
 def stdout_of(details: str) -> str:
