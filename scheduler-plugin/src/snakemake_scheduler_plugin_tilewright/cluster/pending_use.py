@@ -27,14 +27,12 @@ class PendingUse:
 
 
 def use_of_pending(job: SlurmJob, where: Partition | None) -> PendingUse:
-    """Return what a job that pends will use; before it runs squeue does not show whole nodes.
-
-    It counts as submitted already, so ``submit`` is 0.
-    """
+    """Return what a job that pends will use; before it runs squeue does not show whole nodes."""
     cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ON_NODES)
     wanted = tres_of(ResourceRequest(cpus, mem_mb, gpus, job.limit_min or 0), where)
     own = {tres: max(n, wanted[tres]) for tres, n in job.tres.items()}
-    return PendingUse(job.account, {**wanted, **own, "submit": 0}, job.partition, qos=job.qos)
+    tres = {**wanted, **own, "submit": 0}  # it counts as submitted already
+    return PendingUse(job.account, tres, job.partition, qos=job.qos)
 
 
 def with_use(accounts: tuple[Account, ...], uses: Iterable[PendingUse]) -> tuple[Account, ...]:

@@ -120,10 +120,8 @@ class ClusterState:
     @cached_property
     def _nodes_if_up(self) -> defaultdict[str, list[Node]]:
         """The same, as if all of them were up."""
-        found = defaultdict[str, list[Node]](list)
-        for name, own in self.nodes_in.items():
-            found[name] = [replace(node, up=True, reserved=False) for node in own]
-        return found
+        nodes = tuple(replace(node, up=True, reserved=False) for node in self.nodes or ())
+        return replace(self, nodes=nodes).nodes_in
 
     @property
     def open_partitions(self) -> list[Partition]:
@@ -189,14 +187,12 @@ class ClusterState:
         return found
 
     def rank(self, target: Target) -> int:
-        """Return how far a target is from an account's default QOS and partition; 0 is that.
-
-        Those where jobs may be preempted come last, before them the QOS of the longest jobs.
-        """
+        """Return how far a target is from an account's default QOS and partition; 0 is that."""
         account = self.account(target.account, target.qos)
         known = self.partitions.get(target.device, ())
         first = known[0].name if known else None
         order = 2 * account.order if account else 0
+        # where jobs may be preempted comes last, before that the QOS of the longest jobs
         return 1000 * bool(self.preempted_in(target)) + order + (target.partition != first)
 
     def preempted_in(self, target: Target) -> str:
@@ -207,27 +203,22 @@ class ClusterState:
         return f"QOS {target.qos}" if account is not None and account.preemptable else ""
 
     def why_closed(self, target: Target) -> str:
-        """Return why a target takes no job now; empty if it may.
-
-        In a partition that is not known that is what closes the account in the first one.
-        """
+        """Return why a target takes no job now; empty if it may."""
         if not self.closed:
             return ""
         if target in self.closed or target.partition is None or target.partition in self._wheres:
             return self.closed.get(target, "")
+        # in a partition that is not known, that is what closes the account in the first one
         first = self.places(target.device)[:1]
         return self.closed.get(replace(target, partition=first[0][0] if first else None), "")
 
     def some_node_holds(
         self, target: Target, request: ResourceRequest, *, if_up: bool = False
     ) -> bool:
-        """Return whether a node of a partition that is up, or would be, is large enough.
-
-        Where the nodes are not known it is.
-        """
+        """Return whether a node there that is up, or any with ``if_up``, is large enough."""
         where = self.where(target)
         if self.nodes is None or where is None:
-            return True
+            return True  # as far as is known
         asked = where.name, request, if_up
         if asked not in self._holding:
             nodes = self._nodes_if_up if if_up else self.nodes_in
@@ -284,9 +275,8 @@ class ClusterState:
     def leaving_gpus(self, targets: Iterable[Target]) -> list[Target]:
         """Return targets without CPU jobs in partitions with GPUs, where there are others."""
         found = list(targets)
-        spares = {t for t in found if t.device == "cpu" and is_for_gpus(self.where(t))}
-        other = any(t.device == "cpu" and t not in spares for t in found)
-        return [t for t in found if t not in spares] if other else found
+        left = [t for t in found if t.device == "gpu" or not is_for_gpus(self.where(t))]
+        return left if any(t.device == "cpu" for t in left) else found
 
     def use_of(self, target: Target, request: ResourceRequest) -> PendingUse:
         """Return what a job will use there."""

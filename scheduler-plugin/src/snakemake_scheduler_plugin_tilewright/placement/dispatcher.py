@@ -114,17 +114,14 @@ class Dispatcher:
     def round(
         self, ready: Collection[str], later: Collection[str], most: float = math.inf
     ) -> dict[str, Assignment]:
-        """Choose which ready jobs, ``most`` at most, start now; the ledger gets it.
-
-        Where Slurm does not answer nothing starts, and the reason is logged once.
-        """
+        """Choose which ready jobs, ``most`` at most, start now; the ledger gets it."""
         with self.lock, self.submissions.alone() as why:
             if why:
                 note = f"other runs of yours may choose at the same time, without a lock: {why}"
                 self.ledger.write_change("notes", "claims", notes=[note])
             try:
                 state = self.state()
-            except SlurmQueryError as error:
+            except SlurmQueryError as error:  # nothing starts, and the reason is logged once
                 reason = str(error)
                 if self.ledger.write_change("hold", "slurm", reason=reason, ready=len(ready)):
                     self.why_waiting = dict.fromkeys(ready, reason)
@@ -353,10 +350,7 @@ class Dispatcher:
             return self.mover.explain(self.tasks.values(), movable)
 
     def unseen_ends(self, sent: Mapping[str, int]) -> dict[str, tuple[str, bool]]:
-        """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
-
-        ``sent`` has the numbers of the jobs that sbatch took.
-        """
+        """Return jobs whose end the executor does not see: why each ended, and if it is done."""
         with self.lock:
             try:
                 queue = self.cluster.queue()

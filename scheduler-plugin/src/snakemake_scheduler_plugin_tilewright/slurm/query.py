@@ -80,17 +80,14 @@ class Answer:
 
 
 def drop_options() -> list[str]:
-    """Take the variables that Slurm's commands read as options out of the environment, by name.
-
-    The executor's squeue then shows jobs in hidden partitions, as ours does.
-    """
+    """Take the variables that Slurm's commands read as options out of the environment, by name."""
     outside = "SLURM_JOB_ID" not in os.environ
     names = sorted(
         n for n in os.environ if _OPTION.fullmatch(n) or (outside and _OF_JOBS.fullmatch(n))
     )
     for name in names:
         del os.environ[name]
-    os.environ["SQUEUE_ALL"] = "1"
+    os.environ["SQUEUE_ALL"] = "1"  # the executor sees jobs in hidden partitions, as we do
     return names
 
 
@@ -216,29 +213,23 @@ class SlurmClient:
         return self._ask(("scontrol", "-a", "-d", "-o", "show", what), times * self.ttl_s)
 
     def ask_at_once(self) -> None:
-        """Ask what a look begins with, at the same time: where an answer takes 20 s, six take 20.
-
-        What they say is remembered, also that there is none.
-        """
+        """Ask what a look begins with, all at once: where an answer takes 20 s, six take 20."""
         kinds = ("config", "node", "reservation", "partition", "licenses")
         with ThreadPoolExecutor() as pool:
             asked: list[Future[object]] = [pool.submit(self.limits)]
             asked += [pool.submit(self.show, kind) for kind in kinds]
         for one in asked:
-            with contextlib.suppress(SlurmQueryError):
+            with contextlib.suppress(SlurmQueryError):  # that there is no answer is remembered too
                 one.result()
 
     def queue(self) -> str:
-        """Return this user's jobs, those that ended in the last minutes too.
-
-        Live use and nodes are asked again after it: a job that started meanwhile would be in
-        neither.
-        """
+        """Return this user's jobs, those that ended in the last minutes too."""
         argv = ("squeue", "-a", "-h", "-u", self.user, "-t", "all", "-O", jobs.JOB_FORMAT)
         before = self._cache.get(argv)
         try:
             return self._ask(argv, self.ttl_s)
         finally:
+            # after it live use and nodes: a job that started meanwhile would be in neither
             if self._cache.get(argv) is not before:
                 for key in [key for key in self._cache if {"assoc_mgr", "node"} & set(key)]:
                     del self._cache[key]
