@@ -93,7 +93,7 @@ class Mover:
         doubles the time until the next one; after three a job stays. One that cannot stay
         (`cannot_stay`) is moved as often as there are targets, also where the next one is full now:
         one whose budget is used up after that time, an invalid one at once. An invalid one that no
-        target will ever take fails.
+        target will ever take fails. All are jobs that Snakemake would try again.
         """
         found: list[JobState] = []
         for one in filter(self._may_move, self._pending(tasks)):
