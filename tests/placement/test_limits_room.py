@@ -231,7 +231,7 @@ def test_slots_stay_in_a_budget(
 ) -> None:
     kind, gpus = device
     shape = ResourceRequest(cpus, 10, gpus, minutes)
-    one, each = with_budget(limit, used, name), tres_of(shape, 1)[name]
+    one, each = with_budget(limit, used, name), tres_of(shape)[name]
     for pool in slots_of([one], {kind: shape}, utilisation=1.0):
         assert pool.free * each <= max(0, limit - used)
     assert fits(room(one), "a", kind, shape) == (each <= max(0, limit - used))
@@ -253,14 +253,14 @@ BILLED = f"PartitionName=c MaxTime=1:00:00 State=UP TRES=cpu=96{PARTITION}"
 def billing(flags: tuple[str, ...] | None, **of: Any) -> int:
     (where,) = parse_partitions(f"{BILLED.strip()} TRESBillingWeights={WEIGHTS}")
     request = replace(ResourceRequest(1, 8192, 0, 60), **of)
-    return tres_of(request, 1, replace(where, priority_flags=flags))["billing"]
+    return tres_of(request, replace(where, priority_flags=flags))["billing"]
 
 
 def test_a_partition_bills_by_its_weights() -> None:
     assert (billing(()), billing(("MAX_TRES",)), billing(("MAX_TRES_GRES",))) == (3, 2, 2)
     assert [billing((one,), gpus=2) for one in ("SMALL", "MAX_TRES", "MAX_TRES_GRES")] == [7, 4, 6]
     assert billing(("MAX_TRES",), licences=(("matlab", 2),)) == 12
-    assert tres_of(CPU, 2)["billing"] == 16
+    assert tres_of(CPU)["billing"] == 8
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def held(own: tuple[Node, ...], where: Partition, request: ResourceRequest) -> i
 
 def test_where_jobs_get_whole_nodes_they_count_with_all_of_one() -> None:
     where = with_whole_nodes(replace(partition("c"), whole_nodes=True), nodes(96, 96))
-    wanted = tres_of(CPU, 1, where)
+    wanted = tres_of(CPU, where)
     assert (wanted["cpu"], wanted["mem"], wanted["gres/gpu"]) == (96, 50, 2)
     assert (held(nodes(96, 90), where, CPU), fitting_jobs(nodes(96, 90), where, CPU)) == (1, 2)
     few, many = account("a", limit={"cpu": 48}), account("b", limit={"cpu": 200})
@@ -417,7 +417,7 @@ def test_limits_of_a_partition_for_each_node_and_cpu() -> None:
     assert held(nodes(88), few, CPU) == 1
     for where in (replace(plain, cpus_a_node=4), replace(plain, mem_a_node=49)):
         assert too_big(account("a"), CPU, where) is not None
-    assert tres_of(CPU, 1, replace(plain, mem_a_cpu=5))["cpu"] == 10
+    assert tres_of(CPU, replace(plain, mem_a_cpu=5))["cpu"] == 10
 
 
 def test_nodes_with_a_feature_a_gpu_type_or_a_reservation() -> None:

@@ -323,7 +323,7 @@ def questions(draw: st.DrawFn) -> SimpleNamespace:
             for n in range(up_to(3, 0))
         ],
         claims=[
-            PendingUse(draw(_names), tres_of(ResourceRequest(up_to(8), 20, 0, 5), 1))
+            PendingUse(draw(_names), tres_of(ResourceRequest(up_to(8), 20, 0, 5)))
             for _ in range(up_to(2, 0))
         ],
         partitions={
@@ -393,7 +393,7 @@ def test_no_round_exceeds_limits_or_keeps_silent(
         here = [one for one in started.values() if accounts[one.target.account] in below]
         asked: Counter[str] = Counter()
         for start in here:
-            asked.update(tres_of(start.request, 1))
+            asked.update(tres_of(start.request))
         more = promised(question, below)
         for tres in scope.limit.keys() & asked.keys():
             rest = scope.limit[tres] - (scope.used or {}).get(tres, 0) - more[tres]

@@ -55,10 +55,10 @@ def test_use_is_never_older_than_the_queue(tmp_path: Path) -> None:
     asking = client(recorded, tmp_path, now)
     asking.queue()
     now[0] = 29.0
-    asking.usage(["clive"])
+    asking.usage("qos", ["clive"])
     now[0] = 31.0
     asking.queue()
-    asking.usage(["clive"])
+    asking.usage("qos", ["clive"])
     assert recorded.asked == ["squeue", "flags=qos"] * 2
 
 
@@ -69,18 +69,18 @@ def test_runs_on_one_host_share_what_they_were_told(tmp_path: Path) -> None:
     )
     one.queue()
     now[0] += 1
-    one.usage(["clive"])
+    one.usage("qos", ["clive"])
     now[0] += 5
-    assert (other.queue(), other.usage(["clive"])) == ("", USE)
+    assert (other.queue(), other.usage("qos", ["clive"])) == ("", USE)
     assert recorded.asked == ["squeue", "flags=qos"]
     now[0] += 5
     other.forget()  # it has just placed a job: what was said before does not hold
     other.queue()
-    other.usage(["clive"])
+    other.usage("qos", ["clive"])
     assert recorded.asked == ["squeue", "flags=qos"] * 2
     now[0] += 30
     one.queue()
-    one.usage(["clive"])
+    one.usage("qos", ["clive"])
     assert recorded.asked == ["squeue", "flags=qos"] * 3
 
 

@@ -53,8 +53,8 @@ def record(slurm: Cluster, folder: Path) -> dict[str, str]:
         "sacctmgr": asking.limits().text,
         "squeue": asking.everybodys_queue(),
         "job": asking.job(failed),
-        "qos": asking.usage(["brusko", "clive", "maigan"]),
-        "assoc": asking.account_usage(["root", "clive", "maigan"]),
+        "qos": asking.usage("qos", ["brusko", "clive", "maigan"]),
+        "assoc": asking.usage("account", ["root", "clive", "maigan"]),
         **{kind: asking.show(kind) for kind in kinds},
     }
     lines = said["config"].splitlines(keepends=True)

@@ -65,8 +65,8 @@ ANSWERS = {
 QUESTIONS: dict[str, Callable[[SlurmClient], object]] = {
     "squeue": lambda one: one.queue(),
     "everybody": lambda one: one.everybodys_queue(),
-    "qos": lambda one: one.usage(["clive"]),
-    "assoc": lambda one: one.account_usage(["clive"]),
+    "qos": lambda one: one.usage("qos", ["clive"]),
+    "assoc": lambda one: one.usage("account", ["clive"]),
     **{name: partial(SlurmClient.show, what=name)
        for name in ("partition", "node", "reservation", "licenses", "config")},
     "sacctmgr": lambda one: one.limits().text,

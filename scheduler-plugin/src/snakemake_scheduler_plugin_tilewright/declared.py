@@ -17,12 +17,9 @@ _TYPE = r"([A-Za-z][\w.-]*)"
 
 
 def declared_model(job: Any) -> ResourceModel:
-    """Return the model of one job of Snakemake, by what it declares by now.
-
-    It takes about half the time that it may take.
-    """
+    """Return the model of one job of Snakemake, by what it declares by now."""
     request = declared_request(job)
-    seconds = 0.5 * 60 * request.runtime_min
+    seconds = 0.5 * 60 * request.runtime_min  # about half the time that it may take
     return ResourceModel(("cpu",), lambda _, kind: request, lambda _: seconds)
 
 
@@ -140,14 +137,11 @@ def fixed_of(job: Any, accounts: Iterable[Account] = ()) -> UserOverrides:
 
 
 def resources_at(assignment: Assignment, job: Any, *, failed: bool) -> dict[str, Any]:
-    """Return the resources that send a job to its target; what it declares is not among them.
-
-    Memory and time are set after a failure only, and never below what the rule then declares.
-    """
+    """Return the resources that send a job to its target; what it declares is not among them."""
     target, request = assignment.target, assignment.request
     places = zip(_PLACE, (target.account, target.partition, target.qos), strict=True)
     values: dict[str, Any] = {n: one for n, one in places if one and not job.resources.get(n)}
-    if failed:
+    if failed:  # never below what the rule then declares
         now = declared_request(job)
         if request.mem_mb > now.mem_mb:
             per_cpu = job.resources.get("mem_mb_per_cpu")

@@ -28,17 +28,7 @@ class ForeignError(PlacementError, OSError):
 
 
 class SlurmQueryError(PlacementError):
-    """Slurm did not answer a question.
-
-    Parameters
-    ----------
-    command : str
-        What was run.
-    reason : str
-        Its answer, or that it took too long.
-    refused : bool
-        It answered, with an error.
-    """
+    """Slurm did not answer a question, or with an error (``refused``)."""
 
     def __init__(self, command: str, reason: str, refused: bool = True) -> None:
         super().__init__(command, reason, refused)

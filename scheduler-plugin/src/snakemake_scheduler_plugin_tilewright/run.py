@@ -9,13 +9,12 @@ from typing import Any
 
 from .cluster.cluster import Cluster
 from .cluster.request import KINDS, pool_name
-from .cluster.state import ClusterState
 from .declared import declared_request, fixed_of, resources_at
 from .errors import PlacementError, SlurmQueryError
 from .fit import first_fit
 from .placement.dispatcher import Dispatcher
 from .placement.jobs import Assignment, rule_of
-from .placement.reach import check_feasible
+from .placement.reach import check_feasible, infeasible
 from .resources import Placement
 from .runtime import snakemake_adapter as adapter
 from .runtime.ledger import Ledger
@@ -55,7 +54,7 @@ class Run:
             raise PlacementError(
                 f"Slurm does not answer: {error}; try again when it does"
             ) from None
-        self._check(self.jobs, state)
+        check_feasible(self.dispatcher.tasks.values(), state, placement.estimates)
         self.dispatcher.begin(state)  # a run that is refused is none in the ledger
         placement.at_end(self.close)
         threading.Thread(target=self._monitor, name="tilewright-monitor", daemon=True).start()
@@ -64,11 +63,6 @@ class Run:
         """Take the jobs and groups that are not known yet: all at first, then a checkpoint's."""
         if new := self.placed_jobs.take(jobs):
             self.dispatcher.load(new)
-
-    def _check(self, names: Iterable[str], state: ClusterState) -> None:
-        """Refuse what can never start, see :func:`check_feasible`."""
-        tasks = [self.dispatcher.tasks[name] for name in names]
-        check_feasible(tasks, state, self.placement.estimates)
 
     def select(
         self,
@@ -108,22 +102,19 @@ class Run:
         return chosen
 
     def _read_declared(self, ready: dict[str, Any]) -> None:
-        """Note, once a try, what jobs without a model declare: by now their input is there.
-
-        Those that by now ask for more than any account has are given up, and leave ``ready``.
-        """
+        """Note, once a try, what jobs without a model declare; those given up leave ``ready``."""
         first = []
         for name, job in ready.items():
             if model_of(self.placement, job) or self._attempts.get(job) == job.attempt:
                 continue
-            self._attempts[job] = job.attempt
+            self._attempts[job] = job.attempt  # by now its input is there
             if job.is_group() or job.attempt > 1:
                 adapter.forget_resources(job)
             task, request = self.dispatcher.tasks[name], declared_request(job)
             if job.attempt == 1:
                 task.job = self.placed_jobs.declared_job(task.job, job)
                 self.placement.estimates.forget(name)
-                first.append(name)
+                first.append(task)
             else:
                 task.least_mem_mb, task.least_min = request.mem_mb, request.runtime_min
         if not first:
@@ -133,14 +124,8 @@ class Run:
                 state = self.dispatcher.state()
         except SlurmQueryError:
             return
-        try:
-            self._check(first, state)  # jobs that are alike are looked at once
-        except PlacementError:
-            for name in first:
-                try:
-                    self._check([name], state)
-                except PlacementError as error:
-                    self._give_up(name, ready.pop(name), str(error))
+        for name, why in infeasible(first, state, self.placement.estimates):
+            self._give_up(name, ready.pop(name), why)
 
     def _give_up(self, name: str, job: Any, why: str) -> None:
         """Let a job fail that no account could ever run, and the others go on."""

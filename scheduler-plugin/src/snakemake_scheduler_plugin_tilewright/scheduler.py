@@ -107,11 +107,6 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         before_run(found, argv, has_lock=True)
         return Placement(cluster=found)
 
-    def _follow(self, jobs: Sequence[Any]) -> None:
-        """Count the jobs that a checkpoint brought, once it is known what they need."""
-        if self._progress is not None:
-            self._progress.load(jobs)
-
     def _begin(self) -> None:
         """Do what Snakemake's own handler, scheduler and executor must be there for."""
         _handle_sigterm_in_a_thread()
@@ -139,12 +134,14 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             self._begin()
             self._begun = True
         if self._run is None:
-            self._follow(remaining_jobs)
+            if self._progress is not None:
+                self._progress.load(remaining_jobs)
             return first_fit(selectable_jobs, available_resources)
         try:
             chosen = self._run.select(selectable_jobs, remaining_jobs, available_resources)
             self._failures = 0
-            self._follow(remaining_jobs)
+            if self._progress is not None:  # by now it is known what those of a checkpoint need
+                self._progress.load(remaining_jobs)
             return chosen
         except Exception as error:
             # one that left here would make Snakemake cancel all running jobs
@@ -162,11 +159,9 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
 
 
 def _handle_sigterm_in_a_thread() -> None:
-    """Let the present handler of SIGTERM run in a thread of its own.
-
-    Snakemake's takes the scheduler's lock, which the main thread holds while it selects jobs. A
-    signal in these seconds would wait for what it interrupted, and the run would never end.
-    """
+    """Let the present handler of SIGTERM run in a thread of its own."""
+    # Snakemake's takes the scheduler's lock, which the main thread holds while it selects jobs. A
+    # signal in these seconds would wait for what it interrupted, and the run would never end.
     handler = signal.getsignal(signal.SIGTERM)
     if callable(handler) and threading.current_thread() is threading.main_thread():
         # A threading.Thread waits for its start, and takes locks that may be held here too.

@@ -17,8 +17,6 @@ class PlacedJobs:
 
     Attributes
     ----------
-    by_name : dict of str to object
-        Jobs and groups of Snakemake that are placed.
     names : dict
         Job or group to its name, which is empty for those that run next to the coordinator.
     """

@@ -57,7 +57,8 @@ def read_database(client: SlurmClient, site: Site, config: Mapping[str, str]) ->
 def _other_sources(client: SlurmClient, site: Site) -> Iterator[tuple[list[Association], str]]:
     """Yield the associations that else are seen, and where, without their QOS."""
     with contextlib.suppress(SlurmQueryError):
-        yield associations.parse_associations(client.associations()), "scontrol show assoc_mgr"
+        rows = associations.parse_associations(client.usage("users", [client.user]))
+        yield rows, "scontrol show assoc_mgr"
     with contextlib.suppress(SlurmQueryError):
         yield associations.parse_shares(client.shares()), "sshare, without limits"
     named = [Association(account, client.user) for account in site.allowed or ()]
@@ -65,13 +66,7 @@ def _other_sources(client: SlurmClient, site: Site) -> Iterator[tuple[list[Assoc
 
 
 def _of_this_cluster(config: Mapping[str, str], rows: list[Association]) -> list[Association]:
-    """Return the associations of this cluster, where slurmdbd serves several.
-
-    Raises
-    ------
-    PlacementError
-        Which this is is not known.
-    """
+    """Return the associations of this cluster; PlacementError where it is not known which it is."""
     clusters = {row.cluster for row in rows}
     if len(clusters) > 1 and not config["ClusterName"]:
         names = ", ".join(sorted(clusters))

@@ -4,7 +4,7 @@ The examples have an account ``lab`` with 32 CPUs, 8 of them in use, and jobs of
 at most; a request ``job`` for 4 CPUs, 8 GB and 60 min; and a partition ``short`` of 30 min.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..slurm.accounts import Account
@@ -31,21 +31,12 @@ def limited_tres(account: Account, partition: Partition | None) -> list[str]:
     return sorted(counted, key=lambda name: (is_budget(name), name in JOBS, name))
 
 
-def limits_and_use(
-    account: Account,
-    partition: Partition | None,
-    tres: str,
-    used: Callable[[str], str] = lambda tres: tres,
+def _limits_and_use(
+    account: Account, partition: Partition | None, tres: str, used: str
 ) -> list[tuple[int, int]]:
-    """Return limit and use of all that bounds a TRES; use that is not known counts as none.
-
-    Of budgets ``used`` may be :func:`spent_name`.
-
-    >>> limits_and_use(lab, None, "cpu")
-    [(32, 8)]
-    """
+    """Return limit and use of all that bounds a TRES; use that is not known counts as none."""
     return [
-        (scope.limit[tres], (scope.used or {}).get(used(tres), 0))
+        (scope.limit[tres], (scope.used or {}).get(used, 0))
         for scope in account.within(partition).scopes
         if tres in scope.limit
     ]
@@ -57,7 +48,7 @@ def remaining(account: Account, partition: Partition | None, tres: str) -> int |
     >>> remaining(lab, None, "cpu"), remaining(lab, None, "gres/gpu")
     (24, None)
     """
-    rests = [limit - used for limit, used in limits_and_use(account, partition, tres)]
+    rests = [limit - used for limit, used in _limits_and_use(account, partition, tres, tres)]
     return max(0, min(rests)) if rests else None
 
 
@@ -67,10 +58,11 @@ def largest(account: Account, partition: Partition | None, tres: str) -> int | N
     >>> largest(lab, None, "cpu"), largest(lab, None, "mem")
     (4, None)
     """
-    limits = [limit for limit, _ in limits_and_use(account, partition, tres)]
+    within = account.within(partition)
+    limits = [scope.limit.get(tres) for scope in within.scopes]
     node = {"cpu": partition.cpus_a_node, "mem": partition.mem_a_node} if partition else {}
-    of_one = (node.get(tres), account.within(partition).per_job.get(tres))
-    return min([*limits, *(most for most in of_one if most is not None)], default=None)
+    every = (*limits, node.get(tres), within.per_job.get(tres))
+    return min((most for most in every if most is not None), default=None)
 
 
 def largest_ever(account: Account, partition: Partition | None) -> dict[str, int]:
@@ -86,7 +78,8 @@ def largest_ever(account: Account, partition: Partition | None) -> dict[str, int
     for tres in limited_tres(account, partition):
         most = largest(account, partition, tres)
         if is_budget(tres):
-            rests = [n - u for n, u in limits_and_use(account, partition, tres, used=spent_name)]
+            spent = spent_name(tres)
+            rests = [n - used for n, used in _limits_and_use(account, partition, tres, spent)]
             most = max(0, min([most or 0, *rests])) if rests else most
         if tres not in JOBS and most is not None:
             found[tres] = most
@@ -127,21 +120,6 @@ def clip_runtime(
     if most is None or request.runtime_min <= most:
         return request
     return replace(request, runtime_min=max(most, request.required_min))
-
-
-def too_long(account: Account, request: ResourceRequest, partition: Partition | None) -> str:
-    """Return that a place allows a job fewer minutes than it states; empty if it does not.
-
-    >>> too_long(lab, replace(job, required_min=60), short)
-    'it asks for 60 min and partition short has 30'
-    """
-    most = longest_min(account, partition)
-    if most is None or request.required_min <= most:
-        return ""
-    whose = f"account {account.name}"
-    if partition is not None and account.within(partition).longest_min != most:
-        whose = f"partition {partition.name}"
-    return f"it asks for {request.required_min} min and {whose} has {most}"
 
 
 def may_use(account: Account, partition: Partition | None) -> bool:
@@ -192,22 +170,39 @@ def targets_of_limit(
 
 
 def too_big(
-    account: Account, request: ResourceRequest, partition: Partition | None = None
+    account: Account,
+    request: ResourceRequest,
+    partition: Partition | None = None,
+    most_ever: Mapping[str, int] | None = None,
 ) -> str | None:
     """Return why a job that asks for this can never start on an account, None if it may.
 
+    Parameters
+    ----------
+    most_ever : mapping, optional
+        What :func:`largest_ever` returns, where it is known.
+
+    Examples
+    --------
     >>> too_big(lab, replace(job, cpus=8))
     'it asks for cpu=8 and account lab has 4'
+    >>> too_big(lab, replace(job, required_min=60), short)
+    'it asks for 60 min and partition short has 30'
     >>> too_big(lab, job)
     """
-    if long := too_long(account, request, partition):
-        return long
-    wanted = tres_of(request, 1, partition)
-    for tres, least in account.within(partition).least.items():
-        if wanted.get(tres, 0) < least and not why_not_counted(tres, partition):
-            asks = f"it asks for {tres}={wanted.get(tres, 0)}"
+    limits, longest = account.within(partition), longest_min(account, partition)
+    if longest is not None and request.required_min > longest:
+        whose = f"account {account.name}"
+        if partition is not None and limits.longest_min != longest:
+            whose = f"partition {partition.name}"
+        return f"it asks for {request.required_min} min and {whose} has {longest}"
+    wanted = tres_of(request, partition)
+    for tres, least in limits.least.items():
+        if wanted[tres] < least and not why_not_counted(tres, partition):
+            asks = f"it asks for {tres}={wanted[tres]}"
             return f"{asks} and QOS {account.qos} takes jobs from {least} on"
-    for tres, most in largest_ever(account, partition).items():
+    known = largest_ever(account, partition) if most_ever is None else most_ever
+    for tres, most in known.items():
         if wanted[tres] <= most:
             continue
         if is_budget(tres):

@@ -27,30 +27,12 @@ class PendingUse:
 
 
 def use_of_pending(job: SlurmJob, where: Partition | None) -> PendingUse:
-    """Return what a job that pends will use; before it runs squeue does not show whole nodes.
-
-    It counts as submitted already, so ``submit`` is 0.
-    """
+    """Return what a job that pends will use; before it runs squeue does not show whole nodes."""
     cpus, mem_mb, gpus = (job.tres.get(tres, 0) for tres in ON_NODES)
-    wanted = tres_of(ResourceRequest(cpus, mem_mb, gpus, job.limit_min or 0), 1, where)
+    wanted = tres_of(ResourceRequest(cpus, mem_mb, gpus, job.limit_min or 0), where)
     own = {tres: max(n, wanted[tres]) for tres, n in job.tres.items()}
-    return PendingUse(job.account, {**wanted, **own, "submit": 0}, job.partition, qos=job.qos)
-
-
-def may_start(job: SlurmJob, account: Account | None) -> bool:
-    """Return whether a job pends on an account of placement and may ever start there.
-
-    One that asks for more than the limits themselves never starts and takes nothing from others.
-    """
-    if account is None or job.state != "PENDING":
-        return False
-    names = account.counted_on(job.partition, job.qos)
-    return all(
-        job.tres.get(tres, 0) <= most
-        for scope in account.at(job.partition).scopes
-        if scope.name in names
-        for tres, most in scope.limit.items()
-    )
+    tres = {**wanted, **own, "submit": 0}  # it counts as submitted already
+    return PendingUse(job.account, tres, job.partition, qos=job.qos)
 
 
 def with_use(accounts: tuple[Account, ...], uses: Iterable[PendingUse]) -> tuple[Account, ...]:

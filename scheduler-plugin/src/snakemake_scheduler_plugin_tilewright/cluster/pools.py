@@ -24,8 +24,6 @@ class Pool:
     bound : str
         What bounds ``slots``: ``cpu``, ``mem``, ``gres/gpu``, ``gres/gpu:type``, ``jobs``,
         ``submit``, another TRES, a budget or ``partition``.
-    partition : str or None
-        None where Slurm's default is taken.
     """
 
     account: str
@@ -69,9 +67,8 @@ def make_pools(
         whole, now = (empty, busy) if together else (empty.copy(), busy.copy())
         for target in own:
             request = largest[target.device]
-            share = state.utilisation if target.device == "cpu" else 1.0
-            slots, bound = whole.count(target, request, share)
-            free = min(slots, now.count(target, request, share)[0])
+            slots, bound = whole.count(target, request)
+            free = min(slots, now.count(target, request)[0])
             whole.take(target, request, slots)
             now.take(target, request, free)
             if slots:

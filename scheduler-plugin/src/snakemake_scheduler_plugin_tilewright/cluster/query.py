@@ -53,11 +53,6 @@ from .tres import ON_NODES, why_not_counted
 def query_cluster(client: SlurmClient, uid: int, site: Site) -> ClusterState:
     """Ask Slurm what a person may use.
 
-    Parameters
-    ----------
-    uid : int
-        Number of the user, by which live use is listed.
-
     Raises
     ------
     PlacementError
@@ -163,15 +158,13 @@ def _not_counted(
 def _wrong_names(
     user: str, site: Site, accounts: Iterable[Account], left_out: Iterable[LeftOut]
 ) -> list[Note]:
-    """Return what the site says of accounts that the user does not have.
-
-    A file for several people may well block what only some of them have.
-    """
+    """Return what the site says of accounts that the user does not have."""
     known = sorted([one.name for one in accounts] + [one.account for one in left_out])
     there = ", ".join(filter(None, known)) or "none"
     named: tuple[tuple[str, Literal["site", "blocked"], Iterable[str]], ...] = (
         ("allowed", "site", site.allowed or ()),
         ("caps", "site", site.caps),
+        # a file for several people may well block what only some of them have
         ("blocked", "blocked", site.blocked),
     )
     return [
@@ -216,14 +209,14 @@ def _with_use(
     limiting = {scope.name for scope in _scopes(accounts)}
     usage: dict[str, Usage] = {}
     failures = []
-    for asked, names in (
-        (client.usage, qos),
-        (client.account_usage, sorted({rows[name].account for name in limiting & rows.keys()})),
+    for of, names in (
+        ("qos", qos),
+        ("account", sorted({rows[name].account for name in limiting & rows.keys()})),
     ):
         if not names:
             continue
         try:
-            usage |= parse.parse_assoc_mgr(asked(names), {str(uid): client.user})
+            usage |= parse.parse_assoc_mgr(client.usage(of, names), {str(uid): client.user})
         except SlurmQueryError as error:
             failures.append(error)
     unknown, lacks = dict[str, Tres](), set[str]()

@@ -13,7 +13,7 @@ from ..slurm.records import JOBS, Partition, Tres, is_budget
 from .limits import largest, limited_tres, unknown_use
 from .request import ResourceRequest, Target
 from .state import ClusterState
-from .tres import ON_NODES, allowed, is_reserved, on_a_node, room_of, suits
+from .tres import ON_NODES, is_reserved, on_a_node, room_of, suited
 
 #: Jobs of a pool that nothing bounds, not even a partition of known size (no figure).
 _MOST_SLOTS = 1000
@@ -46,8 +46,6 @@ class Room:
 
     Parameters
     ----------
-    state : ClusterState
-        With what is in use and what pends.
     empty : bool
         As if nothing was in use, but for what is spent of budgets.
     """
@@ -89,20 +87,18 @@ class Room:
         return found
 
     def jobs(self, target: Target, request: ResourceRequest) -> int:
-        """Return how many such jobs may start now; CPU jobs leave CPUs of an account free."""
+        """Return how many such jobs may start now."""
         state = self.state
         if target in state.avoided or state.why_closed(target):
             return 0
-        share = state.utilisation if target.device == "cpu" else 1.0
-        return self.count(target, request, share)[0]
+        return self.count(target, request)[0]
 
-    def count(
-        self, target: Target, request: ResourceRequest, share: float = 1.0
-    ) -> tuple[int, str]:
+    def count(self, target: Target, request: ResourceRequest) -> tuple[int, str]:
         """Return how many such jobs limits and nodes hold, and what bounds them.
 
-        Of limits on CPUs only a ``share`` counts; it must not keep out the one job that they hold.
+        CPU jobs leave CPUs of an account free, but not those of the one job that it holds.
         """
+        share = self.state.utilisation if target.device == "cpu" else 1.0
         account, where = self.state.account(target.account, target.qos), self.state.where(target)
         held = self.on_nodes(where, request)
         if account is None or held == 0:
@@ -137,7 +133,7 @@ class Room:
         account, where = state.account(target.account, target.qos), state.where(target)
         if account is None or state.why_closed(target) or not state.can_take(target, request):
             return False
-        if state.on_nodes(target, request) == 0:
+        if not state.some_node_holds(target, request):
             return False
         return self._count(account, where, request)[0] > 0
 
@@ -229,7 +225,7 @@ class Room:
         reserved = is_reserved(self.state.nodes_in[partition or ""], request)
         for k in self._of_partition.get(partition or "", ()):
             node, names = self._nodes[k]
-            if suits(node, request, reserved=reserved) and (own := allowed(names, request)):
+            if own := suited(node, names, request, reserved=reserved):
                 yield k, node, own
 
     def take(self, target: Target, request: ResourceRequest, jobs: int = 1) -> None:

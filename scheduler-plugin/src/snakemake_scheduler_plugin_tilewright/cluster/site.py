@@ -54,6 +54,10 @@ class JobSize(_Section):
     mem_gb: float = Field(gt=0)
     runtime_min: int = Field(default=240, ge=1)
 
+    def request(self, gpus: int) -> ResourceRequest:
+        """Return what such a job asks for."""
+        return ResourceRequest(self.cpus, round(self.mem_gb * 1024), gpus, self.runtime_min)
+
 
 class Partitions(_Section):
     """Where jobs of each kind may go; null is all partitions, ``gpu: none`` uses no GPU."""
@@ -106,14 +110,7 @@ class Site(_Section):
 
     def largest_jobs(self) -> dict[DeviceKind, ResourceRequest]:
         """Return the largest job of each device kind."""
-        return {
-            "gpu": _request(self.gpu_job, gpus=1),
-            "cpu": _request(self.cpu_job, gpus=0),
-        }
-
-
-def _request(size: JobSize, gpus: int) -> ResourceRequest:
-    return ResourceRequest(size.cpus, round(size.mem_gb * 1024), gpus, size.runtime_min)
+        return {"gpu": self.gpu_job.request(gpus=1), "cpu": self.cpu_job.request(gpus=0)}
 
 
 def read_site(path: Path | None) -> Site:

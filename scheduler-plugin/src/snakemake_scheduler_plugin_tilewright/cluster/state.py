@@ -16,10 +16,11 @@ from ..slurm.jobs import SlurmJob
 from ..slurm.nodes import Node
 from ..slurm.partitions import alike, is_for_gpus
 from ..slurm.records import Partition
-from .limits import largest_ever, may_use, targets_of_limit, too_long, unknown_use
-from .pending_use import PendingUse, may_start, use_of_pending, with_use
+from ..words import count
+from .limits import largest_ever, may_use, targets_of_limit, too_big, unknown_use
+from .pending_use import PendingUse, use_of_pending, with_use
 from .request import KINDS, DeviceKind, ResourceRequest, Target
-from .tres import fitting_jobs, tres_of, why_not_counted
+from .tres import fitting_jobs, tres_of
 
 #: Share of an account's CPUs, of no cap, that CPU jobs may fill, so that other users and the GPU
 #: jobs' own CPUs fit next to them: 104 CPUs in jobs of 8 are then 11 slots.
@@ -82,8 +83,8 @@ class ClusterState:
     avoided: Mapping[Target, str] = field(default_factory=dict)
     invalid: frozenset[Target] = frozenset()
     pending: tuple[PendingUse, ...] = ()
-    #: Jobs that nodes hold, by what was asked: 10,000 ready jobs are of few requests.
-    _fitting: dict[tuple[str, ResourceRequest, bool | None], int] = field(
+    #: Whether nodes hold a job, by what was asked: 10,000 ready jobs are of few requests.
+    _holding: dict[tuple[str, ResourceRequest, bool], bool] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     #: What one job may have at most, by limits and kind of partition; and what it counts as.
@@ -119,10 +120,8 @@ class ClusterState:
     @cached_property
     def _nodes_if_up(self) -> defaultdict[str, list[Node]]:
         """The same, as if all of them were up."""
-        found = defaultdict[str, list[Node]](list)
-        for name, own in self.nodes_in.items():
-            found[name] = [replace(node, up=True, reserved=False) for node in own]
-        return found
+        nodes = tuple(replace(node, up=True, reserved=False) for node in self.nodes or ())
+        return replace(self, nodes=nodes).nodes_in
 
     @property
     def open_partitions(self) -> list[Partition]:
@@ -188,14 +187,12 @@ class ClusterState:
         return found
 
     def rank(self, target: Target) -> int:
-        """Return how far a target is from an account's default QOS and partition; 0 is that.
-
-        Those where jobs may be preempted come last, before them the QOS of the longest jobs.
-        """
+        """Return how far a target is from an account's default QOS and partition; 0 is that."""
         account = self.account(target.account, target.qos)
         known = self.partitions.get(target.device, ())
         first = known[0].name if known else None
         order = 2 * account.order if account else 0
+        # where jobs may be preempted comes last, before that the QOS of the longest jobs
         return 1000 * bool(self.preempted_in(target)) + order + (target.partition != first)
 
     def preempted_in(self, target: Target) -> str:
@@ -206,36 +203,27 @@ class ClusterState:
         return f"QOS {target.qos}" if account is not None and account.preemptable else ""
 
     def why_closed(self, target: Target) -> str:
-        """Return why a target takes no job now; empty if it may.
-
-        In a partition that is not known that is what closes the account in the first one.
-        """
+        """Return why a target takes no job now; empty if it may."""
         if not self.closed:
             return ""
         if target in self.closed or target.partition is None or target.partition in self._wheres:
             return self.closed.get(target, "")
+        # in a partition that is not known, that is what closes the account in the first one
         first = self.places(target.device)[:1]
         return self.closed.get(replace(target, partition=first[0][0] if first else None), "")
 
-    def on_nodes(self, target: Target, request: ResourceRequest) -> int | None:
-        """Return how many jobs the nodes of a partition that are up hold; None is not known."""
-        return self._fitting_in(target, request, self.nodes_in)
-
-    def some_node_holds(self, target: Target, request: ResourceRequest) -> bool:
-        """Return whether a node of its partition is large enough, were it up and free."""
-        return self._fitting_in(target, request, self._nodes_if_up) != 0
-
-    def _fitting_in(
-        self, target: Target, request: ResourceRequest, nodes: Mapping[str, list[Node]]
-    ) -> int | None:
+    def some_node_holds(
+        self, target: Target, request: ResourceRequest, *, if_up: bool = False
+    ) -> bool:
+        """Return whether a node there that is up, or any with ``if_up``, is large enough."""
         where = self.where(target)
         if self.nodes is None or where is None:
-            return None
-        asked = where.name, request, nodes is self.nodes_in
-        if asked not in self._fitting:
-            own = nodes[where.name]
-            self._fitting[asked] = fitting_jobs(own, where, request)
-        return self._fitting[asked]
+            return True  # as far as is known
+        asked = where.name, request, if_up
+        if asked not in self._holding:
+            nodes = self._nodes_if_up if if_up else self.nodes_in
+            self._holding[asked] = fitting_jobs(nodes[where.name], where, request) > 0
+        return self._holding[asked]
 
     def can_ever_run(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether a target may take a job at some time, however busy it is now."""
@@ -243,43 +231,56 @@ class ClusterState:
 
     def can_take(self, target: Target, request: ResourceRequest) -> bool:
         """Return whether limits of a target, and some node there, are large enough for a job."""
+        return not self.why_never(target, request)
+
+    def why_never(self, target: Target, request: ResourceRequest) -> str:
+        """Return why limits of a target, or all nodes there, never take a job; else empty."""
         here, where = self.account(target.account, target.qos), self.where(target)
-        if here is None or not may_use(here, where):
-            return False
         if target.device == "gpu" and target.partition is None:  # for CPU jobs Slurm has a default
-            return False
-        if too_long(here, request, where) or not self.some_node_holds(target, request):
-            return False
-        there = dict(request.licences) if self.licences is None else self.licences
-        if any(n > there.get(name, 0) for name, n in request.licences):
-            return False
-        limits, wanted = here.within(where), self.wanted(request, where)
-        key = id(limits), self.alike(where)
+            return "there is no GPU partition"
+        if here is None:
+            return f"account {target.account} is not known"
+        if here.kind not in ("", target.device):
+            return (
+                f"account {here.name} takes {here.kind.upper()} jobs only (accounts of site.yaml)"
+            )
+        if not may_use(here, where):
+            return f"account {here.name} may not use partition {target.partition}"
+        for name, wanted in request.licences:
+            there = wanted if self.licences is None else self.licences.get(name, 0)
+            if wanted > there:
+                return f"it asks for {wanted} of licence {name} and there are {there}"
+        key = id(here.within(where)), self.alike(where)
         if key not in self._largest:
             self._largest[key] = largest_ever(here, where)
-        most = self._largest[key]
-        return all(n <= most.get(tres, n) for tres, n in wanted.items()) and all(
-            n <= wanted.get(tres, 0) or why_not_counted(tres, where)
-            for tres, n in limits.least.items()
-        )
+        if too_large := too_big(here, request, where, self._largest[key]):
+            return too_large
+        if where is None or self.some_node_holds(target, request, if_up=True):
+            return ""
+        needs = [count(request.cpus, "CPU"), f"{tres_of(request, where)['mem']} MB"]
+        if request.gpus:
+            of_type = f" of type {request.gpu_type}" if request.gpu_type else ""
+            needs.append(count(request.gpus, "GPU") + of_type)
+        needs += [f"feature {name}" for name in request.features]
+        needs += [f"reservation {request.reservation}"] if request.reservation else []
+        return f"no node of partition {where.name} has {', '.join(needs)}"
 
     def wanted(self, request: ResourceRequest, where: Partition | None) -> Mapping[str, int]:
         """Return what one job counts as in a partition, of TRES that it asks for."""
         key = request, self.alike(where)
         if key not in self._wanted:
-            self._wanted[key] = {t: n for t, n in tres_of(request, 1, where).items() if n > 0}
+            self._wanted[key] = {t: n for t, n in tres_of(request, where).items() if n > 0}
         return self._wanted[key]
 
     def leaving_gpus(self, targets: Iterable[Target]) -> list[Target]:
         """Return targets without CPU jobs in partitions with GPUs, where there are others."""
         found = list(targets)
-        spares = {t for t in found if t.device == "cpu" and is_for_gpus(self.where(t))}
-        other = any(t.device == "cpu" and t not in spares for t in found)
-        return [t for t in found if t not in spares] if other else found
+        left = [t for t in found if t.device == "gpu" or not is_for_gpus(self.where(t))]
+        return left if any(t.device == "cpu" for t in left) else found
 
     def use_of(self, target: Target, request: ResourceRequest) -> PendingUse:
         """Return what a job will use there."""
-        tres = tres_of(request, 1, self.where(target))
+        tres = tres_of(request, self.where(target))
         return PendingUse(target.account, tres, target.partition, request, target.qos)
 
     def with_pending(
@@ -288,7 +289,6 @@ class ClusterState:
         """Return what fits with own pending jobs, and those sent that squeue does not show yet.
 
         Targets whose use is not known are closed, and what a limit bounds for which own jobs pend.
-        A job that asks for more than the limit itself never starts and counts for nothing.
 
         Parameters
         ----------
@@ -327,21 +327,27 @@ class ClusterState:
         return closed
 
     def counts_pending(self, job: SlurmJob) -> bool:
-        """Return whether a job pends and may start, so that what it will use counts."""
-        return may_start(job, self._entry_of(job))
+        """Return whether a job pends on an account of placement, and may ever start there.
+
+        One that asks for more than the limits never starts, and takes nothing from others.
+        """
+        account = self._entry_of(job)
+        if account is None or job.state != "PENDING":
+            return False
+        names = account.counted_on(job.partition, job.qos)
+        return all(
+            job.tres.get(tres, 0) <= most
+            for scope in account.at(job.partition).scopes
+            if scope.name in names
+            for tres, most in scope.limit.items()
+        )
 
     def _entry_of(self, job: SlurmJob) -> Account | None:
         """Return the account of a job on its QOS, or on the first where that is not used."""
         return self.account(job.account, job.qos) or self.account(job.account)
 
     def check_known(self) -> None:
-        """Refuse a state of which no job could be placed.
-
-        Raises
-        ------
-        SlurmQueryError
-            The partitions are not known, or the use of no account is.
-        """
+        """Raise SlurmQueryError where the partitions, or the use of all accounts, are not known."""
         about = {note.about: note.text for note in self.notes}
         if not self.accounts:
             raise SlurmQueryError("sacctmgr", f"no account of {self.user} is left to place jobs on")

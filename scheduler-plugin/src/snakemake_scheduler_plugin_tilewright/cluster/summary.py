@@ -56,10 +56,7 @@ def cluster_summary(state: ClusterState, kinds: Collection[DeviceKind] = KINDS) 
 
 
 def _limits(qos: Sequence[Account], where: Mapping[str, Partition | None]) -> str:
-    """Return what an account may use in the partition of each TRES, and what of it is free now.
-
-    Of several QOS that is said of the first.
-    """
+    """Return what an account may use of each TRES, on its first QOS, and what is free now."""
     account = qos[0]
     most = {tres: largest(account, place, tres) for tres, place in where.items()}
     limits = [_amount(tres, n) for tres, n in most.items() if n is not None]

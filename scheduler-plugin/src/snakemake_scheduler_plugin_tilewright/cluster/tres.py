@@ -38,16 +38,16 @@ def why_not_counted(name: str, where: Partition | None) -> str:
     return ""
 
 
-def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None) -> Counter[str]:
-    """Return what so many jobs of a request count as, in every TRES; 0 of what they do not ask for.
+def tres_of(request: ResourceRequest, where: Partition | None = None) -> Counter[str]:
+    """Return what one job counts as, in every TRES; 0 of what it does not ask for.
 
     In a partition that gives whole nodes a job counts with all CPUs and GPUs of one, and where
     memory for each CPU is limited with as many CPUs as its memory takes. One that asks for no
     memory gets the default. Budgets are charged for its whole time limit, as Slurm does where it
     enforces ``safe`` limits.
 
-    >>> tres_of(ResourceRequest(4, 8000, 0, 60), 2)["mem"]
-    16000
+    >>> tres_of(ResourceRequest(4, 8000, 0, 60))["cpu/min"]
+    240
     """
     cpus, gpus, mem_mb = request.cpus, request.gpus, request.mem_mb
     if where is not None and not mem_mb:
@@ -62,8 +62,7 @@ def tres_of(request: ResourceRequest, jobs: int, where: Partition | None = None)
         held.append((f"gres/gpu:{gpu_type}", gpus))
     held += [(f"license/{name}", number) for name, number in request.licences]
     weights, flags = (where.billing, where.priority_flags or ()) if where else ((), ())
-    one = _tres_of(tuple(held), request.runtime_min, weights, flags)
-    return Counter({name: jobs * amount for name, amount in one})
+    return Counter(dict(_tres_of(tuple(held), request.runtime_min, weights, flags)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -91,7 +90,7 @@ def fitting_jobs(nodes: Iterable[Node], partition: Partition, request: ResourceR
     return sum(
         room_of(node, partition, request, wanted, now=False)
         for node in own
-        if suits(node, request, reserved=reserved) and allowed((node.name,), request)
+        if suited(node, (node.name,), request, reserved=reserved)
     )
 
 
@@ -101,7 +100,7 @@ def on_a_node(request: ResourceRequest, where: Partition) -> dict[str, int]:
     >>> on_a_node(ResourceRequest(4, 8000, 0, 20), short)
     {'cpu': 4, 'mem': 8000, 'gres/gpu': 0}
     """
-    amounts = tres_of(request, 1, replace(where, whole_nodes=False) if where.whole_nodes else where)
+    amounts = tres_of(request, replace(where, whole_nodes=False) if where.whole_nodes else where)
     return {tres: amounts[tres] for tres in ON_NODES}
 
 
@@ -114,31 +113,28 @@ def is_reserved(nodes: Iterable[Node], request: ResourceRequest) -> bool:
     return any(request.reservation in node.reservations for node in nodes)
 
 
-def allowed(names: tuple[str, ...], request: ResourceRequest) -> tuple[str, ...]:
-    """Return the nodes of some that a request does not exclude.
+def suited(
+    node: Node, names: tuple[str, ...], request: ResourceRequest, *, reserved: bool
+) -> tuple[str, ...]:
+    """Return which nodes of the same kind have what a request names, and are not excluded by it.
 
-    >>> allowed(("c1", "c2"), replace(job, not_nodes=("c1",)))
+    ``reserved`` says that nodes of its reservation are known (:func:`is_reserved`).
+
+    >>> suited(node, ("c1", "c2"), replace(job, not_nodes=("c1",)), reserved=False)
     ('c2',)
-    """
-    only, out = request.only_nodes, request.not_nodes
-    if not (only or out):
-        return names
-    return tuple(name for name in names if name not in out and (not only or name in only))
-
-
-def suits(node: Node, request: ResourceRequest, *, reserved: bool) -> bool:
-    """Return whether a node has the GPU type and features of a request, and its reservation.
-
-    ``reserved`` says that nodes of that are known (:func:`is_reserved`).
-
-    >>> suits(node, ResourceRequest(4, 8000, 0, 60, features=("bigmem",)), reserved=False)
-    False
+    >>> suited(node, ("c1", "c2"), replace(job, features=("bigmem",)), reserved=False)
+    ()
     """
     inside = not node.reserved or bool(request.reservation)
     if reserved:
         inside = request.reservation in node.reservations
     typed = not request.gpu_type or request.gpu_type in node.gpu_types
-    return inside and typed and set(request.features) <= set(node.features)
+    if not (inside and typed and set(request.features) <= set(node.features)):
+        return ()
+    only, out = request.only_nodes, request.not_nodes
+    if not (only or out):
+        return names
+    return tuple(name for name in names if name not in out and (not only or name in only))
 
 
 def room_of(
@@ -171,7 +167,6 @@ _HOURS = {
     "mem/min": ("GB-hours of memory", 60 * 1024),
     "node/min": ("node-hours", 60),
     "billing/min": ("billing-hours", 60),
-    "gres/gpu/min": ("GPU-hours", 60),
 }
 
 

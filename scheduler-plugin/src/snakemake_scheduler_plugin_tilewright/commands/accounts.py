@@ -91,11 +91,10 @@ def as_json(state: ClusterState) -> dict[str, Any]:
 
 def _account_as_json(one: Account, state: ClusterState) -> dict[str, Any]:
     left = [{**asdict(b), "left": b.remaining, "words": str(b)} for b in left_of(one, state)]
-    limits = [asdict(scope) for scope in holders_of(state, one)]
     return {
         "name": one.name,
         "qos": one.qos,
-        "limits": limits,
+        "limits": [asdict(scope) for scope in holders_of(state, one)],
         "mine": one.mine,
         "free": free_of(state, one),
         "budgets": left,
@@ -119,12 +118,9 @@ def holders_of(state: ClusterState, account: Account) -> list[LimitScope]:
 
 
 def free_of(state: ClusterState, account: Account) -> dict[str, int | None]:
-    """Return what is left of TRES that something limits; None where use is not known.
-
-    Of GPUs in the first partition with some, of all else in the first of CPU jobs.
-    """
+    """Return what is left of TRES that something limits; None where use is not known."""
     found: dict[str, int | None] = {}
-    for tres in _SHOWN:
+    for tres in _SHOWN:  # of GPUs in the first partition with some, else in that of CPU jobs
         where = state.where(state.target(account, "gpu" if tres == "gres/gpu" else "cpu"))
         known, rest = use_is_known(account, where, tres), remaining(account, where, tres)
         if not known or rest is not None:

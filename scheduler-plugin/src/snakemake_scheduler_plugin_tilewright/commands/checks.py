@@ -18,12 +18,8 @@ class Check:
 
     Attributes
     ----------
-    about : str
-        One or two words.
     state : {"ok", "warning", "problem"}
         A problem makes a run fail.
-    text : str
-        What was found.
     fix : str
         What to do about it; empty where it is well.
     """

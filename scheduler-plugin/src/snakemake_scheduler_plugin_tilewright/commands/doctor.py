@@ -26,13 +26,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
 def examine(*, site: Path | None, slurm: bool) -> list[Check]:
-    """Return one line for everything that runs of any workflow depend on in this folder.
-
-    Parameters
-    ----------
-    site : Path or None
-        The site file; without one ``site.yaml`` of this folder.
-    """
+    """Return one line for everything that runs of any workflow depend on in this folder."""
     checks = list(check_all(Path.cwd()))
     if not slurm:
         return [*checks, ok("Slurm", "not on this machine: all jobs run here")]

@@ -80,12 +80,10 @@ def print_plan(found: Remaining, console: Console) -> None:
 
 
 def plan_workflow(options: Sequence[str], *, site: Path | None, slurm: bool) -> Remaining:
-    """Return what remains of any workflow, and one round of placement on the cluster as it is.
+    """Return what remains of the workflow of a ``snakemake`` command, and one round of placement.
 
     Parameters
     ----------
-    options : sequence of str
-        Those of the ``snakemake`` command that would run it.
     site : Path or None
         The site file; without one that next to the profile.
 

@@ -49,8 +49,6 @@ class Dispatcher:
         Whether the jobs are of the site's sizes, from which its slots are counted.
     bad_nodes : dict of str to set of str
         Device kind to nodes that are not used any more in this run.
-    gpu_slots : GpuSlots
-        What the last round knew of the number of GPU slots.
     why_waiting : dict of str to str
         Why the jobs that the last round did not start wait.
     kinds : set of str
@@ -116,17 +114,14 @@ class Dispatcher:
     def round(
         self, ready: Collection[str], later: Collection[str], most: float = math.inf
     ) -> dict[str, Assignment]:
-        """Choose which ready jobs, ``most`` at most, start now; the ledger gets it.
-
-        Where Slurm does not answer nothing starts, and the reason is logged once.
-        """
+        """Choose which ready jobs, ``most`` at most, start now; the ledger gets it."""
         with self.lock, self.submissions.alone() as why:
             if why:
                 note = f"other runs of yours may choose at the same time, without a lock: {why}"
                 self.ledger.write_change("notes", "claims", notes=[note])
             try:
                 state = self.state()
-            except SlurmQueryError as error:
+            except SlurmQueryError as error:  # nothing starts, and the reason is logged once
                 reason = str(error)
                 if self.ledger.write_change("hold", "slurm", reason=reason, ready=len(ready)):
                     self.why_waiting = dict.fromkeys(ready, reason)
@@ -160,10 +155,8 @@ class Dispatcher:
         return found
 
     def _write_room(self, state: ClusterState, ready: Iterable[JobState]) -> None:
-        """Write what is closed, of the device kinds that jobs may run on, and what is not known.
-
-        Of some jobs their kinds are known only when they are ready.
-        """
+        """Write what is closed, of the device kinds that jobs may run on, and what is not known."""
+        # of some jobs their kinds are known only when they are ready
         if more := {kind for task in ready for kind in task.job.kinds} - self.kinds:
             self.kinds |= more
             self.ledger.write("kinds", kinds=sorted(self.kinds))
@@ -188,13 +181,7 @@ class Dispatcher:
         return self._work
 
     def state(self) -> ClusterState:
-        """Return what fits where now.
-
-        Raises
-        ------
-        SlurmQueryError
-            The queue, the partitions or any use are not known.
-        """
+        """Return what fits where now; SlurmQueryError where Slurm does not say what is in use."""
         queue = self.cluster.queue()
         observe(self.tasks.values(), queue, self.workdir, self.clock())
         found = self.cluster.look()
@@ -299,10 +286,7 @@ class Dispatcher:
     def _close_after(
         self, task: JobState, target: Target, cause: str, words: str, node: str
     ) -> str:
-        """Send nothing for a while to a target, or node, that a job failed at by no fault of it.
-
-        Return why no place will ever take it; empty where one may.
-        """
+        """Avoid where a job failed by no fault of it; return why no place will ever take it."""
         why = f"{words}: {task.name}"
         if cause == "refused" and task.submission and not may_pass(words):
             round_ = self.begin_round(self.cluster.state)
@@ -366,10 +350,7 @@ class Dispatcher:
             return self.mover.explain(self.tasks.values(), movable)
 
     def unseen_ends(self, sent: Mapping[str, int]) -> dict[str, tuple[str, bool]]:
-        """Return the jobs whose end Snakemake's executor does not see: why, and if they are done.
-
-        ``sent`` has the numbers of the jobs that sbatch took.
-        """
+        """Return jobs whose end the executor does not see: why each ended, and if it is done."""
         with self.lock:
             try:
                 queue = self.cluster.queue()

@@ -58,10 +58,8 @@ class Durations:
     ----------
     path : Path or None
         File of the factors, from run to run.
-    slowdown : float
-        How much longer a CPU job takes than a GPU job, until it is learned.
-    slowdowns : mapping
-        The same for single rules.
+    slowdown, slowdowns : float, mapping
+        How much longer a CPU job takes than a GPU job, until it is learned; for single rules.
     """
 
     path: Path | None = None
@@ -211,10 +209,7 @@ class Estimates:
         return self.factor(job, kind) * job.cpu_seconds
 
     def request(self, job: Job, kind: DeviceKind) -> ResourceRequest:
-        """Return what a job needs on a device kind.
-
-        Its time limit is at least twice what jobs of its rule are estimated to take by now.
-        """
+        """Return what a job needs on a device kind, with at least twice the estimated time."""
         request = self._requests.get((job.name, kind))
         if request is None:
             assert job.model is not None
@@ -226,12 +221,10 @@ class Estimates:
         return replace(request, runtime_min=max(1, minutes, request.required_min))
 
     def shape(self, task: JobState) -> Shape:
-        """Return the shape of a job; its estimates are those of the last workload.
-
-        10,000 jobs are then as many lookups, not as many computations: 3 s were 0.2 s.
-        """
+        """Return the shape of a job; its estimates are those of the last workload."""
         job, history = task.job, task.history
         known = id(job), id(history), task.least_mem_mb, task.least_min
+        # 10,000 jobs are then as many lookups, not as many computations: 3 s were 0.2 s
         found = self._shapes.get(task.name)
         if found and found[0] == known:
             return found[1]
@@ -252,8 +245,15 @@ class Estimates:
         found: dict[DeviceKind, ResourceRequest] = {}
         for kind in KINDS:
             own = [one.task for one in shapes if kind in one.task.job.kinds]
-            if own:
-                found[kind] = largest_of([self.request_of(one, kind, state) for one in own])
+            if requests := [self.request_of(task, kind, state) for task in own]:
+                names = {one.partition for one in requests}
+                found[kind] = ResourceRequest(
+                    max(one.cpus for one in requests),
+                    max(one.mem_mb for one in requests),
+                    max(one.gpus for one in requests),
+                    max(one.runtime_min for one in requests),
+                    partition=names.pop() if len(names) == 1 else "",
+                )
         return found
 
     def workload(self, jobs: Iterable[Job]) -> Workload:
@@ -279,36 +279,20 @@ class Estimates:
         base = job.overrides.apply_to(self.request(job, kind))
         places = state.places(kind, base.partition)
         if task.history.memory:  # which doubles what Slurm gives by default
-            mems = [tres_of(base, 1, where)["mem"] for _, where in places]
+            mems = [tres_of(base, where)["mem"] for _, where in places]
             base = replace(base, mem_mb=max(mems, default=base.mem_mb))
         grown = base.double(task.history.memory, task.history.time)
-        grown = replace(
-            grown,
-            mem_mb=max(grown.mem_mb, task.least_mem_mb),
-            runtime_min=max(grown.runtime_min, task.least_min),
-        )
-        most = longest_of(where for _, where in places)
-        if most is not None:
-            most = max(most, base.required_min)
-            grown = replace(grown, runtime_min=min(grown.runtime_min, most))
+        mem_mb = max(grown.mem_mb, task.least_mem_mb)
+        runtime_min = max(grown.runtime_min, task.least_min)
+        longest = longest_of(where for _, where in places)
+        if longest is not None:
+            runtime_min = min(runtime_min, max(longest, base.required_min))
         most_mb = memory_limit_mb(job, state) if task.history.memory else None
-        if most_mb is None:
-            return grown
-        return replace(grown, mem_mb=max(base.mem_mb, min(grown.mem_mb, most_mb)))
+        if most_mb is not None:
+            mem_mb = max(base.mem_mb, min(mem_mb, most_mb))
+        return replace(grown, mem_mb=mem_mb, runtime_min=runtime_min)
 
 
 def _rounded_up(minutes: float) -> float:
     """Return the next power of the fourth root of 2."""
     return math.exp2(math.ceil(4 * math.log2(max(minutes, 1.0))) / 4)
-
-
-def largest_of(requests: Sequence[ResourceRequest]) -> ResourceRequest:
-    """Return a request as large as all of some."""
-    names = {one.partition for one in requests}
-    return ResourceRequest(
-        max(one.cpus for one in requests),
-        max(one.mem_mb for one in requests),
-        max(one.gpus for one in requests),
-        max(one.runtime_min for one in requests),
-        partition=names.pop() if len(names) == 1 else "",
-    )

@@ -79,19 +79,19 @@ def next_try(
         return NextTry(past, "is moved", free=True)
     failure = f"{cause}: {words}"
     now = replace(past, causes=(*past.causes, failure))
+    few = len(now.causes) <= _MOST_FREE
     match cause:
         case "memory":
             return NextTry(replace(now, memory=past.memory + 1), "gets up to twice the memory")
         case "time":
             return NextTry(replace(now, time=past.time + 1), "gets up to twice the time")
         case "budget":
-            free = len(now.causes) <= _MOST_FREE
-            return NextTry(now, "goes to an account with a budget that can end it", free=free)
+            return NextTry(now, "goes to an account with a budget that can end it", free=few)
         case "node" | "device":
             avoided = past.nodes | ({node} if node else set())
             return NextTry(replace(now, nodes=avoided), f"goes elsewhere than {node or 'there'}")
         case "preempted":
-            return NextTry(now, "is placed again", free=len(now.causes) <= _MOST_FREE)
+            return NextTry(now, "is placed again", free=few)
         case "refused":
             free = now.causes.count(failure) <= _MOST_FREE
             return NextTry(now, "goes to another place, or back to this one later", free=free)
@@ -264,8 +264,7 @@ def _end(
     task: JobState, there: Collection[int], client: SlurmClient, now_s: float
 ) -> tuple[str, bool] | None:
     job = task.slurm_job
-    unexpected = job is not None and (not job.active or job.id not in there)
-    if task.assignment is None or job is None or not unexpected:
+    if task.assignment is None or job is None or (job.active and job.id in there):
         task.unexpected_since_s = None
         return None
     if task.unexpected_since_s is None:
@@ -275,15 +274,13 @@ def _end(
     least_s = _UNEXPECTED_S if unseen else _NOT_SEEN_TTL * client.ttl_s
     if now_s - task.unexpected_since_s < least_s and not cancelled:
         return None
-    state = job.state
-    try:
+    state = "lost" if job.active else job.state
+    with contextlib.suppress(SlurmQueryError):
         if job.active:
-            state = client.final_state(job.id) or "lost"
+            state = client.final_state(job.id) or state
         elif state == "SPECIAL_EXIT":
             client.cancel([job.id])
-    except SlurmQueryError:
-        state = "lost" if job.active else state
-    if state not in ENDED and state != "lost":
+    if state not in ENDED | {"lost"}:
         return None
     why = " to be moved" if task.move_reason and cancelled else ""
     return f"Slurm job {job.id} is {state.lower()}{why}", state == "COMPLETED"

@@ -119,8 +119,6 @@ class Job:
     ----------
     name, rule : str
         Unique name as in the executor's comment, and the rule that durations are learned for.
-    kinds : tuple of str
-        Device kinds that may run it.
     needs : tuple of str
         Names of the jobs that must be done first.
     cpu_seconds : float

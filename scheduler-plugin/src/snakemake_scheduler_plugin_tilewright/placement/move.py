@@ -57,8 +57,6 @@ class Mover:
     ----------
     backoff : Backoff
         Gets the targets at which jobs pended in vain.
-    clock : callable
-        Seconds since the epoch.
     """
 
     cluster: Cluster
@@ -77,13 +75,11 @@ class Mover:
     def state_after_change(
         self, tasks: Iterable[JobState], old: ClusterState, ask: Callable[[], ClusterState]
     ) -> ClusterState:
-        """Return the state of the cluster, asked again where Slurm finds a job invalid.
-
-        It was valid when it was sent, so limits or partitions changed since they were asked.
-        """
+        """Return the state of the cluster, asked again where Slurm finds a job invalid."""
         invalid = {one.target for one in self._pending(tasks) if one.why.obstacle == "invalid"}
         if not invalid - self.backoff.avoided_at(self.clock()).keys():
             return old
+        # it was valid when it was sent, so limits or partitions changed since they were asked
         self.cluster.client.forget(limits=True)
         try:
             return ask()
@@ -91,23 +87,16 @@ class Mover:
             return old
 
     def move(self, tasks: Iterable[JobState], round_: Round) -> list[JobState]:
-        """Cancel jobs that pend in vain while another target ends them sooner, and return them.
+        """Cancel those jobs that pend in vain while another target ends them sooner; return them.
 
         How long a job would still wait is not known: the guess is as long as it has. Each move
         doubles the time until the next one; after three a job stays. One that cannot stay
         (`cannot_stay`) is moved as often as there are targets, also where the next one is full now:
         one whose budget is used up after that time, an invalid one at once. An invalid one that no
-        target will ever take fails.
-
-        Parameters
-        ----------
-        tasks : iterable of JobState
-            That Snakemake would try again.
+        target will ever take fails. All are jobs that Snakemake would try again.
         """
         found: list[JobState] = []
-        for one in [one for one in self._pending(tasks) if not one.task.move_reason]:
-            if not self._may_move(one):
-                continue
+        for one in filter(self._may_move, self._pending(tasks)):
             better = self._better(one, round_)
             later = one.cannot_stay and better is None and self._takes_later(one, round_)
             invalid = one.why.obstacle == "invalid" and self._has_waited(one)
@@ -149,16 +138,13 @@ class Mover:
     def avoid(
         self, targets: Collection[Target], why: str, *, for_all: bool, invalid: bool = False
     ) -> None:
-        """Send nothing to some targets for a while.
-
-        Where Slurm takes no job as it was sent, limits or partitions changed: they are asked again.
-        """
+        """Send nothing to some targets for a while."""
         now_s = self.clock()
         new = [
             self.backoff.avoid(target, why, now_s, for_all=for_all, invalid=invalid)
             for target in targets
         ]
-        if any(new) and for_all:
+        if any(new) and for_all:  # where Slurm takes no job as it was sent, they changed
             self.cluster.client.forget(limits=True)
 
     def targets_of_limit(self, reason: str, target: Target) -> set[Target]:
@@ -185,11 +171,10 @@ class Mover:
 
     def _may_move(self, one: _Pending) -> bool:
         """Return whether a job may be moved now."""
-        if one.why.obstacle == "invalid":
-            return True
-        if one.why.obstacle == "held" or not self._has_waited(one):
+        if one.task.move_reason or one.why.obstacle == "held":
             return False
-        return one.cannot_stay or one.task.moves < MOST_MOVES
+        may_again = one.cannot_stay or one.task.moves < MOST_MOVES
+        return one.why.obstacle == "invalid" or (may_again and self._has_waited(one))
 
     def _better(self, one: _Pending, round_: Round) -> tuple[Target, ResourceRequest] | None:
         """Return the target that ends a job sooner than its own."""
@@ -281,22 +266,24 @@ def sooner_elsewhere(
         with the minutes that it allows now.
     """
     assert task.assignment is not None
-    seconds, here = round_.estimates.seconds, task.assignment
-    gone = round_.state.on_nodes(here.target, here.request) == 0
-    best = None
-    best_s = math.inf if gone else waited_s + seconds(task.job, here.target.device)
+    here = task.assignment
+
+    def seconds(target: Target) -> float:
+        return round_.estimates.seconds(task.job, target.device)
+
+    gone = not round_.state.some_node_holds(here.target, here.request)
+    least_s = math.inf if gone else waited_s + seconds(here.target)
     room = round_.room
     if task.slurm_job and round_.state.counts_pending(task.slurm_job):
         room = room.copy()  # what it holds of limits itself is not in its way elsewhere
         room.take(here.target, here.request, -1)
+    others = [one for one in elsewhere(round_, task, anywhere=anywhere) if one[0] not in closed]
+    sooner = [one for one in others if seconds(one[0]) < least_s]
+    sooner.sort(key=lambda one: seconds(one[0]))
     for takes in (room.fits, room.within_limits)[: 1 + anywhere]:
-        for target, request in elsewhere(round_, task, anywhere=anywhere):
-            end_s = seconds(task.job, target.device)
-            if target not in closed and end_s < best_s and takes(target, request):
-                best, best_s = (target, request), end_s
-        if best is not None:
-            break
-    return best
+        if best := next((one for one in sooner if takes(*one)), None):
+            return best
+    return None
 
 
 def elsewhere(

@@ -37,13 +37,7 @@ class Avoided(NamedTuple):
 
 
 class Backoff(dict[Target, Avoided]):
-    """What is known of targets that were avoided.
-
-    Parameters
-    ----------
-    patience_s : float
-        Seconds that a job pends in vain before it may be moved.
-    """
+    """What is known of targets that were avoided."""
 
     def __init__(self, patience_s: float) -> None:
         super().__init__()
@@ -52,26 +46,20 @@ class Backoff(dict[Target, Avoided]):
     def avoid(
         self, target: Target, why: str, now_s: float, *, for_all: bool, invalid: bool = False
     ) -> bool:
-        """Avoid a target from now on; return whether it was not avoided yet.
-
-        Jobs that are moved together count once.
-        """
+        """Avoid a target from now on; return whether it was not avoided yet."""
         known = self.get(target)
         same = known is not None and (known.for_all, known.invalid) >= (for_all, invalid)
         if known is not None and known.until_s > now_s and same:
-            return False
+            return False  # jobs that are moved together count once
         times = known.times + 1 if known else 0
         until_s = now_s + self._least_s * 2 ** min(times, _MOST_DOUBLINGS)
         self[target] = Avoided(until_s, times, why, for_all, invalid, now_s)
         return True
 
     def note_start(self, target: Target, sent_s: float, start_s: float | None = None) -> None:
-        """Note that a job runs which was sent there then: what was known before is forgotten.
-
-        A target that took no job takes one again as soon as one begins there, and all that were
-        avoided with it.
-        """
+        """Note that a job runs which was sent there then: what was known before is forgotten."""
         known = self.get(target)
+        # what took no job takes one again as one begins there, and so does all avoided with it
         if known and known.for_all and start_s is not None and start_s > known.since_s:
             for one, of in list(self.items()):
                 if (of.since_s, of.why) == (known.since_s, known.why):
@@ -123,11 +111,9 @@ class Admission:
                 task.excluded_targets = task.excluded_targets.union(refused)
 
     def note_submission(self, task: JobState, refusal: str) -> bool:
-        """Note that a job was submitted, or why not; return whether others wait for it.
-
-        Snakemake's executor says so in threads of its own.
-        """
-        if task.submission is None:  # what it says of a job that was submitted is of its end
+        """Note that a job was submitted, or why not; return whether others wait for it."""
+        # the executor says so in threads of its own; of a job that was submitted it is of its end
+        if task.submission is None:
             task.submission = refusal
         return self.holds_back and not refusal
 
@@ -160,10 +146,7 @@ class Admission:
     def close(self, task: JobState, target: Target, words: str, places: Collection[Target]) -> str:
         """Close a place for a rule, or for the job alone where it took others of that rule.
 
-        Returns
-        -------
-        str
-            Why no place will take the job; empty where one may.
+        Return why none of ``places`` will take the job; empty where one may.
         """
         key = task.name if (task.job.rule, target) in self.taken else task.job.rule
         self.refused.setdefault(key, {})[target] = words

@@ -67,14 +67,8 @@ def schedule(
 
     Parameters
     ----------
-    work : Workload
-        All jobs with estimates.
-    ready : iterable of str
-        Jobs that can start.
     pools : sequence of Slots
         Slots of each account and kind, with the jobs in them.
-    clock_s : float
-        Now, in seconds.
     gpu_slots : GpuSlots
         What the round before knew of the number of GPU slots.
     places : Places, optional
@@ -155,10 +149,7 @@ class _NextSlots:
     def __init__(self, kind: DeviceKind) -> None:
         self.kind = kind
         self.heap: list[tuple[float, int, str]] = []
-        #: How many it has had, and those that were found to take such jobs.
-        self.seen, self.able = 0, set[str]()
-        #: Whether such a job may start now.
-        self.open = True
+        self.seen = 0  # how many of `_Schedule._earlier` it has had
 
 
 #: The pools of a kind for a job, its seconds there, and those with a margin.
@@ -236,9 +227,8 @@ class _Schedule:
         best, best_s = None, math.inf
         for line, seconds, with_margin_s in lines:
             start_s = self.clock_s
-            pool = self.places.first(job, line.kind) if line.open else None
+            pool = self.places.first(job, line.kind)
             if pool is None:
-                line.open = False
                 if (pool := self._next(line, job)) is None:
                     continue
                 start_s = self.times[pool.name][0]
@@ -249,18 +239,16 @@ class _Schedule:
     def _next(self, line: _NextSlots, job: Job) -> Slots | None:
         """Return the pool that may take a job and has a slot that falls free first."""
         earlier = self._earlier[line.kind]
-        if line.seen < len(earlier):
-            for pool in earlier[line.seen :]:
-                heapq.heappush(line.heap, self._entry(pool))
-            line.seen = len(earlier)
+        for pool in earlier[line.seen :]:
+            heapq.heappush(line.heap, self._entry(pool))
+        line.seen = len(earlier)
         while line.heap:
-            first = line.heap[0]
-            name = first[2]
-            if first[0] != self.times[name][0]:  # it was taken since
-                heapq.heapreplace(line.heap, self._entry(self.pools[name]))
-            elif name in line.able or self._may(job, self.pools[name], line.kind):
-                line.able.add(name)
-                return self.pools[name]
+            at_s, _, name = line.heap[0]
+            pool = self.pools[name]
+            if at_s != self.times[name][0]:  # it was taken since
+                heapq.heapreplace(line.heap, self._entry(pool))
+            elif self._may(job, pool, line.kind):
+                return pool
             else:
                 heapq.heappop(line.heap)
         return None
@@ -279,16 +267,11 @@ class _Schedule:
             self._earlier[pool.kind].append(pool)
         heapq.heappush(times, end_s)
 
-    def reasons(self, jobs: Iterable[Job]) -> Mapping[str, str]:
+    def reasons(self, jobs: Sequence[Job]) -> Mapping[str, str]:
         """Return why jobs were not placed, by name."""
-        alike: dict[tuple[Hashable, ...], str] = {}
-        found = {}
-        for job in jobs:
-            key = job.kinds, self.places.key(job)
-            if key not in alike:
-                alike[key] = self._reason(job)
-            found[job.name] = alike[key]
-        return found
+        keys = [(job.kinds, self.places.key(job)) for job in jobs]
+        why = {key: self._reason(job) for key, job in dict(zip(keys, jobs, strict=True)).items()}
+        return {job.name: why[key] for key, job in zip(keys, jobs, strict=True)}
 
     def _reason(self, job: Job) -> str:
         if any(self.places.first(job, kind) for kind in job.kinds):

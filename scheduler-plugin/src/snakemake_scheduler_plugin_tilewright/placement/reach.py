@@ -9,7 +9,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..cluster.limits import clip_runtime, limited_tres, longest_min, may_use, remaining, too_big
+from ..cluster.limits import clip_runtime, limited_tres, longest_min, remaining
 from ..cluster.request import KINDS, DeviceKind, ResourceRequest, Target
 from ..cluster.state import ClusterState
 from ..cluster.tres import in_hours, tres_of
@@ -17,7 +17,6 @@ from ..errors import PlacementError
 from ..slurm.accounts import Account
 from ..slurm.partitions import is_for_gpus
 from ..slurm.records import Partition, is_budget
-from ..words import count
 from .estimates import Estimates, Shape
 from .jobs import JobState
 
@@ -36,7 +35,7 @@ def budgeted(state: ClusterState) -> bool:
 def short_of(state: ClusterState, target: Target, request: ResourceRequest) -> str:
     """Return what is left of a budget that cannot end a job; empty if none is too small."""
     here, where = state.account(target.account, target.qos), state.where(target)
-    wanted = tres_of(request, 1, where)
+    wanted = tres_of(request, where)
     for tres in filter(is_budget, limited_tres(here, where) if here else ()):
         rest = remaining(here, where, tres) if here else None
         if rest is not None and wanted[tres] > rest:
@@ -83,7 +82,7 @@ class Reachable:
         self._cut: dict[tuple[DeviceKind, int | None], ResourceRequest] = {}
         self._has: dict[int, bool] = {}
         self._found: dict[Target, ResourceRequest | None] = {}
-        self._checks = (self._is_able, self._leaves_gpus, self._has_time, self._is_fresh)
+        self._checks = (self.state.can_take, self._leaves_gpus, self._has_time, self._is_fresh)
 
     def columns(self, kind: DeviceKind) -> list[Column]:
         """Return all targets of a device kind, by rank and partition."""
@@ -158,9 +157,6 @@ class Reachable:
                  if self.fixed.account in (None, one.name)}  # fmt: skip
         return self.fixed.qos in names
 
-    def _is_able(self, target: Target, request: ResourceRequest) -> bool:
-        return self.state.can_take(target, request)
-
     def _leaves_gpus(self, target: Target, request: ResourceRequest) -> bool:
         return target.device == "gpu" or not is_for_gpus(self.state.where(target))
 
@@ -205,62 +201,39 @@ class Reach:
 
 
 def check_feasible(tasks: Iterable[JobState], state: ClusterState, estimates: Estimates) -> None:
-    """Refuse jobs that can never start, because no account may ever run them.
+    """Refuse jobs that can never start, with a PlacementError about the first; see `infeasible`."""
+    for _, why in infeasible(tasks, state, estimates):
+        raise PlacementError(why)
 
-    Raises
-    ------
-    PlacementError
-        With the figures of the first such job, and what to change.
-    """
+
+def infeasible(
+    tasks: Iterable[JobState], state: ClusterState, estimates: Estimates
+) -> Iterator[tuple[str, str]]:
+    """Yield names of jobs that no account may ever run, each with figures and what to change."""
     reach = Reach(estimates, state)
-    for reachable, task in {reach.of(task): task for task in tasks}.items():
-        job = task.job
-        if any(state.can_take(*one) for one in reachable.every().items()):
+    feasible: dict[Reachable, bool] = {}
+    for job, reachable in [(task.job, reach.of(task)) for task in tasks]:
+        if reachable not in feasible:  # jobs that are alike are looked at once
+            every = reachable.every().items()
+            feasible[reachable] = any(state.can_take(*one) for one in every)
+        if feasible[reachable]:
             continue
         accounts = [a for a in state.accounts if job.overrides.account in (None, a.name)]
+        reasons = [
+            state.why_never(
+                Target(account.name, account.qos, name, kind), clip_runtime(request, account, where)
+            )
+            for account in [a for a in accounts if a.qos == job.overrides.qos] or accounts
+            for kind, request in reachable.requests.items()
+            for name, where in state.places(kind, request.partition) or ((None, None),)
+        ]
+        why = (
+            f"{job.name} can never start: {'; '.join(filter(None, dict.fromkeys(reasons)))}. Lower "
+            f"the resources of rule {job.rule}, or use an account that has more"
+        )
         if not accounts:
-            raise PlacementError(
+            why = (
                 f"rule {job.rule} is to run on account {job.overrides.account}, which cannot be "
                 f"used; there are {', '.join(dict.fromkeys(a.name for a in state.accounts))}"
             )
-        reasons = [
-            _why_never(account, kind, name, request, state)
-            for account in [a for a in accounts if a.qos == job.overrides.qos] or accounts
-            for kind, request in reachable.requests.items()
-            for name, _ in state.places(kind, request.partition) or ((None, None),)
-        ]
-        raise PlacementError(
-            f"{job.name} can never start: {'; '.join(dict.fromkeys(reasons))}. Lower the resources "
-            f"of rule {job.rule}, or use an account that has more"
-        )
-
-
-def _why_never(
-    account: Account, kind: DeviceKind, name: str | None, request: ResourceRequest,
-    state: ClusterState,
-) -> str:  # fmt: skip
-    """Return why a job can never start on an account in a partition."""
-    target = Target(account.name, account.qos, name, kind)
-    where = state.where(target)
-    if kind == "gpu" and name is None:
-        return "there is no GPU partition"
-    if account.kind not in ("", kind):
-        return (
-            f"account {account.name} takes {account.kind.upper()} jobs only (accounts of site.yaml)"
-        )
-    if where is not None and not may_use(account, where):
-        return f"account {account.name} may not use partition {where.name}"
-    for name, wanted in request.licences:
-        there = wanted if state.licences is None else state.licences.get(name, 0)
-        if wanted > there:
-            return f"it asks for {wanted} of licence {name} and there are {there}"
-    if too_large := too_big(account, clip_runtime(request, account, where), where):
-        return too_large
-    assert where is not None
-    needs = [count(request.cpus, "CPU"), f"{tres_of(request, 1, where)['mem']} MB"]
-    if request.gpus:
-        of_type = f" of type {request.gpu_type}" if request.gpu_type else ""
-        needs.append(count(request.gpus, "GPU") + of_type)
-    needs += [f"feature {name}" for name in request.features]
-    needs += [f"reservation {request.reservation}"] if request.reservation else []
-    return f"no node of partition {where.name} has {', '.join(needs)}"
+        yield job.name, why

@@ -38,10 +38,7 @@ class _Candidates:
 
 
 class _Places:
-    """Where the jobs of a round may start now, counted as they are asked for.
-
-    CPU jobs start next to as many GPU jobs as there is room for.
-    """
+    """Where the jobs of a round may start now (`policy.Places`), counted as they are asked for."""
 
     def __init__(
         self, reach: Reach, room: Room, tasks: Mapping[str, JobState], coming: Iterable[JobState]
@@ -51,12 +48,11 @@ class _Places:
         #: Jobs by account: those that it took, and those whose account the user chose, to which the
         #: others leave its room.
         self.load = Counter(task.job.overrides.account for task in tasks.values())
-        self.takes = 0
-        self.slots: dict[str, Slots] = {}
+        self.taken: dict[str, tuple[Target, ResourceRequest]] = {}
         self._candidates: dict[tuple[Reachable, DeviceKind], _Candidates] = {}
         every = dict.fromkeys(self.of.values())
         self._open = {(one, kind) for one in every for kind in one.requests}
-        #: What GPU jobs leave.
+        #: What as many GPU jobs leave as there is room for: CPU jobs start there.
         self.for_cpus = room
         self.gpus: Counter[Target] = Counter()
         every |= dict.fromkeys(map(reach.of, coming))
@@ -78,10 +74,7 @@ class _Places:
     def _with_room(
         self, alike: Reachable, column: Column, room: Room, known: dict[tuple[int, int], int]
     ) -> Iterator[tuple[Target, int]]:
-        """Yield the targets of a column that may have room, and how many jobs limits hold.
-
-        Limits that hold in several partitions are counted once, and ``known``.
-        """
+        """Yield the targets of a column that may have room, and how many jobs limits hold."""
         request, shortest = alike.requests[column.kind], alike.shortest[column.kind]
         if room.on_nodes(column.where, shortest) == 0 or not alike.may_reach(column):
             return
@@ -89,6 +82,7 @@ class _Places:
         for target, account, longest in column.entries:
             if longest < least_min:
                 continue
+            # limits that hold in several partitions are counted once
             at = id(account.within(column.where)), counted
             if at not in known:
                 known[at] = room.by_limits(account, column.where, shortest)[0]
@@ -97,15 +91,12 @@ class _Places:
 
     @property
     def any_free(self) -> bool:
-        """Whether some job may still start."""
         return bool(self._open)
 
     def key(self, job: Job) -> Reachable:
-        """Return what is the same for jobs that go to the same targets."""
         return self.of[job.name]
 
     def may(self, job: Job, pool: Slots) -> bool:
-        """Return whether a job goes to a target."""
         assert pool.target is not None
         return self.of[job.name].request(pool.target) is not None
 
@@ -118,11 +109,8 @@ class _Places:
         if target is None:
             self._open.discard(asked)
             return None
-        name = target.name
-        if name not in self.slots:
-            rank = self.reach.state.rank(target)
-            self.slots[name] = Slots(name, target.account, kind, 0, 0, (), rank, target)
-        return self.slots[name]
+        rank = self.reach.state.rank(target)
+        return Slots(target.name, target.account, kind, 0, 0, (), rank, target)
 
     def _first(self, alike: Reachable, kind: DeviceKind) -> Target | None:
         found = self._candidates.get((alike, kind))
@@ -133,8 +121,8 @@ class _Places:
                 before, order, jobs, target = found.heap[0]
                 if (load := self.load[target.account] - jobs) != before:
                     heapq.heapreplace(found.heap, (load, order, jobs, target))
-                elif found.checked == self.takes or self._has_room(alike, target):
-                    found.checked = self.takes
+                elif found.checked == len(self.taken) or self._has_room(alike, target):
+                    found.checked = len(self.taken)
                     return target
                 else:
                     heapq.heappop(found.heap)
@@ -169,11 +157,10 @@ class _Places:
         return any((asked := request(to)) and self.room.fits(to, asked) for to in targets)
 
     def take(self, job: Job, pool: Slots) -> None:
-        """Take the room of a job at a target."""
         assert pool.target is not None
         request = self.of[job.name].request(pool.target)
         assert request is not None
-        self.takes += 1
+        self.taken[job.name] = pool.target, request
         self.load[pool.account] += 1
         self.room.take(pool.target, request)
         if pool.kind == "cpu" and self.for_cpus is not self.room:
@@ -242,19 +229,10 @@ class Round:
         made = schedule(self.work, tasks, pools, self.now_s, gpu_slots, places, moved, most)
         self.why = dict(made.waiting)
         for start in made.starts:
-            target = places.slots[start.pool].target
-            assert target is not None
-            task = tasks[start.job]
-            request = self.reach.of(task).request(target)
-            assert request is not None
-            self._start(task, target, request, start.reason)
-        without: dict[Reachable, str] = {}
-        for name in made.waiting:
-            alike = places.of[name]
-            if alike not in without:
-                without[alike] = "" if places.had_room(alike) else self._why_none(alike, places)
-            if without[alike]:
-                self.why[name] = without[alike]
+            self._start(tasks[start.job], *places.taken[start.job], start.reason)
+        for alike, names in _grouped({name: places.of[name] for name in made.waiting}):
+            if not places.had_room(alike):
+                self.why |= dict.fromkeys(names, self._why_none(alike, places))
         return made.gpu_slots
 
     def _why_none(self, alike: Reachable, places: _Places) -> str:
@@ -275,25 +253,18 @@ class Round:
 
     def _note_budgets(self, tasks: Iterable[JobState]) -> None:
         """Note of which jobs no account's budget can end them."""
-        found: dict[Reachable, str] = {}
-        for task in tasks:
-            key = self.reach.of(task)
-            if key not in found:
-                every = key.every()
-                rests = [short_of(self.state, *one) for one in every.items()]
-                rest = "; ".join(dict.fromkeys(rests)) if all(rests) else ""
+        for alike, names in _grouped({task.name: self.reach.of(task) for task in tasks}):
+            rests = [short_of(self.state, *one) for one in alike.every().items()]
+            if rests and all(rests):
+                rest = "; ".join(dict.fromkeys(rests))
                 why = f"no account's budget covers its time limit; what is left: {rest}"
-                found[key] = why if rest else ""
-            if found[key]:
-                self.why[task.name] = found[key]
+                self.why |= dict.fromkeys(names, why)
 
     def _queue(self, ready: Iterable[JobState], most: float) -> None:
-        """Send to nodes, or accounts, that others fill jobs that nothing else takes.
-
-        They gain priority in the queue; without, jobs that others send later would start first.
-        That is where no other device kind runs own jobs, whose slots come free. A few at a time:
-        what waits there can go nowhere else without being cancelled.
-        """
+        """Send to nodes, or accounts, that others fill jobs that nothing else takes."""
+        # They gain priority in the queue; without, jobs that others send later would start first.
+        # That is where no other device kind runs own jobs, whose slots come free. A few at a time:
+        # what waits there can go nowhere else without being cancelled.
         own = [(one.assignment.target.device, one) for one in self.active if one.assignment]
         served = {kind for kind, _ in own}
         free = [kind for kind, one in own if not (one.slurm_job and is_held(one.slurm_job))]
@@ -376,20 +347,26 @@ class Round:
         """Return own jobs by target; what is held, or pends at a closed one, has no slot."""
         found: dict[Target, list[Running]] = {}
         for task in self.active:
-            target = task.assignment.target if task.assignment else None
-            if target is None:
-                continue
             job = task.slurm_job
-            if job and is_held(job):
+            if task.assignment is None or (job and is_held(job)):
                 continue
+            target = task.assignment.target
             start_s = job.start_s if job and job.state == "RUNNING" else None
-            if start_s is None and self.state.why_closed(target):
-                continue
-            if start_s is None:  # it may wait as long again as it has
-                start_s = 2 * self.now_s - task.pending_since_s
+            if start_s is None:
+                if self.state.why_closed(target):
+                    continue
+                start_s = 2 * self.now_s - task.pending_since_s  # as long again as it has waited
             end_s = start_s + self.estimates.seconds(task.job, target.device)
             found.setdefault(target, []).append(Running(task.name, start_s, end_s))
         return found
+
+
+def _grouped(of: Mapping[str, Reachable]) -> Iterable[tuple[Reachable, list[str]]]:
+    """Return the names of jobs that are alike together."""
+    found: dict[Reachable, list[str]] = {}
+    for name, alike in of.items():
+        found.setdefault(alike, []).append(name)
+    return found.items()
 
 
 def _gpu_size(alike: Reachable) -> tuple[int, int, int]:

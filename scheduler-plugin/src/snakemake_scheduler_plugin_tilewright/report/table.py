@@ -25,8 +25,6 @@ class Row:
         Tries, and those of them that failed; a group of Snakemake is one.
     mean_wait_s : float or None
         Time in the queue of jobs that ended well.
-    causes : str
-        Failed tries by cause.
     """
 
     account: str

@@ -352,12 +352,8 @@ def trust_placement(dag: Any) -> None:
 def end(dag: Any, job: Any, why: str, *, success: bool) -> bool:
     """Tell Snakemake that a job has ended of which its executor does not learn.
 
-    Returns
-    -------
-    bool
-        False where the executor is just looking at its jobs itself: ask again later. Uses
-        ``scheduler._executor.lock``, ``.active_jobs``, ``.report_job_success``,
-        ``.report_job_error``.
+    False where the executor is just looking at its jobs itself: ask again later. Uses
+    ``scheduler._executor.lock``, ``.active_jobs``, ``.report_job_success``, ``.report_job_error``.
     """
     executor = executor_of(dag)
     with executor.lock:

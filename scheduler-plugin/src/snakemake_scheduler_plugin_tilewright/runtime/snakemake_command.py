@@ -201,14 +201,11 @@ def profile_file(name: str, argv: Sequence[str]) -> Path | None:
 
 
 def executor_of(argv: Sequence[str]) -> str:
-    """Return the executor that a Snakemake command or its profile names; empty for none.
-
-    Profiles are read as they stand: to evaluate one would count slots again.
-    """
+    """Return the executor that a Snakemake command or its profile names; empty for none."""
     given = _options(argv[1:])
     if given is not None and given.executor:
         return str(given.executor)
-    for file in _profiles(argv):
+    for file in _profiles(argv):  # as they stand: to evaluate one would count slots again
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
             if isinstance(content, dict) and content.get("executor"):

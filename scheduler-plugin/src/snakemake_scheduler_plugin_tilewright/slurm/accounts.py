@@ -94,8 +94,6 @@ class Limits:
 
     Attributes
     ----------
-    scopes : tuple of LimitScope
-        All that limit something.
     counts_on : tuple of str
         Names of all that its jobs count on, whether it limits them or only other accounts' jobs.
     per_job : dict
@@ -305,15 +303,12 @@ class _Records(NamedTuple):
 
 
 def _limits(of: _Records, partition: str, partition_qos: Qos | None) -> Limits:
-    """Return what bounds an account's jobs in a partition, as Slurm does.
-
-    Of a group limit, and of one user's and one account's, that of the partition's QOS holds before
-    that of the job's, where that has not the flag ``OverPartQOS``; both hold before those of all
-    associations. See ``acct_policy.c`` of Slurm.
-    """
+    """Return what bounds an account's jobs in a partition, as ``acct_policy.c`` of Slurm does."""
     here = [row for row in of.own if row.partition == partition]
     own = here or [row for row in of.own if not row.partition]
     ordered = {q.name: q for q in (partition_qos, of.qos) if q is not None}
+    # Of a group limit, and of one user's and one account's, that of the partition's QOS holds
+    # before that of the job's without the flag; both hold before those of all associations.
     order = list(ordered.values())
     if "OverPartQOS" in of.qos.flags:
         order.reverse()
@@ -377,10 +372,7 @@ def _reason(name: str, qos: Sequence[str], rules: SiteRules) -> str:
 
 
 def _qos_of(rows: Sequence[Association], rules: SiteRules) -> list[str]:
-    """Return the QOS of an account's jobs, the default first; "" where it has none.
-
-    Without a default none is before the others but by its place in the association.
-    """
+    """Return the QOS of an account's jobs, the default first, then as listed; "" without any."""
     names = [row.default_qos for row in rows if row.default_qos]
     names += [name for row in rows for name in row.qos]
     return [

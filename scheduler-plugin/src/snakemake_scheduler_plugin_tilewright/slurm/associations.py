@@ -1,7 +1,7 @@
 """Associations as slurmctld shows them, where sacctmgr does not (pure)."""
 
 from ..errors import UnreadableError
-from .parse import _budgets, _jobs, _number, parse_assoc_mgr, parse_minutes, parse_tres, records_of
+from .parse import _budgets, _jobs, parse_assoc_mgr, parse_minutes, parse_tres, records_of
 from .records import Association, of_association
 
 
@@ -18,7 +18,7 @@ def parse_associations(text: str) -> list[Association]:
                 tres=usage[of_association(account, user, partition)].limit,
                 tres_per_job=parse_tres(pairs["MaxTRESPJ"])
                 | _budgets(parse_tres(pairs["MaxTRESMinsPJ"])),
-                tres_per_user=_jobs(*(_number(pairs[n].partition("(")[0]) for n in fields[:2])),
+                tres_per_user=_jobs(*(pairs[name].partition("(")[0] for name in fields[:2])),
                 max_wall_min=parse_minutes(pairs["MaxWallPJ"]),
                 parent="" if user else parent,
             )

@@ -221,10 +221,8 @@ def _lines(text: str) -> Iterator[bytes]:
 
 
 def _cells(line: bytes) -> list[str]:
-    """Return the cells of a line of squeue, which pads them to so many bytes.
-
-    Folders and comments may hold the separator.
-    """
+    """Return the cells of a line of squeue, which pads them to so many bytes."""
+    # folders and comments may hold the separator
     if len(line) == _ENDS[-1]:
         cells = [line[cell] for cell in _CELLS]
     else:
@@ -312,8 +310,7 @@ def _worst(codes: set[str]) -> str:
 
 def node_of(details: str) -> str:
     """Return the nodes a job ran on, from ``scontrol -o show job``."""
-    match = re.search(r" NodeList=(\S+)", details)
-    return match.group(1) if match and match.group(1) != "(null)" else ""
+    return fields_of(details).get("NodeList", "").removeprefix("(null)")
 
 
 def stdout_of(details: str) -> str:

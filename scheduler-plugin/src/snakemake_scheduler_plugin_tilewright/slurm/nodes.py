@@ -195,23 +195,20 @@ def node_names(text: str) -> list[str]:
 def before_reservations(
     nodes: Iterable[Node], reservations: Iterable[Reservation], now_s: float
 ) -> list[Node]:
-    """Return the nodes with their reservations, and the minutes until the first of them begins.
-
-    A node that is reserved now says so in its state. One that takes some CPUs of its nodes counts
-    for nothing: other jobs may start with it.
-    """
+    """Return the nodes with their reservations, and the minutes until the first of them begins."""
     nodes = list(nodes)
     cpus = {node.name: node.total.get("cpu", 0) for node in nodes}
     begins: dict[str, float] = {}
     own: dict[str, dict[str, tuple[float, float]]] = {}
     for one in reservations:
         begin_s = -math.inf if one.end_s == math.inf else one.start_s
+        # one that takes some CPUs of its nodes counts for nothing: other jobs may start with it
+        takes_all = one.cpus >= sum(cpus.get(name, 0) for name in one.nodes)
         for name in one.nodes:
             times = (begin_s - now_s) / 60, (one.end_s - now_s) / 60
             own.setdefault(name, {})[one.name] = times
-        if one.start_s > now_s and one.cpus >= sum(cpus.get(name, 0) for name in one.nodes):
-            for name in one.nodes:
-                begins[name] = min(one.start_s, begins.get(name, one.start_s))
+            if one.start_s > now_s and takes_all:  # a node that is reserved now says so
+                begins[name] = min(one.start_s, begins.get(name, math.inf))
     return [
         replace(
             node,

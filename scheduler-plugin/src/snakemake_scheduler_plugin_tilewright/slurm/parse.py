@@ -53,7 +53,7 @@ _NO_RECORD = re.compile(
     r"Current Association Manager state|\w+ Records"
     r"|No [\w ]+ (in the system|configured in Slurm\.|currently cached in Slurm\.)"
 )
-#: One user's and one account's use in the record of a QOS.
+#: One user's and one account's use in the record of a QOS; from 23.02 on names of users are there.
 _EACH = {
     "PU": re.compile(r"(?<!\S)(?:[^={}]*\()?(\d+)\)?=\{([^{}]*)\}", re.A),
     "PA": re.compile(r"(?<!\S)(\S+?)=\{([^{}]*)\}"),
@@ -107,7 +107,7 @@ def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
 
 def _group_limits(row: dict[str, str]) -> Tres:
     """Return what all jobs of a row of sacctmgr may hold, their number, and its budgets."""
-    found = parse_tres(row["grptres"]) | _jobs(_number(row["grpjobs"]), _number(row["grpsubmit"]))
+    found = parse_tres(row["grptres"]) | _jobs(row["grpjobs"], row["grpsubmit"])
     found |= _budgets(parse_tres(row["grptresmins"]), parse_tres(row["grptresrunmins"]))
     wall = parse_minutes(row["grpwall"])
     return found if wall is None else found | {WALL: wall}
@@ -120,11 +120,10 @@ def _budgets(used_up: Tres, running: Mapping[str, int] = {}) -> Tres:
 
 def _budget_usage(pairs: dict[str, str]) -> tuple[Tres, Tres]:
     """Return limits and use of the budgets of a record of assoc_mgr."""
-    limits, used = parse_tres_usage(pairs.get("GrpTRESMins", ""))
+    minutes = f"{pairs.get('GrpTRESMins', '')},wall={pairs.get('GrpWall', '')}"
+    limits, used = parse_tres_usage(minutes)
     run_limits, run = parse_tres_usage(pairs.get("GrpTRESRunMins", ""))
     # of jobs on one node their minutes are what they hold of it
-    wall = parse_tres_usage(f"wall={pairs.get('GrpWall', '')}")
-    limits, used = limits | wall[0], used | wall[1]
     run |= {"wall": run["node"]} if "node" in run else {}
     return (
         _budgets(limits, run_limits),
@@ -222,14 +221,13 @@ def parse_assoc_mgr(text: str, users: Mapping[str, str] | None = None) -> dict[s
     for line, pairs in records_of(text, "QOS|Account", "QOS|UserName", "QOS|Partition"):
         top, _, of_users = line.partition(" User Limits=")
         of_accounts = top.partition(" Account Limits=")[2]
-        limit, used = parse_tres_usage(pairs.get("GrpTRES", ""))
+        limit, used = _usage(pairs, "GrpTRES", "GrpJobs", "GrpSubmitJobs")
         budgets, minutes = _budget_usage(pairs)
-        most, jobs = _jobs_usage(pairs, "GrpJobs", "GrpSubmitJobs")
-        record = Usage(limit | budgets | most, used | minutes | jobs)
+        record = Usage(limit | budgets, used | minutes)
         if "QOS" in pairs:
             name = pairs["QOS"].rpartition("(")[0]
             found[on_qos(name)] = record
-            nothing = Usage({}, dict.fromkeys(used | jobs | minutes, 0))
+            nothing = Usage({}, dict.fromkeys(record.used, 0))
             for uid, use in _usage_of_each(of_users, "PU", nothing).items():
                 found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
             for one, use in _usage_of_each(of_accounts, "PA", nothing).items():
@@ -241,37 +239,29 @@ def parse_assoc_mgr(text: str, users: Mapping[str, str] | None = None) -> dict[s
 
 
 def _usage_of_each(text: str, who: str, nothing: Usage) -> dict[str, Usage]:
-    """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``.
-
-    Slurm lists all who have jobs there, or says that there are none; only then it is known that
-    others (:data:`~snakemake_scheduler_plugin_tilewright.slurm.records.OTHERS`) use nothing. From
-    23.02 on it names the users next to their numbers.
-    """
+    """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``."""
     found = {}
     for name, block in _EACH[who].findall(text):
         pairs = fields_of(block)
-        limit, used = parse_tres_usage(pairs.get(f"MaxTRES{who}", ""))
-        most, jobs = _jobs_usage(pairs, f"MaxJobs{who}", f"MaxSubmitJobs{who}")
+        limit, used = _usage(pairs, f"MaxTRES{who}", f"MaxJobs{who}", f"MaxSubmitJobs{who}")
         run_limit, run = parse_tres_usage(pairs.get(f"MaxTRESRunMins{who}", ""))
-        found[name] = Usage(limit | most | _budgets({}, run_limit), used | jobs | _budgets({}, run))
+        found[name] = Usage(limit | _budgets({}, run_limit), used | _budgets({}, run))
+    # Slurm lists all who have jobs there, or says that there are none: only then others use nothing
     rest = _EACH[who].sub("", text).strip()
     if (found and not rest) or rest in ("No Users", "No Accounts"):
         found[OTHERS] = nothing
     return found
 
 
-def _jobs_usage(pairs: dict[str, str], *keys: str) -> tuple[Tres, Tres]:
-    """Return limits and use of numbers of jobs, in ``N(4)``."""
-    both = [re.fullmatch(r"([^()]*)\((\d{1,18})\)", pairs.get(key, ""), re.A) for key in keys]
-    return (
-        _jobs(*(_number(match[1]) if match else None for match in both)),
-        _jobs(*(int(match[2]) if match else None for match in both)),
-    )
+def _usage(pairs: dict[str, str], tres: str, *jobs: str) -> tuple[Tres, Tres]:
+    """Return limits and use of TRES, and of numbers of jobs in ``N(4)``, by names of fields."""
+    numbers = (f"{name}={pairs.get(one, '')}" for name, one in zip(JOBS, jobs, strict=True))
+    return parse_tres_usage(",".join([pairs.get(tres, ""), *numbers]))
 
 
-def _jobs(*counts: int | None) -> Tres:
-    """Return how many jobs run, and run or pend, as amounts besides TRES; None is no limit."""
-    return {name: count for name, count in zip(JOBS, counts, strict=True) if count is not None}
+def _jobs(running: str, submitted: str) -> Tres:
+    """Return how many jobs may run, and run or pend, as amounts besides TRES."""
+    return parse_tres(f"{JOBS[0]}={running},{JOBS[1]}={submitted}")
 
 
 def parse_partitions(text: str) -> list[Partition]:
@@ -340,7 +330,7 @@ def _association(row: dict[str, str]) -> Association:
         row["defaultqos"],
         _group_limits(row),
         parse_tres(row["maxtres"]) | _budgets(parse_tres(row["maxtresmins"])),
-        _jobs(_number(row["maxjobs"]), _number(row["maxsubmit"])),
+        _jobs(row["maxjobs"], row["maxsubmit"]),
         parse_minutes(row["maxwall"]),
         row["cluster"],
         row["parentname"],
@@ -365,7 +355,7 @@ def _qos(row: dict[str, str]) -> Qos:
 
 def _limits_of_each(row: dict[str, str], who: str) -> Tres:
     """Return what a QOS allows each user (``pu``) or account (``pa``)."""
-    jobs = _jobs(*(_number(row[f"{name}{who}"]) for name in ("maxjobs", "maxsubmit")))
+    jobs = _jobs(row[f"maxjobs{who}"], row[f"maxsubmit{who}"])
     held, running = (parse_tres(row[f"{name}{who}"]) for name in ("maxtres", "maxtresrunmins"))
     return held | jobs | _budgets({}, running)
 

@@ -46,10 +46,7 @@ def why_not(partition: Partition, groups: frozenset[str] | None) -> str:
 
 
 def alike(partitions: Iterable[Partition]) -> dict[str, int]:
-    """Return a number for each partition, the same for those that bound one job in the same way.
-
-    That is but for their time and nodes.
-    """
+    """Return a number for each partition, the same for those alike but in their time and nodes."""
     kinds: list[Partition] = []
     found = {}
     for one in partitions:
@@ -84,13 +81,11 @@ def with_accounts_below(partition: Partition, lines: Mapping[str, Iterable[str]]
 def with_preemption(
     partitions: Sequence[Partition], nodes: Iterable[Node] | None
 ) -> list[Partition]:
-    """Return which partitions lose jobs to one of a higher tier that has nodes of theirs.
-
-    Where nodes are not known, all may share them.
-    """
+    """Return which partitions lose jobs to one of a higher tier that has nodes of theirs."""
     own = {p.name: {n.name for n in nodes or () if p.name in n.partitions} for p in partitions}
 
     def loses(one: Partition, other: Partition) -> bool:
+        # where nodes are not known, all may share them
         shares = nodes is None or bool(own[one.name] & own[other.name])
         higher = one.tier is not None and other.tier is not None and other.tier > one.tier
         return shares and higher and one.preempt_mode != "OFF"
@@ -108,10 +103,8 @@ def with_whole_nodes(partition: Partition, nodes: Iterable[Node] | None) -> Part
 
 
 def gpu_type_of(partition: Partition | None) -> str:
-    """Return the type of all GPUs of a partition, by which limits may name them.
-
-    Empty where Slurm does not count them by type (``AccountingStorageTRES``), or has several.
-    """
+    """Return the type of all GPUs of a partition, by which limits may name them."""
+    # empty where Slurm does not count them by type (AccountingStorageTRES), or has several
     tres = partition.tres if partition else {}
     types = [name for name in tres if name.startswith("gres/gpu:")]
     if len(types) != 1 or tres[types[0]] < tres.get("gres/gpu", 0):

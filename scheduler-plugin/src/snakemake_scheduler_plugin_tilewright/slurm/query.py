@@ -72,13 +72,7 @@ show qos format={qos}
 
 @dataclass(frozen=True)
 class Answer:
-    """Text that a command printed, and how old it is.
-
-    Attributes
-    ----------
-    failure : SlurmQueryError or None
-        Why an old answer was taken from disk.
-    """
+    """Text that a command printed, how old it is, and why an old one was taken from disk."""
 
     text: str
     age_s: float = 0.0
@@ -86,17 +80,14 @@ class Answer:
 
 
 def drop_options() -> list[str]:
-    """Take the variables that Slurm's commands read as options out of the environment, by name.
-
-    The executor's squeue then shows jobs in hidden partitions, as ours does.
-    """
+    """Take the variables that Slurm's commands read as options out of the environment, by name."""
     outside = "SLURM_JOB_ID" not in os.environ
     names = sorted(
         n for n in os.environ if _OPTION.fullmatch(n) or (outside and _OF_JOBS.fullmatch(n))
     )
     for name in names:
         del os.environ[name]
-    os.environ["SQUEUE_ALL"] = "1"
+    os.environ["SQUEUE_ALL"] = "1"  # the executor sees jobs in hidden partitions, as we do
     return names
 
 
@@ -205,20 +196,10 @@ class SlurmClient:
                 raise
             return Answer(stored[1], max(0.0, self.clock() - stored[0]), error)
 
-    def usage(self, qos: Sequence[str]) -> str:
-        """Return live limits and use of everybody on these QOS."""
-        names = f"qos={','.join(qos)}"
-        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=qos", names), self.ttl_s)
-
-    def account_usage(self, accounts: Sequence[str]) -> str:
-        """Return live limits and use of these accounts; some sites hide it."""
-        names = f"account={','.join(accounts)}"
-        return self._ask(("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", names), self.ttl_s)
-
-    def associations(self) -> str:
-        """Return the user's associations, and those of all accounts, as slurmctld has them."""
-        asked = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", f"users={self.user}")
-        return self._ask(asked, self.ttl_s)
+    def usage(self, of: str, names: Sequence[str]) -> str:
+        """Return live limits and use of the ``qos``, ``account`` or ``users`` of these names."""
+        flags, asked = f"flags={'qos' if of == 'qos' else 'assoc'}", f"{of}={','.join(names)}"
+        return self._ask(("scontrol", "-o", "show", "assoc_mgr", flags, asked), self.ttl_s)
 
     def shares(self) -> str:
         """Return the user's accounts as :func:`~associations.parse_shares` reads them."""
@@ -232,29 +213,23 @@ class SlurmClient:
         return self._ask(("scontrol", "-a", "-d", "-o", "show", what), times * self.ttl_s)
 
     def ask_at_once(self) -> None:
-        """Ask what a look begins with, at the same time: where an answer takes 20 s, six take 20.
-
-        What they say is remembered, also that there is none.
-        """
+        """Ask what a look begins with, all at once: where an answer takes 20 s, six take 20."""
         kinds = ("config", "node", "reservation", "partition", "licenses")
         with ThreadPoolExecutor() as pool:
             asked: list[Future[object]] = [pool.submit(self.limits)]
             asked += [pool.submit(self.show, kind) for kind in kinds]
         for one in asked:
-            with contextlib.suppress(SlurmQueryError):
+            with contextlib.suppress(SlurmQueryError):  # that there is no answer is remembered too
                 one.result()
 
     def queue(self) -> str:
-        """Return this user's jobs, those that ended in the last minutes too.
-
-        Live use and nodes are asked again after it: a job that started meanwhile would be in
-        neither.
-        """
+        """Return this user's jobs, those that ended in the last minutes too."""
         argv = ("squeue", "-a", "-h", "-u", self.user, "-t", "all", "-O", jobs.JOB_FORMAT)
         before = self._cache.get(argv)
         try:
             return self._ask(argv, self.ttl_s)
         finally:
+            # after it live use and nodes: a job that started meanwhile would be in neither
             if self._cache.get(argv) is not before:
                 for key in [key for key in self._cache if {"assoc_mgr", "node"} & set(key)]:
                     del self._cache[key]
@@ -347,10 +322,8 @@ class SlurmClient:
         return f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
 
     def _call(self, argv: tuple[str, ...], stdin: str | None = None) -> str:
-        """Run a command, unless the same program has just taken long only to fail.
-
-        Where slurmctld is down each call takes 9 s: 100 jobs that ended would take 15 min.
-        """
+        """Run a command, unless the same program has just taken long only to fail."""
+        # where slurmctld is down each call takes 9 s: 100 jobs that ended would take 15 min
         failed_s, failure = self._silent.get(argv[0], (float("-inf"), None))
         began_s = self.clock()
         if failure is not None and 0 <= began_s - failed_s < self.ttl_s:
@@ -365,10 +338,8 @@ class SlurmClient:
     def _call_again(
         self, argv: tuple[str, ...], stdin: str | None, tries: int = 2
     ) -> str | SlurmQueryError:
-        """Run a command, and once more where it fails at once and has answered before.
-
-        Where one of five calls fails, ready jobs else wait three rounds for the queue (16 s).
-        """
+        """Run a command, and once more where it fails at once and has answered before."""
+        # where one of five calls fails, ready jobs else wait three rounds for the queue (16 s)
         try:
             return self._call(argv, stdin)
         except SlurmQueryError as error:
