@@ -107,8 +107,12 @@ def write_text_atomic(path: Path, text: str) -> None:
         It could not be written; the previous file is unchanged.
     """
     with atomic_path(path, shared=True) as partial:
-        # a file name that is not UTF-8 is written as its escape
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        write_text(partial, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as UTF-8; a file name in it that is not UTF-8 is written as its escape."""
+    path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def csv_text(

@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.errors import ResultFileError
 from tilewright.io.formats.common import DAMAGE_ERRORS
-from tilewright.runtime.files import atomic_path, write_text_atomic
+from tilewright.runtime.files import atomic_path, write_text, write_text_atomic
 
 #: What makes a damaged file or folder again; no rule runs whose outputs are there.
 REMEDY = "delete it and run the same snakemake command again"
@@ -29,9 +29,9 @@ def checksum_path(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def result_path(path: Path) -> Iterator[Path]:
+def result_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
     """Yield a temporary sibling that replaces a file, and add its checksum; see `atomic_path`."""
-    with atomic_path(path) as partial:
+    with atomic_path(path, shared=shared) as partial:
         yield partial
         crc = file_crc32(partial)
         # An end of the machine between the two renames leaves a file without a checksum.
@@ -40,9 +40,9 @@ def result_path(path: Path) -> Iterator[Path]:
 
 
 def write_result(path: Path, text: str) -> None:
-    """Write a text with its checksum; line ends are those of ``text``."""
-    with result_path(path) as partial:
-        partial.write_text(text, encoding="utf-8", newline="\n")
+    """Write a text with its checksum, as :func:`write_text_atomic` does."""
+    with result_path(path, shared=True) as partial:
+        write_text(partial, text)
 
 
 def file_crc32(path: Path) -> int:
