@@ -76,7 +76,9 @@ def doctor(
     results: Annotated[
         Path | None,
         typer.Argument(
-            exists=True, file_okay=False, help="Folder of results: only its files are checked."
+            exists=True,
+            file_okay=False,
+            help="Results, named as in the configuration: only they are checked.",
         ),
     ] = None,
     configfile: Annotated[
@@ -87,11 +89,13 @@ def doctor(
 ) -> None:
     """Check what would make a run fail, or each file of results; status 1 for a problem."""
     from snakemake_scheduler_plugin_tilewright import show_checks, slurm_wanted
-    from tilewright.commands.check_results import check_results
     from tilewright.commands.doctor import examine
+    from tilewright.commands.result_files import check_result_files
 
+    if results is not None and configfile is not None:
+        raise SystemExit("tilewright doctor: give RESULTS or --configfile, not both")
     if results is not None:
-        show_checks([*check_results(results)], json=json)
+        show_checks([*check_result_files(results)], json=json)
     show_checks(examine(configfile, site=site, slurm=slurm_wanted(site)), json=json)
 
 

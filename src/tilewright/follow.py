@@ -14,7 +14,12 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright import is_locked, runs_nothing
+from snakemake_scheduler_plugin_tilewright import (
+    PlacementError,
+    is_locked,
+    refuse_second_run,
+    runs_nothing,
+)
 from tilewright.config.checks import check_raw, check_results, check_thresholds
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -78,10 +83,11 @@ class Follower:
         try:
             if is_locked(Path.cwd()):
                 raise ConfigError("another run is active; if it was killed: rm .snakemake/locks/*")
+            refuse_second_run(self._layout.ledger)
             self._read()
             ready = self._check(self._look(now_s))
             self._sent.discard(self._said.pop("all", ""))
-        except (ConfigError, RawDataError) as error:
+        except (ConfigError, RawDataError, PlacementError) as error:
             self._tell("all", f"warn: nothing runs: {error}")
         if new := not ready.items() <= self._tried.items():
             self._run(ready)

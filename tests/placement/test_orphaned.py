@@ -1,5 +1,6 @@
 """Jobs that write into a folder before a run begins there: whose they are, and what is done."""
 
+import json
 import os
 import re
 import time
@@ -152,6 +153,48 @@ def test_jobs_that_are_just_being_ended_keep_no_run_away(
     monkeypatch.chdir(tmp_path)
     ending = queue_line(JobID="7", State="COMPLETING", WorkDir=str(tmp_path), Comment="rule_a")
     before_run(cluster_with(ending, tmp_path)[0], ["snakemake"])
+
+
+@pytest.mark.parametrize("life", ["active", "silent", "killed", "ended", "damaged", "earlier"])
+def test_a_run_of_another_working_folder_keeps_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, life: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger, other, now_s = Path("results/placement/ledger.jsonl"), "/data/other", time.time()
+    state = RunState(now_s, now_s, {"a": 1}, {}, pid=os.getppid(), folder=other)
+    if life == "silent":
+        state = replace(state, host="node9", at_s=now_s - 700)
+    elif life == "killed":
+        state = replace(state, pid=NO_PROCESS)
+    path = ledger.absolute().with_name(STATE)
+    write_state(path, replace(state, ended=life == "ended"))
+    if life == "damaged":
+        path.write_text("{")
+    if life == "earlier":
+        content = json.loads(path.read_text())
+        del content["folder"]
+        path.write_text(json.dumps(content))
+    left = queue_line(JobID="7", State="RUNNING", WorkDir=other, Comment="rule_a")
+    cluster, _ = cluster_with(left, tmp_path)
+    before_run(cluster, ["snakemake", "-n"], ledger)
+    if life == "earlier":
+        before_run(cluster, ["snakemake"], ledger)
+        return
+    with pytest.raises(PlacementError) as caught:
+        before_run(cluster, ["snakemake"], ledger)
+    said = str(caught.value)
+    assert {
+        "active": f"a run in {other} (process {state.pid} on {state.host}, seen 0 s ago) writes",
+        "silent": "seen 11.7 min ago, and cannot be seen from here) writes the same results",
+        "killed": f"1 job of an earlier run may still write into {other}:",
+        "ended": f"these commands are for the folder {other}",
+        "damaged": f"{path} does not say how far a run is; remove it if no run is active",
+    }[life] in said
+    if life in ("killed", "ended"):
+        before_run(cluster_with("", tmp_path)[0], ["snakemake"], ledger)
+    monkeypatch.chdir("/")
+    write_state(path, replace(state, folder="/"))
+    before_run(None, ["snakemake"], path.with_name("ledger.jsonl"))
 
 
 def test_a_folder_with_a_line_break_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

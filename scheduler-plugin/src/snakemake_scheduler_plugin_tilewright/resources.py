@@ -30,7 +30,7 @@ from .cluster.request import DeviceKind, ResourceRequest, Target
 from .errors import PlacementError
 from .placement.estimates import Durations, Estimates, either_model, local_durations
 from .placement.jobs import Assignment, Job, JobState, ResourceModel, key_of
-from .placement.orphaned import before_run, refuse_second_run
+from .placement.orphaned import before_run
 from .placement.reach import Reach
 from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
@@ -82,8 +82,7 @@ def detect(
     argv, main = command(), workflow.is_main_process
     found = clusters.of_command(argv) if main and executor_of(argv) == "slurm" else None
     if main:
-        refuse_second_run(ledger, argv)
-        before_run(found, argv)
+        before_run(found, argv, ledger)
     inside = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
     if device is None:
         device = "gpu" if inside and allocated_gpus() else "cpu"

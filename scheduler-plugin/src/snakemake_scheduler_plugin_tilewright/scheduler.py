@@ -82,7 +82,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             )
             if not runs:
                 return
-            refuse_second_run(placement.ledger, command_line.command())  # begun meanwhile
+            refuse_second_run(placement.ledger)  # begun meanwhile
             # Snakemake asks nothing between the end of the last job and its own, and leaves
             # `onsuccess` of a module out
             atexit.register(lambda: placement.end(failed=not adapter.all_done(self.dag)))

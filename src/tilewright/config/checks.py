@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from snakemake_scheduler_plugin_tilewright import DeviceKind, command, refuse_second_run
+from snakemake_scheduler_plugin_tilewright import DeviceKind, refuse_second_run
 from tilewright.config.consistency import check_apart, check_experiment, check_targets
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -45,7 +45,7 @@ def checked_experiment(config: Mapping[str, Any], targets: Iterable[str]) -> Exp
         A run of another working directory writes the same results.
     """
     experiment = parse_experiment(config)
-    refuse_second_run(Layout(experiment.settings.results).ledger, command())
+    refuse_second_run(Layout(experiment.settings.results).ledger)
     checks = preflight_checks(experiment)
     collect_errors(lambda: check_targets(experiment, targets), *checks.values())
     return experiment

@@ -164,5 +164,5 @@ def test_attributes_without_a_form_in_json_are_refused(tmp_path: Path) -> None:
         create_mosaic(tmp_path / "m.zarr", (1, 8, 8), "uint16", 8, VOXEL_UM, "m") as mosaic,
     ):
         mosaic.attributes["mean"] = float("nan")
-    with pytest.raises(ResultFileError, match="missing"):
+    with pytest.raises(ResultFileError, match="no Zarr group is there"):
         open_mosaic(tmp_path / "m.zarr")

@@ -73,7 +73,9 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
     has_lock : bool
         Whether this process itself has locked the folder.
     """
-    state, now_s = _state_of_another(folder / LEDGER.with_name(STATE)), time.time()
+    state, now_s = None, time.time()
+    with contextlib.suppress(ValueError):  # one that is damaged says nothing
+        state = _state_of_another(folder / LEDGER.with_name(STATE))
     life = state.life(now_s) if state else "ended"
     if state and life == "active":
         age = span_text(max(0.0, now_s - state.at_s))
@@ -90,17 +92,23 @@ def sender_of(folder: Path, *, has_lock: bool = False) -> Sender:
 
 
 def _state_of_another(path: Path) -> RunState | None:
-    """Return what another process last wrote of its run; one that is damaged says nothing."""
+    """Return what another process last wrote of its run, None where none did.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or of a later version.
+    """
     try:
         state = read_state(path)
-    except (OSError, ValueError):
+    except OSError:
         return None
     own = state.pid == os.getpid() and state.host == socket.gethostname()
     return None if own else state
 
 
-def refuse_second_run(ledger: Path, argv: Sequence[str]) -> None:
-    """Refuse a run while one of another working directory writes the same results.
+def refuse_second_run(ledger: Path) -> str:
+    """Refuse a run while one of another working directory may write the same results.
 
     Snakemake's lock keeps runs of one working directory apart.
 
@@ -109,46 +117,62 @@ def refuse_second_run(ledger: Path, argv: Sequence[str]) -> None:
     ledger : Path
         Next to it each run says how far it is.
 
+    Returns
+    -------
+    str
+        The other working directory of an earlier run, whose jobs may be there still; "" for none.
+
     Raises
     ------
     PlacementError
         There is such a run, or it is not known whether it still is.
     """
-    path = ledger.absolute().with_name(STATE)
-    state, now_s = _state_of_another(path), time.time()
-    if state is None or state.folder == str(Path.cwd()) or runs_nothing(argv[1:]):
-        return
+    path, now_s = ledger.absolute().with_name(STATE), time.time()
+    try:
+        state = _state_of_another(path)
+    except ValueError as error:
+        raise PlacementError(f"{printable(error)} if no run is active") from None
+    if state is None or state.folder in ("", str(Path.cwd())):
+        return ""
     life, age = state.life(now_s), span_text(max(0.0, now_s - state.at_s))
-    if life in ("active", "silent"):
-        ways = f"stop it ({state.stop})"
-        if life == "silent":
-            ways = f"remove {path} if that run is not active: it cannot be seen from here"
-        raise PlacementError(
-            printable(
-                f"another run, in {state.folder} ({state.where}, seen {age} ago), writes to "
-                f"{path.parent}; wait for its end, {ways}, or name another folder for the results"
-            )
+    if life in ("ended", "killed"):
+        return state.folder
+    where = "" if life == "active" else ", and cannot be seen from here"
+    raise PlacementError(
+        printable(
+            f"a run in {state.folder} ({state.where}, seen {age} ago{where}) writes the same "
+            f"results; wait for its end, stop it ({state.stop}), name another folder for the "
+            f"results, or remove {path} if that run does not write here any more"
         )
+    )
 
 
-def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool = False) -> None:
-    """Refuse a run while jobs of another one still write into its folder, unless nothing will run.
+def before_run(
+    cluster: Cluster | None, argv: Sequence[str], ledger: Path = LEDGER, *, has_lock: bool = False
+) -> None:
+    """Refuse a run while another one, or jobs of one, may write into its folders.
 
-    Options for Slurm's commands leave the environment, the executor's too: it sends all jobs to
-    ``SBATCH_QOS``, and of those that ``SQUEUE_ACCOUNT`` hides it sees no end.
+    A command that runs nothing is not refused. Options for Slurm's commands leave the environment,
+    the executor's too: it sends all jobs to ``SBATCH_QOS``, and of those that ``SQUEUE_ACCOUNT``
+    hides it sees no end.
 
     Parameters
     ----------
+    ledger : Path
+        Where decisions are written.
     has_lock : bool
         Whether this run itself has locked the folder by now.
 
     Raises
     ------
     PlacementError
-        There are such jobs, the queue is not known, or the working directory has a line break in
-        its name.
+        There are such runs or jobs, the queue is not known, or the working directory has a line
+        break in its name.
     """
-    if cluster is None or runs_nothing(argv[1:]):
+    if runs_nothing(argv[1:]):
+        return
+    other = refuse_second_run(ledger)
+    if cluster is None:
         return
     if options := drop_options():
         sys.stderr.write(
@@ -161,12 +185,15 @@ def before_run(cluster: Cluster | None, argv: Sequence[str], *, has_lock: bool =
             f"the working directory {folder!r} has a line break in its name, which squeue "
             "cannot tell from the end of a job; rename it"
         )
-    found = find_orphaned(cluster.client, folder)
-    # each job that is to be sent waits for the end of its own earlier try
-    if jobs := [job for job in found if job.state != "COMPLETING"]:
-        sender = sender_of(Path(folder), has_lock=has_lock)
-        unlock = "" if sender.active else "; then unlock with --unlock if Snakemake asks for it"
-        raise PlacementError(f"{sender.listed(jobs, folder)}\n{sender.advice}{unlock}")
+    for workdir in filter(None, (folder, other)):
+        found = find_orphaned(cluster.client, workdir)
+        # each job that is to be sent waits for the end of its own earlier try
+        if jobs := [job for job in found if job.state != "COMPLETING"]:
+            sender = sender_of(Path(workdir), has_lock=has_lock and workdir == folder)
+            unlock = "" if sender.active else "; then unlock with --unlock if Snakemake asks for it"
+            there = f"; these commands are for the folder {workdir}" * (workdir == other)
+            listed = sender.listed(jobs, workdir)
+            raise PlacementError(f"{listed}\n{sender.advice}{there}{unlock}")
 
 
 def find_orphaned(client: SlurmClient, workdir: str) -> list[SlurmJob]:

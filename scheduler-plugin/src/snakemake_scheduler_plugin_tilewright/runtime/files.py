@@ -32,6 +32,8 @@ def write_text_atomic(path: Path, text: str, mode: int | None = None) -> None:
     try:
         # a file name that is not UTF-8 is written as its escape
         partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())  # else power loss may leave it empty
         if mode is not None:
             partial.chmod(mode)
         partial.replace(path)

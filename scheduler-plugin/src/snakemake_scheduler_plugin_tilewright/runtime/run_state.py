@@ -114,6 +114,7 @@ class RunState:
 
 
 _VALUES: dict[str, Any] = {one.name: (one.type, ...) for one in fields(RunState)}
+_VALUES["folder"] = Text, ""  # earlier versions did not say it
 _FILE = create_model("RunStateFile", __config__={**STRICT, "extra": "forbid"}, **_VALUES)
 
 
@@ -174,7 +175,7 @@ def read_state(path: Path) -> RunState:
     try:
         with open_regular(path) as stream:
             entry = json.load(stream)
-        _FILE.model_validate(entry)
+        values = _FILE.model_validate(entry).model_dump()
     except (ValueError, RecursionError):
         raise ValueError(f"{path} does not say how far a run is; remove it") from None
-    return RunState(**entry)
+    return RunState(**values)

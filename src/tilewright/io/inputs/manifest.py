@@ -16,12 +16,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import PixelsError, RawDataError
+from tilewright.errors import PixelsError, RawDataError, ResultFileError
 from tilewright.io.formats import scan, stitched
 from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_planes import PlacedPlanes, TileRows, place_planes
-from tilewright.io.results.result_file import check_file, write_result
+from tilewright.io.results.result_file import compare_checksum, write_checksum, write_result
 from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
 from tilewright.kernels.tile_positions.tile_order import grid_places
 
@@ -171,7 +171,7 @@ def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
     for table in tables:
         # Of a truncated or edited table the files are opened again.
         with contextlib.suppress(FileNotFoundError, ValueError, csv.Error):
-            check_file(table)
+            compare_checksum(table)
             known.update(_parse_known(table.read_text("utf-8"), folder))
     return known
 
@@ -287,6 +287,13 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _write_if_changed(path: Path, text: str) -> None:
-    """Write atomically; an equal file is left as it is."""
+    """Write atomically; an equal file is left as it is, and gets the checksum that it lacks."""
     if not _holds(path, text):
         write_result(path, text)
+        return
+    try:
+        has_checksum = compare_checksum(path)
+    except ResultFileError:
+        has_checksum = False
+    if not has_checksum:
+        write_checksum(path)

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from zarr.core.sync import sync
 
 from tilewright.errors import ResultFileError
-from tilewright.io.results.checked_store import CheckedStore
+from tilewright.io.results.checksum_store import ChecksumStore
+from tilewright.io.results.result_file import result_file_errors
 from tilewright.runtime.files import atomic_path
 
 OmeZarrVersion = Literal["0.4", "0.5"]
@@ -104,23 +105,19 @@ def open_store(path: Path, axes: str) -> OmeZarrImage:
     ResultFileError
         There is no Zarr group at ``path``, or it is not an image with these axes.
     """
-    try:
-        group = zarr.open_group(CheckedStore(path, read_only=True), mode="r")
-    except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
-        raise ResultFileError(f"{path} is not an OME-Zarr image, or is missing") from error
-    attributes: dict[str, Any] = dict(group.attrs)
-    ome = attributes.get("ome", attributes)
-    if not isinstance(ome, dict) or "multiscales" not in ome:
-        raise ResultFileError(f"{group.store_path} is not an OME-Zarr image: it has no multiscales")
-    image = ome["multiscales"][0]
-    stored_axes = "".join(axis["name"] for axis in image["axes"])
-    if stored_axes != axes:
-        raise ResultFileError(f"{path} has axes {stored_axes}, expected {axes}")
-    try:
+    with result_file_errors(path, "OME-Zarr image"):
+        try:
+            group = zarr.open_group(ChecksumStore(path, read_only=True), mode="r")
+        except (FileNotFoundError, zarr.errors.GroupNotFoundError):
+            raise ValueError("no Zarr group is there") from None
+        attributes: dict[str, Any] = dict(group.attrs)
+        ome = attributes.get("ome", attributes)
+        image = ome["multiscales"][0]
+        stored_axes = "".join(axis["name"] for axis in image["axes"])
+        if stored_axes != axes:
+            raise ValueError(f"its axes are {stored_axes}, not {axes}")
         levels = tuple(group[dataset["path"]] for dataset in image["datasets"])
-    except KeyError as error:
-        raise ResultFileError(f"{path} lacks a part ({error}); make the image again") from error
-    scale_um = image["datasets"][0]["coordinateTransformations"][0]["scale"]
+        scale_um = image["datasets"][0]["coordinateTransformations"][0]["scale"]
     return OmeZarrImage(ome, levels, scale_um, attributes.get(ATTRIBUTES_KEY, {}))
 
 
@@ -132,7 +129,7 @@ def create_store(path: Path, version: OmeZarrVersion) -> Iterator[zarr.Group]:
     """
     with atomic_path(path) as partial:
         try:
-            store = CheckedStore(partial, crc32={})
+            store = ChecksumStore(partial, crc32={})
             yield zarr.create_group(store, zarr_format=2 if version == "0.4" else 3)
             store.write_list()
         except BaseException:
@@ -265,14 +262,14 @@ def link_chunks(source: tuple[Any, int], target: tuple[Any, int]) -> None:
 
     They are hard links, which take no space; copies where the file system has none.
     """
-    (was, old), (now, new) = _folder(*source), _folder(*target)
-    shutil.copytree(was.root / old, now.root / new, copy_function=_link_or_copy)
+    (from_store, from_folder), (store, folder) = _folder(*source), _folder(*target)
+    shutil.copytree(from_store.root / from_folder, store.root / folder, copy_function=_link_or_copy)
     # A damaged chunk is damaged in both: it is named where it can be made again.
-    for key, crc in was.checked_files(f"{old}/").items():
-        now.crc32[new + key.removeprefix(old)] = crc
+    for key, crc in from_store.crc32_below(from_folder).items():
+        store.crc32[folder + key.removeprefix(from_folder)] = crc
 
 
-def _folder(array: Any, plane: int) -> tuple[CheckedStore, str]:
+def _folder(array: Any, plane: int) -> tuple[ChecksumStore, str]:
     """Return the store of an array (plane, y, x), and the folder of a plane's chunks in it."""
     key = array.metadata.encode_chunk_key((plane, 0, 0))
     return array.store, str(Path(array.path, key).parent.parent)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
+from tilewright.io.results.result_file import result_file_errors
 from tilewright.kernels.edf.resolution import FINEST_PX
 from tilewright.kernels.metrics import focus_score
 from tilewright.quality.dark_rings import evaluate_rings
@@ -31,7 +32,8 @@ CAPTION = (
 def evaluate(context: QcContext, files: Files) -> StageQc:
     """Evaluate the in-focus ``plane`` of one channel, its ``height`` map and the ``mosaic``."""
     plane = open_mosaic(files["plane"])
-    height = np.squeeze(tifffile.imread(files["height"])).astype(np.float32)
+    with result_file_errors(files["height"], "height map"):
+        height = np.squeeze(tifffile.imread(files["height"])).astype(np.float32)
     scan = scan_focus(plane)
     stack = open_mosaic(files["mosaic"])
     rings, locations = evaluate_rings(context, plane, stack)

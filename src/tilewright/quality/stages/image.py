@@ -203,7 +203,7 @@ def evaluate_files(context: QcContext, image: Image, tiff: Path, index: int) -> 
                 bad.append(f"level {level} of the OME-Zarr differs from level {level - 1}")
     # Its checksum is left to `tilewright doctor`: a TIFF of the slide is read by each cycle.
     with (
-        result_file_errors(tiff, "OME-TIFF", checked=False),
+        result_file_errors(tiff, "OME-TIFF", compares=False),
         tifffile.TiffFile(tiff) as file,
     ):
         levels = file.series[0].levels

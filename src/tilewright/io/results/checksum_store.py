@@ -13,13 +13,19 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore
 
 from tilewright.errors import ResultFileError
-from tilewright.io.results.result_file import REMEDY, file_crc32, read_checksums, write_checksums
+from tilewright.io.results.result_file import (
+    file_crc32,
+    read_checksums,
+    remedy,
+    unreadable,
+    write_checksums,
+)
 
 #: The list, in the folder of the image; viewers pass over it.
 CHECKSUMS = "checksums.sfv"
 
 
-class CheckedStore(LocalStore):
+class ChecksumStore(LocalStore):
     """A folder of Zarr with the CRC-32 of each of its files.
 
     Parameters
@@ -43,7 +49,7 @@ class CheckedStore(LocalStore):
         known = read_checksums(record) if crc32 is None and record.is_file() else {}
         self.crc32 = known if crc32 is None else crc32
 
-    def with_read_only(self, read_only: bool = False) -> "CheckedStore":
+    def with_read_only(self, read_only: bool = False) -> "ChecksumStore":
         """Return the same store for reading, or for writing too."""
         return type(self)(self.root, read_only=read_only, crc32=self.crc32)
 
@@ -51,22 +57,22 @@ class CheckedStore(LocalStore):
         """Write the list of checksums, when all else is written."""
         write_checksums(self.root / CHECKSUMS, self.crc32)
 
-    def checked_files(self, prefix: str = "") -> dict[str, int]:
-        """Return the CRC-32 of all files whose path begins so, after a look at each.
+    def crc32_below(self, folder: str = "") -> dict[str, int]:
+        """Return the CRC-32 of all files below a folder of it, after a look at each.
 
         Raises
         ------
         ResultFileError
             One is absent, or differs from what was written.
         """
-        keys = self.crc32 or (
-            str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file()
-        )
+        begin = f"{folder}/" if folder else ""
+        files = (path for path in (self.root / folder).rglob("*") if path.is_file())
+        keys = self.crc32 or (str(path.relative_to(self.root)) for path in files)
         found = {}
         for key in keys:
-            if key.startswith(prefix):
+            if key.startswith(begin):
                 path = self.root / key
-                found[key] = self._check(key, file_crc32(path) if path.is_file() else None)
+                found[key] = self._compare(key, file_crc32(path) if path.is_file() else None)
         return found
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
@@ -90,16 +96,18 @@ class CheckedStore(LocalStore):
     def _read(self, key: str) -> bytes:
         try:
             content = (self.root / key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            self._check(key, None)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            self._compare(key, None)
             raise
-        self._check(key, zlib.crc32(content))
+        except OSError as error:
+            raise unreadable(self.root / key, error) from error
+        self._compare(key, zlib.crc32(content))
         return content
 
-    def _check(self, key: str, crc: int | None) -> int:
+    def _compare(self, key: str, crc: int | None) -> int:
         if crc is None or self.crc32.get(key, crc) != crc:
             problem = "is missing" if crc is None else "is not what was written"
-            raise ResultFileError(f"{self.root} is damaged: its file {key} {problem}; {REMEDY}")
+            raise ResultFileError(f"{self.root / key} {problem}; {remedy(self.root)}")
         return crc
 
     async def set(self, key: str, value: Any) -> None:

@@ -1,0 +1,67 @@
+"""``tilewright doctor RESULTS``: whether every file of results is what was written."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from snakemake_scheduler_plugin_tilewright import Check, ok, problem, problem_from, warning
+from tilewright.config.layout import Layout
+from tilewright.errors import ResultFileError
+from tilewright.io.results.checksum_store import CHECKSUMS, ChecksumStore
+from tilewright.io.results.result_file import compare_checksum
+from tilewright.runtime.json_lines import read_json_lines
+from tilewright.runtime.text import count, few
+
+_ABOUT = "results"
+
+
+def check_result_files(results: Path) -> Iterator[Check]:
+    """Yield what is damaged or missing in a folder of results, and a line about the rest."""
+    layout, whole, unknown = Layout(str(results)), 0, list[str]()
+    errors = list[OSError]()
+    for path in _outputs(layout, errors):
+        try:
+            if _compare(path):
+                whole += 1
+            else:
+                unknown.append(str(path.relative_to(results)))
+        except (ResultFileError, OSError) as error:
+            yield problem_from(_ABOUT, error, f"make {path} readable")
+    for unread in errors:
+        text = f"{unread.filename} cannot be read ({unread.strerror})"
+        yield problem(_ABOUT, text, "make it readable")
+    records = layout.ledger.parent.glob("*.jsonl")
+    for note in (read_json_lines(record).note for record in [*records, layout.follow_record]):
+        if note:
+            yield warning(_ABOUT, note, "nothing: the other lines count")
+    if unknown:
+        text = f"no checksums of {count(len(unknown), 'output')}: {few(unknown)}"
+        yield warning(_ABOUT, text, "nothing, if an earlier version wrote them")
+    if whole:
+        yield ok(_ABOUT, f"{count(whole, 'output')} in {results} as written")
+    elif not unknown:
+        yield problem(_ABOUT, f"{results} holds no results", "name the folder `results` of a run")
+
+
+def _compare(path: Path) -> bool:
+    """Compare an output with its checksums; return whether it has some."""
+    if path.suffix != ".zarr":
+        return compare_checksum(path)
+    return (path / CHECKSUMS).is_file() and bool(ChecksumStore(path).crc32_below())
+
+
+def _outputs(layout: Layout, errors: list[OSError]) -> Iterator[Path]:
+    """Yield what rules wrote and what they should have: files, and folders of images."""
+    skipped = {layout.logs, Path(layout.benchmark("", "")).parent, layout.ledger.parent}
+    records, seen = {layout.follow_record, layout.report_jobs}, set[Path]()
+    for root, folders, files in os.walk(layout.results, onerror=errors.append, followlinks=True):
+        folder = Path(root)
+        if folder.resolve() in seen or folder in skipped:
+            folders.clear()
+            continue
+        seen.add(folder.resolve())
+        yield from (folder / name for name in sorted(folders) if name.endswith(".zarr"))
+        folders[:] = [name for name in folders if not name.endswith(".zarr") and name[0] != "."]
+        listed = {name[1:-4] for name in files if name[0] == "." and name.endswith(".sfv")}
+        named = listed | {name for name in files if name[0] != "."}
+        yield from (folder / name for name in sorted(named) if folder / name not in records)
