@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import tifffile
 from typer.testing import CliRunner
 
+from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 from tests.support.convention_raw import PIXEL_UM, make_tiles, write_as
 from tests.support.microscope import cycle_folder, image_cycle
 from tests.support.runs import LATER, Run, make_run
@@ -214,6 +216,11 @@ def test_a_locked_folder_is_left_alone(microscope: Microscope, tiny_raw: Path) -
     assert not microscope.look(QUIET_S)
     assert not list(Path("results").rglob("raw/*.csv"))  # the other run may be reading them
     lock.unlink()
+    now_s, state = time.time(), Path("results/placement/state.json")
+    write_state(state, RunState(now_s, now_s, {"a": 1}, {}, pid=os.getppid(), folder="/data"))
+    assert "warn: nothing runs: a run in /data (process" in microscope.look()[0]
+    assert not list(Path("results").rglob("raw/*.csv"))
+    state.unlink()
     microscope.quiet()
     assert microscope.runs == [[1]]
 
