@@ -2,8 +2,6 @@
 
 import logging
 
-import yaml
-
 
 def count(number: int, word: str) -> str:
     """Return a number with its noun.
@@ -63,18 +61,3 @@ def printable_log(log: logging.Logger) -> logging.Logger:
 def _in_one_line(record: logging.LogRecord) -> bool:
     record.msg, record.args = printable(record.getMessage(), 10_000), None
     return True
-
-
-def yaml_problem(error: yaml.YAMLError) -> str:
-    r"""Return what a text breaks of YAML, and in which line.
-
-    >>> try:
-    ...     _ = yaml.safe_load("a: [1, 2\nb: 3")
-    ... except yaml.YAMLError as error:
-    ...     print(yaml_problem(error))
-    line 2, column 2: expected ',' or ']', but got ':'
-    """
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return " ".join(str(error).split())
-    mark = error.problem_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
