@@ -1,6 +1,7 @@
 """Numbers, errors, and text of others, in words."""
 
 import logging
+import traceback
 
 
 def count(number: int, word: str) -> str:
@@ -51,7 +52,7 @@ def printable_lines(text: object) -> str:
 
 
 def printable_log(log: logging.Logger) -> logging.Logger:
-    """Return a log that goes where another goes, in which each message is one printable line."""
+    """Return a log that goes where another goes: each message one printable line."""
     own = log.getChild("tilewright")
     if not own.filters:
         own.addFilter(_in_one_line)
@@ -60,4 +61,7 @@ def printable_log(log: logging.Logger) -> logging.Logger:
 
 def _in_one_line(record: logging.LogRecord) -> bool:
     record.msg, record.args = printable(record.getMessage(), 10_000), None
+    if record.exc_info:  # which formatters write below, where there is no text of it yet
+        lines = traceback.format_exception(*record.exc_info)
+        record.exc_text = printable_lines("".join(lines).rstrip())
     return True
