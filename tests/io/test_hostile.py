@@ -13,6 +13,7 @@ import tifffile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.report.table import Row, as_csv
 from tests.init.raw_folders import two_fields
 from tests.support.microscope_files import (
     write_companion,
@@ -237,6 +238,18 @@ def test_names_that_spreadsheets_compute(tmp_path: Path, name: str) -> None:
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert result.markers.read_text().splitlines()[1].startswith("1,1,,TRUE")
     assert "marker in the markers table: cycle 1 channel 1" in result.unknown
+    image(tmp_path / f"plain/{name}_1.tif")
+    image(tmp_path / f"plain/{name}_2.tif")
+    result = create_experiment(tmp_path / "plain", tmp_path / "plain_out")
+    assert result.tiles.read_text().count(f",{name}") == 0
+    row = Row(name, "gpu", 1, 0.5, "edf", 1, 0.5, None, 0, "")
+    assert as_csv([row]).splitlines()[1].startswith(f"'{name},gpu,1,0.5,")
+
+
+def test_words_of_others_change_no_terminal() -> None:
+    one, two = RawDataError("a\x1b[2J\u202e"), ConfigError("a\x1b[2J", "b\nc\ud800")
+    assert str(one) == "a\\x1b[2J\\u202e"
+    assert str(two) == "2 problems:\n  - a\\x1b[2J\n  - b\n    c\\ud800"
 
 
 def test_results_and_raw_data_are_apart(tmp_path: Path) -> None:
