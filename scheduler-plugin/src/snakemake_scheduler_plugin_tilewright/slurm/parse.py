@@ -55,7 +55,7 @@ _NO_RECORD = re.compile(
 )
 #: One user's and one account's use in the record of a QOS.
 _EACH = {
-    "PU": re.compile(r"(?<!\S)(?:[^={}]*\()?(\d+)\)?=\{([^{}]*)\}", re.A),
+    "PU": re.compile(r"(?<!\S)(?:[^={}]{0,256}\()?(\d+)\)?=\{([^{}]*)\}", re.A),
     "PA": re.compile(r"(?<!\S)(\S+?)=\{([^{}]*)\}"),
 }
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
