@@ -158,7 +158,8 @@ def raw(
                 path.write_bytes(data)
             initiate(folder / "raw")
 
-        return Reader([text or path.read_bytes()], use, TilewrightError, "", examples)
+        named = "" if path.suffix == ".mes" else path.name  # where it breaks no XML
+        return Reader([text or path.read_bytes()], use, TilewrightError, named, examples)
 
     return make
 
@@ -195,14 +196,11 @@ CYCLE = [f"Cyc1_reg1/1_00001_Z001_CH{c}.tif" for c in (1, 2)]
 
 def patterns(folder: Path) -> Reader:
     images("cycle1/t_1_z1_ch2.tif", "cycle1/t_1_z1_ch3.tif")(folder)
-    sample = b"cycle{cycle}/t_{tile}_z{z}_ch{channel}.tif"
-    return Reader(
-        [sample],
-        lambda data: scan_pattern(
-            str(folder), ScanOptions(pattern=data.decode(errors="replace")[:2000])
-        ),
-        RawDataError,
-    )
+
+    def use(data: bytes) -> None:
+        scan_pattern(str(folder), ScanOptions(pattern=data.decode(errors="replace")[:2000]))
+
+    return Reader([b"cycle{cycle}/t_{tile}_z{z}_ch{channel}.tif"], use, RawDataError)
 
 
 def slurm(question: str, parse: Callable[[str], object]) -> Make:
@@ -216,9 +214,8 @@ def slurm(question: str, parse: Callable[[str], object]) -> Make:
     names = {"assoc_mgr": ("qos", "assoc")}.get(question, (question,))
     texts = [one[name] for one in RELEASES.values() for name in names if name in one]
     samples = [text.encode() for text in texts + more.get(question, [])]
-    return lambda _: Reader(
-        samples, lambda data: parse(data.decode(errors="replace")), UnreadableError
-    )
+    use = lambda data: parse(data.decode(errors="replace"))  # noqa: E731
+    return lambda _: Reader(samples, use, UnreadableError)
 
 
 def read_sizes(path: Path) -> None:
