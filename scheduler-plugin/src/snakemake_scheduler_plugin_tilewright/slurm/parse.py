@@ -100,7 +100,7 @@ def parse_tres(text: str) -> Tres:
 
 def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
     """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``; see `parse_tres`."""
-    found = re.findall(r"([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text)
+    found = re.findall(r"(?<![^,\s])([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text)
     limits, used = (",".join(f"{row[0]}={row[at]}" for row in found) for at in (1, 2))
     return parse_tres(limits), parse_tres(used)
 
