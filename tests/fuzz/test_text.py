@@ -281,6 +281,8 @@ def record(name: str) -> Make:
     return make
 
 
+NODE = b"NodeName=a Partitions=p State=IDLE CfgTRES=cpu=1 AllocTRES= Gres=gpu:a:%s "
+NODE += b"GresUsed=gpu:a:0 ActiveFeatures=(null) Owner=N/A\n"
 TABLES = ("config.yaml", "markers.csv", "samples.tsv", "follow.jsonl")
 NAMES, TIMES = "DAPI\nCD3\n", "Cycle,CH1,CH2\n1,10,20.5\n"
 PLACES = "dim = 2\n# x\nC1-a.tif; ; (0.0, 1e1)\nC1-b.tif; ; (50, -1)\n"
@@ -322,6 +324,8 @@ FOUND: dict[str, list[Words]] = {
         (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 3000), (b"", b"a: 2026-99-99\n"),
         (b"burst: -b$", b"burst: " + b"(" * 2000), (b"", b"a: " + b"9" * 5000),
     ],
+    "slurm reservation": [(b"c[1-2]", "c[²-2]".encode()), (b"[1-2]", b"[%s-2]" % (b"1" * 5000))],
+    "slurm node": [(b"", NODE % (b"9" * 5000))],
     "slurm assoc_mgr": [(b" User Limits=", b" User Limits=" + b"a " * 50_000)],
     "health": [(b'"uuid"', b'"\\u001b[2J"'), (b'"edf/a"', b"[]"), (b'"sticky"', b"{}"),
                (b"", b"[" * 100_000), (b'"illegal', b'"\\u001b[2Jillegal')],
