@@ -21,7 +21,11 @@
 
 
 class TilewrightError(Exception):
-    """Base of all errors of tilewright."""
+    """Base of all errors of tilewright; of words of others no terminal is changed."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 class ConfigError(TilewrightError, ValueError):
@@ -29,8 +33,8 @@ class ConfigError(TilewrightError, ValueError):
 
     def __str__(self) -> str:
         if len(self.args) == 1:
-            return str(self.args[0])
-        listed = (str(sentence).replace("\n", "\n    ") for sentence in self.args)
+            return super().__str__()
+        listed = (str(TilewrightError(one)).replace("\n", "\n    ") for one in self.args)
         return f"{len(self.args)} problems:" + "".join(f"\n  - {text}" for text in listed)
 
 

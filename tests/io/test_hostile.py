@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright.report.table import Row, as_csv
 from tests.init.raw_folders import two_fields
 from tests.support.microscope_files import (
     write_companion,
@@ -26,7 +25,6 @@ from tilewright.config.settings import Settings
 from tilewright.config.tables import read_markers
 from tilewright.errors import BrokenTiffError, ConfigError, RawDataError, TilewrightError
 from tilewright.init.folder import create_experiment
-from tilewright.io.formats import scan
 from tilewright.io.tiff.page_headers import headers_of
 
 DIGITS = "9" * 5000
@@ -194,7 +192,8 @@ BOMB = "".join(f"a{k}: &a{k} [{','.join([f'*a{k - 1}'] * 9) if k else 'x'}]\n" f
         (f"a: {DIGITS}\n", "over 3000 characters"),
         (f"a: {'1:' * 50_000}1\n", "over 3000 characters"),
         ("a: !!float b\n", "a value that cannot be read (could not convert"),
-        ("a: !!bool b\n", "a value that cannot be read"),
+        ("a: !!bool b\n", "a value that cannot be read (no bool); correct or quote it"),
+        ("a: !!timestamp abc\n", "a value that cannot be read (no timestamp); correct or"),
         ('a: "\\UFFFFFFFF"\n', "too large"),
         (BOMB, "over 30 aliases"),
         (f"a: {'x' * 2_000_000}\n", "it has 1 MB, and at most 1 are read"),
@@ -236,6 +235,18 @@ def test_names_that_spreadsheets_compute(tmp_path: Path, name: str) -> None:
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert result.markers.read_text().splitlines()[1].startswith("1,1,,TRUE")
     assert "marker in the markers table: cycle 1 channel 1" in result.unknown
+    image(tmp_path / f"plain/{name}_1.tif")
+    image(tmp_path / f"plain/{name}_2.tif")
+    result = create_experiment(tmp_path / "plain", tmp_path / "plain_out")
+    assert result.tiles.read_text().count(f",{name}") == 0
+    row = Row(name, "gpu", 1, 0.5, "edf", 1, 0.5, None, 0, "")
+    assert as_csv([row]).splitlines()[1].startswith(f"'{name},gpu,1,0.5,")
+
+
+def test_words_of_others_change_no_terminal() -> None:
+    one, two = RawDataError("a\x1b[2J\u202e"), ConfigError("a\x1b[2J", "b\nc\ud800")
+    assert str(one) == "a\\x1b[2J\\u202e"
+    assert str(two) == "2 problems:\n  - a\\x1b[2J\n  - b\n    c\\ud800"
 
 
 def test_results_and_raw_data_are_apart(tmp_path: Path) -> None:
@@ -247,56 +258,3 @@ def test_results_and_raw_data_are_apart(tmp_path: Path) -> None:
     check_apart(tmp_path / "raw2", raw)
     assert "beside it" in refused(lambda: create_experiment(raw, raw / "out"), ConfigError)
     assert not (raw / "out").exists()
-
-
-TEXTS = {
-    "config.yaml": "a: &x [1, 2026-01-01]\nb: {c: *x}\n? d\n: !!float 1\n<<: {e: 0x1f}\n",
-    "markers.csv": "cycle,channel,marker,reference,emission_nm\n1,1,DAPI,TRUE,461\n1,2,CD3,,\n",
-    "experiment.json": '{"numCycles": 1, "channelNames": {"channelNamesArray": ["a", "b"]}}',
-    "TileConfiguration.txt": "dim = 2\na.tif; ; (0.0, 1e3)\nC2-b.tif; ; (50, -1)\n",
-    "Index.idx.xml": "",
-    "x.companion.ome": "",
-}
-PIECES = ["9" * 30, "-1", "nan", "1e999", "../", "\0", "\ud800", "\u2028", "&", "*x", "<<", "[",
-          "]", "<a>", '"', "=", "{", "}", ";", "\n", "\ufeff", "!!int x", "? "]  # fmt: skip
-
-
-@settings(
-    max_examples=60,
-    suppress_health_check=list(HealthCheck),
-    deadline=2000,
-)
-@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 9), st.sampled_from(PIECES)), max_size=3))
-@pytest.mark.parametrize("name", list(TEXTS))
-def test_readers_return_or_name_the_file(
-    tmp_path: Path, name: str, changes: list[tuple[float, int, str]]
-) -> None:
-    text, raw = TEXTS[name], tmp_path / "raw"
-    path = raw / name
-    if not raw.exists():
-        for file in ("a.tif", "C2-b.tif", "Cyc1_reg1/1_00001_Z001_CH1.tif"):
-            image(raw / file)
-    if not text:
-        write = write_phenix if name.startswith("Index") else write_companion
-        if not (tmp_path / "whole").exists():
-            write(tmp_path / "whole", 1, two_fields())
-        (whole,) = (tmp_path / "whole").rglob("*.xml" if name.startswith("Index") else "*.ome")
-        text = whole.read_text("utf-8-sig")
-    for place, cut, piece in changes:
-        at = round(place * len(text))
-        text = text[:at] + piece + text[at + cut :]
-    path.write_bytes(text.encode(errors="surrogatepass"))
-    conventions = {"TileConfiguration.txt": "fiji", "Index.idx.xml": "phenix"}
-    readers: dict[str, Callable[[], object]] = {
-        "config.yaml": lambda: read_config(path),
-        "markers.csv": lambda: read_markers(path),
-        "experiment.json": lambda: create_experiment(raw, tmp_path / "out", force=True),
-    }
-    read = readers.get(name, lambda: scan(conventions.get(name, "ome_tiff"), raw))
-    said = name
-    try:
-        read()
-    except TilewrightError as error:
-        said = str(error)
-    assert name in said
-    assert len(said) < 5000

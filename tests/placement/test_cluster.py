@@ -89,7 +89,7 @@ def text_of(found: ClusterState) -> str:
         ("caps: {clive: 'cpus=40'}", "'caps.clive': 'cpus=40' is none of cpu=40, mem=200G and"),
         ("caps: {clive: 'cpu=40,mem=lots'}", "'mem=lots' is none of"),
         (b"\xff\xfe\x00", "cannot be read: it is not text"),
-        (None, "cannot be read: is a directory"),
+        (None, "cannot be read: it is no file"),
     ],
 )
 def test_a_wrong_site_file_says(tmp_path: Path, content: str | bytes | None, message: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,19 @@ def test_a_damaged_state_is_named(tmp_path: Path, key: str, value: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(SystemExit, match=r"state\.json does not say how far a run is.*; remove it"):
         show_status(tmp_path)
+
+
+def test_no_line_is_larger_than_memory(folder: Path) -> None:
+    ledger = folder / "ledger.jsonl"
+    with ledger.open("wb") as stream:
+        stream.truncate(2**28)  # a hole
+        stream.seek(0, os.SEEK_END)
+        stream.write(f"\n{json.dumps(LEDGER[0])}\n".encode())
+    tracemalloc.start()
+    events = read_ledger(ledger)
+    assert tracemalloc.get_traced_memory()[1] < 2**28
+    tracemalloc.stop()
+    assert (len(events), "damaged lines of" in events.note) == (1, True)
 
 
 def test_what_is_no_file_is_not_waited_for(

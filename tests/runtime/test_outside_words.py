@@ -145,7 +145,14 @@ def test_a_line_of_the_log_is_one_line(word: str, caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO, log.name):
         printable_log(printable_log(log)).info("%s\n is placed", word)
         log.info("as it is\n")
-    first, other = (record.getMessage() for record in caplog.records)
+        try:
+            raise ValueError(word)
+        except ValueError:
+            printable_log(log).exception("failed")
+    first, other, _ = (record.getMessage() for record in caplog.records)
+    written = logging.Formatter().format(caplog.records[-1])
+    assert written.startswith("failed\nTraceback (most recent call last):\n")
+    assert all(map(str.isprintable, written.split("\n")))
     assert is_clean(first)
     assert (first.count("\n"), first.endswith("is placed")) == (0, True)
     assert other == "as it is\n"

@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from .runtime.run_state import span_text
     from .runtime.snakemake_command import SetUpError, command, is_locked, runs_nothing, targets
     from .scheduler import Scheduler, SchedulerSettings
+    from .strict_yaml import load_yaml
 
 __all__ = [
     "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind",
     "Placement", "PlacementError", "ResourceModel", "ResourceRequest", "Scheduler",
     "SchedulerSettings", "SetUpError", "allocated_gpus", "cause_line", "check_all",
-    "colours_of", "command", "detect", "environment", "is_locked", "ok", "on_slurm", "open_cluster",
-    "pale", "problem", "problem_from", "refuse_second_run", "run_section", "runs_nothing",
-    "show_checks", "slots", "slurm_wanted", "span_text", "targets", "version_of", "warning",
+    "colours_of", "command", "detect", "environment", "is_locked", "load_yaml", "ok", "on_slurm",
+    "open_cluster", "pale", "problem", "problem_from", "refuse_second_run", "run_section",
+    "runs_nothing", "show_checks", "slots", "slurm_wanted", "span_text", "targets", "version_of",
+    "warning",
 ]  # fmt: skip
 
 #: Module to its public names.
@@ -52,6 +54,7 @@ _NAMES = {
     "runtime.run_state": "span_text",
     "runtime.snakemake_command": "SetUpError command is_locked runs_nothing targets",
     "scheduler": "Scheduler SchedulerSettings",
+    "strict_yaml": "load_yaml",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

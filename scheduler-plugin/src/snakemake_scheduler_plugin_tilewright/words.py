@@ -1,8 +1,7 @@
 """Numbers, errors, and text of others, in words."""
 
 import logging
-
-import yaml
+import traceback
 
 
 def count(number: int, word: str) -> str:
@@ -53,7 +52,7 @@ def printable_lines(text: object) -> str:
 
 
 def printable_log(log: logging.Logger) -> logging.Logger:
-    """Return a log that goes where another goes, in which each message is one printable line."""
+    """Return a log that goes where another goes: each message one printable line."""
     own = log.getChild("tilewright")
     if not own.filters:
         own.addFilter(_in_one_line)
@@ -62,19 +61,7 @@ def printable_log(log: logging.Logger) -> logging.Logger:
 
 def _in_one_line(record: logging.LogRecord) -> bool:
     record.msg, record.args = printable(record.getMessage(), 10_000), None
+    if record.exc_info:  # which formatters write below, where there is no text of it yet
+        lines = traceback.format_exception(*record.exc_info)
+        record.exc_text = printable_lines("".join(lines).rstrip())
     return True
-
-
-def yaml_problem(error: yaml.YAMLError) -> str:
-    r"""Return what a text breaks of YAML, and in which line.
-
-    >>> try:
-    ...     _ = yaml.safe_load("a: [1, 2\nb: 3")
-    ... except yaml.YAMLError as error:
-    ...     print(yaml_problem(error))
-    line 2, column 2: expected ',' or ']', but got ':'
-    """
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return " ".join(str(error).split())
-    mark = error.problem_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

@@ -22,7 +22,7 @@ from tilewright.devices.lease_folder import lease_root
 from tilewright.devices.leases import Holder, leases
 from tilewright.errors import ConfigError, LeaseError
 from tilewright.runtime.machine import NO_CUPY
-from tilewright.runtime.text import count
+from tilewright.runtime.text import count, printable
 
 _GB = 1e9
 #: Characters of a UUID that are shown.
@@ -111,13 +111,19 @@ def print_view(view: DevicesView, console: Console) -> None:
         for holder in view.leases:
             since = span_text(max(0.0, time.time() - holder.since_s))
             size = f"{holder.granted_b / _GB:.1f}"
-            table.add_row(Text(holder.job), holder.uuid[:_SHORT], size, since, str(holder.pid))
+            table.add_row(
+                Text(printable(holder.job)),
+                Text(printable(holder.uuid[:_SHORT])),
+                size,
+                since,
+                str(holder.pid),
+            )
         console.print("", table)
     for uuid, quarantine in view.quarantined.items():
         span = span_text(quarantine.left_s)
-        line = f"\n{uuid} gets no jobs for {span}: {quarantine.reason}"
-        fix = f"\n→ tilewright devices --clear {uuid[:_SHORT]}"
-        console.print(Text.assemble((line, "red"), (fix, "italic")))
+        line = printable(f"{uuid} gets no jobs for {span}: {quarantine.reason}")
+        fix = printable(f"→ tilewright devices --clear {uuid[:_SHORT]}")
+        console.print(Text.assemble("\n", (line, "red"), "\n", (fix, "italic")))
     console.print(f"\nCuPy is {'installed' if view.cupy else NO_CUPY}", markup=False)
     if machine.hidden:
         hidden = ", ".join(uuid[:_SHORT] for uuid in machine.hidden)

@@ -300,8 +300,8 @@ def _content_problem(
     section: str, files: dict[str, str], size: _Extent, voxel_um: tuple[float, float, float]
 ) -> str:
     """Return why files cannot be used, "" where the job can read them."""
-    from tilewright.io.formats.common import DAMAGE_ERRORS
     from tilewright.io.inputs.psf_file import read_psf
+    from tilewright.io.tiff.metadata import DAMAGE_ERRORS
     from tilewright.kernels.deconvolve.psf import measured_psf
     from tilewright.stages.illumination.estimate import read_files
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.devices.lease_folder import locked
+from tilewright.devices.lease_folder import locked, read_records
 from tilewright.errors import LeaseError
 from tilewright.runtime.files import write_text_atomic
 
@@ -176,15 +176,8 @@ def clear(root: Path, uuid: str) -> int:
 
 def _failures(root: Path) -> list[Failure]:
     """Return the failures of the last day, since the start of the machine, which resets GPUs."""
-    path = root / _FILE
-    try:
-        failures = [Failure(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-        from_s = time.time() - min(TTL_S, time.clock_gettime(time.CLOCK_BOOTTIME))
-        return [failure for failure in failures if from_s < failure.at_s]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError) as error:
-        raise LeaseError(f"{path} cannot be read ({error}); delete it") from None
+    from_s = time.time() - min(TTL_S, time.clock_gettime(time.CLOCK_BOOTTIME))
+    return [failure for failure in read_records(root / _FILE, Failure) if from_s < failure.at_s]
 
 
 def _write(root: Path, failures: list[Failure]) -> None:

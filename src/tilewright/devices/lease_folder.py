@@ -2,12 +2,19 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tilewright.errors import LeaseError
+from tilewright.runtime.json_lines import is_number, is_text
+from tilewright.runtime.text import printable
+
+_T = TypeVar("_T")
 
 RUNTIMES = Path("/run/user")
 TEMPORARY = Path("/tmp")
@@ -56,6 +63,33 @@ def locked(root: Path) -> Iterator[None]:
         except OSError as error:  # it was removed, or its file system, of a network, has no locks
             raise _unusable(root, f"has no locks: {error.strerror or error}", _FIX) from error
         yield
+
+
+def read_records(path: Path, kind: type[_T]) -> list[_T]:
+    """Return the record, or list of records, of texts and numbers in a file; none without one.
+
+    Raises
+    ------
+    LeaseError
+        It cannot be read, or one lacks a value; another version's may have more.
+    """
+
+    def record(entry: Any) -> _T:
+        values = {each.name: entry[each.name] for each in fields(kind)}  # type: ignore[arg-type]
+        for each in fields(kind):  # type: ignore[arg-type]
+            fits = is_number if each.type in (int, float) else is_text
+            if not fits(values[each.name]):
+                raise ValueError(f"{each.name} is {values[each.name]!r}")
+        return kind(**values)
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return [record(entry) for entry in (content if isinstance(content, list) else [content])]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        why = printable(error, 200)
+        raise LeaseError(f"{path} cannot be read ({why}); delete it when no job runs") from None
 
 
 def _root(environ: Mapping[str, str]) -> Path:

@@ -19,14 +19,14 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from tilewright.devices.device_lease import DeviceLease, Request
 from tilewright.devices.health import failed_on, quarantined
 from tilewright.devices.inventory import Device, Snapshot, snapshot
-from tilewright.devices.lease_folder import lease_root, locked
+from tilewright.devices.lease_folder import lease_root, locked, read_records
 from tilewright.devices.monitor import monitor
 from tilewright.devices.slurm_allocation import by_slurm
 from tilewright.errors import LeaseTimeoutError, NoDeviceError
@@ -244,9 +244,8 @@ def _emptiest(
 
 def _holders(root: Path) -> list[Holder]:
     """Return the leases; that of a whole device is in the first slot's file."""
-    texts = [path.read_text() for path in sorted(root.glob("*.[0-9]")) if _has_lock(path)]
-    names = [field.name for field in fields(Holder)]  # another version's may hold more
-    return [Holder(**{key: json.loads(text)[key] for key in names}) for text in texts if text]
+    paths = [path for path in sorted(root.glob("*.[0-9]")) if _has_lock(path)]
+    return [one for path in paths if path.stat().st_size for one in read_records(path, Holder)]
 
 
 def _path(root: Path, device: Device, slot: int | str) -> Path:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from tilewright.config.tables import cycles_text
+from tilewright.config.tables import cycles_text, is_formula
 from tilewright.errors import RawDataError
 from tilewright.init.metadata import Metadata
 from tilewright.init.place_tiles import place_tiles, with_metadata
@@ -170,7 +170,8 @@ def _below(raw_dir: Path, row: Mapping[str, Any]) -> str:
     """Return the path of a row's file below the raw folder, "" where no table can hold it."""
     path = Path(row["file"])
     name = str(path.relative_to(raw_dir) if path.is_relative_to(raw_dir) else path)
-    return name if name.isprintable() and name == name.strip() else ""
+    fits = name.isprintable() and name == name.strip() and not is_formula(name)
+    return name if fits else ""
 
 
 def _add_sentences(sample: PlacedSample, placed: Mapping[int, PlacedTiles]) -> None:

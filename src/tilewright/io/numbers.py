@@ -1,26 +1,28 @@
 """Numbers in texts that microscopes and spreadsheets write."""
 
-import math
 import re
+
+#: No microscope's number is larger, and none that is no 0 is smaller than one of so many.
+LARGEST = 1e15
 
 
 def finite(text: str | None, unit: str = "") -> float | None:
     """Return the number that a text is, with or without its unit; None where it is no number.
 
-    >>> finite("-2.5E-07"), finite("461 nm", "nm"), finite("5 mm"), finite("NaN"), finite(None)
+    >>> finite("-2.5E-07"), finite("461 nm", "nm"), finite("5 mm"), finite("NaN"), finite("1e300")
     (-2.5e-07, 461.0, None, None, None)
     """
     try:
         value = float((text or "").strip().removesuffix(unit))
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) < LARGEST else None
 
 
 def positive(text: str | None, unit: str = "") -> float | None:
     """Return a number above 0; None for others, which microscopes write for "not known"."""
     value = finite(text, unit)
-    return value if value is not None and value > 0 else None
+    return value if value is not None and value > 1 / LARGEST else None
 
 
 def whole(text: object, most: int, least: int = 0) -> int:

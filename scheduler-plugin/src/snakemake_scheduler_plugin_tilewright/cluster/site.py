@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import SiteError
+from ..runtime.files import open_regular
 from ..slurm.accounts import SiteRules
 from ..slurm.parse import parse_tres
-from ..words import yaml_problem
+from ..strict_yaml import MOST_B, load_yaml
 from .request import DeviceKind, ResourceRequest
 from .state import UTILISATION
 from .tres import ON_NODES
@@ -19,7 +19,7 @@ from .tres import ON_NODES
 def _expression(text: str) -> str:
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"not a regular expression: {error}") from None
     return text
 
@@ -124,15 +124,14 @@ def read_site(path: Path | None) -> Site:
     if path is None:
         return Site()
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with open_regular(path) as stream:
+            content = load_yaml(stream.read(MOST_B + 1).decode(), path)
         return Site.model_validate(content or {})
     except FileNotFoundError:
         raise SiteError(f"{path} does not exist; give the site file of your profile") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise SiteError(f"{path} cannot be read: {reason.lower()}") from None
-    except yaml.YAMLError as error:
-        raise SiteError(f"{path} is not YAML: {yaml_problem(error)}") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -141,3 +140,5 @@ def read_site(path: Path | None) -> Site:
         own = first.get("ctx", {}).get("error")  # of the validators here
         message = str(own) if own else first["msg"][:1].lower() + first["msg"][1:]
         raise SiteError(f"{path}: '{key}': {message}{fix}") from None
+    except ValueError as error:
+        raise SiteError(str(error)) from None

@@ -93,5 +93,6 @@ def as_csv(rows: Iterable[Row]) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(column.name for column in fields(Row))
-    table.writerows(astuple(row) for row in rows)
+    for row in rows:  # spreadsheet programs compute what begins so
+        table.writerow(f"'{one}" if str(one)[:1] in {*"=+-@"} else one for one in astuple(row))
     return text.getvalue()

@@ -22,6 +22,8 @@ Count = Annotated[int, Field(ge=0, le=10**9)]
 #: Seconds, such as a clock of this age shows.
 Time = Annotated[float, Field(ge=-1e10, le=1e10)]
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+#: Of a line, of which each part beyond is a line of its own.
+_LONGEST_B = 2**24
 _OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
 
@@ -131,7 +133,8 @@ def read_json_lines(
     found, damaged = JsonLines(), 0
     try:
         with open_regular(path) as stream:
-            for line in filter(bytes.strip, stream):
+            parts = iter(lambda: stream.readline(_LONGEST_B), b"")
+            for line in filter(bytes.strip, parts):
                 try:
                     found.append(read(json.loads(line.decode(errors="replace"))))
                 except (ValueError, RecursionError):

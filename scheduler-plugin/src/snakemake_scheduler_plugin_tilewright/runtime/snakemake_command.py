@@ -15,6 +15,7 @@ import yaml
 from snakemake_interface_common.exceptions import ApiError
 
 from ..errors import PlacementError
+from ..strict_yaml import VALUE_ERRORS
 
 #: Options with which Snakemake runs nothing, as its parser names them.
 LOOKING = (
@@ -206,7 +207,7 @@ def executor_of(argv: Sequence[str]) -> str:
     if given is not None and given.executor:
         return str(given.executor)
     for file in _profiles(argv):  # as they stand: to evaluate one would count slots again
-        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        with contextlib.suppress(OSError, RecursionError, yaml.YAMLError, *VALUE_ERRORS):
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
             if isinstance(content, dict) and content.get("executor"):
                 return str(content["executor"])

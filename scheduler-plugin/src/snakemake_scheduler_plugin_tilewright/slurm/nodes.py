@@ -121,7 +121,7 @@ def _gpus(gres: str) -> int:
     >>> _gpus("gpu:a100:2(IDX:0-1),gpu:1,shard:4"), _gpus("(null)")
     (3, 0)
     """
-    return sum(map(int, re.findall(r"(?<![^,])gpu(?::[^:,()]+)?:(\d+)", gres)))
+    return sum(map(int, re.findall(r"(?<![^,])gpu(?::[^:,()]+)?:(\d{1,9})", gres)))
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def node_names(text: str) -> list[str]:
         for part in ranges.split(",") if ranges else [""]:
             first, _, last = part.partition("-")
             numbers = [first]
-            if first.isdigit() and last.isdigit() and len(last) < 7:
+            if re.fullmatch(r"\d{1,6}-\d{1,6}", part):
                 numbers = [f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
             found += [f"{prefix}{number}{suffix}" for number in numbers]
     return found

@@ -55,7 +55,7 @@ _NO_RECORD = re.compile(
 )
 #: One user's and one account's use in the record of a QOS; from 23.02 on names of users are there.
 _EACH = {
-    "PU": re.compile(r"(?<!\S)(?:[^={}]*\()?(\d+)\)?=\{([^{}]*)\}", re.A),
+    "PU": re.compile(r"(?<!\S)(?:[^={}]{0,256}\()?(\d+)\)?=\{([^{}]*)\}", re.A),
     "PA": re.compile(r"(?<!\S)(\S+?)=\{([^{}]*)\}"),
 }
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
@@ -100,7 +100,7 @@ def parse_tres(text: str) -> Tres:
 
 def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
     """Return limits and use in ``cpu=104(56),mem=831488(385024),node=N(2)``; see `parse_tres`."""
-    found = re.findall(r"([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text)
+    found = re.findall(r"(?<![^,\s])([^,=\s]+)=([^,()\s]*)\(([^()]*)\)", text)
     limits, used = (",".join(f"{row[0]}={row[at]}" for row in found) for at in (1, 2))
     return parse_tres(limits), parse_tres(used)
 

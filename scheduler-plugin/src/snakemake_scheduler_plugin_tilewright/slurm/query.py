@@ -301,7 +301,7 @@ class SlurmClient:
             path = self.shared_dir / self._question(argv, stdin)
             asked_s, answer = read_private(path)
             return float(asked_s), _read(argv, str(answer))
-        except (OSError, ValueError, TypeError, SlurmQueryError):
+        except (OSError, ValueError, ArithmeticError, TypeError, SlurmQueryError):
             return None
 
     def _shared(

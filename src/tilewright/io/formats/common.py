@@ -1,9 +1,7 @@
 """What every raw format yields, one :class:`RawPlane` per plane, and what their readers share."""
 
-import csv
 import os
 import re
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from typing import NamedTuple
 
 from tilewright.errors import RawDataError
 from tilewright.io.numbers import whole
+from tilewright.io.tiff.metadata import DAMAGE_ERRORS as DAMAGE_ERRORS
 from tilewright.io.tiff.metadata import of_tiff
 from tilewright.io.tiff.ome_xml import MOST_PLANES
 from tilewright.runtime.text import printable
@@ -22,11 +21,6 @@ RAW_DIR_FILE = "raw_dir.txt"
 MOST_XML_MB = 500
 #: Suffixes of plain TIFFs and OME-TIFFs.
 TIFF = (".tif", ".tiff")
-#: What readers and codecs raise on damaged files: errors of their own are of these, too.
-DAMAGE_ERRORS = (
-    *(OSError, ValueError, LookupError, RuntimeError, TypeError, EOFError),
-    *(struct.error, SyntaxError, csv.Error, ArithmeticError),  # SyntaxError as of broken XML
-)
 _CYCLE = re.compile(r"(?i)(?:^|[_\-. ])(?:cyc|cycle|round)[_\- ]?0*(\d+)(?=$|[_\-. ])")
 
 

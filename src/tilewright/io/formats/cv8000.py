@@ -50,7 +50,7 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     files = []
     for folder in find_measurements(raw_dir):
         index = f"{folder}/{INDEX_NAME}"
-        with raw_file_errors(f"{index}, or its settings file,"):
+        with raw_file_errors(f"{index}, {_DETAIL_NAME} or the settings that it names"):
             images = _tiles(Path(folder))
         if not images:
             raise RawDataError(
@@ -141,6 +141,8 @@ def _channel(fields: _Fields) -> OmeChannel:
 
 def _elements(path: Path, name: str) -> Iterator[_Fields]:
     """Yield the attributes, without namespaces, and the text of elements by name."""
-    for element in elements_named(ElementTree.fromstring(read_content(path, MOST_XML_MB)), name):
+    with raw_file_errors(str(path)):
+        root = ElementTree.fromstring(read_content(path, MOST_XML_MB))
+    for element in elements_named(root, name):
         attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
         yield {**attributes, "text": (element.text or "").strip()}

@@ -1,6 +1,5 @@
 """Images whose metadata hold planes, stage positions, sizes and channels."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, inside, natural_key
+from tilewright.io.numbers import LARGEST
 from tilewright.io.tiff.ome_xml import OmeImage, OmePlane
 
 #: Relative difference up to which sizes are equal: files round theirs.
@@ -175,8 +175,9 @@ def _channels_are_named(located: Sequence[LocatedImage]) -> bool:
 
 
 def _position(image: OmeImage, path: str, *, alone: bool) -> tuple[float, float]:
-    if image.y is not None and image.x is not None and math.isfinite(image.y + image.x):
-        return image.y, image.x
+    y, x = image.y, image.x
+    if y is not None and x is not None and abs(y) + abs(x) < LARGEST:
+        return y, x
     if alone:
         return 0.0, 0.0
     raise RawDataError(

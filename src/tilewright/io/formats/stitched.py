@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import BrokenTiffError, RawDataError
-from tilewright.io.formats.common import DAMAGE_ERRORS, TIFF, cycle_files, natural_key
+from tilewright.io.formats.common import TIFF, cycle_files, natural_key
 from tilewright.io.formats.located_images import LocatedImage
-from tilewright.io.tiff.metadata import imagej_unit, pixel_um
+from tilewright.io.tiff.metadata import DAMAGE_ERRORS, imagej_unit, pixel_um
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, check_sizes, describe_image
 from tilewright.io.tiff.page_headers import headers_of
 from tilewright.io.tiff.raw_header import PIXEL_TYPES, RawHeader, pixel_problem

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tilewright.errors import BrokenTiffError, RawDataError
 from tilewright.io.formats import containers
-from tilewright.io.formats.common import DAMAGE_ERRORS
+from tilewright.io.tiff.metadata import DAMAGE_ERRORS
 from tilewright.io.tiff.page_headers import read_page_headers
 from tilewright.io.tiff.raw_header import PIXEL_TYPES, SCALED_TYPE, RawHeader, pixel_problem
 

@@ -1,11 +1,18 @@
 """Metadata of TIFF files."""
 
+import csv
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 MICROMETRES = ("µm", "μm", "um", "micron", "microns", "micrometer")
 #: 72 and 96 dots per inch are a printer's, not a microscope's.
 _LARGEST_PIXEL_UM = 20.0
+#: What readers and codecs raise on damaged files: errors of their own are of these, too.
+DAMAGE_ERRORS = (
+    *(OSError, ValueError, LookupError, RuntimeError, TypeError, EOFError, AssertionError),
+    *(struct.error, SyntaxError, csv.Error, ArithmeticError),  # SyntaxError as of broken XML
+)
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
@@ -20,7 +27,7 @@ def of_tiff(path: str, read: Callable[[Any], _T], unknown: _U) -> _T | _U:
     try:
         with tifffile.TiffFile(path) as tiff:
             return read(tiff)
-    except (tifffile.TiffFileError, OSError, ValueError, SyntaxError):  # as of broken XML
+    except (tifffile.TiffFileError, *DAMAGE_ERRORS):
         return unknown
 
 

@@ -11,7 +11,7 @@ from itertools import permutations, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.numbers import finite
+from tilewright.io.numbers import LARGEST, finite
 from tilewright.io.tiff.metadata import MICROMETRES
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _length(element: ElementTree.Element | None, key: str) -> float | None:
 def _positive_length(element: ElementTree.Element | None, key: str) -> float | None:
     """Return a quantity, in µm if it is a length; 0, and what is below, is "not known"."""
     value = _length(element, key)
-    return value if value is not None and value > 0 else None
+    return value if value is not None and value > 1 / LARGEST else None
 
 
 def _channels(pixels: ElementTree.Element, count: int) -> list[OmeChannel]:

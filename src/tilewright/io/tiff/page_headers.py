@@ -25,6 +25,8 @@ _CODES = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
 _MOST_PIECES = 2**22
 #: That of zeros in zstd.
 _MOST_COMPRESSION = 2**16
+#: No file is larger, and some file systems refuse to look beyond.
+_LARGEST_B = 2**43
 _KINDS = {1: "uint", 2: "int", 3: "float"}
 
 
@@ -119,7 +121,7 @@ def _read_directory(
     stream: BinaryIO, form: _TiffForm, offset: int
 ) -> tuple[dict[int, tuple[int, ...]], int]:
     """Return the tags of one page and the offset of the next, 0 after the last."""
-    stream.seek(offset)
+    _seek(stream, offset)
     (count,) = _unpack(stream, form.number)
     entry = struct.Struct(form.entry)
     if count > 4096:
@@ -135,9 +137,15 @@ def _read_directory(
             if struct.calcsize(code) <= len(value):
                 tags[tag] = struct.unpack_from(code, value)
             else:
-                stream.seek(struct.unpack(form.offset, value)[0])
+                _seek(stream, struct.unpack(form.offset, value)[0])
                 tags[tag] = _unpack(stream, code)
     return tags, next_offset
+
+
+def _seek(stream: BinaryIO, offset: int) -> None:
+    if offset > _LARGEST_B:
+        raise OverflowError(offset)
+    stream.seek(offset)
 
 
 def _unpack(stream: BinaryIO, code: str) -> tuple[int, ...]:

@@ -1,0 +1,341 @@
+"""Damaged texts of others: read, or refused in words of ours, soon."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import yaml
+from rich.console import Console
+
+from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
+from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
+from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_accounts
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError, UnreadableError
+from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
+from snakemake_scheduler_plugin_tilewright.slurm.associations import parse_associations
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import cause_of, node_of, stdout_of
+from snakemake_scheduler_plugin_tilewright.slurm.query import _READERS
+from tests.fuzz.damage import Reader, Words, check
+from tests.init.raw_folders import two_fields
+from tests.runtime.test_damaged_records import USES
+from tests.support.microscope_files import (
+    write_companion,
+    write_cv8000,
+    write_imagexpress,
+    write_macsima,
+    write_ndtiff,
+    write_phenix,
+)
+from tests.support.recorded import ANSWERS, RELEASES, Recorded, client, queue_line
+from tests.support.tile_tables import write_tiles
+from tilewright.commands.devices import DevicesView, print_view
+from tilewright.config.config_file import read_config
+from tilewright.config.load import load_experiment
+from tilewright.config.settings import Acquisition
+from tilewright.config.tables import read_markers, read_samples
+from tilewright.config.tile_table import read_tiles
+from tilewright.devices.health import failed_on, record_failure
+from tilewright.devices.leases import Holder
+from tilewright.errors import ConfigError, LeaseError, RawDataError, TilewrightError
+from tilewright.follow import Follower
+from tilewright.init.folder import create_experiment
+from tilewright.init.kept import read_kept
+from tilewright.io.formats.common import ScanOptions
+from tilewright.io.formats.pattern import scan as scan_pattern
+
+Make = Callable[[Path], Reader]
+STAGE = Acquisition.model_validate({"convention": "codex", "pixel_um": 0.377})
+MARKERS = b"cycle,channel,marker,reference,emission_nm,exposure_ms,background,remove\n"
+MARKERS += b"1,1,DAPI,TRUE,461,20,,\n1,2,CD3,,525,1.5,CD8,false\n2,1,DAPI_2,true,461,,,\n"
+MARKERS += b"2,3,CD8,,670,,,TRUE\n"
+SAMPLES = b"sample\traw_dir\tscan\tregion\na\t/tmp\t1\t2\nb\t/tmp\t\t\n"
+TILES = b"sample,cycle,tile,y,x,unit,source,file,use\na,1,r1c1,0,-7.5,um,,a.tif,1\n"
+TILES += b"a,1,2,0,70,px,,,false\n"
+YAML = b"a: &x [1, 2026-01-01]\nb: {c: *x}\n'd': !!float 1\n<<: {e: 0x1f}\n"
+CAUSE = b'x\ntilewright-cause {"cause": "error", "words": "x"}\n'
+IMAGEJ = b"ImageJ=1.11a\nimages=2\nchannels=2\nslices=1\nunit=um\nspacing=0.5\n"
+QPTIFF = b"<PerkinElmer-QPI-ImageDescription><ImageType>FullResolution</ImageType><Name>DAPI</Name>"
+QPTIFF += b"<ExposureTime>200</ExposureTime></PerkinElmer-QPI-ImageDescription>"
+OME_XML = b"""<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06">
+<Image ID="Image:0"><Pixels ID="Pixels:0" DimensionOrder="XYZCT" Type="uint16" SizeX="64"
+SizeY="64" SizeZ="1" SizeC="2" SizeT="1" PhysicalSizeX="500" PhysicalSizeXUnit="nm">
+<Channel Name="DAPI"/><Channel/><TiffData IFD="0" PlaneCount="2"/><Plane TheC="0" TheZ="0" TheT="0"
+PositionX="1" PositionY="2" ExposureTime="5"/></Pixels></Image></OME>"""
+SITE = yaml.safe_dump(
+    {"burst": "-b$", "blocked": {"lab": "full"}, "allowed": ["clive"], "caps": {"clive": "cpu=4"},
+     "qos": ["a"], "accounts": {"clive": "gpu"}, "partitions": {"gpu": ["g"], "cpu": "c"},
+     "gpu_job": {"cpus": 4, "mem_gb": 9.5, "runtime_min": 60}, "slowdowns": {"edf": 3}}
+)  # fmt: skip
+CODEX = {
+    "numCycles": 1, "numChannels": 2, "wavelengths": [358, 488], "per_pixel_XY_resolution": 377,
+    "aperture": 0.75, "tilingMode": "snake", "regionWidth": 2, "tileOverlapX": 0.3,
+    "objectiveType": "air", "channelNames": {"channelNamesArray": ["DAPI", "CD3"]},
+    "exposureTimes": {"exposureTimesArray": [["Cycle", "CH1", "CH2"], [1, 10, 20]]},
+}  # fmt: skip
+
+
+def file(
+    name: str,
+    sample: bytes,
+    read: Callable[[Path], object],
+    errors: Any = ConfigError,
+    examples: int = 150,
+) -> Make:
+    """Return what makes a reader of one file."""
+
+    def make(folder: Path) -> Reader:
+        def use(data: bytes) -> None:
+            (folder / name).write_bytes(data)
+            read(folder / name)
+
+        return Reader([sample], use, errors, name, examples)
+
+    return make
+
+
+def configuration(name: str) -> Make:
+    """Return what makes a reader of an experiment of which one file is damaged."""
+
+    def make(folder: Path) -> Reader:
+        (folder / "raw").mkdir()
+        (folder / "markers.csv").write_bytes(MARKERS.replace(b"CD3,,525,1.5,CD8", b"CD3,,525,1.5,"))
+        (folder / "samples.tsv").write_text(f"sample\traw_dir\na\t{folder}/raw\n")
+        write_tiles(folder / "tiles.csv", "a", (1, 2), 2, 2, 0.3, (72, 80))
+        keys = {
+            **{one.split(".")[0]: f"{folder}/{one}" for one in ("tiles.csv", *TABLES[1:3])},
+            "acquisition": {"convention": "codex", "pixel_um": 0.377, "z_step_um": 1.5},
+            "optics": {"numerical_aperture": 0.75, "immersion_refractive_index": 1.0,
+                       "sample_refractive_index": 1.44},
+            "results": f"{folder}/results", "registration": {"allow_unregistered": [2]},
+        }  # fmt: skip
+        (folder / "config.yaml").write_text(yaml.safe_dump(keys))
+        (folder / "results").mkdir()
+        (folder / "results/follow.jsonl").write_text('{"time": "x", "text": "warn: y"}\n' * 3)
+        (path,) = folder.rglob(name)
+
+        def use(data: bytes) -> None:
+            path.write_bytes(data)
+            if path.suffix == ".jsonl":
+                Follower(folder / "config.yaml", [], 1, [])
+            else:
+                load_experiment(read_config(folder / "config.yaml"))
+
+        return Reader([path.read_bytes()], use, ConfigError, "", 80)
+
+    return make
+
+
+def raw(
+    name: str,
+    write: Callable[[Path], object],
+    sample: bytes | None = None,
+    examples: int = 40,
+    **how: Any,
+) -> Make:
+    """Return what makes a reader of raw data of which one file, or its description, is damaged."""
+
+    def make(folder: Path) -> Reader:
+        write(folder / "raw")
+        path, text = sorted((folder / "raw").rglob(name))[0], sample
+        if path.suffix == ".tif":
+            with tifffile.TiffFile(path) as tiff:
+                text = sample or tiff.pages[0].description.encode()
+            pixels = tifffile.imread(path)
+
+        def use(data: bytes) -> None:
+            if path.suffix == ".tif":
+                tifffile.imwrite(path, pixels, description=data, metadata=None, **how)
+            else:
+                path.write_bytes(data)
+            initiate(folder / "raw")
+
+        named = "" if path.suffix == ".mes" else path.name  # where it breaks no XML
+        return Reader([text or path.read_bytes()], use, TilewrightError, named, examples)
+
+    return make
+
+
+def initiate(raw: Path) -> None:
+    """Write the files of an experiment, and read them again."""
+    shutil.rmtree(raw.with_name("out"), ignore_errors=True)
+    result = create_experiment(raw, raw.with_name("out"))
+    try:
+        read_kept(result.config, result.samples, result.tiles, result.markers)
+    except TilewrightError as error:
+        raise AssertionError from error
+
+
+def fields(write: Callable[..., None]) -> Callable[[Path], None]:
+    return lambda folder: write(folder, 1, two_fields())
+
+
+def images(*names: str, **beside: str) -> Callable[[Path], None]:
+    """Return what writes images of some names, and files beside them."""
+
+    def write(folder: Path) -> None:
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            tifffile.imwrite(folder / name, np.full((2, 64, 64), 100, np.uint16), metadata=None)
+        for name, text in beside.items():
+            (folder / name.replace("__", ".")).write_text(text)
+
+    return write
+
+
+CYCLE = [f"Cyc1_reg1/1_00001_Z001_CH{c}.tif" for c in (1, 2)]
+
+
+def patterns(folder: Path) -> Reader:
+    images("cycle1/t_1_z1_ch2.tif", "cycle1/t_1_z1_ch3.tif")(folder)
+
+    def use(data: bytes) -> None:
+        scan_pattern(str(folder), ScanOptions(pattern=data.decode(errors="replace")[:2000]))
+
+    return Reader([b"cycle{cycle}/t_{tile}_z{z}_ch{channel}.tif"], use, RawDataError)
+
+
+def slurm(question: str, parse: Callable[[str], object]) -> Make:
+    """Return what makes a reader of what Slurm answers to a question."""
+    more = {"sshare": ["clive|ada|\nclive|ada|gpu\n"], "sacct": ["CANCELLED by 0\n"]}
+    more |= {"licenses": ["LicenseName=a Total=3 Used=1 Free=2 Reserved=0 Remote=no\n"]}
+    more |= {"reservation": [
+        "ReservationName=a StartTime=2026-11-21T08:55:54 EndTime=2026-11-22T08:55:54 "
+        "Nodes=c[1-2] NodeCnt=2 Flags=MAINT,SPEC_NODES TRES=cpu=4 State=ACTIVE\n"
+    ]}  # fmt: skip
+    names = {"assoc_mgr": ("qos", "assoc")}.get(question, (question,))
+    texts = [one[name] for one in RELEASES.values() for name in names if name in one]
+    samples = [text.encode() for text in texts + more.get(question, [])]
+    use = lambda data: parse(data.decode(errors="replace"))  # noqa: E731
+    return lambda _: Reader(samples, use, UnreadableError)
+
+
+def read_sizes(path: Path) -> None:
+    site = read_site(path)
+    site.rules(), site.largest_jobs()
+
+
+def job(text: str) -> None:
+    cause_of(text), node_of(text), stdout_of(text)
+
+
+def cluster(question: str) -> Make:
+    """Return what makes a look at a cluster whose answer to one question is damaged."""
+
+    def make(folder: Path) -> Reader:
+        console = Console(width=100)
+
+        def use(data: bytes) -> None:
+            answers = {**ANSWERS, "squeue": queue_line(JobID="7", State="RUNNING", Account="clive")}
+            recorded = Recorded({**answers, question: data.decode(errors="replace")})
+            state = query_cluster(client(recorded, folder), 1001, Site())
+            json.dumps(as_json(state))
+            print_accounts(state, console)
+
+        return Reader([ANSWERS[question].encode()], use, PlacementError, "", 30)
+
+    return make
+
+
+def health(folder: Path) -> Reader:
+    for job in ("edf/a", "edf/b"):
+        record_failure(folder, "GPU-a", job, "sticky", "illegal address")
+
+    def use(data: bytes) -> None:
+        (folder / "health.json").write_bytes(data)
+        failed_on(folder, "edf/a")
+        print_view(DevicesView.now(folder), Console())
+
+    sample = (folder / "health.json").read_bytes()
+    return Reader([sample], use, LeaseError, "health.json")
+
+
+def leases(folder: Path) -> Reader:
+    path, sample = folder / "GPU-a.0", json.dumps(asdict(Holder("GPU-a", "edf/a", 7, 1e9, 5, 0)))
+    fcntl.flock(os.open(path, os.O_CREAT), fcntl.LOCK_EX)  # until the process ends
+
+    def use(data: bytes) -> None:
+        path.write_bytes(data)
+        print_view(DevicesView.now(folder), Console())
+
+    return Reader([sample.encode()], use, LeaseError, "GPU-a.0")
+
+
+def record(name: str) -> Make:
+    """Return what makes a reader of what runs write down of themselves."""
+    use, path, lines = USES[name]
+
+    def make(folder: Path) -> Reader:
+        (folder / "placement").mkdir()
+        reader = file(path, b"".join(json.dumps(line).encode() + b"\n" for line in lines), use)
+        return reader(folder / "placement")._replace(examples=40)
+
+    return make
+
+
+NODE = b"NodeName=a Partitions=p State=IDLE CfgTRES=cpu=1 AllocTRES= Gres=gpu:a:%s "
+NODE += b"GresUsed=gpu:a:0 ActiveFeatures=(null) Owner=N/A\n"
+TABLES = ("config.yaml", "markers.csv", "samples.tsv", "follow.jsonl")
+NAMES, TIMES = "DAPI\nCD3\n", "Cycle,CH1,CH2\n1,10,20.5\n"
+PLACES = "dim = 2\n# x\nC1-a.tif; ; (0.0, 1e1)\nC1-b.tif; ; (50, -1)\n"
+READERS: dict[str, Make] = {
+    "config": file("config.yaml", YAML, read_config),
+    "markers": file("markers.csv", MARKERS, read_markers),
+    "samples": file("samples.tsv", SAMPLES, partial(read_samples, acquisition=STAGE)),
+    "tiles": file("tiles.csv", TILES, lambda path: read_tiles(path, ["a"], 0.5)),
+    **{f"experiment {name}": configuration(name) for name in TABLES},
+    "codex": raw("experiment.json", images(*CYCLE, experiment__json=json.dumps(CODEX))),
+    "codex names": raw("channelnames.txt", images(*CYCLE, channelnames__txt=NAMES)),
+    "codex times": raw("exposure_times.txt", images(*CYCLE, exposure_times__txt=TIMES)),
+    "fiji": raw("Tile*.txt", images("C1-a.tif", "C1-b.tif", TileConfiguration__txt=PLACES)),
+    "phenix": raw("Index.idx.xml", fields(write_phenix)),
+    **{f"cv8000 {name}": raw(name, fields(write_cv8000)) for name in ("*.mlf", "*.mrf", "*.mes")},
+    "ndtiff": raw("NDTiff.index", fields(write_ndtiff)),
+    "companion": raw("*.companion.ome", fields(write_companion)),
+    "ome": raw("*.ome.tif", images("a.ome.tif"), OME_XML),
+    "macsima": raw("*.tif", fields(write_macsima)),
+    "imagexpress": raw("*.tif", fields(write_imagexpress), examples=15, software="MetaSeries"),
+    "imagej": raw("*.tif", images("t_1.tif"), IMAGEJ),
+    "qptiff": raw("*.tif", images("cycle1.tif"), QPTIFF, software="PerkinElmer-QPI"),
+    "pattern": patterns,
+    "site": file("site.yaml", SITE.encode(), read_sizes, PlacementError),
+    **{f"slurm {name}": slurm(name, parse) for name, parse in _READERS.items()},
+    "slurm associations": slurm("assoc", parse_associations),
+    "slurm ended": slurm("job", job),
+    **{f"cluster {name}": cluster(name) for name in ANSWERS},
+    **{f"record {name}": record(name) for name in USES},
+    "record cause": file("a.log", CAUSE, lambda path: read_cause(last_line(str(path)))),
+    "health": health,
+    "leases": leases,
+}
+#: What took the place of words of a sample, or of all of it, when a reader did otherwise.
+FOUND: dict[str, list[Words]] = {
+    "config": [(b"[1,", b"[" * 3000), (b"2026-01-01", b"!!timestamp x")],
+    "companion": [(b'PositionX="0.0"', b'PositionX="-1e308"')],
+    "site": [
+        (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 3000), (b"", b"a: 2026-99-99\n"),
+        (b"burst: -b$", b"burst: " + b"(" * 2000), (b"", b"a: " + b"9" * 5000),
+    ],
+    "slurm reservation": [(b"c[1-2]", "c[²-2]".encode()), (b"[1-2]", b"[%s-2]" % (b"1" * 5000))],
+    "slurm node": [(b"", NODE % (b"9" * 5000))],
+    "slurm assoc_mgr": [(b" User Limits=", b" User Limits=" + b"a " * 50_000)],
+    "health": [(b'"uuid"', b'"\\u001b[2J"'), (b'"edf/a"', b"[]"), (b'"sticky"', b"{}"),
+               (b"", b"[" * 100_000), (b'"illegal', b'"\\u001b[2Jillegal')],
+    "leases": [(b"", b"{"), (b"", b"[7]"), (b"", b"\x80"), (b'"since_s"', b'"x"'),
+               (b"1000000000.0", b"null"), (b'"edf/a"', b'"\\u001b[2J"')],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_text_is_read_or_refused(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(READERS[name](tmp_path), FOUND.get(name, ()), lambda: "".join(capsys.readouterr()))
