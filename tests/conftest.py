@@ -5,6 +5,7 @@ from typing import Any
 import hypothesis
 import pytest
 import scipy.linalg  # noqa: F401
+from hypothesis.internal.conjecture import providers
 from threadpoolctl import threadpool_limits
 
 from tests.support.guard import guarded_backend
@@ -21,6 +22,8 @@ threadpool_limits(1)
 # Examples are not timed: beside other work the same one takes ten times as long.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+# It draws constants of the modules that a worker happens to have imported, and then other examples.
+providers._get_local_constants = lambda: providers._local_constants
 #: CuPy's name over NumPy, for processes that have it on their path.
 STANDIN = REPO / "tests/support/standin"
 ON_SLURM = "tests/on_slurm/"

@@ -14,6 +14,7 @@ import pytest
 import tifffile
 from typer.testing import CliRunner
 
+from snakemake_scheduler_plugin_tilewright import read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 from tests.support.convention_raw import PIXEL_UM, make_tiles, write_as
 from tests.support.microscope import cycle_folder, image_cycle
@@ -22,7 +23,6 @@ from tests.support.slurm_cluster import wait_for
 from tilewright.cli import app
 from tilewright.follow import Files, Follower
 from tilewright.quality.results import QcContext, resolve_thresholds
-from tilewright.runtime.json_lines import read_json_lines
 
 QUIET_S = 100.0
 _opened: list[str] = []

@@ -319,7 +319,7 @@ READERS: dict[str, Make] = {
 #: What took the place of words of a sample, or of all of it, when a reader did otherwise.
 FOUND: dict[str, list[Words]] = {
     "config": [(b"[1,", b"[" * 3000), (b"2026-01-01", b"!!timestamp x")],
-    "companion": [(b'PositionX="0.0"', b'PositionX="-1e308"')],
+    "companion": [(b"", b""), (b'PositionX="0.0"', b'PositionX="-1e308"')],
     "site": [
         (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 3000), (b"", b"a: 2026-99-99\n"),
         (b"burst: -b$", b"burst: " + b"(" * 2000), (b"", b"a: " + b"9" * 5000),

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright import append_json
 from tests.support.report_pages import Page, report
 from tilewright.config.layout import Layout
 from tilewright.devices.device_lease import DeviceLease, Request
 from tilewright.report.devices import ENOUGH, device_section, suggested_mib
-from tilewright.runtime.json_lines import append_json
 
 MIB, GIB = 2**20, 2**30
 

@@ -13,16 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright import append_json, read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime import files as files_of_plugin
-from tilewright.runtime import files, json_lines
+from tilewright.runtime import files
 from tilewright.runtime.files import atomic_path
 
 _values = st.none() | st.booleans() | st.integers() | st.text()
 _entry = st.dictionaries(st.text(max_size=5), _values, max_size=3)
 _entries = st.lists(_entry, max_size=5)
 Write = Callable[[Path, str], None]
-#: Each package has its own.
-BOTH = pytest.mark.parametrize("lines", [json_lines, files_of_plugin], ids=["tilewright", "plugin"])
 
 
 @pytest.fixture(params=[files, files_of_plugin], ids=["tilewright", "plugin"])
@@ -71,61 +70,56 @@ def test_what_was_there_stays_where_it_cannot_be_written(
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
 
 
-@BOTH
-def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path, write_text: Write, lines: Any) -> None:
+def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path, write_text: Write) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         write_text(tmp_path / "file/kept", "")
     with pytest.raises(OSError, match="file"):
-        lines.append_json(tmp_path / "file/kept", {})
+        append_json(tmp_path / "file/kept", {})
 
 
-@BOTH
 @given(entries=_entries, cut=st.integers(1, 60), last=_entry)
 def test_lines_are_read_in_order_and_a_crash_in_mid_line_loses_that_one_alone(
     tmp_path_factory: pytest.TempPathFactory,
-    lines: Any,
     entries: list[dict[str, Any]],
     cut: int,
     last: dict[str, Any],
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "new/lines.jsonl"
     for entry in entries:
-        lines.append_json(path, entry)
-    assert list(lines.read_json_lines(path)) == entries
+        append_json(path, entry)
+    assert list(read_json_lines(path)) == entries
     whole = path.read_bytes() if entries else b""
     kept = whole[: max(0, len(whole) - cut)]
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(kept)
-    lines.append_json(path, last)
-    found = list(lines.read_json_lines(path))
+    append_json(path, last)
+    found = list(read_json_lines(path))
     complete = kept.count(b"\n")
     assert found[-1] == last
     # a line that lost nothing but its newline is whole
     assert found[:-1] in (entries[:complete], entries[: complete + 1])
 
 
-@BOTH
-def test_what_is_no_object_is_passed_over(tmp_path: Path, lines: Any) -> None:
+def test_what_is_no_object_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'{"a": 1}\n[1]\n3\nnull\n\n\xff\xfe\n{"b"\n{"c": 2}')
-    assert list(lines.read_json_lines(path)) == [{"a": 1}, {"c": 2}]
-    assert list(lines.read_json_lines(tmp_path / "none")) == []
-    assert list(lines.read_json_lines(tmp_path)) == []
+    assert list(read_json_lines(path)) == [{"a": 1}, {"c": 2}]
+    assert list(read_json_lines(tmp_path / "none")) == []
+    assert list(read_json_lines(tmp_path)) == []
 
 
-@BOTH
-def test_lines_of_two_writers_do_not_mix(tmp_path: Path, lines: Any) -> None:
+def test_lines_of_two_writers_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
 
     def write(name: str) -> None:
         for k in range(200):
-            lines.append_json(path, {"who": name, "k": k, "long": "x" * 500})
+            append_json(path, {"who": name, "k": k, "long": "x" * 500})
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(write, "ab"))
     assert all(json.loads(line) for line in path.read_text().splitlines() if line)
-    found = list(lines.read_json_lines(path))
+    found = list(read_json_lines(path))
     assert len(found) == 400
     for name in "ab":
         assert [entry["k"] for entry in found if entry["who"] == name] == list(range(200))

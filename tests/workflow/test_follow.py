@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tifffile
 
+from snakemake_scheduler_plugin_tilewright import read_json_lines
 from tests.conftest import REPO
 from tests.support.microscope import blur_cycle, image_cycle
 from tests.support.runs import LATER, Run, digests, make_run
@@ -24,7 +25,6 @@ from tilewright.init.folder import create_experiment
 from tilewright.io.results.positions import read_positions
 from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import PhantomDesign, make_phantom
-from tilewright.runtime.json_lines import read_json_lines
 
 pytestmark = pytest.mark.workflow
 

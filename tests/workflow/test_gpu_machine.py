@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from snakemake_scheduler_plugin_tilewright import read_json_lines
 from tests.support.runs import TINY, Run, make_run
 from tests.support.slurm_cluster import wait_for
 from tilewright.devices.device_lease import CONTEXT_B
 from tilewright.devices.inventory import snapshot
 from tilewright.devices.leases import leases
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.runtime.json_lines import read_json_lines
 from tilewright.runtime.machine import usable_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.workflow]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright import read_json_lines
 from tests.conftest import STANDIN
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.support.runs import TINY, Run, digests, make_run
 from tilewright.devices.device_lease import CONTEXT_B
 from tilewright.devices.health import quarantined, record_failure
 from tilewright.devices.leases import RESERVE_B, leases
-from tilewright.runtime.json_lines import read_json_lines
 
 TARGET = "stitching"
 MIB = 2**20

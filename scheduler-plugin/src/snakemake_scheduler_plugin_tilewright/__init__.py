@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from .resources import Placement, detect
     from .runtime.allocation import allocated_gpus
     from .runtime.cause import cause_line
+    from .runtime.json_lines import append_json, read_json_lines
     from .runtime.run_state import span_text
     from .runtime.snakemake_command import SetUpError, command, is_locked, runs_nothing, targets
     from .scheduler import Scheduler, SchedulerSettings
     from .strict_yaml import load_yaml
 
 __all__ = [
-    "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind",
-    "Placement", "PlacementError", "ResourceModel", "ResourceRequest", "Scheduler",
-    "SchedulerSettings", "SetUpError", "allocated_gpus", "cause_line", "check_all",
-    "colours_of", "command", "detect", "environment", "is_locked", "load_yaml", "ok", "on_slurm",
-    "open_cluster", "pale", "problem", "problem_from", "refuse_second_run", "run_section",
+    "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind", "Placement",
+    "PlacementError", "ResourceModel", "ResourceRequest", "Scheduler", "SchedulerSettings",
+    "SetUpError", "allocated_gpus", "append_json", "cause_line", "check_all", "colours_of",
+    "command", "detect", "environment", "is_locked", "load_yaml", "ok", "on_slurm", "open_cluster",
+    "pale", "problem", "problem_from", "read_json_lines", "refuse_second_run", "run_section",
     "runs_nothing", "show_checks", "slots", "slurm_wanted", "span_text", "targets", "version_of",
     "warning",
 ]  # fmt: skip
@@ -51,6 +52,7 @@ _NAMES = {
     "resources": "Placement detect",
     "runtime.allocation": "allocated_gpus",
     "runtime.cause": "cause_line",
+    "runtime.json_lines": "append_json read_json_lines",
     "runtime.run_state": "span_text",
     "runtime.snakemake_command": "SetUpError command is_locked runs_nothing targets",
     "scheduler": "Scheduler SchedulerSettings",

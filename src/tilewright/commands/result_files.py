@@ -4,12 +4,18 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright import Check, ok, problem, problem_from, warning
+from snakemake_scheduler_plugin_tilewright import (
+    Check,
+    ok,
+    problem,
+    problem_from,
+    read_json_lines,
+    warning,
+)
 from tilewright.config.layout import Layout
 from tilewright.errors import ResultFileError
 from tilewright.io.results.checksum_store import CHECKSUMS, ChecksumStore
 from tilewright.io.results.result_file import compare_checksum
-from tilewright.runtime.json_lines import read_json_lines
 from tilewright.runtime.text import count, few
 
 _ABOUT = "results"

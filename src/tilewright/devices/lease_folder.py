@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.errors import LeaseError
-from tilewright.runtime.json_lines import is_number, is_text
+from tilewright.runtime.json_values import is_number, is_text
 from tilewright.runtime.text import printable
 
 _T = TypeVar("_T")

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from snakemake_scheduler_plugin_tilewright import append_json
 from tilewright.devices.device_lease import DeviceLease, Request
 from tilewright.devices.health import failed_on, quarantined
 from tilewright.devices.inventory import Device, Snapshot, snapshot
@@ -30,7 +31,6 @@ from tilewright.devices.lease_folder import lease_root, locked, read_records
 from tilewright.devices.monitor import monitor
 from tilewright.devices.slurm_allocation import by_slurm
 from tilewright.errors import LeaseTimeoutError, NoDeviceError
-from tilewright.runtime.json_lines import append_json
 
 logger = logging.getLogger("tilewright")
 

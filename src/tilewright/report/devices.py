@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright import colours_of
+from snakemake_scheduler_plugin_tilewright import colours_of, read_json_lines
 from tilewright.devices.health import classify
 from tilewright.report.rule_colours import RULE_COLOURS
-from tilewright.runtime.json_lines import ValueCheck, is_number, is_text, read_json_lines
+from tilewright.runtime.json_values import ValueCheck, is_number, is_text, object_reader
 
 #: The memory to ask for is the largest peak of at least so many jobs, and a margin, up to steps.
 ENOUGH, _MARGIN_PERCENT, _STEP_MIB = 5, 20, 64
@@ -33,7 +33,7 @@ def device_section(usage_log: Path | None) -> dict[str, Any] | None:
     log = usage_log or Path()
     # jobs on a cluster write to one file for each node
     paths = sorted(log.parent.glob(f"{log.stem}*{log.suffix}")) if usage_log else []
-    files = [read_json_lines(path, _LINE, ("job",)) for path in paths]
+    files = [read_json_lines(path, object_reader(_LINE, ("job",))) for path in paths]
     of_rule: dict[str, list[Line]] = {}
     for line in (line for lines in files for line in lines):
         of_rule.setdefault(line["job"].split("/")[0], []).append(line)

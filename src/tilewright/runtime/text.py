@@ -1,8 +1,6 @@
-"""Numbers and errors in words."""
+"""Numbers, and text of others, in words."""
 
 from collections.abc import Iterable
-
-import yaml
 
 
 def count(number: int, word: str) -> str:
@@ -39,18 +37,3 @@ def printable(text: object, most: int = 1000) -> str:
         for c in str(text)[: most + 1]
     )
     return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-def yaml_problem(error: yaml.YAMLError) -> str:
-    r"""Return what a text breaks of YAML, and in which line.
-
-    >>> try:
-    ...     _ = yaml.safe_load("a: [1, 2\nb: 3")
-    ... except yaml.YAMLError as error:
-    ...     print(yaml_problem(error))
-    line 2, column 2: expected ',' or ']', but got ':'
-    """
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return " ".join(str(error).split())
-    mark = error.problem_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

@@ -20,7 +20,7 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     for cycle, path in cycle_files(raw_dir, COMPANION) + cycle_files(raw_dir, TIFF):
         own = path.endswith(COMPANION)
         xml = read_content(path, MOST_XML_MB) if own else ome_xml(path)
-        if xml:
+        if xml is not None:
             files.append((cycle, path, parse_ome_xml(xml, path)))
     return number_cycles(files)
 
