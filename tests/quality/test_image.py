@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tilewright.io.results.checksum_store import ChecksumStore
 from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.ome_zarr import create_image, open_image
 from tilewright.quality.results import QcContext, resolve_thresholds
@@ -22,5 +23,7 @@ def test_files_that_hold_the_same_pass(tmp_path: Path, names: list[str]) -> None
     last = len(names) - 1
     context = QcContext("s", 1, "image", resolve_thresholds({}), "1", names[last])
     assert evaluate_files(context, open_image(stored), tiff, last).verdict == "pass"
-    zarr.open_array(stored / "0")[last, :256, :256] = 7
+    store = ChecksumStore(stored)
+    zarr.open_array(store, path="0")[last, :256, :256] = 7
+    store.write_list()
     assert evaluate_files(context, open_image(stored), tiff, last).verdict == "fail"

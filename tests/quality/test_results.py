@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tilewright.config.rules import STAGES
 from tilewright.errors import QualityError
+from tilewright.io.results.result_file import checksum_path
 from tilewright.quality.evaluate import QcRecord, apply_thresholds, read_qc, write_qc
 from tilewright.quality.metrics import METRICS, REASONS, Threshold, Verdict
 from tilewright.quality.results import QcContext, QcResult, resolve_thresholds, worst
@@ -120,6 +121,7 @@ def test_quality_files_come_back_as_they_were_written(tmp_path: Path) -> None:
     first = path.read_bytes()
     write_qc(path, back)
     assert path.read_bytes() == first
+    checksum_path(path).unlink()
     path.write_text('{"items": []}')
     with pytest.raises(ValueError, match=r"stitch\.json is no quality file"):
         read_qc(path)
@@ -150,7 +152,8 @@ def test_a_summary_whose_row_lacks_a_key_is_named(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     del content["items"][1]["metric"]
     path.write_text(json.dumps(content))
-    told = rf"{path} is no summary of quality \(row 2 of items has no 'metric'\); delete it"
+    checksum_path(path).unlink()
+    told = rf"{path} is no summary of quality \(row 2 of items has no 'metric'\); delete {path}"
     with pytest.raises(ValueError, match=told):
         write_trusted_markers(path, CHANNELS, tmp_path / "trusted_markers.csv")
 

@@ -109,7 +109,9 @@ def own_times(run: Run, cycles: str) -> dict[str, int]:
     folders = ("raw", "illumination", "tile_positions", "edf", "register", "registration", "qc")
     tops = [path for name in folders for path in run.sample.glob(f"{name}/*cycle[{cycles}]*")]
     found = [path for top in tops for path in (top, *top.rglob("*"))]
-    times = {str(p): p.stat().st_mtime_ns for p in found if not p.name.startswith("image_")}
+    times = {
+        str(p): p.stat().st_mtime_ns for p in found if not p.name.lstrip(".").startswith("image_")
+    }
     assert len(times) > 25
     return times
 

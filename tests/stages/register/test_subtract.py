@@ -14,6 +14,7 @@ from tests.stages.register.background import DESIGN, cells, with_method
 from tests.support.mosaics import write_mosaic
 from tests.support.quality.workbench import Bench, process
 from tilewright.io.results.ome_zarr import open_image
+from tilewright.io.results.result_file import checksum_path
 from tilewright.io.results.subtraction import read_subtraction
 from tilewright.io.results.transform import write_transform
 from tilewright.kernels.backend import Backend, cpu_backend
@@ -74,6 +75,7 @@ def test_registered_background_times_factor(tmp_path: Path, planes: Planes) -> N
     assert found.before == pytest.approx(marker, abs=0)
     assert read_subtraction(file, 1, "3") is None
     file.write_bytes(b"no")
+    checksum_path(file).unlink()
     with pytest.raises(ValueError, match=r"subtraction\.npz is no record of what was"):
         read_subtraction(file, 1, "2")
 
