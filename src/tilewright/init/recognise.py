@@ -30,6 +30,7 @@ from tilewright.io.formats.stitched import OTHER_SUFFIXES, is_stitched
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.raw_pixels import declared_channels
 from tilewright.io.tiff.metadata import of_tiff
+from tilewright.runtime.text import count, few
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _certain_format(folder: str, images: list[str]) -> str | None:
     inside = [name for name in list_folder(folder)[0] if codex.find_root(f"{folder}/{name}")]
     if inside and not codex.find_root(folder):
         raise RawDataError(
-            f"{folder} holds {len(inside)} CODEX experiments ({', '.join(inside[:5])}); name one "
+            f"{folder} holds {count(len(inside), 'CODEX experiment')} ({few(inside, 5)}); name one "
             "of them, and add the others to samples.tsv, a line each"
         )
     if any(parse_name(path) for path in images):
