@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.orphaned import (
     before_run,
+    begin_alone,
     end_orphaned,
     sender_of,
 )
@@ -195,6 +197,32 @@ def test_a_run_of_another_working_folder_keeps_its_results(
     monkeypatch.chdir("/")
     write_state(path, replace(state, folder="/"))
     before_run(None, ["snakemake"], path.with_name("ledger.jsonl"))
+
+
+def test_runs_that_begin_at_once_do_so_one_after_the_other(tmp_path: Path) -> None:
+    ledger, order = tmp_path / "placement/ledger.jsonl", list[str]()
+    inside = threading.Barrier(2)
+
+    def first() -> None:
+        with begin_alone(ledger):
+            inside.wait()
+            time.sleep(0.3)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    inside.wait()
+    with begin_alone(ledger):
+        order.append("second")
+    thread.join()
+    assert order == ["first", "second"]
+    assert not list(ledger.parent.iterdir())
+    mark = ledger.with_name("begin")
+    mark.touch()
+    os.utime(mark, (1.0, 1.0))  # of a run that was killed
+    with begin_alone(ledger):
+        assert mark.exists()
+    assert not mark.exists()
 
 
 def test_a_folder_with_a_line_break_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .commands.slurm_here import slurm_wanted
     from .errors import PlacementError
     from .placement.jobs import ResourceModel
-    from .placement.orphaned import refuse_second_run
+    from .placement.orphaned import active_run, refuse_second_run
     from .report.page import environment, run_section
     from .report.palette import BLUE, COLOURS, GREY, ORANGE, RED, colours_of, pale
     from .resources import Placement, detect
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 __all__ = [
     "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind", "Placement",
     "PlacementError", "ResourceModel", "ResourceRequest", "Scheduler", "SchedulerSettings",
-    "SetUpError", "allocated_gpus", "append_json", "cause_line", "check_all", "colours_of",
-    "command", "detect", "environment", "is_locked", "load_yaml", "ok", "on_slurm", "open_cluster",
-    "pale", "problem", "problem_from", "read_json_lines", "refuse_second_run", "run_section",
-    "runs_nothing", "show_checks", "slots", "slurm_wanted", "span_text", "targets", "version_of",
-    "warning",
+    "SetUpError", "active_run", "allocated_gpus", "append_json", "cause_line", "check_all",
+    "colours_of", "command", "detect", "environment", "is_locked", "load_yaml", "ok", "on_slurm",
+    "open_cluster", "pale", "problem", "problem_from", "read_json_lines", "refuse_second_run",
+    "run_section", "runs_nothing", "show_checks", "slots", "slurm_wanted", "span_text", "targets",
+    "version_of", "warning",
 ]  # fmt: skip
 
 #: Module to its public names.
@@ -46,7 +46,7 @@ _NAMES = {
     "commands.slurm_here": "slurm_wanted",
     "errors": "PlacementError",
     "placement.jobs": "ResourceModel",
-    "placement.orphaned": "refuse_second_run",
+    "placement.orphaned": "active_run refuse_second_run",
     "report.page": "environment run_section",
     "report.palette": "BLUE COLOURS GREY ORANGE RED colours_of pale",
     "resources": "Placement detect",

@@ -95,39 +95,27 @@ def detect(
 
 @dataclass
 class Placement:
-    """Where the jobs of a run go.
-
-    Attributes
-    ----------
-    models : dict of str to ResourceModel
-        What the workflow says of its rules, by the name that they give to ``resources``.
-    device : {"gpu", "cpu"}
-        Where jobs run that are not placed: this machine's, or the one that Slurm allocated.
-    cluster : Cluster or None
-        In the main process of a run on Slurm.
-    inside_job : bool
-        Whether this process runs one job that Slurm started.
-    allocated_cpus : int or None
-        Inside a Slurm job, its CPUs.
-    counts_slots : bool
-        Another scheduler runs the jobs, which does not look at Slurm: they have a static account
-        and count in the Snakemake resource of their pool.
-    gpus : callable or None
-        On one machine: how many GPUs could hold a job with so many MB of device memory now.
-    starts_nothing : bool
-        A dry run, which shows the static accounts.
-    """
+    """Where the jobs of a run go."""
 
     models: dict[str, ResourceModel] = field(default_factory=dict)
+    """What the workflow says of its rules, by the name that they give to ``resources``."""
     device: DeviceKind = "cpu"
+    """Where jobs run that are not placed: this machine's, or the one that Slurm allocated."""
     cluster: Cluster | None = None
+    """In the main process of a run on Slurm."""
     inside_job: bool = False
+    """Whether this process runs one job that Slurm started."""
     allocated_cpus: int | None = None
+    """Inside a Slurm job, its CPUs."""
     ledger: Path = LEDGER
     counts_slots: bool = False
+    """Another scheduler runs the jobs, which does not look at Slurm: they have a static account and
+    count in the Snakemake resource of their pool."""
     gpus: Callable[[int], int] | None = None
+    """On one machine: how many GPUs could hold a job with so many MB of device memory now."""
     logs: Path | None = None
     starts_nothing: bool = False
+    """A dry run, which shows the static accounts."""
     _either: set[str] = field(default_factory=set)
     _resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     _threads: dict[str, Callable[..., int]] = field(default_factory=dict)

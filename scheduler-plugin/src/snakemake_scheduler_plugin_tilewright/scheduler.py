@@ -24,7 +24,7 @@ from .cluster.summary import cluster_summary
 from .errors import PlacementError
 from .fit import first_fit
 from .local import LocalRun
-from .placement.orphaned import before_run, refuse_second_run
+from .placement.orphaned import before_run, begin_alone, refuse_second_run
 from .progress import Progress
 from .resources import Placement
 from .run import Run
@@ -82,19 +82,20 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
             )
             if not runs:
                 return
-            refuse_second_run(placement.ledger)  # begun meanwhile
-            # Snakemake asks nothing between the end of the last job and its own, and leaves
-            # `onsuccess` of a module out
-            atexit.register(lambda: placement.end(failed=not adapter.all_done(self.dag)))
-            asked: tuple[Callable[[], Any], ...] = ()
-            if isinstance(self._run, Run):
-                placing = self._run.dispatcher
-                asked = self._run.queued, placing.ledger.waiting
-                if not placement.has_models:
-                    for line in cluster_summary(placing.cluster.state, placing.kinds):
-                        self.logger.info(line)
-            if placement.cluster or placement.has_models:
-                self._progress = Progress(self.dag, placement, self.logger, *asked)
+            with begin_alone(placement.ledger):
+                refuse_second_run(placement.ledger)  # begun meanwhile
+                # Snakemake asks nothing between the end of the last job and its own, and leaves
+                # `onsuccess` of a module out
+                atexit.register(lambda: placement.end(failed=not adapter.all_done(self.dag)))
+                asked: tuple[Callable[[], Any], ...] = ()
+                if isinstance(self._run, Run):
+                    placing = self._run.dispatcher
+                    asked = self._run.queued, placing.ledger.waiting
+                    if not placement.has_models:
+                        for line in cluster_summary(placing.cluster.state, placing.kinds):
+                            self.logger.info(line)
+                if placement.cluster or placement.has_models:
+                    self._progress = Progress(self.dag, placement, self.logger, *asked)
         except PlacementError as error:
             raise WorkflowError(str(error)) from None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright import (
     Check,
+    active_run,
     ok,
     problem,
     problem_from,
@@ -24,6 +25,9 @@ _ABOUT = "results"
 def check_result_files(results: Path) -> Iterator[Check]:
     """Yield what is damaged or missing in a folder of results, and a line about the rest."""
     layout, whole, unknown = Layout(str(results)), 0, list[str]()
+    if where := active_run(layout.ledger):
+        text = f"a run is active {where}: what it makes or removes now may look damaged"
+        yield warning(_ABOUT, text, "look again when it has ended")
     errors = list[OSError]()
     for path in _outputs(layout, errors):
         try:
@@ -42,11 +46,13 @@ def check_result_files(results: Path) -> Iterator[Check]:
             yield warning(_ABOUT, note, "nothing: the other lines count")
     if unknown:
         text = f"no checksums of {count(len(unknown), 'output')}: {few(unknown)}"
-        yield warning(_ABOUT, text, "nothing, if an earlier version wrote them")
+        fix = "nothing, if an earlier version or you wrote them; else make them again"
+        yield warning(_ABOUT, text, fix)
     if whole:
         yield ok(_ABOUT, f"{count(whole, 'output')} in {results} as written")
-    elif not unknown:
-        yield problem(_ABOUT, f"{results} holds no results", "name the folder `results` of a run")
+    else:
+        text = f"{results} holds no output with a checksum"
+        yield problem(_ABOUT, text, "name the folder `results` of a run")
 
 
 def _compare(path: Path) -> bool:

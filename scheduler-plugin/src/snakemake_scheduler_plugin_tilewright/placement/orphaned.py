@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,26 +23,20 @@ from ..slurm.query import SlurmClient, drop_options
 from ..words import count, printable
 
 _POLL_S = 10.0
+#: Slurm may answer late while a run begins.
+_BEGIN_S = 60.0
 _MOST_FAILED_QUERIES = 30  # queries in vain while waiting
 
 
 @dataclass(frozen=True)
 class Sender:
-    """The run that sent the jobs of a folder, as far as is known here.
-
-    Attributes
-    ----------
-    active : bool or None
-        None: not known.
-    words : str
-        After "jobs": whose they are.
-    stop : str
-        How to stop it; empty where it has ended.
-    """
+    """The run that sent the jobs of a folder, as far as is known here; None: not known."""
 
     active: bool | None
     words: str = "of an earlier run"
+    """After "jobs": whose they are."""
     stop: str = ""
+    """How to stop it; empty where it has ended."""
 
     def listed(self, jobs: Sequence[SlurmJob], workdir: str) -> str:
         """Return how many jobs there are, whose, and a line for each."""
@@ -145,6 +139,45 @@ def refuse_second_run(ledger: Path) -> str:
             f"results, or remove {path} if that run does not write here any more"
         )
     )
+
+
+@contextlib.contextmanager
+def begin_alone(ledger: Path) -> Iterator[None]:
+    """Keep other runs from beginning to write the same results meanwhile.
+
+    A file that exists for as long says so to all hosts; one that a killed run left counts for 60 s.
+    Where none can be made, runs may begin at once.
+    """
+    mark, made = ledger.absolute().with_name("begin"), False
+    with contextlib.suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        while not (made := _made(mark)):
+            time.sleep(0.1)
+    try:
+        yield
+    finally:
+        if made:
+            mark.unlink(missing_ok=True)
+
+
+def _made(mark: Path) -> bool:
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - mark.stat().st_mtime > _BEGIN_S:
+                mark.unlink()
+        return False
+    return True
+
+
+def active_run(ledger: Path) -> str:
+    """Return the run of another process that writes there now, "" where none is known."""
+    with contextlib.suppress(ValueError):
+        state = _state_of_another(ledger.absolute().with_name(STATE))
+        if state and state.life(time.time()) == "active":
+            return f"in {state.folder} ({state.where})"
+    return ""
 
 
 def before_run(

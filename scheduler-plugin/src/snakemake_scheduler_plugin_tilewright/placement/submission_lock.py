@@ -29,18 +29,12 @@ _CLAIMS = TypeAdapter(list[tuple[Time, PendingUse]])
 
 @dataclass
 class SubmissionLock:
-    """What all runs that share a folder have just sent.
-
-    Attributes
-    ----------
-    folder : Path
-        Shared by the runs of one person on one cluster.
-    ttl_s : float
-        How old live use may be that a run counts with.
-    """
+    """What all runs that share a folder have just sent."""
 
     folder: Path
+    """Shared by the runs of one person on one cluster."""
     ttl_s: float = 5.0
+    """How old live use may be that a run counts with."""
     clock: Callable[[], float] = time.time
     _own: list[tuple[float, PendingUse]] = field(default_factory=list)
 

@@ -26,43 +26,31 @@ Life = Literal["active", "ended", "killed", "silent"]
 
 @dataclass(frozen=True)
 class RunState:
-    """A run at one time.
-
-    Attributes
-    ----------
-    began_s, at_s : float
-        When it began and when it was so, in seconds since the epoch.
-    jobs, done : mapping
-        Rule to all its jobs and to those that are done.
-    share : float
-        Of the work, counted in the estimated seconds of each job, what is done; 0 to 1.
-    waiting : mapping
-        Reason to the ready jobs that wait for it, where placement knows it; 0 of what is
-        known although no job is ready.
-    pid : int
-        Where the process that says this runs.
-    folder : str
-        Its working directory.
-    ledger : str
-        Where its decisions are written; empty: next to the state, if anywhere.
-    queued : int
-        Jobs that were handed to Slurm and pend there.
-    """
+    """A run at one time."""
 
     began_s: Time
     at_s: Time
+    """When it began and when it was so, in seconds since the epoch."""
     jobs: dict[Text, Count]
     done: dict[Text, Count]
+    """Rule to all its jobs and to those that are done."""
     running: Count = 0
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Of the work, counted in the estimated seconds of each job, what is done; 0 to 1."""
     waiting: dict[Text, Count] = field(default_factory=dict)
+    """Reason to the ready jobs that wait for it, where placement knows it; 0 of what is known
+    although no job is ready."""
     ended: bool = False
     host: Annotated[Text, Field(pattern=r"^\P{C}*$")] = field(default_factory=socket.gethostname)
     # kill takes others than positive ones for groups of processes
     pid: Annotated[Count, Field(gt=0)] = field(default_factory=os.getpid)
+    """Where the process that says this runs."""
     ledger: Text = ""
+    """Where its decisions are written; empty: next to the state, if anywhere."""
     queued: Count = 0
+    """Jobs that were handed to Slurm and pend there."""
     folder: Text = field(default_factory=os.getcwd)
+    """Its working directory."""
 
     @property
     def complete(self) -> bool:

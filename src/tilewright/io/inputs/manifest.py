@@ -291,9 +291,7 @@ def _write_if_changed(path: Path, text: str) -> None:
     if not _holds(path, text):
         write_result(path, text)
         return
-    try:
-        has_checksum = compare_checksum(path)
-    except ResultFileError:
-        has_checksum = False
-    if not has_checksum:
-        write_checksum(path)
+    with contextlib.suppress(ResultFileError):
+        if compare_checksum(path):
+            return
+    write_checksum(path)

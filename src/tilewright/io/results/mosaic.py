@@ -78,20 +78,9 @@ def create_mosaic(
 ) -> Iterator[StoreWriter]:
     """Write a mosaic under a temporary name that becomes ``path`` when the block succeeds.
 
-    Parameters
-    ----------
-    path : Path
-        Folder of the OME-Zarr image; replaced if it exists.
-    shape, dtype, chunk_px, voxel_um
-        As of :class:`Mosaic`.
-    name : str
-        Name of the image in its metadata.
-    ome_zarr_version : {"0.4", "0.5"}
-        Version of OME-NGFF.
-    fill : float
-        Value of pixels never written; chunks never written take no space.
-    attributes : dict, optional
-        First content of the writer's ``attributes``.
+    ``path`` is the folder of the OME-Zarr image, replaced if it exists, ``name`` that of the image
+    in its metadata; ``shape``, ``dtype``, ``chunk_px`` and ``voxel_um`` are as of :class:`Mosaic`.
+    Pixels that are never written are ``fill``; ``attributes`` are the writer's first ones.
 
     Yields
     ------

@@ -26,12 +26,14 @@ def remedy(path: str | Path) -> str:
 
     Where all that is made of it is there, only a run that is told to make it does so.
     """
-    return f"delete {path} and run snakemake with this path as the target, then as before"
+    named = "this path, as the key `results` begins it,"
+    return f"delete {path} and run snakemake with {named} as the target, then as before"
 
 
 def unreadable(path: str | Path, error: OSError) -> ResultFileError:
     """Return the error of a file that the system cannot read: errors of disks name none."""
-    return ResultFileError(f"{path} cannot be read ({error.strerror}); look after its disk")
+    fix = "make it readable" if isinstance(error, PermissionError) else "look after its disk"
+    return ResultFileError(f"{path} cannot be read ({error.strerror}); {fix}")
 
 
 def checksum_path(path: Path) -> Path:
@@ -91,9 +93,14 @@ def read_checksums(path: Path) -> dict[str, int]:
     Raises
     ------
     ResultFileError
-        It is damaged.
+        It is damaged, or cannot be read.
     """
-    head, _, lines = path.read_bytes().partition(b"\n")
+    try:
+        head, _, lines = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from error
     if head != f"{_HEAD}{zlib.crc32(lines):08x}".encode():
         name = path.name.removeprefix(".").removesuffix(".sfv")
         owner = path.with_name(name) if path.name[0] == "." else path.parent

@@ -51,18 +51,8 @@ def multiscales(
 ) -> dict[str, Any]:
     """Return the OME-NGFF attributes of an image.
 
-    Parameters
-    ----------
-    axes : str
-        One letter per axis, of ``c``, ``z``, ``y``, ``x``, in that order.
-    scales : sequence of sequence of float
-        Pixel size of each level along ``axes``, in µm; 1 for ``c``.
-    name : str
-        Name of the image.
-    version : {"0.4", "0.5"}
-        Version of OME-NGFF.
-    omero : dict, optional
-        Channel names and display windows.
+    ``axes`` are letters of ``c``, ``z``, ``y``, ``x`` in that order, ``scales`` the pixel size of
+    each level along them in µm, 1 for ``c``; ``omero`` has channel names and display windows.
     """
     axis_items = [
         {"name": axis, "type": "channel"}
@@ -180,12 +170,8 @@ class StoreWriter:
     """One array of planes that many threads may write at once.
 
     Blocks that cover whole chunks are written in parallel. Blocks that share a chunk take a
-    lock: such a chunk is read, changed and written back.
-
-    Attributes
-    ----------
-    attributes : dict
-        Numbers, strings and lists of them, stored with the full resolution when it is closed.
+    lock: such a chunk is read, changed and written back. ``attributes`` are numbers, strings and
+    lists of them, stored with the full resolution when it is closed.
     """
 
     def __init__(self, array: Any) -> None:

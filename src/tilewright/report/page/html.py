@@ -76,19 +76,16 @@ def _stage(
     sample: str, stage: str, records: Sequence[tuple[QcRecord, Path]], area_px: float
 ) -> dict[str, Any]:
     of_stage = [(record, png) for record, png in records if record.stage == stage]
-    parts = []
-    for record, png in of_stage:
-        with result_file_errors(png, "picture"):
-            picture = asdict(embed_png(png.read_bytes(), area_px))
-        parts.append(
-            {
-                "cycle": record.cycle,
-                "anchor": anchor(sample, stage, record.cycle),
-                "verdict": worst(item.verdict for item in record.items),
-                "caption": record.caption + _legend(record),
-                **picture,
-            }
-        )
+    parts = [
+        {
+            "cycle": record.cycle,
+            "anchor": anchor(sample, stage, record.cycle),
+            "verdict": worst(item.verdict for item in record.items),
+            "caption": record.caption + _legend(record),
+            **_embedded(png, area_px),
+        }
+        for record, png in of_stage
+    ]
     items = [item for record, _ in of_stage for item in record.items]
     wide = bool(parts) and median(part["width"] / part["height"] for part in parts) > 1.4
     return {
@@ -101,6 +98,11 @@ def _stage(
         "checks": len(items),
         "table": number_table(items),
     }
+
+
+def _embedded(png: Path, area_px: float) -> dict[str, Any]:
+    with result_file_errors(png, "picture"):
+        return asdict(embed_png(png.read_bytes(), area_px))
 
 
 def _legend(record: QcRecord) -> str:
