@@ -149,7 +149,8 @@ def test_readers_name_every_damage(results: Path, name: str) -> None:
             READERS[name](path)
         said = str(caught.value)
         assert str(path) in said, damage
-        assert f"delete {image or path} and run snakemake with this path" in said
+        assert "run snakemake with this path" in said
+        assert f"delete {image or path} and" in said or damage == "absent"
 
 
 def test_a_damaged_chunk_ends_the_rule_that_reads_it(tmp_path: Path, tiny_run: Run) -> None:
