@@ -30,6 +30,6 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def is_number(value: Any, most: float = 1e18) -> bool:
+def is_number(value: Any) -> bool:
     """Return whether a value is a number of a size that something has."""
-    return isinstance(value, int | float) and type(value) is not bool and -most <= value <= most
+    return isinstance(value, int | float) and type(value) is not bool and abs(value) <= 1e18
