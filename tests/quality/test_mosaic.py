@@ -151,7 +151,7 @@ def test_the_worst_seam_comes_first_with_its_tiles_and_lost_pixels_are_shares(
     light = section().stack.copy()
     light[:, middle:, middle:] *= 4.0
     n = 4 * TILE**2
-    counted = {"saturated_raw_px": [0, int(0.03 * n), 0, 0, 0], "clipped_low": 50}
+    counted = {"saturated_share": [0, 0.03, 0, 0, 0], "clipped_low": 50}
     quality = stitched(tmp_path, expose(light / 4), feather_px=4, clipped_high=n // 50, **counted)
     found, told = values(quality), quality.numbers["1"]
     assert told["best_plane"] == 3

@@ -121,7 +121,7 @@ DAMAGES = {
         "1/2 Defective camera pixels",
     ),
     "a channel saturated": Damage(
-        f.raw(1, "2", f.dimmed(40)), "saturated clipped", "1/2 Pixels at the camera"
+        f.raw(1, "2", f.dimmed(40)), "saturated clipped", "1/2 Bright pixels at the camera"
     ),
     "a marker blank": Damage(f.raw(1, "2", f.blank), "contrast", "1/2 "),
     "a cycle out of focus": Damage(f.raw(2, "1", f.blurred(5)), "focus", "2/.*focus"),

@@ -95,13 +95,12 @@ def _locations(
     return locations
 
 
-def _saturated(mosaic: Mosaic, raw_px: int) -> tuple[float | None, str]:
+def _saturated(mosaic: Mosaic) -> tuple[float | None, str]:
     """Return the saturated share of the worst plane, counted in the raw tiles by ``stitch``."""
-    counts = mosaic.attributes.get("saturated_raw_px")
-    if counts is None:
-        return None, "stitch did not count saturated pixels; set camera.saturation_counts"
-    per_plane = np.atleast_1d(np.asarray(counts, float))
-    return float(per_plane.max()) / raw_px, f"plane {int(per_plane.argmax()) + 1}"
+    shares = mosaic.attributes.get("saturated_share")
+    if shares is None:
+        return None, "stitch did not count saturated pixels; make the mosaic again"
+    return max(shares), f"plane {int(np.argmax(shares)) + 1}" if any(shares) else ""
 
 
 def _evaluate(
@@ -128,7 +127,7 @@ def _evaluate(
     items = [
         context.evaluate("contrast", contrast),
         context.evaluate("empty", empty, empty_detail),
-        context.evaluate("saturated", *_saturated(mosaic, len(positions.row) * tile[0] * tile[1])),
+        context.evaluate("saturated", *_saturated(mosaic)),
         context.evaluate("clipped", clipped / float(np.prod(mosaic.shape))),
         context.evaluate("focus", focus, focus_detail),
         evaluate_seams(context, seams, grid, signal=signal),

@@ -45,12 +45,11 @@ def _evaluate(context: QcContext, plane: Mosaic, scan: FocusScan) -> list[QcResu
         # A plane is 0 where nothing was imaged.
         empty, nothing = empty_fraction(scan.small, valid=scan.small > 0), ""
         focus = scan.focus if np.isfinite(scan.focus) else None
-    imaged_px = float(np.prod(plane.shape)) - attributes["unseen_px"]
     grain = attributes["equal_neighbours"]
     return [
         context.evaluate("contrast", contrast),
         context.evaluate("empty", empty, nothing),
-        context.evaluate("saturated", attributes["saturated_px"] / max(imaged_px, 1.0)),
+        context.evaluate("saturated", attributes["saturated_share"]),
         context.evaluate("focus", focus, nothing or ("" if focus else "no signal to focus on")),
         context.evaluate(
             "equal_neighbours", grain, "" if grain is not None else "too little is seen"

@@ -7,10 +7,10 @@ tiles and not with the mosaic.
 Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
 illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
 ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw
-pixels per plane), ``saturated_from_counts`` (the least that saturated raw pixels become; null
-where there are none) and ``repaired_camera_px`` (null where not asked for, or fewer than four
-tiles cannot tell).
+``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw pixels per plane),
+``saturated_share`` (of the bright raw pixels, per plane), ``saturated_from_counts`` (the least that
+saturated raw pixels become; null where there are none) and ``repaired_camera_px`` (null where not
+asked for, or fewer than four tiles cannot tell).
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ def stitch(
             "clipped_high": high,
             "feather_px": plan.feather_px,
             "saturated_raw_px": planes.saturated,
+            "saturated_share": planes.saturated_shares,
             "saturated_from_counts": (
                 _least_saturated(illumination, ceiling) if any(planes.saturated) else None
             ),

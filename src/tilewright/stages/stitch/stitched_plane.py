@@ -3,8 +3,9 @@
 Memory holds the pieces that the file decodes at once, not the plane. A pixel of 0 is a
 gap, as outside the tiles of a mosaic. The output is uint16 and has z = 1; its attributes are
 ``pedestal_counts`` 0, ``method`` "stitched", ``unseen_px``, ``saturation_counts``,
-``saturated_px`` and ``equal_neighbours`` (the share of neighbours of exactly the same counts,
-median of the covered chunks; None where too little is covered).
+``saturated_px``, ``saturated_share`` (of bright pixels) and ``equal_neighbours`` (the share of
+neighbours of exactly the same counts, median of the covered chunks; None where too little is
+covered).
 """
 
 from pathlib import Path
@@ -18,7 +19,7 @@ from tilewright.io.inputs.stitched_plane import OpenPlane, opened
 from tilewright.io.inputs.tiles import Tiles
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours
+from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours, saturated_share
 from tilewright.stages.tile_windows import regions, spans
 
 _COUNTS = 2**16
@@ -79,6 +80,7 @@ def _attributes(histogram: NDArray[np.int64], equal: list[float], ceiling: float
         "unseen_px": int(histogram[0]),
         "saturation_counts": ceiling,
         "saturated_px": int(histogram[int(np.ceil(ceiling)) :].sum()),
+        "saturated_share": round(saturated_share(histogram, ceiling), 6),
         "equal_neighbours": round(float(np.median(equal)), 4) if equal else None,
     }
 

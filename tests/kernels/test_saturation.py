@@ -1,0 +1,119 @@
+"""Saturation is counted where it spoils positive cells, not in the share of all pixels."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from tilewright.kernels.camera import Top, detect_saturation, saturated_share, top_of
+from tilewright.quality.metrics import METRICS
+
+SIDE = 960
+OFFSET = 100.0
+
+
+class Marker(NamedTuple):
+    """Counts (y, x) of a marker that no camera clipped, its cells, and which are positive."""
+
+    counts: NDArray[np.float64]
+    cells: NDArray[np.int64]
+    positive: NDArray[np.int64]
+    background: float
+
+    def loss(self, ceiling: float) -> float:
+        """Return the share of their light that the brightest tenth of positive cells lose."""
+        means = [
+            ndimage.mean(values - self.background, self.cells, self.positive)
+            for values in (self.counts, np.minimum(self.counts, ceiling))
+        ]
+        top = means[0] >= np.quantile(means[0], 0.9)
+        return float(1 - means[1][top].sum() / means[0][top].sum())
+
+    def share(self, ceiling: float) -> float:
+        """Return the number that judges saturation at a ceiling."""
+        clipped = np.rint(np.minimum(self.counts, ceiling)).astype(np.int64)
+        return saturated_share(np.bincount(clipped.ravel(), minlength=65536), np.rint(ceiling))
+
+
+def marker(seed: int, kind: str, share: float, background: float) -> Marker:
+    """Draw round cells on a jittered grid; ``share`` of them are positive."""
+    rng = np.random.default_rng(seed)
+    step, radius = 24, 8.0
+    grid = np.stack(np.mgrid[step:SIDE:step, step:SIDE:step], -1).reshape(-1, 2)
+    centres = grid + rng.uniform(-3, 3, grid.shape)
+    y, x = np.mgrid[:SIDE, :SIDE]
+    count = SIDE // step - 1
+    nearest = np.clip(np.stack([y, x]) // step, 1, count)
+    cells = np.zeros((SIDE, SIDE), np.int64)
+    distance = np.full((SIDE, SIDE), np.inf)
+    for move in np.ndindex(2, 2):
+        row, column = np.clip(nearest + np.reshape(move, (2, 1, 1)), 1, count)
+        number = (row - 1) * count + column - 1
+        away = np.hypot(y - centres[number, 0], x - centres[number, 1])
+        cells[away < distance] = number[away < distance] + 1
+        distance = np.minimum(distance, away)
+    cells[distance > radius + 1] = 0
+    positive = 1 + np.flatnonzero(rng.random(len(centres)) < share)
+    amplitude = np.zeros(len(centres) + 1)
+    amplitude[1:] = 0.03 * rng.gamma(2, 0.5, len(centres))
+    amplitude[positive] = rng.gamma(4, 0.25, len(positive))
+    where = {
+        "membrane": np.abs(distance - radius) < 1,
+        "cytoplasm": (distance > 4) & (distance <= radius),
+        "nucleus": distance <= 5,
+    }[kind]
+    texture = 1 + 0.3 * ndimage.gaussian_filter(rng.normal(size=cells.shape), 3) * 10
+    light = ndimage.gaussian_filter(amplitude[cells] * where * np.maximum(texture, 0.2), 0.9)
+    light += 0.25 * ndimage.gaussian_filter(light, 12)
+    counts = rng.poisson(700 * light + background) * 2 + OFFSET
+    counts = counts + rng.normal(0, 3, counts.shape)
+    return Marker(counts, cells, positive, OFFSET + 2 * background)
+
+
+# Seeds that set no limit: those that did, and six more of real nuclei, were 1 to 16.
+@pytest.mark.parametrize("kind", ["membrane", "cytoplasm", "nucleus"])
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2, 0.5])
+@pytest.mark.parametrize("seed", [31, 32])
+def test_a_marker_warns_before_its_brightest_cells_are_off(
+    kind: str, share: float, seed: int
+) -> None:
+    limit = METRICS["saturated"].threshold
+    scene = marker(seed, kind, share, background=(12.0, 100.0)[seed % 2])
+    losses = []
+    for quantile in (0.9, 0.99, 0.999, 0.9999, 1):
+        light = scene.counts[np.isin(scene.cells, scene.positive)]
+        ceiling = float(np.quantile(light, quantile)) + (quantile == 1)
+        losses.append(scene.loss(ceiling))
+        verdict = limit.verdict(scene.share(ceiling))
+        if losses[-1] > 0.05:
+            assert verdict != "pass", (losses[-1], scene.share(ceiling))
+        if losses[-1] < 0.01:
+            assert verdict == "pass", (losses[-1], scene.share(ceiling))
+    assert max(losses) > 0.05
+    assert min(losses) < 0.01
+
+
+def test_padding_and_bright_debris_are_no_cells() -> None:
+    scene = marker(33, "nucleus", 0.2, 12.0)
+    ceiling = np.rint(1.2 * scene.counts.max())
+    counts = np.rint(scene.counts)
+    counts[200:212, 300:312] = ceiling
+    sound = saturated_share(np.bincount(counts.astype(int).ravel(), minlength=65536), ceiling)
+    assert 0 < sound < METRICS["saturated"].threshold.warn
+    counts[:600] = 0
+    padded = saturated_share(np.bincount(counts.astype(int).ravel(), minlength=65536), ceiling)
+    assert padded == 0
+    assert scene.share(float(np.quantile(scene.counts, 0.99))) > 0.1
+
+
+def test_a_few_clipped_pixels_of_each_tile_show_where_the_camera_saturates() -> None:
+    rng = np.random.default_rng(5)
+    tiles = rng.poisson(rng.exponential(300, (12, 100, 100))).astype(np.uint16)
+    for tile in tiles:
+        tile[40:42, 50:54] = 4095
+    assert detect_saturation(top_of(tile) for tile in tiles) == 4095
+    assert detect_saturation(top_of(tile) for tile in tiles[:3]) is None
+    # One hot pixel of each tile is as bright as nothing else, but the next one is too.
+    assert detect_saturation([Top(4095.0, 1, 1)] * 40) is None
