@@ -41,7 +41,7 @@ def marker(seed: int, kind: str, share: float, background: float) -> Marker:
     """Draw round cells on a jittered grid; ``share`` of them are positive."""
     rng = np.random.default_rng(seed)
     step, radius = 24, 8.0
-    grid = np.stack(np.mgrid[step:SIDE:step, step:SIDE:step], -1).reshape(-1, 2)
+    grid = step * (1 + np.argwhere(np.ones((SIDE // step - 1,) * 2)))
     centres = grid + rng.uniform(-3, 3, grid.shape)
     at: NDArray[np.int64] = np.mgrid[:SIDE, :SIDE]
     y, x = at

@@ -34,8 +34,9 @@ from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.figures import overlay, thumbnail
 from tilewright.quality.results import QcContext, resolve_thresholds
 from tilewright.quality.sampling import contrast_to_noise, scan_focus
-from tilewright.quality.stages.overlaps import compare_tiles, evaluate_overlaps
+from tilewright.quality.stages.overlaps import RawAgreement, compare_tiles, evaluate_overlaps
 from tilewright.quality.stages.seams import evaluate_seams, seam_scores
+from tilewright.quality.stages.stitch_defects import evaluate_blocks
 
 TILE = 340
 STEP = 296  # 2 × 2 tiles of 340 px with 44 px overlap cover the section of 636 px
@@ -287,3 +288,53 @@ def test_equal_images_overlay_to_grey_and_shifted_ones_to_colour() -> None:
     same = overlay(image, image)
     assert np.allclose(same[..., 0], same[..., 1])
     assert np.abs(np.subtract(*overlay(image, image[:, ::-1])[..., :2].T)).max() > 0.5
+
+
+class NumberedTiles(ArrayTiles):
+    """Tiles that are numbered from 1."""
+
+    @property
+    def name(self) -> NDArray[np.str_]:
+        return np.arange(1, len(self.row) + 1).astype(np.str_)
+
+
+@pytest.mark.parametrize("corner", [4, 0])
+@pytest.mark.parametrize("offset_error", [-5.0, 0.0, 5.0])
+def test_a_tile_without_light_is_named_wherever_the_offset_was_estimated(
+    tmp_path: Path, corner: int, offset_error: float
+) -> None:
+    # The shutter stayed closed; the camera offset was estimated five counts off.
+    side, step = 236, 200
+    positions = replace(grid(3, 3), tile=np.arange(1, 10).astype(np.str_))
+    positions.y_px[:], positions.x_px[:] = step * positions.row, step * positions.col
+    places = [
+        (slice(y, y + side), slice(x, x + side))
+        for y, x in (step * np.stack([positions.row, positions.col], 1)).tolist()
+    ]
+    counts = expose(section().stack[2] / 4)
+    stack = np.stack([counts[at] for at in places])
+    black = np.random.default_rng(1).normal(PEDESTAL, 8, stack[corner].shape)
+    stack[corner] = np.rint(black)
+    own = tuple(slice(at.start + 36, at.stop - 36) for at in places[corner])
+    counts[own] = stack[corner][36:-36, 36:-36]
+    write_mosaic(tmp_path / "m.zarr", counts[None], pedestal_counts=PEDESTAL + offset_error)
+    mosaic = open_mosaic(tmp_path / "m.zarr")
+    corners_px = np.stack([positions.y_px, positions.x_px], axis=1)
+    tiles = NumberedTiles(stack[:, None], positions.row, positions.col, corners_px)
+    even = Illumination.from_fields(np.ones((side, side)), PEDESTAL + offset_error)
+    context = QcContext("s", 1, "stitch", resolve_thresholds({}))
+    raw = compare_tiles(tiles, mosaic, positions, even, 0)
+    found = {item.metric: item for item in evaluate_overlaps(context, raw)}
+    assert found["tile_brightness"].verdict == "fail"
+    assert f"no light in tile {corner + 1} where" in found["tile_brightness"].sentence
+    assert found["overlap_mismatch"].verdict == "pass"
+    below = evaluate_blocks(context, mosaic, positions, (side, side), 0, raw.dark_tiles)
+    assert {item.metric: item.verdict for item in below}["below_zero"] == "pass"
+
+
+def test_no_light_in_any_tile_does_not_pass() -> None:
+    raw = RawAgreement([], {"1": float("nan"), "2": float("nan")}, None)
+    context = QcContext("s", 1, "stitch", resolve_thresholds({}), "1", "CD3")
+    for item in evaluate_overlaps(context, raw):
+        assert item.verdict == "warn"
+        assert item.value is None

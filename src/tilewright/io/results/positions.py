@@ -1,8 +1,10 @@
 """Tile positions and overlaps as CSV, and Fiji's TileConfiguration.txt."""
 
+from __future__ import annotations
+
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,11 @@ class Positions:
         """Return (y, x) in px of each tile by its name."""
         corners = zip(self.y_px.tolist(), self.x_px.tolist(), strict=True)
         return dict(zip(self.tile.tolist(), corners, strict=True))
+
+    def without(self, tiles: Set[str]) -> Positions:
+        """Return the positions of all tiles but those named."""
+        others = ~np.isin(self.tile, sorted(tiles))
+        return Positions(*(values[others] for values in vars(self).values()))
 
     def neighbours(self, tile: tuple[int, int]) -> list[tuple[str, str, int]]:
         """Return (a, b, axis) of tiles of size (y, x) that meet, b below (0) or right of a (1)."""

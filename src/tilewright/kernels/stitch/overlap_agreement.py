@@ -26,6 +26,9 @@ REACH_PX = 8
 CELL_PX = 16
 #: A strip of fewer pixels on its shorter side is not compared.
 LEAST_PX = 12
+#: Brightness below this share of the other's counts as so much: of no light at all a ratio would
+#: be of any size, or of none where the camera offset is a count too high.
+DARKEST = 0.05
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class StripAgreement:
     """(y, x) by which the second strip is displaced against the first."""
     log_ratio: Floats
     light: Floats
-    """float64 (n,): log of the brightness of the first over the second, and the mean of both in
-    counts, of each cell with light.
+    """float64 (n,): log of the brightness of the first over the second, at most ``-log(DARKEST)``
+    either way, and the mean of both in counts, of each cell with light in either.
     """
 
 
@@ -179,7 +182,7 @@ def _log_ratio(first: Image, second: Image, apart_px: tuple[float, float]) -> tu
             for n, own, apart in zip(strip.shape, after, apart_px, strict=True)
         )
         means.append(cell_means(strip[y, x], (after[0], after[1])).ravel())
-    first_mean, second_mean = means
-    positive = np.minimum(first_mean, second_mean) > 0
-    ratio = np.log(first_mean[positive] / second_mean[positive])
-    return ratio, (first_mean[positive] + second_mean[positive]) / 2
+    dim, bright = np.sort(means, axis=0)
+    known = bright > 0
+    size = np.log(bright[known] / np.maximum(dim, DARKEST * bright)[known])
+    return np.where(means[0] < means[1], -1.0, 1.0)[known] * size, (dim + bright)[known] / 2

@@ -17,6 +17,7 @@ from tilewright.kernels.backend import Region
 from tilewright.kernels.camera import CameraDefects
 from tilewright.kernels.stitch.overlap_agreement import (
     CELL_PX,
+    DARKEST,
     LEAST_PX,
     StripAgreement,
     cell_means,
@@ -42,6 +43,8 @@ _UNLIKE, _ALIKE = 0.4, 0.6
 _LEAST_CELLS = 4
 #: Share of the channel's bright cells from which a cell has light enough for a ratio.
 _CELL_LIGHT = 0.2
+#: A tile of less than this share of its neighbours' light has none: shutter, lamp.
+_NO_LIGHT = 2 * DARKEST
 #: Parts of a tile that are compared with the mosaic, in cells a side; and the share of a tile's
 #: bright end from which a cell has light enough.
 _PART_CELLS = 4
@@ -98,9 +101,17 @@ class RawAgreement:
     overlaps: list[Overlap]
     """Of neighbouring tiles."""
     changes: dict[Key, float]
-    """Largest share by which a part of each tile is brighter or dimmer in the mosaic."""
+    """Largest share by which a part of each tile is brighter or dimmer in the mosaic; NaN where no
+    part has light.
+    """
     defects: CameraDefects | None
     """None where there are too few tiles to tell."""
+
+    @property
+    def dark_tiles(self) -> set[Key]:
+        """The tiles without light where their neighbours have some."""
+        brightness = tile_brightness(bright_cells(self.overlaps))
+        return {key for key, value in brightness.items() if value < np.log(_NO_LIGHT)}
 
 
 def compare_tiles(
@@ -229,7 +240,10 @@ def _change(
     alone: NDArray[np.bool_],
     plane: int,
 ) -> float:
-    """Return the largest share by which a part of a tile is brighter or dimmer in the mosaic."""
+    """Return the largest share by which a part of a tile is brighter or dimmer in the mosaic.
+
+    NaN where no part has light.
+    """
     # The tile is read where the mosaic has its pixels: half a pixel off, sharp nuclei in a corner
     # of their cells passed for changes of up to 23 %.
     start = [max(math.ceil(round(v, 3)), 0) for v in corner]
@@ -240,16 +254,16 @@ def _change(
     fused -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
     rows, columns = (n // CELL_PX for n in fused.shape)
     means = own[:rows, :columns], cell_means(fused)
-    usable = alone[:rows, :columns] & (means[0] > _LIGHT * np.percentile(means[0], 95))
+    usable = alone[:rows, :columns] & (means[0] > max(_LIGHT * np.percentile(means[0], 95), 0))
     ratio = np.where(usable, np.maximum(means[1], 0) / np.maximum(means[0], 1e-6), np.nan)
-    largest = 0.0
+    largest = math.nan
     for part in np.array_split(np.arange(rows), max(rows // _PART_CELLS, 1)):
         for other in np.array_split(np.arange(columns), max(columns // _PART_CELLS, 1)):
             values = ratio[np.ix_(part, other)]
             values = values[np.isfinite(values)]
             if len(values) >= _LEAST_CELLS:
                 change = max(float(np.median(values)), 1e-3)
-                largest = max(largest, change - 1, 1 / change - 1)
+                largest = float(np.fmax(largest, max(change, 1 / change) - 1))
     return largest
 
 
@@ -304,10 +318,11 @@ def tile_brightness(cells: list[tuple[Overlap, NDArray[np.float64]]]) -> dict[Ke
 def evaluate_overlaps(context: QcContext, raw: RawAgreement) -> list[QcResult]:
     """Evaluate position and brightness of the tiles of one channel."""
     overlaps = raw.overlaps
-    changed = max(raw.changes, key=lambda k: (round(raw.changes[k], 4), k), default=None)
-    change, where = None, "no tile has light"
+    changes = {key: change for key, change in raw.changes.items() if not math.isnan(change)}
+    changed = max(changes, key=lambda k: (round(changes[k], 4), k), default=None)
+    change, where = None, "no tile has light that it shares with no other"
     if changed:
-        change, where = raw.changes[changed], tile_name(changed)
+        change, where = changes[changed], tile_name(changed)
     textured = [o for o in overlaps if o.textured]
     alike = [o for o in textured if o.alike]
     displaced = [o for o in alike if o.displaced]
@@ -321,9 +336,20 @@ def evaluate_overlaps(context: QcContext, raw: RawAgreement) -> list[QcResult]:
     unlike = [o for o in textured if o.unlike]
     share = len(unlike) / len(textured) if textured else None
     names = ", ".join(str(o) for o in unlike[:3]) + (" and more" if len(unlike) > 3 else "")
-    cells_of = bright_cells(overlaps)
+    return [
+        context.evaluate("tile_change", change, where),
+        context.evaluate("overlap_shift_px", error, doubled),
+        context.evaluate("unlike_overlaps", share, names if textured else no_texture),
+        *_evaluate_brightness(context, raw),
+    ]
+
+
+def _evaluate_brightness(context: QcContext, raw: RawAgreement) -> list[QcResult]:
+    """Evaluate the brightness of each tile, and that of the same cells in two tiles."""
+    dark, cells_of = raw.dark_tiles, bright_cells(raw.overlaps)
     brightness = tile_brightness(cells_of)
-    joined = np.concatenate([values for _, values in cells_of]) if cells_of else np.empty(0)
+    values = [cells for o, cells in cells_of if not {o.first, o.second} & dark]
+    joined = np.concatenate(values) if values else np.empty(0)
     spread = 1.4826 * float(np.median(np.abs(joined))) if joined.size >= _LEAST_CELLS else None
     no_light = "no overlap has light in both tiles"
     worst = max(brightness, key=lambda k: (round(abs(brightness[k]), 4), k), default=None)
@@ -332,10 +358,10 @@ def evaluate_overlaps(context: QcContext, raw: RawAgreement) -> list[QcResult]:
         factor = float(np.expm1(abs(brightness[worst])))
         times = f"{np.exp(brightness[worst]):.2f} times as bright as its neighbours"
         bright = f"{tile_name(worst)} is {times}"
+    if dark:
+        names = ", ".join(tile_name(key) for key in sorted(dark)[:6]) + ", ..." * (len(dark) > 6)
+        bright = f"no light in {names} where the neighbours have some"
     return [
-        context.evaluate("tile_change", change, where),
-        context.evaluate("overlap_shift_px", error, doubled),
-        context.evaluate("unlike_overlaps", share, names if textured else no_texture),
         context.evaluate("tile_brightness", factor, bright),
         context.evaluate("overlap_mismatch", spread, no_light if spread is None else ""),
     ]

@@ -60,7 +60,7 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     raw = compare_tiles(tiles, mosaic, positions, illumination, best, lens)
     items = [
         *_evaluate(context, mosaic, scan, positions, tile, seams, grid),
-        *evaluate_blocks(context, mosaic, positions, tile, best),
+        *evaluate_blocks(context, mosaic, positions, tile, best, raw.dark_tiles),
         *evaluate_overlaps(context, raw),
         evaluate_defects(context, mosaic, positions, tile, raw.defects, best),
     ]

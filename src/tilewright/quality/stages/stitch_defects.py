@@ -1,6 +1,7 @@
 """Defects of a mosaic: blocks never written, light below zero, and defective pixels."""
 
 import itertools
+from collections.abc import Set
 
 import numpy as np
 
@@ -24,14 +25,22 @@ _STANDS_OUT = 8.0
 
 
 def evaluate_blocks(
-    context: QcContext, mosaic: Mosaic, positions: Positions, tile: tuple[int, int], plane: int
+    context: QcContext,
+    mosaic: Mosaic,
+    positions: Positions,
+    tile: tuple[int, int],
+    plane: int,
+    dark_tiles: Set[str] = frozenset(),
 ) -> list[QcResult]:
     """Evaluate blocks that were never written in any plane, and light below zero in one.
 
-    Every block of every plane within a tile is read, those of a few chunks at once.
+    Every block of every plane within a tile is read, those of a few chunks at once. Tiles without
+    light are no evidence of light below zero: what they show is the error of the camera offset.
     """
     side = _BLOCK_PX
-    inside = covered(positions, tile, tuple(n // side for n in mosaic.shape[1:]), side, margin=1)
+    grid = tuple(n // side for n in mosaic.shape[1:])
+    inside = covered(positions, tile, grid, side, margin=1)
+    with_light = covered(positions.without(dark_tiles), tile, grid, side, margin=1)
     ceiling = np.iinfo(mosaic.dtype).max if mosaic.dtype.kind == "u" else np.inf
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     blank: list[tuple[int, int, int]] = []
@@ -39,7 +48,8 @@ def evaluate_blocks(
     step = max(mosaic.chunk_px // side, 1)
     starts = [range(0, n, step * _CHUNKS) for n in inside.shape]
     for z, top, left in itertools.product(range(mosaic.shape[0]), *starts):
-        here = inside[top : top + step * _CHUNKS, left : left + step * _CHUNKS]
+        span = slice(top, top + step * _CHUNKS), slice(left, left + step * _CHUNKS)
+        here = inside[span]
         rows, columns = (
             slice(first * side, (first + n) * side)
             for first, n in zip((top, left), here.shape, strict=True)
@@ -52,7 +62,7 @@ def evaluate_blocks(
             mean = blocks.mean(axis=(1, 3), dtype=np.float64)
             sigma = blocks.std(axis=(1, 3), dtype=np.float64) / side
             dark = mean < pedestal - 0.5 - _BELOW_SIGMAS * sigma
-            below += int((here & dark & ~flat).sum())
+            below += int((with_light[span] & dark & ~flat).sum())
     where = sorted({(z + 1, _tile_at(positions, tile, y + 16, x + 16)) for z, y, x in blank})
     names = ", ".join(f"plane {z} {name}" for z, name in where[:3])
     more = f" and {len(where) - 3} more places" if len(where) > 3 else ""
