@@ -74,6 +74,9 @@ rule stitch:
         **resources_of("stitch"),
     params:
         voxel_um=experiment.voxel_um,
+        shift_px=lambda wildcards: experiment.channel(
+            int(wildcards.cycle), wildcards.channel
+        ).shift_px,
         options=experiment.options("stitch"),
         output=experiment.options("output", "chunk_px", "ome_zarr_version"),
     script:

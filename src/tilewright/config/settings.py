@@ -295,8 +295,10 @@ class Settings(Section):
     cycles registered: what every cycle shows, with structure in every tile, usually nuclei),
     `emission_nm` (200 to 2000; needed for a computed PSF), `exposure_ms` (used where a background
     is subtracted), `background` (the marker whose image is subtracted from this one's, see
-    `subtract`) and `remove` (`TRUE`: left out of the final image, after it has served as a
-    background). Channels that are not listed are not read.
+    `subtract`), `remove` (`TRUE`: left out of the final image, after it has served as a
+    background) and `shift_px` (`y x`, by which the optics displace the channel against the
+    reference channel; tiles are placed back by it, see [stitching](../docs/stitching.md)).
+    Channels that are not listed are not read.
     """
     results: ResultsPath = "results"
     """Folder for everything that is written; no braces in its name."""

@@ -29,6 +29,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SAMPLE_COLUMNS = ("sample", "raw_dir", "scan", "region")
 MARKER_COLUMNS = (
     "cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms", "background", "remove",
+    "shift_px",
 )  # fmt: skip
 
 
@@ -78,6 +79,8 @@ class Channel:
     background: str | None = None
     remove: bool = False
     reference: bool = False
+    shift_px: tuple[float, float] = (0.0, 0.0)
+    """(y, x) by which the optics displace it against the reference channel."""
 
 
 #: Keys of the section ``acquisition``, and columns of the samples table, of earlier versions.
@@ -325,7 +328,10 @@ def _channel(row: dict[str, str]) -> Channel:
         raise ValueError(f"emission_nm is {row['emission_nm']}: {problem}")
     exposure_ms, background = positive_number(row, "exposure_ms"), row.get("background") or None
     flags = _flag(row, "remove"), _flag(row, "reference")
-    return Channel(int(cycle), token, marker, emission_nm, exposure_ms, background, *flags)
+    shift_px = _shift(row.get("shift_px", ""))
+    return Channel(
+        int(cycle), token, marker, emission_nm, exposure_ms, background, *flags, shift_px
+    )
 
 
 def is_formula(text: str) -> bool:
@@ -335,6 +341,19 @@ def is_formula(text: str) -> bool:
     (True, True, False, False)
     """
     return text[:1] in ("=", "+", "@") or (text[:1] == "-" and finite(text) is None)
+
+
+def _shift(text: str) -> tuple[float, float]:
+    """Return the (y, x) of a cell; none where it is empty.
+
+    >>> _shift("0.4 -1.25"), _shift("")
+    ((0.4, -1.25), (0.0, 0.0))
+    """
+    numbers = [finite(part) for part in text.split()] or [0.0, 0.0]
+    match numbers:
+        case [float(y), float(x)]:
+            return y, x
+    raise ValueError(f"shift_px is '{text}'; write y and x in pixels, such as 0.4 -1.25")
 
 
 def _flag(row: dict[str, str], column: str) -> bool:

@@ -367,4 +367,5 @@ def saturated_share(histogram: Ints, saturation_counts: float) -> float:
     bright = light > _BRIGHT * float((weight * light).sum() / weight.sum())
     below = int(pixels[:top][light[:top] > _BELOW_MAXIMUM * light[top]].sum())
     cells = min(saturated, below + max(0.0, saturated - _DEBRIS * seen))
-    return float(cells / (pixels[:top][bright[:top]].sum() + cells))
+    total = float(pixels[:top][bright[:top]].sum()) + cells
+    return cells / total if total else 0.0

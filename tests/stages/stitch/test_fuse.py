@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from tests.stages.stitch.stitch_runs import VOXEL_UM, illumination, make_tiles, positions_of, run
 from tests.support.array_tiles import ArrayTiles
 from tests.support.runs import digests
 from tilewright.errors import ProcessingError
+from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
 from tilewright.stages.stitch.fuse import overlap_px
@@ -146,3 +148,31 @@ def test_another_device_stitches_the_same(tmp_path: Path, other: Backend) -> Non
     here, there = (run(tiles, tmp_path / f"{k}.zarr", backend=b).read().astype(int)
                    for k, b in enumerate((cpu_backend(2), other)))  # fmt: skip
     assert np.abs(here - there).max() <= (other.device == "gpu")
+
+
+def test_a_channel_that_the_optics_displace_is_placed_back(tmp_path: Path) -> None:
+    # The other channel's tiles show the specimen 1.25 px lower and 0.75 px further left.
+    rng = np.random.default_rng(4)
+    scene = ndimage.gaussian_filter(rng.random((400, 400)), 2) * 60_000
+    places = [(y, x) for y in (20.0, 150.0) for x in (20.0, 150.0)]
+
+    def tiles_of(shift_px: tuple[float, float]) -> ArrayTiles:
+        """Return tiles of 160 px, read off the scene by a Fourier shift."""
+        moved = ndimage.fourier_shift(np.fft.fft2(scene), shift_px)
+        light = np.rint(np.fft.ifft2(moved).real).astype(np.uint16)
+        stack = [light[int(y) :, int(x) :][:160, :160] for y, x in places]
+        row, col = np.divmod(np.arange(4), 2)
+        return ArrayTiles(np.stack(stack)[:, None], row, col, np.array(places))
+
+    even = Illumination.from_fields(np.ones((160, 160)), 0.0)
+    options = {"illumination": even, "repair_pixels": False}
+    first = run(tiles_of((0, 0)), tmp_path / "1.zarr", **options)
+    second = run(tiles_of((1.25, -0.75)), tmp_path / "2.zarr", shift_px=(1.25, -0.75), **options)
+    assert second.shape == first.shape
+    assert second.attributes["shift_px"] == [1.25, -0.75]
+    inner = slice(4, -4), slice(4, -4)
+    error = second.read(0)[inner].astype(float) - first.read(0)[inner]
+    spread = first.read(0)[inner].std()
+    assert np.abs(error).max() < 0.1 * spread
+    left = run(tiles_of((1.25, -0.75)), tmp_path / "3.zarr", **options)
+    assert np.abs(left.read(0)[inner].astype(float) - first.read(0)[inner]).max() > 0.5 * spread

@@ -123,6 +123,9 @@ DAMAGES = {
     "a channel saturated": Damage(
         f.raw(1, "2", f.dimmed(40)), "saturated clipped", "1/2 Bright pixels at the camera"
     ),
+    "a channel magnified by 1 %": Damage(
+        f.raw(1, "2", f.magnified(1.01)), "channel_shift_px", "1/2 Displacement of the channel"
+    ),
     "a marker blank": Damage(f.raw(1, "2", f.blank), "contrast", "1/2 "),
     "a cycle out of focus": Damage(f.raw(2, "1", f.blurred(5)), "focus", "2/.*focus"),
     "a tile black in the mosaic": Damage(f.mosaic("stitch", f.black_tile), "", r"1/1 .*tile 5\b"),

@@ -64,6 +64,22 @@ def dimmed(share: float) -> Edit:
     return lambda stack: np.asarray((stack.astype(float) - 100) * share + 100)
 
 
+def magnified(factor: float) -> Edit:
+    """Return a lens that magnifies each plane about its middle."""
+
+    def magnify(stack: Array) -> Array:
+        middle = (np.array(stack.shape[1:]) - 1) / 2
+        planes = [
+            ndimage.affine_transform(
+                plane.astype(float), np.eye(2) / factor, middle - middle / factor, mode="nearest"
+            )
+            for plane in stack
+        ]
+        return np.stack(planes)
+
+    return magnify
+
+
 def mirrored_cycle(bench: Bench) -> Asked:
     bench.edit_raw(2, "1", lambda stack: stack[:, :, ::-1])
     bench.positions(2)

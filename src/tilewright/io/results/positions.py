@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,10 @@ class Positions:
         """Return the positions of all tiles but those named."""
         others = ~np.isin(self.tile, sorted(tiles))
         return Positions(*(values[others] for values in vars(self).values()))
+
+    def moved(self, y_px: float, x_px: float) -> Positions:
+        """Return the positions, all of them further on by as many pixels."""
+        return replace(self, y_px=self.y_px + y_px, x_px=self.x_px + x_px)
 
     def neighbours(self, tile: tuple[int, int]) -> list[tuple[str, str, int]]:
         """Return (a, b, axis) of tiles of size (y, x) that meet, b below (0) or right of a (1)."""

@@ -39,6 +39,8 @@ _TEXTURE_SHARE = 0.1
 _CLEARLY_WORSE = 0.93
 #: Shares of the expected correlation: two tiles show different places below, the same above.
 _UNLIKE, _ALIKE = 0.4, 0.6
+#: Overlaps below which their median is no magnification.
+_LEAST_OVERLAPS = 4
 #: Cells in an overlap below which their median is no brightness.
 _LEAST_CELLS = 4
 #: Share of the channel's bright cells from which a cell has light enough for a ratio.
@@ -68,6 +70,8 @@ class Overlap:
     agreement: StripAgreement
     error_px: float
     textured: bool = True
+    corner_px: float = 0.0
+    """Displacement at a tile's corner by a magnification that would explain the error."""
 
     @property
     def alike(self) -> bool:
@@ -147,7 +151,7 @@ def compare_tiles(
         for other in beside[key]:
             if (other, key) in strips:
                 both = strips.pop((other, key)), light[_shared(key, other, corners, shape)]
-                overlap = _compare((other, key), corners, both)
+                overlap = _compare((other, key), corners, shape, both)
                 overlaps += [fused.at_one_height(overlap)] if overlap is not None else []
             elif other in order:
                 strips[key, other] = light[_shared(key, other, corners, shape)].copy()
@@ -198,7 +202,7 @@ class _FusedTiles:
         if first == second:
             return overlap
         strips = self.light(pair[0], first, parts[0]), self.light(pair[1], second, parts[1])
-        other = _compare(pair, self.corners, strips) or overlap
+        other = _compare(pair, self.corners, (shape[0], shape[1]), strips) or overlap
         return max(overlap, other, key=lambda o: o.agreement.ncc)
 
 
@@ -279,6 +283,7 @@ def _shared(
 def _compare(
     pair: tuple[Key, Key],
     corners: Mapping[Key, tuple[float, float]],
+    shape: tuple[int, int],
     strips: tuple[NDArray[np.float32], NDArray[np.float32]],
 ) -> Overlap | None:
     step = np.subtract(corners[pair[1]], corners[pair[0]])
@@ -289,7 +294,10 @@ def _compare(
     apart = step - whole
     result = compare_strips(strips[0], strips[1], (float(apart[0]), float(apart[1])))
     error = np.asarray(result.shift_px) + apart
-    return Overlap(*pair, result, float(np.hypot(*error)))
+    # Magnified about its middle, each tile shows a place of the overlap elsewhere.
+    magnification = float(error @ step / (step @ step))
+    corner_px = magnification * math.hypot(*shape) / 2
+    return Overlap(*pair, result, float(np.hypot(*error)), corner_px=corner_px)
 
 
 def bright_cells(overlaps: list[Overlap]) -> list[tuple[Overlap, NDArray[np.float64]]]:
@@ -340,8 +348,22 @@ def evaluate_overlaps(context: QcContext, raw: RawAgreement) -> list[QcResult]:
         context.evaluate("tile_change", change, where),
         context.evaluate("overlap_shift_px", error, doubled),
         context.evaluate("unlike_overlaps", share, names if textured else no_texture),
+        *_evaluate_magnification(context, alike),
         *_evaluate_brightness(context, raw),
     ]
+
+
+def _evaluate_magnification(context: QcContext, alike: list[Overlap]) -> list[QcResult]:
+    """Evaluate the magnification of the channel against the one that placed the tiles.
+
+    Nothing of fewer than four overlaps. Two standard errors of the median are taken off.
+    """
+    if len(alike) < _LEAST_OVERLAPS:
+        return []
+    corner_px = np.array([overlap.corner_px for overlap in alike])
+    middle = float(np.median(corner_px))
+    error_px = 1.25 * 1.4826 * float(np.median(np.abs(corner_px - middle))) / len(alike) ** 0.5
+    return [context.evaluate("channel_shift_px", max(abs(middle) - 2 * error_px, 0.0))]
 
 
 def _evaluate_brightness(context: QcContext, raw: RawAgreement) -> list[QcResult]:

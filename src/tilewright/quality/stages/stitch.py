@@ -57,12 +57,14 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     grid = grid_score(open_mosaic(files["plane"]), positions, tile) if "plane" in files else None
     tiles = open_tiles(files["manifest"], context.channel)
     lens = read_distortion(files["distortion"])
-    raw = compare_tiles(tiles, mosaic, positions, illumination, best, lens)
+    y_px, x_px = mosaic.attributes.get("shift_px", (0.0, 0.0))
+    placed = positions.moved(-y_px, -x_px)
+    raw = compare_tiles(tiles, mosaic, placed, illumination, best, lens)
     items = [
         *_evaluate(context, mosaic, scan, positions, tile, seams, grid),
         *evaluate_blocks(context, mosaic, positions, tile, best, raw.dark_tiles),
         *evaluate_overlaps(context, raw),
-        evaluate_defects(context, mosaic, positions, tile, raw.defects, best),
+        evaluate_defects(context, mosaic, placed, tile, raw.defects, best),
     ]
     known = np.isfinite(scan.scores).any(axis=0).all()
     numbers = {

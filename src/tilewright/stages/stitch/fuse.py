@@ -7,10 +7,10 @@ tiles and not with the mosaic.
 Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
 illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
 ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-``distortion_corner_px`` (where one is corrected), ``saturated_raw_px`` (raw pixels per plane),
-``saturated_share`` (of the bright raw pixels, per plane), ``saturated_from_counts`` (the least that
-saturated raw pixels become; null where there are none) and ``repaired_camera_px`` (null where not
-asked for, or fewer than four tiles cannot tell).
+``distortion_corner_px`` and ``shift_px`` (where they are corrected), ``saturated_raw_px`` (raw
+pixels per plane), ``saturated_share`` (of the bright raw pixels, per plane),
+``saturated_from_counts`` (the least that saturated raw pixels become; null where there are none)
+and ``repaired_camera_px`` (null where not asked for, or fewer than four tiles cannot tell).
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def stitch(
     saturation_counts: float | None = None,
     repair_pixels: bool = True,
     distortion: Distortion | None = None,
+    shift_px: tuple[float, float] = (0.0, 0.0),
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
     """Fuse the tiles of one cycle and channel into a mosaic.
@@ -85,6 +86,9 @@ def stitch(
         As the illumination has it; None is the largest of the pixel type.
     distortion : Distortion, optional
         Lens distortion with which the positions were made.
+    shift_px : tuple of float
+        (y, x) by which the optics displace this channel against the one that placed the tiles.
+        They are read that much further on, by the one interpolation that places them.
 
     Raises
     ------
@@ -94,7 +98,9 @@ def stitch(
         The GPU's memory does not hold the smallest part of a chunk.
     """
     output = Path(output)
-    plan = _plan(backend, tiles, positions, illumination, chunk_px, feather_px, distortion)
+    plan = _plan(
+        backend, tiles, positions, illumination, chunk_px, feather_px, distortion, shift_px
+    )
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
         output,
@@ -119,6 +125,8 @@ def stitch(
             ),
             "repaired_camera_px": None if planes.defects is None else len(planes.defects),
         }
+        if any(shift_px):
+            mosaic.attributes["shift_px"] = list(shift_px)
         if distortion is not None:
             mosaic.attributes["distortion_corner_px"] = round(distortion.corner_px, 4)
 
@@ -131,6 +139,7 @@ def _plan(
     chunk_px: int,
     feather_px: float | None,
     distortion: Distortion | None,
+    shift_px: tuple[float, float],
 ) -> StitchPlan:
     """Check that the inputs fit the tiles; return where each lies and how it is corrected."""
     places = _places(tiles, positions)
@@ -138,11 +147,14 @@ def _plan(
     if feather_px is None:
         feather_px = overlap_px(places, (tiles.shape[1], tiles.shape[2]))
     height, width = tiles.shape[1:]
-    tile_spans = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
+    frame = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
+    shifted = (places - shift_px).tolist()
+    tile_spans = [(tile_span(y, height), tile_span(x, width)) for y, x in shifted]
     correction = make_correction(
         backend, illumination.flat, illumination.dark, illumination.pedestal
     )
-    shape = (max(ys.stop for ys, _ in tile_spans), max(xs.stop for _, xs in tile_spans))
+    # All channels have the frame of the one that placed the tiles.
+    shape = (max(ys.stop for ys, _ in frame), max(xs.stop for _, xs in frame))
     return StitchPlan(tile_spans, shape, chunk_px, correction, feather_px, distortion)
 
 
