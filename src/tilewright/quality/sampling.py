@@ -27,11 +27,12 @@ NO_SIGNAL_DETAIL = "nothing stands out from the noise"
 _SAME = 0.5
 
 
-def evaluate_detail(context: QcContext, ratios: Sequence[float]) -> QcResult:
+def evaluate_detail(
+    context: QcContext, ratios: Sequence[float], none: str = "nothing in the stack is in focus"
+) -> QcResult:
     """Evaluate the focus of blocks over that of the sharpest raw plane there."""
-    if not ratios:
-        return context.evaluate("image_detail", None, "nothing in the stack is in focus")
-    return context.evaluate("image_detail", float(np.median(ratios)))
+    ratio = float(np.median(ratios)) if ratios else None
+    return context.evaluate("image_detail", ratio, "" if ratios else none)
 
 
 def contrast_to_noise(image: NDArray[Any]) -> float:
