@@ -129,6 +129,23 @@ def test_what_a_transform_is_off_is_measured(tmp_path: Path, off_px: float, verd
         assert found["ncc"] > 0.9 > 0.5 > quality.numbers["ncc_before"]
 
 
+@pytest.mark.parametrize(("by_px", "verdict"), [(0, "pass"), (8, "pass"), (40, "warn")])
+def test_cells_that_a_cycle_did_not_image_are_named(
+    tmp_path: Path, by_px: int, verdict: str
+) -> None:
+    """A rim in which the image's border cuts all cells is told, and no fault."""
+    section = moved(0, 0)
+    height = len(section)
+    quality = registered(tmp_path, section[: height - by_px], Transform.identity())
+    assert verdicts(quality)["not_imaged"] == verdict
+    named = [p for p in quality.numbers["places"] if p["metric"] == "not_imaged"]
+    assert all(height - by_px - 30 < place["y_px"] < height for place in named)
+    assert bool(named) == bool(by_px)
+    assert details(quality)["not_imaged"].startswith(
+        f"bottom border, {by_px} px wide; most near y " if by_px else ""
+    )
+
+
 def test_a_cycle_without_tissue_is_unknown_and_one_not_registered_fails(tmp_path: Path) -> None:
     left = Transform.identity({"registered": False})
     assert verdicts(registered(tmp_path, moved(0, 0), left))["unregistered"] == "fail"

@@ -45,6 +45,12 @@ def cut(pair: Pair, holes_px: list[tuple[int, int, int]]) -> tuple[NDArray[np.ui
     return out, float((gone & tissue).sum() / tissue.sum())
 
 
+def tissue_near(mask: NDArray[np.bool_], y: float, x: float) -> bool:
+    """Return whether a mask holds a pixel within 30 px."""
+    rows, columns = (slice(max(int(v) - 30, 0), int(v) + 31) for v in (y, x))
+    return bool(mask[rows, columns].any())
+
+
 def tissue_of(image: NDArray[np.uint16]) -> NDArray[np.bool_]:
     light = ndimage.gaussian_filter(image.astype(float), 5)
     return np.asarray(light > np.percentile(light, 40))
@@ -122,7 +128,22 @@ def test_what_the_cycle_did_not_image_is_told_apart(by_px: float) -> None:
     found = find(pair, moving, affine)
     assert (found.share or 0) < 0.002
     assert found.outside == pytest.approx(outside.sum() / tissue.sum(), rel=0.15)
-    assert find(pair, whole, np.eye(2, 3)).outside == 0
+    borders = {"top": by_px, "left": 80, "right": 90} if by_px else {"left": 80, "right": 90}
+    assert found.borders_px == pytest.approx(borders, abs=4)
+    assert len(found.outside_px) == 5
+    assert all(tissue_near(outside, y, x) for y, x in found.outside_px)
+    nothing = find(pair, whole, np.eye(2, 3))
+    assert (nothing.outside, nothing.outside_px, nothing.borders_px) == (0, (), {})
+
+
+def test_a_missing_tile_is_named_by_its_place() -> None:
+    pair = make_pair(16)
+    moving = pair.reference.copy()
+    moving[:200, 600:] = 0
+    found = find(pair, moving, np.eye(2, 3))
+    assert found.borders_px == {}
+    assert all(y < 200 and x > 600 for y, x in found.outside_px)
+    assert found.outside_px
 
 
 def test_cells_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:

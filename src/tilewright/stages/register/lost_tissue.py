@@ -7,8 +7,8 @@ in windows of one nucleus, so that a hole's border is where it is. Where the cyc
 its own that the reference's does not explain, tissue is misregistered or folded, not lost.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,11 @@ _CELL_PX = 672
 _WINDOW_PX = 2.5
 #: The texture's two Gaussians and the windows; ``_GAP_PX`` and the rim around it.
 _HALO_PX = 40
-#: Standard deviation in px of the window whose middle is named.
-_PLACE_PX = 24.0
+#: Standard deviation in px of the window whose middle is named; how far from the next such place,
+#: how many are, and how much of the first one's tissue each has at least.
+_PLACE_PX, _APART_PX, _PLACES, _LEAST = 24.0, 240.0, 5, 0.1
+#: The image's border cuts cells whose centre is no further from it: half a nucleus of 9 um.
+_CUT_PX = 12
 #: Dark over a square of this side is no glass, which has noise: no tile covers it. The splines that
 #: warp a tile's end are above half a count for two px beyond it.
 _GAP_PX, _DARK, _SPLINE_PX = 17, 0.5, 2
@@ -54,9 +57,15 @@ class LostTissue:
     """Of the reference's tissue inside the cycle's mosaic; None where there is none."""
     outside: float | None
     """Share of the reference's tissue outside the cycle's mosaic; None likewise."""
+    outside_whole: float | None = None
+    """That of cells which the image's border does not cut."""
     y_px: float = 0.0
     x_px: float = 0.0
     """Where most is lost, in the reference's frame."""
+    outside_px: tuple[tuple[float, float], ...] = ()
+    """Where most lies outside, (y, x), the worst first."""
+    borders_px: Mapping[str, int] = field(default_factory=dict)
+    """How far from the image's border, by its name, the cycle begins, along half of it or more."""
 
 
 class LostTissueSearch:
@@ -92,13 +101,45 @@ class LostTissueSearch:
         if places is None:
             return LostTissue(None, None)
         tissue, lost = places
-        beyond = int((outside > _least_of_tissue(energy)).sum())
-        spread = _PLACE_PX / (self._stride * FACTOR)
-        density = ndimage.gaussian_filter(lost.astype(np.float32), spread, mode="constant")
-        at = np.unravel_index(int(density.argmax()), density.shape)
-        y, x = (float(v) * self._stride * FACTOR for v in at)
-        inside = int(tissue.sum())
-        return LostTissue(float(lost.sum() / inside), beyond / (beyond + inside), y, x)
+        beyond = outside > _least_of_tissue(energy)
+        inside, pixel_px = int(tissue.sum()), self._stride * FACTOR
+        cut = -(-_CUT_PX // pixel_px)
+        whole = float(beyond[cut:-cut, cut:-cut].sum())
+        y, x = next(iter(_densest(lost, pixel_px)), (0.0, 0.0))
+        return LostTissue(
+            float(lost.sum() / inside),
+            float(beyond.sum() / (beyond.sum() + inside)),
+            whole / (whole + inside),
+            y,
+            x,
+            _densest(beyond, pixel_px),
+            {name: n * pixel_px for name, n in _borders(outside > 0).items()},
+        )
+
+
+def _densest(places: NDArray[np.bool_], pixel_px: int) -> tuple[tuple[float, float], ...]:
+    """Return the middles (y, x), in px, of where most of some places lie, the densest first."""
+    density = ndimage.gaussian_filter(
+        places.astype(np.float32), _PLACE_PX / pixel_px, mode="constant"
+    )
+    least = max(_LEAST * float(density.max()), 1e-6)
+    found: list[tuple[float, float]] = []
+    while len(found) < _PLACES and density.max() >= least:
+        y, x = (int(v) for v in np.unravel_index(int(density.argmax()), density.shape))
+        found.append((float(y * pixel_px), float(x * pixel_px)))
+        reach = int(_APART_PX / pixel_px)
+        density[max(y - reach, 0) : y + reach + 1, max(x - reach, 0) : x + reach + 1] = 0
+    return tuple(found)
+
+
+def _borders(gone: NDArray[np.bool_]) -> dict[str, int]:
+    """Return how many places wide the strips are that lack along the borders, where any."""
+    sides = {"top": gone, "bottom": gone[::-1], "left": gone.T, "right": gone.T[::-1]}
+    widths = {
+        name: int(np.median(np.logical_and.accumulate(side).sum(axis=0)))
+        for name, side in sides.items()
+    }
+    return {name: width for name, width in widths.items() if width}
 
 
 def _slopes(overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
