@@ -1,15 +1,18 @@
 """Quality of stitched images: light, focus and grain; how they were stitched is not known."""
 
+from dataclasses import asdict
+
 import numpy as np
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.metrics import empty_fraction
 from tilewright.quality.evaluate import Files, StageQc
-from tilewright.quality.results import QcContext, QcResult
+from tilewright.quality.results import ImageLocation, QcContext, QcResult
 from tilewright.quality.sampling import (
     NO_SIGNAL,
     NO_SIGNAL_DETAIL,
     FocusScan,
+    evaluate_focus,
     scan_contrast,
     scan_focus,
 )
@@ -29,30 +32,35 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     plane = open_mosaic(files["plane"])
     scan = scan_focus(plane)
     keys = ("unseen_px", "saturation_counts", "saturated_px", "equal_neighbours")
+    items, blurred = _evaluate(context, plane, scan)
     return StageQc(
-        _evaluate(context, plane, scan),
-        {key: plane.attributes[key] for key in keys},
+        items,
+        {key: plane.attributes[key] for key in keys} | {"places": [asdict(p) for p in blurred]},
         (context.name, plane, scan),
         arrays(view_of(plane, scan), context.channel),
     )
 
 
-def _evaluate(context: QcContext, plane: Mosaic, scan: FocusScan) -> list[QcResult]:
+def _evaluate(
+    context: QcContext, plane: Mosaic, scan: FocusScan
+) -> tuple[list[QcResult], list[ImageLocation]]:
     attributes = plane.attributes
     contrast = scan_contrast(plane, scan)
-    empty, focus, nothing = None, None, NO_SIGNAL_DETAIL
+    empty, nothing, blurred = None, NO_SIGNAL_DETAIL, list[ImageLocation]()
+    focus = context.evaluate("focus", None, nothing)
     if contrast >= NO_SIGNAL:
         # A plane is 0 where nothing was imaged.
         empty, nothing = empty_fraction(scan.small, valid=scan.small > 0), ""
-        focus = scan.focus if np.isfinite(scan.focus) else None
+        focus, blurred = evaluate_focus(context, plane, scan)
     imaged_px = float(np.prod(plane.shape)) - attributes["unseen_px"]
     grain = attributes["equal_neighbours"]
-    return [
+    items = [
         context.evaluate("contrast", contrast),
         context.evaluate("empty", empty, nothing),
         context.evaluate("saturated", attributes["saturated_px"] / max(imaged_px, 1.0)),
-        context.evaluate("focus", focus, nothing or ("" if focus else "no signal to focus on")),
+        focus,
         context.evaluate(
             "equal_neighbours", grain, "" if grain is not None else "too little is seen"
         ),
     ]
+    return items, blurred
