@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.metrics import empty_fraction
 from tilewright.quality.evaluate import Files, StageQc
-from tilewright.quality.results import ImageLocation, QcContext, QcResult
+from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import (
     NO_SIGNAL,
     NO_SIGNAL_DETAIL,
@@ -31,36 +31,30 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     """Evaluate one channel of a stitched image, stored as a ``plane``."""
     plane = open_mosaic(files["plane"])
     scan = scan_focus(plane)
+    focus, blurred = evaluate_focus(context, plane, scan)
     keys = ("unseen_px", "saturation_counts", "saturated_px", "equal_neighbours")
-    items, blurred = _evaluate(context, plane, scan)
     return StageQc(
-        items,
+        [*_evaluate(context, plane, scan), focus],
         {key: plane.attributes[key] for key in keys} | {"places": [asdict(p) for p in blurred]},
         (context.name, plane, scan),
         arrays(view_of(plane, scan), context.channel),
     )
 
 
-def _evaluate(
-    context: QcContext, plane: Mosaic, scan: FocusScan
-) -> tuple[list[QcResult], list[ImageLocation]]:
+def _evaluate(context: QcContext, plane: Mosaic, scan: FocusScan) -> list[QcResult]:
     attributes = plane.attributes
     contrast = scan_contrast(plane, scan)
-    empty, nothing, blurred = None, NO_SIGNAL_DETAIL, list[ImageLocation]()
-    focus = context.evaluate("focus", None, nothing)
+    empty, nothing = None, NO_SIGNAL_DETAIL
     if contrast >= NO_SIGNAL:
         # A plane is 0 where nothing was imaged.
         empty, nothing = empty_fraction(scan.small, valid=scan.small > 0), ""
-        focus, blurred = evaluate_focus(context, plane, scan)
     imaged_px = float(np.prod(plane.shape)) - attributes["unseen_px"]
     grain = attributes["equal_neighbours"]
-    items = [
+    return [
         context.evaluate("contrast", contrast),
         context.evaluate("empty", empty, nothing),
         context.evaluate("saturated", attributes["saturated_px"] / max(imaged_px, 1.0)),
-        focus,
         context.evaluate(
             "equal_neighbours", grain, "" if grain is not None else "too little is seen"
         ),
     ]
-    return items, blurred

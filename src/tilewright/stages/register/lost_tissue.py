@@ -106,40 +106,30 @@ class LostTissueSearch:
         cut = -(-_CUT_PX // pixel_px)
         whole = float(beyond[cut:-cut, cut:-cut].sum())
         y, x = next(iter(_densest(lost, pixel_px)), (0.0, 0.0))
-        return LostTissue(
-            float(lost.sum() / inside),
-            float(beyond.sum() / (beyond.sum() + inside)),
-            whole / (whole + inside),
-            y,
-            x,
-            _densest(beyond, pixel_px),
-            {name: n * pixel_px for name, n in _borders(outside > 0).items()},
-        )
+        share, outside_share = lost.sum() / inside, beyond.sum() / (beyond.sum() + inside)
+        borders_px = {name: n * pixel_px for name, n in _borders(outside > 0).items() if n}
+        shares = float(share), float(outside_share), whole / (whole + inside)
+        return LostTissue(*shares, y, x, _densest(beyond, pixel_px), borders_px)
 
 
 def _densest(places: NDArray[np.bool_], pixel_px: int) -> tuple[tuple[float, float], ...]:
     """Return the middles (y, x), in px, of where most of some places lie, the densest first."""
-    density = ndimage.gaussian_filter(
-        places.astype(np.float32), _PLACE_PX / pixel_px, mode="constant"
-    )
+    spread, reach = _PLACE_PX / pixel_px, int(_APART_PX / pixel_px)
+    density = ndimage.gaussian_filter(places.astype(np.float32), spread, mode="constant")
     least = max(_LEAST * float(density.max()), 1e-6)
     found: list[tuple[float, float]] = []
     while len(found) < _PLACES and density.max() >= least:
         y, x = (int(v) for v in np.unravel_index(int(density.argmax()), density.shape))
         found.append((float(y * pixel_px), float(x * pixel_px)))
-        reach = int(_APART_PX / pixel_px)
         density[max(y - reach, 0) : y + reach + 1, max(x - reach, 0) : x + reach + 1] = 0
     return tuple(found)
 
 
 def _borders(gone: NDArray[np.bool_]) -> dict[str, int]:
-    """Return how many places wide the strips are that lack along the borders, where any."""
+    """Return how many places wide the strips along the borders are that lack, by their median."""
     sides = {"top": gone, "bottom": gone[::-1], "left": gone.T, "right": gone.T[::-1]}
-    widths = {
-        name: int(np.median(np.logical_and.accumulate(side).sum(axis=0)))
-        for name, side in sides.items()
-    }
-    return {name: width for name, width in widths.items() if width}
+    depths = {name: np.logical_and.accumulate(side).sum(axis=0) for name, side in sides.items()}
+    return {name: int(np.median(depth)) for name, depth in depths.items()}
 
 
 def _slopes(overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
