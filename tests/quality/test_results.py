@@ -177,17 +177,40 @@ def test_markers_are_as_trusted_as_their_worst_item(tmp_path: Path) -> None:
     assert verdicts["other", "M22"] == ("warn", "not_looked_at")
 
 
-def test_a_marker_is_no_better_than_the_registration_of_its_background() -> None:
-    background = {"cycle": 2, "channel": "2", "marker": "M22", "factor": 1.0}
+BLANK: dict[str, Any] = {"cycle": 2, "channel": "2"}
+
+
+@pytest.mark.parametrize(
+    ("of_background", "verdict", "reasons"),
+    [
+        ([item("ncc", 0.1, cycle=2, stage="register")], "fail", "poor_overlap"),
+        ([item("saturated", 0.5, **BLANK)], "fail", "saturated"),
+        ([item("focus", 0.001, **BLANK)], "warn", "out_of_focus"),
+        ([item("damaged_planes", 0.2, **BLANK, stage="edf")], "warn", "damaged_planes"),
+        ([item("overlap_mismatch", None, **BLANK)], "warn", "unknown:overlap_mismatch"),
+        ([item("saturated", 0.5, cycle=2, channel="1")], "pass", ""),
+        ([item("missing_area", 0.5, **BLANK, stage="image")], "pass", ""),
+        # A blank cycle without autofluorescence shows nothing, and nothing is subtracted.
+        ([item("contrast", 1.2, **BLANK), item("focus", None, **BLANK)], "pass", ""),
+        ([item("contrast", 1.2, **BLANK), item("clipped", 0.5, **BLANK)], "fail", "clipped"),
+    ],
+)
+def test_a_marker_is_no_better_than_its_background(
+    of_background: list[QcResult], verdict: str, reasons: str
+) -> None:
+    background = {**BLANK, "marker": "M22", "factor": 1.0}
     channels: list[dict[str, Any]] = [{**CHANNELS[0], "background": background}, CHANNELS[1]]
-    of_background = [
-        item("ncc", 0.1, cycle=2, stage="register"),
-        item("seam", 1e9, cycle=2, channel="2"),
-    ]
     good = [item("seam", 1.0, channel=channel) for channel in ("1", "2")]
     subtracted, other = trusted_markers([*good, *of_background], channels)
-    assert (subtracted["verdict"], subtracted["reasons"]) == ("fail", "poor_overlap")
+    assert (subtracted["verdict"], subtracted["reasons"]) == (verdict, reasons)
     assert other["verdict"] == "pass"
+
+
+def test_a_background_of_the_same_cycle_counts() -> None:
+    background = {"cycle": 1, "channel": "2", "marker": "M12", "factor": 1.0}
+    items = [item("seam", 1.0, channel="1"), item("saturated", 0.5, channel="2")]
+    (row,) = trusted_markers(items, [{**CHANNELS[0], "background": background}])
+    assert (row["verdict"], row["reasons"]) == ("fail", "saturated")
 
 
 def test_on_fail_stops_only_when_asked_and_names_the_items() -> None:

@@ -25,6 +25,7 @@ from tilewright.kernels.register.warp import Transform
 from tilewright.quality.dark_rings import evaluate_rings
 from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.results import QcContext, resolve_thresholds
+from tilewright.quality.sampling import evaluate_focus, scan_focus
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,23 @@ def test_what_a_transform_is_off_is_measured(tmp_path: Path, off_px: float, verd
         assert found["ncc"] > 0.9 > 0.5 > quality.numbers["ncc_before"]
 
 
+@pytest.mark.parametrize(("by_px", "verdict"), [(0, "pass"), (8, "pass"), (40, "warn")])
+def test_cells_that_a_cycle_did_not_image_are_named(
+    tmp_path: Path, by_px: int, verdict: str
+) -> None:
+    """A rim in which the image's border cuts all cells is told, and no fault."""
+    section = moved(0, 0)
+    height = len(section)
+    quality = registered(tmp_path, section[: height - by_px], Transform.identity())
+    assert verdicts(quality)["not_imaged"] == verdict
+    named = [p for p in quality.numbers["places"] if p["metric"] == "not_imaged"]
+    assert all(height - by_px - 30 < place["y_px"] < height for place in named)
+    assert bool(named) == bool(by_px)
+    assert details(quality)["not_imaged"].startswith(
+        f"bottom border, {by_px} px wide; most near y " if by_px else ""
+    )
+
+
 def test_a_cycle_without_tissue_is_unknown_and_one_not_registered_fails(tmp_path: Path) -> None:
     left = Transform.identity({"registered": False})
     assert verdicts(registered(tmp_path, moved(0, 0), left))["unregistered"] == "fail"
@@ -147,6 +165,27 @@ def test_same_inputs_same_bytes(tmp_path: Path) -> None:
         registered(tmp_path / name, moved(2, 1), shifted(2, 1))
         made.append([(tmp_path / name / f"qc.{kind}").read_bytes() for kind in ("json", "png")])
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(("sigma_px", "light"), [(0, 1.0), (0, 0.1), (3, 0.5), (4, 0.3), (6, 0.6)])
+def test_a_bubble_is_out_of_focus_and_named(tmp_path: Path, sigma_px: float, light: float) -> None:
+    """The median of blocks does not see a fifth of the section that is blurred and dimmer."""
+    truth = section().truth
+    y, x = np.indices(truth.shape)
+    bubble = ndimage.gaussian_filter((np.hypot(y - 330, x - 250) < 160).astype(float), 4)
+    if sigma_px:
+        below = ndimage.gaussian_filter(truth, sigma_px)
+        plane = in_focus(truth * (1 - bubble) + light * below * bubble)
+    else:
+        plane = in_focus(light * truth)
+    mosaic = open_mosaic(write_mosaic(tmp_path / "plane.zarr", plane[None], pedestal_counts=0))
+    context = QcContext("s", 1, "edf", resolve_thresholds({}), "1", "DAPI")
+    item, places = evaluate_focus(context, mosaic, scan_focus(mosaic))
+    assert (item.verdict == "pass") == (sigma_px == 0)
+    assert [np.hypot(p.y_px - 330, p.x_px - 250) < 80 for p in places] == [True] * bool(sigma_px)
+    assert not places or item.detail == (
+        f"blurred around y {places[0].y_px:.0f} px, x {places[0].x_px:.0f} px"
+    )
 
 
 @pytest.mark.parametrize("at", [(100, 100), (5, 100), (206, 100), (100, 208), (207, 207)])

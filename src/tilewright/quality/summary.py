@@ -17,6 +17,12 @@ from tilewright.quality.evaluate import apply_thresholds, read_qc
 from tilewright.quality.results import QcResult, worst
 from tilewright.runtime.files import csv_text
 
+#: Numbers that need something to see. Where nothing stands out of a background, as of a blank cycle
+#: without autofluorescence, seven of them are unknown and five bad, and it takes nothing away.
+_OF_TISSUE = {
+    "contrast", "empty", "focus", "focus_edge", "image_detail", "overlap_shift_px", "resolution_px",
+    "ringing", "seam", "tissue_beyond", "unlike_overlaps",
+}  # fmt: skip
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
 
 
@@ -26,25 +32,34 @@ def trusted_markers(
     """Return sample, cycle, channel, marker, verdict and reasons of every channel.
 
     The verdict is the worst of the channel's own items, those of its whole cycle (tile positions,
-    registration), and those of the whole cycle of the background that is subtracted from it.
+    registration), and those of the background that is subtracted from it and of that one's cycle.
     ``channels`` holds the entries of ``Experiment.channel_table``, in the order of the image.
     """
     rows = []
     for sample in sorted({item.sample for item in items}):
         for entry in channels:
             cycle, channel = int(entry["cycle"]), str(entry["channel"])
-            own, background = [(cycle, ""), (cycle, channel)], entry.get("background")
+            own, background = {(cycle, ""), (cycle, channel)}, entry.get("background")
             of_sample = [item for item in items if item.sample == sample]
             of_marker = [item for item in of_sample if (item.cycle, item.channel) in own]
-            if of_marker and background and int(background["cycle"]) != cycle:
-                shared = (int(background["cycle"]), "")
-                of_marker += [i for i in of_sample if (i.cycle, i.channel) == shared]
+            if of_marker and background:
+                of = int(background["cycle"]), str(background["channel"])
+                others = {(of[0], ""), of} - own
+                of_marker += _subtracted([i for i in of_sample if (i.cycle, i.channel) in others])
             verdict = worst(item.verdict for item in of_marker)
             codes = sorted({_reason(item) for item in of_marker if item.verdict != "pass"})
             reasons = ";".join(codes) if of_marker else "not_looked_at"
             row = (sample, cycle, channel, str(entry["marker"]), verdict, reasons)
             rows.append(dict(zip(_COLUMNS, row, strict=True)))
     return rows
+
+
+def _subtracted(of_background: Sequence[QcResult]) -> list[QcResult]:
+    """Return the items of a background that concern what it is subtracted from."""
+    bad = {item.metric for item in of_background if item.verdict != "pass"}
+    none = _OF_TISSUE if "contrast" in bad else set()
+    # Its own channel of the final image is not what is subtracted.
+    return [i for i in of_background if i.stage != "image" and i.metric not in none]
 
 
 def _reason(item: QcResult) -> str:

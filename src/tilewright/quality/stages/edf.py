@@ -17,7 +17,7 @@ from tilewright.quality.dark_rings import evaluate_rings
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import THUMBNAIL_PX, new_figure, plain, save_png, scale_bar, show
 from tilewright.quality.results import QcContext, QcResult
-from tilewright.quality.sampling import FocusScan, evaluate_detail, scan_focus
+from tilewright.quality.sampling import FocusScan, evaluate_detail, evaluate_focus, scan_focus
 from tilewright.quality.stages.deconvolve import block_light, ring_depth
 
 #: Blocks compared with the stack, and their side: columns of 20 planes are 5 MB each.
@@ -37,28 +37,27 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     scan = scan_focus(plane)
     stack = open_mosaic(files["mosaic"])
     rings, locations = evaluate_rings(context, plane, stack)
-    items = [*_evaluate(context, plane, scan), *_compare(context, plane, stack), rings]
+    focus, blurred = evaluate_focus(context, plane, scan)
+    items = [focus, *_evaluate(context, plane), *_compare(context, plane, stack), rings]
     numbers = {
         **plane.attributes,
         "height_um": np.percentile(height, (5, 50, 95)).tolist(),
-        "places": [asdict(location) for location in locations],
+        "places": [asdict(location) for location in (*locations, *blurred)],
     }
     # Drawing 4096 x 4096 heights takes 1 GB.
     step = -(-max(height.shape) // THUMBNAIL_PX)
     return StageQc(items, numbers, (context.name, plane, scan, height[::step, ::step].copy()))
 
 
-def _evaluate(context: QcContext, plane: Mosaic, scan: FocusScan) -> list[QcResult]:
+def _evaluate(context: QcContext, plane: Mosaic) -> list[QcResult]:
     """Evaluate one in-focus plane by its own pixels and attributes."""
     usage = plane.attributes.get("plane_usage", [])
     excluded = plane.attributes.get("excluded_planes", [])
     lost = {int(entry["z"]) + 1: entry["reason"] for entry in excluded}
     planes = max(len(usage), 1)
     clipped = plane.attributes.get("clipped_high", 0) / float(np.prod(plane.shape))
-    no_focus = "" if np.isfinite(scan.focus) else "no signal to focus on"
     damaged = ", ".join(f"plane {z}: {reason}" for z, reason in lost.items())
     items = [
-        context.evaluate("focus", scan.focus, no_focus),
         context.evaluate("damaged_planes", len(lost) / planes, damaged),
         context.evaluate("clipped", clipped),
     ]

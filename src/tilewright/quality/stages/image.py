@@ -177,14 +177,14 @@ def _detail(
     for at, sharpest in zip(stitched.blocks, stitched.focus, strict=True):
         if not np.isfinite(sharpest):
             continue
-        top = _final_px(transform, at)
-        spans = [slice(max(c, 0), max(c, 0) + side) for c in top]
-        block = np.asarray(image.levels[0][index, spans[0], spans[1]])
+        # What lies outside the frame is left out.
+        rows, columns = (slice(max(c, 0), max(c + side, 0)) for c in _final_px(transform, at))
+        block = np.asarray(image.levels[0][index, rows, columns])
         if min(block.shape) < side // 2 or min(block.shape) < 64:
             continue
         score = focus_score(block)
         ratios.append(score / float(sharpest) if np.isfinite(score) else 0.0)
-    return evaluate_detail(context, ratios)
+    return evaluate_detail(context, ratios, "nothing in the frame is in focus")
 
 
 def evaluate_files(context: QcContext, image: Image, tiff: Path, index: int) -> QcResult:
@@ -258,9 +258,10 @@ def _rings(
 ) -> tuple[QcResult, list[ImageLocation]]:
     """Evaluate dark rings around the brightest objects of the stack."""
     locations = []
+    frame = image.levels[0].shape[1:]
     for object_px, before in zip(stitched.objects, stitched.rings, strict=True):
         final_px = _final_px(transform, object_px)
-        if min(final_px) < 0:
+        if not all(0 <= c < n for c, n in zip(final_px, frame, strict=True)):
             continue
         (rows, columns), near = around(final_px)
         image_part = np.asarray(image.levels[0][index, rows, columns], np.float64)

@@ -95,12 +95,18 @@ def _registered(transform: Transform) -> bool:
 def _lost(context: QcContext, lost: LostTissue) -> tuple[list[QcResult], list[ImageLocation]]:
     """Evaluate the shares of the reference's tissue that the cycle has lost and did not image."""
     none = "no tissue in both cycles" if lost.share is None else ""
-    where = f"most near y {lost.y_px:.0f} px, x {lost.x_px:.0f} px" if lost.share else none
+    near = "most near y {:.0f} px, x {:.0f} px".format
+    places = [ImageLocation("lost_tissue", lost.y_px, lost.x_px)] if lost.share else []
+    places += [ImageLocation("not_imaged", y, x) for y, x in lost.outside_px]
+    outside = [f"{name} border, {width} px wide" for name, width in lost.borders_px.items()]
+    outside += [near(*at) for at in lost.outside_px[:1]]
     items = [
-        context.evaluate("lost_tissue", lost.share, where),
-        context.evaluate("not_imaged", lost.outside, none),
+        context.evaluate(
+            "lost_tissue", lost.share, near(lost.y_px, lost.x_px) if lost.share else none
+        ),
+        context.evaluate("not_imaged", lost.outside_whole, "; ".join(outside) or none),
     ]
-    return items, [ImageLocation("lost_tissue", lost.y_px, lost.x_px)] if lost.share else []
+    return items, places
 
 
 def _local(

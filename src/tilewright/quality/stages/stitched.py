@@ -1,6 +1,6 @@
 """Quality of stitched images: light, focus and grain; how they were stitched is not known."""
 
-import numpy as np
+from dataclasses import asdict
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.metrics import empty_fraction
@@ -10,6 +10,7 @@ from tilewright.quality.sampling import (
     NO_SIGNAL,
     NO_SIGNAL_DETAIL,
     FocusScan,
+    evaluate_focus,
     scan_contrast,
     scan_focus,
 )
@@ -28,10 +29,11 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     """Evaluate one channel of a stitched image, stored as a ``plane``."""
     plane = open_mosaic(files["plane"])
     scan = scan_focus(plane)
+    focus, blurred = evaluate_focus(context, plane, scan)
     keys = ("unseen_px", "saturation_counts", "saturated_px", "equal_neighbours")
     return StageQc(
-        _evaluate(context, plane, scan),
-        {key: plane.attributes[key] for key in keys},
+        [*_evaluate(context, plane, scan), focus],
+        {key: plane.attributes[key] for key in keys} | {"places": [asdict(p) for p in blurred]},
         (context.name, plane, scan),
         arrays(view_of(plane, scan), context.channel),
     )
@@ -40,17 +42,15 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
 def _evaluate(context: QcContext, plane: Mosaic, scan: FocusScan) -> list[QcResult]:
     attributes = plane.attributes
     contrast = scan_contrast(plane, scan)
-    empty, focus, nothing = None, None, NO_SIGNAL_DETAIL
+    empty, nothing = None, NO_SIGNAL_DETAIL
     if contrast >= NO_SIGNAL:
         # A plane is 0 where nothing was imaged.
         empty, nothing = empty_fraction(scan.small, valid=scan.small > 0), ""
-        focus = scan.focus if np.isfinite(scan.focus) else None
     grain = attributes["equal_neighbours"]
     return [
         context.evaluate("contrast", contrast),
         context.evaluate("empty", empty, nothing),
         context.evaluate("saturated", attributes["saturated_share"]),
-        context.evaluate("focus", focus, nothing or ("" if focus else "no signal to focus on")),
         context.evaluate(
             "equal_neighbours", grain, "" if grain is not None else "too little is seen"
         ),

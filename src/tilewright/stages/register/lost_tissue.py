@@ -3,11 +3,12 @@
 For each place the slope of the moving texture on the reference's is fitted, each pixel weighted by
 the reference's bright texture: 1 where the same nuclei are present, 0 where they are gone, whatever
 noise or haze took their place, since noise does not follow the reference. It is a share of light
-in windows of one nucleus, so that a hole's border is where it is.
+in windows of one nucleus, so that a hole's border is where it is. Where the cycle has a texture of
+its own that the reference's does not explain, tissue is misregistered or folded, not lost.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,11 @@ _CELL_PX = 672
 _WINDOW_PX = 2.5
 #: The texture's two Gaussians and the windows; ``_GAP_PX`` and the rim around it.
 _HALO_PX = 40
-#: Standard deviation in px of the window whose middle is named.
-_PLACE_PX = 24.0
+#: Standard deviation in px of the window whose middle is named; how far from the next such place,
+#: how many are, and how much of the first one's tissue each has at least.
+_PLACE_PX, _APART_PX, _PLACES, _LEAST = 24.0, 240.0, 5, 0.1
+#: The image's border cuts cells whose centre is no further from it: half a nucleus of 9 um.
+_CUT_PX = 12
 #: Dark over a square of this side is no glass, which has noise: no tile covers it. The splines that
 #: warp a tile's end are above half a count for two px beyond it.
 _GAP_PX, _DARK, _SPLINE_PX = 17, 0.5, 2
@@ -33,8 +37,14 @@ _GAP_PX, _DARK, _SPLINE_PX = 17, 0.5, 2
 _MASKED_PX, _RIM_PX = 4, 8
 #: A place shows tissue where its texture has a tenth of the bright places' energy.
 _TISSUE = 0.1
-#: Tissue is lost where the cycle has less than this share of the usual slope.
+#: Tissue is lost where the cycle has less than this share of the usual slope, and no other tissue.
 _LOST = 0.3
+#: Other tissue has this share of the energy that the reference's would have, over windows of a few
+#: nuclei, of this standard deviation in binned px. 5 px tell 2 % of a cycle all 6 px off, 8 px 0.4.
+_OTHER, _OTHER_PX = 0.3, 8.0
+#: Percentile of the tissue's places whose texture beside the reference's is noise: more than half
+#: may be misregistered.
+_NOISE_PERCENTILE = 25
 #: Maps have at most so many places along a side, or memory would grow with the image.
 _MAP_PX = 2048
 
@@ -47,15 +57,21 @@ class LostTissue:
     """Of the reference's tissue inside the cycle's mosaic; None where there is none."""
     outside: float | None
     """Share of the reference's tissue outside the cycle's mosaic; None likewise."""
+    outside_whole: float | None = None
+    """That of cells which the image's border does not cut."""
     y_px: float = 0.0
     x_px: float = 0.0
     """Where most is lost, in the reference's frame."""
+    outside_px: tuple[tuple[float, float], ...] = ()
+    """Where most lies outside, (y, x), the worst first."""
+    borders_px: Mapping[str, int] = field(default_factory=dict)
+    """How far from the image's border, by its name, the cycle begins, along half of it or more."""
 
 
 class LostTissueSearch:
     """Compares a registered cycle with the reference, from the parts of a pass on a CPU.
 
-    Memory holds three maps of at most 2048 places a side. ``shape`` is that of the reference, at a
+    Memory holds four maps of at most 2048 places a side. ``shape`` is that of the reference, at a
     binning of :data:`FACTOR`.
     """
 
@@ -65,7 +81,7 @@ class LostTissueSearch:
     def __init__(self, shape: tuple[int, int]) -> None:
         self._stride = max(2, -(-max(shape) // _MAP_PX))
         places = tuple(-(-n // self._stride) for n in shape)
-        self._energy, self._common, self._beyond = (np.zeros(places, np.float32) for _ in "abc")
+        self._maps = [np.zeros(places, np.float32) for _ in range(4)]
 
     def observe(self, region: Region, overlay: Overlay) -> None:
         """Add the places of a part."""
@@ -75,28 +91,49 @@ class LostTissueSearch:
             here.append(slice(first, last))
             start = first * self._stride - whole.start
             sampling.append(slice(start, part.stop - whole.start, self._stride))
-        sums = _slopes(overlay, sampling)
-        maps = self._energy, self._common, self._beyond
-        for places, values in zip(maps, sums, strict=True):
+        for places, values in zip(self._maps, _slopes(overlay, sampling), strict=True):
             places[here[0], here[1]] = values
 
     def result(self) -> LostTissue:
         """Return the tissue that is lost in all parts."""
-        places = lost_places(self._energy, self._common)
+        energy, common, own, outside = self._maps
+        places = lost_places(energy, common, own, _OTHER_PX / self._stride)
         if places is None:
             return LostTissue(None, None)
         tissue, lost = places
-        beyond = int((self._beyond > _least_of_tissue(self._energy)).sum())
-        spread = _PLACE_PX / (self._stride * FACTOR)
-        density = ndimage.gaussian_filter(lost.astype(np.float32), spread, mode="constant")
-        at = np.unravel_index(int(density.argmax()), density.shape)
-        y, x = (float(v) * self._stride * FACTOR for v in at)
-        inside = int(tissue.sum())
-        return LostTissue(float(lost.sum() / inside), beyond / (beyond + inside), y, x)
+        beyond = outside > _least_of_tissue(energy)
+        inside, pixel_px = int(tissue.sum()), self._stride * FACTOR
+        cut = -(-_CUT_PX // pixel_px)
+        whole = float(beyond[cut:-cut, cut:-cut].sum())
+        y, x = next(iter(_densest(lost, pixel_px)), (0.0, 0.0))
+        share, outside_share = lost.sum() / inside, beyond.sum() / (beyond.sum() + inside)
+        borders_px = {name: n * pixel_px for name, n in _borders(outside > 0).items() if n}
+        shares = float(share), float(outside_share), whole / (whole + inside)
+        return LostTissue(*shares, y, x, _densest(beyond, pixel_px), borders_px)
+
+
+def _densest(places: NDArray[np.bool_], pixel_px: int) -> tuple[tuple[float, float], ...]:
+    """Return the middles (y, x), in px, of where most of some places lie, the densest first."""
+    spread, reach = _PLACE_PX / pixel_px, int(_APART_PX / pixel_px)
+    density = ndimage.gaussian_filter(places.astype(np.float32), spread, mode="constant")
+    least = max(_LEAST * float(density.max()), 1e-6)
+    found: list[tuple[float, float]] = []
+    while len(found) < _PLACES and density.max() >= least:
+        y, x = (int(v) for v in np.unravel_index(int(density.argmax()), density.shape))
+        found.append((float(y * pixel_px), float(x * pixel_px)))
+        density[max(y - reach, 0) : y + reach + 1, max(x - reach, 0) : x + reach + 1] = 0
+    return tuple(found)
+
+
+def _borders(gone: NDArray[np.bool_]) -> dict[str, int]:
+    """Return how many places wide the strips along the borders are that lack, by their median."""
+    sides = {"top": gone, "bottom": gone[::-1], "left": gone.T, "right": gone.T[::-1]}
+    depths = {name: np.logical_and.accumulate(side).sum(axis=0) for name, side in sides.items()}
+    return {name: int(np.median(depth)) for name, depth in depths.items()}
 
 
 def _slopes(overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
-    """Return the reference's texture energy, the moving one's share, and the energy outside it."""
+    """Return the reference's energy, what the moving texture shares and has, and that outside."""
     # At the ``sampling`` rows and columns of the part: windows are only summed there.
     first, second = overlay.textures
     inside = overlay.inside
@@ -119,12 +156,16 @@ def _slopes(overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
 
     beyond = first * first.clip(0, None) if bool(outside.any()) else outside
     return [
-        summed(weight * one, coverage), summed(weight * second, coverage), summed(beyond, outside)
+        summed(weight * one, coverage), summed(weight * second, coverage),
+        summed(second.clip(0, None) ** 2 * coverage, coverage), summed(beyond, outside),
     ]  # fmt: skip
 
 
 def lost_places(
-    energy: NDArray[np.float32], common: NDArray[np.float32]
+    energy: NDArray[np.float32],
+    common: NDArray[np.float32],
+    own: NDArray[np.float32],
+    spread: float = _OTHER_PX,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
     """Return which places show tissue, and which of them the moving image has lost.
 
@@ -134,6 +175,10 @@ def lost_places(
         Of the reference's bright texture; 0 where the cycle has no pixels.
     common : (y, x) float32
         What the moving image has of it.
+    own : (y, x) float32
+        Of the moving image's bright texture.
+    spread : float
+        Standard deviation of the windows in which other tissue is looked for, in places.
 
     Returns
     -------
@@ -149,7 +194,14 @@ def lost_places(
     if top <= 0:
         return None
     usual = np.median(slope[tissue & (slope > top / 3)])
-    return tissue, tissue & (slope < _LOST * usual)
+    missing = tissue & (slope < _LOST * usual)
+    # Misregistered and folded tissue has texture, which the reference's does not explain.
+    other = own - slope.clip(0, None) ** 2 * energy
+    other -= np.percentile(other[tissue], _NOISE_PERCENTILE)
+    found, expected = (
+        ndimage.gaussian_filter(np.where(tissue, v, 0), spread) for v in (other, usual**2 * energy)
+    )
+    return tissue, missing & (found < _OTHER * expected)
 
 
 def _least_of_tissue(energy: NDArray[np.float32]) -> float:
