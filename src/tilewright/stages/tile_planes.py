@@ -14,6 +14,7 @@ from tilewright.kernels.camera import (
     CameraDefects,
     find_defects,
 )
+from tilewright.kernels.padding import blank_padding, fill_padding
 from tilewright.stages.tile_source import TileSource
 
 
@@ -42,7 +43,7 @@ class TilePlanes:
                 self._reads[z, k] = self._pool.submit(self._read, k, z)
 
     def _read(self, tile: int, z: int) -> tuple[NDArray[Any], int]:
-        pixels = self._tiles.read(tile, z)
+        pixels = blank_padding(self._tiles.read(tile, z))
         if self.defects is not None:
             pixels = self.defects.repair(pixels)
         return pixels, int(np.count_nonzero(pixels >= self._threshold))
@@ -70,4 +71,8 @@ def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects
     number = min(SAMPLE_PLANES, depth)
     # Tissue moves out of focus from plane to plane, defects stay.
     planes = ((np.arange(count) + k * (depth // number)) % depth for k in range(number))
-    return find_defects(list(pool.map(tiles.read, sample, z.tolist())) for z in planes)
+
+    def read(tile: int, z: int) -> NDArray[Any]:
+        return fill_padding(tiles.read(tile, z))
+
+    return find_defects(list(pool.map(read, sample, z.tolist())) for z in planes)
