@@ -8,6 +8,7 @@ from snakemake_scheduler_plugin_tilewright import Placement, detect
 from tilewright.config.checks import data_sizes
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
+from tilewright.devices.inventory import has_driver
 from tilewright.devices.slurm_allocation import use_allocated_device
 from tilewright.runtime.machine import (
     device_kinds,
@@ -42,8 +43,8 @@ def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> P
     here = placement.cluster is None and not placement.inside_job
     gpus = usable_gpus if here else None if placement.inside_job else gpus_of_jobs
     kinds = device_kinds(experiment.settings, gpus, os.environ if here else {})
-    without = gpus_of_jobs() if gpus is gpus_of_jobs else None
-    if without and kinds != device_kinds(experiment.settings, None, {}):
+    without = gpus_of_jobs() if gpus is gpus_of_jobs or (here and has_driver()) else None
+    if without and kinds != device_kinds(experiment.settings, None, os.environ if here else {}):
         sys.stderr.write(f"no job goes to a GPU: {without.reason}\n")
     log_device_usage_to(layout.device_evidence)
     placement.models |= data_sizes(experiment, layout, kinds).models()

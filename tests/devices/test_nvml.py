@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, using, uuid
 from tests.support.fake_nvml.preload import fake_nvml_library
-from tilewright.devices.inventory import Device, Snapshot, snapshot
+from tilewright.devices.inventory import Device, Snapshot, has_driver, snapshot
 
 LOST, DENIED, NO_FUNCTION, UNKNOWN = 15, 4, 13, 999
 #: The GPUs and instances of the tests, in NVML's order.
@@ -74,6 +75,18 @@ def test_why_there_is_no_gpu(machine: FakeMachine, changes: dict[str, Any], said
     found = look(machine)
     assert found.devices == ()
     assert re.fullmatch(said, found.reason)
+
+
+@pytest.mark.parametrize("driver", [True, False])
+def test_a_machine_without_nvidia_ml_py(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: bool
+) -> None:
+    """With a driver the package that is missing is said; without one there is nothing to say."""
+    monkeypatch.setattr("tilewright.devices.inventory._DRIVER", [tmp_path] if driver else [])
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert has_driver() is driver
+    missing = "nvidia-ml-py is not installed: install tilewright[cuda12] or [cuda13]"
+    assert snapshot({}) == Snapshot((), missing if driver else "there is no NVIDIA driver")
 
 
 def test_what_a_driver_need_not_do(machine: FakeMachine) -> None:

@@ -16,7 +16,7 @@ from tests.support.microscope_files import UNTOLD, WRITERS, Specimen
 from tilewright.config.load import read_experiment
 from tilewright.errors import RawDataError
 from tilewright.init.folder import create_experiment
-from tilewright.io.formats import read_images, scan
+from tilewright.io.formats import phenix, read_images, scan
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.formats.macsima import parse_name
 from tilewright.io.formats.ndtiff import read_index
@@ -219,6 +219,40 @@ def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Spec
     edit(index, "<TimepointID>0<", "<TimepointID>1<", 1)
     with pytest.raises(RawDataError, match=r"Index\.idx\.xml holds several time points"):
         scan("phenix", tmp_path)
+
+
+@pytest.mark.parametrize("offset_um", [0.3, -0.4, 1.5])
+def test_a_z_step_is_that_of_a_channel(
+    tmp_path: Path, specimen: Specimen, offset_um: float
+) -> None:
+    """Channels of Harmony have heights of their own; a plane of the first field may be lost."""
+    WRITERS["phenix"](tmp_path, 1, specimen)
+    index = tmp_path / "cycle1/Images/Index.idx.xml"
+
+    def lifted(match: re.Match[str]) -> str:
+        return f"{match[1]}{float(match[2]) + offset_um * 1e-6:.9E}<"
+
+    in_channel = r"(<ChannelID>2<(?:(?!</Image>).)*?<PositionZ[^>]*>)([^<]*)<"
+    text = index.read_text("utf-8-sig")
+    index.write_text(re.sub(in_channel, lifted, text), encoding="utf-8-sig")
+    assert index.read_text("utf-8-sig") != text
+    for located in phenix.read_images(str(tmp_path)):
+        assert located.image.z_step_um == specimen.z_step_um
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("mm", 1e-3), ("µm", 1e-6), ("pixel", None)])
+def test_units_of_an_index(
+    tmp_path: Path, specimen: Specimen, unit: str, scale: float | None
+) -> None:
+    WRITERS["phenix"](tmp_path, 1, specimen)
+    before = phenix.read_images(str(tmp_path))[0].image
+    index = tmp_path / "cycle1/Images/Index.idx.xml"
+    edit(index, 'Unit="m"', f'Unit="{unit}"')
+    after = phenix.read_images(str(tmp_path))[-1].image
+    if scale is None or before.pixel_um is None:
+        assert (after.pixel_um, after.z_step_um, after.x) == (None, None, None)
+    else:
+        assert after.pixel_um == pytest.approx(before.pixel_um * scale)
 
 
 def as_version(stack: Path, version: int) -> None:

@@ -294,6 +294,37 @@ def test_ome_xml_units() -> None:
     assert (image.pixel_um, image.z_step_um) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("unit", "um"),
+    [
+        *(("pixel", None), ("reference frame", None), ("parsec", None), ("", None)),
+        *(("Å", 2e-4), ("pm", 2e-6), ("nm", 2e-3), ("mm", 2e3), ("in", 50_800.0), ("thou", 50.8)),
+    ],
+)
+def test_a_unit_that_is_no_length_is_no_micrometre(unit: str, um: float | None) -> None:
+    size = " ".join(f'PhysicalSize{k}="2" PhysicalSize{k}Unit="{unit}"' for k in "XZ")
+    at = f'PositionX="2" PositionXUnit="{unit}" PositionY="2" PositionYUnit="{unit}"'
+    (image,) = parse_ome_xml(ome(plane=f"<Plane {at}/>", size=size), "a.tif")
+    assert image.pixel_um == pytest.approx(um)
+    assert image.z_step_um == pytest.approx(um)
+    assert image.position_in_px is (unit == "pixel")
+    assert image.x == (2.0 if unit == "pixel" else pytest.approx(um))
+    mixed = at.replace("PositionYUnit=", 'PositionYUnit="mm" Was=')
+    (image,) = parse_ome_xml(ome(plane=f"<Plane {mixed}/>"), "a.tif")
+    assert (image.y, image.position_in_px) == (2000.0, False)
+    assert image.x == pytest.approx(um)
+
+
+def test_wavelengths_and_times_in_their_units() -> None:
+    channel = 'EmissionWavelength="461" EmissionWavelengthUnit="{}"'
+    for unit, nm in (("nm", 461.0), ("Å", 46.1), ("pixel", None)):
+        xml = ome().replace('EmissionWavelength="461"', channel.format(unit))
+        assert parse_ome_xml(xml, "a.tif")[0].channels[0].emission_nm == nm
+    for unit, ms in (("s", 2000.0), ("ms", 2.0), ("µs", 0.002), ("fortnight", None)):
+        plane = f'<Plane TheC="0" ExposureTime="2" ExposureTimeUnit="{unit}"/>'
+        assert parse_ome_xml(ome(plane=plane), "a.tif")[0].channels[0].exposure_ms == ms
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     for name in ("t1.ome.tif", "t2.ome.tif"):
         tifffile.imwrite(tmp_path / name, np.zeros((8, 8), np.uint16), metadata={"axes": "YX"})
@@ -338,7 +369,6 @@ def test_brain_tiles_through_tile_configuration(shared: Path) -> None:
         (ome().replace('SizeZ="3"', 'SizeZ="nan"'), "SizeZ is 'nan'"),
         (ome(size='PhysicalSizeX="wide"'), "PhysicalSizeX is 'wide'"),
         (ome(size='PhysicalSizeX="NaN"'), "PhysicalSizeX is 'NaN'"),
-        (ome(size='PhysicalSizeX="1" PhysicalSizeXUnit="parsec"'), "known are µm"),
         (ome(plane='<Plane PositionX="inf" PositionY="0"/>'), "PositionX is 'inf'"),
         (ome(plane='<Plane PositionX="1e999" PositionY="0"/>'), "PositionX is '1e999'"),
         (ome(plane='<Plane TheC="x" ExposureTime="1"/>'), "TheC is 'x'"),
@@ -350,17 +380,31 @@ def test_ome_xml_that_contradicts_itself(xml: str, said: str) -> None:
     assert str(caught.value).startswith("a.tif: in the OME-XML ")
 
 
-def test_sizes_of_the_files_are_compared(tmp_path: Path) -> None:
+def test_the_configuration_overrules_sizes_of_the_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_ome(tmp_path / "a.ome.tif", [(0.0, 0.0), (0.0, 9.0)])
     assert scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.5, z_step_um=1.5))
     assert scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.505))
-    with pytest.raises(RawDataError, match=r"a pixel along x of 0.5 µm, but .*_um is 0.377"):
-        scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.377))
-    with pytest.raises(RawDataError, match=r"a z-step of 1.5 µm, but acquisition.z_step_um is 1;"):
-        scan("ome_tiff", tmp_path, ScanOptions(z_step_um=1.0))
-    (tmp_path / "a.ome.tif").rename(tmp_path / "cycle2.ome.tif")
-    with pytest.raises(RawDataError, match=r"else take cycle 2 out of the markers table$"):
-        scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.377))
+    assert not caplog.messages
+    asked = ScanOptions(pixel_um=0.377, z_step_um=1.0)
+    assert scan("ome_tiff", tmp_path, asked) == scan("ome_tiff", tmp_path)
+    pixel, step = caplog.messages
+    assert f"{tmp_path}/a.ome.tif: its metadata give a pixel along x of 0.5 µm, but " in pixel
+    assert "acquisition.pixel_um is 0.377, which is used" in pixel
+    assert "a z-step of 1.5 µm, but acquisition.z_step_um is 1, which is used" in step
+    scan("ome_tiff", tmp_path, asked)
+    assert len(caplog.messages) == 2  # said once
+    # A default overrules nothing.
+    with pytest.raises(RawDataError, match=r"_um is 1, its default; set acquisition.z_step_um$"):
+        scan("ome_tiff", tmp_path, ScanOptions(z_step_um=1.0, z_step_given=False))
+
+
+def test_cycles_that_are_not_asked_for_are_not_compared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_ome(tmp_path / "cycle2.ome.tif", [(0.0, 0.0), (0.0, 9.0)])
     write_ome(tmp_path / "cycle1.ome.tif", [(0.0, 0.0)])
     found = scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.5, cycles=(1,)))
     assert {plane.cycle for plane in found} == {1}
+    assert not caplog.messages

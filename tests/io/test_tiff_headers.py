@@ -6,6 +6,8 @@ import pytest
 import tifffile
 
 from tilewright.errors import BrokenTiffError
+from tilewright.init.metadata import read_metadata
+from tilewright.init.recognise import recognise
 from tilewright.io.tiff.page_headers import read_page_headers
 
 
@@ -44,3 +46,23 @@ def test_headers_agree_with_tifffile_and_every_cut_shows(
         path.write_bytes(content[:size])
         with path.open("rb") as stream, pytest.raises(BrokenTiffError):
             read_page_headers(stream, size)
+
+
+@pytest.mark.parametrize(
+    ("unit", "code", "um"),
+    [
+        *(("um", 1, 0.5), ("\\u00B5m", 1, 0.5), ("nm", 1, 0.0005), ("inch", 2, 12_700)),
+        *(("pixel", 1, None), ("pixel", 3, None), ("pixels", 2, None)),
+    ],
+)  # fmt: skip
+def test_units_of_imagej(tmp_path: Path, unit: str, code: int, um: float | None) -> None:
+    """What is in pixels is in no unit of length, whatever the resolution tags say."""
+    for tile in range(4):
+        tifffile.imwrite(
+            tmp_path / f"t_{tile}.tif", np.ones((2, 64, 64), np.uint16), imagej=True,
+            resolution=(2, 2), resolutionunit=code,
+            metadata={"axes": "ZYX", "unit": unit, "spacing": 3.0},
+        )  # fmt: skip
+    known = read_metadata(tmp_path, recognise(tmp_path))
+    um = um if um and um < 20 else None  # no microscope's
+    assert (known.pixel_um, known.z_step_um) == (um, um and pytest.approx(6 * um))

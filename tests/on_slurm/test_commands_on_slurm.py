@@ -12,7 +12,7 @@ import yaml
 
 from tests.support.runs import REPO, make_run
 from tests.support.slurm_cluster import Cluster, wait_for
-from tilewright.runtime.machine import NO_CUPY
+from tilewright.devices.inventory import NOT_INSTALLED
 
 
 @pytest.mark.workflow
@@ -35,7 +35,7 @@ def test_the_three_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
 
     command = ("plan", "-s", str(REPO / "workflow/Snakefile"), "--configfile", "config.yaml")
     planned = tilewright(*command, "--json", of=placement)
-    said = "" if find_spec("cupy") else f"no job goes to a GPU: CuPy is {NO_CUPY}\n"
+    said = "" if find_spec("cupy") else f"no job goes to a GPU: CuPy is {NOT_INSTALLED}\n"
     assert (planned.returncode, planned.stderr) == (0, said)
     rules = json.loads(planned.stdout)["rules"]
     assert sum(rule["remain"] for rule in rules.values()) > 30

@@ -51,7 +51,11 @@ def test_jobs_of_a_cluster_use_its_gpus_only_with_cupy(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set(device_kinds(settings(), gpus_of_jobs, {}).values()) == {BOTH}
-    monkeypatch.setattr("tilewright.runtime.machine.find_spec", lambda _: None)
+    spec = "tilewright.runtime.machine.find_spec"
+    monkeypatch.setattr(spec, lambda name: None if name == "pynvml" else name)
+    with pytest.raises(ConfigError, match="nvidia-ml-py is not installed: install tilewright"):
+        device_kinds(settings("gpu"), gpus_of_jobs, {})
+    monkeypatch.setattr(spec, lambda _: None)
     assert set(device_kinds(settings(), gpus_of_jobs, {}).values()) == {CPU}
     with pytest.raises(ConfigError, match="CuPy is not installed: install tilewright"):
         device_kinds(settings("gpu"), gpus_of_jobs, {})

@@ -17,11 +17,10 @@ from rich.text import Text
 
 from snakemake_scheduler_plugin_tilewright import span_text
 from tilewright.devices.health import Quarantine, clear, quarantined
-from tilewright.devices.inventory import Snapshot, snapshot
+from tilewright.devices.inventory import NOT_INSTALLED, Snapshot, snapshot
 from tilewright.devices.lease_folder import lease_root
 from tilewright.devices.leases import Holder, leases
 from tilewright.errors import ConfigError, LeaseError
-from tilewright.runtime.machine import NO_CUPY
 from tilewright.runtime.text import count, printable
 
 _GB = 1e9
@@ -124,7 +123,7 @@ def print_view(view: DevicesView, console: Console) -> None:
         line = printable(f"{uuid} gets no jobs for {span}: {quarantine.reason}")
         fix = printable(f"→ tilewright devices --clear {uuid[:_SHORT]}")
         console.print(Text.assemble("\n", (line, "red"), "\n", (fix, "italic")))
-    console.print(f"\nCuPy is {'installed' if view.cupy else NO_CUPY}", markup=False)
+    console.print(f"\nCuPy is {'installed' if view.cupy else NOT_INSTALLED}", markup=False)
     if machine.hidden:
         hidden = ", ".join(uuid[:_SHORT] for uuid in machine.hidden)
         console.print(f"hidden by CUDA_VISIBLE_DEVICES: {hidden}", highlight=False)

@@ -131,10 +131,11 @@ def _check_sample(
         cycle: Path(layout.manifest.format(sample=sample.name, cycle=cycle))
         for cycle in experiment.cycles
     }
+    z_step_given = "z_step_um" in sample.acquisition.model_fields_set
     try:
         build_manifest(
             sample.raw_dir,
-            sample.acquisition.model_dump(),
+            {**sample.acquisition.model_dump(), "z_step_given": z_step_given},
             channels,
             rows_of(experiment, sample, places),
             manifests,

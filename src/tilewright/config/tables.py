@@ -389,7 +389,8 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"sample '{name}' must be letters, digits, '_' and '-', at most 100")
         region = row.get("region") or acquisition.region
-        of_sample = Acquisition.model_validate({**acquisition.model_dump(), "region": region})
+        given = acquisition.model_dump(exclude_unset=True)
+        of_sample = Acquisition.model_validate({**given, "region": region})
         # Path.is_dir raises for names that are too long and parents that are closed.
         if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
             raise ValueError(

@@ -6,8 +6,13 @@ No CUDA context is made, and no array library is imported.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+NOT_INSTALLED = "not installed: install tilewright[cuda12] or [cuda13]"
+NO_NVML = f"nvidia-ml-py is {NOT_INSTALLED}"
+#: Of the driver's kernel module, and of Windows's driver below WSL.
+_DRIVER = ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 _NAME = "CUDA_VISIBLE_DEVICES"
 
 
@@ -119,6 +124,11 @@ def _gpu(device: Device) -> str:
     return device.parent or device.uuid
 
 
+def has_driver() -> bool:
+    """Return whether NVIDIA's driver runs on this machine."""
+    return any(Path(path).exists() for path in _DRIVER)
+
+
 def snapshot(environ: Mapping[str, str] = os.environ) -> Snapshot:
     """Return the GPUs that this process may use, and what they do now.
 
@@ -128,7 +138,7 @@ def snapshot(environ: Mapping[str, str] = os.environ) -> Snapshot:
     try:
         import pynvml
     except ImportError:
-        return Snapshot((), "nvidia-ml-py is not installed: pip install nvidia-ml-py")
+        return Snapshot((), NO_NVML if has_driver() else "there is no NVIDIA driver")
     problems: list[str] = []
     try:
         pynvml.nvmlInit()

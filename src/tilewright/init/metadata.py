@@ -21,8 +21,9 @@ from tilewright.io.inputs.codex_metadata import (
     parse_exposure_times,
     unique_names,
 )
+from tilewright.io.numbers import positive
 from tilewright.io.text_file import read_text
-from tilewright.io.tiff.metadata import MICROMETRES, imagej_unit, of_tiff, pixel_um
+from tilewright.io.tiff.metadata import UM, imagej_unit, of_tiff, pixel_um
 from tilewright.io.tiff.ome_xml import OmeChannel
 from tilewright.runtime.text import printable
 
@@ -275,7 +276,7 @@ def _pixel_of_tiff(path: str) -> tuple[float | None, float | None]:
     def read(tiff: Any) -> tuple[float | None, float | None]:
         unit = imagej_unit(tiff.imagej_metadata)
         _, x_um = pixel_um(tiff.pages[0], unit)
-        in_um = x_um is not None and unit in MICROMETRES
-        return x_um, tiff.imagej_metadata.get("spacing") if in_um else None
+        step = positive(str(tiff.imagej_metadata.get("spacing"))) if x_um and unit else None
+        return x_um, round(step * UM[unit], 6) if step else None
 
     return of_tiff(path, read, (None, None))

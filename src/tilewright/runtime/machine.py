@@ -10,13 +10,13 @@ from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings
 from tilewright.devices.device_lease import CONTEXT_B
 from tilewright.devices.health import quarantined
-from tilewright.devices.inventory import Snapshot, snapshot
+from tilewright.devices.inventory import NO_NVML, NOT_INSTALLED, Snapshot, snapshot
 from tilewright.devices.lease_folder import lease_root
 from tilewright.devices.leases import MIB, SLOTS, leased_b, leases, room_b, whole_above_b
 from tilewright.devices.slurm_allocation import DeviceChoice, device_from_environment
 from tilewright.errors import ConfigError, LeaseError
 
-NO_CUPY = "not installed: install tilewright[cuda12] or [cuda13]"
+_NO_CUPY = f"CuPy is {NOT_INSTALLED}"
 
 
 def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
@@ -33,7 +33,7 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
     if not gpus.devices:
         return Snapshot((), gpus.reason)
     if find_spec("cupy") is None:
-        return Snapshot((), f"CuPy is {NO_CUPY}")
+        return Snapshot((), _NO_CUPY)
     bad = quarantined(lease_root(environ))
     healthy = tuple(device for device in gpus.devices if device.uuid not in bad)
     reasons = [f"{uuid} is quarantined: {q.reason}" for uuid, q in bad.items()]
@@ -41,11 +41,14 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
 
 
 def gpus_of_jobs() -> Snapshot | None:
-    """Return that jobs can use no GPU of a cluster, as CuPy is not in their environment; else None.
+    """Return that jobs can use no GPU, as a package is not in their environment; else None.
 
     Their environment is this one.
     """
-    return Snapshot((), f"CuPy is {NO_CUPY}") if find_spec("cupy") is None else None
+    for module, reason in (("cupy", _NO_CUPY), ("pynvml", NO_NVML)):
+        if find_spec(module) is None:
+            return Snapshot((), reason)
+    return None
 
 
 def device_kinds(

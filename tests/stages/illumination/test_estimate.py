@@ -452,3 +452,16 @@ def test_stray_light_of_the_brain_tiles_is_taken_off(shared: Path) -> None:
     even = np.median((glass - found.dark) / found.flat, axis=0).reshape(16, 32, 16, 32)
     even = even.mean(axis=(1, 3))
     assert even.std() < 0.09 * even.mean()
+
+
+def test_padding_is_no_light() -> None:
+    """The flat-field and the offset are those of whole tiles, though zeros are at their sides."""
+    truth = vignette(SIZE)
+    tiles, places = make_tiles(truth, 3)
+    stack = tiles.stack.copy()
+    for tile, planes in enumerate(stack):
+        planes[:, :, : tile % 6] = 0
+        planes[:, SIZE - (tile * 5) % 7 :] = 0
+    found, numbers = run(dataclasses.replace(tiles, stack=stack), places, offset_counts=None)
+    assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=1.5)
+    assert relative_rmse(found.flat, truth) < 0.006  # 0.002 of whole tiles

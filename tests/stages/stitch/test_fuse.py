@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from tests.stages.stitch.stitch_runs import VOXEL_UM, illumination, make_tiles, positions_of, run
+from tests.stages.stitch.stitch_runs import (
+    SIZE,
+    VOXEL_UM,
+    illumination,
+    make_tiles,
+    positions_of,
+    run,
+)
 from tests.support.array_tiles import ArrayTiles
 from tests.support.runs import digests
 from tilewright.errors import ProcessingError
@@ -176,3 +183,25 @@ def test_a_channel_that_the_optics_displace_is_placed_back(tmp_path: Path) -> No
     assert np.abs(error).max() < 0.1 * spread
     left = run(tiles_of((1.25, -0.75)), tmp_path / "3.zarr", **options)
     assert np.abs(left.read(0)[inner].astype(float) - first.read(0)[inner]).max() > 0.5 * spread
+
+
+def test_padding_is_no_light(tmp_path: Path) -> None:
+    """Where another tile shows the place its pixels are used, elsewhere there is no light."""
+    tiles = replace(make_tiles(), nominal_px=np.round(make_tiles().nominal_px))
+    smooth = np.linspace(900.0, 1100.0, SIZE[1])[None, None, None]
+    tiles = replace(tiles, stack=np.broadcast_to(smooth, tiles.stack.shape).astype(np.uint16))
+    flat = illumination()
+    flat = replace(flat, flat=np.ones_like(flat.flat))
+    whole = run(tiles, tmp_path / "whole.zarr", illumination=flat).read(0)
+    padded = replace(tiles, stack=tiles.stack.copy())
+    padded.stack[4, :, :, :5] = 0  # in the middle: below tile 3
+    padded.stack[0, :, :6] = 0  # at the upper border of all
+    mosaic = run(padded, tmp_path / "padded.zarr", illumination=flat).read(0)
+    y, x = (int(v) for v in tiles.nominal_px[0])
+    lost = (mosaic == 100) & (whole != 100)
+    assert lost[y : y + 6, x : x + 40].all()
+    assert lost.sum() < 8 * SIZE[1]
+    assert mosaic[mosaic != 100].min() >= 899
+    y, x = (int(v) for v in tiles.nominal_px[4])
+    at = np.s_[y + 20 : y + 40, x : x + 5]
+    assert (mosaic[at] > 1000).all()  # of tile 3 alone, whose right side is brighter

@@ -81,9 +81,11 @@ class ScanOptions:
     region: str | None = None
     """Region (or well) of the raw folder to read."""
     pixel_um: float | None = None
-    """Pixel size in µm, compared with the size that files give."""
+    """Pixel size in µm; it overrules the size that files give, with a warning."""
     z_step_um: float | None = None
-    """Distance of planes in µm, compared in the same manner."""
+    """Distance of planes in µm, in the same manner."""
+    z_step_given: bool = True
+    """Whether the configuration states it; a default overrules nothing."""
     cycles: tuple[int, ...] | None = None
     """Those that are read of files that describe themselves; None is all."""
 

@@ -39,7 +39,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     Raises
     ------
     RawDataError
-        Some sites have no position, or sizes differ from the options.
+        Some sites have no position.
     """
     planes = _planes_by_name(raw_dir)
     # A plate has a hundred wells, and each sample is scanned by itself.

@@ -1,8 +1,10 @@
 """Images whose metadata hold planes, stage positions, sizes and channels."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, ins
 from tilewright.io.numbers import LARGEST
 from tilewright.io.tiff.ome_xml import OmeImage, OmePlane
 
+_logger = logging.getLogger("tilewright")
 #: Relative difference up to which sizes are equal: files round theirs.
 _SIZE_TOLERANCE = 0.02
 #: Positions in one or neighbouring cells of so many µm, or px, are those of one tile: stages are
@@ -101,12 +104,11 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     Raises
     ------
     RawDataError
-        A tile has no position, or sizes in the files differ from the options.
+        A tile has no position, or a z-step in the files differs from one that nobody gave.
     """
     if options.cycles is not None:
         located = [one for one in located if one.cycle in options.cycles]
-    for cycle, path, image in located:
-        _check_sizes(cycle, path, image, options)
+    _compare_sizes(located, options)
     by_name = _channels_are_named(located)
     per_cycle = [cycle for cycle, _, _ in located]
     planes = []
@@ -145,20 +147,31 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     return planes
 
 
-def _check_sizes(cycle: int, path: str, image: OmeImage, options: ScanOptions) -> None:
-    """Refuse an image whose sizes differ from the options."""
-    deep = any(plane.z for plane in image.planes)
-    for what, size_um, key, option_um in (
-        ("a pixel along x", image.pixel_um, "acquisition.pixel_um", options.pixel_um),
-        ("a pixel along y", image.pixel_y_um, "acquisition.pixel_um", options.pixel_um),
-        ("a z-step", deep and image.z_step_um, "acquisition.z_step_um", options.z_step_um),
-    ):
-        if size_um and option_um and abs(size_um - option_um) > _SIZE_TOLERANCE * option_um:
-            raise RawDataError(
-                f"{path}: its metadata give {what} of {size_um:g} µm, but {key} is {option_um:g}; "
-                "correct the one that is wrong. Cycles must share a pixel size and z-step: else "
-                f"take cycle {cycle} out of the markers table"
-            )
+def _compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
+    """Log one sentence for each option that files contradict; refuse a z-step that nobody gave."""
+    told: set[str] = set()
+    for _, path, image in located:
+        deep = any(plane.z for plane in image.planes)
+        for what, size_um, key, option_um in (
+            ("a pixel along x", image.pixel_um, "acquisition.pixel_um", options.pixel_um),
+            ("a pixel along y", image.pixel_y_um, "acquisition.pixel_um", options.pixel_um),
+            ("a z-step", deep and image.z_step_um, "acquisition.z_step_um", options.z_step_um),
+        ):
+            if not size_um or not option_um or key in told:
+                continue
+            if abs(size_um - option_um) <= _SIZE_TOLERANCE * option_um:
+                continue
+            text = f"{path}: its metadata give {what} of {size_um:g} µm, but {key} is {option_um:g}"
+            if key == "acquisition.z_step_um" and not options.z_step_given:
+                raise RawDataError(f"{text}, its default; set {key}")
+            told.add(key)
+            _log_once(f"{text}, which is used for every file and cycle")
+
+
+@cache
+def _log_once(text: str) -> None:
+    """Log a warning; raw folders are scanned again and again while an acquisition goes on."""
+    _logger.warning(text)
 
 
 def _plane_path(path: str, file: str | None) -> str:
@@ -181,6 +194,6 @@ def _position(image: OmeImage, path: str, *, alone: bool) -> tuple[float, float]
     if alone:
         return 0.0, 0.0
     raise RawDataError(
-        f"{path}: a tile has no PositionX and PositionY in its metadata; "
+        f"{path}: a tile has no PositionX and PositionY in a unit of length in its metadata; "
         "use acquisition.convention 'pattern' with a tile number or row and col"
     )

@@ -1,21 +1,25 @@
 """Opera Phenix and Operetta exports (Harmony): TIFFs listed by ``Index.idx.xml``."""
 
 import re
+from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 from xml.etree import ElementTree
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import MOST_XML_MB, cycle_folders, raw_file_errors
 from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
-from tilewright.io.numbers import positive
+from tilewright.io.numbers import finite, positive
 from tilewright.io.text_file import read_content
+from tilewright.io.tiff.metadata import UM
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
 
 #: Harmony's names of the index, and the folders that it puts it in.
 _INDEX_NAMES = ("Index.idx.xml", "Index.xml")
 _FOLDERS = ("", "/Images")
-_M_TO_UM, _S_TO_MS = 1e6, 1e3
+_S_TO_MS = 1e3
 _Fields = dict[str, str]
 
 
@@ -63,17 +67,14 @@ def _tiles(planes: list[_Fields]) -> list[OmeImage]:
     # Of the whole index: a field may lack some.
     tokens = sorted(by_channel, key=int)
     depths = sorted({plane["PlaneID"] for plane in planes}, key=int)
-    stack = [plane for plane in planes if _field(plane) == _field(first)]
-    heights_m = sorted({float(plane["PositionZ"]) for plane in stack if plane.get("PositionZ")})
-    step_um = (heights_m[1] - heights_m[0]) * _M_TO_UM if len(heights_m) > 1 else None
     return tiles(
         (
             ListedPlane(
                 f"r{int(plane['Row']):02}c{int(plane['Col']):02}",
                 _field(plane),
                 # Harmony's stage runs upwards in y, its images run downwards.
-                -float(plane["PositionY"]) * _M_TO_UM,
-                float(plane["PositionX"]) * _M_TO_UM,
+                None if (y_um := _um(plane, "PositionY")) is None else -y_um,
+                _um(plane, "PositionX"),
                 OmePlane(
                     tokens.index(plane["ChannelID"]),
                     depths.index(plane["PlaneID"]),
@@ -86,12 +87,23 @@ def _tiles(planes: list[_Fields]) -> list[OmeImage]:
         ),
         OmeImage(
             [_channel(by_channel[token]) for token in tokens],
-            pixel_um=_scaled(first, "ImageResolutionX", _M_TO_UM),
-            pixel_y_um=_scaled(first, "ImageResolutionY", _M_TO_UM),
-            z_step_um=round(step_um, 6) if step_um else None,
+            pixel_um=positive(str(_um(first, "ImageResolutionX"))),
+            pixel_y_um=positive(str(_um(first, "ImageResolutionY"))),
+            z_step_um=_z_step_um(planes),
             numerical_aperture=_scaled(first, "ObjectiveNA", 1.0),
         ),
     )
+
+
+def _z_step_um(planes: list[_Fields]) -> float | None:
+    """Return the usual distance of neighbouring planes: channels have heights of their own."""
+    stacks: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for plane in planes:
+        height_um = _um(plane, "PositionZ")
+        if height_um is not None:
+            stacks[_field(plane), plane["ChannelID"]].append(height_um)
+    steps = [b - a for heights in stacks.values() for a, b in pairwise(sorted(heights))]
+    return round(median_low(steps), 6) or None if steps else None
 
 
 def _field(plane: _Fields) -> tuple[int, ...]:
@@ -112,5 +124,15 @@ def _scaled(plane: _Fields, key: str, scale: float) -> float | None:
     return round(value * scale, 9) if value else None
 
 
+def _um(plane: _Fields, key: str) -> float | None:
+    """Return a length in µm, None where it is absent or in an unknown unit."""
+    value, scale = finite(plane.get(key)), UM.get(plane.get(f"{key}Unit") or "m")
+    return None if value is None or scale is None else round(value * scale, 9)
+
+
 def _fields(element: Any) -> _Fields:
-    return {child.tag.rpartition("}")[2]: (child.text or "").strip() for child in element}
+    fields: _Fields = {}
+    for child in element:
+        name = child.tag.rpartition("}")[2]
+        fields |= {name: (child.text or "").strip(), f"{name}Unit": child.get("Unit", "")}
+    return fields

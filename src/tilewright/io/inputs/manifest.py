@@ -27,7 +27,7 @@ from tilewright.kernels.tile_positions.tile_order import grid_places
 
 COLUMNS = (
     *("channel", "tile", "z", "path", "page", "y_px", "x_px"),
-    *("height_px", "width_px", "dtype", "size_bytes", "mtime_ns"),
+    *("height_px", "width_px", "dtype", "size_bytes", "mtime_ns", "pages"),
 )
 #: Next to the manifests: the digest of the tables whose pixels were last checked.
 _PIXELS_DIGEST = "looked_at.txt"
@@ -181,13 +181,12 @@ def _parse_known(text: str, folder: str) -> dict[str, RawHeader]:
     lines = csv.reader(io.StringIO(text))
     if tuple(next(lines, ())) != COLUMNS:
         return known
-    for channel, _, _, below, page, _, _, height, width, dtype, size, mtime in lines:
-        if not channel:
-            continue
-        pages, path = int(page) + 1, f"{folder}/{below}"
-        if path not in known or known[path].pages < pages:
+    for channel, _, _, below, _, _, _, height, width, dtype, *counts in lines:
+        if channel:
+            size, mtime, pages = map(int, counts)  # all pages of the file, used or not
             kind = dtype.partition("*")[0]
-            known[path] = RawHeader(int(size), int(mtime), int(height), int(width), kind, pages)
+            header = RawHeader(size, mtime, int(height), int(width), kind, pages)
+            known[f"{folder}/{below}"] = header
     return known
 
 
@@ -268,7 +267,7 @@ def _table(
         where = (plane.channel, place.tile, plane.z, plane.path[len(folder) + 1 :], plane.page)
         dtype = f"{SCALED_TYPE}*{scale:g}" if header.dtype == SCALED_TYPE else header.dtype
         corner = round(place.y_px - y0, 4), round(place.x_px - x0, 4)
-        lines.append((*where, *corner, *header[2:4], dtype, *header[:2]))
+        lines.append((*where, *corner, *header[2:4], dtype, *header[:2], header.pages))
     corners = list({line[1]: line[5:7] for line in lines}.items())
     shape = lines[0][7], lines[0][8]
     places = grid_places([corner for _, corner in corners], shape)

@@ -15,7 +15,11 @@ from tilewright.errors import RawDataError
 from tilewright.io.formats import containers
 from tilewright.io.formats.common import RAW_DIR_FILE, raw_file_errors
 from tilewright.io.results.result_file import result_file_errors
+from tilewright.kernels.padding import padding
 from tilewright.kernels.tile_positions.tile_order import grid_places
+
+#: Planes of a tile, and tiles, that one with zeros up to a side is compared with.
+_COMPARED = 4
 
 
 class RawPage(NamedTuple):
@@ -61,6 +65,30 @@ class Tiles:
             The file has changed since the workflow started, or is damaged: its data cannot be
             decoded, or are truncated.
         """
+        path, page, _ = self.pages[tile][z]
+        plane = self._raw(tile, z)
+        truncated = truncated_fraction(plane)
+        if truncated and not self._others_padded(tile, z):
+            raise RawDataError(
+                f"{path}, page {page}, is truncated: {truncated:.0%} of it, up to one side, are "
+                "zeros, and no other plane is so; copy the file again"
+            )
+        return plane
+
+    def _others_padded(self, tile: int, z: int) -> bool:
+        """Whether most of other planes have padding too: those of the tile, or of other tiles.
+
+        A transfer that breaks off leaves zeros in one plane; software that shifts a tile does so
+        in all its planes, or in most tiles.
+        """
+        depth, count = self.shape[0], len(self.pages)
+        stack = [(tile, (z + k) % depth) for k in range(1, min(depth, 1 + _COMPARED))]
+        beside = [((tile + k) % count, z) for k in range(1, min(count, 1 + _COMPARED))]
+        padded = [[padding(self._raw(*at)) is not None for at in part] for part in (stack, beside)]
+        return any(2 * sum(part) > len(part) for part in padded)
+
+    def _raw(self, tile: int, z: int) -> NDArray[Any]:
+        """Return one plane as the file has it."""
         path, page, size_bytes = self.pages[tile][z]
         with raw_file_errors(f"{path}, page {page},"):
             now_bytes = path.stat().st_size
@@ -76,12 +104,6 @@ class Tiles:
             raise RawDataError(
                 f"{path}, page {page}, is {plane.shape} {plane.dtype}, but was "
                 f"{self.shape[1:]} {self.dtype} when the workflow started; start it again"
-            )
-        truncated = truncated_fraction(plane)
-        if truncated:
-            raise RawDataError(
-                f"{path}, page {page}, is truncated: {truncated:.0%} of it, up to one side, are "
-                "zeros; copy the file again"
             )
         return np.asarray(plane)
 
@@ -103,7 +125,7 @@ def read_plane(path: str | Path, page: int) -> NDArray[Any]:
 
 
 def truncated_fraction(plane: NDArray[Any]) -> float:
-    """Return the share of a plane (y, x) that a broken transfer set to zero, 0 if complete.
+    """Return the share of a plane (y, x) that a broken transfer may have set to zero, 0 if none.
 
     These are whole rows or columns of zeros from one side on, at least a thirty-second of the
     plane, where fewer than 1 % of the other pixels are 0. Images whose background is 0

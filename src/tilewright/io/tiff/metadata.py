@@ -5,7 +5,14 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-MICROMETRES = ("µm", "μm", "um", "micron", "microns", "micrometer")
+#: µm per unit of length in OME-XML, ImageJ's metadata and Harmony's index; what is no length
+#: (``pixel``, ``reference frame``) is not among them.
+UM = {
+    **dict.fromkeys(("µm", "μm", "um", "micron", "microns", "micrometer"), 1.0),
+    **dict.fromkeys(("Å", "\u212b"), 1e-4),
+    **{"pm": 1e-6, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "dm": 1e5, "m": 1e6},
+    **{"in": 25_400.0, "inch": 25_400.0, "thou": 25.4},
+}
 #: 72 and 96 dots per inch are a printer's, not a microscope's.
 _LARGEST_PIXEL_UM = 20.0
 #: What readers and codecs raise on damaged files: errors of their own are of these, too.
@@ -41,9 +48,8 @@ def pixel_um(page: Any, unit: str) -> tuple[float | None, float | None]:
 
     ``unit`` is ImageJ's, which takes precedence over that of the tags.
     """
-    unit_um = {2: 25_400.0, 3: 1e4}.get(page.tags.valueof("ResolutionUnit", 2))
-    if unit in MICROMETRES:
-        unit_um = 1.0
+    of_tag = {2: "inch", 3: "cm"}.get(page.tags.valueof("ResolutionUnit", 2), "")
+    unit_um = UM.get(unit or of_tag)
 
     def size_um(tag: str) -> float | None:
         dots, per = page.tags.valueof(tag, (0, 1))

@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import RawDataError
 from tilewright.io.numbers import LARGEST, finite
-from tilewright.io.tiff.metadata import MICROMETRES
+from tilewright.io.tiff.metadata import UM
 
 if TYPE_CHECKING:
     from xml.etree import ElementTree
 
-#: µm per unit. "reference frame" is the schema's default and µm by custom.
-_UM = {
-    **dict.fromkeys((*MICROMETRES, "reference frame", "pixel"), 1.0),
-    **{"nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6},
-}
+#: ms per unit of time.
+_MS = {"s": 1e3, "ms": 1.0, "µs": 1e-3, "μs": 1e-3, "ns": 1e-6, "min": 6e4}
 _ORDERS = {f"XY{''.join(axes)}" for axes in permutations("ZCT")}
 #: No tile has more: 100 channels of 1,000 z-planes.
 MOST_PLANES = 100_000
@@ -95,9 +92,9 @@ def _described(pixels: ElementTree.Element, channels: int) -> OmeImage:
     """Return channels and sizes of an image."""
     return OmeImage(
         _channels(pixels, channels),
-        pixel_um=_positive_length(pixels, "PhysicalSizeX"),
-        pixel_y_um=_positive_length(pixels, "PhysicalSizeY"),
-        z_step_um=_positive_length(pixels, "PhysicalSizeZ"),
+        pixel_um=_positive(_length(pixels, "PhysicalSizeX")),
+        pixel_y_um=_positive(_length(pixels, "PhysicalSizeY")),
+        z_step_um=_positive(_length(pixels, "PhysicalSizeZ")),
     )
 
 
@@ -163,15 +160,17 @@ def _image(
     position, key = next(elements_named(pixels, "Plane"), None), "Position{}"
     if position is None or position.get("PositionX") is None:
         position, key = next(elements_named(image, "StageLabel"), None), "{}"
-    unit = position.get(f"{key.format('X')}Unit", "µm") if position is not None else "µm"
+    keys = key.format("Y"), key.format("X")
+    in_px = position is not None and all(position.get(f"{k}Unit") == "pixel" for k in keys)
+    y, x = (_number(position, k) if in_px else _length(position, k) for k in keys)
     return replace(
         _described(pixels, sizes["C"]),
         planes=_planes(pixels, sizes),
-        y=_length(position, key.format("Y")),
-        x=_length(position, key.format("X")),
-        position_in_px=unit == "pixel",
-        numerical_aperture=_positive_length(lens, "LensNA"),
-        immersion_refractive_index=_positive_length(medium, "RefractiveIndex"),
+        y=y,
+        x=x,
+        position_in_px=in_px,
+        numerical_aperture=_positive(_number(lens, "LensNA")),
+        immersion_refractive_index=_positive(_number(medium, "RefractiveIndex")),
     )
 
 
@@ -202,20 +201,23 @@ def _integer(element: ElementTree.Element, key: str, default: int, *, least: int
     return value
 
 
-def _length(element: ElementTree.Element | None, key: str) -> float | None:
-    """Return a length in µm, or in pixels where its unit is ``pixel``."""
+def _length(element: ElementTree.Element | None, key: str, unit: str = "µm") -> float | None:
+    """Return a length in µm, None where it is in no unit of length; ``unit`` is the default."""
     value = _number(element, key)
     if value is None or element is None:
         return None
-    unit = element.get(f"{key}Unit", "µm")
-    if unit not in _UM:
-        raise _BadXmlError(f"{key}Unit is {unit[:40]!r}; known are {', '.join(_UM)}")
-    return value * _UM[unit]
+    scale = UM.get(element.get(f"{key}Unit", unit))
+    return value * scale if scale else None
 
 
-def _positive_length(element: ElementTree.Element | None, key: str) -> float | None:
-    """Return a quantity, in µm if it is a length; 0, and what is below, is "not known"."""
-    value = _length(element, key)
+def _nm(element: ElementTree.Element | None, key: str) -> float | None:
+    """Return a wavelength in nm, its default unit; None where it is unknown."""
+    value_um = _positive(_length(element, key, "nm"))
+    return round(value_um * 1000, 6) if value_um else None
+
+
+def _positive(value: float | None) -> float | None:
+    """Return a number above 0; 0, and what is below, is "not known"."""
     return value if value is not None and value > 1 / LARGEST else None
 
 
@@ -223,9 +225,8 @@ def _channels(pixels: ElementTree.Element, count: int) -> list[OmeChannel]:
     exposures: dict[int, float] = {}
     for plane in elements_named(pixels, "Plane"):
         exposure = _number(plane, "ExposureTime")
-        if exposure is not None:
-            # Seconds are the schema's default.
-            scale = 1.0 if plane.get("ExposureTimeUnit") == "ms" else 1000.0
+        scale = _MS.get(plane.get("ExposureTimeUnit", "s"))
+        if exposure is not None and scale:
             exposures.setdefault(_integer(plane, "TheC", 0, least=0), exposure * scale)
     channel_elements = list(elements_named(pixels, "Channel"))
     # If their number differs it is unknown which is which.
@@ -233,7 +234,7 @@ def _channels(pixels: ElementTree.Element, count: int) -> list[OmeChannel]:
     return [
         OmeChannel(
             name=channel.get("Name") if channel is not None else None,
-            emission_nm=_positive_length(channel, "EmissionWavelength"),
+            emission_nm=_nm(channel, "EmissionWavelength"),
             exposure_ms=exposures.get(index),
         )
         for index, channel in enumerate(elements)

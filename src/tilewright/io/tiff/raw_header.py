@@ -10,7 +10,10 @@ _PHOTOMETRIC = {0: "a negative, with white as 0", 3: "numbers of a palette's col
 
 
 class RawHeader(NamedTuple):
-    """Header of one raw file; ``problem`` is why it cannot be used, "" if it can."""
+    """Header of one raw file; ``problem`` is why it cannot be used, "" if it can.
+
+    ``pages`` counts all pages of the file, also those that nobody uses.
+    """
 
     size_bytes: int
     mtime_ns: int

@@ -99,13 +99,15 @@ def fuse(
     *,
     feather_px: float,
     distortion: Distortion | None = None,
+    dtype: np.dtype[Any] | None = None,
 ) -> tuple[Array, int, int]:
     """Fuse the region ``shape`` at ``origin`` of a mosaic from the tiles that touch it.
 
     Parameters
     ----------
     tiles : sequence of ndarray of uint8 or uint16, shape (y, x)
-        Raw tiles in host memory; only the parts needed are moved to the device.
+        Raw tiles in host memory; only the parts needed are moved to the device. Those with padding
+        are of float32, with NaN in it.
     spans : sequence of (Span, Span)
         Where each tile lies in the mosaic, along y and x; see :func:`tile_span`.
     correction : Correction
@@ -118,11 +120,13 @@ def fuse(
         Width of the linear ramp at the tiles' borders, usually their overlap.
     distortion : Distortion, optional
         Lens distortion that tiles are freed from as they are resampled.
+    dtype : dtype, optional
+        Of the region; that of the first tile by default.
 
     Returns
     -------
-    region : array of the tiles' dtype, shape (y, x)
-        Rounded counts; the pedestal outside all tiles.
+    region : array of ``dtype``, shape (y, x)
+        Rounded counts; the pedestal outside all tiles, and where all have padding.
     clipped_low, clipped_high : int
         Pixels whose counts were below 0 or above the dtype's range.
 
@@ -135,7 +139,7 @@ def fuse(
     [10, 10, 10, 15, 20, 20, 20]
     """
     xp = backend.xp
-    dtype = np.dtype(tiles[0].dtype) if tiles else np.dtype(np.uint16)
+    dtype = dtype or (tiles[0].dtype if tiles else np.dtype(np.uint16))
     top = float(np.iinfo(dtype).max)
     region = xp.empty(shape, dtype=dtype)
     low = xp.zeros((), dtype=xp.int64)
@@ -152,7 +156,11 @@ def fuse(
             region[target] = int(correction.pedestal + 0.5)
             continue
         parts = [read(backend, tiles[k], spans[k], correction, box) for k in members]
-        value = _blend(xp, parts, [spans[k] for k in members], [ramps[k] for k in members], box)
+        padded = any(tiles[k].dtype.kind == "f" for k in members)
+        where = [spans[k] for k in members], [ramps[k] for k in members]
+        value = _blend(xp, parts, *where, box, padded=padded)
+        if padded:
+            value[xp.isnan(value)] = np.float32(correction.pedestal)
         low = low + xp.count_nonzero(value < 0)
         high = high + xp.count_nonzero(value >= top + 1)
         xp.clip(value, 0, top + 0.5, out=value)
@@ -298,9 +306,18 @@ def _weighted_sum(xp: Any, pixels: Array, taps: list[float], length: int) -> Arr
 
 
 def _blend(
-    xp: Any, parts: list[Array], spans: list[tuple[Span, Span]], ramps: list[list[Array]], box: Box
+    xp: Any,
+    parts: list[Array],
+    spans: list[tuple[Span, Span]],
+    ramps: list[list[Array]],
+    box: Box,
+    *,
+    padded: bool,
 ) -> Array:
-    """Return the weighted mean of the tiles' parts; a lone part is returned unchanged."""
+    """Return the weighted mean of the tiles' parts; a lone part is returned unchanged.
+
+    NaN (padding) has no weight, and is where no tile has any.
+    """
     if len(parts) == 1:
         return parts[0]
     total = xp.zeros_like(parts[0])
@@ -309,9 +326,14 @@ def _blend(
         wy = ramp_y[box[0] - ys.start : box[1] - ys.start]
         wx = ramp_x[box[2] - xs.start : box[3] - xs.start]
         weight = wy[:, None] * wx[None, :]
+        if padded:
+            hole = xp.isnan(part)
+            weight[hole], part[hole] = 0, 0
         norm += weight
         weight *= part
         total += weight
+    if padded:
+        norm[norm == 0] = np.nan
     total /= norm
     return total
 

@@ -15,6 +15,7 @@ from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Region
 from tilewright.kernels.camera import CameraDefects
+from tilewright.kernels.padding import blank_padding
 from tilewright.kernels.stitch.overlap_agreement import (
     CELL_PX,
     DARKEST,
@@ -170,8 +171,8 @@ class _FusedTiles:
     distortion: Distortion | None
 
     def light(self, key: Key, plane: int, part: Region = _WHOLE) -> NDArray[np.float32]:
-        """Return a part (y, x) of a plane of a tile."""
-        pixels = self.tiles.read(self.order[key], plane)
+        """Return a part (y, x) of a plane of a tile, NaN in its padding."""
+        pixels = blank_padding(self.tiles.read(self.order[key], plane))
         pixels = pixels if self.defects is None else self.defects.repair(pixels)
         flat, dark = self.illumination.flat[part], self.illumination.dark[part]
         light = np.asarray((pixels[part].astype(np.float32) - dark) / flat)
@@ -195,7 +196,7 @@ class _FusedTiles:
             for key, other in (pair, pair[::-1])
         ]
         stacks = [
-            [texture(self.light(key, z, part))[0] for z in range(depth)]
+            [texture(np.nan_to_num(self.light(key, z, part)))[0] for z in range(depth)]
             for key, part in zip(pair, parts, strict=True)
         ]
         first, second = matching_planes(*stacks)
@@ -258,7 +259,7 @@ def _change(
     fused -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
     rows, columns = (n // CELL_PX for n in fused.shape)
     means = own[:rows, :columns], cell_means(fused)
-    usable = alone[:rows, :columns] & (means[0] > max(_LIGHT * np.percentile(means[0], 95), 0))
+    usable = alone[:rows, :columns] & (means[0] > max(_LIGHT * np.nanpercentile(means[0], 95), 0))
     ratio = np.where(usable, np.maximum(means[1], 0) / np.maximum(means[0], 1e-6), np.nan)
     largest = math.nan
     for part in np.array_split(np.arange(rows), max(rows // _PART_CELLS, 1)):
@@ -292,7 +293,11 @@ def _compare(
         return None
     # Pixel p of the first strip lies at p - apart of the second.
     apart = step - whole
-    result = compare_strips(strips[0], strips[1], (float(apart[0]), float(apart[1])))
+    # What only one shows agrees with itself.
+    first, second = (np.where(np.isnan(a), b, a) for a, b in (strips, strips[::-1]))
+    result = compare_strips(
+        np.nan_to_num(first), np.nan_to_num(second), (float(apart[0]), float(apart[1]))
+    )
     error = np.asarray(result.shift_px) + apart
     # Magnified about its middle, each tile shows a place of the overlap elsewhere.
     magnification = float(error @ step / (step @ step))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from tilewright.kernels.illumination.overlap_cells import (
     measure_cells,
     overlapping_pairs,
 )
+from tilewright.kernels.padding import fill_padding, padding
 from tilewright.stages.tile_source import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
@@ -52,6 +55,13 @@ class BinnedTiles:
     """Counts from which a pixel was saturated, and how that is known."""
     equal_neighbours: float = 0.0
     """Share of raw pixels with exactly the counts of their neighbour, median of all planes read."""
+    inside: Array | None = None
+    """bool (planes, n, h, w), or None: False in padding, whose counts are the tile's median."""
+
+    def usable(self, plane: int) -> Array | None:
+        """Return which binned pixels (n, h, w) show light, not saturated; None where all do."""
+        known = [of[plane] for of in (self.valid, self.inside) if of is not None]
+        return reduce(operator.and_, known) if known else None
 
 
 def read_binned(
@@ -70,10 +80,15 @@ def read_binned(
     shape = (len(z_planes), len(tiles.row), size[0] // factor, size[1] // factor)
     images = backend.xp.empty(shape, dtype=np.float32)
     peak = backend.xp.empty(shape, dtype=tiles.dtype)
+    padded = backend.xp.zeros(shape, dtype=bool)
 
     def read(place: tuple[int, int]) -> tuple[Top, float]:
         k, tile = place
         raw = tiles.read(tile, z_planes[k])
+        found = padding(raw)
+        if found is not None:
+            raw = fill_padding(raw)
+            padded[k, tile] = backend.asarray(cells(found, factor).any(axis=(1, 3)), dtype=None)
         images[k, tile], peak[k, tile] = bin_tile(backend, raw, factor)
         return top_of(raw), equal_neighbours(raw)
 
@@ -92,6 +107,7 @@ def read_binned(
         z_planes,
         (limit, how),
         round(float(np.median(equal)), 4),
+        ~padded if bool(padded.any()) else None,
     )
 
 
@@ -228,7 +244,7 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
             measure_cells(
                 backend,
                 images,
-                None if binned.valid is None else binned.valid[k],
+                binned.usable(k),
                 place,
                 pairs,
                 shape_px=binned.shape_px,

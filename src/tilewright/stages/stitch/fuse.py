@@ -292,6 +292,7 @@ def fuse_chunk(
             (rows.stop - rows.start, columns.stop - columns.start),
             feather_px=plan.feather_px,
             distortion=plan.distortion,
+            dtype=mosaic.dtype,
         )
         return part, backend.to_numpy(pixels), low, high
 

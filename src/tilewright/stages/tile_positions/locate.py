@@ -18,6 +18,7 @@ from tilewright.io.results.positions import Edges, Positions, write_table, write
 from tilewright.io.results.zarr_store import stack_on_disk
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import OomHint, track_device_memory
+from tilewright.kernels.padding import fill_padding
 from tilewright.kernels.tile_positions.displacements import (
     Allocate,
     Overlaps,
@@ -246,7 +247,7 @@ def _read_strips(
         windows = [window for _, _, window in cuts[tile]]
         parts = [np.zeros([n.stop - n.start for n in window], np.float32) for window in windows]
         for z in z_planes.tolist():
-            plane = tiles.read(tile, z)
+            plane = fill_padding(tiles.read(tile, z))
             for part, window in zip(parts, windows, strict=True):
                 part += plane[window]
         for part, (strips, i, window) in zip(parts, cuts[tile], strict=True):

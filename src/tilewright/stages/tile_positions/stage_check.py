@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tilewright.io.inputs.tiles import Tiles
 from tilewright.kernels.backend import Backend, cells
+from tilewright.kernels.padding import fill_padding
 from tilewright.kernels.tile_positions.stage_map import StageMap, displaced_tiles, fit_stage_map
 
 #: Of more tiles those in the middle are read.
@@ -78,7 +79,8 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
     index = middle_tiles(nominal)
     if len(index) < 2:
         return ""
-    images = np.stack([reduce_tile(tiles.read(int(t), tiles.shape[0] // 2)) for t in index])
+    planes = (fill_padding(tiles.read(int(t), tiles.shape[0] // 2)) for t in index)
+    images = np.stack([reduce_tile(plane) for plane in planes])
     factor = reduction(tiles.shape[2])
     found = fit_stage_map(backend, images, nominal[index] / factor)
     if found is None:
