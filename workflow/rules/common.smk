@@ -10,6 +10,7 @@ from tilewright.config.rule_files import RuleFiles
 from tilewright.config.rules import STAGES
 from tilewright.errors import TilewrightError
 from tilewright.resources import detect_placement
+from tilewright.runtime.provenance import keep_provenance
 from snakemake_scheduler_plugin_tilewright import (
     PlacementError,
     SetUpError,
@@ -25,6 +26,7 @@ try:
             read_config(Path(path))
         # Writes `layout.manifest`, the rules' input that stands for the raw tiles: no rule makes it.
         experiment = checked_experiment(placed, targets(command()[1:]))
+        keep_provenance(workflow, experiment.settings.results)
     else:
         # Jobs trust the manifests that the main process wrote: raw files are looked at once.
         experiment = load_experiment(placed)

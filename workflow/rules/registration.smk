@@ -76,7 +76,8 @@ rule assemble:
         **resources_of("assemble"),
     params:
         cycles=experiment.image_cycles,
-        names=[entry["marker"] for entry in experiment.image_table()],
+        # A function: a name may have braces.
+        names=lambda wildcards: [entry["marker"] for entry in experiment.image_table()],
         output=experiment.options("output", "tiff_compression", "tiff_tile_px"),
     script:
         "../../scripts/assemble.py"

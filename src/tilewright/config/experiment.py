@@ -133,8 +133,14 @@ class Experiment:
         }
 
     def as_yaml(self) -> str:
-        """Return the whole configuration, defaults included."""
-        return yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False)
+        """Return the configuration, defaults included, without the places of tables and results.
+
+        They change nothing in the results.
+        """
+        places = {"samples", "tiles", "markers", "results"}
+        return yaml.safe_dump(
+            self.settings.model_dump(mode="json", exclude=places), sort_keys=False
+        )
 
     @property
     def image_cycles(self) -> tuple[int, ...]:
