@@ -6,6 +6,8 @@ after a move, in a copy or from another folder it finds nothing, and takes old r
 
 import contextlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,50 +48,64 @@ class _Records:
         self._prefix, self._folder = f"{results}/", Path(results) / _FOLDER
         # as paths begin in JSON
         self._quoted = json.dumps(self._prefix)[:-1]
-        self._known: dict[str, Any] = {}
+        self._known = dict(self._read_files())
+
+    def _read_files(self) -> Iterator[tuple[str, Any]]:
+        from snakemake.persistence import MetadataRecord
+
+        for path in self._folder.rglob("*.json"):
+            key = self._prefix + str(path.relative_to(self._folder)).removesuffix(".json")
+            # One that a kill cut short is written again from Snakemake's own.
+            with contextlib.suppress(ValueError):
+                text = path.read_text("utf-8").replace(_HERE, self._quoted)
+                record = MetadataRecord.model_validate_json(text)
+                record.input = sorted(record.input or [])
+                _restore_time(Path(key), path, record.endtime or 0)
+                yield key, record
 
     def _file(self, key: str) -> Path:
         return self._folder / f"{key.removeprefix(self._prefix)}.json"
 
     def read(self, key: str) -> Any:
         """Return the record of an output, None where there is none."""
-        if not key.startswith(self._prefix):
-            return self._own_read(key)
-        if key not in self._known:
-            self._known[key] = self._read_file(key)
-        return self._known[key]
-
-    def _read_file(self, key: str) -> Any:
-        from snakemake.persistence import MetadataRecord
-
-        # One that a kill cut short is written again from Snakemake's own.
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            text = self._file(key).read_text("utf-8").replace(_HERE, self._quoted)
-            record = MetadataRecord.model_validate_json(text)
-            record.input = sorted(record.input or [])
-            return record
+        if key in self._known:
+            return self._known[key]
         record = self._own_read(key)
         if record is not None:
-            self._write_file(key, record)
+            self._keep(key, record)
         return record
 
     def write(self, key: str, record: Any) -> None:
         """Write the record of an output."""
         self._own_write(key, record)
+        self._keep(key, record)
+
+    def _keep(self, key: str, record: Any) -> None:
         if key.startswith(self._prefix):
             self._known[key] = record
-            self._write_file(key, record)
-
-    def _write_file(self, key: str, record: Any) -> None:
-        path = self._file(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(dict(record.items())).replace(self._quoted, _HERE)
-        path.write_text(text, "utf-8")
+            path = self._file(key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(dict(record.items())).replace(self._quoted, _HERE)
+            path.write_text(text, "utf-8")
+            os.utime(path, (record.endtime or 0, record.endtime or 0))
 
     def delete(self, key: str) -> bool:
         """Forget an output; return whether it was known."""
-        known = self.read(key) is not None
-        if key.startswith(self._prefix):
-            self._known.pop(key, None)
+        known = self._known.pop(key, None) is not None
+        if known:
             self._file(key).unlink(missing_ok=True)
         return bool(self._own_delete(key)) or known
+
+
+def _restore_time(output: Path, record: Path, made_s: float) -> None:
+    """Give an output the time at which it was made, where a copy has lost the times.
+
+    Then its record, which has the same time, has lost it too. Else by the order of copying some
+    results would be made again, and others, which an interrupted run had left to do, would not.
+    """
+    if int(record.stat().st_mtime) != int(made_s):  # some file systems keep whole seconds
+        with contextlib.suppress(FileNotFoundError):
+            # Snakemake's for the time of a folder
+            stamp = output / ".snakemake_timestamp"
+            os.utime(stamp if stamp.exists() else output, (made_s, made_s))
+        os.utime(record, (made_s, made_s))
