@@ -13,4 +13,5 @@ with job_context(snakemake.log, snakemake.threads):
         compression=output["tiff_compression"],
         tile_px=output["tiff_tile_px"],
         workers=snakemake.threads,
+        names=snakemake.params.names,
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tests.support.microscope_files import Specimen
 from tests.support.runs import mark_references
 from tilewright.config.checks import rows_of
+from tilewright.config.config_file import with_places
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import load_experiment
 from tilewright.config.tile_table import Places, read_tiles
@@ -44,8 +45,8 @@ def two_fields() -> Specimen:
 
 
 def config(result: InitResult) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(result.config.read_text())
-    return content
+    content = with_places(yaml.safe_load(result.config.read_text()), [result.config])
+    return dict(content)
 
 
 def initiated(raw: Path, out: str = "out", **options: Any) -> tuple[InitResult, dict[str, Any]]:

@@ -21,13 +21,14 @@ from tests.init.raw_folders import (
     specimen_tiles,
     tile_rows,
 )
+from tests.support.runs import mark_references
 from tests.support.tile_tables import tiles_text
 from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
-from tilewright.config.load import load_experiment
+from tilewright.config.load import load_experiment, read_experiment
 from tilewright.errors import ConfigError
 from tilewright.init.add import add_cycles
-from tilewright.init.folder import InitResult
+from tilewright.init.folder import InitResult, create_experiment
 from tilewright.init.tile_order import GridOptions
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
@@ -426,3 +427,35 @@ def test_a_tile_that_is_off_and_one_that_lies_alone(tmp_path: Path) -> None:
     experiment = load_experiment(content)
     with pytest.raises(ConfigError, match=r"cycle 1: .*tile 8"):
         check_raw(experiment, Layout(experiment.settings.results))
+
+
+def test_a_folder_may_be_moved_with_its_raw_data(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, _ = initiated(raw)
+    content = yaml.safe_load(result.config.read_text())
+    places = [content[key] for key in ("samples", "tiles", "markers", "results")]
+    assert places == ["samples.tsv", "tiles.csv", "markers.csv", "results"]
+    assert "\t../tonsil\n" in result.samples.read_text()
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in ("tonsil", "out"):
+        (tmp_path / name).rename(place / name)
+    folder = place / "out"
+    content["acquisition"]["pixel_um"] = 0.5
+    content["acquisition"]["z_step_um"] = 1.0
+    content |= {"deconvolve": {"method": "none"}, "edf": {"method": "focus_weighted"}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(content))
+    markers = (folder / "markers.csv").read_text()
+    (folder / "markers.csv").write_text(
+        markers.replace("1,1,,", "1,1,A,").replace("1,2,,", "1,2,B,")
+    )
+    mark_references(folder / "markers.csv")
+    for where, results in ((folder, "results"), (tmp_path, str(folder / "results"))):
+        monkeypatch.chdir(where)
+        experiment = read_experiment(folder / "config.yaml")
+        assert experiment.settings.results == results
+        (sample,) = experiment.samples.values()
+        assert sample.raw_dir.resolve() == place / "tonsil"
+    create_experiment(place / "tonsil", folder, force=True)
+    assert read_experiment(folder / "config.yaml").samples.keys() == experiment.samples.keys()

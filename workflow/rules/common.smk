@@ -3,13 +3,14 @@ from pathlib import Path
 from snakemake.logging import logger
 
 from tilewright.config.checks import checked_experiment
-from tilewright.config.config_file import read_config
+from tilewright.config.config_file import read_config, with_places
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
 from tilewright.config.rule_files import RuleFiles
 from tilewright.config.rules import STAGES
 from tilewright.errors import TilewrightError
 from tilewright.resources import detect_placement
+from tilewright.runtime.provenance import keep_provenance
 from snakemake_scheduler_plugin_tilewright import (
     PlacementError,
     SetUpError,
@@ -18,15 +19,17 @@ from snakemake_scheduler_plugin_tilewright import (
 )
 
 try:
+    placed = with_places(config, workflow.configfiles)
     if workflow.is_main_process:
         # Snakemake's own reading lets the last of two equal keys win.
         for path in workflow.configfiles:
             read_config(Path(path))
         # Writes `layout.manifest`, the rules' input that stands for the raw tiles: no rule makes it.
-        experiment = checked_experiment(config, targets(command()[1:]))
+        experiment = checked_experiment(placed, targets(command()[1:]))
+        keep_provenance(workflow, experiment.settings.results)
     else:
         # Jobs trust the manifests that the main process wrote: raw files are looked at once.
-        experiment = load_experiment(config)
+        experiment = load_experiment(placed)
     layout = Layout(experiment.settings.results)
     # The scheduler plugin finds it on the workflow object, also where this is a module.
     placement = workflow.placement = detect_placement(workflow, experiment, layout)

@@ -83,9 +83,10 @@ rule report:
         # A function: Snakemake takes braces in a plain string for wildcards.
         config=lambda wildcards: experiment.as_yaml(),
         thresholds=experiment.thresholds(),
-        # No inputs: they grow with each run, and no report is made again for that.
-        ledger=str(layout.ledger),
-        devices=str(layout.device_evidence),
+        # No inputs: they grow with each run, and no report is made again for that. Functions of
+        # the output: nor where they lie elsewhere.
+        ledger=lambda wildcards, output: str(layout.ledger),
+        devices=lambda wildcards, output: str(layout.device_evidence),
     script:
         "../../scripts/report.py"
 

@@ -45,7 +45,8 @@ rule resample:
     resources:
         **resources_of("resample"),
     params:
-        channels=lambda wildcards: experiment.image_table(int(wildcards.cycle)),
+        # Names enter in `assemble`: another one resamples nothing.
+        channels=lambda wildcards: experiment.image_channels(int(wildcards.cycle)),
         reference_cycle=experiment.reference_cycle,
         output=experiment.options("output", "chunk_px", "ome_zarr_version"),
     script:
@@ -75,6 +76,8 @@ rule assemble:
         **resources_of("assemble"),
     params:
         cycles=experiment.image_cycles,
+        # A function: a name may have braces.
+        names=lambda wildcards: [entry["marker"] for entry in experiment.image_table()],
         output=experiment.options("output", "tiff_compression", "tiff_tile_px"),
     script:
         "../../scripts/assemble.py"

@@ -22,7 +22,7 @@ from tilewright.commands.check_experiment import (
     rules_of,
 )
 from tilewright.config.checks import data_sizes
-from tilewright.config.config_file import read_config
+from tilewright.config.config_file import read_config, with_places
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import parse_experiment
@@ -46,7 +46,7 @@ def examine(configfile: Path | None, *, site: Path | None, slurm: bool) -> list[
         checks.append(ok("config", f"not checked: {skipped}"))
     else:
         try:
-            experiment = parse_experiment(read_config(configfile))
+            experiment = parse_experiment(with_places(read_config(configfile), [configfile]))
             of_config = list(check_config(experiment))
             checks += of_config
             if any(check.state == "problem" for check in of_config):

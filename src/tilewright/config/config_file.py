@@ -1,5 +1,7 @@
 """Config files: reading them as dictionaries, and errors with line numbers."""
 
+import os.path
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ from tilewright.io.text_file import read_text
 
 #: A configuration is a few kB.
 _MOST_MB = 1
+#: Keys of files and folders, besides those that end with ``_file``.
+_PLACES = ("samples", "tiles", "markers", "results")
 
 
 def read_config(configfile: Path) -> dict[str, Any]:
@@ -35,6 +39,35 @@ def read_config(configfile: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ConfigError(f"{configfile} holds no keys; `tilewright init` writes such a file")
     return config
+
+
+def with_places(config: Mapping[str, Any], configfiles: Iterable[str | Path]) -> Mapping[str, Any]:
+    """Return a configuration whose relative paths are right in the working directory.
+
+    They are relative to the folder of the first config file that has the samples table, as
+    ``tilewright init`` writes them, else to the working directory. There nothing is changed: the
+    names of results stay as they are written.
+    """
+    samples = str(config.get("samples"))
+    for file in configfiles:
+        folder = Path(file).resolve().parent
+        # Path.is_file raises for names that are too long.
+        if os.path.isfile(folder / samples) and not os.path.isabs(samples):  # noqa: PTH113, PTH117
+            here = folder == Path.cwd()
+            return config if here else _below(folder, {"results": "results", **config})
+    return config
+
+
+def _below(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys with their paths, also of sections, below a folder."""
+    return {
+        key: _below(folder, value)
+        if isinstance(value, dict)
+        else str(folder / value)
+        if isinstance(value, str) and (key in _PLACES or key.endswith("_file"))
+        else value
+        for key, value in values.items()
+    }
 
 
 def check_config_file(configfile: str) -> str:

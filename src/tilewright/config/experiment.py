@@ -133,8 +133,14 @@ class Experiment:
         }
 
     def as_yaml(self) -> str:
-        """Return the whole configuration, defaults included."""
-        return yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False)
+        """Return the configuration, defaults included, without the places of tables and results.
+
+        They change nothing in the results.
+        """
+        places = {"samples", "tiles", "markers", "results"}
+        return yaml.safe_dump(
+            self.settings.model_dump(mode="json", exclude=places), sort_keys=False
+        )
 
     @property
     def image_cycles(self) -> tuple[int, ...]:
@@ -180,3 +186,16 @@ class Experiment:
             for entry in self.channel_table()
             if "remove" not in entry and entry["cycle"] in (cycles or self.cycles)
         ]
+
+    def image_channels(self, cycle: int) -> list[dict[str, Any]]:
+        """Return the entries of a cycle in the image; their places stand for markers.
+
+        So no pixel depends on a name.
+        """
+        return [_without_names(entry) for entry in self.image_table(cycle)]
+
+
+def _without_names(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of the channel table with the places of its markers in place of names."""
+    inner = {key: _without_names(value) for key, value in entry.items() if key == "background"}
+    return {**entry, **inner, "marker": "cycle {cycle} channel {channel}".format_map(entry)}

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tilewright.config.config_file import read_config
+from tilewright.config.config_file import read_config, with_places
 from tilewright.config.consistency import check_experiment, check_keys
 from tilewright.config.experiment import Experiment
 from tilewright.config.settings import Settings
@@ -34,7 +34,7 @@ def read_experiment(configfile: Path) -> Experiment:
     ConfigError
         As :func:`read_config`, or :func:`load_experiment`.
     """
-    return load_experiment(read_config(configfile))
+    return load_experiment(with_places(read_config(configfile), [configfile]))
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:

@@ -364,6 +364,13 @@ def _flag(row: dict[str, str], column: str) -> bool:
     return text == "true"
 
 
+def beside(table: Path, folder: str) -> str:
+    """Return the path of a folder that a table names: beside the table, else as it is written."""
+    path = table.parent / folder
+    # Path.is_dir raises for names that are too long.
+    return str(path) if folder and os.path.isdir(path) else folder  # noqa: PTH112
+
+
 def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
     r"""Return the samples in a tab-separated samples table, each with its own acquisition.
 
@@ -385,7 +392,7 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
     """
 
     def read(row: dict[str, str]) -> Sample:
-        name, raw_dir = row["sample"], row["raw_dir"]
+        name, raw_dir = row["sample"], beside(path, row["raw_dir"])
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"sample '{name}' must be letters, digits, '_' and '-', at most 100")
         region = row.get("region") or acquisition.region

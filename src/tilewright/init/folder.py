@@ -134,7 +134,9 @@ def _write(
             split=not kept.sample_rows,
         )
     warnings = _warnings(recognised, metadata, placed)
-    files = {"samples": samples, "tiles": tiles, "markers": markers, "results": output / "results"}
+    # Relative, so that the folder may be moved.
+    names = {"samples": samples, "tiles": tiles, "markers": markers, "results": output / "results"}
+    files = {key: path.name for key, path in names.items()}
     if stitched:
         del files["tiles"]
     text, unknown = config_text(
@@ -147,13 +149,20 @@ def _write(
     named = [(one.name, one.raw_dir, one.region) for one in placed] or tissues
     title = ", ".join(name for name, _, _ in named)
     write_text_atomic(config, text)
-    write_text_atomic(samples, kept.samples or samples_text(named))
+    below = [(name, _relative(folder, output), region) for name, folder, region in named]
+    write_text_atomic(samples, kept.samples or samples_text(below))
     if not stitched:
         write_text_atomic(tiles, csv_text(COLUMNS, rows))
     write_text_atomic(markers, kept.markers_of(metadata) or markers_text(metadata.markers))
     write_text_atomic(readme, readme_text(title, raw.resolve(), keys, findings, warnings, unknown))
     notes = tuple(findings), tuple(unknown), tuple(warnings), tuple(_write_workflow(output))
     return InitResult(config, samples, tiles, markers, recognised.convention, *notes)
+
+
+def _relative(folder: Path, output: Path) -> Path:
+    """Return a folder from another; as it is where they share none that could be moved."""
+    apart = os.path.commonpath([folder, output]) == "/"
+    return folder if apart else Path(os.path.relpath(folder, output))
 
 
 def _write_workflow(output: Path) -> list[Path]:

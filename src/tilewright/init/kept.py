@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.config.config_file import read_config
-from tilewright.config.tables import EARLIER_KEYS, MARKER_COLUMNS, MOST_MB, Channel
+from tilewright.config.tables import EARLIER_KEYS, MARKER_COLUMNS, MOST_MB, Channel, beside
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.init.tile_order import GridOptions
@@ -32,6 +32,7 @@ class Kept:
     sample_rows: Sequence[Mapping[str, str]] = ()
     marker_rows: Sequence[Mapping[str, str]] = ()
     tile_rows: Sequence[Mapping[str, str]] = ()
+    samples_table: Path = Path()
 
     @property
     def pattern(self) -> str | None:
@@ -82,9 +83,10 @@ class Kept:
         kept = []
         for row in self.sample_rows:
             region = row.get("region") or of_region
-            own = Path(row["raw_dir"]).resolve() in {path for _, path, _ in samples}
+            raw = Path(beside(self.samples_table, row["raw_dir"])).resolve()
+            own = raw in {path for _, path, _ in samples}
             if own and (region is None or str(region) in regions):
-                kept.append((row["sample"], Path(row["raw_dir"]).resolve(), region and str(region)))
+                kept.append((row["sample"], raw, region and str(region)))
         if not kept:
             names = ", ".join(row["sample"] for row in self.sample_rows)
             raise ConfigError(
@@ -163,6 +165,7 @@ def read_kept(config: Path, samples: Path, tiles: Path, markers: Path) -> Kept:
         _rows(samples, "\t", "sample", "raw_dir"),
         _rows(markers, ",", "cycle", "channel", "marker"),
         _rows(tiles, ",", "sample", "cycle", "tile"),
+        samples,
     )
 
 

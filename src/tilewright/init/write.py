@@ -92,7 +92,7 @@ def _yaml(value: object) -> str:
 
 def config_text(
     raw_dir: Path,
-    files: Mapping[str, Path],
+    files: Mapping[str, str | Path],
     recognised: RawFolder,
     metadata: Metadata,
     planes: int,

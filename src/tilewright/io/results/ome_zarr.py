@@ -104,7 +104,9 @@ def create_image(
         _describe(group, levels, pixel_um, channel_names, name, path)
 
 
-def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str, ...]]:
+def join_images(
+    parts: Sequence[str | Path], path: str | Path, names: Sequence[str] | None = None
+) -> list[tuple[str, ...]]:
     """Write one image with the channels of several, sharing the files of all their levels.
 
     Parameters
@@ -114,6 +116,8 @@ def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str
     path : Path
         Folder of the OME-Zarr image, written atomically. Its chunks are hard links, which take no
         space, or copies where the file system has none.
+    names : sequence of str, optional
+        Of all channels, in order; by default those in the parts.
 
     Returns
     -------
@@ -133,7 +137,7 @@ def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str
             raise ResultFileError(
                 f"{image.path} differs from {images[0].path} in size or type; make both again"
             )
-    names = [name for image in images for name in image.channel_names]
+    names = list(names or (name for image in images for name in image.channel_names))
     version: OmeZarrVersion = "0.4" if forms[0][0][-1] == 2 else "0.5"
     with create_store(path, version) as group:
         levels = []
@@ -145,7 +149,8 @@ def join_images(parts: Sequence[str | Path], path: str | Path) -> list[tuple[str
                 link_chunks((source, channel), (levels[k].array, c))
         name = path.name.removesuffix(".zarr").removesuffix(".ome")
         _describe(group, levels, images[0].pixel_um, names, name, path)
-    return [image.channel_names for image in images]
+    rest = iter(names)
+    return [tuple(itertools.islice(rest, len(image.colours))) for image in images]
 
 
 def _describe(

@@ -65,6 +65,8 @@ def evaluate(
     subtraction = (
         None if npz is None else read_subtraction(Path(npz), context.cycle, context.channel)
     )
+    if subtraction and (named := image_channels[index].get("background")):
+        subtraction = replace(subtraction, background=named["marker"])
     items, locations = _content(context, pair, subtraction)
     items.append(evaluate_files(context, image, Path(files["tiff"]), index))
     numbers: dict[str, Any] = {"channel_number": index + 1}

@@ -18,6 +18,7 @@ def assemble(
     compression: Compression,
     tile_px: int,
     workers: int,
+    names: Sequence[str] | None = None,
 ) -> None:
     """Write the registered image as OME-Zarr and OME-TIFF, and the table of its channels.
 
@@ -30,15 +31,17 @@ def assemble(
         the file system knows hard links.
     compression, tile_px, workers
         See :func:`tilewright.io.results.ome_tiff.write_ome_tiff`.
+    names : sequence of str, optional
+        Marker of each channel of the image; by default the names in the images.
 
     Raises
     ------
     ResultFileError
         An image cannot be read, or is not like the others.
     """
-    names = join_images([image for _, image in cycles], ome_zarr)
+    of_cycles = join_images([image for _, image in cycles], ome_zarr, names)
     write_ome_tiff(ome_zarr, ome_tif, compression=compression, tile_px=tile_px, workers=workers)
-    write_markers([(cycle, name) for (cycle, _), of_cycle in zip(cycles, names, strict=True)
+    write_markers([(cycle, name) for (cycle, _), of_cycle in zip(cycles, of_cycles, strict=True)
                    for name in of_cycle], markers_csv)  # fmt: skip
 
 
