@@ -19,7 +19,6 @@ from tilewright.config.checks import check_results, checked_experiment
 from tilewright.config.config_file import read_config
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import load_experiment
-from tilewright.config.tables import EARLIER_KEYS
 from tilewright.errors import ConfigError
 from tilewright.init.write import SNAKEFILE
 from tilewright.installed import snakefile
@@ -68,37 +67,6 @@ def test_keys(config: dict[str, Any], key: str, value: Any, message: str) -> Non
     said = str(refused(set_key(config, key, value)))
     assert message in said
     assert key in said
-
-
-INIT = "`tilewright init RAW --output FOLDER --force`"
-
-
-@pytest.mark.parametrize(
-    ("keys", "columns"),
-    [
-        *(({key: None}, "") for key in EARLIER_KEYS),
-        ({"rows": 9, "cols": 7, "layout": "snake_right_down", "overlap": 0.1}, ""),
-        ({"reference_channel": 1}, "rows"),
-        *(({}, column) for column in ("rows", "cols", "layout", "overlap")),
-        ({}, "region\trows\tcols"),
-    ],
-)
-def test_an_earlier_version_is_one_sentence_that_says_what_to_do(
-    config: dict[str, Any], keys: dict[str, Any], columns: str
-) -> None:
-    config["acquisition"] |= keys
-    config.pop("tiles")
-    samples = Path(config["samples"])
-    head, line = samples.read_text().splitlines()
-    samples.write_text(f"{head}\t{columns}\n{line}\n" if columns else samples.read_text())
-    error = refused(config)
-    assert len(error.args) == 1
-    said = str(error)
-    assert said.count(INIT) == said.count("of an earlier version: ") == 1
-    assert all(f"acquisition.{key}" in said for key in keys)
-    if not keys:
-        first = next(name for name in columns.split("\t") if name != "region")
-        assert said.startswith(f"{samples}: the column '{first}' is of an earlier version")
 
 
 def test_pixels_that_microscopes_have(config: dict[str, Any]) -> None:

@@ -1,11 +1,10 @@
-"""What a user filled in stays when init writes a folder anew, also of an earlier version."""
+"""What a user filled in stays when init writes a folder anew."""
 
 import csv
 import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,76 +49,6 @@ def raw(tmp_path: Path) -> Path:
     write_cycle(folder, 1)
     (folder / "channelnames.txt").write_text("DAPI\nCD3\nDAPI\nCD8\n")
     return folder
-
-
-def as_earlier_version(result: InitResult, acquisition: dict[str, Any], columns: bool) -> None:
-    """Turn what init wrote into the configuration of an earlier version, edited by its user."""
-    content = config(result)
-    del content["tiles"]
-    result.tiles.unlink()
-    content["acquisition"] |= {"pixel_um": 0.31, "reference_channel": "2", **acquisition}
-    content["camera"]["offset_counts"] = 101.5
-    content["registration"] = {"block_px": 60, "allow_unregistered": [2]}
-    result.config.write_text(yaml.safe_dump(content))
-    names = "sample\traw_dir" + "\trows\tcols\toverlap" * columns
-    cells = f"tonsil7\t{result.config.parent.parent / 'tonsil'}" + "\t2\t3\t0.15" * columns
-    result.samples.write_text(f"{names}\n{cells}\n")
-    result.markers.write_text("cycle,channel,marker,exposure_ms\n01,1,mine,5\n1,2,nuclei,7.5\n")
-
-
-@pytest.mark.parametrize("columns", [False, True])
-def test_a_configuration_of_an_earlier_version_is_taken_over(raw: Path, columns: bool) -> None:
-    result, _ = initiated(raw)
-    grid = {} if columns else {"rows": 2, "cols": 3, "layout": "snake_right_down", "overlap": 0.15}
-    as_earlier_version(result, grid, columns)
-    with pytest.raises(ConfigError) as refused:
-        load_experiment(config(result))
-    (said,) = refused.value.args
-    assert "acquisition.reference_channel" in said
-    assert "tilewright init RAW --output FOLDER --force" in said
-    again, acquisition = initiated(raw, force=True)
-    assert acquisition == {"convention": "codex", "pixel_um": 0.31, "reference_cycle": 1}
-    content = config(again)
-    assert content["camera"]["offset_counts"] == 101.5
-    assert content["registration"] == {"block_px": 60, "allow_unregistered": [2]}
-    assert again.samples.read_text() == f"sample\traw_dir\ntonsil7\t{raw}\n"
-    with again.markers.open() as stream:
-        assert list(csv.reader(stream)) == [
-            ["cycle", "channel", "marker", "reference", "exposure_ms"],
-            ["01", "1", "mine", "", "5"],
-            ["1", "2", "nuclei", "TRUE", "7.5"],
-        ]
-    rows = tile_rows(again)
-    assert {row["sample"] for row in rows} == {"tonsil7"}
-    assert list(grid_of(rows).values()) == tile_places("snake_right_down", 2, 3)
-    content["registration"] = {}
-    assert load_experiment(content).samples.keys() == {"tonsil7"}
-
-
-@pytest.mark.parametrize("key", ["rows", "overlap", "flip_x", "missing", "reference_channel"])
-def test_each_key_of_an_earlier_version_is_refused_by_one_sentence(raw: Path, key: str) -> None:
-    result, _ = initiated(raw)
-    content = config(result)
-    content["acquisition"] |= {key: None, "pixel_um": 1}
-    with pytest.raises(ConfigError) as refused:
-        load_experiment(content)
-    assert len(refused.value.args) == 1
-    assert refused.value.args[0].startswith(f"acquisition.{key}: of an earlier version")
-
-
-def test_the_stated_grid_of_an_earlier_version_is_used_where_pixels_show_none(
-    tmp_path: Path,
-) -> None:
-    raw = tmp_path / "tonsil"
-    write_cycle(raw, 1, "raster_up_left")
-    for path in raw.rglob("*.tif"):
-        tifffile.imwrite(path, np.full((SIZE, SIZE), 100, np.uint16))
-    result, _ = initiated(raw)
-    grid = {"rows": 2, "cols": 3, "layout": "raster_up_left", "overlap": 0.25, "flip_x": False}
-    as_earlier_version(result, grid, columns=False)
-    rows = tile_rows(initiated(raw, force=True)[0])
-    assert list(grid_of(rows).values()) == tile_places("raster_up_left", 2, 3)
-    assert max(float(row["x"]) for row in rows) == 2 * 0.75 * SIZE
 
 
 def test_a_tile_that_was_left_out_stays_out(raw: Path) -> None:

@@ -15,8 +15,6 @@ from tilewright.config.consistency import check_experiment, check_keys
 from tilewright.config.experiment import Experiment
 from tilewright.config.settings import Settings
 from tilewright.config.tables import (
-    EARLIER_KEYS,
-    EARLIER_VERSION,
     collect_errors,
     key_of,
     problem_message,
@@ -68,11 +66,6 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
             "there is no configuration; add --configfile with the file that `tilewright init` "
             "wrote, after the targets"
         )
-    acquisition = config.get("acquisition")
-    earlier = [key for key in EARLIER_KEYS if isinstance(acquisition, dict) and key in acquisition]
-    if earlier:
-        keys = ", ".join(f"acquisition.{key}" for key in earlier)
-        raise ConfigError(f"{keys}: {EARLIER_VERSION}")
     try:
         settings = Settings.model_validate(dict(config))
     except ValidationError as error:

@@ -83,19 +83,6 @@ class Channel:
     """(y, x) by which the optics displace it against the reference channel."""
 
 
-#: Keys of the section ``acquisition``, and columns of the samples table, of earlier versions.
-EARLIER_KEYS = (
-    *("rows", "cols", "layout", "overlap", "flip_x", "flip_y", "missing"),
-    "reference_channel",
-)
-#: What has taken their place.
-EARLIER_VERSION = (
-    "of an earlier version: positions of tiles are in a tiles table now, and the reference channel "
-    "in the markers table; `tilewright init RAW --output FOLDER --force` with the same folders "
-    "writes both and keeps what you filled in"
-)
-
-
 def _model_at(location: tuple[str, ...]) -> type[BaseModel]:
     """Return the model that holds the key at ``location``."""
     model: type[BaseModel] = Settings
@@ -196,8 +183,6 @@ def table_rows(
     if len(columns) == 1 and ";" in columns[0]:
         raise ConfigError(f"{path} is separated by semicolons; separate it by {_NAMES[delimiter]}")
     for column in columns:
-        if column in EARLIER_KEYS and column not in known:
-            raise ConfigError(f"{path}: the column '{column}' is {EARLIER_VERSION}")
         if column not in known:
             hint = suggestion(column, known, "known")
             raise ConfigError(f"{path}: unknown column '{column[:40]}'; {hint}")

@@ -5,7 +5,6 @@ import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from tilewright.config.consistency import check_apart
@@ -81,7 +80,7 @@ def create_experiment(
         Where the files go; made if need be.
     force : bool
         Write the configuration, its tables and ``README.md`` anew. What their user filled in is
-        kept, from tables and configurations of earlier versions too; positions of tiles are not.
+        kept; positions of tiles are not.
     grid : GridOptions, optional
         What is known of the grid of tiles.
     pattern : str, optional
@@ -129,7 +128,7 @@ def _write(
             recognised,
             metadata,
             tissues,
-            partial(kept.grid, grid),
+            grid,
             kept.known_tiles(metadata.pixel_um),
             split=not kept.sample_rows,
         )

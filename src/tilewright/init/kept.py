@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.config.config_file import read_config
-from tilewright.config.tables import EARLIER_KEYS, MARKER_COLUMNS, MOST_MB, Channel, beside
+from tilewright.config.tables import MARKER_COLUMNS, MOST_MB, Channel, beside
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
-from tilewright.init.tile_order import GridOptions
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.numbers import finite, positive
 from tilewright.io.text_file import read_text
@@ -23,12 +22,9 @@ from tilewright.runtime.files import csv_text
 
 @dataclass(frozen=True)
 class Kept:
-    """Content of the files of an experiment folder, also of an earlier version."""
+    """Content of the files of an experiment folder."""
 
     config: dict[str, Any] = field(default_factory=dict)
-    """Keys that this version knows."""
-    earlier: dict[str, Any] = field(default_factory=dict)
-    """Keys of the section ``acquisition`` that the tables have replaced."""
     sample_rows: Sequence[Mapping[str, str]] = ()
     marker_rows: Sequence[Mapping[str, str]] = ()
     tile_rows: Sequence[Mapping[str, str]] = ()
@@ -40,33 +36,10 @@ class Kept:
         pattern = self.config.get("acquisition", {}).get("pattern")
         return None if pattern is None else str(pattern)
 
-    def grid(self, options: GridOptions, sample: str) -> GridOptions:
-        """Return the options, with what an earlier configuration says where they are silent."""
-        of_sample = next((row for row in self.sample_rows if row["sample"] == sample), {})
-        own = {key: text for key, text in of_sample.items() if key in EARLIER_KEYS and text}
-        old = {**self.earlier, **own}
-        rows, cols, overlap = (old.get(key) for key in ("rows", "cols", "overlap"))
-        try:
-            earlier = GridOptions(
-                *(int(rows) if rows else None, int(cols) if cols else None, old.get("layout")),
-                overlap=float(overlap) if overlap else None,
-                flip_y=old.get("flip_y") is True,
-                flip_x=old.get("flip_x") is True,
-                fill=old.get("missing") == "fill",
-            )
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"rows, cols and overlap of the configuration are {rows}, {cols} and {overlap}; "
-                "correct them"
-            ) from None
-        return options.otherwise(earlier)
-
     def metadata(self, found: Metadata) -> Metadata:
         """Return metadata with the pixel size and the markers that were filled in."""
         pixel_um = self.config.get("acquisition", {}).get("pixel_um")
         markers = found.markers
-        if channel := self.earlier.get("reference_channel"):
-            markers = [replace(m, reference=m.channel == str(channel)) for m in markers]
         if rows := {_channel_of(row): row for row in self.marker_rows}:
             found_rows = [(m, rows.get((str(m.cycle), m.channel))) for m in markers]
             markers = [_filled_in(marker, row) for marker, row in found_rows if row]
@@ -125,10 +98,7 @@ class Kept:
     @property
     def samples(self) -> str:
         """Text of the samples table; "" where there is none."""
-        rows = [
-            {column: text for column, text in row.items() if column not in EARLIER_KEYS}
-            for row in self.sample_rows
-        ]
+        rows = self.sample_rows
         return csv_text(list(rows[0]), rows, "\t") if rows else ""
 
     def markers_of(self, found: Metadata) -> str:
@@ -152,16 +122,12 @@ def read_kept(config: Path, samples: Path, tiles: Path, markers: Path) -> Kept:
         One of them cannot be read.
     """
     content = read_config(config) if config.is_file() else {}
-    acquisition = content.get("acquisition")
-    section = dict(acquisition) if isinstance(acquisition, dict) else {}
-    earlier = {key: section.pop(key) for key in EARLIER_KEYS if key in section}
     filled = {
         key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
-        for key, value in {**content, "acquisition": section}.items()
+        for key, value in content.items()
     }
     return Kept(
         filled,
-        earlier,
         _rows(samples, "\t", "sample", "raw_dir"),
         _rows(markers, ",", "cycle", "channel", "marker"),
         _rows(tiles, ",", "sample", "cycle", "tile"),

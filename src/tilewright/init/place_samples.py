@@ -1,7 +1,7 @@
 """Tiles of every cycle of every sample of a raw folder, and pieces of tissue that lie apart."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def place_samples(
     recognised: RawFolder,
     metadata: Metadata,
     samples: Sequence[tuple[str, Path, str | None]],
-    options: Callable[[str], GridOptions],
+    options: GridOptions,
     known: Mapping[str, Places],
     *,
     split: bool = True,
@@ -57,8 +57,8 @@ def place_samples(
     ----------
     samples : sequence of (str, Path, str or None)
         Name, raw folder and region of each.
-    options : callable
-        Of the command line and an earlier configuration, by sample.
+    options : GridOptions
+        Of the command line.
     known : mapping
         As for :func:`share_tiles`.
     split : bool
@@ -71,7 +71,7 @@ def place_samples(
 
     def place(region: str | None, name: str, earlier: PlacedTiles) -> dict[int, PlacedTiles]:
         planes = [plane for plane in recognised.planes if region in (None, plane.region)]
-        return place_cycles(planes, reference, metadata, options(name), earlier)
+        return place_cycles(planes, reference, metadata, options, earlier)
 
     placed = {at: place(at[1], names[0], PlacedTiles()) for at, names in groups.items()}
     whole = [of_cycles for of_cycles in placed.values() if of_cycles and not _unknown(of_cycles)]
