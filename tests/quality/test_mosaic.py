@@ -338,3 +338,27 @@ def test_no_light_in_any_tile_does_not_pass() -> None:
     for item in evaluate_overlaps(context, raw):
         assert item.verdict == "warn"
         assert item.value is None
+
+
+def test_a_tile_that_nothing_ties_is_named_and_warns_where_it_shows_tissue(tmp_path: Path) -> None:
+    counts = expose(section().stack)
+    counts[:, STEP:, STEP:] = np.random.default_rng(2).normal(PEDESTAL, 9, (5, TILE, TILE))
+    stitched(tmp_path, counts)  # tile 3 of the snake is bare glass
+    for island, verdict, share, named in (
+        ([0, 0, 1, 0], "warn", 1 / 4, "tile 4"),
+        ([0, 0, 0, 1], "pass", 0.0, "without structure, on glass: tile 3"),
+        ([0, 0, 1, 1], "warn", 1 / 4, "tile 4; without structure, on glass: tile 3"),
+    ):
+        positions = replace(grid(2, 2), tile=np.array(["1", "2", "4", "3"]))
+        positions.island[:] = island
+        files = {name: tmp_path / name for name in ("positions.csv", "edges.csv")}
+        write_table(files["positions.csv"], positions)
+        write_table(files["edges.csv"], edges_of(positions))
+        quality = judged(
+            "tile_positions", tmp_path, manifest=tmp_path / "cycle1.csv",
+            distortion=tmp_path / "distortion.json",
+            **{path.stem: path for path in files.values()},
+        )  # fmt: skip
+        assert verdicts(quality)["untied_tiles"] == verdict
+        assert values(quality)["untied_tiles"] == share
+        assert details(quality)["untied_tiles"] == named

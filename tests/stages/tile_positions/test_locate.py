@@ -268,3 +268,15 @@ def test_brain_tiles_come_as_a_snake(shared: Path) -> None:
     ranking = rank_layouts(CPU, tiles, 6, 9, 0.1)
     assert ranking[0].name == "snake_left_down"
     assert is_clear(ranking)
+
+
+@pytest.mark.parametrize("seed", [23, 31])
+def test_rows_of_the_camera_are_no_evidence_on_glass(seed: int) -> None:
+    """Two tiles on bare glass matched with a probability of 1e-4 to 1e-6 of being false."""
+    tiles, _ = grid(seed, 3, 3, blank=(7, 8))
+    rows = np.random.default_rng(seed).normal(0, 4, SIZE)[:, None]
+    found = located(replace(tiles, stack=np.rint(tiles.stack + rows)))
+    assert found.edges.accepted.sum() > 5
+    ends = np.stack([found.edges.tile_a, found.edges.tile_b])[:, found.edges.accepted]
+    assert not np.isin(ends, found.positions.tile[[7, 8]]).any()
+    assert (found.positions.sigma_px[[7, 8]] > 1.0).all()

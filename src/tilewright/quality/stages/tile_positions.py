@@ -11,6 +11,7 @@ from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright import BLUE, GREY, RED
+from tilewright.io.inputs.raw_pixels import tiles_without_structure
 from tilewright.io.inputs.tiles import excluded_tiles
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
 from tilewright.io.results.result_file import read_json, result_file_errors
@@ -59,7 +60,7 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     items = [
         context.evaluate("accepted_edges", share, counted),
         context.evaluate("edge_residual_px", p95, worst),
-        context.evaluate("untied_tiles", float((~main).mean()), _tile_names(positions, ~main)),
+        _untied(Path(files["manifest"]), positions, main, context),
         _precise(positions, main, context),
         context.evaluate("doubtful_tiles", float(doubt.mean()), _tile_names(positions, doubt)),
         _contradicting(edges, residual, context),
@@ -146,6 +147,19 @@ def _contradicting(edges: Edges, residual: NDArray[np.float64], context: QcConte
     wrong = np.flatnonzero(sure & ~np.asarray(edges.accepted, bool) & (residual > 2.0))
     detail = "; ".join(_between(edges, k) for k in wrong[:6])
     return context.evaluate("contradicting_overlaps", len(wrong) / max(int(sure.sum()), 1), detail)
+
+
+def _untied(
+    manifest: Path, positions: Positions, main: NDArray[np.bool_], context: QcContext
+) -> QcResult:
+    """Evaluate the tiles that nothing ties, and name them; on glass no cell can be doubled."""
+    untied = set(positions.tile[~main].tolist())
+    bare = tiles_without_structure(manifest, untied)
+    with_tissue = np.isin(positions.tile, sorted(untied - bare))
+    names = [_tile_names(positions, with_tissue), _tile_names(positions, ~main & ~with_tissue)]
+    names[1] = names[1] and f"without structure, on glass: {names[1]}"
+    where = "; ".join(filter(None, names))
+    return context.evaluate("untied_tiles", float(with_tissue.mean()), where)
 
 
 def _excluded(gaps: Sequence[str], placed: int, context: QcContext) -> QcResult:

@@ -27,6 +27,7 @@ from tilewright.kernels.tile_positions.displacements import (
     flatten,
     in_memory,
     measure_overlaps,
+    remove_lines,
     repair_pixels,
 )
 from tilewright.kernels.tile_positions.distortion import Distortion, undistort
@@ -106,6 +107,7 @@ def locate(
         if illumination is None:
             flatten(backend, strips)
         repair_pixels(backend, strips)
+        remove_lines(strips)
     sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
     solver = _Solver(backend, tiles, plans, firsts, seconds, sigma, max_shift_px, allocate)
     overlaps, solution = solver.place()
