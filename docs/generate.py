@@ -73,7 +73,7 @@ def _sentence(name: str, metric: Metric) -> str:
     if metric.threshold.warn == metric.threshold.fail:
         turns = turns[1:]
     bad = metric.bad[0].upper() + metric.bad[1:]
-    return f"- **{metric.title}** (`{name}`, measured in {stages}): {', '.join(turns)}. {bad}."
+    return f"- **{metric.title}** (`{name}`, in {stages}): {', '.join(turns)}. {bad}."
 
 
 def _advice(reason: str, stages: Iterable[str]) -> str:
@@ -96,7 +96,7 @@ def _picture(reason: str) -> list[str]:
     damage, sentence = known[reason]["damage"], known[reason]["sentence"]
     number = re.split(r", (?:above|below) ", sentence)[0].removesuffix(".")
     number = re.sub(r" \([^)]*\)$", "", number)
-    text = f"*{first}: {damage}. The report says: {number}. {second}: the same without.*"
+    text = f"*{first}: {damage}. Report: {number}. {second}: the same without.*"
     picture = f"![{first} with a damage, {second.lower()} without.](images/reasons/{reason}.webp)"
     return [picture, text]
 
