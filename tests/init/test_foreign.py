@@ -79,7 +79,7 @@ def test_an_mcmicro_root_is_read_below_raw(tmp_path: Path) -> None:
     result = create_experiment(root, tmp_path / "out")
     assert result.convention == "ome_tiff"
     assert "2 cycles, 2 channels, 1 z-plane," in result.findings[0]
-    assert str(root / "raw") in result.samples.read_text()
+    assert "\t../exemplar/raw\n" in result.samples.read_text()
     assert result.samples.read_text().splitlines()[1].startswith("exemplar\t")
     filled_in(result)
 

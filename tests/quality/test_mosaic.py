@@ -328,7 +328,7 @@ def test_a_tile_without_light_is_named_wherever_the_offset_was_estimated(
     assert found["tile_brightness"].verdict == "fail"
     assert f"no light in tile {corner + 1} where" in found["tile_brightness"].sentence
     assert found["overlap_mismatch"].verdict == "pass"
-    below = evaluate_blocks(context, mosaic, positions, (side, side), 0, raw.dark_tiles)
+    below = evaluate_blocks(context, mosaic, positions, (side, side), 0, raw)
     assert {item.metric: item.verdict for item in below}["below_zero"] == "pass"
 
 

@@ -17,7 +17,7 @@ BAD: dict[tuple[str, str, int, str, str], float | None] = {
     ("tonsil_B", "register", 3, "", "ncc"): 0.3,
     ("tonsil_B", "edf", 2, "1", "ringing"): 0.2,
     ("tonsil_B", "edf", 2, "2", "ringing"): 0.4,
-    ("tonsil_A", "stitch", 3, "2", "saturated"): 0.004,
+    ("tonsil_A", "stitch", 3, "2", "saturated"): 0.04,
     ("tonsil_A", "illumination", 2, "2", "flat_error"): 0.08,
     ("tonsil_A", "tile_positions", 3, "", "doubtful_tiles"): 0.08,
     ("tonsil_B", "stitch", 2, "2", "seam"): None,

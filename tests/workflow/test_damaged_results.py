@@ -45,7 +45,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "absent": lambda content: None,
 }
 #: Of no rule: records of runs, each line of which counts by itself, and what Snakemake writes.
-RECORDS = ("logs", "benchmarks", "placement")
+RECORDS = ("logs", "benchmarks", "placement", ".provenance")
 
 
 @contextmanager

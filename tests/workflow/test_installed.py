@@ -200,6 +200,9 @@ def test_as_a_module_with_other_names_in_somebody_elses_workflow(experiment: Ins
     there = experiment.folder / "lab"
     (there / "lab").mkdir(parents=True)
     config = yaml.safe_load((experiment.folder / "my/config.yaml").read_text())
+    # In a configuration of another workflow they are beside no file of init's.
+    for key in ("samples", "tiles", "markers", "results"):
+        config[key] = str(experiment.folder / "my" / config.get(key, key))
     (there / "lab/config.yaml").write_text(yaml.safe_dump({"images": config, "own": 3}))
     results = experiment.folder / "my/results"
     (there / "Snakefile").write_text(

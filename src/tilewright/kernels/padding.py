@@ -43,13 +43,25 @@ def padding(plane: NDArray[Any]) -> Bools | None:
 
 
 def blank_padding(plane: NDArray[Any]) -> NDArray[Any]:
-    """Return a tile with NaN in its padding, as float32; one without padding as it is."""
+    """Return a tile with NaN in its padding, as float32; one without padding as it is.
+
+    >>> plane = np.full((6, 6), 100, np.uint16)
+    >>> plane[:, :2] = 0
+    >>> blank_padding(plane)[0].tolist()
+    [nan, nan, nan, 100.0, 100.0, 100.0]
+    """
     found = padding(plane)
     return plane if found is None else np.where(found, np.float32(np.nan), plane)
 
 
 def fill_padding(plane: NDArray[Any]) -> NDArray[Any]:
-    """Return a tile with its median in its padding; one without padding as it is."""
+    """Return a tile with its median in its padding; one without padding as it is.
+
+    >>> plane = np.full((6, 6), 100, np.uint16)
+    >>> plane[:, :2] = 0
+    >>> fill_padding(plane)[0].tolist()
+    [100, 100, 100, 100, 100, 100]
+    """
     found = padding(plane)
     if found is None or found.all():
         return plane

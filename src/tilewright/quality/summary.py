@@ -17,10 +17,10 @@ from tilewright.quality.evaluate import apply_thresholds, read_qc
 from tilewright.quality.results import QcResult, worst
 from tilewright.runtime.files import csv_text
 
-#: Numbers that need something to see. Where nothing stands out of a background, as of a blank cycle
-#: without autofluorescence, seven of them are unknown and five bad, and it takes nothing away.
-_OF_TISSUE = {
-    "contrast", "empty", "focus", "focus_edge", "image_detail", "overlap_shift_px", "resolution_px",
+#: Numbers that need something to see: where nothing stands out of a background they are bad or
+#: unknown, which `contrast` says for all of them.
+_NEEDS_SIGNAL = {
+    "empty", "focus", "focus_edge", "image_detail", "overlap_shift_px", "resolution_px",
     "ringing", "seam", "tissue_beyond", "unlike_overlaps",
 }  # fmt: skip
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
@@ -57,9 +57,16 @@ def trusted_markers(
 def _subtracted(of_background: Sequence[QcResult]) -> list[QcResult]:
     """Return the items of a background that concern what it is subtracted from."""
     bad = {item.metric for item in of_background if item.verdict != "pass"}
-    none = _OF_TISSUE if "contrast" in bad else set()
-    # Its own channel of the final image is not what is subtracted.
-    return [i for i in of_background if i.stage != "image" and i.metric not in none]
+    none = _NEEDS_SIGNAL if "contrast" in bad else set()
+    # Its own channel of the final image is not what is subtracted; little autofluorescence, for
+    # which contrast warns, is no fault.
+    return [
+        i
+        for i in of_background
+        if i.stage != "image"
+        and i.metric not in none
+        and (i.metric, i.verdict) != ("contrast", "warn")
+    ]
 
 
 def _reason(item: QcResult) -> str:

@@ -55,7 +55,7 @@ class _Records:
 
         for path in self._folder.rglob("*.json"):
             key = self._prefix + str(path.relative_to(self._folder)).removesuffix(".json")
-            # One that a kill cut short is written again from Snakemake's own.
+            # A record that a kill cut short is left out: Snakemake's own counts then.
             with contextlib.suppress(ValueError):
                 text = path.read_text("utf-8").replace(_HERE, self._quoted)
                 record = MetadataRecord.model_validate_json(text)
@@ -68,12 +68,7 @@ class _Records:
 
     def read(self, key: str) -> Any:
         """Return the record of an output, None where there is none."""
-        if key in self._known:
-            return self._known[key]
-        record = self._own_read(key)
-        if record is not None:
-            self._keep(key, record)
-        return record
+        return self._known.get(key) or self._own_read(key)
 
     def write(self, key: str, record: Any) -> None:
         """Write the record of an output."""
@@ -104,8 +99,8 @@ def _restore_time(output: Path, record: Path, made_s: float) -> None:
     results would be made again, and others, which an interrupted run had left to do, would not.
     """
     if int(record.stat().st_mtime) != int(made_s):  # some file systems keep whole seconds
-        with contextlib.suppress(FileNotFoundError):
-            # Snakemake's for the time of a folder
-            stamp = output / ".snakemake_timestamp"
+        # Snakemake's for the time of a folder.
+        stamp = output / ".snakemake_timestamp"
+        with contextlib.suppress(OSError):
             os.utime(stamp if stamp.exists() else output, (made_s, made_s))
-        os.utime(record, (made_s, made_s))
+            os.utime(record, (made_s, made_s))

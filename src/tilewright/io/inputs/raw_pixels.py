@@ -18,6 +18,7 @@ from tilewright.io.inputs.tiles import Tiles, open_tiles, tiles_of_table
 from tilewright.io.tiff.metadata import of_tiff
 from tilewright.io.tiff.ome_xml import parse_ome_xml
 from tilewright.kernels.backend import cells
+from tilewright.kernels.padding import fill_padding
 
 #: Share of clipped pixels from which a plane counts as saturated.
 _SATURATED = 0.5
@@ -182,7 +183,7 @@ def _blank(plane: NDArray[Any], reference: bool) -> tuple[str, str] | None:
 def tiles_without_structure(manifest: Path, names: Iterable[str]) -> set[str]:
     """Return those of the named tiles that show structure in no channel: they lie on glass.
 
-    The middle plane of each channel is read. None are of a manifest that lists no plane.
+    The middle plane of each channel is read. Of a manifest without planes the set is empty.
     """
     with manifest.open(newline="", encoding="utf-8") as stream:
         channels = dict.fromkeys(line["channel"] for line in csv.DictReader(stream))
@@ -198,7 +199,7 @@ def tiles_without_structure(manifest: Path, names: Iterable[str]) -> set[str]:
 
 def _has_structure(plane: NDArray[Any]) -> bool:
     """Return whether a plane (y, x) shows more than noise and uneven light."""
-    return bool(structure(plane) >= max(_STRUCTURE, _CHANCE * _BIN / plane.size**0.5))
+    return bool(structure(fill_padding(plane)) >= max(_STRUCTURE, _CHANCE * _BIN / plane.size**0.5))
 
 
 def structure(plane: NDArray[Any]) -> float:

@@ -15,7 +15,6 @@ from tilewright.errors import RawDataError
 from tilewright.io.formats import containers
 from tilewright.io.formats.common import RAW_DIR_FILE, raw_file_errors
 from tilewright.io.results.result_file import result_file_errors
-from tilewright.kernels.padding import padding
 from tilewright.kernels.tile_positions.tile_order import grid_places
 
 #: Planes of a tile, and tiles, that one with zeros up to a side is compared with.
@@ -84,8 +83,10 @@ class Tiles:
         depth, count = self.shape[0], len(self.pages)
         stack = [(tile, (z + k) % depth) for k in range(1, min(depth, 1 + _COMPARED))]
         beside = [((tile + k) % count, z) for k in range(1, min(count, 1 + _COMPARED))]
-        padded = [[padding(self._raw(*at)) is not None for at in part] for part in (stack, beside)]
-        return any(2 * sum(part) > len(part) for part in padded)
+        return any(
+            2 * sum(truncated_fraction(self._raw(*at)) > 0 for at in part) > len(part)
+            for part in (stack, beside)
+        )
 
     def _raw(self, tile: int, z: int) -> NDArray[Any]:
         """Return one plane as the file has it."""

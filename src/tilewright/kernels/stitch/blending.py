@@ -160,7 +160,7 @@ def fuse(
         where = [spans[k] for k in members], [ramps[k] for k in members]
         value = _blend(xp, parts, *where, box, padded=padded)
         if padded:
-            value[xp.isnan(value)] = np.float32(correction.pedestal)
+            value[xp.isnan(value)] = np.float32(correction.pedestal + 0.5)
         low = low + xp.count_nonzero(value < 0)
         high = high + xp.count_nonzero(value >= top + 1)
         xp.clip(value, 0, top + 0.5, out=value)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Region
 from tilewright.kernels.camera import CameraDefects
-from tilewright.kernels.padding import blank_padding
+from tilewright.kernels.padding import fill_padding, padding
 from tilewright.kernels.stitch.overlap_agreement import (
     CELL_PX,
     DARKEST,
@@ -40,6 +40,8 @@ _TEXTURE_SHARE = 0.1
 _CLEARLY_WORSE = 0.93
 #: Shares of the expected correlation: two tiles show different places below, the same above.
 _UNLIKE, _ALIKE = 0.4, 0.6
+#: Share of an overlap that may be padding of either tile: filled in, it agrees without a shift.
+_MOST_PADDING = 0.25
 #: Overlaps below which their median is no magnification.
 _LEAST_OVERLAPS = 4
 #: Cells in an overlap below which their median is no brightness.
@@ -111,6 +113,8 @@ class RawAgreement:
     """
     defects: CameraDefects | None
     """None where there are too few tiles to tell."""
+    padded_tiles: Set[Key] = frozenset()
+    """Tiles with padding: what no other tile covers of it holds no light."""
 
     @property
     def dark_tiles(self) -> set[Key]:
@@ -142,12 +146,14 @@ def compare_tiles(
         defects = camera_defects(tiles, pool)
     fused = _FusedTiles(tiles, order, corners, defects, illumination, distortion)
     strips: dict[tuple[Key, Key], NDArray[np.float32]] = {}
-    overlaps, changes = [], {}
+    overlaps, changes, padded_tiles = [], {}, set()
     for key in order:
         if key not in corners:
             continue
         light = fused.light(key, plane)
         shape = (light.shape[0], light.shape[1])
+        if np.isnan(light).any():
+            padded_tiles.add(key)
         changes[key] = _change(light, mosaic, corners[key], _alone(key, corners, shape), plane)
         for other in beside[key]:
             if (other, key) in strips:
@@ -156,7 +162,7 @@ def compare_tiles(
                 overlaps += [fused.at_one_height(overlap)] if overlap is not None else []
             elif other in order:
                 strips[key, other] = light[_shared(key, other, corners, shape)].copy()
-    return RawAgreement(with_texture(overlaps), changes, defects)
+    return RawAgreement(with_texture(overlaps), changes, defects, padded_tiles)
 
 
 @dataclass(frozen=True)
@@ -172,14 +178,16 @@ class _FusedTiles:
 
     def light(self, key: Key, plane: int, part: Region = _WHOLE) -> NDArray[np.float32]:
         """Return a part (y, x) of a plane of a tile, NaN in its padding."""
-        pixels = blank_padding(self.tiles.read(self.order[key], plane))
+        raw = self.tiles.read(self.order[key], plane)
+        # The spline of a lens's distortion would carry NaN all over the tile.
+        hole, pixels = padding(raw), fill_padding(raw)
         pixels = pixels if self.defects is None else self.defects.repair(pixels)
         flat, dark = self.illumination.flat[part], self.illumination.dark[part]
         light = np.asarray((pixels[part].astype(np.float32) - dark) / flat)
         if self.distortion is not None:
             origin = (part[0].start or 0, part[1].start or 0)
             light = np.asarray(undistort(CPU, self.distortion, light, origin))
-        return light
+        return light if hole is None else np.where(hole[part], np.float32(np.nan), light)
 
     def at_one_height(self, overlap: Overlap) -> Overlap:
         """Return the overlap compared in planes of the same height, where one plane disagrees.
@@ -253,7 +261,7 @@ def _change(
     # of their cells passed for changes of up to 23 %.
     start = [max(math.ceil(round(v, 3)), 0) for v in corner]
     y, x = (at - v for at, v in zip(start, corner, strict=True))
-    own = cell_means(light, (y, x))
+    own = cell_means(light[int(y) :, int(x) :], (y % 1, x % 1))
     spans = [slice(at, at + CELL_PX * n) for at, n in zip(start, own.shape, strict=True)]
     fused = mosaic.read(plane, *spans).astype(np.float32)
     fused -= np.float32(mosaic.attributes.get("pedestal_counts", 0))
@@ -289,18 +297,19 @@ def _compare(
 ) -> Overlap | None:
     step = np.subtract(corners[pair[1]], corners[pair[0]])
     whole = np.rint(step)
-    if min(strips[0].shape) < LEAST_PX:
+    padded = np.isnan(strips[0] + strips[1]).mean()
+    if min(strips[0].shape) < LEAST_PX or padded > _MOST_PADDING:
         return None
     # Pixel p of the first strip lies at p - apart of the second.
     apart = step - whole
-    # What only one shows agrees with itself.
+    # Padding of one strip is filled from the other.
     first, second = (np.where(np.isnan(a), b, a) for a, b in (strips, strips[::-1]))
     result = compare_strips(
         np.nan_to_num(first), np.nan_to_num(second), (float(apart[0]), float(apart[1]))
     )
     error = np.asarray(result.shift_px) + apart
     # Magnified about its middle, each tile shows a place of the overlap elsewhere.
-    magnification = float(error @ step / (step @ step))
+    magnification = float(error @ step / max(step @ step, 1.0))
     corner_px = magnification * math.hypot(*shape) / 2
     return Overlap(*pair, result, float(np.hypot(*error)), corner_px=corner_px)
 

@@ -104,7 +104,7 @@ def _lost(context: QcContext, lost: LostTissue) -> tuple[list[QcResult], list[Im
         context.evaluate(
             "lost_tissue", lost.share, near(lost.y_px, lost.x_px) if lost.share else none
         ),
-        context.evaluate("not_imaged", lost.outside_whole, "; ".join(outside) or none),
+        context.evaluate("not_imaged", lost.outside, "; ".join(outside) or none),
     ]
     return items, places
 

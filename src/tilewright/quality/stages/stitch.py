@@ -62,7 +62,7 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     raw = compare_tiles(tiles, mosaic, placed, illumination, best, lens)
     items = [
         *_evaluate(context, mosaic, scan, positions, tile, seams, grid),
-        *evaluate_blocks(context, mosaic, positions, tile, best, raw.dark_tiles),
+        *evaluate_blocks(context, mosaic, positions, tile, best, raw),
         *evaluate_overlaps(context, raw),
         evaluate_defects(context, mosaic, placed, tile, raw.defects, best),
     ]

@@ -1,7 +1,6 @@
 """Defects of a mosaic: blocks never written, light below zero, and defective pixels."""
 
 import itertools
-from collections.abc import Set
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from tilewright.kernels.backend import cells
 from tilewright.kernels.camera import CameraDefects
 from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import covered
-from tilewright.quality.stages.overlaps import tile_name
+from tilewright.quality.stages.overlaps import RawAgreement, tile_name
 
 #: Side of the blocks; a camera never reads one value all over such a block.
 _BLOCK_PX = 32
@@ -30,17 +29,18 @@ def evaluate_blocks(
     positions: Positions,
     tile: tuple[int, int],
     plane: int,
-    dark_tiles: Set[str] = frozenset(),
+    raw: RawAgreement,
 ) -> list[QcResult]:
     """Evaluate blocks that were never written in any plane, and light below zero in one.
 
-    Every block of every plane within a tile is read, those of a few chunks at once. Tiles without
-    light are no evidence of light below zero: what they show is the error of the camera offset.
+    Every block of every plane within a tile is read, those of a few chunks at once. Tiles with
+    padding are left out. Tiles without light are no evidence of light below zero: what they show is
+    the error of the camera offset.
     """
     side = _BLOCK_PX
     grid = tuple(n // side for n in mosaic.shape[1:])
-    inside = covered(positions, tile, grid, side, margin=1)
-    with_light = covered(positions.without(dark_tiles), tile, grid, side, margin=1)
+    inside = covered(positions.without(raw.padded_tiles), tile, grid, side, margin=1)
+    with_light = covered(positions.without(raw.dark_tiles), tile, grid, side, margin=1)
     ceiling = np.iinfo(mosaic.dtype).max if mosaic.dtype.kind == "u" else np.inf
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     blank: list[tuple[int, int, int]] = []

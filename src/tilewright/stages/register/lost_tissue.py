@@ -40,7 +40,8 @@ _TISSUE = 0.1
 #: Tissue is lost where the cycle has less than this share of the usual slope, and no other tissue.
 _LOST = 0.3
 #: Other tissue has this share of the energy that the reference's would have, over windows of a few
-#: nuclei, of this standard deviation in binned px. 5 px tell 2 % of a cycle all 6 px off, 8 px 0.4.
+#: nuclei, of this standard deviation in binned px. Of a cycle shifted by 6 px, 5 px report 2 %
+#: lost, 8 px 0.4 %.
 _OTHER, _OTHER_PX = 0.3, 8.0
 #: Percentile of the tissue's places whose texture beside the reference's is noise: more than half
 #: may be misregistered.
@@ -56,9 +57,9 @@ class LostTissue:
     share: float | None
     """Of the reference's tissue inside the cycle's mosaic; None where there is none."""
     outside: float | None
-    """Share of the reference's tissue outside the cycle's mosaic; None likewise."""
-    outside_whole: float | None = None
-    """That of cells which the image's border does not cut."""
+    """Share of the reference's tissue outside the cycle's mosaic, but for cells that the image's
+    border cuts; None likewise.
+    """
     y_px: float = 0.0
     x_px: float = 0.0
     """Where most is lost, in the reference's frame."""
@@ -106,9 +107,8 @@ class LostTissueSearch:
         cut = -(-_CUT_PX // pixel_px)
         whole = float(beyond[cut:-cut, cut:-cut].sum())
         y, x = next(iter(_densest(lost, pixel_px)), (0.0, 0.0))
-        share, outside_share = lost.sum() / inside, beyond.sum() / (beyond.sum() + inside)
         borders_px = {name: n * pixel_px for name, n in _borders(outside > 0).items() if n}
-        shares = float(share), float(outside_share), whole / (whole + inside)
+        shares = float(lost.sum() / inside), whole / (whole + inside)
         return LostTissue(*shares, y, x, _densest(beyond, pixel_px), borders_px)
 
 
@@ -126,7 +126,7 @@ def _densest(places: NDArray[np.bool_], pixel_px: int) -> tuple[tuple[float, flo
 
 
 def _borders(gone: NDArray[np.bool_]) -> dict[str, int]:
-    """Return how many places wide the strips along the borders are that lack, by their median."""
+    """Return how many places wide the strips without pixels are along the borders (median)."""
     sides = {"top": gone, "bottom": gone[::-1], "left": gone.T, "right": gone.T[::-1]}
     depths = {name: np.logical_and.accumulate(side).sum(axis=0) for name, side in sides.items()}
     return {name: int(np.median(depth)) for name, depth in depths.items()}
