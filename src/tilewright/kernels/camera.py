@@ -62,10 +62,10 @@ _BACKGROUND, _DIMMER, _BETWEEN_SIGMA = 25.0, 10.0, 0.61
 _POSITIVE_SIGMA = 6.0
 #: Bright pixels have this share of the light of positive ones, each weighted by its light.
 _BRIGHT = 0.7
-#: Debris is far brighter than the camera's maximum and clipped as a whole; cells that are clipped
-#: have as many pixels in the fifth of the range below. No more count than lie there, but for what
-#: exceeds one in a thousand of all pixels. Of 90 planes with debris and without a clipped cell, of
-#: markers on 20 % of the cells and more, 27 warned without this rule and none with it.
+#: What positive cells are like is measured this far from saturation: debris has wide halos.
+_NEAR_PX = 16
+#: Debris is clipped as a whole; cells that are clipped have as many pixels in the fifth of the
+#: range below. No more saturated pixels count than lie there, plus all beyond one in a thousand.
 _BELOW_MAXIMUM, _DEBRIS = 0.8, 1e-3
 
 
@@ -330,17 +330,37 @@ def detect_saturation(tops: Iterable[Top]) -> float | None:
     return largest if below and pixels >= max(_MIN_PIXELS, _SPIKE * below + 1) else None
 
 
-def saturated_share(histogram: Ints, saturation_counts: float) -> float:
+def away_from_saturation(
+    raw: NDArray[Any], saturation_counts: float, row_px: int = 1
+) -> NDArray[Any]:
+    """Return the pixels (n,) of an image (y, x) that are not near a saturated one.
+
+    Rows of the image are ``row_px`` px apart.
+
+    >>> away_from_saturation(np.array([[9] + 20 * [1]]), 9).tolist()
+    [1, 1, 1, 1]
+    """
+    saturated = raw >= saturation_counts
+    if not saturated.any():
+        return raw.ravel()
+    size = 2 * (_NEAR_PX // row_px) + 1, 2 * _NEAR_PX + 1
+    return np.asarray(raw[~ndimage.maximum_filter(saturated, size)])
+
+
+def saturated_share(histogram: Ints, away: Ints, saturation_counts: float) -> float:
     """Return the share of saturated pixels among those that are as bright as positive cells.
 
     Saturation spoils the brightest cells however few they are: of a marker on 1 % of the cells
-    0.01 % of all pixels cost the brightest tenth of them 5 %. What is bright follows from the
-    histogram alone: the mean of what rises above the background, weighted by its light.
+    0.01 % of all pixels cost the brightest tenth of them 5 %. How bright positive cells are follows
+    from the pixels away from saturation alone: the mean of what rises above the background,
+    weighted by its light.
 
     Parameters
     ----------
     histogram : ndarray of int, shape (m,)
         Pixels of 0, 1, ... m - 1 counts of one plane. Those of 0 are left out: they were padded.
+    away : ndarray of int, shape (m,)
+        The same of :func:`away_from_saturation`.
     saturation_counts : float
         Counts from which a pixel is saturated.
 
@@ -348,24 +368,24 @@ def saturated_share(histogram: Ints, saturation_counts: float) -> float:
     --------
     >>> histogram = np.zeros(4096, np.int64)
     >>> histogram[[100, 102, 1000, 3500, 4095]] = [7000, 7000, 50, 95, 5]
-    >>> saturated_share(histogram, 4095.0)
+    >>> saturated_share(histogram, histogram, 4095.0)
     0.05
     """
     pixels = np.array(histogram)
     pixels[0] = 0
-    top = math.ceil(saturation_counts)
-    saturated, seen = int(pixels[top:].sum()), int(pixels.sum())
+    top, total = math.ceil(saturation_counts), int(pixels.sum())
+    saturated = int(pixels[top:].sum())
     if not saturated:
         return 0.0
-    ranks = np.array([_DIMMER, _BACKGROUND]) / 100 * seen
+    ranks = np.array([_DIMMER, _BACKGROUND]) / 100 * total
     dimmer, background = np.searchsorted(np.cumsum(pixels), ranks).tolist()
     noise = max((background - dimmer) / _BETWEEN_SIGMA, 1.0)
     light = np.arange(len(pixels), dtype=np.float64) - background
-    weight = np.where(light > _POSITIVE_SIGMA * noise, pixels * light, 0.0)
+    weight = np.where(light > _POSITIVE_SIGMA * noise, away * light, 0.0)
     if not weight.any():
         return 1.0
-    bright = light > _BRIGHT * float((weight * light).sum() / weight.sum())
+    level = float((weight * light).sum() / weight.sum())
     below = int(pixels[:top][light[:top] > _BELOW_MAXIMUM * light[top]].sum())
-    cells = min(saturated, below + max(0.0, saturated - _DEBRIS * seen))
-    total = float(pixels[:top][bright[:top]].sum()) + cells
-    return cells / total if total else 0.0
+    cells = min(saturated, below + max(0.0, saturated - _DEBRIS * total))
+    bright = int(pixels[:top][light[:top] > _BRIGHT * level].sum()) + cells
+    return cells / bright if bright else 0.0

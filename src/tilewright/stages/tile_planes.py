@@ -12,6 +12,7 @@ from tilewright.kernels.camera import (
     SAMPLE_PLANES,
     SAMPLE_TILES,
     CameraDefects,
+    away_from_saturation,
     find_defects,
     saturated_share,
 )
@@ -39,7 +40,8 @@ class TilePlanes:
         self._threshold = saturation_counts
         self._reads: dict[tuple[int, int], Future[tuple[NDArray[Any], int, NDArray[np.int64]]]] = {}
         self.saturated = [0] * tiles.shape[0]
-        self._histograms = np.zeros((tiles.shape[0], np.iinfo(tiles.dtype).max + 1), np.int64)
+        # Of all pixels, and of those away from saturation.
+        self._histograms = np.zeros((tiles.shape[0], 2, np.iinfo(tiles.dtype).max + 1), np.int64)
 
     def load(self, z: int, members: Iterable[int]) -> None:
         """Start reading tiles that are not in memory yet."""
@@ -50,15 +52,19 @@ class TilePlanes:
     @property
     def saturated_shares(self) -> list[float]:
         """The share of bright pixels that are saturated, of each plane."""
-        return [round(saturated_share(one, self._threshold), 6) for one in self._histograms]
+        return [
+            round(saturated_share(every, away, self._threshold), 6)
+            for every, away in self._histograms
+        ]
 
     def _read(self, tile: int, z: int) -> tuple[NDArray[Any], int, NDArray[np.int64]]:
         pixels = blank_padding(self._tiles.read(tile, z))
         if self.defects is not None:
             pixels = self.defects.repair(pixels)
         sample = np.nan_to_num(pixels[::_HISTOGRAM_STEP]).astype(self._tiles.dtype)
-        histogram = np.bincount(sample.ravel(), minlength=self._histograms.shape[1])
-        return pixels, int(np.count_nonzero(pixels >= self._threshold)), histogram
+        parts = sample.ravel(), away_from_saturation(sample, self._threshold, _HISTOGRAM_STEP)
+        histograms = [np.bincount(one, minlength=self._histograms.shape[-1]) for one in parts]
+        return pixels, int(np.count_nonzero(pixels >= self._threshold)), np.stack(histograms)
 
     def get(self, z: int, members: list[int]) -> list[NDArray[Any]]:
         """Return tiles that :meth:`load` started to read, waiting for them."""
@@ -67,9 +73,9 @@ class TilePlanes:
     def keep(self, tiles: set[tuple[int, int]]) -> None:
         """Forget all tiles but these; their saturated pixels are counted once."""
         for z, k in set(self._reads) - tiles:
-            _, saturated, histogram = self._reads.pop((z, k)).result()
+            _, saturated, histograms = self._reads.pop((z, k)).result()
             self.saturated[z] += saturated
-            self._histograms[z] += histogram
+            self._histograms[z] += histograms
 
 
 def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects | None:

@@ -74,13 +74,14 @@ def stitched_plane(
 
 
 def _attributes(histogram: NDArray[np.int64], equal: list[float], ceiling: float) -> dict[str, Any]:
+    below = np.where(np.arange(len(histogram)) < ceiling, histogram, 0)
     return {
         "pedestal_counts": 0,
         "method": "stitched",
         "unseen_px": int(histogram[0]),
         "saturation_counts": ceiling,
         "saturated_px": int(histogram[int(np.ceil(ceiling)) :].sum()),
-        "saturated_share": round(saturated_share(histogram, ceiling), 6),
+        "saturated_share": round(saturated_share(histogram, below, ceiling), 6),
         "equal_neighbours": round(float(np.median(equal)), 4) if equal else None,
     }
 
