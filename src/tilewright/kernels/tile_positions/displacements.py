@@ -1,6 +1,5 @@
 """Displacements of overlapping tiles, measured strip by strip."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -9,12 +8,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split
 from tilewright.kernels.tile_positions.correlation_peak import strip_ncc
-from tilewright.kernels.tile_positions.false_match import Pattern, along
+from tilewright.kernels.tile_positions.false_match import Pattern
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
 from tilewright.kernels.tile_positions.phase_correlation import (
     StripShifts,
@@ -54,11 +52,7 @@ _PROBES = 8
 #: Hot pixels are looked for in 3 to this power of strips at most.
 _REPAIR_POWER = 4
 #: Smoother than cells, finer than vignetting; no figure.
-_SMOOTH_PX = 15.0
-#: Correlation of the lines of two empty strips, times the root of their length, that shows a
-#: camera's offsets: 25 with columns of 3 counts (read noise 3) in 640 px; without any at most 6.7
-#: in strips of tissue, 10.2 once where each tile has a few different cells.
-_ALIKE = 10.0
+SMOOTH_PX = 15.0
 #: Pairs per batch: a CPU core keeps 8 in its cache, a GPU wants many.
 _CPU_BATCH, _GPU_BATCH = 8, 128
 OOM_HINT = OomHint("tile_positions", "the strips of one pair of tiles")
@@ -180,34 +174,6 @@ def _middle_two(backend: Backend, a: Array, b: Array, c: Array, d: Array) -> Arr
     return 0.5 * (a + b + c + d - low - high)
 
 
-def remove_lines(strips: Strips) -> bool:
-    """Subtract in place the offsets of columns, or rows, that cross strips (n, y, x) of one area.
-
-    They stay with the camera and draw a match to where its pixels lie on each other. The two
-    emptiest strips, of different tiles, tell them, if they are alike.
-
-    >>> strips = np.random.default_rng(0).normal(100, 2, (4, 20, 300)).astype(np.float32)
-    >>> remove_lines(strips)
-    False
-    >>> strips += np.random.default_rng(1).normal(0, 3, 300).astype(np.float32)
-    >>> remove_lines(strips)
-    True
-    """
-    across = 2 - along(strips.shape[1:])
-    if strips.shape[0] < 2:
-        return False
-    parts = [strips[part].mean(axis=across) for part in batches(strips.shape[0])]
-    lines = np.concatenate(parts).astype(np.float64)
-    lines -= ndimage.gaussian_filter1d(lines, _SMOOTH_PX, mode="nearest")
-    a, b = lines[np.argsort(np.round(lines.std(axis=1), 3), kind="stable")[:2]]
-    if not (a @ b) * math.sqrt(len(a)) > _ALIKE * math.sqrt((a @ a) * (b @ b)):
-        return False
-    offset = np.expand_dims(0.5 * (a + b), across - 1).astype(np.float32)
-    for part in batches(strips.shape[0]):
-        strips[part] = strips[part] - offset
-    return True
-
-
 def flatten(backend: Backend, strips: Strips) -> None:
     """Divide strips (n, y, x) in place by their smoothed mean, a flat-field for want of one.
 
@@ -225,7 +191,7 @@ def flatten(backend: Backend, strips: Strips) -> None:
     for i in range(count):
         mean += strips[i]
     mean /= np.float32(count)
-    gain = backend.ndimage.gaussian_filter(backend.asarray(mean), _SMOOTH_PX, mode="nearest")
+    gain = backend.ndimage.gaussian_filter(backend.asarray(mean), SMOOTH_PX, mode="nearest")
     gain = np.asarray(backend.to_numpy(gain), np.float32)
     if gain.min() > 0:
         even = gain.mean() / gain

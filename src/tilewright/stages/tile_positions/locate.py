@@ -19,6 +19,7 @@ from tilewright.io.results.zarr_store import stack_on_disk
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.device_memory import OomHint, track_device_memory
 from tilewright.kernels.padding import fill_padding
+from tilewright.kernels.tile_positions.camera_lines import remove_lines
 from tilewright.kernels.tile_positions.displacements import (
     Allocate,
     Overlaps,
@@ -27,7 +28,6 @@ from tilewright.kernels.tile_positions.displacements import (
     flatten,
     in_memory,
     measure_overlaps,
-    remove_lines,
     repair_pixels,
 )
 from tilewright.kernels.tile_positions.distortion import Distortion, undistort
