@@ -27,7 +27,7 @@ from tilewright.kernels.stitch.overlap_agreement import (
 from tilewright.kernels.tile_positions.distortion import Distortion, undistort
 from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import CPU
-from tilewright.quality.stages.tile_change import largest_change, uncovered_cells
+from tilewright.quality.tile_change import largest_change, uncovered_cells
 from tilewright.stages.tile_planes import camera_defects
 from tilewright.stages.tile_source import TileSource
 

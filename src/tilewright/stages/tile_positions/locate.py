@@ -17,9 +17,9 @@ from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import Edges, Positions, write_table, write_tile_configuration
 from tilewright.io.results.zarr_store import stack_on_disk
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.camera_lines import remove_lines
 from tilewright.kernels.device_memory import OomHint, track_device_memory
 from tilewright.kernels.padding import fill_padding
-from tilewright.kernels.tile_positions.camera_lines import remove_lines
 from tilewright.kernels.tile_positions.displacements import (
     Allocate,
     Overlaps,
