@@ -61,10 +61,13 @@ class TilePlanes:
         pixels = blank_padding(self._tiles.read(tile, z))
         if self.defects is not None:
             pixels = self.defects.repair(pixels)
-        sample = np.nan_to_num(pixels[::_HISTOGRAM_STEP]).astype(self._tiles.dtype)
-        parts = sample.ravel(), away_from_saturation(sample, self._threshold, _HISTOGRAM_STEP)
+        saturated = int(np.count_nonzero(pixels >= self._threshold))
+        sample = np.nan_to_num(pixels[::_HISTOGRAM_STEP]).astype(self._tiles.dtype, copy=False)
+        parts = [sample.ravel()]
+        if saturated:  # else both histograms are the same
+            parts.append(away_from_saturation(sample, self._threshold, _HISTOGRAM_STEP))
         histograms = [np.bincount(one, minlength=self._histograms.shape[-1]) for one in parts]
-        return pixels, int(np.count_nonzero(pixels >= self._threshold)), np.stack(histograms)
+        return pixels, saturated, np.stack(histograms)
 
     def get(self, z: int, members: list[int]) -> list[NDArray[Any]]:
         """Return tiles that :meth:`load` started to read, waiting for them."""

@@ -15,7 +15,7 @@ from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Region
 from tilewright.kernels.camera import CameraDefects
-from tilewright.kernels.padding import fill_padding, padding
+from tilewright.kernels.padding import fill, padding
 from tilewright.kernels.stitch.overlap_agreement import (
     DARKEST,
     LEAST_PX,
@@ -177,7 +177,8 @@ class _FusedTiles:
         """Return a part (y, x) of a plane of a tile, NaN in its padding."""
         raw = self.tiles.read(self.order[key], plane)
         # The spline of a lens's distortion would carry NaN all over the tile.
-        hole, pixels = padding(raw), fill_padding(raw)
+        hole = padding(raw)
+        pixels = fill(raw, hole)
         pixels = pixels if self.defects is None else self.defects.repair(pixels)
         flat, dark = self.illumination.flat[part], self.illumination.dark[part]
         light = np.asarray((pixels[part].astype(np.float32) - dark) / flat)

@@ -24,7 +24,7 @@ from tilewright.kernels.illumination.overlap_cells import (
     measure_cells,
     overlapping_pairs,
 )
-from tilewright.kernels.padding import fill_padding, padding
+from tilewright.kernels.padding import fill, padding
 from tilewright.stages.tile_source import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
@@ -87,7 +87,7 @@ def read_binned(
         raw = tiles.read(tile, z_planes[k])
         found = padding(raw)
         if found is not None:
-            raw = fill_padding(raw)
+            raw = fill(raw, found)
             padded[k, tile] = backend.asarray(cells(found, factor).any(axis=(1, 3)), dtype=None)
         images[k, tile], peak[k, tile] = bin_tile(backend, raw, factor)
         return top_of(raw), equal_neighbours(raw)
