@@ -84,11 +84,13 @@ def doctor(
     configfile: Annotated[
         Path | None, typer.Option(help="Configuration of the experiment; checked too if given.")
     ] = None,
-    site: Annotated[Path | None, typer.Option(help="Site file of your profile.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Profile of Snakemake with settings of the cluster.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check what would make a run fail, or each file of results; status 1 for a problem."""
-    from snakemake_scheduler_plugin_tilewright import show_checks, slurm_wanted
+    from snakemake_scheduler_plugin_tilewright import has_slurm, show_checks
     from tilewright.commands.doctor import examine
     from tilewright.commands.result_files import check_result_files
 
@@ -96,7 +98,7 @@ def doctor(
         raise SystemExit("tilewright doctor: give RESULTS or --configfile, not both")
     if results is not None:
         show_checks([*check_result_files(results)], json=json)
-    show_checks(examine(configfile, site=site, slurm=slurm_wanted(site)), json=json)
+    show_checks(examine(configfile, profile=profile, slurm=has_slurm()), json=json)
 
 
 @app.command()

@@ -32,15 +32,13 @@ def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> P
 
     Raises
     ------
-    PlacementError
-        Jobs of an earlier run still write into this folder, or Slurm does not answer.
     TilewrightError
         A rule is to run on a GPU, and there is none.
     """
     placement = detect(workflow, ledger=layout.ledger, logs=layout.logs)
     if placement.inside_job:
         use_allocated_device()
-    here = placement.cluster is None and not placement.inside_job
+    here = not placement.on_cluster and not placement.inside_job
     gpus = usable_gpus if here else None if placement.inside_job else gpus_of_jobs
     kinds = device_kinds(experiment.settings, gpus, os.environ if here else {})
     without = gpus_of_jobs() if gpus is gpus_of_jobs or (here and has_driver()) else None

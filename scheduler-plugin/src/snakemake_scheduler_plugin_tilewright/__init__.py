@@ -1,4 +1,4 @@
-"""Snakemake's scheduler ``tilewright``: an account and a device slot for every job.
+"""Snakemake's executor and scheduler ``tilewright``: an account and a device slot for every job.
 
 Every process that runs a job imports this, and few of them schedule: what it offers is loaded when
 it is asked for. Other packages import these names, and no module of the package.
@@ -8,14 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cluster.cluster import Cluster, open_cluster, slots
-    from .cluster.request import DeviceKind, ResourceRequest
     from .commands.checks import Check, ok, problem, problem_from, version_of, warning
     from .commands.doctor import check_all, on_slurm, show_checks
-    from .commands.slurm_here import slurm_wanted
+    from .commands.slurm_here import has_slurm
     from .errors import PlacementError
-    from .placement.jobs import ResourceModel
+    from .placement.cluster import Cluster
     from .placement.orphaned import active_run, refuse_second_run
+    from .placement.pools import make_pools
+    from .placement.request import DeviceKind, ResourceModel, ResourceRequest
     from .report.page import environment, run_section
     from .report.palette import BLUE, COLOURS, GREY, ORANGE, RED, colours_of, pale
     from .resources import Placement, detect
@@ -25,28 +25,61 @@ if TYPE_CHECKING:
     from .runtime.run_state import span_text
     from .runtime.snakemake_command import SetUpError, command, is_locked, runs_nothing, targets
     from .scheduler import Scheduler, SchedulerSettings
-    from .strict_yaml import load_yaml
 
 __all__ = [
-    "BLUE", "COLOURS", "GREY", "ORANGE", "RED", "Check", "Cluster", "DeviceKind", "Placement",
-    "PlacementError", "ResourceModel", "ResourceRequest", "Scheduler", "SchedulerSettings",
-    "SetUpError", "active_run", "allocated_gpus", "append_json", "cause_line", "check_all",
-    "colours_of", "command", "detect", "environment", "is_locked", "load_yaml", "ok", "on_slurm",
-    "open_cluster", "pale", "problem", "problem_from", "read_json_lines", "refuse_second_run",
-    "run_section", "runs_nothing", "show_checks", "slots", "slurm_wanted", "span_text", "targets",
-    "version_of", "warning",
+    "BLUE",
+    "COLOURS",
+    "GREY",
+    "ORANGE",
+    "RED",
+    "Check",
+    "Cluster",
+    "DeviceKind",
+    "Placement",
+    "PlacementError",
+    "ResourceModel",
+    "ResourceRequest",
+    "Scheduler",
+    "SchedulerSettings",
+    "SetUpError",
+    "active_run",
+    "allocated_gpus",
+    "append_json",
+    "cause_line",
+    "check_all",
+    "colours_of",
+    "command",
+    "detect",
+    "environment",
+    "has_slurm",
+    "is_locked",
+    "make_pools",
+    "ok",
+    "on_slurm",
+    "pale",
+    "problem",
+    "problem_from",
+    "read_json_lines",
+    "refuse_second_run",
+    "run_section",
+    "runs_nothing",
+    "show_checks",
+    "span_text",
+    "targets",
+    "version_of",
+    "warning",
 ]  # fmt: skip
 
 #: Module to its public names.
 _NAMES = {
-    "cluster.cluster": "Cluster open_cluster slots",
-    "cluster.request": "DeviceKind ResourceRequest",
     "commands.checks": "Check ok problem problem_from version_of warning",
     "commands.doctor": "check_all on_slurm show_checks",
-    "commands.slurm_here": "slurm_wanted",
+    "commands.slurm_here": "has_slurm",
     "errors": "PlacementError",
-    "placement.jobs": "ResourceModel",
+    "placement.cluster": "Cluster",
     "placement.orphaned": "active_run refuse_second_run",
+    "placement.pools": "make_pools",
+    "placement.request": "DeviceKind ResourceModel ResourceRequest",
     "report.page": "environment run_section",
     "report.palette": "BLUE COLOURS GREY ORANGE RED colours_of pale",
     "resources": "Placement detect",
@@ -56,7 +89,6 @@ _NAMES = {
     "runtime.run_state": "span_text",
     "runtime.snakemake_command": "SetUpError command is_locked runs_nothing targets",
     "scheduler": "Scheduler SchedulerSettings",
-    "strict_yaml": "load_yaml",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -12,43 +12,35 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-SiteFile = Annotated[
-    Path | None, typer.Option(help="Site file: blocked accounts, partitions, job sizes.")
+Profile = Annotated[
+    Path | None, typer.Option(help="Profile of Snakemake with settings of the cluster.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def accounts(
-    site: SiteFile = None,
+    profile: Profile = None,
     user: Annotated[str | None, typer.Option(help="Whose accounts; yours by default.")] = None,
+    gpu_job: Annotated[
+        str | None, typer.Option(help="Size of the GPU jobs that are counted, as 8:180 (GB).")
+    ] = None,
+    cpu_job: Annotated[str | None, typer.Option(help="The same of CPU jobs, as 8:48.")] = None,
     json: Json = False,
 ) -> None:
     """Show your Slurm accounts: limits, use, and how many jobs fit."""
     from .commands.accounts import show_accounts
 
-    show_accounts(site, user, json=json)
-
-
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def plan(context: typer.Context, site: SiteFile = None, json: Json = False) -> None:
-    """Show which jobs remain, and where those that are ready would go now.
-
-    All other options and targets are those of your snakemake command.
-    """
-    from .commands.plan import show_plan
-    from .commands.slurm_here import slurm_wanted
-
-    show_plan(context.args, site=site, slurm=slurm_wanted(site), json=json)
+    show_accounts(profile, user, {"gpu": gpu_job, "cpu": cpu_job}, json=json)
 
 
 @app.command()
-def doctor(site: SiteFile = None, json: Json = False) -> None:
+def doctor(profile: Profile = None, json: Json = False) -> None:
     """Look for what would make any run fail here; status 1 if something would."""
     from .commands.doctor import examine, show_checks
-    from .commands.slurm_here import slurm_wanted
+    from .commands.slurm_here import has_slurm
 
-    show_checks(examine(site=site, slurm=slurm_wanted(site)), json=json)
+    show_checks(examine(profile=profile, slurm=has_slurm()), json=json)
 
 
 @app.command()

@@ -15,10 +15,6 @@ class PlacementError(Exception):
         return printable_lines(super().__str__())
 
 
-class SiteError(PlacementError, ValueError):
-    """A site file cannot be used; the message names the file, the key and the fix."""
-
-
 class ForeignError(PlacementError, OSError):
     """What is kept for this user alone is a link, another user's, or open to others."""
 
@@ -28,14 +24,14 @@ class ForeignError(PlacementError, OSError):
 
 
 class SlurmQueryError(PlacementError):
-    """Slurm did not answer a question, or with an error (``refused``)."""
+    """Slurm did not answer a question, or with an error."""
 
-    def __init__(self, command: str, reason: str, refused: bool = True) -> None:
-        super().__init__(command, reason, refused)
-        self.command, self.reason, self.refused = command, reason, refused
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__(command, reason)
+        self.command, self.reason = command, reason
 
     def __str__(self) -> str:
-        return printable_lines(f"{self.command} did not answer: {self.reason}")
+        return printable_lines(f"{self.command} did not answer: {' '.join(self.reason.split())}")
 
 
 class UnreadableError(PlacementError, ValueError):

@@ -1,123 +1,108 @@
-"""How far a run is: a line now and then, and a file for those who ask from elsewhere."""
+"""How far a run is: a line on the terminal or in the log, and a file for those who ask elsewhere."""
 
 import contextlib
 import logging
-import threading
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .declared import declared_model
+from .placement.run import Run
 from .resources import Placement
-from .runtime import snakemake_adapter as adapter
 from .runtime.ledger import LEDGER, STATE
 from .runtime.run_state import RunState, write_state
-from .units import model_of
+from .tasks import Tasks
 
-#: After 5, 10, 20 and 40 s, then every minute.
-_FIRST_S, _LAST_S = 5.0, 60.0
-_SMALL_S = 10.0
+#: Seconds between two lines in a log, and between two states for others.
+_LOG_S, _STATE_S = 60.0, 10.0
 
 
 class Progress:
     """Says how much of a run's work is done, and when the rest will be.
 
     Work is counted in the estimated seconds of each job; the time that is left follows from that
-    of this run so far.
-
-    Parameters
-    ----------
-    queued : callable
-        How many jobs that Snakemake has started pend in Slurm's queue.
-    waiting : callable
-        Why ready jobs wait, with their number.
+    of this run so far. On a terminal one line changes; a log gets one a minute.
     """
 
     def __init__(
-        self,
-        dag: Any,
-        placement: Placement,
-        logger: logging.Logger,
-        queued: Callable[[], int] = lambda: 0,
-        waiting: Callable[[], dict[str, int]] = dict,
+        self, dag: Any, tasks: Tasks, run: Run, placement: Placement, logger: logging.Logger
     ) -> None:
-        self.dag, self.placement, self.logger = dag, placement, logger
-        self.queued, self.waiting = queued, waiting
-        self._began_s = time.time()
-        self._ended, self._lock = threading.Event(), threading.Lock()
-        self._work_s: dict[Any, float] = {}
-        # next to its ledger, and where it began
-        self._paths = {placement.ledger.absolute().with_name(STATE)}
-        if placement.cluster is not None:
-            self._paths.add(Path(adapter.workdir(dag)).absolute() / LEDGER.with_name(STATE))
-        self.load(dag.needrun_jobs())
+        self.dag, self.tasks, self.run, self.logger = dag, tasks, run, logger
+        self._began_s, self._told_s, self._written_s = time.time(), 0.0, 0.0
+        self._paths = {placement.ledger.absolute().with_name(STATE),
+                       Path(tasks.workflow.workdir_init).absolute() / LEDGER.with_name(STATE)}  # fmt: skip
+        self._ledger = str(placement.ledger.absolute())
+        self._terminal = sys.stderr.isatty()
+        if self._terminal and logger.parent is not None:
+            logger.parent.addFilter(self._clear_line)
         self._write(self.state())  # before a job is sent: whose it is may be asked at once
-        placement.at_end(self._end)
-        threading.Thread(target=self._talk, name="tilewright-progress", daemon=True).start()
+        placement.at_end(self.end)
 
-    def load(self, jobs: Iterable[Any]) -> None:
-        """Take jobs that are not known yet."""
-        for job in jobs:
-            if job not in self._work_s:
-                self._work_s[job] = self._nominal_s(job) if len(job.output) else 0.0
-
-    def _nominal_s(self, job: Any) -> float:
-        """Return the estimated work of a job; without a model, on one machine, a small one's."""
-        if model := model_of(self.placement, job):
-            return self.placement.model(model).cpu_seconds(job.wildcards)
-        if self.placement.cluster is None or job.is_local:
-            return _SMALL_S
-        return declared_model(job).cpu_seconds(job.wildcards)
+    def all_done(self) -> bool:
+        """Return whether all jobs of the run have ended well."""
+        return all(self.dag.finished(job) for job in self.dag.needrun_jobs())
 
     def state(self, *, ended: bool = False) -> RunState:
         """Return how far the run is."""
-        # after a checkpoint Snakemake makes some jobs again, and leaves the old ones out
-        known = [job for job in list(self._work_s) if len(job.output)]
-        jobs = [job for job in known if self.dag.needrun(job) or self.dag.finished(job)]
-        done = [job for job in jobs if self.dag.finished(job)]
-        begun, work_s = adapter.started(self.dag) and not ended, self._work_s.__getitem__
-        sent = sum(adapter.running(self.dag, job) for job in jobs) if begun else 0
-        queued = min(sent, self.queued()) if sent else 0
+        seconds = {job: node.cpu_seconds for job, node in self.tasks.nodes(done=True).items()}
+        done = [job for job in seconds if self.dag.finished(job)]
+        active = self.run.active
         return RunState(
             self._began_s,
             time.time(),
-            self._by_rule(jobs),
-            self._by_rule(done),
-            sent - queued,
-            sum(map(work_s, done)) / (sum(map(work_s, jobs)) or 1.0),
-            {} if ended else self.waiting(),
+            _by_rule(seconds),
+            _by_rule(done),
+            0 if ended else sum(task.members for task in active if task.running),
+            sum(seconds[job] for job in done) / (sum(seconds.values()) or 1.0),
+            {} if ended else dict(self.run.waiting),
             ended,
-            ledger=str(self.placement.ledger.absolute()),
-            queued=queued,
+            ledger=self._ledger,
+            queued=0 if ended else sum(task.members for task in active if not task.running),
         )
 
-    def _by_rule(self, jobs: Iterable[Any]) -> dict[str, int]:
-        """Return how many jobs each rule has, in the order of the Snakefile."""
-        counts = Counter(job.rule.name for job in jobs)
-        return {r.name: counts[r.name] for r in self.dag.workflow.rules if r.name in counts}
-
-    def _write(self, state: RunState) -> None:
-        if not self._work_s:
+    def tell(self) -> None:
+        """Say how far the run is, where that is due."""
+        now_s = time.time()
+        every_s = self.run.settings.poll_s if self._terminal else _LOG_S
+        first = not self._told_s and self.run.active
+        if now_s - self._written_s < _STATE_S and now_s - self._told_s < every_s and not first:
             return
-        with self._lock:
-            for path in self._paths if state.ended or not self._ended.is_set() else ():
-                with contextlib.suppress(OSError):  # a full disk must not end the run
-                    write_state(path, state)
+        state = self.state()
+        self._write(state)
+        if first or now_s - self._told_s >= every_s:
+            self._told_s = now_s
+            if self._terminal:
+                sys.stderr.write(f"\r\x1b[K{state.line()}"[: _columns()])
+                sys.stderr.flush()
+            else:
+                self.logger.info(state.line())
 
-    def _end(self) -> None:
-        self._ended.set()
+    def end(self) -> None:
+        """Write that the run has ended."""
+        if self._terminal:
+            sys.stderr.write("\r\x1b[K")
         self._write(self.state(ended=True))
 
-    def _talk(self) -> None:
-        wait_s = _FIRST_S
-        while not self._ended.wait(wait_s):
-            wait_s = min(_LAST_S, 2 * wait_s)
-            try:
-                if adapter.started(self.dag):
-                    state = self.state()
-                    self._write(state)
-                    self.logger.info(state.line())
-            except Exception:
-                self.logger.exception("how far the run is could not be written; it is tried again")
+    def _write(self, state: RunState) -> None:
+        self._written_s = time.time()
+        for path in self._paths:
+            with contextlib.suppress(OSError):  # a full disk must not end the run
+                write_state(path, state)
+
+    def _clear_line(self, _: logging.LogRecord) -> bool:
+        """Take the line away before a message is written where it is."""
+        sys.stderr.write("\r\x1b[K")
+        return True
+
+
+def _by_rule(jobs: Iterable[Any]) -> dict[str, int]:
+    """Return how many jobs each rule has."""
+    return dict(Counter(job.rule.name for job in jobs))
+
+
+def _columns() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns + len("\r\x1b[K") - 1

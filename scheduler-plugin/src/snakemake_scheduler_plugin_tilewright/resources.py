@@ -1,12 +1,12 @@
-"""What a Snakefile and the scheduler share: ``workflow.placement``, and the resources of its rules.
+"""What a Snakefile and the run share: ``workflow.placement``, and the resources of its rules.
 
 The Snakefile sets it once (``workflow.placement = detect(workflow)``), in a module too, and each
 rule takes its resources from it: ``resources: **workflow.placement.resources("stitch")``. They are
-functions of a job, with a constant ``placement="stitch"``, by which the scheduler finds the model
-of a rule whatever a module renames it to. As a job starts, the scheduler writes where it goes into
-its resources. Without that scheduler a static assignment spreads jobs over the accounts by slots
-and speed; without a cluster every job runs here; inside a Slurm job the answer is what was
-allocated.
+functions of a job, with a constant ``placement="stitch"``, by which the executor finds the model of
+a rule whatever a module renames it to. They state what a job needs. With ``--executor tilewright``
+the place is chosen as the job is sent; with Snakemake's own ``--executor slurm`` they give account,
+QOS and partition as well, from the pools of the accounts. Without a cluster every job runs here;
+inside a Slurm job the answer is what was allocated.
 """
 
 from __future__ import annotations
@@ -14,34 +14,26 @@ from __future__ import annotations
 import os
 import sys
 import time
-import zlib
-from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from .cluster import cluster as clusters
-from .cluster.cluster import Cluster
-from .cluster.limits import clip_runtime, largest
-from .cluster.request import DeviceKind, ResourceRequest, Target
 from .errors import PlacementError
-from .placement.estimates import Durations, Estimates, either_model, local_durations
-from .placement.jobs import Assignment, Job, JobState, ResourceModel, key_of
-from .placement.orphaned import before_run
-from .placement.reach import Reach
+from .placement.durations import SLOWDOWN
+from .placement.jobs import key_of
+from .placement.request import KINDS, DeviceKind, Place, ResourceModel, ResourceRequest
 from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
 from .runtime.ledger import LEDGER, read_ledger, resume_line, runs_of, summary_lines
-from .runtime.snakemake_command import command, executor_of, other_scheduler, runs_nothing
+from .runtime.snakemake_command import command
 from .words import printable
 
 #: The constant resource that names the model of a rule.
 MODEL = "placement"
-#: What the scheduler sets on a job that goes to Slurm.
-_PLACES = ("gpu", "slurm_account", "slurm_partition", "qos")
+_PLACES = ("slurm_account", "slurm_partition", "qos")
 
 
 def detect(
@@ -67,29 +59,20 @@ def detect(
         by default a GPU where Slurm allocated one.
     logs : Path, optional
         Folder of the jobs' logs, in which the end of a failed run finds the causes.
-
-    Raises
-    ------
-    PlacementError
-        Jobs of an earlier run still write into this folder, the site file is wrong, or Slurm does
-        not answer.
     """
     # Snakemake reads a module's Snakefile once for each `use rule`, and all have one placement.
     placement: Placement | None = getattr(workflow, "placement", None)
     if placement is not None:
         placement.models |= models or {}
         return placement
-    argv, main = command(), workflow.is_main_process
-    found = clusters.of_command(argv) if main and executor_of(argv) == "slurm" else None
-    if main:
-        before_run(found, argv, ledger)
     inside = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
     if device is None:
         device = "gpu" if inside and allocated_gpus() else "cpu"
-    known, cpus = dict(models or {}), allocated_cpus() if inside else None
-    greedy, looks = other_scheduler(argv), runs_nothing(argv[1:])
+    # Snakemake asks for --jobs wherever jobs run on other machines
+    remote = workflow.is_main_process and workflow.resource_settings.nodes is not None
+    cpus = allocated_cpus() if inside else None
     return Placement(
-        known, device, found, inside, cpus, ledger, greedy, logs=logs, starts_nothing=looks
+        dict(models or {}), device, remote, inside, cpus, ledger, logs=logs, workflow=workflow
     )
 
 
@@ -101,51 +84,34 @@ class Placement:
     """What the workflow says of its rules, by the name that they give to ``resources``."""
     device: DeviceKind = "cpu"
     """Where jobs run that are not placed: this machine's, or the one that Slurm allocated."""
-    cluster: Cluster | None = None
-    """In the main process of a run on Slurm."""
+    on_cluster: bool = False
+    """In the main process of a run whose jobs go to other machines."""
     inside_job: bool = False
     """Whether this process runs one job that Slurm started."""
     allocated_cpus: int | None = None
     """Inside a Slurm job, its CPUs."""
     ledger: Path = LEDGER
-    counts_slots: bool = False
-    """Another scheduler runs the jobs, which does not look at Slurm: they have a static account and
-    count in the Snakemake resource of their pool."""
     gpus: Callable[[int], int] | None = None
     """On one machine: how many GPUs could hold a job with so many MB of device memory now."""
     logs: Path | None = None
-    starts_nothing: bool = False
-    """A dry run, which shows the static accounts."""
-    _either: set[str] = field(default_factory=set)
+    workflow: Any = None
+    chosen: dict[str, DeviceKind] = field(default_factory=dict)
+    """On one machine: the device kind of each job that was started, by its name."""
     _resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     _threads: dict[str, Callable[..., int]] = field(default_factory=dict)
     _at_end: list[Callable[[], None]] = field(default_factory=list)
-    _static: dict[str, Assignment] = field(default_factory=dict)
+    _static: dict[str, Place] = field(default_factory=dict)
+    _sent: Counter[Place] = field(default_factory=Counter)
     _began_s: float = field(default_factory=time.time)
     _ended: bool = False
 
-    @cached_property
-    def estimates(self) -> Estimates:
-        """What jobs need and how long they take, with what earlier runs learned."""
-        if self.cluster is None:
-            return Estimates(Durations(local_durations() if self.gpus else None))
-        site = self.cluster.site
-        return Estimates(Durations(self.cluster.durations_file, site.slowdown, site.slowdowns))
-
-    @property
-    def has_models(self) -> bool:
-        """Whether the workflow has models of its rules, beyond what ``either`` states."""
-        return bool(self.models.keys() - self._either)
-
     def resources(self, name: str) -> dict[str, Any]:
-        """Return the resources of a rule, as Snakemake's functions where jobs differ.
-
-        What the scheduler sets as a job starts is None until then.
-        """
+        """Return the resources of a rule, as Snakemake's functions where jobs differ."""
         able = "gpu" in self.model(name).devices
-        here = self.cluster is None and self.device == "gpu" and able
-        names = ("mem_mb", "runtime", *(("gpu", "cpu", "gpu_mem_mb") if here else ()))
-        return self._functions(name, names)
+        here = not self.on_cluster and self.device == "gpu" and able
+        more = _PLACES if self.on_cluster else ()
+        gpu = ("gpu", "cpu", "gpu_mem_mb") if here else ("gpu",) if self.on_cluster else ()
+        return self._functions(name, ("mem_mb", "runtime", *gpu, *more))
 
     def either(
         self, name: str, *, gpu: Mapping[str, int], cpu: Mapping[str, int]
@@ -170,9 +136,8 @@ class Placement:
             A key is absent or unknown.
         """
         self.models[name] = either_model(gpu, cpu)
-        self._either.add(name)
-        here = () if self.cluster else ("gpu",)
-        return self._functions(name, ("cpus_per_task", "mem_mb", "runtime", "device", *here))
+        more = ("gpu", *_PLACES) if self.on_cluster else ("gpu",)
+        return self._functions(name, ("cpus_per_task", "mem_mb", "runtime", "device", *more))
 
     def threads(self, name: str) -> Callable[..., int]:
         """Return the threads of a rule, as Snakemake's function."""
@@ -195,55 +160,44 @@ class Placement:
         return self.models[name]
 
     def request(self, name: str, wildcards: Any, attempt: int = 1) -> ResourceRequest:
-        """Return what a job asks for where it is not placed: here, or by the static assignment.
+        """Return what a job asks for where its place is not chosen as it starts.
 
-        Memory and time double with each attempt, at most to what its account allows.
+        Memory and time double with each attempt.
         """
-        if self.cluster is None:
-            model = self.model(name)
-            kind = model.devices[0] if self.device == "gpu" else "cpu"
-            return model.request(wildcards, kind).double(attempt - 1, attempt - 1)
-        place, state = self.static(name, wildcards), self.cluster.state
-        account = state.account(place.target.account, place.target.qos)
-        where = state.where(place.target)
-        if attempt == 1 or account is None:
-            return place.request
-        more = clip_runtime(place.request.double(attempt - 1, attempt - 1), account, where)
-        most_mb = max(place.request.mem_mb, largest(account, where, "mem") or more.mem_mb)
-        return replace(more, mem_mb=min(more.mem_mb, most_mb))
+        model, again = self.model(name), attempt - 1
+        if self._names_places:
+            kind = self._place(name, wildcards).kind
+        elif self.on_cluster:
+            kind = model.devices[0]
+        else:
+            kind = self.chosen.get(key_of(name, wildcards)) or (
+                model.devices[0] if self.device == "gpu" else "cpu"
+            )
+        return model.request(wildcards, kind).double(again, again)
 
-    def rule_resources(self, name: str) -> dict[str, Any]:
-        """Return the resources, and as ``_cores`` the threads, that a rule was given from here."""
-        threads = {"_cores": self._threads[name]} if name in self._threads else {}
-        return {**self._resources.get(name, {}), **threads}
+    def values(self, name: str, request: ResourceRequest) -> dict[str, Any]:
+        """Return the values of what a rule was given, for a job that asks for this.
 
-    def values(
-        self, name: str, request: ResourceRequest, target: Target | None = None
-    ) -> dict[str, Any]:
-        """Return the values of what a rule was given, for a job that asks for this there."""
-        names = self.rule_resources(name).keys() - {MODEL}
-        return {one: self._value(one, request, target) for one in names}
+        ``_cores`` are its threads.
+        """
+        names = {*self._resources.get(name, ()), *(["_cores"] if name in self._threads else [])}
+        return {one: self._value(one, request) for one in names - {MODEL, *_PLACES}}
 
     def _functions(self, name: str, names: Sequence[str]) -> dict[str, Any]:
         def function(one: str) -> Callable[..., Any]:
             def resource(wildcards: Any, attempt: int) -> Any:
-                target = self.static(name, wildcards).target if self.cluster else None
-                return self._value(one, self.request(name, wildcards, attempt), target)
+                if one in _PLACES:
+                    place = self._place(name, wildcards) if self._names_places else None
+                    return place and dict(zip(_PLACES, _names_of(place), strict=True))[one]
+                return self._value(one, self.request(name, wildcards, attempt))
 
             return resource
 
         if name not in self._resources:
-            found: dict[str, Any] = {} if self.counts_slots else {MODEL: name}
-            if self.cluster is not None:
-                found |= dict.fromkeys(_PLACES)
-                if self.starts_nothing or self.counts_slots:
-                    names = (*names, *_PLACES)
-                if self.counts_slots:
-                    names = (*names, *sorted({pool.name for pool in self.cluster.pools}))
-            self._resources[name] = found | {one: function(one) for one in names}
+            self._resources[name] = {MODEL: name, **{one: function(one) for one in names}}
         return self._resources[name]
 
-    def _value(self, name: str, request: ResourceRequest, target: Target | None) -> Any:
+    def _value(self, name: str, request: ResourceRequest) -> Any:
         values: dict[str, Any] = {
             "_cores": request.cpus,
             "mem_mb": request.mem_mb,
@@ -254,38 +208,42 @@ class Placement:
             "cpus_per_task": self.allocated_cpus or request.cpus,
             "device": "gpu" if request.gpus else "cpu",
         }
-        if target:
-            values |= {"slurm_account": target.account or None, target.pool: 1}
-            values |= {"slurm_partition": target.partition, "qos": target.qos or None}
-        return values.get(name)
+        return values[name]
 
-    def static(self, name: str, wildcards: Any) -> Assignment:
-        """Return an assignment of a job by its name alone, in proportion to slots and speed."""
-        assert self.cluster is not None
-        key = key_of(name, wildcards)
-        if key in self._static:
-            return self._static[key]
-        state, model = self.cluster.state, self.model(name)
-        kinds, cpu_seconds = model.devices, model.cpu_seconds(wildcards)
-        job = Job(key, name, kinds, cpu_seconds=cpu_seconds, wildcards=wildcards, model=model)
-        asked = Reach(self.estimates, state).of(JobState(job)).every()
-        pools = [pool for pool in self.cluster.pools if pool.target in asked]
-        target = next((one for one in asked if one.device == kinds[-1]), next(iter(asked), None))
-        if pools:
-            speeds = {kind: 1 / self.estimates.factor(job, kind) for kind in kinds}
-            ends = list(accumulate(pool.slots * speeds[pool.kind] for pool in pools))
-            target = pools[bisect(ends, zlib.crc32(key.encode()) / 2**32 * ends[-1])].target
-        if target is None:
-            raise PlacementError(f"no account and partition is open to rule {name}")
-        self._static[key] = Assignment(target, asked[target])
+    @property
+    def _names_places(self) -> bool:
+        """Whether Snakemake's own executor sends the jobs, which asks the rules where to."""
+        plugin = self.workflow.executor_plugin if self.on_cluster else None
+        return plugin is not None and plugin.name == "slurm"
+
+    def _place(self, name: str, wildcards: Any) -> Place:
+        """Return the place of a job: that which has the fewest jobs for its slots and speed."""
+        key, kinds = key_of(name, wildcards), self.model(name).devices
+        if key not in self._static:
+            own = [(place, weight) for place, weight in self._pools if place.kind in kinds]
+            if not own:
+                raise PlacementError(f"no account and partition is open to rule {name}")
+            place, _ = min(own, key=lambda one: (self._sent[one[0]] + 1) / one[1])
+            self._sent[place] += 1
+            self._static[key] = place
         return self._static[key]
+
+    @cached_property
+    def _pools(self) -> list[tuple[Place, float]]:
+        from .placement.cluster import Cluster, own_client
+        from .placement.pools import make_pools
+
+        cluster = Cluster(own_client())
+        cluster.look()
+        speeds = dict(zip(KINDS, (SLOWDOWN, 1.0), strict=True))
+        return [(pool.place, pool.slots * speeds[pool.place.kind]) for pool in make_pools(cluster)]
 
     def at_end(self, function: Callable[[], None]) -> None:
         """Have a function called when the run ends, so that the last jobs get into the ledger."""
         self._at_end.append(function)
 
     def end(self, *, failed: bool = False) -> None:
-        """Save what was learned and say on standard error how the run ended; once.
+        """Say on standard error how the run ended; once.
 
         Parameters
         ----------
@@ -297,10 +255,8 @@ class Placement:
         self._ended = True
         for function in self._at_end:
             function()
-        if self.gpus is not None or self.cluster is not None:
-            self.estimates.durations.save()
         lines = []
-        if self.cluster is not None:
+        if self.on_cluster:
             events = read_ledger(self.ledger)
             last = runs_of(events)[-1:]
             lines = [line for run in last for line in summary_lines(run)]
@@ -312,3 +268,45 @@ class Placement:
             lines += [f"what is finished stays; {resume_line(command())}"]
         for line in lines:
             sys.stderr.write(f"{line}\n")
+
+
+def _names_of(place: Place) -> tuple[str | None, str | None, str | None]:
+    return place.account or None, ",".join(place.partitions) or None, place.qos or None
+
+
+def either_model(gpu: Mapping[str, int], cpu: Mapping[str, int]) -> ResourceModel:
+    """Return the model of a rule whose author writes what a job needs on each device kind.
+
+    Raises
+    ------
+    PlacementError
+        A key is absent or unknown, or a value is no positive integer.
+
+    Examples
+    --------
+    >>> model = either_model(
+    ...     gpu={"cpus": 2, "mem_mb": 8000, "runtime": 10},
+    ...     cpu={"cpus": 8, "mem_mb": 16000, "runtime": 60},
+    ... )
+    >>> model.request({}, "gpu").gpus, model.cpu_seconds({})
+    (1, 1800.0)
+    """
+    requests: dict[DeviceKind, ResourceRequest] = {
+        "gpu": _request(gpu, gpus=1),
+        "cpu": _request(cpu, gpus=0),
+    }
+    half_limit_s = 0.5 * 60 * requests["cpu"].runtime_min
+    return ResourceModel(KINDS, lambda _, kind: requests[kind], lambda _: half_limit_s)
+
+
+def _request(values: Mapping[str, int], gpus: int) -> ResourceRequest:
+    known = {"cpus", "mem_mb", "runtime", "gpus"}
+    if wrong := sorted(values.keys() - known):
+        raise PlacementError(f"either() takes {', '.join(sorted(known))}, and not {wrong[0]}")
+    for key in ("cpus", "mem_mb", "runtime"):
+        value = values.get(key)
+        if not isinstance(value, int) or value < 1:
+            raise PlacementError(f"either() needs {key} for each kind, an integer above 0")
+    return ResourceRequest(
+        values["cpus"], values["mem_mb"], values.get("gpus", gpus), values["runtime"]
+    )

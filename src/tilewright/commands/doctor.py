@@ -9,9 +9,9 @@ from snakemake_scheduler_plugin_tilewright import (
     Check,
     Cluster,
     check_all,
+    make_pools,
     ok,
     on_slurm,
-    open_cluster,
     problem,
 )
 from tilewright.commands import check_machine
@@ -29,7 +29,7 @@ from tilewright.config.load import parse_experiment
 from tilewright.errors import ConfigError
 
 
-def examine(configfile: Path | None, *, site: Path | None, slurm: bool) -> list[Check]:
+def examine(configfile: Path | None, *, profile: Path | None, slurm: bool) -> list[Check]:
     """Return one check for everything that a run depends on.
 
     Parameters
@@ -55,7 +55,7 @@ def examine(configfile: Path | None, *, site: Path | None, slurm: bool) -> list[
             fix = f"fix {configfile}, or its tables"
             checks += [problem("config", str(message), fix) for message in error.args]
     if slurm:
-        return [*checks, *on_slurm(lambda: open_cluster(site), partial(_check_cluster, experiment))]
+        return [*checks, *on_slurm(profile, partial(_check_cluster, experiment))]
     checks += [ok("Slurm", "not on this machine: all jobs run here"), *check_machine.check_device()]
     if experiment is not None:
         layout = Layout(experiment.settings.results)
@@ -68,8 +68,8 @@ def examine(configfile: Path | None, *, site: Path | None, slurm: bool) -> list[
 
 def _check_cluster(experiment: Experiment | None, current: Cluster | None) -> Iterable[Check]:
     """Check CuPy and disk space for a run on a cluster."""
-    pools = current.pools if current else ()
-    yield from check_machine.check_cupy(pool.name for pool in pools if pool.kind == "gpu")
+    pools = make_pools(current) if current else []
+    yield from check_machine.check_cupy(pool.place.pool for pool in pools if pool.place.kind == "gpu")
     if experiment is not None:
         layout = Layout(experiment.settings.results)
         need, slots = missing_bytes(experiment, layout), sum(pool.slots for pool in pools)

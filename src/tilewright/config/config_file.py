@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright import SetUpError, load_yaml
+from snakemake_scheduler_plugin_tilewright import SetUpError
+from tilewright.config.strict_yaml import load_yaml
 from tilewright.errors import ConfigError
 from tilewright.io.text_file import read_text
 

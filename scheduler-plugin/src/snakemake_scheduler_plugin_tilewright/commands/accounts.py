@@ -1,31 +1,28 @@
 """The accounts as a table of 80 columns, or as JSON."""
 
-import os
 import pwd
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from ..cluster.limits import remaining, unknown_use, use_is_known
-from ..cluster.pools import Pool, make_pools, total_slots
-from ..cluster.query import query_cluster
-from ..cluster.request import KINDS
-from ..cluster.site import read_site
-from ..cluster.state import ClusterState
-from ..cluster.tres import Budget, budgets
+from ..begin import look_at_cluster
 from ..errors import PlacementError
-from ..slurm.accounts import Account, LimitScope
+from ..placement.accounts import Account, Scope
+from ..placement.cluster import Cluster, own_client
+from ..placement.pools import SIZES, Pool, make_pools, total_slots
+from ..placement.request import KINDS, DeviceKind, ResourceRequest
 from ..slurm.query import SlurmClient
-from .checks import plain, sizes_text
-from .slurm_here import slurm_wanted
+from ..words import count
+from .checks import plain
+from .settings import settings_of
+from .slurm_here import has_slurm
 
 #: TRES and numbers of jobs that have a column.
 _SHOWN = ("cpu", "mem", "gres/gpu", "jobs")
@@ -33,149 +30,132 @@ _SHOWN = ("cpu", "mem", "gres/gpu", "jobs")
 _NAME = 20
 
 
-def show_accounts(site: Path | None, user: str | None, *, json: bool) -> None:
-    """Look at the accounts of a user, yours without one, and print what was found."""
-    if not slurm_wanted(site):
+def show_accounts(
+    profile: Path | None, user: str | None, sizes: Mapping[DeviceKind, str | None], *, json: bool
+) -> None:
+    """Look at the accounts of a user, yours without one, and print what was found.
+
+    Parameters
+    ----------
+    sizes : mapping
+        Device kind to the size of the jobs that are counted, as ``8:48`` for 8 CPUs and 48 GB.
+    """
+    if not has_slurm():
         raise SystemExit("accounts: no Slurm here: jobs run on this machine")
     try:
-        person = pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())
-        client = SlurmClient(person.pw_name, platformdirs.user_cache_path("tilewright"))
-        found = query_cluster(client, person.pw_uid, read_site(site))
+        client = SlurmClient(pwd.getpwnam(user).pw_name) if user else own_client()
+        settings = settings_of(profile)
+        found = look_at_cluster(settings, client)
     except KeyError:
         raise SystemExit(f"accounts: there is no user {user}") from None
     except PlacementError as error:
         raise SystemExit(f"accounts: {error}") from None
-    if not found.accounts and not found.left_out:
-        raise SystemExit(f"accounts: Slurm has no account of {found.user}")
+    shown = Accounts(found, _sizes(sizes), settings.cpu_share)
     if json:
-        typer.echo(dumps(as_json(found), indent=2))
+        typer.echo(dumps(shown.as_json(), indent=2))
     else:
-        print_accounts(found, Console())
+        shown.print(Console())
 
 
-def print_accounts(state: ClusterState, console: Console) -> None:
-    """Print limits, use and slots of every account, and who is left out and why."""
-    pools, alone = make_pools(state, together=True), _each_alone(state, together=True)
-    order = "" if _sum(pools) == _sum(alone) else ", GPU jobs first, CPU jobs in what they leave"
-    lines = [sizes_text(state.largest_jobs), f"at once: {_sum(pools)}{order}"]
-    for account in state.accounts:
-        lines += [f"jobs that run or wait on {account.name}: {_of(scope, 'submit')} ({scope.name})"
-                  for scope in holders_of(state, account) if "submit" in scope.limit]  # fmt: skip
-        lines += [f"left on {account.name}: {budget}" for budget in left_of(account, state)]
-    if state.left_out:
-        width = max(len(one.account) for one in state.left_out)
-        lines += ["", "left out:"]
-        lines += [f"  {one.account:<{width}}  {one.reason}" for one in state.left_out]
-    console.print(_table(state))
-    for line in lines:
-        console.print(plain(line))
-    for note in state.notes:
-        console.print(plain(f"note: {note}", "yellow"))
-
-
-def as_json(state: ClusterState) -> dict[str, Any]:
-    """Return the accounts as plain values; unknown use is null, memory is in MB."""
-    alone, shared = _each_alone(state), make_pools(state)
-    return {
-        "user": state.user,
-        "accounts": [_account_as_json(account, state) for account in state.accounts],
-        "pools": {"independent": [*map(asdict, alone)], "shared": [*map(asdict, shared)]},
-        "total": {
-            "independent": total_slots(_each_alone(state, together=True)),
-            "shared": total_slots(make_pools(state, together=True)),
-        },
-        "left_out": {one.account: one.reason for one in state.left_out},
-        "notes": [note.text for note in state.notes],
-    }
-
-
-def _account_as_json(one: Account, state: ClusterState) -> dict[str, Any]:
-    left = [{**asdict(b), "left": b.remaining, "words": str(b)} for b in left_of(one, state)]
-    return {
-        "name": one.name,
-        "qos": one.qos,
-        "limits": [asdict(scope) for scope in holders_of(state, one)],
-        "mine": one.mine,
-        "free": free_of(state, one),
-        "budgets": left,
-    }
-
-
-def left_of(account: Account, state: ClusterState) -> list[Budget]:
-    """Return what is left of the budgets that bound an account's jobs in any partition."""
-    found = [one for where in state.open_partitions for one in budgets(account, where)]
-    return list(dict.fromkeys(found))
-
-
-def holders_of(state: ClusterState, account: Account) -> list[LimitScope]:
-    """Return all that limits an account's jobs in the partition of any device kind."""
-    found: dict[str, LimitScope] = {}
-    for where in [None, *state.open_partitions]:
-        for scope in account.within(where).scopes:
-            before = found.get(scope.name, scope)
-            found[scope.name] = replace(scope, limit=before.limit | scope.limit)
-    return list(found.values())
-
-
-def free_of(state: ClusterState, account: Account) -> dict[str, int | None]:
-    """Return what is left of TRES that something limits; None where use is not known."""
-    found: dict[str, int | None] = {}
-    for tres in _SHOWN:  # of GPUs in the first partition with some, else in that of CPU jobs
-        where = state.where(state.target(account, "gpu" if tres == "gres/gpu" else "cpu"))
-        known, rest = use_is_known(account, where, tres), remaining(account, where, tres)
-        if not known or rest is not None:
-            found[tres] = rest if known else None
+def _sizes(given: Mapping[DeviceKind, str | None]) -> dict[DeviceKind, ResourceRequest]:
+    found = dict(SIZES)
+    for kind, text in given.items():
+        if text is None:
+            continue
+        cpus, _, mem_gb = text.partition(":")
+        if not (cpus.isdecimal() and mem_gb.isdecimal() and int(cpus)):
+            raise SystemExit(f"accounts: --{kind}-job is {text}; give CPUS:GB, as 8:48")
+        usual = found[kind]
+        found[kind] = ResourceRequest(int(cpus), int(mem_gb) * 1024, usual.gpus, 60)
     return found
 
 
-def _table(state: ClusterState) -> Table:
-    table = Table(title=plain(f"Accounts of {state.user}"), title_justify="left", pad_edge=False)
-    table.add_column("account", max_width=_NAME)
-    for name in ("CPU", "memory GB", "GPU", "jobs", "GPU or CPU slots"):
-        table.add_column(name, justify="right")
-    pools = _each_alone(state)
-    for account in state.accounts:
-        slots, now = _slots(state, account, pools)
-        table.add_row(plain(state.name_of(account) or "(none)"), *[""] * 4, slots, style="bold")
-        for scope in holders_of(state, account):
-            cells = [_of(scope, tres) for tres in _SHOWN]
+class Accounts:
+    """What is shown of a cluster."""
+
+    def __init__(
+        self, cluster: Cluster, sizes: Mapping[DeviceKind, ResourceRequest], cpu_share: float
+    ) -> None:
+        self.cluster, self.sizes = cluster, sizes
+        self.alone = make_pools(cluster, sizes, cpu_share)
+        self.together = make_pools(cluster, sizes, cpu_share, together=True)
+
+    def print(self, console: Console) -> None:
+        """Print limits, use and slots of every account, and who is left out and why."""
+        table = Table(
+            title=plain(f"Accounts of {self.cluster.client.user}"), title_justify="left",
+            pad_edge=False,
+        )  # fmt: skip
+        table.add_column("account", max_width=_NAME)
+        for name in ("CPU", "memory GB", "GPU", "jobs", "GPU or CPU slots"):
+            table.add_column(name, justify="right")
+        for account in self.cluster.accounts:
+            self._add_rows(table, account)
+        console.print(table)
+        sizes = [f"{kind.upper()} jobs of {count(one.cpus, 'CPU')} and {one.mem_mb / 1024:.0f} GB"
+                 for kind, one in self.sizes.items()]  # fmt: skip
+        lines = [f"slots for {' and '.join(sizes)} (--gpu-job, --cpu-job)"]
+        lines.append(f"at once: {_sum(self.together)}; each kind alone: {_sum(self.alone)}")
+        left_out = self.cluster.left_out
+        width = max((len(one.account) for one in left_out), default=0)
+        lines += ["", "left out:"] if left_out else []
+        lines += [f"  {one.account:<{width}}  {one.reason}" for one in left_out]
+        for line in lines:
+            console.print(plain(line))
+        for note in self.cluster.notes:
+            console.print(plain(f"note: {note}", "yellow"))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the accounts as plain values; unknown use is null, memory is in MB."""
+        return {
+            "user": self.cluster.client.user,
+            "accounts": [
+                {"name": one.name, "qos": one.qos, "limits": [asdict(s) for s in one.scopes],
+                 "free": {tres: one.rest(tres) for tres in _SHOWN}}
+                for one in self.cluster.accounts
+            ],
+            "pools": {"independent": [*map(_pool_as_json, self.alone)],
+                      "shared": [*map(_pool_as_json, self.together)]},
+            "total": {"independent": total_slots(self.alone),
+                      "shared": total_slots(self.together)},
+            "left_out": {one.account: one.reason for one in self.cluster.left_out},
+            "notes": self.cluster.notes,
+        }  # fmt: skip
+
+    def _add_rows(self, table: Table, account: Account) -> None:
+        own = [pool for pool in self.alone
+               if (pool.place.account, pool.place.qos) == (account.name, account.qos)]  # fmt: skip
+        slots = {k: sum(pool.slots for pool in own if pool.place.kind == k) for k in KINDS}
+        free = {k: [pool.free for pool in own if pool.place.kind == k] for k in KINDS}
+        both = f"{slots['gpu']} or {slots['cpu']}"
+        table.add_row(plain(account.label or "(none)"), *[""] * 4, both, style="bold")
+        for scope in account.scopes:
+            cells = [_use(scope, tres) for tres in _SHOWN]
             if any(cells):
                 table.add_row(Padding(plain(scope.name), (0, 0, 0, 2)), *cells, "")
-        mine = [_cell(tres, (account.mine or {}).get(tres)) for tres in _SHOWN]
-        table.add_row("  mine", *mine, "")
-        rest = free_of(state, account)
-        none = {tres: "" if tres == "jobs" else "no limit" for tres in _SHOWN}
-        free = (none | {tres: _cell(tres, n) for tres, n in rest.items()}).values()
-        table.add_row("  free", *free, now, end_section=True)
-    return table
+        rest = [_cell(tres, account.rest(tres)) if account.limit(tres) is not None else ""
+                for tres in _SHOWN]  # fmt: skip
+        now = [None if None in free[k] else sum(n or 0 for n in free[k]) for k in KINDS]
+        text = "?" if None in now else f"{now[0]} or {now[1]}"
+        table.add_row("  free", *rest, text, end_section=True)
 
 
-def _of(scope: LimitScope, tres: str) -> str:
+def _pool_as_json(pool: Pool) -> dict[str, Any]:
+    place = pool.place
+    return {"account": place.account, "qos": place.qos, "partitions": list(place.partitions),
+            "kind": place.kind, "slots": pool.slots, "free": pool.free}  # fmt: skip
+
+
+def _use(scope: Scope, tres: str) -> str:
     """Return use and limit of a TRES; empty where it is not limited."""
     if tres not in scope.limit:
         return ""
-    used = _cell(tres, (scope.used or {}).get(tres))
-    return f"{used} of {_cell(tres, scope.limit[tres])}"
+    return f"{_cell(tres, (scope.used or {}).get(tres))} of {_cell(tres, scope.limit[tres])}"
 
 
 def _cell(tres: str, value: int | None) -> str:
     """Return an amount, memory in GB; a question mark where it is not known."""
     return "?" if value is None else f"{value / (1024 if tres == 'mem' else 1):.0f}"
-
-
-def _slots(state: ClusterState, account: Account, pools: Sequence[Pool]) -> list[str]:
-    """Return how many GPU or CPU jobs an account holds on its QOS: all, and now."""
-    own = [p for p in pools if (p.account, p.qos) == (account.name, account.qos)]
-    of = {k: [(pool.slots, pool.free) for pool in own if pool.kind == k] for k in KINDS}
-    both = [f"{sum(n[k] for n in of['gpu'])} or {sum(n[k] for n in of['cpu'])}" for k in (0, 1)]
-    unknown = any(unknown_use(account, where) for where in state.open_partitions)
-    return [both[0], "?" if unknown else both[1]]
-
-
-def _each_alone(state: ClusterState, *, together: bool = False) -> list[Pool]:
-    """Return the slots of each device kind, each counted as if it were the only one."""
-    found = [pool for kind in KINDS for pool in make_pools(state, [kind], together=together)]
-    return sorted(found, key=lambda pool: pool.account)
 
 
 def _sum(pools: Sequence[Pool]) -> str:

@@ -1,13 +1,11 @@
 """One line of what doctor finds."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from rich.text import Text
 
-from ..cluster.request import DeviceKind, ResourceRequest
 from ..words import count as count
 from ..words import printable
 
@@ -33,19 +31,6 @@ class Check:
 def plain(words: object, style: str = "") -> Text:
     """Return words of others as a line for the terminal, in which nothing is markup."""
     return Text(printable(words), style)
-
-
-def sizes_text(largest: Mapping[DeviceKind, ResourceRequest]) -> str:
-    """Say for jobs of which sizes slots are counted.
-
-    >>> sizes_text({"cpu": ResourceRequest(1, 700, 0, 60)})
-    'slots for CPU jobs of 1 CPU and 700 MB (gpu_job and cpu_job in site.yaml)'
-    """
-    sizes = (
-        f"{kind.upper()} jobs of {count(one.cpus, 'CPU')} and {one.mem_mb} MB"
-        for kind, one in largest.items()
-    )
-    return f"slots for {', '.join(sizes)} (gpu_job and cpu_job in site.yaml)"
 
 
 def ok(about: str, text: str) -> Check:

@@ -11,26 +11,27 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..cluster import cluster
-from ..cluster.cluster import Cluster
-from ..cluster.request import KINDS
+from ..begin import look_at_cluster
 from ..errors import PlacementError
+from ..placement.cluster import Cluster, own_client
 from ..placement.orphaned import sender_of
+from ..placement.request import KINDS
 from ..runtime.scratch import refused_folders
 from ..runtime.snakemake_command import is_locked
 from . import check_slurm
 from .checks import Check, count, ok, plain, problem, problem_from, version_of
+from .settings import settings_of
 
 _OWN = "snakemake-scheduler-plugin-tilewright"
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
-def examine(*, site: Path | None, slurm: bool) -> list[Check]:
+def examine(*, profile: Path | None, slurm: bool) -> list[Check]:
     """Return one line for everything that runs of any workflow depend on in this folder."""
     checks = list(check_all(Path.cwd()))
     if not slurm:
         return [*checks, ok("Slurm", "not on this machine: all jobs run here")]
-    return [*checks, *on_slurm(lambda: cluster.of_command(["snakemake"], site))]
+    return [*checks, *on_slurm(profile)]
 
 
 def check_all(folder: Path) -> Iterable[Check]:
@@ -48,7 +49,13 @@ def check_plugins() -> Iterable[Check]:
     fix = f"install {_OWN} again in this environment"
     for about, name, package, registry in (
         ("scheduler", "tilewright", _OWN, SchedulerPluginRegistry),
-        ("executor", "slurm", "snakemake-executor-plugin-slurm", ExecutorPluginRegistry),
+        ("executor", "tilewright", _OWN, ExecutorPluginRegistry),
+        (
+            "job steps",
+            "slurm-jobstep",
+            "snakemake-executor-plugin-slurm-jobstep",
+            ExecutorPluginRegistry,
+        ),
     ):
         try:
             found = registry().is_installed(name)
@@ -86,10 +93,10 @@ def check_lock(folder: Path) -> Iterable[Check]:
 
 
 def on_slurm(
-    find: Callable[[], Cluster],
+    profile: Path | None,
     of_run: Callable[[Cluster | None], Iterable[Check]] = lambda found: (),
 ) -> Iterable[Check]:
-    """Check a cluster.
+    """Check a cluster, with the settings of a profile.
 
     Parameters
     ----------
@@ -99,21 +106,20 @@ def on_slurm(
     if absent := list(check_slurm.check_programs()):
         yield from (*absent, *of_run(None))
         return
-    client = cluster.own_client()
-    client.forget(limits=True)  # not what other runs were answered
-    daemons = list(check_slurm.check_daemons(client))
-    yield from daemons
-    if daemons[0].state == "problem":
+    client = own_client()
+    daemons = check_slurm.check_daemons(client)
+    yield daemons
+    if daemons.state == "problem":
         return  # the rest would say the same once more
     try:
-        found = find()
+        found = look_at_cluster(settings_of(profile), client)
     except PlacementError as error:
-        fix = "correct --site or the site file; where Slurm does not answer, wait"
-        yield problem("site", str(error), fix)
+        fix = "correct the profile; where Slurm does not answer, wait"
+        yield problem_from("accounts", error, fix)
         return
     yield from check_slurm.check_accounts(found)
     yield from (check_slurm.check_partition(found, kind) for kind in KINDS)
-    yield from check_slurm.check_orphaned(found, str(Path.cwd()))
+    yield check_slurm.check_orphaned(client, str(Path.cwd()))
     yield from of_run(found)
 
 

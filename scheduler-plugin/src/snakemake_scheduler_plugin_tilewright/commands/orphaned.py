@@ -4,12 +4,12 @@ from pathlib import Path
 
 import typer
 
-from ..cluster.cluster import own_client
 from ..errors import PlacementError
+from ..placement.cluster import own_client
 from ..placement.orphaned import end_orphaned, find_orphaned, sender_of
 from ..runtime.snakemake_command import is_locked
 from ..words import printable
-from .slurm_here import slurm_wanted
+from .slurm_here import has_slurm
 
 _RESUME = """\
 the folder is still locked; unless a run is active in it, run the same command twice:
@@ -21,7 +21,7 @@ def show_orphaned(*, wait: bool, cancel: bool) -> None:
     """List, wait for or cancel those of the current folder; end with status 1 if some are left."""
     if wait and cancel:
         raise SystemExit("orphaned: give --wait or --cancel, not both")
-    if not slurm_wanted():
+    if not has_slurm():
         typer.echo("no Slurm here, so no job of Snakemake is left in its queue")
         return
     client, folder = own_client(), Path.cwd()

@@ -23,9 +23,9 @@ def show_status(results: Path) -> None:
     found = next((folder for folder in folders if (folder / STATE).is_file()), None)
     if found is None:
         raise SystemExit(
-            f"status: no run with --scheduler tilewright has written in {results.absolute()} "
+            f"status: no run of tilewright has written in {results.absolute()} "
             "how far it is; name the folder in which snakemake was started (with the workflow of "
-            "tilewright: its results folder), and wait until the run is 5 s old"
+            "tilewright: its results folder), and wait until its first jobs were sent"
         )
     try:
         state = read_state(found / STATE)

@@ -5,26 +5,27 @@ A coordinator that was killed leaves its jobs to Slurm. Those of one that is act
 
 import contextlib
 import os
+import re
 import socket
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..cluster.cluster import Cluster
 from ..errors import PlacementError, SlurmQueryError
-from ..runtime.ledger import LEDGER, STATE, Ledger
+from ..runtime.ledger import LEDGER, STATE
 from ..runtime.run_state import RunState, read_state, span_text
-from ..runtime.snakemake_command import is_locked, runs_nothing
-from ..slurm.jobs import SlurmJob, orphaned_jobs, parse_queue
-from ..slurm.query import SlurmClient, drop_options
+from ..runtime.snakemake_command import is_locked
+from ..slurm.jobs import SlurmJob
+from ..slurm.query import SlurmClient
 from ..words import count, printable
 
 _POLL_S = 10.0
 #: Slurm may answer late while a run begins.
 _BEGIN_S = 60.0
+#: Numbers and names of the jobs that Slurm took from a folder.
+_SUBMITTED = "submitted"
 _MOST_FAILED_QUERIES = 30  # queries in vain while waiting
 
 
@@ -180,21 +181,15 @@ def active_run(ledger: Path) -> str:
     return ""
 
 
-def before_run(
-    cluster: Cluster | None, argv: Sequence[str], ledger: Path = LEDGER, *, has_lock: bool = False
-) -> None:
+def before_run(client: SlurmClient, folder: Path, ledger: Path = LEDGER) -> None:
     """Refuse a run while another one, or jobs of one, may write into its folders.
-
-    A command that runs nothing is not refused. Options for Slurm's commands leave the environment,
-    the executor's too: it sends all jobs to ``SBATCH_QOS``, and of those that ``SQUEUE_ACCOUNT``
-    hides it sees no end.
 
     Parameters
     ----------
+    folder : Path
+        The working directory, which this run has locked.
     ledger : Path
         Where decisions are written.
-    has_lock : bool
-        Whether this run itself has locked the folder by now.
 
     Raises
     ------
@@ -202,31 +197,39 @@ def before_run(
         There are such runs or jobs, the queue is not known, or the working directory has a line
         break in its name.
     """
-    if runs_nothing(argv[1:]):
-        return
     other = refuse_second_run(ledger)
-    if cluster is None:
-        return
-    if options := drop_options():
-        sys.stderr.write(
-            f"this run takes {', '.join(options)} out of its environment: they would change what "
-            "Slurm's commands do; what jobs need beyond that is for slurm_extra\n"
-        )
-    folder = str(Path.cwd())
-    if "\n" in folder:
+    if "\n" in str(folder):
         raise PlacementError(
-            f"the working directory {folder!r} has a line break in its name, which squeue "
+            f"the working directory {str(folder)!r} has a line break in its name, which squeue "
             "cannot tell from the end of a job; rename it"
         )
-    for workdir in filter(None, (folder, other)):
-        found = find_orphaned(cluster.client, workdir)
-        # each job that is to be sent waits for the end of its own earlier try
-        if jobs := [job for job in found if job.state != "COMPLETING"]:
-            sender = sender_of(Path(workdir), has_lock=has_lock and workdir == folder)
+    for workdir in filter(None, (str(folder), other)):
+        if jobs := find_orphaned(client, workdir):
+            sender = sender_of(Path(workdir), has_lock=workdir == str(folder))
             unlock = "" if sender.active else "; then unlock with --unlock if Snakemake asks for it"
             there = f"; these commands are for the folder {workdir}" * (workdir == other)
             listed = sender.listed(jobs, workdir)
             raise PlacementError(f"{listed}\n{sender.advice}{there}{unlock}")
+    (folder / LEDGER.parent / _SUBMITTED).unlink(missing_ok=True)
+
+
+def note_submission(folder: Path, slurm_id: int, name: str) -> None:
+    """Note a job that Slurm took, before anything else happens: it may be all that is left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _SUBMITTED).open("a", encoding="utf-8") as stream:
+        stream.write(f"{slurm_id} {name}\n")
+
+
+def _is_of_folder(job: SlurmJob, workdir: str, ids: Collection[str]) -> bool:
+    """Return whether a job is of a Snakemake that was started in a folder.
+
+    Its number is known, or its name is one that placement gives; Snakemake's own executor writes
+    its rule into the comment. Sites rewrite names and comments, and numbers start anew.
+    """
+    if not job.active or job.workdir != workdir:
+        return False
+    named = re.fullmatch(r"tw-[0-9a-f]{8}\.[0-9]+", job.name)
+    return str(job.id) in ids or bool(named or re.match(r"(rule|group)_", job.comment))
 
 
 def find_orphaned(client: SlurmClient, workdir: str) -> list[SlurmJob]:
@@ -237,9 +240,12 @@ def find_orphaned(client: SlurmClient, workdir: str) -> list[SlurmJob]:
     PlacementError
         The queue is not known: then it is not sure that nothing writes there.
     """
-    client.forget()
+    ids: set[str] = set()
+    with contextlib.suppress(OSError):
+        noted = Path(workdir, LEDGER.parent, _SUBMITTED).read_text(encoding="utf-8")
+        ids = {line.partition(" ")[0] for line in noted.splitlines()}
     try:
-        return orphaned_jobs(parse_queue(client.queue()), workdir)
+        return [job for job in client.queue() if _is_of_folder(job, workdir, ids)]
     except SlurmQueryError as error:
         raise PlacementError(
             f"whether jobs of an earlier run still write into {workdir} is not known: {error}; "
@@ -301,19 +307,3 @@ def _wait_until_gone(
             ids = ", ".join(str(job.id) for job in orphaned[:8])
             say(f"waiting for {len(orphaned)}: {ids}")
             time.sleep(poll_s)
-
-
-def cancel_earlier_tries(
-    cluster: Cluster, ledger: Ledger, workdir: str, ready: Collection[str]
-) -> set[str]:
-    """Cancel what the queue still has of jobs that are to be sent, and name those jobs.
-
-    sbatch may say that slurmctld did not answer although the job was taken.
-    """
-    found = [job for job in orphaned_jobs(cluster.queue(), workdir) if job.comment in ready]
-    wanted = [job.id for job in found if job.state != "COMPLETING"]
-    if wanted:
-        with contextlib.suppress(SlurmQueryError):  # the next round does it again
-            cluster.client.cancel(wanted)
-        ledger.write("cancel", slurm_ids=wanted, reason="an earlier try of a ready job")
-    return {job.comment for job in found}

@@ -1,374 +1,321 @@
-"""One round of placing: which ready jobs start now, where, and why the others wait (pure)."""
+"""One round: which ready jobs are sent now and where, and which pending ones go elsewhere (pure).
+
+List scheduling (HEFT; Topcuoglu, Hariri and Wu 2002, doi:10.1109/71.993206): the job that most work
+waits for comes first, and goes where it ends first, among the places that have room and the slots
+that will fall free. A job whose slot is not free waits here, or, a few at each place, in Slurm's
+queue, which fills a slot the moment it falls free. Nothing here forbids: where limits are not known
+or wrong, jobs that pend tell.
+"""
 
 import heapq
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain, groupby
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from operator import attrgetter
 
-from ..cluster.request import DeviceKind, ResourceRequest, Target
-from ..cluster.room import Room
-from ..cluster.state import ClusterState
-from ..slurm.jobs import is_held
-from .estimates import Estimates
-from .jobs import Assignment, Job, JobState
-from .policy import schedule
-from .reach import Column, Reach, Reachable, budgeted, short_of
-from .workload import GpuSlots, Running, Slots, Workload
+from .cluster import Cluster
+from .durations import Durations
+from .jobs import Task, with_minutes
+from .request import KINDS, DeviceKind, Place, ResourceRequest
+from .room import Room
 
-#: Jobs of one device kind that wait in Slurm's queue for nodes that others fill (no figure).
-_QUEUED = 4
-_NO_SLOT = "no slot is free"
-
-
-class _Candidates:
-    """The targets of one device kind that may have room for jobs that are alike."""
-
-    def __init__(self, columns: Iterable[Column]) -> None:
-        self.ranks = groupby(columns, key=attrgetter("rank"))
-        #: Of one rank, the best one first: jobs of its account less those that it had room for as
-        #: it was looked at, order, those, target.
-        self.heap: list[tuple[int, int, int, Target]] = []
-        #: Jobs that limits hold, which may be those of several partitions.
-        self.known: dict[tuple[int, int], int] = {}
-        #: How many jobs were taken when the first target was found to have room.
-        self.checked = -1
+#: Jobs that are sent to a place of which nothing is known, and that pend at one that is full.
+FEW = 4
+#: A pending job goes to the other device kind at most so often (no figure).
+_MOST_SWITCHES = 3
+WAITS_FOR_GPU = "a GPU that falls free ends it sooner than a CPU"
+NO_ROOM = "every place that it may use is full"
 
 
-class _Places:
-    """Where the jobs of a round may start now (`policy.Places`), counted as they are asked for."""
-
-    def __init__(
-        self, reach: Reach, room: Room, tasks: Mapping[str, JobState], coming: Iterable[JobState]
-    ) -> None:
-        self.reach, self.room = reach, room
-        self.of = {name: reach.of(task) for name, task in tasks.items()}
-        #: Jobs by account: those that it took, and those whose account the user chose, to which the
-        #: others leave its room.
-        self.load = Counter(task.job.overrides.account for task in tasks.values())
-        self.taken: dict[str, tuple[Target, ResourceRequest]] = {}
-        self._candidates: dict[tuple[Reachable, DeviceKind], _Candidates] = {}
-        every = dict.fromkeys(self.of.values())
-        self._open = {(one, kind) for one in every for kind in one.requests}
-        #: What as many GPU jobs leave as there is room for: CPU jobs start there.
-        self.for_cpus = room
-        self.gpus: Counter[Target] = Counter()
-        every |= dict.fromkeys(map(reach.of, coming))
-        if gpu := [one for one in every if "gpu" in one.requests]:
-            self.for_cpus = room.copy()
-            for one in sorted(gpu, key=_gpu_size, reverse=True):
-                self._fill(one)
-
-    def _fill(self, alike: Reachable) -> None:
-        """Take the room of as many GPU jobs that are alike as there is for."""
-        known: dict[tuple[int, int], int] = {}
-        for column in alike.columns("gpu"):
-            for target, _ in self._with_room(alike, column, self.for_cpus, known):
-                request = alike.request(target)
-                if request and (jobs := self.for_cpus.jobs(target, request)):
-                    self.for_cpus.take(target, request, jobs)
-                    self.gpus[target] += jobs * request.gpus
-
-    def _with_room(
-        self, alike: Reachable, column: Column, room: Room, known: dict[tuple[int, int], int]
-    ) -> Iterator[tuple[Target, int]]:
-        """Yield the targets of a column that may have room, and how many jobs limits hold."""
-        request, shortest = alike.requests[column.kind], alike.shortest[column.kind]
-        if room.on_nodes(column.where, shortest) == 0 or not alike.may_reach(column):
-            return
-        counted, least_min = self.reach.state.alike(column.where), request.required_min
-        for target, account, longest in column.entries:
-            if longest < least_min:
-                continue
-            # limits that hold in several partitions are counted once
-            at = id(account.within(column.where)), counted
-            if at not in known:
-                known[at] = room.by_limits(account, column.where, shortest)[0]
-            if known[at]:
-                yield target, known[at]
-
-    @property
-    def any_free(self) -> bool:
-        return bool(self._open)
-
-    def key(self, job: Job) -> Reachable:
-        return self.of[job.name]
-
-    def may(self, job: Job, pool: Slots) -> bool:
-        assert pool.target is not None
-        return self.of[job.name].request(pool.target) is not None
-
-    def first(self, job: Job, kind: DeviceKind) -> Slots | None:
-        """Return the target of the lowest rank that has room for a job, then with the most."""
-        asked = self.of[job.name], kind
-        if asked not in self._open:
-            return None
-        target = self._first(*asked)
-        if target is None:
-            self._open.discard(asked)
-            return None
-        rank = self.reach.state.rank(target)
-        return Slots(target.name, target.account, kind, 0, 0, (), rank, target)
-
-    def _first(self, alike: Reachable, kind: DeviceKind) -> Target | None:
-        found = self._candidates.get((alike, kind))
-        if found is None:
-            found = self._candidates[alike, kind] = _Candidates(alike.columns(kind))
-        while True:
-            while found.heap:
-                before, order, jobs, target = found.heap[0]
-                if (load := self.load[target.account] - jobs) != before:
-                    heapq.heapreplace(found.heap, (load, order, jobs, target))
-                elif found.checked == len(self.taken) or self._has_room(alike, target):
-                    found.checked = len(self.taken)
-                    return target
-                else:
-                    heapq.heappop(found.heap)
-            if (columns := next(found.ranks, None)) is None:
-                return None
-            room = self.for_cpus if kind == "cpu" else self.room
-            each = (self._with_room(alike, one, room, found.known) for one in columns[1])
-            for order, (target, jobs) in enumerate(chain.from_iterable(each)):
-                found.heap.append((self.load[target.account] - jobs, order, jobs, target))
-            heapq.heapify(found.heap)
-
-    def _has_room(self, alike: Reachable, target: Target) -> bool:
-        where = self.reach.state.where(target)
-        if self.room.on_nodes(where, alike.shortest[target.device]) == 0:
-            return False
-        request = alike.request(target)
-        if request is None or not self.room.jobs(target, request):
-            return False
-        if target.device == "gpu" or self.for_cpus is self.room:
-            return True
-        return self.for_cpus.jobs(target, request) > 0
-
-    def had_room(self, alike: Reachable) -> bool:
-        """Return whether any target had room for jobs that are alike at the start."""
-        found = [self._candidates.get((alike, kind)) for kind in alike.requests]
-        return any(one is None or one.checked >= 0 for one in found)
-
-    def fits_with_all_cpus(self, alike: Reachable) -> bool:
-        """Return whether such a job has room if all CPUs of its account are counted."""
-        columns, request = alike.columns("cpu"), alike.request
-        targets = (to for one in columns for to, _ in self._with_room(alike, one, self.room, {}))
-        return any((asked := request(to)) and self.room.fits(to, asked) for to in targets)
-
-    def take(self, job: Job, pool: Slots) -> None:
-        assert pool.target is not None
-        request = self.of[job.name].request(pool.target)
-        assert request is not None
-        self.taken[job.name] = pool.target, request
-        self.load[pool.account] += 1
-        self.room.take(pool.target, request)
-        if pool.kind == "cpu" and self.for_cpus is not self.room:
-            self.for_cpus.take(pool.target, request)
-
-
-class Round:
-    """Fills the free capacity with ready jobs (pure).
+@dataclass
+class Spot:
+    """A place in a round.
 
     Attributes
     ----------
-    assignments : dict of str to Assignment
-        Jobs that start now.
-    why : dict of str to str
-        Why each other ready job waits.
-    room : Room
-        What they leave.
+    running : int
+        Jobs of this run that run there.
+    pending : int
+        Jobs of this run that pend there, or are sent there now.
+    full : bool
+        Something of this run pends there for a limit.
+    closed : str
+        Why nothing is sent there now, in Slurm's words.
+    """
+
+    place: Place
+    running: int = 0
+    pending: int = 0
+    full: bool = False
+    closed: str = ""
+
+    @property
+    def may_pend(self) -> int:
+        """How many more jobs may pend there."""
+        return max(0, max(FEW, self.running // 2) - self.pending)
+
+
+@dataclass
+class Choice:
+    """What a round does.
+
+    Attributes
+    ----------
+    starts : list
+        Jobs that are sent, where, and what they ask for.
+    moves : dict
+        Pending jobs that go to another place of the same device kind, by that place.
+    switches : list
+        Pending jobs that are cancelled, as the other device kind ends them sooner.
+    impossible : list
+        Jobs that no place will ever take, and why.
+    waiting : Counter
+        Why the others wait.
+    """
+
+    starts: list[tuple[Task, Place, ResourceRequest]] = field(default_factory=list)
+    moves: dict[Place, list[Task]] = field(default_factory=dict)
+    switches: list[Task] = field(default_factory=list)
+    impossible: list[tuple[Task, str]] = field(default_factory=list)
+    waiting: Counter[str] = field(default_factory=Counter)
+
+
+class _OpenSpots:
+    """The places of one group of jobs, of which that with the lowest rank and most room is first.
+
+    Room only shrinks in a round, so the first one is looked at again and others are not; those of a
+    rank are looked at when none of a lower one has room.
+    """
+
+    def __init__(self, spots: Iterable[Spot], jobs: Callable[[Spot], int]) -> None:
+        self.jobs = jobs
+        self.ranks = [list(own) for _, own in groupby(spots, key=lambda spot: spot.place.rank)][
+            ::-1
+        ]
+        self.heap: list[tuple[int, int, Spot]] = []
+
+    def first(self) -> Spot | None:
+        """Return the place with room of the lowest rank, then with the most; None where none has."""
+        while self.heap or self.ranks:
+            if not self.heap:
+                counts = [(-self.jobs(spot), i, spot) for i, spot in enumerate(self.ranks.pop())]
+                self.heap = [one for one in counts if one[0]]
+                heapq.heapify(self.heap)
+                continue
+            known, i, spot = self.heap[0]
+            now = -self.jobs(spot)
+            if now == known:
+                return spot
+            heapq.heapreplace(self.heap, (now, i, spot)) if now else heapq.heappop(self.heap)
+        return None
+
+
+@dataclass
+class _Group:
+    """Jobs that are alike, in their order, and the places that take them, by device kind."""
+
+    tasks: deque[Task]
+    places: dict[DeviceKind, list[Spot]]
+    open: dict[DeviceKind, _OpenSpots]
+    seconds: dict[DeviceKind, float]
+    margin: float
+
+
+class Round:
+    """Decides for all ready jobs, and for pending ones that may go elsewhere.
+
+    Parameters
+    ----------
+    spots : callable
+        The `Spot` of a place; the same object for the same place.
+    ends_s : mapping
+        By device kind, when slots fall free in which jobs of this run run, and where.
+    most : int
+        Jobs that may be sent at most.
     """
 
     def __init__(
         self,
-        work: Workload,
-        estimates: Estimates,
-        state: ClusterState,
-        active: Sequence[JobState],
-        bad_nodes: Mapping[DeviceKind, Collection[str]],
+        cluster: Cluster,
+        durations: Durations,
+        room: Room,
+        spots: Callable[[Place], Spot],
+        ends_s: Mapping[DeviceKind, Sequence[tuple[float, Place]]],
         now_s: float,
-    ) -> None:
-        self.work, self.estimates, self.state, self.now_s = work, estimates, state, now_s
-        self.active, self.bad_nodes = list(active), bad_nodes
-        self.reach, self.room = Reach(estimates, state), Room(state)
-        self.assignments: dict[str, Assignment] = {}
-        self.why: dict[str, str] = {}
-
-    def place(
-        self,
-        ready: Sequence[JobState],
-        later: Sequence[JobState],
-        gpu_slots: GpuSlots,
         most: float = math.inf,
-    ) -> GpuSlots:
-        """Place the ready jobs, ``most`` at most; return what the next round has to know.
+    ) -> None:
+        self.cluster, self.durations, self.room, self.spots = cluster, durations, room, spots
+        self.now_s, self.most, self.choice = now_s, most, Choice()
+        self._count = 0
+        self._ends = {kind: [(at, i, place) for i, (at, place) in enumerate(ends_s.get(kind, ()))]
+                      for kind in KINDS}  # fmt: skip
+        for heap in self._ends.values():
+            heapq.heapify(heap)
 
-        Those that were moved go first. CPU jobs leave room to GPU jobs that come later; where that
-        leaves none, and no job runs whose slot will be free, they do not: those may wait for these.
-        """
-        found = self._place(ready, later, gpu_slots, most)
-        if later and not (self.assignments or self._running()):
-            found = self._place(ready, (), gpu_slots, most)
-        if len(self.assignments) < most:
-            self._queue((task for task in ready if task.name in self.why), most)
-        if len(self.assignments) >= most:
-            why = "Snakemake runs no more jobs at once (--jobs)"
-            self.why |= {task.name: why for task in ready if task.name not in self.assignments}
-        if budgeted(self.state):
-            self._note_budgets(task for task in ready if task.name in self.why)
-        return found
-
-    def _place(
-        self, ready: Sequence[JobState], later: Sequence[JobState], gpu_slots: GpuSlots, most: float
-    ) -> GpuSlots:
-        tasks = {task.name: task for task in ready}
-        places = _Places(self.reach, self.room, tasks, later)
-        moved = {task.name for task in ready if task.moves}
-        pools = list(self._pools(places.gpus))
-        made = schedule(self.work, tasks, pools, self.now_s, gpu_slots, places, moved, most)
-        self.why = dict(made.waiting)
-        for start in made.starts:
-            self._start(tasks[start.job], *places.taken[start.job], start.reason)
-        for alike, names in _grouped({name: places.of[name] for name in made.waiting}):
-            if not places.had_room(alike):
-                self.why |= dict.fromkeys(names, self._why_none(alike, places))
-        return made.gpu_slots
-
-    def _why_none(self, alike: Reachable, places: _Places) -> str:
-        """Return why no slot is free: what closes all targets, where something does."""
-        share = self.state.utilisation
-        if self.state.closed:
-            closed = [self.state.why_closed(target) for target in alike.every()]
-            if all(closed) and closed:
-                return f"{_NO_SLOT}: {'; '.join(dict.fromkeys(closed))}"
-        asks = any(one.features or one.gpu_type for one in alike.requests.values())
-        every = alike.every() if asks else {}
-        if every and all(self._full(*one) for one in every.items()):
-            return "the nodes that it asks for are full"
-        if share < 1 and places.fits_with_all_cpus(alike):
-            percent = f"{100 * (1 - share):.0f} %"
-            return f"{_NO_SLOT} ({percent} of an account's CPUs are kept free: utilisation)"
-        return _NO_SLOT
-
-    def _note_budgets(self, tasks: Iterable[JobState]) -> None:
-        """Note of which jobs no account's budget can end them."""
-        for alike, names in _grouped({task.name: self.reach.of(task) for task in tasks}):
-            rests = [short_of(self.state, *one) for one in alike.every().items()]
-            if rests and all(rests):
-                rest = "; ".join(dict.fromkeys(rests))
-                why = f"no account's budget covers its time limit; what is left: {rest}"
-                self.why |= dict.fromkeys(names, why)
-
-    def _queue(self, ready: Iterable[JobState], most: float) -> None:
-        """Send to nodes, or accounts, that others fill jobs that nothing else takes."""
-        # They gain priority in the queue; without, jobs that others send later would start first.
-        # That is where no other device kind runs own jobs, whose slots come free. A few at a time:
-        # what waits there can go nowhere else without being cancelled.
-        own = [(one.assignment.target.device, one) for one in self.active if one.assignment]
-        served = {kind for kind, _ in own}
-        free = [kind for kind, one in own if not (one.slurm_job and is_held(one.slurm_job))]
-        pending = Counter(free) - Counter(kind for kind, one in own if one.slurm_state == "RUNNING")
-        no_use = set[tuple[Reachable, DeviceKind]]()
-        for task in ready:
-            if len(self.assignments) >= most:
-                break
-            alike = self.reach.of(task)
-            for kind in task.job.kinds:
-                elsewhere = served & {k for k in task.job.kinds if k != kind}
-                if pending[kind] >= _QUEUED or elsewhere or (alike, kind) in no_use:
-                    continue
-                open_ = self._open_full(alike, kind)
-                if not open_:
-                    no_use.add((alike, kind))
-                    continue
-                target, request = open_[pending[kind] % len(open_)]
-                why = f"its {kind.upper()} nodes are full or reserved"
-                if self._others_wait(target):
-                    why = "other jobs wait for the same account"
-                self.room.take(target, request)
-                self._start(task, target, request, f"{why}, so it waits in Slurm's queue")
-                pending[kind] += 1
-                served.add(kind)
-                break
-
-    def _open_full(
-        self, alike: Reachable, kind: DeviceKind
-    ) -> list[tuple[Target, ResourceRequest]]:
-        """Return the targets of the lowest rank, within limits or none is, if all are full."""
-        every = [one for one in alike.every().items() if one[0].device == kind]
-        if not every or not all(self._full(*one) for one in every):
-            return []
-        open_ = [one for one in every if self.room.within_limits(*one)]
-        if not open_:
-            shut = self.state.avoided.keys() | self.state.closed.keys()
-            open_ = [one for one in every if one[0] not in shut and self._others_wait(one[0])]
-        least = min((self.state.rank(target) for target, _ in open_), default=0)
-        return [one for one in open_ if self.state.rank(one[0]) == least]
-
-    def _full(self, target: Target, request: ResourceRequest) -> bool:
-        """Return whether a target has no room: its nodes, or limits for which others wait."""
-        if target in self.state.avoided:
-            return True
-        full = self.room.on_nodes(self.state.where(target), request) == 0
-        return full or (self._others_wait(target) and not self.room.within_limits(target, request))
-
-    def _others_wait(self, target: Target) -> bool:
-        """Return whether jobs of others pend for what limits a target."""
-        account, where = self.state.account(target.account, target.qos), self.state.where(target)
-        used = [scope.used or {} for scope in account.within(where).scopes] if account else []
-        tasks = (one.assignment for one in self.active if one.pending)
-        own = sum(one is not None and one.target.account == target.account for one in tasks)
-        return any(one.get("submit", 0) - one.get("jobs", 0) > own for one in used)
-
-    def _start(self, task: JobState, target: Target, request: ResourceRequest, reason: str) -> None:
-        """Send a job to a target that takes it."""
-        exclude = tuple(sorted({*self.bad_nodes[target.device], *task.history.nodes}))
-        estimate_s = self.estimates.seconds(task.job, target.device)
-        assignment = Assignment(target, request, exclude, reason, estimate_s)
-        self.assignments[task.name] = assignment
-        sent = replace(task, assignment=assignment, sent_s=self.now_s, slurm_job=None)
-        self.active.append(sent)
-        self.why.pop(task.name, None)
-
-    def _pools(self, gpus: Mapping[Target, int]) -> Iterator[Slots]:
-        """Yield own jobs by target; GPUs, not their jobs, are counted, which are of many sizes."""
-        running, held = self._running(), Counter[Target]()
-        for task in self.active:
-            if task.assignment:
-                held[task.assignment.target] += max(1, task.assignment.request.gpus)
-        for target in {**running, **gpus}:
-            own = tuple(running.get(target, ()))
-            rank = self.state.rank(target)
-            slots = held[target] + gpus.get(target, 0)
-            yield Slots(target.name, target.account, target.device, slots, 0, own, rank, target)
-
-    def _running(self) -> dict[Target, list[Running]]:
-        """Return own jobs by target; what is held, or pends at a closed one, has no slot."""
-        found: dict[Target, list[Running]] = {}
-        for task in self.active:
-            job = task.slurm_job
-            if task.assignment is None or (job and is_held(job)):
+    def place(self, ready: Iterable[Task], movable: Iterable[Task]) -> Choice:
+        """Place the ready jobs, and pending ones that Slurm does not start where they are."""
+        groups: dict[int, _Group] = {}
+        for task in [*ready, *movable]:
+            if task.group not in groups:
+                groups[task.group] = self._group(task)
+            groups[task.group].tasks.append(task)
+        heads = []
+        for number, group in enumerate(groups.values()):
+            if not any(group.places.values()):
+                self._note_impossible(group)
                 continue
-            target = task.assignment.target
-            start_s = job.start_s if job and job.state == "RUNNING" else None
-            if start_s is None:
-                if self.state.why_closed(target):
-                    continue
-                start_s = 2 * self.now_s - task.pending_since_s  # as long again as it has waited
-            end_s = start_s + self.estimates.seconds(task.job, target.device)
-            found.setdefault(target, []).append(Running(task.name, start_s, end_s))
-        return found
+            group.tasks = deque(sorted(group.tasks, key=attrgetter("order")))
+            heads.append((group.tasks[0].order, number, group))
+        heapq.heapify(heads)
+        while heads:
+            order, number, group = heads[0]
+            if self._send_first(group) and group.tasks:
+                heapq.heapreplace(heads, (group.tasks[0].order, number, group))
+            else:
+                heapq.heappop(heads)
+                self._queue(group)
+        return self.choice
 
+    def _group(self, task: Task) -> _Group:
+        places: dict[DeviceKind, list[Spot]] = {}
+        open_: dict[DeviceKind, _OpenSpots] = {}
+        for kind in task.requests:
+            request = task.request(kind)
+            spots = [self.spots(one) for one in self._able(task, kind)]
+            places[kind] = [one for one in spots if not one.closed]
+            open_[kind] = _OpenSpots(places[kind], partial(self._jobs, request=request))
+        seconds = {
+            kind: max(1.0, self.durations.factor(task.rule, kind) * task.cpu_seconds)
+            for kind in task.requests
+        }
+        margin = self.durations.margin(task.rule) if len(task.requests) > 1 else 0.0
+        return _Group(deque(), places, open_, seconds, margin)
 
-def _grouped(of: Mapping[str, Reachable]) -> Iterable[tuple[Reachable, list[str]]]:
-    """Return the names of jobs that are alike together."""
-    found: dict[Reachable, list[str]] = {}
-    for name, alike in of.items():
-        found.setdefault(alike, []).append(name)
-    return found.items()
+    def _able(self, task: Task, kind: DeviceKind) -> list[Place]:
+        """Return the places of a job whose limits are not smaller than it, as far as is known."""
+        request, fixed = task.request(kind), (task.account, task.qos)
+        found = self.cluster.places(kind, request, task.history.excluded, fixed)
+        return [one for one in found if not self.room.too_large(one, request)]
 
+    def _send_first(self, group: _Group) -> bool:
+        """Send the first job of a group, or let it take a slot that falls free.
 
-def _gpu_size(alike: Reachable) -> tuple[int, int, int]:
-    request = alike.requests["gpu"]
-    return request.gpus, request.cpus, request.mem_mb
+        Return False where no place has room for it now: nothing more of the group is sent then.
+        """
+        task, best, best_s = group.tasks[0], None, math.inf
+        open_ = {kind: group.open[kind].first() for kind in group.seconds}
+        if self._count >= self.most or not any(open_.values()):
+            return False
+        for kind, seconds in group.seconds.items():
+            with_margin_s = seconds * (1 + group.margin * (kind == "cpu"))
+            start_s = self.now_s if open_[kind] else self._next_s(kind, group.places[kind])
+            if start_s + with_margin_s < best_s:
+                best, best_s = kind, start_s + with_margin_s
+        assert best is not None
+        group.tasks.popleft()
+        if (spot := open_[best]) is not None:
+            self._send(task, spot)
+        else:
+            self._take_slot(best, group.places[best], group.seconds[best])
+            if not self._pend(task, [(best, group.places[best])]):
+                self.choice.waiting[WAITS_FOR_GPU] += task.members
+        return True
+
+    def _jobs(self, spot: Spot, request: ResourceRequest) -> int:
+        """Return how many jobs of a size may be sent to a place that is not full."""
+        if spot.full:
+            return 0
+        if self.room.is_known(spot.place):
+            return self.room.jobs(spot.place, request)
+        return max(0, max(FEW, spot.running) - spot.pending)
+
+    def _next_s(self, kind: DeviceKind, spots: Sequence[Spot]) -> float:
+        """Return when the next slot falls free of those that a group may use."""
+        found = self._slot(kind, spots)
+        return max(found[0], self.now_s + 1.0) if found else math.inf
+
+    def _slot(self, kind: DeviceKind, spots: Sequence[Spot]) -> tuple[float, int, Place] | None:
+        own = {spot.place for spot in spots}
+        heap = self._ends[kind]
+        if heap and heap[0][2] in own:
+            return heap[0]
+        return min((one for one in heap if one[2] in own), default=None)
+
+    def _take_slot(self, kind: DeviceKind, spots: Sequence[Spot], seconds: float) -> None:
+        found, heap = self._slot(kind, spots), self._ends[kind]
+        if found is None:
+            return
+        later = max(found[0], self.now_s) + seconds, found[1], found[2]
+        if found is heap[0]:
+            heapq.heapreplace(heap, later)
+        else:
+            heap[heap.index(found)] = later
+            heapq.heapify(heap)
+
+    def _send(self, task: Task, spot: Spot) -> None:
+        """Send a job to a place, or a pending one from where it is."""
+        place, kind = spot.place, spot.place.kind
+        request = with_minutes(task.request(kind), self.cluster.longest_min(place))
+        self.room.take(place, request)
+        spot.pending += 1
+        self._count += 1
+        end_s = self.now_s + self.durations.factor(task.rule, kind) * task.cpu_seconds
+        heapq.heappush(self._ends[kind], (end_s, -self._count, place))
+        if task.place is None:
+            self.choice.starts.append((task, place, request))
+            return
+        self.spots(task.place).pending -= 1
+        if task.place.kind == kind:
+            self.choice.moves.setdefault(place, []).append(task)
+        elif task.switches < _MOST_SWITCHES:
+            self.choice.switches.append(task)
+
+    def _queue(self, group: _Group) -> None:
+        """Let the first jobs of a group pend at full places; Slurm starts them in time."""
+        sides = list(self._sides(group))
+        while group.tasks and self._count < self.most and self._pend(group.tasks[0], sides):
+            group.tasks.popleft()
+        waiting = sum(task.members for task in group.tasks if task.place is None)
+        if waiting:
+            jobs = "Snakemake runs no more jobs at once (--jobs)"
+            self.choice.waiting[NO_ROOM if self._count < self.most else jobs] += waiting
+
+    def _sides(self, group: _Group) -> Iterator[tuple[DeviceKind, list[Spot]]]:
+        """Yield device kinds with their places, that first whose slots end a job first."""
+        ends = {
+            kind: self._next_s(kind, spots) + group.seconds[kind]
+            for kind, spots in group.places.items()
+        }
+        finite = [kind for kind in ends if ends[kind] < math.inf]
+        for kind in sorted(finite or ends, key=lambda kind: (ends[kind], group.seconds[kind])):
+            yield kind, group.places[kind]
+
+    def _pend(self, task: Task, sides: Iterable[tuple[DeviceKind, list[Spot]]]) -> bool:
+        """Send a job to a full place where few pend; one that pends already stays where it is."""
+        if task.place is not None:
+            return True
+        for _, spots in sides:
+            able = [spot for spot in spots if spot.may_pend > 0]
+            best = min(able, key=lambda s: (s.place.rank, -s.running, s.pending), default=None)
+            if best is not None:
+                self._send(task, best)
+                return True
+        return False
+
+    def _note_impossible(self, group: _Group) -> None:
+        """Note jobs that no place takes: Slurm refused them, or limits are smaller."""
+        task = group.tasks[0]
+        closed, reasons = Counter[str](), list(task.history.words)
+        for kind in task.requests:
+            request, fixed = task.request(kind), (task.account, task.qos)
+            closed.update(self.spots(place).closed for place in self._able(task, kind))
+            for place in self.cluster.places(kind, request, task.history.excluded, fixed):
+                reasons.append(self.room.too_large(place, request))
+        if closed:
+            self.choice.waiting["; ".join(closed)] += sum(one.members for one in group.tasks)
+            return
+        text = "; ".join(dict.fromkeys(filter(None, reasons))) or "there is no partition for it"
+        self.choice.impossible += [(one, text) for one in group.tasks if one.place is None]

@@ -1,70 +1,41 @@
 """Text of sacctmgr and scontrol to records (pure); a line that is none makes all unreadable.
 
-Requests and traps of the texts were recorded on Slurm 22.05: memory comes as ``812G``, as
-``312.50G``, as plain MB (assoc_mgr) and as ``1T``; a missing TRES, an empty field and ``N`` all
-mean no limit; an account with partition associations is listed several times.
+Memory comes as ``812G``, as ``312.50G``, as plain MB (assoc_mgr) and as ``1T``; a missing TRES, an
+empty field and ``N`` all mean no limit; an account with partition associations is listed several
+times (recorded on Slurm 22.05, 24.11 and 26.05).
 """
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 
 from ..errors import UnreadableError
-from .records import (
-    JOBS,
-    OTHERS,
-    WALL,
-    Association,
-    Partition,
-    Qos,
-    Tres,
-    Usage,
-    budget_name,
-    of_association,
-    on_qos,
-    running_name,
-    spent_name,
-)
+from .records import JOBS, Association, Partition, Qos, Tres, Usage, of_association, on_qos
 
 ASSOCIATION_FIELDS = (
     "account", "user", "partition", "qos", "defaultqos", "grptres", "maxtres", "grpjobs",
-    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster", "parentname", "grptresmins",
-    "grptresrunmins", "maxtresmins", "grpwall",
+    "grpsubmit", "maxjobs", "maxsubmit", "maxwall", "cluster", "parentname",
 )  # fmt: skip
 QOS_FIELDS = (
     "name", "grptres", "maxtres", "maxtrespu", "grpjobs", "grpsubmit", "maxjobspu", "maxsubmitpu",
-    "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "grptresmins", "grptresrunmins",
-    "maxtresmins", "grpwall", "maxtresrunminspu", "maxtresrunminspa",
-    "maxtrespernode", "mintres", "preempt",
+    "maxwall", "flags", "maxtrespa", "maxjobspa", "maxsubmitpa", "maxtrespernode", "preempt",
 )  # fmt: skip
-#: What each partition says, in one word or the other; ``Exclusive`` is of 26.05.
+#: What each partition says, in one word or the other.
 _PARTITION_FIELDS = (
-    "PartitionName", "State", "MaxTime", "TRES", "Default", "QoS", "AllowGroups", "TotalNodes",
-    "AllowAccounts|DenyAccounts", "AllowQos|DenyQos", "OverSubscribe", "Exclusive|ExclusiveUser",
-    "MaxCPUsPerNode", "MaxMemPerNode|MaxMemPerCPU", "DefMemPerNode|DefMemPerCPU", "MinNodes",
-    "MaxNodes", "RootOnly", "ReqResv", "PriorityTier", "PreemptMode",
+    "PartitionName", "State", "MaxTime", "TRES", "Default", "AllowGroups",
+    "AllowAccounts|DenyAccounts", "AllowQos|DenyQos",
 )  # fmt: skip
 #: Cells of sacctmgr by a part of their field's name: TRES, minutes, numbers; the rest are words.
 _CELLS = {"tres": r"([^,=]+=[\d.]+[KMGTP]?(,|$))*", "wall": r"[\d:-]*|UNLIMITED|INVALID",
           "grp": r"\d*", "max": r"\d*", "": ".*"}  # fmt: skip
 #: What scontrol prints besides records.
-_NO_RECORD = re.compile(
-    r"Current Association Manager state|\w+ Records"
-    r"|No [\w ]+ (in the system|configured in Slurm\.|currently cached in Slurm\.)"
-)
+_NO_RECORD = re.compile(r"Current Association Manager state|\w+ Records|No [\w ]+[.]?")
 #: One user's and one account's use in the record of a QOS; from 23.02 on names of users are there.
 _EACH = {
     "PU": re.compile(r"(?<!\S)(?:[^={}]{0,256}\()?(\d+)\)?=\{([^{}]*)\}", re.A),
     "PA": re.compile(r"(?<!\S)(\S+?)=\{([^{}]*)\}"),
 }
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
-
-
-def require(pattern: str, text: str) -> None:
-    """Raise :class:`UnreadableError` where a text has no such pattern."""
-    if re.search(pattern, text) is None:
-        raise UnreadableError(text)
 
 
 def fields_of(line: str) -> dict[str, str]:
@@ -105,34 +76,6 @@ def parse_tres_usage(text: str) -> tuple[Tres, Tres]:
     return parse_tres(limits), parse_tres(used)
 
 
-def _group_limits(row: dict[str, str]) -> Tres:
-    """Return what all jobs of a row of sacctmgr may hold, their number, and its budgets."""
-    found = parse_tres(row["grptres"]) | _jobs(row["grpjobs"], row["grpsubmit"])
-    found |= _budgets(parse_tres(row["grptresmins"]), parse_tres(row["grptresrunmins"]))
-    wall = parse_minutes(row["grpwall"])
-    return found if wall is None else found | {WALL: wall}
-
-
-def _budgets(used_up: Tres, running: Mapping[str, int] = {}) -> Tres:
-    found = {budget_name(tres): n for tres, n in used_up.items()}
-    return found | {running_name(budget_name(tres)): n for tres, n in running.items()}
-
-
-def _budget_usage(pairs: dict[str, str]) -> tuple[Tres, Tres]:
-    """Return limits and use of the budgets of a record of assoc_mgr."""
-    minutes = f"{pairs.get('GrpTRESMins', '')},wall={pairs.get('GrpWall', '')}"
-    limits, used = parse_tres_usage(minutes)
-    run_limits, run = parse_tres_usage(pairs.get("GrpTRESRunMins", ""))
-    # of jobs on one node their minutes are what they hold of it
-    run |= {"wall": run["node"]} if "node" in run else {}
-    return (
-        _budgets(limits, run_limits),
-        {budget_name(t): n + run[t] for t, n in used.items() if t in run}
-        | {spent_name(budget_name(t)): n for t, n in used.items()}
-        | _budgets({}, run),
-    )
-
-
 def parse_minutes(text: str) -> int | None:
     """Return the minutes of what :func:`parse_seconds` reads; None is no limit.
 
@@ -158,21 +101,11 @@ def parse_seconds(text: str) -> int | None:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def parse_time_s(text: str) -> float | None:
-    """Return ``2026-11-21T08:55:54`` (local time) in seconds since the epoch, else None."""
-    if "T" not in text:
-        return None
-    try:
-        return datetime.fromisoformat(text).timestamp()  # strptime takes ten times as long
-    except (ValueError, OverflowError):
-        return None
-
-
 def parse_sacctmgr(text: str) -> tuple[list[Association], list[Qos]]:
     """Return what one sacctmgr process printed for associations and for QOS.
 
-    The two differ in their number of columns (:data:`ASSOCIATION_FIELDS`,
-    :data:`QOS_FIELDS`); sacctmgr's echo of its commands has neither.
+    The two differ in their number of columns (:data:`ASSOCIATION_FIELDS`, :data:`QOS_FIELDS`);
+    sacctmgr's echo of its commands has neither.
     """
     associations: list[Association] = []
     qos: list[Qos] = []
@@ -195,9 +128,8 @@ def _row(fields: Iterable[str], cells: list[str]) -> dict[str, str]:
     """Return the cells of a line by field, each as such a field looks."""
     row = dict(zip(fields, cells, strict=True))
     for name, cell in row.items():
-        if not re.fullmatch(
-            next(form for part, form in _CELLS.items() if part in name), cell, re.A
-        ):
+        form = next(form for part, form in _CELLS.items() if part in name)
+        if not re.fullmatch(form, cell, re.A):
             raise UnreadableError("|".join(cells), name)
     return row
 
@@ -209,54 +141,90 @@ def _is_echo(line: str) -> bool:
     return part.startswith("show ") or part in fields
 
 
-def parse_assoc_mgr(text: str, users: Mapping[str, str] | None = None) -> dict[str, Usage]:
-    """Return the records of ``scontrol -o show assoc_mgr flags=qos`` or ``flags=assoc``.
+def _association(row: dict[str, str]) -> Association:
+    return Association(
+        row["account"], row["user"], row["partition"],
+        _words(row["qos"]), row["defaultqos"],
+        parse_tres(row["grptres"]) | _jobs(row["grpjobs"], row["grpsubmit"]),
+        parse_tres(row["maxtres"]), _jobs(row["maxjobs"], row["maxsubmit"]),
+        parse_minutes(row["maxwall"]), row["cluster"], row["parentname"],
+    )  # fmt: skip
 
-    Each has the name of :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.on_qos` or
+
+def _qos(row: dict[str, str]) -> Qos:
+    job, node = parse_tres(row["maxtres"]), parse_tres(row["maxtrespernode"])
+    of_user, of_account = (
+        parse_tres(row[f"maxtres{who}"]) | _jobs(row[f"maxjobs{who}"], row[f"maxsubmit{who}"])
+        for who in ("pu", "pa")
+    )
+    return Qos(
+        row["name"],
+        parse_tres(row["grptres"]) | _jobs(row["grpjobs"], row["grpsubmit"]),
+        job | {tres: min(n, job.get(tres, n)) for tres, n in node.items()},  # a job has one node
+        of_user, of_account,
+        parse_minutes(row["maxwall"]), _words(row["flags"]), _words(row["preempt"]),
+    )  # fmt: skip
+
+
+def parse_assoc_mgr(text: str, users: Mapping[str, str] | None = None) -> dict[str, Usage]:
+    """Return the records of ``scontrol -o show assoc_mgr`` by name.
+
+    Names are those of :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.on_qos` and
     :func:`~snakemake_scheduler_plugin_tilewright.slurm.records.of_association`. ``users`` has
     names by number, by which the users of a QOS are found. What a record does not say is in none
-    of them.
+    of them; on a QOS that lists its users, or says that it has none, others use nothing.
     """
     found: dict[str, Usage] = {}
     for line, pairs in records_of(text, "QOS|Account", "QOS|UserName", "QOS|Partition"):
         top, _, of_users = line.partition(" User Limits=")
         of_accounts = top.partition(" Account Limits=")[2]
-        limit, used = _usage(pairs, "GrpTRES", "GrpJobs", "GrpSubmitJobs")
-        budgets, minutes = _budget_usage(pairs)
-        record = Usage(limit | budgets, used | minutes)
+        record = _usage(pairs, "GrpTRES", "GrpJobs", "GrpSubmitJobs")
         if "QOS" in pairs:
             name = pairs["QOS"].rpartition("(")[0]
             found[on_qos(name)] = record
-            nothing = Usage({}, dict.fromkeys(record.used, 0))
-            for uid, use in _usage_of_each(of_users, "PU", nothing).items():
+            for uid, use in _usage_of_each(of_users, "PU").items():
                 found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
-            for one, use in _usage_of_each(of_accounts, "PA", nothing).items():
+            for one, use in _usage_of_each(of_accounts, "PA").items():
                 found[on_qos(name, of_association(one))] = use
+            if of_users.strip():
+                for who in (users or {}).values():
+                    found.setdefault(on_qos(name, who), Usage({}, dict.fromkeys(record.used, 0)))
         else:
             user = pairs["UserName"].partition("(")[0]
             found[of_association(pairs["Account"], user, pairs["Partition"])] = record
     return found
 
 
-def _usage_of_each(text: str, who: str, nothing: Usage) -> dict[str, Usage]:
+def parse_associations(text: str) -> list[Association]:
+    """Return the accounts in ``scontrol -o show assoc_mgr flags=assoc``, without their QOS."""
+    return [
+        Association(pairs["Account"], pairs["UserName"].partition("(")[0], pairs["Partition"])
+        for _, pairs in records_of(text, "Account", "UserName", "Partition")
+    ]
+
+
+def parse_shares(text: str) -> list[Association]:
+    r"""Return the accounts in ``sshare -n -P -o Account,User,Partition``.
+
+    >>> [(one.account, one.user) for one in parse_shares("clive|ada|\n")]
+    [('clive', 'ada')]
+    """
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.split("\n") if line.strip()]
+    if wrong := [row for row in rows if len(row) != 3]:
+        raise UnreadableError("|".join(wrong[0]))
+    return [Association(row[0], row[1], row[2]) for row in rows if row[0]]
+
+
+def _usage_of_each(text: str, who: str) -> dict[str, Usage]:
     """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``."""
-    found = {}
-    for name, block in _EACH[who].findall(text):
-        pairs = fields_of(block)
-        limit, used = _usage(pairs, f"MaxTRES{who}", f"MaxJobs{who}", f"MaxSubmitJobs{who}")
-        run_limit, run = parse_tres_usage(pairs.get(f"MaxTRESRunMins{who}", ""))
-        found[name] = Usage(limit | _budgets({}, run_limit), used | _budgets({}, run))
-    # Slurm lists all who have jobs there, or says that there are none: only then others use nothing
-    rest = _EACH[who].sub("", text).strip()
-    if (found and not rest) or rest in ("No Users", "No Accounts"):
-        found[OTHERS] = nothing
-    return found
+    names = f"MaxTRES{who}", f"MaxJobs{who}", f"MaxSubmitJobs{who}"
+    return {name: _usage(fields_of(block), *names) for name, block in _EACH[who].findall(text)}
 
 
-def _usage(pairs: dict[str, str], tres: str, *jobs: str) -> tuple[Tres, Tres]:
+def _usage(pairs: dict[str, str], tres: str, *jobs: str) -> Usage:
     """Return limits and use of TRES, and of numbers of jobs in ``N(4)``, by names of fields."""
     numbers = (f"{name}={pairs.get(one, '')}" for name, one in zip(JOBS, jobs, strict=True))
-    return parse_tres_usage(",".join([pairs.get(tres, ""), *numbers]))
+    return Usage(*parse_tres_usage(",".join([pairs.get(tres, ""), *numbers])))
 
 
 def _jobs(running: str, submitted: str) -> Tres:
@@ -268,50 +236,54 @@ def parse_partitions(text: str) -> list[Partition]:
     """Return the records of ``scontrol -o show partition``."""
     found = []
     for _, pairs in records_of(text, *_PARTITION_FIELDS):
-        qos, shares, groups = pairs["QoS"], pairs["OverSubscribe"], pairs["AllowGroups"]
+        groups = pairs["AllowGroups"]
         found.append(
             Partition(
                 pairs["PartitionName"],
-                None if qos in ("N/A", "") else qos,
                 parse_minutes(pairs["MaxTime"]),
                 parse_tres(pairs["TRES"]),
-                pairs["State"] == "UP",
                 pairs["Default"] == "YES",
+                pairs.get("Nodes", ""),
                 _names(pairs.get("AllowAccounts", "ALL")),
                 _names(pairs.get("AllowQos", "ALL")),
-                _number(pairs["TotalNodes"]) or 1,
-                allow_groups=None if groups == "ALL" else tuple(groups.split(",")),
-                deny_accounts=_names(pairs.get("DenyAccounts", "")) or (),
-                deny_qos=_names(pairs.get("DenyQos", "")) or (),
-                whole_nodes=shares == "EXCLUSIVE" or pairs.get("Exclusive") == "NODE",
-                cpus_a_node=_number(pairs["MaxCPUsPerNode"]),
-                mem_a_node=_number(pairs.get("MaxMemPerNode", "")) or None,
-                mem_a_cpu=_number(pairs.get("MaxMemPerCPU", "")) or None,
-                default_mem_a_node=_number(pairs.get("DefMemPerNode", "")) or 0,
-                default_mem_a_cpu=_number(pairs.get("DefMemPerCPU", "")) or 0,
-                closed=_why_closed(pairs),
-                tier=_number(pairs["PriorityTier"]),
-                preempt_mode=pairs["PreemptMode"],
-                billing=_weights(pairs.get("TRESBillingWeights", "")),
+                None if groups == "ALL" else tuple(groups.split(",")),
+                _names(pairs.get("DenyAccounts", "")) or (),
+                _names(pairs.get("DenyQos", "")) or (),
+                _why_closed(pairs),
+                _number(pairs.get("PriorityTier", "")),
+                pairs.get("PreemptMode", "OFF"),
             )
         )
     return found
 
 
-def _weights(text: str) -> tuple[tuple[str, float], ...]:
-    """Return what ``CPU=1.0,Mem=0.25G`` bills for one of each, memory in MB."""
-    pairs = re.findall(r"([^,=\s]+)=(-?[0-9]+(?:\.[0-9]+)?)([KMGTP]?)", text)
-    return tuple((name.lower(), float(n) / _UNIT_MB.get(unit, 1)) for name, n, unit in pairs)
+def node_names(text: str) -> list[str]:
+    """Return the nodes of Slurm's short form.
+
+    >>> node_names("rack[1-2]node[01-02],b1"), node_names("(null)")
+    (['rack1node01', 'rack1node02', 'rack2node01', 'rack2node02', 'b1'], [])
+    """
+    found = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text.replace("(null)", "")):
+        head, _, rest = part.partition("[")
+        ranges, _, tail = rest.partition("]")
+        for one in ranges.split(",") if rest else ():
+            first, dash, last = one.partition("-")
+            numbers = range(int(first), int(last) + 1) if dash else [int(first)]
+            found += [f"{head}{n:0{len(first)}}{more}" for n in numbers for more in
+                      (node_names(tail) if tail else [""])]  # fmt: skip
+        found += [] if rest else [head]
+    return found
 
 
 def _why_closed(pairs: dict[str, str]) -> str:
     """Return why no job of one node may go to a partition; empty where it may."""
-    least, most = _number(pairs["MinNodes"]), pairs["MaxNodes"]
     why = {
-        f"it takes jobs of {least} nodes at least (MinNodes)": (least or 0) > 1,
-        "it takes jobs of no node (MaxNodes=0)": most == "0",
-        "only root may use it (RootOnly)": pairs["RootOnly"] == "YES",
-        "it takes jobs of a reservation only (ReqResv)": pairs["ReqResv"] == "YES",
+        "it is not up": pairs["State"] != "UP",
+        "it takes jobs of several nodes (MinNodes)": (_number(pairs.get("MinNodes", "")) or 0) > 1,
+        "it takes jobs of no node (MaxNodes=0)": pairs.get("MaxNodes") == "0",
+        "only root may use it (RootOnly)": pairs.get("RootOnly") == "YES",
+        "it takes jobs of a reservation only (ReqResv)": pairs.get("ReqResv") == "YES",
     }
     return next((words for words, holds in why.items() if holds), "")
 
@@ -321,43 +293,8 @@ def _names(text: str) -> tuple[str, ...] | None:
     return None if text in ("ALL", "") else tuple(text.lower().split(","))
 
 
-def _association(row: dict[str, str]) -> Association:
-    return Association(
-        row["account"],
-        row["user"],
-        row["partition"],
-        tuple(filter(None, row["qos"].split(","))),
-        row["defaultqos"],
-        _group_limits(row),
-        parse_tres(row["maxtres"]) | _budgets(parse_tres(row["maxtresmins"])),
-        _jobs(row["maxjobs"], row["maxsubmit"]),
-        parse_minutes(row["maxwall"]),
-        row["cluster"],
-        row["parentname"],
-    )
-
-
-def _qos(row: dict[str, str]) -> Qos:
-    job, node = parse_tres(row["maxtres"]), parse_tres(row["maxtrespernode"])
-    job |= {tres: min(n, job.get(tres, n)) for tres, n in node.items()}  # a job has one node
-    return Qos(
-        row["name"],
-        _group_limits(row),
-        job | _budgets(parse_tres(row["maxtresmins"])),
-        _limits_of_each(row, "pu"),
-        _limits_of_each(row, "pa"),
-        parse_minutes(row["maxwall"]),
-        tuple(filter(None, row["flags"].split(","))),
-        parse_tres(row["mintres"]),
-        tuple(filter(None, row["preempt"].split(","))),
-    )
-
-
-def _limits_of_each(row: dict[str, str], who: str) -> Tres:
-    """Return what a QOS allows each user (``pu``) or account (``pa``)."""
-    jobs = _jobs(row[f"maxjobs{who}"], row[f"maxsubmit{who}"])
-    held, running = (parse_tres(row[f"{name}{who}"]) for name in ("maxtres", "maxtresrunmins"))
-    return held | jobs | _budgets({}, running)
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def _number(text: str, unit: str = "") -> int | None:

@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 from yaml.error import MarkedYAMLError
 
-from .words import printable
+from tilewright.runtime.text import printable
 
 #: Such a text is a few kB; Python writes no number of more than 4,300 digits.
 MOST_B, _MOST_ALIASES, _MOST_LEVELS, _LONGEST_VALUE = 2**20, 30, 30, 3000

@@ -1,1 +1,0 @@
-"""What a Slurm cluster offers one person: accounts, limits, live use, partitions and nodes."""

@@ -1,0 +1,238 @@
+"""Snakemake's ``--executor tilewright``: jobs that are ready come in, and are sent to Slurm in time.
+
+Snakemake hands over every job that is ready, and takes all of them to run. One thread, that which
+Snakemake's executors have for the state of their jobs, asks Slurm, places jobs and tells how they
+ended. No command of Slurm runs under a lock of Snakemake, and a job that goes elsewhere is none of
+Snakemake's tries.
+"""
+
+import _thread
+import asyncio
+import atexit
+import logging
+import signal
+import threading
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+
+from .errors import PlacementError
+from .words import count, printable_log
+
+if TYPE_CHECKING:
+    from .placement.jobs import End, Task
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=False,
+    job_deploy_sources=False,
+    pass_default_storage_provider_args=True,
+    pass_default_resources_args=True,
+    pass_envvar_declarations_to_cmd=False,
+    auto_deploy_default_storage_provider=False,
+    init_seconds_before_status_checks=0,
+)
+#: Jobs that become ready together come one after the other: so long is waited for the next.
+_GATHER_S = 0.3
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text, "env_var": False, "required": False})
+
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
+    """Options of a run on a cluster: ``--tilewright-…``, or keys of a profile."""
+
+    accounts: str = _setting(
+        "", "The only accounts to use: names or patterns of the shell, separated by commas."
+    )
+    leave_out: str = _setting(
+        "", "Accounts and QOS that are not used: names or patterns, separated by commas."
+    )
+    gpu_partitions: str = _setting(
+        "", "The only partitions for GPU jobs, separated by commas; none uses no GPU."
+    )
+    cpu_partitions: str = _setting("", "The only partitions for CPU jobs, separated by commas.")
+    cpu_share: float = _setting(0.85, "Share of an account's CPUs that CPU jobs may fill, 0 to 1.")
+    poll_seconds: float = _setting(
+        10.0, "Slurm's queue is asked so often: freed slots and ended jobs are seen as late."
+    )
+    reservation: str = _setting("", "The reservation in which all jobs run.")
+    keep_slurm_logs: bool = _setting(
+        False, "Keep Slurm's own logs of jobs that ended well, in .snakemake/slurm_logs."
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cpu_share <= 1:
+            raise WorkflowError(f"--tilewright-cpu-share is {self.cpu_share}; give 0 to 1")
+        if self.poll_seconds <= 0:
+            raise WorkflowError(f"--tilewright-poll-seconds is {self.poll_seconds}; give above 0")
+
+
+class Executor(RemoteExecutor):  # type: ignore[misc]
+    """Sends jobs to Slurm."""
+
+    logger: logging.Logger
+
+    def __init__(self, workflow: Any, logger: logging.Logger) -> None:
+        # Snakemake starts the thread that asks for the state of jobs before `__post_init__`
+        self._begun = threading.Event()
+        super().__init__(workflow, logger)
+
+    def __post_init__(self) -> None:
+        from .begin import Beginning
+        from .progress import Progress
+        from .runtime import snakemake_adapter as adapter
+
+        self.logger = printable_log(self.logger)
+        adapter.forget_chatter(self.logger)
+        self._wake, self._infos = threading.Event(), dict[Any, SubmittedJobInfo]()
+        self._withdrawn, self._handles_sigterm = 0, False
+        try:
+            adapter.check("workflow", self.workflow)
+            begun = Beginning(self.workflow, self.executor_settings, self.logger, self._sent)
+            self.run, self.tasks, self.placement = begun.run, begun.tasks, begun.placement
+            self.run.command = self._command
+        except PlacementError as error:
+            raise WorkflowError(str(error)) from None
+        self._progress = Progress(self.dag, self.tasks, self.run, self.placement, self.logger)
+        # a workflow whose Snakefile has no `placement.end()` says how it ended all the same
+        atexit.register(lambda: self.placement.end(failed=not self._progress.all_done()))
+        self._begun.set()
+
+    # What Snakemake asks
+
+    def run_jobs(self, jobs: list[Any]) -> None:
+        """Take jobs that are ready."""
+        self._handle_sigterm()
+        self.run.submit([self.tasks.task(job) for job in jobs])
+        self._wake.set()
+
+    def run_job(self, job: Any) -> None:
+        """Take one job."""
+        self.run_jobs([job])
+
+    async def check_active_jobs(
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        """Look at Slurm, place what is ready, and report what has ended."""
+        from .runtime import snakemake_adapter as adapter
+
+        await asyncio.to_thread(self._begun.wait)
+        self._wake.clear()
+        try:
+            for end in self.run.step():
+                self._report(end)
+        except PlacementError as error:
+            raise WorkflowError(str(error)) from None
+        self._progress.tell()
+        if why := adapter.stopping(self.workflow):
+            self._stop(why)
+        for info in active_jobs:
+            if info.job in self._infos:
+                yield info
+
+    async def sleep(self) -> None:
+        """Wait until Slurm is asked again, or a job becomes ready."""
+        if not self._wake.is_set():
+            wait_s = max(0.1, self.run.due_s - self.run.clock())
+            await asyncio.to_thread(
+                self._wake.wait, min(wait_s, self.executor_settings.poll_seconds)
+            )
+        await asyncio.sleep(_GATHER_S)
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Cancel all jobs: the user wants to stop at once."""
+        self.run.withdraw()
+        ids = [task.slurm_id for task in self.run.active if task.slurm_id]
+        if ids:
+            try:
+                self.run.cluster.client.cancel(ids)
+            except PlacementError as error:
+                self.logger.error(
+                    f"the jobs could not be cancelled ({error}); do it later with "
+                    "`tilewright-placement orphaned --cancel`"
+                )
+
+    def shutdown(self) -> None:
+        """End the thread."""
+        with self.lock:
+            self.wait = False
+        self._wake.set()
+        super().shutdown()
+
+    def additional_general_args(self) -> str:
+        """Return how the Snakemake in a job runs it: as a step of Slurm's job."""
+        return "--executor slurm-jobstep --jobs 1"
+
+    # What Slurm says
+
+    def _command(self, task: "Task", place: Any, request: Any, name: str) -> Any:
+        self.run_job_pre(task.job)
+        return self.tasks.submission(task, place, request, name, self.format_job_exec(task.job))
+
+    def _sent(self, task: "Task") -> None:
+        """Tell Snakemake that Slurm has a job."""
+        info = SubmittedJobInfo(task.job, external_jobid=str(task.slurm_id))
+        self._infos[task.job] = info
+        self.report_job_submission(info)
+        kind = "a GPU" if task.place and task.place.kind == "gpu" else "CPUs"
+        self.logger.info(f"{task.name} goes to {task.place}, {kind} (Slurm job {task.slurm_id})")
+
+    def _report(self, end: "End") -> None:
+        """Tell Snakemake how a job ended."""
+        task = end.task
+        info = self._infos.pop(task.job, SubmittedJobInfo(task.job))
+        log = self.tasks.slurm_log(task)
+        if not end.words:
+            if log and not self.executor_settings.keep_slurm_logs:
+                log.unlink(missing_ok=True)
+            self.report_job_success(info)
+            return
+        if end.final:  # it has no try left
+            task.job.attempt = max(task.job.attempt, task.job.restart_times + 1)
+        logs = [str(log)] if log and log.exists() else []
+        self.report_job_error(info, msg=f"{end.words}. ", aux_logs=logs)
+
+    def _stop(self, why: str) -> None:
+        """Send no more jobs; end the run when those that were sent have ended."""
+        self._withdrawn += len(self.run.withdraw())
+        if self._withdrawn and not self.run.active:
+            jobs = count(self._withdrawn, "job")
+            error = WorkflowError(f"{jobs} that were ready are not sent, as {why}")
+            self._withdrawn = 0
+            self.workflow.scheduler.executor_error_callback(error)
+
+    def _handle_sigterm(self) -> None:
+        """Let Snakemake's handler of SIGTERM run in a thread of its own."""
+        # It takes the scheduler's lock, which the main thread may hold: it would wait for itself.
+        handler: Callable[..., Any] | Any = signal.getsignal(signal.SIGTERM)
+        if self._handles_sigterm or threading.current_thread() is not threading.main_thread():
+            return
+        self._handles_sigterm = True
+        if callable(handler):
+
+            def handle(number: int, _: Any) -> None:
+                # a threading.Thread waits for its start, and takes locks that may be held here too
+                _thread.start_new_thread(handler, (number, None))
+                self._wake.set()
+
+            signal.signal(signal.SIGTERM, handle)
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in a setting.
+
+    >>> names_in("clive, maigan"), names_in("")
+    (['clive', 'maigan'], [])
+    """
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+__all__ = ["Executor", "ExecutorSettings", "common_settings"]

@@ -1,0 +1,156 @@
+"""How many jobs each account holds, all in all and now: what is shown, and where jobs go first."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..words import count
+from .accounts import Account, Scope
+from .cluster import Cluster
+from .request import KINDS, DeviceKind, Place, ResourceRequest
+from .room import Room
+
+#: Jobs of such sizes are counted, unless others are given: those of KINTSUGI's worked example.
+SIZES: Mapping[DeviceKind, ResourceRequest] = {
+    "gpu": ResourceRequest(8, 180 * 1024, 1, 240),
+    "cpu": ResourceRequest(8, 48 * 1024, 0, 240),
+}
+#: Share of an account's CPUs that CPU jobs may fill: the others of a group begin something now and
+#: then (KINTSUGI's worked example).
+CPU_SHARE = 0.85
+#: More jobs than any limit.
+_MANY = 10**6
+#: Accounts with words of their own, and names of those left out for one reason.
+_ACCOUNTS, _LEFT_OUT = 3, 4
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What one place holds of jobs of one size.
+
+    Attributes
+    ----------
+    slots : int
+        Jobs that its limits, or its partitions, allow.
+    free : int or None
+        Jobs that fit now, next to what is in use; None where that is not known.
+    """
+
+    place: Place
+    slots: int
+    free: int | None
+
+
+def make_pools(
+    cluster: Cluster,
+    sizes: Mapping[DeviceKind, ResourceRequest] = SIZES,
+    cpu_share: float = CPU_SHARE,
+    *,
+    together: bool = False,
+) -> list[Pool]:
+    """Return the pools of each account and QOS for jobs of some sizes; one without slots is none.
+
+    Parameters
+    ----------
+    together : bool
+        CPU jobs get what GPU jobs leave, and each QOS what those before it leave, instead of all
+        that it may have alone.
+    """
+    whole = Room([_empty(one) for one in cluster.accounts], (), (), cpu_share, None)
+    now = Room(cluster.accounts, (), (), cpu_share, None)
+    found = []
+    for kind in [one for one in KINDS if one in sizes]:
+        request = sizes[kind]
+        for place in cluster.places(kind, request):
+            if kind == "gpu" and not place.partitions:
+                continue
+            most = _most_in(cluster, place, request)
+            slots = whole.jobs(place, request, most)
+            free = now.jobs(place, request, slots) if now.is_known(place) else None
+            if together:
+                whole.take(place, request, slots)
+                now.take(place, request, free or 0)
+            if slots:
+                found.append(Pool(place, slots, free))
+    return sorted(found, key=lambda pool: (pool.place.account, pool.place.rank))
+
+
+def total_slots(pools: Iterable[Pool], kind: DeviceKind | None = None) -> int:
+    """Return the jobs that fit at once, of one device kind or of both.
+
+    >>> gpu = Pool(Place("lab", "normal", (), "gpu"), 2, 2)
+    >>> total_slots([gpu, Pool(Place("lab", "normal", (), "cpu"), 8, 6)]), total_slots([gpu], "gpu")
+    (10, 2)
+    """
+    return sum(pool.slots for pool in pools if kind in (None, pool.place.kind))
+
+
+def _empty(account: Account) -> Account:
+    """Return an account of which nothing is in use."""
+    scopes = (Scope(one.name, one.limit, dict.fromkeys(one.limit, 0)) for one in account.scopes)
+    return replace(account, scopes=tuple(scopes))
+
+
+def _most_in(cluster: Cluster, place: Place, request: ResourceRequest) -> int:
+    """Return how many jobs the partitions of a place hold, were they empty."""
+    own = [cluster.partitions[name].tres for name in place.partitions if name in cluster.partitions]
+    wanted = {"cpu": request.cpus, "mem": request.mem_mb, "gres/gpu": request.gpus}
+    counts = [
+        min([tres[name] // n for name, n in wanted.items() if n and name in tres], default=_MANY)
+        for tres in own
+    ]
+    return sum(counts) or _MANY
+
+
+def summary(cluster: Cluster, kinds: Iterable[DeviceKind]) -> list[str]:
+    """Return what a run found of the cluster in a few lines: accounts, what is left out, partitions.
+
+    Parameters
+    ----------
+    kinds : iterable of {"gpu", "cpu"}
+        Where jobs of the run may go: nothing is shown of the other.
+    """
+    names: dict[str, list[Account]] = {}
+    for account in cluster.accounts:
+        names.setdefault(account.name, []).append(account)
+    head = f"jobs go to {count(len(names), 'account')} of {cluster.client.user}"
+    lines = [f"  {name}: {_limits(own)}" for name, own in [*names.items()][:_ACCOUNTS] if name]
+    if not lines:
+        head = "jobs name no account, and go where nodes have room"
+    head += "; see `tilewright-placement accounts`" if lines else ""
+    if others := [*names][_ACCOUNTS:]:
+        lines.append(f"  and {_some(others)}")
+    why: dict[str, list[str]] = {}
+    for one in cluster.left_out:
+        why.setdefault(one.reason, []).append(one.account)
+    lines += [f"  left out: {_some(own)}: {reason}" for reason, own in why.items()]
+    places = [f"{kind.upper()} jobs to {_some(cluster.names_of(kind)) or 'the default one'}"
+              for kind in KINDS if kind in kinds]  # fmt: skip
+    return [head, *lines, f"  partitions: {'; '.join(places)}",
+            *(f"  note: {note}" for note in dict.fromkeys(cluster.notes))]  # fmt: skip
+
+
+def amount(tres: str, number: int) -> str:
+    """Return an amount of a TRES in words; memory in MB becomes GB."""
+    shown = {"cpu": "CPU", "gres/gpu": "GPU", "jobs": "job"}
+    return f"{number / 1024:.0f} GB" if tres == "mem" else count(number, shown.get(tres, tres))
+
+
+def _limits(qos: Sequence[Account]) -> str:
+    """Return what an account may use of each TRES, on its first QOS, and what is free now."""
+    first, more = qos[0], [one.qos for one in qos[1:]]
+    own = f"QOS {first.qos}, " if first.qos else ""
+    if more:
+        own = f"QOS {first.qos}, and {_some(more)}; "
+    shown = ("cpu", "mem", "gres/gpu", "jobs")
+    limits = [amount(t, n) for t in shown if (n := first.limit(t)) is not None]
+    free = [amount(t, n) for t in shown if (n := first.rest(t)) is not None]
+    if not limits:
+        return f"{own}no limit that is known"
+    return f"{own}{', '.join(limits)}; " + (
+        f"{', '.join(free)} free now" if free else "what is free now is not known"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - _LEFT_OUT
+    return ", ".join(names[:_LEFT_OUT]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,489 @@
+"""One run: jobs come in as they are ready, and go out as they have ended.
+
+Each step looks at Slurm's queue once, ends what has ended, and places what is ready. A look that
+fails is no look: nothing is concluded from it.
+"""
+
+import math
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from ..errors import PlacementError, SlurmQueryError
+from ..runtime.ledger import Ledger
+from ..slurm.jobs import SlurmJob
+from ..slurm.reasons import NOT_STARTED, may_have_taken, may_pass, refusal_words
+from .cluster import Cluster
+from .durations import Durations
+from .ends import Ends
+from .jobs import End, History, Task, exclude, names_of
+from .order import Order
+from .request import KINDS, DeviceKind, Place, ResourceRequest
+from .room import Room
+from .round import Choice, Round, Spot
+from .status import Places, waits_for_nodes
+
+#: Limits and partitions are asked again so often, live use more often (no figures).
+_LIMITS_S, _USE_S = 300.0, 20.0
+#: An answer of Slurm that takes long is not asked again before so many times as long (no figure).
+_PAUSE = 4
+#: Calls of sbatch at once (no figure).
+_AT_ONCE = 4
+
+#: What is run to submit a job: its arguments, and the script that sbatch reads.
+Submission = tuple[Sequence[str], str]
+
+
+@dataclass
+class Settings:
+    """How a run places its jobs.
+
+    Attributes
+    ----------
+    poll_s : float
+        Slurm's queue is asked so often.
+    cpu_share : float
+        Share of an account's CPUs that CPU jobs may fill.
+    most_jobs : float
+        Jobs that Slurm has at once at most.
+    """
+
+    poll_s: float = 10.0
+    cpu_share: float = 0.85
+    most_jobs: float = math.inf
+
+
+@dataclass
+class Run:
+    """Places the jobs of one run.
+
+    Parameters
+    ----------
+    command : callable
+        Job, place, request, and the job's name in Slurm to its submission.
+    sent : callable
+        Called with each job that Slurm took, first of all.
+    say : callable
+        Gets sentences for the user.
+    """
+
+    cluster: Cluster
+    settings: Settings
+    ledger: Ledger
+    ends: Ends
+    command: Callable[[Task, Place, ResourceRequest, str], Submission]
+    order: Order = field(default_factory=Order)
+    sent: Callable[[Task], None] = lambda task: None
+    say: Callable[[str], None] = lambda sentence: None
+    name: str = field(default_factory=lambda: f"tw-{uuid.uuid4().hex[:8]}")
+    durations: Durations = field(default_factory=Durations)
+    places: Places = field(default_factory=Places)
+    tasks: list[Task] = field(default_factory=list)
+    waiting: Counter[str] = field(default_factory=Counter)
+    stopped: bool = False
+    _inbox: list[Task] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _histories: dict[str, History] = field(default_factory=dict)
+    _groups: dict[object, int] = field(default_factory=dict)
+    _own_use: list[tuple[Place, ResourceRequest]] = field(default_factory=list)
+    _bad_nodes: dict[DeviceKind, set[str]] = field(
+        default_factory=lambda: {k: set() for k in KINDS}
+    )
+    _submissions: int = 0
+    _done: int = 0
+    _looked_s: float = -math.inf
+    _due_s: float = -math.inf
+    _limits_s: float = -math.inf
+    _away: str = ""
+
+    # Jobs in and out
+
+    def submit(self, tasks: Iterable[Task]) -> None:
+        """Take jobs that are ready; another thread may call it."""
+        with self._lock:
+            self._inbox += tasks
+
+    def step(self) -> list[End]:
+        """Look at the queue if that is due, place what is ready, and return what has ended.
+
+        Raises
+        ------
+        PlacementError
+            No account is left.
+        """
+        new, ended = self._take_inbox(), list[End]()
+        due = self.clock() >= self._due_s
+        if due and (any(task.place for task in self.tasks) or self._looked_s < 0):
+            try:
+                ended = self._look()
+            except SlurmQueryError as error:
+                self._note_away(str(error))
+                return []
+            self._note_away("")
+        elif not new:
+            return []
+        self._look_at_limits()
+        ready = [task for task in self.tasks if task.place is None]
+        if not self.stopped and not self._away and (ready or any(t.pending for t in self.tasks)):
+            ended += self._act(self._round(ready))
+        return ended
+
+    def withdraw(self) -> list[Task]:
+        """Stop sending jobs; return those that were not sent."""
+        self.stopped = True
+        self._take_inbox()
+        held = [task for task in self.tasks if task.place is None]
+        self.tasks = [task for task in self.tasks if task.place is not None]
+        return held
+
+    @property
+    def active(self) -> list[Task]:
+        """Jobs that Slurm has."""
+        return [task for task in self.tasks if task.place is not None]
+
+    @property
+    def due_s(self) -> float:
+        """When the queue is asked next, in seconds since the epoch."""
+        return self._due_s
+
+    def clock(self) -> float:
+        """Return the time in seconds since the epoch."""
+        return self.cluster.client.clock()
+
+    def _take_inbox(self) -> bool:
+        with self._lock:
+            new, self._inbox = self._inbox, []
+        for task in new:
+            task.history = self._histories.setdefault(task.name, task.history)
+            self._hold(task)
+        self.tasks += new
+        return bool(new)
+
+    def _hold(self, task: Task) -> None:
+        task.forget()
+        task.group = self._groups.setdefault(task.alike, len(self._groups))
+
+    # What Slurm says
+
+    def _look(self) -> list[End]:
+        """Ask for the queue; return what has ended."""
+        began_s = self.clock()
+        queue = self.cluster.client.queue()
+        self._looked_s, took_s = began_s, self.clock() - began_s
+        self._due_s = began_s + max(self.settings.poll_s, _PAUSE * took_s)
+        self._observe(queue)
+        self.places.note(self.tasks, began_s)
+        found = []
+        for task in self.active:
+            end = self.ends.end_of(task, queue, self._looked_s)
+            if end is not None:
+                found += self._end(task, *end)
+        self._free_held()
+        self._explain()
+        return found
+
+    def _observe(self, queue: Sequence[SlurmJob]) -> None:
+        """Note what the queue says of each job that was sent: by its number, else by its name."""
+        by_id = {job.id: job for job in queue}
+        by_name = {job.name: job for job in queue}
+        for task in self.active:
+            job = by_id.get(task.slurm_id) or by_name.get(task.slurm_name)
+            if job is None:
+                continue
+            if not task.slurm_id:
+                task.slurm_id = job.id
+                self.sent(task)
+            if task.slurm_job and task.running and job.pending:  # it was requeued
+                task.waits_since_s = self._looked_s
+            task.slurm_job, task.seen_s = job, self._looked_s
+            if job.waiting.obstacle == "held" and job.pending:
+                task.waits_since_s = self._looked_s
+
+    def _note_away(self, why: str) -> None:
+        """Note that Slurm does not answer, or does again; it is asked again with the next poll."""
+        if why and not self._away:
+            self.say(f"{why}; what runs goes on, and Slurm is asked again")
+            self.ledger.write("hold", reason=why)
+        if why:
+            self._due_s = self.clock() + self.settings.poll_s
+        elif self._away:
+            self.say("Slurm answers again")
+        self._away = why
+
+    def _look_at_limits(self) -> None:
+        """Ask for limits and live use where they are old; they say how many jobs to send first."""
+        now_s, notes = self.clock(), list(self.cluster.notes)
+        if now_s - self._limits_s >= _LIMITS_S and self.cluster.client.may_ask():
+            first = self._limits_s < 0
+            try:
+                self.cluster.look()
+            except PlacementError as error:
+                if first:
+                    raise
+                self.say(str(error))
+            self._limits_s = self.clock()
+            if first:
+                self._write_run()
+        elif now_s - self.cluster.used_s >= _USE_S and self.cluster.client.may_ask():
+            self.cluster.look_at_use()
+        else:
+            return
+        self._own_use = [(t.place, t.request(t.place.kind)) for t in self.active
+                         if t.place and t.running]  # fmt: skip
+        for note in self.cluster.notes:
+            if note not in notes:
+                self.say(note)
+
+    def _write_run(self) -> None:
+        found = self.cluster
+        self.ledger.write(
+            "run", run=self.name, user=found.client.user,
+            kinds=sorted({kind for task in self.tasks for kind in task.requests}),
+            left_out={one.account: one.reason for one in found.left_out}, notes=found.notes,
+        )  # fmt: skip
+
+    # The round
+
+    def _round(self, ready: Sequence[Task]) -> Choice:
+        now_s, spots = self.clock(), dict[Place, Spot]()
+
+        def spot(place: Place) -> Spot:
+            if place not in spots:
+                spots[place] = self.places.spot(place, now_s)
+            return spots[place]
+
+        ends: dict[DeviceKind, list[tuple[float, Place]]] = {kind: [] for kind in KINDS}
+        movable = []
+        for task in self.active:
+            place = task.place
+            assert place is not None
+            if task.running:
+                spot(place).running += 1
+                ends[place.kind].append((self._end_s(task, place, now_s), place))
+                continue
+            spot(place).pending += 1
+            if self._may_move(task, spot(place), now_s):
+                movable.append(task)
+        for task in ready:
+            task.order = task.order or self.order.of(task.units or [task.job], self.durations)
+        most = self.settings.most_jobs - len(self.active)
+        made = Round(self.cluster, self.durations, self._room(ready), spot, ends, now_s, most)
+        return made.place(ready, movable)
+
+    def _room(self, ready: Sequence[Task]) -> Room:
+        held = [(t.place, t.request(t.place.kind)) for t in self.active if t.place]
+        sizes = [task.request("gpu") for task in self.tasks if "gpu" in task.requests]
+        largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
+        return Room(
+            self.cluster.accounts, self._own_use, held, self.settings.cpu_share, largest,
+            self.places.wrong,
+        )  # fmt: skip
+
+    def _end_s(self, task: Task, place: Place, now_s: float) -> float:
+        """Return when a running job is expected to end; one that is late, as late again."""
+        start_s = (task.slurm_job and task.slurm_job.start_s) or task.sent_s
+        end_s = start_s + self.durations.factor(task.rule, place.kind) * task.cpu_seconds
+        return end_s if end_s > now_s else 2 * now_s - end_s + 1.0
+
+    def _may_move(self, task: Task, spot: Spot, now_s: float) -> bool:
+        """Return whether a job that pends may go elsewhere: Slurm has said why it does."""
+        if not task.slurm_id or task.slurm_job is None or task.obstacle in ("held", "invalid"):
+            return False
+        return task.obstacle != "order" or waits_for_nodes(task, now_s) or bool(spot.closed)
+
+    def _act(self, choice: Choice) -> list[End]:
+        """Do what a round decided; return the jobs that no place takes."""
+        for place, tasks in choice.moves.items():
+            self._move(tasks, place)
+        if choice.switches:
+            self._cancel(choice.switches, "the other device kind ends it sooner")
+            for task in choice.switches:
+                task.switches += 1
+        self._send_all(choice.starts)
+        self.waiting = choice.waiting
+        self.ledger.write_change("wait", "ready", why=dict(choice.waiting))
+        ended = []
+        for task, why in choice.impossible:
+            self.tasks.remove(task)
+            self.ledger.write(
+                "fail", **task.event(), cause="refused", words=why, next="is given up",
+                give_up=True, end_s=self.clock(), log=task.log or None,
+            )  # fmt: skip
+            ended.append(End(task, f"no place takes it: {why}", final=True))
+        return ended
+
+    def _move(self, tasks: list[Task], place: Place) -> None:
+        """Give pending jobs another place, by one call; what it refuses is tried one by one."""
+        partitions = ",".join(place.partitions)
+        try:
+            ids = [task.slurm_id for task in tasks]
+            self.cluster.client.move(ids, place.account, place.qos, partitions)
+        except SlurmQueryError as error:
+            if tasks[1:]:
+                for task in tasks:
+                    self._move([task], place)
+            elif "no longer pending" not in error.reason and not may_pass(error.reason):
+                exclude(tasks[0].history, place, refusal_words(error.reason))
+            return
+        for task in tasks:
+            reason = task.slurm_job.reason if task.slurm_job else ""
+            self.ledger.write("move", **task.event(), reason=reason, sooner=f"{place} {place.kind}")
+            task.place, task.slurm_job, task.waits_since_s = place, None, self.clock()
+        self.say(f"{names_of(tasks)} {'go' if tasks[1:] else 'goes'} to {place}")
+
+    def _cancel(self, tasks: list[Task], why: str) -> None:
+        """Cancel pending jobs that are sent elsewhere as soon as they are gone."""
+        try:
+            self.cluster.client.cancel([t.slurm_id for t in tasks], pending_only=True)
+        except SlurmQueryError:
+            return  # the next round does it again
+        for task in tasks:
+            task.leaves = True
+            self.ledger.write("move", **task.event(), reason=why, later=True)
+        self._due_s = min(self._due_s, self.clock() + 2.0)
+
+    # Submission
+
+    def _send_all(self, starts: Sequence[tuple[Task, Place, ResourceRequest]]) -> None:
+        for task, place, request in starts:
+            self._submissions += 1
+            task.place, task.slurm_name = place, f"{self.name}.{self._submissions}"
+            task.sent_s = task.waits_since_s = self.clock()
+            task.sent_request = request
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            answers = list(pool.map(self._sbatch, starts)) if len(starts) > 1 else [
+                self._sbatch(one) for one in starts
+            ]  # fmt: skip
+        for (task, place, request), words in zip(starts, answers, strict=True):
+            if words is None:
+                self.ledger.write(
+                    "place", **task.event(), cpus=request.cpus, mem_mb=request.mem_mb,
+                    gpus=request.gpus, runtime_min=request.runtime_min,
+                    partition=",".join(place.partitions), reason=task.obstacle,
+                )  # fmt: skip
+            else:
+                self._refused(task, place, words)
+
+    def _sbatch(self, start: tuple[Task, Place, ResourceRequest]) -> str | None:
+        """Submit a job; return Slurm's words where it does not take it."""
+        task, place, request = start
+        argv, script = self.command(task, place, request, task.slurm_name)
+        if bad := sorted(self._bad_nodes[place.kind]):
+            argv = [*argv, f"--exclude={','.join(bad)}"]
+        try:
+            task.slurm_id = self.cluster.client.submit(argv, script)
+        except SlurmQueryError as error:
+            return error.reason
+        self.sent(task)
+        return None
+
+    def _refused(self, task: Task, place: Place, words: str) -> None:
+        """Note that sbatch did not take a job: it goes elsewhere, or here again later."""
+        if may_have_taken(words) or "no number of a job" in words:
+            return  # the queue shows it by its name, or it is sent again
+        words, now_s = refusal_words(words), self.clock()
+        self.ledger.write("refuse", **task.event(), words=words)
+        if self._bad_nodes[place.kind]:  # perhaps too many nodes are avoided
+            self._bad_nodes[place.kind].clear()
+        elif not may_pass(words):
+            for one in self.tasks:  # all that are alike
+                if one.group == task.group and one.place in (None, place) and not one.slurm_id:
+                    if place not in one.history.excluded:
+                        exclude(one.history, place, words)
+                    if one is not task:
+                        self._hold(one)
+            self._due_s = min(self._due_s, now_s + 1.0)
+        elif "imit" in words:
+            self.places.fill(place, now_s)
+        else:
+            self.places.close(place, words, now_s)
+        self._hold(task)
+
+    # Ends
+
+    def _end(self, task: Task, ok: bool, job: SlurmJob | None) -> list[End]:
+        """Note how a job ended; return it, unless it is sent again."""
+        place = task.place
+        assert place is not None
+        start_s = (job and job.start_s) or task.sent_s
+        end_s = (job and job.end_s) or self.clock()
+        node = job.nodes if job else ""
+        if ok:
+            self.durations.learn(task.rule, place.kind, task.cpu_seconds, end_s - start_s)
+            self.ledger.write(
+                "done", **task.event(), node=node or None, start_s=start_s, end_s=end_s,
+                sent_s=task.sent_s, members=task.members if task.members > 1 else None,
+            )  # fmt: skip
+            self.tasks.remove(task)
+            self._note_done()
+            return [End(task)]
+        if task.leaves and (job is None or job.state == "CANCELLED"):
+            task.leaves = False
+            self._hold(task)
+            return []
+        cause, words, log = self.ends.cause_of(task, job)
+        then, free, final = self.ends.next_try(task, cause, words)
+        if cause in ("node", "device") and node:
+            self._bad_nodes[place.kind].add(node)
+        self.ledger.write(
+            "fail", **task.event(), cause=cause, words=words, next=then, node=node or None,
+            start_s=start_s, end_s=end_s, log=log or None, give_up=final or None,
+        )  # fmt: skip
+        self.say(f"{task.name} failed ({cause}: {words}) and {then}")
+        if free:
+            self._hold(task)
+            return []
+        self.tasks.remove(task)
+        return [End(task, f"{cause}: {words}", final)]
+
+    def _note_done(self) -> None:
+        """Make the order of jobs again, with what was learned of their durations, now and then."""
+        self._done += 1
+        if self._done & (self._done - 1) == 0 or self._done % _ORDER_AGAIN == 0:
+            self.order.forget()
+            for task in self.tasks:
+                task.order = ()
+
+    def _free_held(self) -> None:
+        """Cancel what Slurm will never start where it is, so that it goes elsewhere."""
+        invalid = [task for task in self.active if _never_starts(task)]
+        for task in invalid:
+            assert task.slurm_job is not None
+            assert task.place is not None
+            waiting = task.slurm_job.waiting
+            exclude(task.history, task.place, f"{waiting.words} (Slurm: {task.slurm_job.reason})")
+        if invalid:
+            self._cancel(invalid, "Slurm does not start it there")
+
+    def _explain(self) -> None:
+        """Say why jobs pend for long, once for each reason of a job."""
+        found: dict[str, list[Task]] = {}
+        for task in self.active:
+            job = task.slurm_job
+            long = self._looked_s - task.sent_s > _EXPLAIN_S
+            if job and job.pending and long and task.said != job.reason:
+                task.said = job.reason
+                self.ledger.write(
+                    "pend", **task.event(), reason=job.reason, words=job.waiting.words
+                )
+                words = f"{job.waiting.words} (Slurm: {job.reason})"
+                found.setdefault(words, []).append(task)
+        for words, tasks in found.items():
+            self.say(f"{names_of(tasks)} pend{'' if tasks[1:] else 's'}: {words}")
+
+
+def _never_starts(task: Task) -> bool:
+    """Return whether a job pends that Slurm will not start where it is."""
+    if not task.pending or task.slurm_job is None or task.leaves:
+        return False
+    waiting = task.slurm_job.waiting
+    return waiting.obstacle == "invalid" or waiting.words == NOT_STARTED
+
+
+#: The order of jobs is made again when 1, 2, 4 … and each time so many more are done (no figure).
+_ORDER_AGAIN = 64
+#: A job that pends so long is explained (no figure).
+_EXPLAIN_S = 60.0

@@ -1,0 +1,88 @@
+"""What jobs of a run found out of each place: it is open, full, or closed until a time.
+
+Slurm says so itself, by the reasons of jobs that pend, and by the words of sbatch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .jobs import Task
+from .request import DeviceKind, Place
+from .round import Spot
+
+#: A place is full for so long after Slurm last said so: it schedules every 30 to 60 s.
+FULL_S = 60.0
+#: A job that pends for so long without a limit waits for nodes: two of Slurm's cycles.
+NODES_S = 60.0
+#: A place is closed so long at first, and twice as long each time, 64 min at most (no figures).
+_CLOSED_S, _MOST_DOUBLINGS = 120.0, 5
+
+
+class Closed(NamedTuple):
+    """A place that takes no job: until when, how often it was before, and Slurm's words."""
+
+    until_s: float
+    times: int
+    words: str
+
+
+@dataclass
+class Places:
+    """What is known of the places of a run.
+
+    Attributes
+    ----------
+    wrong : set of Place
+        Places that were full although their known limits had room: these are not trusted there.
+    """
+
+    closed: dict[Place, Closed] = field(default_factory=dict)
+    wrong: set[Place] = field(default_factory=set)
+    _full_s: dict[Place, float] = field(default_factory=dict)
+    _nodes_full_s: dict[tuple[DeviceKind, tuple[str, ...]], float] = field(default_factory=dict)
+
+    def note(self, tasks: Iterable[Task], now_s: float) -> None:
+        """Note why jobs pend, and where jobs run."""
+        for task in tasks:
+            place, job = task.place, task.slurm_job
+            if place is None or job is None:
+                continue
+            if not job.pending:
+                if (known := self.closed.get(place)) and task.sent_s > known.until_s:
+                    del self.closed[place]
+            elif job.waiting.obstacle in ("limit", "unknown"):
+                self.fill(place, now_s)
+            elif job.waiting.obstacle == "nodes":
+                self.close(place, f"{job.waiting.words} (Slurm: {job.reason})", now_s)
+            elif waits_for_nodes(task, now_s):
+                self._nodes_full_s[place.kind, place.partitions] = now_s
+
+    def fill(self, place: Place, now_s: float) -> None:
+        """Note that a limit of a place is reached."""
+        self._full_s[place] = now_s
+        self.wrong.add(place)
+
+    def close(self, place: Place, words: str, now_s: float) -> None:
+        """Send nothing to a place for a while."""
+        known = self.closed.get(place)
+        if known is not None and known.until_s > now_s:
+            return
+        times = known.times + 1 if known else 0
+        until_s = now_s + _CLOSED_S * 2 ** min(times, _MOST_DOUBLINGS)
+        self.closed[place] = Closed(until_s, times, words)
+
+    def spot(self, place: Place, now_s: float) -> Spot:
+        """Return a place as it is now, without its jobs."""
+        known = self.closed.get(place)
+        full_s = max(
+            self._full_s.get(place, 0.0),
+            self._nodes_full_s.get((place.kind, place.partitions), 0.0),
+        )
+        closed = known.words if known and known.until_s > now_s else ""
+        return Spot(place, full=now_s - full_s < FULL_S, closed=closed)
+
+
+def waits_for_nodes(task: Task, now_s: float) -> bool:
+    """Return whether a job has pended for so long that its nodes, or the queue, are full."""
+    return task.pending and task.obstacle == "order" and now_s - task.waits_since_s > NODES_S

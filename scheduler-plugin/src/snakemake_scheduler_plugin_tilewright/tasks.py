@@ -1,0 +1,203 @@
+"""Jobs and groups of Snakemake as placement's, and placement's answers as arguments of sbatch."""
+
+import shlex
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from .declared import declared_request, kind_of
+from .placement.durations import SLOWDOWN
+from .placement.jobs import Task, key_of
+from .placement.order import Node, Order
+from .placement.request import DeviceKind, Place, ResourceModel, ResourceRequest
+from .resources import MODEL, Placement
+
+#: Where Slurm writes what a job prints, below the working directory.
+SLURM_LOGS = Path(".snakemake/slurm_logs")
+
+
+class Tasks:
+    """Translates the jobs of one run.
+
+    Parameters
+    ----------
+    ends : Path
+        Folder in which each job writes its exit code.
+    """
+
+    def __init__(self, workflow: Any, placement: Placement, reservation: str, ends: Path) -> None:
+        self.workflow, self.placement, self.ends = workflow, placement, ends
+        self.settings = SimpleNamespace(
+            requeue=False, no_requeue=True, qos=None, reservation=reservation or None
+        )
+        self.order = Order(self.nodes)
+        self.logs: dict[str, Path] = {}
+        ends.mkdir(parents=True, exist_ok=True)
+        for left in ends.iterdir():
+            left.unlink()
+
+    def task(self, job: Any) -> Task:
+        """Return a job or group that is ready, with what it needs and what the user chose."""
+        model, resources = self._model(job), job.resources
+        if model is None:
+            kind = kind_of(resources)
+            requests = {kind: declared_request(job)}
+            seconds = self._declared_s(requests[kind].runtime_min, kind)
+        else:
+            requests = {kind: self._request(job, model, kind) for kind in model.devices}
+            seconds = model.cpu_seconds(job.wildcards)
+        return Task(
+            job,
+            name_of(job),
+            rule_of(job),
+            requests,
+            seconds,
+            account=str(resources.get("slurm_account") or "").lower(),
+            qos=str(resources.get("qos") or "").lower(),
+            log=str(job.log[0]) if len(job.log) else "",
+            units=[*job.jobs] if job.is_group() else [job],
+        )
+
+    def kinds(self) -> set[DeviceKind]:
+        """Return the device kinds that may run any job that has still to run."""
+        return {kind for node in self.nodes().values() for kind in node.kinds}
+
+    def submission(
+        self, task: Task, place: Place, request: ResourceRequest, name: str, command: str
+    ) -> tuple[Sequence[str], str]:
+        """Return the arguments of sbatch for a job, and its script, which notes its exit code."""
+        from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+        from snakemake_executor_plugin_slurm.utils import set_gres_string
+        from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+
+        job = _AtPlace(task.job, self._values(task, place, request))
+        validate_slurm_extra(job)
+        folder = Path(self.workflow.workdir_init) / SLURM_LOGS / task.rule.replace("/", "_")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.logs[name] = folder / f"{name}.log"
+        quoted = {"account": place.account, "partition": ",".join(place.partitions)}
+        options = {"account": "-A", "partition": "-p"}
+        params = {
+            "run_uuid": name,
+            "slurm_logfile": self.logs[name],
+            "comment_str": task.name,
+            "workdir": self.workflow.workdir_init,
+            **{key: f"{options[key]} {shlex.quote(text)}" if text else ""
+               for key, text in quoted.items()},
+        }  # fmt: skip
+        call = get_submit_command(job, params, settings=self.settings) + set_gres_string(job)
+        end = shlex.quote(str(self.ends / name))
+        script = f"#!/bin/sh\n{command}\ncode=$?\necho $code > {end}\nexit $code\n"
+        return shlex.split(call), script
+
+    def slurm_log(self, task: Task) -> Path | None:
+        """Return Slurm's log of a job that was sent."""
+        return self.logs.get(task.slurm_name)
+
+    def _model(self, job: Any) -> ResourceModel | None:
+        """Return the model of a job's rule; None where it has none, and for a group."""
+        name = "" if job.is_group() else str(job.resources.get(MODEL) or "")
+        return self.placement.models.get(name)
+
+    def _request(self, job: Any, model: ResourceModel, kind: DeviceKind) -> ResourceRequest:
+        """Return what a job asks for on a device kind, with what the user set for it."""
+        chosen, request = self._chosen(job), model.request(job.wildcards, kind)
+        return ResourceRequest(
+            chosen.get("cpus_per_task") or chosen.get("_cores") or request.cpus,
+            chosen.get("mem_mb") or request.mem_mb,
+            request.gpus,
+            chosen.get("runtime") or request.runtime_min,
+            request.gpu_mem_mb,
+            str(job.resources.get("gpu_model") or ""),
+            str(job.resources.get("slurm_partition") or ""),
+            chosen.get("runtime") or 0,
+        )
+
+    def _chosen(self, job: Any) -> dict[str, int]:
+        """Return the resources of a job that are not what its rule's functions give.
+
+        They come from ``--set-resources``, ``--set-threads``, or a rule that uses another.
+        """
+        name = str(job.resources[MODEL])
+        usual = self.placement.request(name, job.wildcards, job.attempt)
+        values = self.placement.values(name, usual)
+        now = {**dict(job.resources.items()), "_cores": job.threads}
+        return {
+            one: now[one] for one, value in values.items()
+            if isinstance(now.get(one), int) and now[one] != value
+        }  # fmt: skip
+
+    def _values(self, task: Task, place: Place, request: ResourceRequest) -> dict[str, Any]:
+        """Return the resources with which a job is sent to a place."""
+        values = dict(task.job.resources.items())
+        if self._model(task.job) is not None:
+            values |= {"mem_mb": request.mem_mb, "runtime": request.runtime_min}
+            values |= {"gpu": request.gpus or None, "cpus_per_task": request.cpus}
+        else:
+            if request.mem_mb > task.requests[place.kind].mem_mb:  # after it ran out of memory
+                each = -(-request.mem_mb // max(1, request.cpus))
+                per_cpu = bool(values.get("mem_mb_per_cpu"))
+                values |= {"mem_mb_per_cpu": each} if per_cpu else {"mem_mb": request.mem_mb}
+            if request.runtime_min > (values.get("runtime") or 0) > 0:
+                values["runtime"] = request.runtime_min
+        if place.qos and not values.get("qos"):
+            values["qos"] = place.qos
+        return {name: value for name, value in values.items() if value is not None}
+
+    def nodes(self, *, done: bool = False) -> dict[Hashable, Node]:
+        """Return all jobs that have still to run, and those that are ``done``, for their order."""
+        dag = self.workflow.dag
+        jobs = [job for job in dag.needrun_jobs() if len(job.output)]
+        return {job: self._node(job, dag.job_dependencies(job)) for job in jobs
+                if done or not dag.finished(job)}  # fmt: skip
+
+    def _node(self, job: Any, needs: Iterable[Any]) -> Node:
+        model = None if job.is_group() else self.placement.models.get(_constant(job, MODEL))
+        if model is None:  # its resources may not be known before its input is there
+            kind = kind_of({name: _constant(job, name) for name in ("gpu", "gres", "gpu_model")})
+            return Node(job.rule.name, (kind,), 1800.0, float(job.priority), [*needs])
+        seconds = model.cpu_seconds(job.wildcards)
+        return Node(job.rule.name, model.devices, seconds, float(job.priority), [*needs])
+
+    @staticmethod
+    def _declared_s(runtime_min: int, kind: DeviceKind) -> float:
+        """Return nominal seconds of a job that runs on one kind: half of what it may take."""
+        return 30.0 * runtime_min * (SLOWDOWN if kind == "gpu" else 1.0)
+
+
+class _Resources(dict[str, Any]):
+    """Resources as the executor for Slurm reads them: as keys, and as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class _AtPlace:
+    """A job with the resources that it has at its place."""
+
+    def __init__(self, job: Any, values: dict[str, Any]) -> None:
+        self.resources = _Resources(values)
+        self.threads = values.get("cpus_per_task") or job.threads
+
+
+def rule_of(job: Any) -> str:
+    """Return the rule of a job of Snakemake; a group has the name of no rule, but all of them."""
+    return f"group {'+'.join(sorted(job.rules))}" if job.is_group() else str(job.rule.name)
+
+
+def name_of(job: Any) -> str:
+    """Return the name of a job or group of Snakemake: of a group with its last job's wildcards."""
+    if not job.is_group():
+        return key_of(job.rule.name, job.wildcards)
+    last = min(job.toposorted[-1], key=lambda one: (one.rule.name, *map(str, one.wildcards)))
+    return key_of(job.name, last.wildcards)
+
+
+def _constant(job: Any, name: str) -> Any:
+    """Return a constant resource of a job's rule, whatever its functions need; else empty."""
+    resource = job.rule.resources.get(name)
+    return "" if resource is None or resource.is_evaluable() else resource.value or ""
