@@ -34,7 +34,7 @@ class Progress:
         self._paths = {placement.ledger.absolute().with_name(STATE),
                        Path(tasks.workflow.workdir_init).absolute() / LEDGER.with_name(STATE)}  # fmt: skip
         self._ledger = str(placement.ledger.absolute())
-        self._terminal = sys.stderr.isatty()
+        self._terminal, self._seconds = sys.stderr.isatty(), dict[Any, float]()
         if self._terminal and logger.parent is not None:
             logger.parent.addFilter(self._clear_line)
         self._write(self.state())  # before a job is sent: whose it is may be asked at once
@@ -46,8 +46,10 @@ class Progress:
 
     def state(self, *, ended: bool = False) -> RunState:
         """Return how far the run is."""
-        seconds = {job: node.cpu_seconds for job, node in self.tasks.nodes(done=True).items()}
-        done = [job for job in seconds if self.dag.finished(job)]
+        open_ = self.tasks.nodes()
+        self._seconds |= {job: node.cpu_seconds for job, node in open_.items()}
+        done = [job for job in self._seconds if job not in open_ and self.dag.finished(job)]
+        seconds = {job: self._seconds[job] for job in [*done, *open_]}
         active = self.run.active
         return RunState(
             self._began_s,

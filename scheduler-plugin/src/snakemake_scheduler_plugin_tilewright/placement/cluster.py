@@ -3,13 +3,14 @@
 import grp
 import os
 import pwd
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ..errors import PlacementError, SlurmQueryError
 from ..slurm.parse import node_names
 from ..slurm.query import SlurmClient
-from ..slurm.records import Association, Partition, Qos, Usage
+from ..slurm.records import Association, Partition, Qos, Tres, Usage
 from .accounts import Account, Chosen, LeftOut, lineage, usable_accounts
 from .request import DeviceKind, Place, ResourceRequest
 
@@ -30,6 +31,10 @@ class Cluster:
         is no GPU.
     notes : list of str
         What Slurm did not say.
+    idle : dict or None
+        The idle CPUs and GPUs of each partition; None where that is not known.
+    limits_known : bool
+        Whether Slurm says what limits there are.
     """
 
     client: SlurmClient
@@ -41,6 +46,8 @@ class Cluster:
     partitions: dict[str, Partition] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     used_s: float = 0.0
+    idle: dict[str, Tres] | None = None
+    limits_known: bool = True
     _rows: tuple[list[Association], list[Qos]] = ([], [])
     _places: dict[tuple[object, ...], list[Place]] = field(default_factory=dict)
 
@@ -82,6 +89,29 @@ class Cluster:
         if not rows:
             self.accounts = [Account("")]
         self._places.clear()
+
+    def look_at_nodes(self) -> None:
+        """Ask for what is idle of the partitions: one question."""
+        try:
+            self.idle = self.client.idle()
+        except SlurmQueryError:
+            self.idle = None  # then jobs that pend tell
+
+    def idle_of(self, place: Place) -> Tres | None:
+        """Return what is idle in the partitions of a place; None where that is not known.
+
+        Of partitions of the same nodes one counts.
+        """
+        if self.idle is None or not place.partitions:
+            return None
+        own = {self.partitions[name].nodes if name in self.partitions else name: name
+               for name in place.partitions}  # fmt: skip
+        found: Counter[str] = Counter()
+        for name in own.values():
+            if name not in self.idle:
+                return None
+            found.update(self.idle[name])
+        return dict(found)
 
     def places(
         self,
@@ -206,7 +236,7 @@ class Cluster:
 
         Where nothing shows an account, jobs go to the user's default one.
         """
-        user, qos = self.client.user, list[Qos]()
+        user, qos, self.limits_known = self.client.user, list[Qos](), True
         try:
             rows, qos = self.client.limits()
             rows = self._of_this_cluster(rows)
@@ -218,6 +248,7 @@ class Cluster:
             if _NO_ACCOUNTING in error.reason:
                 self.notes.append("this Slurm keeps no accounts: its nodes alone bound jobs")
                 return [], []
+        self.limits_known = False
         try:
             rows = self.client.associations()
             if any(row.user == user for row in rows):

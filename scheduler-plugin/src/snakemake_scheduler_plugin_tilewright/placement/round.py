@@ -58,6 +58,29 @@ class Spot:
         return max(0, max(FEW, self.running // 2) - self.pending)
 
 
+class Spots(dict[Place, Spot]):
+    """The places of a round; one that is asked for is made.
+
+    Parameters
+    ----------
+    make : callable
+        A place to its `Spot` without jobs.
+    """
+
+    def __init__(self, make: Callable[[Place], Spot]) -> None:
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, place: Place) -> Spot:
+        self[place] = self.make(place)
+        return self[place]
+
+    def of_nodes(self, place: Place) -> Spot:
+        """Return all jobs of this run that run or pend on the nodes of a place."""
+        own = [spot for spot in self.values() if spot.place.partitions == place.partitions]
+        return Spot(place, sum(one.running for one in own), sum(one.pending for one in own))
+
+
 @dataclass
 class Choice:
     """What a round does.
@@ -129,8 +152,8 @@ class Round:
 
     Parameters
     ----------
-    spots : callable
-        The `Spot` of a place; the same object for the same place.
+    spots : Spots
+        The places where jobs of this run are, and others as they are asked for.
     ends_s : mapping
         By device kind, when slots fall free in which jobs of this run run, and where.
     most : int
@@ -142,7 +165,7 @@ class Round:
         cluster: Cluster,
         durations: Durations,
         room: Room,
-        spots: Callable[[Place], Spot],
+        spots: Spots,
         ends_s: Mapping[DeviceKind, Sequence[tuple[float, Place]]],
         now_s: float,
         most: float = math.inf,
@@ -184,7 +207,7 @@ class Round:
         open_: dict[DeviceKind, _OpenSpots] = {}
         for kind in task.requests:
             request = task.request(kind)
-            spots = [self.spots(one) for one in self._able(task, kind)]
+            spots = [self.spots[one] for one in self._able(task, kind)]
             places[kind] = [one for one in spots if not one.closed]
             open_[kind] = _OpenSpots(places[kind], partial(self._jobs, request=request))
         seconds = {
@@ -228,9 +251,10 @@ class Round:
         """Return how many jobs of a size may be sent to a place that is not full."""
         if spot.full:
             return 0
+        room = self.room.jobs(spot.place, request)
         if self.room.is_known(spot.place):
-            return self.room.jobs(spot.place, request)
-        return max(0, max(FEW, spot.running) - spot.pending)
+            return room
+        return min(room, max(0, max(FEW, spot.running) - spot.pending))
 
     def _next_s(self, kind: DeviceKind, spots: Sequence[Spot]) -> float:
         """Return when the next slot falls free of those that a group may use."""
@@ -267,7 +291,7 @@ class Round:
         if task.place is None:
             self.choice.starts.append((task, place, request))
             return
-        self.spots(task.place).pending -= 1
+        self.spots[task.place].pending -= 1
         if task.place.kind == kind:
             self.choice.moves.setdefault(place, []).append(task)
         elif task.switches < _MOST_SWITCHES:
@@ -297,13 +321,19 @@ class Round:
         """Send a job to a full place where few pend; one that pends already stays where it is."""
         if task.place is not None:
             return True
-        for _, spots in sides:
-            able = [spot for spot in spots if spot.may_pend > 0]
+        for kind, spots in sides:
+            request = task.request(kind)
+            able = [spot for spot in spots if spot.may_pend > 0 and self._may_queue(spot, request)]
             best = min(able, key=lambda s: (s.place.rank, -s.running, s.pending), default=None)
             if best is not None:
                 self._send(task, best)
                 return True
         return False
+
+    def _may_queue(self, spot: Spot, request: ResourceRequest) -> bool:
+        """Return whether one more job may pend: where nodes are full, accounts share the queue."""
+        full = self.room.on_nodes(spot.place, request) == 0
+        return not full or self.spots.of_nodes(spot.place).may_pend > 0
 
     def _note_impossible(self, group: _Group) -> None:
         """Note jobs that no place takes: Slurm refused them, or limits are smaller."""
@@ -311,7 +341,7 @@ class Round:
         closed, reasons = Counter[str](), list(task.history.words)
         for kind in task.requests:
             request, fixed = task.request(kind), (task.account, task.qos)
-            closed.update(self.spots(place).closed for place in self._able(task, kind))
+            closed.update(self.spots[place].closed for place in self._able(task, kind))
             for place in self.cluster.places(kind, request, task.history.excluded, fixed):
                 reasons.append(self.room.too_large(place, request))
         if closed:
