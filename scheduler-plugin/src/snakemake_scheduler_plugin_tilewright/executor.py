@@ -92,6 +92,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         from .progress import Progress
         from .runtime import snakemake_adapter as adapter
         from .runtime.snakemake_command import SetUpError
+        from .runtime.snakemake_command import SetUpError
 
         self.logger = printable_log(self.logger)
         adapter.forget_chatter(self.logger)
