@@ -127,6 +127,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         """Look at Slurm, place what is ready, and report what has ended."""
         from .runtime import snakemake_adapter as adapter
+        from .runtime.snakemake_command import SetUpError
 
         while not self._begun.is_set():
             await asyncio.sleep(_LOOK_S)
