@@ -1,4 +1,4 @@
-"""Snakemake's ``--executor tilewright``: jobs that are ready come in, and are sent to Slurm in time.
+"""Snakemake's ``--executor tilewright``: takes jobs that are ready, and sends them to Slurm.
 
 Snakemake hands over every job that is ready, and takes all of them to run. One thread, that which
 Snakemake's executors have for the state of their jobs, asks Slurm, places jobs and tells how they
@@ -91,7 +91,6 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         from .begin import Beginning
         from .progress import Progress
         from .runtime import snakemake_adapter as adapter
-        from .runtime.snakemake_command import SetUpError
         from .runtime.snakemake_command import SetUpError
 
         self.logger = printable_log(self.logger)

@@ -49,6 +49,7 @@ class Cluster:
     idle: dict[str, Tres] | None = None
     limits_known: bool = True
     _rows: tuple[list[Association], list[Qos]] = ([], [])
+    _longest_min: dict[Place, int | None] = field(default_factory=dict)
     _places: dict[tuple[object, ...], list[Place]] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -89,6 +90,7 @@ class Cluster:
         if not rows:
             self.accounts = [Account("")]
         self._places.clear()
+        self._longest_min.clear()
 
     def look_at_nodes(self) -> None:
         """Ask for what is idle of the partitions: one question."""
@@ -152,11 +154,14 @@ class Cluster:
 
     def longest_min(self, place: Place) -> int | None:
         """Return the longest time of a job at a place, in minutes; None without a limit."""
-        own = [self.partitions[one].max_time_min for one in place.partitions]
-        of_account = [a.longest_min for a in self.accounts
-                      if (a.name, a.qos) == (place.account, place.qos)]  # fmt: skip
-        longest = [max(own) if None not in own and own else None, *of_account]  # type: ignore[type-var]
-        return min((one for one in longest if one is not None), default=None)
+        if place not in self._longest_min:
+            own = [self.partitions[one].max_time_min for one in place.partitions
+                   if one in self.partitions]  # fmt: skip
+            longest = [] if None in own else [max(filter(None, own), default=None)]
+            longest += [one.longest_min for one in self.accounts
+                        if (one.name, one.qos) == (place.account, place.qos)]  # fmt: skip
+            self._longest_min[place] = min((n for n in longest if n is not None), default=None)
+        return self._longest_min[place]
 
     def names_of(self, kind: DeviceKind) -> list[str]:
         """Return the partitions of a kind, as jobs prefer them."""
