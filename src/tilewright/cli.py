@@ -103,7 +103,7 @@ def doctor(
 def devices(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     clear: Annotated[
-        str | None, typer.Option(help="End the quarantine of the device with this UUID.")
+        str | None, typer.Option(help="Let jobs use the device with this UUID again.")
     ] = None,
 ) -> None:
     """Show this machine's GPUs: memory, leases, and which get no jobs."""
