@@ -106,7 +106,7 @@ def devices(
         str | None, typer.Option(help="Let jobs use the device with this UUID again.")
     ] = None,
 ) -> None:
-    """Show this machine's GPUs: memory, leases, and which get no jobs."""
+    """Show this machine's GPUs: memory, jobs, and which get none."""
     from tilewright.commands.devices import show_devices
 
     show_devices(json=json, clear=clear)

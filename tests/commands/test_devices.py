@@ -102,7 +102,7 @@ def test_no_gpu_and_no_cupy(machine: FakeMachine) -> None:
     machine.library = False
     text = table(seen(machine))
     assert text.startswith("no GPU can be used here")
-    assert "NVML does not work" in text
+    assert "NVML does not start" in text
     assert "CuPy is installed" in table(replace(seen(machine), cupy=True))
     assert "CuPy is not installed: install tilewright[cuda12]" in table(
         replace(seen(machine), cupy=False)

@@ -20,7 +20,7 @@ BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
 
 
 def none() -> Snapshot:
-    return Snapshot((), "NVML does not work: is there an NVIDIA driver?")
+    return Snapshot((), "NVML does not start: is there an NVIDIA driver?")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_gpu_that_is_demanded_and_not_there_is_named_with_the_rule_and_the_fix
     with pytest.raises(ConfigError, match=rf"; set {re.escape(key)} to auto or cpu") as caught:
         device_kinds(chosen, none, environ)
     assert f"rule {rule}" in str(caught.value)
-    assert "NVML does not work" in str(caught.value)
+    assert "NVML does not start" in str(caught.value)
 
 
 def test_pools_count_what_is_visible_and_healthy(
@@ -116,7 +116,7 @@ def test_a_machine_without_gpu_needs_no_folder_of_leases(
     FakeMachine(tmp_path / "nvml.json", library=False).install(monkeypatch)
     monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "no" / "folder"))
     assert pools() == {}
-    assert "NVML does not work" in usable_gpus().reason
+    assert "NVML does not start" in usable_gpus().reason
 
 
 def test_slots_are_those_of_gpus_that_hold_the_job_and_all_where_none_does(

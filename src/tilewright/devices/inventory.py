@@ -115,7 +115,7 @@ def snapshot(environ: Mapping[str, str] = os.environ) -> Snapshot:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        return Snapshot((), f"NVML does not work ({error}): is there an NVIDIA driver?")
+        return Snapshot((), f"NVML does not start ({error}): is there an NVIDIA driver?")
     shown, reason = visible(devices, environ.get(_NAME))
     if not devices:
         reason = "" if problems else "NVML lists no GPU"

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal, cast, get_args
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind
 from tilewright.config.rules import GPU_RULES
@@ -12,9 +13,9 @@ from tilewright.devices.health import failures
 from tilewright.devices.inventory import NO_NVML, NOT_INSTALLED, Snapshot, snapshot
 from tilewright.devices.lease_folder import lease_root
 from tilewright.devices.leases import MIB, jobs_on, sufficient
-from tilewright.devices.slurm_allocation import DeviceChoice, device_from_environment
 from tilewright.errors import ConfigError, DeviceError, LeaseError
 
+DeviceChoice = Literal["auto", "gpu", "cpu"]
 _NO_CUPY = f"CuPy is {NOT_INSTALLED}"
 
 
@@ -48,6 +49,27 @@ def gpus_of_jobs() -> Snapshot | None:
         if find_spec(module) is None:
             return Snapshot((), reason)
     return None
+
+
+def device_from_environment(
+    environ: Mapping[str, str] = os.environ, otherwise: DeviceChoice = "auto"
+) -> DeviceChoice:
+    """Return what ``TILEWRIGHT_DEVICE`` asks for, or ``otherwise``.
+
+    Raises
+    ------
+    DeviceError
+        The variable is none of ``cpu``, ``gpu`` and ``auto``.
+
+    Examples
+    --------
+    >>> device_from_environment({"TILEWRIGHT_DEVICE": "gpu"})
+    'gpu'
+    """
+    choice = environ.get("TILEWRIGHT_DEVICE") or otherwise
+    if choice not in get_args(DeviceChoice):
+        raise DeviceError(f"TILEWRIGHT_DEVICE is '{choice}'; set it to cpu, gpu or auto")
+    return cast(DeviceChoice, choice)
 
 
 def device_kinds(

@@ -110,7 +110,8 @@ def said(folder: Path, event: str) -> list[str]:
 
 def held() -> dict[str, str]:
     """Return the jobs that hold a device, with its last letter."""
-    return {text.split(",")[0].split()[-1]: uuid[-1] for uuid, text in holders(lease_root())}
+    found = [(uuid, text) for uuid, text in holders(lease_root()) if text]  # one may begin now
+    return {text.split(",")[0].split()[-1]: uuid[-1] for uuid, text in found}
 
 
 def kill(process: BaseProcess) -> None:
