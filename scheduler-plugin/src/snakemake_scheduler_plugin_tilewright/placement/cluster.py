@@ -12,7 +12,7 @@ from ..slurm.parse import node_names
 from ..slurm.query import SlurmClient
 from ..slurm.records import Association, Partition, Qos, Tres, Usage
 from .accounts import Account, Chosen, LeftOut, lineage, usable_accounts
-from .request import DeviceKind, Place, ResourceRequest
+from .request import DeviceKind, Place, ResourceRequest, tres_of
 
 #: What sacctmgr says where there is no slurmdbd.
 _NO_ACCOUNTING = "not running a supported accounting_storage plugin"
@@ -151,6 +151,32 @@ class Cluster:
             own = [replace(one, qos=qos) for one in own if not one.order][:1]
         found = [one for one in own if qos in ("", one.qos)]
         return found or [Account(account, qos)]
+
+    def able_places(
+        self,
+        kind: DeviceKind,
+        request: ResourceRequest,
+        excluded: Set[Place] = frozenset(),
+        fixed: tuple[str, str] = ("", ""),
+    ) -> list[Place]:
+        """Return the places of a job without those of which a limit is smaller than it."""
+        key = kind, request, excluded, fixed, "able"
+        if key not in self._places:
+            found = self.places(kind, request, excluded, fixed)
+            self._places[key] = [one for one in found if not self.too_large(one, request)]
+        return self._places[key]
+
+    def too_large(self, place: Place, request: ResourceRequest) -> str:
+        """Return which limit of a place is smaller than one job; empty where none is known."""
+        for account in self.accounts:
+            if (account.name, account.qos) != (place.account, place.qos):
+                continue
+            limits = [(scope.name, scope.limit) for scope in account.scopes]
+            for name, limit in [*limits, (f"one job of {account.label}", account.per_job)]:
+                for tres, wanted in tres_of(request).items():
+                    if wanted > limit.get(tres, wanted):
+                        return f"{name} allows {limit[tres]} of {tres}, and it asks for {wanted}"
+        return ""
 
     def longest_min(self, place: Place) -> int | None:
         """Return the longest time of a job at a place, in minutes; None without a limit."""

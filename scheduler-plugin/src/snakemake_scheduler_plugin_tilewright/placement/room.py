@@ -70,18 +70,6 @@ class Room:
             self._nodes[place.partitions] = None if idle is None else dict(idle)
         return self._nodes[place.partitions]
 
-    def too_large(self, place: Place, request: ResourceRequest) -> str:
-        """Return which limit of a place is smaller than one job; empty where none is known."""
-        account = self.accounts.get((place.account, place.qos))
-        wanted = tres_of(request)
-        limits = [(one.name, one.limit) for one in account.scopes] if account else []
-        limits += [(f"one job of {account.label}", account.per_job)] if account else []
-        for name, limit in limits:
-            for tres, most in limit.items():
-                if wanted.get(tres, 0) > most:
-                    return f"{name} allows {most} of {tres}, and it asks for {wanted[tres]}"
-        return ""
-
     def jobs(self, place: Place, request: ResourceRequest, most: int = 10**6) -> int:
         """Return how many jobs the known limits of a place leave room for, ``most`` at most."""
         account = self.accounts.get((place.account, place.qos))

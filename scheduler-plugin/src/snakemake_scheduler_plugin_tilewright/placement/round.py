@@ -251,9 +251,8 @@ class Round:
 
     def _able(self, task: Task, kind: DeviceKind) -> list[Place]:
         """Return the places of a job whose limits are not smaller than it, as far as is known."""
-        request, fixed = task.request(kind), (task.account, task.qos)
-        found = self.cluster.places(kind, request, task.history.excluded, fixed)
-        return [one for one in found if not self.room.too_large(one, request)]
+        fixed = task.account, task.qos
+        return self.cluster.able_places(kind, task.request(kind), task.history.excluded, fixed)
 
     def _send_first(self, group: _Group) -> bool:
         """Send the first job of a group, or let it take a slot that falls free.
@@ -376,7 +375,7 @@ class Round:
             request, fixed = task.request(kind), (task.account, task.qos)
             closed.update(self.spots[place].closed for place in self._able(task, kind))
             for place in self.cluster.places(kind, request, task.history.excluded, fixed):
-                reasons.append(self.room.too_large(place, request))
+                reasons.append(self.cluster.too_large(place, request))
         if closed:
             self.choice.waiting["; ".join(closed)] += sum(one.members for one in group.tasks)
             return
