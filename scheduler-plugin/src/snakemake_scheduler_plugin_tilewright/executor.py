@@ -1,4 +1,4 @@
-"""Snakemake's ``--executor tilewright``: jobs that are ready come in, and are sent to Slurm in time.
+"""Snakemake's ``--executor tilewright``: takes jobs that are ready, and sends them to Slurm.
 
 Snakemake hands over every job that is ready, and takes all of them to run. One thread, that which
 Snakemake's executors have for the state of their jobs, asks Slurm, places jobs and tells how they
@@ -126,6 +126,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         """Look at Slurm, place what is ready, and report what has ended."""
         from .runtime import snakemake_adapter as adapter
+        from .runtime.snakemake_command import SetUpError
 
         while not self._begun.is_set():
             await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""How far a run is: a line on the terminal or in the log, and a file for those who ask elsewhere."""
+"""How far a run is: a line on the terminal or in the log, and a file for others."""
 
 import contextlib
 import logging
@@ -31,9 +31,9 @@ class Progress:
     ) -> None:
         self.dag, self.tasks, self.run, self.logger = dag, tasks, run, logger
         self._began_s, self._told_s, self._written_s = time.time(), 0.0, 0.0
-        self._paths = {placement.ledger.absolute().with_name(STATE),
-                       Path(tasks.workflow.workdir_init).absolute() / LEDGER.with_name(STATE)}  # fmt: skip
-        self._ledger = str(placement.ledger.absolute())
+        folder, ledger = Path(tasks.workflow.workdir_init), placement.ledger.absolute()
+        self._paths = {ledger.with_name(STATE), folder.absolute() / LEDGER.with_name(STATE)}
+        self._ledger = str(ledger)
         self._terminal, self._seconds = sys.stderr.isatty(), dict[Any, float]()
         if self._terminal and logger.parent is not None:
             logger.parent.addFilter(self._clear_line)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ..slurm.records import Tres
 from .accounts import Account
-from .request import Place, ResourceRequest
+from .request import Place, ResourceRequest, tres_of
 
 
 class Room:
@@ -70,18 +70,6 @@ class Room:
             self._nodes[place.partitions] = None if idle is None else dict(idle)
         return self._nodes[place.partitions]
 
-    def too_large(self, place: Place, request: ResourceRequest) -> str:
-        """Return which limit of a place is smaller than one job; empty where none is known."""
-        account = self.accounts.get((place.account, place.qos))
-        wanted = request.tres
-        limits = [(one.name, one.limit) for one in account.scopes] if account else []
-        limits += [(f"one job of {account.label}", account.per_job)] if account else []
-        for name, limit in limits:
-            for tres, most in limit.items():
-                if wanted.get(tres, 0) > most:
-                    return f"{name} allows {most} of {tres}, and it asks for {wanted[tres]}"
-        return ""
-
     def jobs(self, place: Place, request: ResourceRequest, most: int = 10**6) -> int:
         """Return how many jobs the known limits of a place leave room for, ``most`` at most."""
         account = self.accounts.get((place.account, place.qos))
@@ -89,7 +77,7 @@ class Room:
         for scope in account.scopes if account else ():
             free = self.free.get(scope.name, {})
             kept = self._kept(scope.name) if place.kind == "cpu" else {}
-            for tres, wanted in request.tres.items():
+            for tres, wanted in tres_of(request).items():
                 if tres in free and wanted:
                     rest = free[tres] - kept.get(tres, 0)
                     most = min(most, rest // wanted)
@@ -97,7 +85,7 @@ class Room:
 
     def on_nodes(self, place: Place, request: ResourceRequest) -> int:
         """Return how many jobs what is idle has room for, as far as that is known."""
-        wanted = request.tres
+        wanted = tres_of(request)
         counts = [free // wanted[tres] for tres, free in (self._idle(place) or {}).items()
                   if wanted.get(tres)]  # fmt: skip
         return max(0, min(counts, default=10**6))
@@ -106,10 +94,10 @@ class Room:
         """Take what a job holds, or give it back."""
         account, idle = self.accounts.get((place.account, place.qos)), self._idle(place) or {}
         for tres in idle:
-            idle[tres] -= times * request.tres.get(tres, 0)
+            idle[tres] -= times * tres_of(request).get(tres, 0)
         for scope in account.scopes if account else ():
             if free := self.free.get(scope.name):
-                for tres, wanted in request.tres.items():
+                for tres, wanted in tres_of(request).items():
                     if tres in free:
                         free[tres] -= times * wanted
 

@@ -259,10 +259,10 @@ class Run:
             place = task.place
             assert place is not None
             if task.running:
-                spots[place].running += 1
+                spots.add(place, running=1)
                 ends[place.kind].append((self._end_s(task, place, now_s), place))
                 continue
-            spots[place].pending += 1
+            spots.add(place, pending=1)
             if self._may_move(task, spots[place], now_s):
                 movable.append(task)
         for task in ready:
