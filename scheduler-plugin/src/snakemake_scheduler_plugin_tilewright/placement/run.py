@@ -118,7 +118,8 @@ class Run:
         """
         new, ended = self._take_inbox(), list[End]()
         due = self.clock() >= self._due_s
-        if due and (any(task.place for task in self.tasks) or self._looked_s < 0):
+        # the queue was asked when the run began; of jobs that none took, time is all that passes
+        if due and (self.active or (self.tasks and not new)):
             try:
                 ended = self._look()
             except SlurmQueryError as error:
