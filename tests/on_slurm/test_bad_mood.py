@@ -49,7 +49,7 @@ def test_jobs_queue_with_those_of_others_for_full_accounts(run: ClusterRun) -> N
         for name, cpus in (("clive", "104"), ("maigan", "80")) * 3
     ]
     running(run.slurm, *theirs[:2])
-    run.prepare(jobs=6, light=True, seconds=QUICK, site={"partitions": {"gpu": "none"}})
+    run.prepare(jobs=6, light=True, seconds=QUICK, settings={"gpu-partitions": "none"})
     process = run.start()
     wait_for(lambda: len(run.pending()) in range(1, 5), 60, "own jobs in the queue")
     later = run.slurm.sbatch("labmate", "-A", "clive", "-c", "104", "--mem=1G", command="sleep 600")
@@ -82,7 +82,7 @@ def test_on_a_full_cluster_jobs_wait_and_what_is_changed_by_hand_is_seen(run: Cl
     """One is sent to idle nodes, one is put last, one is held, one gets no priority at all."""
     slurm = run.slurm
     theirs = fill(slurm)
-    process = run.prepare(jobs=8, light=True, seconds=QUICK, site={"patience_s": 4}).start()
+    process = run.prepare(jobs=8, light=True, seconds=QUICK).start()
     wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
     wait_for(lambda: "pend: " in run.log, 60, "why they pend")
     sent, last, held, none = run.pending()
@@ -110,7 +110,7 @@ def test_on_a_full_cluster_jobs_wait_and_what_is_changed_by_hand_is_seen(run: Cl
 def test_jobs_whose_qos_is_withdrawn_go_elsewhere(run: ClusterRun) -> None:
     slurm = run.slurm
     theirs = fill(slurm)
-    process = run.prepare(jobs=6, light=True, seconds=QUICK, site={"patience_s": 20}).start()
+    process = run.prepare(jobs=6, light=True, seconds=QUICK).start()
     try:
         wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
         slurm.modify("user", "root account=maigan", "qos=maigan-b", "defaultqos=maigan-b")

@@ -1,4 +1,4 @@
-"""Slurm that is away, that changes what it is told, or that forgets: nothing is lost or run twice."""
+"""Slurm that is away, changes what it is told, or forgets: no job is lost or runs twice."""
 
 import shutil
 import subprocess
@@ -13,7 +13,9 @@ pytestmark = pytest.mark.slurm
 
 _AWAY = """\
 #!/bin/sh
-[ ! -e {away} ] || {{ echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }}
+if [ -e {away} ]; then
+  echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1
+fi
 date +%s.%N >> {calls}
 exec {squeue} "$@"
 """
@@ -100,7 +102,10 @@ def test_a_site_without_accounting_commands_whose_queue_forgets(run: ClusterRun)
     run.check_outputs(0, 1, 2, 4, 5, 6)
     (failed,) = [event for event in run.events if event["event"] == "fail"]
     assert failed["job"] == "rule_work_wildcards_3"
-    assert (failed["cause"], failed["words"]) == ("error", "ValueError: the same mistake every time")
+    assert (failed["cause"], failed["words"]) == (
+        "error",
+        "ValueError: the same mistake every time",
+    )
     (began,) = [event for event in run.events if event["event"] == "run"]
     assert any("limits are not known: sacctmgr" in note for note in began["notes"]), began
     run.check_limits()

@@ -120,7 +120,9 @@ class ClusterRun:
         lines = (self.folder / "calls.txt").read_text().splitlines()
         asked = [line.split(maxsplit=3)[2:] for line in lines]
         # Snakemake's plugin for Slurm looks at MinJobAge wherever it is imported
-        return {what for job, what in asked if (job != "none") == of_jobs} - {"scontrol show config"}
+        return {what for job, what in asked if (job != "none") == of_jobs} - {
+            "scontrol show config"
+        }
 
     def check_jobs_ask_nothing(self) -> None:
         """Of the noted calls none is a job's."""
@@ -131,7 +133,8 @@ class ClusterRun:
         return [
             *(sys.executable, "-m", "snakemake", *self.targets, *args),
             *("--snakefile", str(self.snakefile), "--configfile", "config.yaml"),
-            *self.profile, *self.options(),
+            *self.profile,
+            *self.options(),
         ]
 
     def options(self) -> list[str]:

@@ -58,7 +58,7 @@ FEATURES = (
     Feature("`localrules`; modules, `include`", "unchanged"),
     Feature(
         "`slurm_account`, `slurm_partition`, `slurm_extra`, `constraint`, `qos` of a rule",
-        "kept; an account that is not allowed is refused before the run",
+        "kept, and not questioned: what Slurm says of it is said",
         jobs={"account": 1, "partition": 1, "qos": 1, "constraint": 1, "extra": 1},
     ),
     Feature("`tasks`, `mpi`", "CPUs count times tasks", jobs={"mpi": 1}),
@@ -77,7 +77,7 @@ FEATURES = (
         ASK,
     ),
     Feature(
-        "`--slurm-reservation`", "nodes of the reservation are room for its jobs alone",
+        "`--tilewright-reservation`", "all jobs run in it",
         "tests/on_slurm/test_sites.py::test_a_course_on_nodes_that_are_all_reserved",
     ),
     Feature("`--executor local`, `--dry-run`", "nothing is placed", ASK),
@@ -105,10 +105,5 @@ FEATURES = (
     Feature(
         "`--group-components` above 1 after a checkpoint has run",
         "do not use it: whatever the scheduler, Snakemake 9.27 submits groups that overlap", "",
-    ),
-    Feature(
-        "`--slurm-array-jobs`, `--slurm-qos`",
-        "do not use them: a whole array goes to the account of its first job, and the QOS would "
-        "be that of all accounts", "",
     ),
 )  # fmt: skip

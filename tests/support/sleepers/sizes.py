@@ -7,7 +7,7 @@ from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, Res
 
 
 class Sleepers:
-    """Rule ``work`` runs on either device, ``small`` on one CPU."""
+    """Rule ``work`` runs on either device, ``small`` and ``beside`` on one CPU."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
