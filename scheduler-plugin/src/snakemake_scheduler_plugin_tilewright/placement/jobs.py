@@ -135,13 +135,15 @@ class Task:
         return self.slurm_job.waiting.obstacle if self.slurm_job else "order"
 
     @property
+    def size(self) -> Hashable:
+        """What is the same for jobs that Slurm takes at the same places."""
+        growth = self.history.memory, self.history.time
+        return self.rule, tuple(self.requests.items()), self.account, self.qos, growth
+
+    @property
     def alike(self) -> Hashable:
         """What is the same for jobs that may go to the same places and take as long."""
-        return (
-            self.rule, tuple(self.requests.items()), self.account, self.qos,
-            round(self.cpu_seconds, 1), self.history.memory, self.history.time,
-            self.history.excluded,
-        )  # fmt: skip
+        return self.size, round(self.cpu_seconds, 1), self.history.excluded
 
     def forget(self) -> None:
         """Take it back: it is ready again, with what is known of it by now."""

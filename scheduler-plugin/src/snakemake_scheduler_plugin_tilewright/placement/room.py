@@ -103,7 +103,7 @@ class Room:
 
     def _kept(self, name: str) -> Mapping[str, int]:
         """Return what CPU jobs leave of a limit: to GPU jobs, and a share of the CPUs."""
-        limit, free = self.limit[name], self.free[name]
+        limit, free = self.limit[name], self.free.get(name, {})
         kept = {"cpu": round((1 - self.cpu_share) * limit["cpu"])} if "cpu" in limit else {}
         gpus = free.get("gres/gpu", 0)
         if self.for_gpus and gpus > 0:

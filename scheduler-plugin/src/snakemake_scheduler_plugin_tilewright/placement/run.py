@@ -35,6 +35,7 @@ _AT_ONCE = 4
 
 #: What is run to submit a job: its arguments, and the script that sbatch reads.
 Submission = tuple[Sequence[str], str]
+_Start = tuple[Task, Place, ResourceRequest]
 
 
 @dataclass
@@ -88,6 +89,8 @@ class Run:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _histories: dict[str, History] = field(default_factory=dict)
     _groups: dict[object, int] = field(default_factory=dict)
+    _refusals: dict[object, dict[Place, str]] = field(default_factory=dict)
+    _taken: set[tuple[object, Place]] = field(default_factory=set)
     _own_use: list[tuple[Place, ResourceRequest]] = field(default_factory=list)
     _bad_nodes: dict[DeviceKind, set[str]] = field(
         default_factory=lambda: {k: set() for k in KINDS}
@@ -165,7 +168,12 @@ class Run:
         return bool(new)
 
     def _hold(self, task: Task) -> None:
+        """Make a job ready, again or for the first time."""
         task.forget()
+        known = self._refusals.get(None, {}) | self._refusals.get(task.size, {})
+        for place, words in known.items():
+            if place not in task.history.excluded:
+                exclude(task.history, place, words)
         task.group = self._groups.setdefault(task.alike, len(self._groups))
 
     # What Slurm says
@@ -345,27 +353,38 @@ class Run:
 
     # Submission
 
-    def _send_all(self, starts: Sequence[tuple[Task, Place, ResourceRequest]]) -> None:
+    def _send_all(self, starts: Sequence[_Start]) -> None:
+        """Submit jobs; of those that are alike one goes first where none was taken yet."""
+        first: dict[tuple[object, Place], _Start] = {}
+        for task, place, request in starts:
+            if (key := (task.size, place)) not in self._taken:
+                first.setdefault(key, (task, place, request))
+        self._send(list(first.values()))
+        sent = {one[0] for one in first.values()}
+        self._send([one for one in starts
+                    if one[0] not in sent and (one[0].size, one[1]) in self._taken])  # fmt: skip
+
+    def _send(self, starts: Sequence[_Start]) -> None:
         for task, place, request in starts:
             self._submissions += 1
             task.place, task.slurm_name = place, f"{self.name}.{self._submissions}"
             task.sent_s = task.waits_since_s = self.clock()
             task.sent_request = request
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = list(pool.map(self._sbatch, starts)) if len(starts) > 1 else [
-                self._sbatch(one) for one in starts
-            ]  # fmt: skip
+            run = pool.map if len(starts) > 1 else map
+            answers = list(run(self._sbatch, starts))
         for (task, place, request), words in zip(starts, answers, strict=True):
-            if words is None:
-                self.ledger.write(
-                    "place", **task.event(), cpus=request.cpus, mem_mb=request.mem_mb,
-                    gpus=request.gpus, runtime_min=request.runtime_min,
-                    partition=",".join(place.partitions) or None,
-                )  # fmt: skip
-            else:
+            if words is not None:
                 self._refused(task, place, words)
+                continue
+            self._taken.add((task.size, place))
+            self.ledger.write(
+                "place", **task.event(), cpus=request.cpus, mem_mb=request.mem_mb,
+                gpus=request.gpus, runtime_min=request.runtime_min,
+                partition=",".join(place.partitions) or None,
+            )  # fmt: skip
 
-    def _sbatch(self, start: tuple[Task, Place, ResourceRequest]) -> str | None:
+    def _sbatch(self, start: _Start) -> str | None:
         """Submit a job; return Slurm's words where it does not take it."""
         task, place, request = start
         argv, script = self.command(task, place, request, task.slurm_name)
@@ -387,12 +406,9 @@ class Run:
         if self._bad_nodes[place.kind]:  # perhaps too many nodes are avoided
             self._bad_nodes[place.kind].clear()
         elif not may_pass(words):
-            for one in self.tasks:  # all that are alike
-                if one.group == task.group and one.place in (None, place) and not one.slurm_id:
-                    if place not in one.history.excluded:
-                        exclude(one.history, place, words)
-                    if one is not task:
-                        self._hold(one)
+            # of an account, a QOS or a partition, whatever the job asks for
+            of_any = words.lower().startswith(("invalid account", "invalid qos", "invalid part"))
+            self._refusals.setdefault(None if of_any else task.size, {})[place] = words
             self._due_s = min(self._due_s, now_s + 1.0)
         elif "imit" in words:
             self.places.fill(place, now_s)
@@ -462,8 +478,8 @@ class Run:
         for task in self.active:
             job = task.slurm_job
             long = self._looked_s - task.sent_s > _EXPLAIN_S
-            if job and job.pending and long and task.said != job.reason:
-                task.said = job.reason
+            if job and job.pending and long and task.said != task.obstacle:
+                task.said = task.obstacle
                 self.ledger.write(
                     "pend", **task.event(), reason=job.reason, words=job.waiting.words
                 )
