@@ -145,12 +145,11 @@ class Tasks:
             values["qos"] = place.qos
         return {name: value for name, value in values.items() if value is not None}
 
-    def nodes(self, *, done: bool = False) -> dict[Hashable, Node]:
-        """Return all jobs that have still to run, and those that are ``done``, for their order."""
+    def nodes(self) -> dict[Hashable, Node]:
+        """Return all jobs that have still to run, for their order."""
         dag = self.workflow.dag
-        jobs = [job for job in dag.needrun_jobs() if len(job.output)]
-        return {job: self._node(job, dag.job_dependencies(job)) for job in jobs
-                if done or not dag.finished(job)}  # fmt: skip
+        jobs = [job for job in dag.needrun_jobs() if len(job.output) and not dag.finished(job)]
+        return {job: self._node(job, dag.job_dependencies(job)) for job in jobs}
 
     def _node(self, job: Any, needs: Iterable[Any]) -> Node:
         model = None if job.is_group() else self.placement.models.get(_constant(job, MODEL))

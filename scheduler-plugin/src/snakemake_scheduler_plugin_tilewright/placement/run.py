@@ -23,7 +23,7 @@ from .jobs import End, History, Task, exclude, names_of
 from .order import Order
 from .request import KINDS, DeviceKind, Place, ResourceRequest
 from .room import Room
-from .round import Choice, Round, Spot
+from .round import Choice, Round, Spot, Spots
 from .status import Places, waits_for_nodes
 
 #: Limits and partitions are asked again so often, live use more often (no figures).
@@ -97,6 +97,8 @@ class Run:
     _looked_s: float = -math.inf
     _due_s: float = -math.inf
     _limits_s: float = -math.inf
+    _nodes_s: float = -math.inf
+    _begun: bool = False
     _away: str = ""
 
     # Jobs in and out
@@ -215,25 +217,26 @@ class Run:
 
     def _look_at_limits(self) -> None:
         """Ask for limits and live use where they are old; they say how many jobs to send first."""
-        now_s, notes = self.clock(), list(self.cluster.notes)
-        if now_s - self._limits_s >= _LIMITS_S and self.cluster.client.may_ask():
-            first = self._limits_s < 0
-            try:
-                self.cluster.look()
-            except PlacementError as error:
-                if first:
-                    raise
-                self.say(str(error))
-            self._limits_s = self.clock()
-            if first:
-                self._write_run()
-        elif now_s - self.cluster.used_s >= _USE_S and self.cluster.client.may_ask():
-            self.cluster.look_at_use()
-        else:
+        now_s, notes, found = self.clock(), list(self.cluster.notes), self.cluster
+        if not self._begun:  # the cluster was looked at just now
+            self._begun, self._limits_s = True, now_s
+            self._write_run()
             return
+        if now_s - self._limits_s >= _LIMITS_S and found.client.may_ask(4):
+            try:
+                found.look()
+            except PlacementError as error:
+                self.say(str(error))
+            self._limits_s = now_s
+        elif now_s - found.used_s >= _USE_S and found.client.may_ask(2):
+            found.look_at_use()
+        elif found.idle is not None or self._nodes_s > now_s - _USE_S:
+            return
+        found.look_at_nodes()
+        self._nodes_s = now_s
         self._own_use = [(t.place, t.request(t.place.kind)) for t in self.active
                          if t.place and t.running]  # fmt: skip
-        for note in self.cluster.notes:
+        for note in found.notes:
             if note not in notes:
                 self.say(note)
 
@@ -248,29 +251,24 @@ class Run:
     # The round
 
     def _round(self, ready: Sequence[Task]) -> Choice:
-        now_s, spots = self.clock(), dict[Place, Spot]()
-
-        def spot(place: Place) -> Spot:
-            if place not in spots:
-                spots[place] = self.places.spot(place, now_s)
-            return spots[place]
-
+        now_s = self.clock()
+        spots = Spots(lambda place: self.places.spot(place, now_s))
         ends: dict[DeviceKind, list[tuple[float, Place]]] = {kind: [] for kind in KINDS}
         movable = []
         for task in self.active:
             place = task.place
             assert place is not None
             if task.running:
-                spot(place).running += 1
+                spots.add(place, running=1)
                 ends[place.kind].append((self._end_s(task, place, now_s), place))
                 continue
-            spot(place).pending += 1
-            if self._may_move(task, spot(place), now_s):
+            spots.add(place, pending=1)
+            if self._may_move(task, spots[place], now_s):
                 movable.append(task)
         for task in ready:
             task.order = task.order or self.order.of(task.units or [task.job], self.durations)
         most = self.settings.most_jobs - len(self.active)
-        made = Round(self.cluster, self.durations, self._room(ready), spot, ends, now_s, most)
+        made = Round(self.cluster, self.durations, self._room(ready), spots, ends, now_s, most)
         return made.place(ready, movable)
 
     def _room(self, ready: Sequence[Task]) -> Room:
@@ -279,7 +277,7 @@ class Run:
         largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
         return Room(
             self.cluster.accounts, self._own_use, held, self.settings.cpu_share, largest,
-            self.places.wrong,
+            self.places.wrong, self.cluster.idle_of, self.cluster.limits_known,
         )  # fmt: skip
 
     def _end_s(self, task: Task, place: Place, now_s: float) -> float:
@@ -362,7 +360,7 @@ class Run:
                 self.ledger.write(
                     "place", **task.event(), cpus=request.cpus, mem_mb=request.mem_mb,
                     gpus=request.gpus, runtime_min=request.runtime_min,
-                    partition=",".join(place.partitions), reason=task.obstacle,
+                    partition=",".join(place.partitions) or None,
                 )  # fmt: skip
             else:
                 self._refused(task, place, words)
