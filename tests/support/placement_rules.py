@@ -17,7 +17,7 @@ from snakemake_scheduler_plugin_tilewright.placement.request import (
     ResourceRequest,
 )
 from snakemake_scheduler_plugin_tilewright.placement.room import Room
-from snakemake_scheduler_plugin_tilewright.placement.round import Choice, Round, Spot
+from snakemake_scheduler_plugin_tilewright.placement.round import Choice, Round, Spot, Spots
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition, Tres
 
@@ -44,6 +44,8 @@ def cluster_of(
 ) -> Cluster:
     """Return a cluster that was never asked."""
     own = {one.name: one for one in partitions}
+    idle = {name: {"cpu": 10**5, "gres/gpu": 10**4} for name in own}
+    of = {"idle": idle, **of}
     return Cluster(SlurmClient("ada"), accounts=[*accounts], partitions=own, **of)
 
 
@@ -74,19 +76,18 @@ class Given:
     wrong: set[Place] = field(default_factory=set)
     cpu_share: float = 0.85
     durations: Durations = field(default_factory=Durations)
-    spots: dict[str, Spot] = field(default_factory=dict)
+    spots: Spots = field(default_factory=lambda: Spots(Spot))
     ends_s: dict[DeviceKind, list[tuple[float, Place]]] = field(default_factory=dict)
     most: float = math.inf
 
-    def spot(self, place: Place) -> Spot:
-        """Return what a round knows of a place."""
-        return self.spots.setdefault(str(place), Spot(place))
-
-    def at(self, name: str, kind: DeviceKind = "cpu", **known: Any) -> Place:
-        """Say what is known of the place of an account in the partition of a kind."""
-        rank = next(one.rank for one in self.cluster.places(kind, CPU) if one.account == name)
-        place = Place(name, name, (kind,), kind, rank)
-        self.spots[str(place)] = Spot(place, **known)
+    def at(
+        self, name: str, kind: DeviceKind = "cpu", running: int = 0, pending: int = 0, **known: Any
+    ) -> Place:
+        """Say what is known of the first place of an account for a kind."""
+        found = self.cluster.places(kind, CPU)
+        place = next(one for one in found if one.account == name)
+        vars(self.spots[place]).update(known)
+        self.spots.add(place, running=running, pending=pending)
         return place
 
     def choose(self, ready: Iterable[Task], movable: Iterable[Task] = ()) -> Choice:
@@ -95,9 +96,12 @@ class Given:
         all_tasks = [*ready, *movable]
         for task in all_tasks:
             task.group = groups.setdefault(task.alike, len(groups))
-        room = Room(self.cluster.accounts, (), (), self.cpu_share, self.for_gpus, self.wrong)
+        room = Room(
+            self.cluster.accounts, (), (), self.cpu_share, self.for_gpus, self.wrong,
+            self.cluster.idle_of, self.cluster.limits_known,
+        )  # fmt: skip
         made = Round(
-            self.cluster, self.durations, room, self.spot, self.ends_s, NOW_S, self.most
+            self.cluster, self.durations, room, self.spots, self.ends_s, NOW_S, self.most
         )  # fmt: skip
         pending = [task for task in all_tasks if task.place is not None]
         return made.place([task for task in all_tasks if task.place is None], pending)
