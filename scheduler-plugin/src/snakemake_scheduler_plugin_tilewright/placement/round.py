@@ -322,15 +322,16 @@ class Round:
             heap[heap.index(found)] = later
             heapq.heapify(heap)
 
-    def _send(self, task: Task, spot: Spot) -> None:
+    def _send(self, task: Task, spot: Spot, *, waits: bool = False) -> None:
         """Send a job to a place, or a pending one from where it is."""
         place, kind = spot.place, spot.place.kind
         request = with_minutes(task.request(kind), self.cluster.longest_min(place))
         self.room.take(place, request)
         self.spots.add(place, pending=1)
         self._count += 1
-        end_s = self.now_s + self._seconds(task, kind)
-        heapq.heappush(self._ends[kind], (end_s, -self._count, place))
+        if not waits:  # one that waits starts in a slot that is counted already
+            end_s = self.now_s + self._seconds(task, kind)
+            heapq.heappush(self._ends[kind], (end_s, -self._count, place))
         if task.place is None:
             self.choice.starts.append((task, place, request))
             return
@@ -363,7 +364,7 @@ class Round:
             return True
         for side in sides:
             if (spot := side.queue.find()) is not None:
-                self._send(task, spot)
+                self._send(task, spot, waits=True)
                 return True
         return False
 
