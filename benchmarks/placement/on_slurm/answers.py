@@ -230,7 +230,7 @@ def qos_use_text(world: Scheduler, qos: str) -> str:
             each.append(f"{who}={{{' '.join(map('='.join, pairs))}}}")
     accounts.update(j.account for j in world.jobs.values() if j.active and j.qos == qos)
     of = " ".join(f"{a}={{MaxJobsPA=N(0) MaxSubmitJobsPA=N({n})}}" for a, n in accounts.items())
-    head = _recorded(world.scenario.release, "qos", "QOS=clive(").partition(" Account Limits=")[0]
+    head = _recorded(world.scenario.release, "use", "QOS=clive(").partition(" Account Limits=")[0]
     return (
         _filled(head, QOS=f"{qos}({len(qos)})", Priority=spec.priority,
                 **_uses(use, world.limits.group[qos]))
@@ -249,7 +249,7 @@ def account_use_text(world: Scheduler, account: str, user: str = "") -> str:
                 use.update({"submit": 1} if job.state == "PENDING" else
                            {**job.tres, "jobs": 1, "submit": 1})  # fmt: skip
     return _filled(
-        _recorded(world.scenario.release, "assoc", "ClusterName="),
+        _recorded(world.scenario.release, "use", "ClusterName="),
         ClusterName="simulated", Account=account, UserName=f"{user}({UIDS[user]})" if user else "",
         ParentAccount="" if user else f"{spec.parent}(1)", **_uses(use, {} if user else spec.group),
     ) + "\n"  # fmt: skip

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.durations import SLOWDOWN
 from snakemake_scheduler_plugin_tilewright.placement.ends import Ends
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from snakemake_scheduler_plugin_tilewright.placement.order import Node, Order
-from snakemake_scheduler_plugin_tilewright.placement.request import Place, ResourceRequest
+from snakemake_scheduler_plugin_tilewright.placement.request import SLOWDOWN, Place, ResourceRequest
 from snakemake_scheduler_plugin_tilewright.placement.run import Run, Settings
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
@@ -80,7 +79,10 @@ class _Play:
             kind: ResourceRequest(one.cpus, one.mem_mb, one.gpus, one.minutes)
             for kind, one in sorted(task.requests.items(), reverse=True)
         }
-        return Task(task.name, task.name, task.rule, asked, self._nominal_s(task))
+        seconds = self.scenario.estimates_s
+        known = {(task.rule, kind) for kind in ("gpu", "cpu")} <= seconds.keys()
+        slowdown = seconds[task.rule, "cpu"] / seconds[task.rule, "gpu"] if known else SLOWDOWN
+        return Task(task.name, task.name, task.rule, asked, self._nominal_s(task), slowdown)
 
     def _nodes(self) -> dict[Hashable, Node]:
         left = (one for one in self.scenario.tasks if one.name not in self.workflow.done)

@@ -24,7 +24,7 @@ from .order import Order
 from .request import KINDS, DeviceKind, Place, ResourceRequest
 from .room import Room
 from .round import Choice, Round, Spot, Spots
-from .status import Places, waits_for_nodes
+from .status import NODES_S, Places
 
 #: Limits and partitions are asked again so often, live use more often (no figures).
 _LIMITS_S, _USE_S = 300.0, 20.0
@@ -163,6 +163,7 @@ class Run:
             new, self._inbox = self._inbox, []
         for task in new:
             task.history = self._histories.setdefault(task.name, task.history)
+            self.durations.slowdowns[task.rule] = task.slowdown
             self._hold(task)
         self.tasks += new
         return bool(new)
@@ -298,7 +299,11 @@ class Run:
         """Return whether a job that pends may go elsewhere: Slurm has said why it does."""
         if not task.slurm_id or task.slurm_job is None or task.obstacle in ("held", "invalid"):
             return False
-        return task.obstacle != "order" or waits_for_nodes(task, now_s) or bool(spot.closed)
+        if spot.closed:
+            return True
+        # each move doubles the time until the next one
+        least_s = (NODES_S if task.obstacle == "order" else _LIMIT_S) * 2**task.moves
+        return now_s - task.waits_since_s > least_s
 
     def _act(self, choice: Choice) -> list[End]:
         """Do what a round decided; return the jobs that no place takes."""
@@ -338,6 +343,7 @@ class Run:
             reason = task.slurm_job.reason if task.slurm_job else ""
             self.ledger.write("move", **task.event(), reason=reason, sooner=f"{place} {place.kind}")
             task.place, task.slurm_job, task.waits_since_s = place, None, self.clock()
+            task.moves += 1
         self.say(f"{names_of(tasks)} {'go' if tasks[1:] else 'goes'} to {place}")
 
     def _cancel(self, tasks: list[Task], why: str) -> None:
@@ -499,5 +505,7 @@ def _never_starts(task: Task) -> bool:
 
 #: The order of jobs is made again when 1, 2, 4 … and each time so many more are done (no figure).
 _ORDER_AGAIN = 64
+#: A job that pends for a limit may go elsewhere after so long (no figure).
+_LIMIT_S = 5.0
 #: A job that pends so long is explained (no figure).
 _EXPLAIN_S = 60.0
