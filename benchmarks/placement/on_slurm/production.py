@@ -15,6 +15,7 @@ from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
 from . import driver, records
+from .answers import UIDS
 from .driver import Outcome, Workflow, deadline_s, outcome_of
 from .slurm_simulator import SimulatedSlurm
 
@@ -39,12 +40,12 @@ class _Play:
 
     def __init__(self, scenario: records.Scenario, slurm: SimulatedSlurm, folder: Path) -> None:
         self.scenario, self.slurm, self.workflow = scenario, slurm, Workflow(scenario)
-        client = SlurmClient(scenario.user, slurm.run, slurm.now_s)
+        client = SlurmClient(scenario.user, slurm.run, slurm.now_s, uid=UIDS[scenario.user])
         client.queue()  # whether an earlier run still writes
         cluster = Cluster(client)
         cluster.look()
         self.run = Run(
-            cluster, Settings(most_jobs=_MOST_JOBS), Ledger(folder / "ledger.jsonl"),
+            cluster, Settings(most_jobs=_MOST_JOBS, poll_s=10.0), Ledger(folder / "ledger.jsonl"),
             Ends(client, folder), self._command, Order(self._nodes),
         )  # fmt: skip
 

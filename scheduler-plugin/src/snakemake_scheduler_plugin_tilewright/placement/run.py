@@ -263,6 +263,7 @@ class Run:
         now_s = self.clock()
         spots = Spots(lambda place: self.places.spot(place, now_s))
         ends: dict[DeviceKind, list[tuple[float, Place]]] = {kind: [] for kind in KINDS}
+        waits: dict[DeviceKind, tuple[float, Place]] = {}
         movable = []
         for task in self.active:
             place = task.place
@@ -272,9 +273,15 @@ class Run:
                 ends[place.kind].append((self._end_s(task, place, now_s), place))
                 continue
             spots.add(place, pending=1)
+            # where nothing of this run runs, a slot is guessed: the first job starts after as long
+            # again as it has waited
+            guess = 2 * now_s - task.waits_since_s + self._seconds(task, place)
+            waits[place.kind] = min(waits.get(place.kind, (guess, place)), (guess, place))
             if self._may_move(task, spots[place], now_s):
                 movable.append(task)
-        for task in ready:
+        for kind, one in waits.items():
+            ends[kind] = ends[kind] or [one]
+        for task in [*ready, *movable]:
             task.order = task.order or self.order.of(task.units or [task.job], self.durations)
         most = self.settings.most_jobs - len(self.active)
         made = Round(self.cluster, self.durations, self._room(ready), spots, ends, now_s, most)
@@ -292,8 +299,11 @@ class Run:
     def _end_s(self, task: Task, place: Place, now_s: float) -> float:
         """Return when a running job is expected to end; one that is late, as late again."""
         start_s = (task.slurm_job and task.slurm_job.start_s) or task.sent_s
-        end_s = start_s + self.durations.factor(task.rule, place.kind) * task.cpu_seconds
+        end_s = start_s + self._seconds(task, place)
         return end_s if end_s > now_s else 2 * now_s - end_s + 1.0
+
+    def _seconds(self, task: Task, place: Place) -> float:
+        return self.durations.factor(task.rule, place.kind) * task.cpu_seconds
 
     def _may_move(self, task: Task, spot: Spot, now_s: float) -> bool:
         """Return whether a job that pends may go elsewhere: Slurm has said why it does."""
