@@ -165,7 +165,7 @@ def test_after_a_list_is_refused_its_partitions_are_tried_alone_and_then_slurms_
     [
         (account("lab", {"cpu": 4}), "QOS lab allows 4 of cpu, and it asks for 8"),
         (account("lab", {"gres/gpu": 0}), ""),
-        (account("lab", per_job={"mem": 20}), "one job of lab allows 20 of mem, and it asks for 50"),
+        (account("lab", per_job={"mem": 9}), "one job of lab allows 9 of mem, and it asks for 50"),
         (account("lab", partitions=("gone",)), "there is no partition for it"),
     ],
 )  # fmt: skip

@@ -58,13 +58,13 @@ def model(**requests: ResourceRequest) -> ResourceModel:
 def tasks(number: int, kinds: Sequence[DeviceKind] = ("cpu",), **of: Any) -> list[Task]:
     """Return jobs that are ready and alike, in their order."""
     sizes: dict[DeviceKind, ResourceRequest] = {"gpu": GPU, "cpu": CPU}
-    of = {"requests": {kind: sizes[kind] for kind in kinds}, "cpu_seconds": 600.0} | of
-    first = of.pop("order", (0.0,))
+    rule, first = of.pop("rule", "work"), of.pop("order", (0.0,))
+    requests = of.pop("requests", {kind: sizes[kind] for kind in kinds})
+    of = {"cpu_seconds": 600.0, **of}
     return [
-        Task(object(), f"{of.get('rule', 'work')}_{i}", of.get("rule", "work"), of["requests"],
-             order=(*first, float(i)), **{k: v for k, v in of.items() if k not in ("rule", "requests")})
+        Task(object(), f"{rule}_{i}", rule, requests, order=(*first, float(i)), **of)
         for i in range(number)
-    ]  # fmt: skip
+    ]
 
 
 @dataclass

@@ -121,7 +121,7 @@ class Run:
         """
         new, ended = self._take_inbox(), list[End]()
         due = self.clock() >= self._due_s
-        if due and (any(task.place for task in self.tasks) or self._looked_s < 0):
+        if due and (self.tasks or self._looked_s < 0):
             try:
                 ended = self._look()
             except SlurmQueryError as error:
