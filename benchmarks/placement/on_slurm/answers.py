@@ -211,6 +211,23 @@ def node_text(world: Scheduler, name: str) -> str:
     ) + "\n"  # fmt: skip
 
 
+def idle_text(world: Scheduler, where: Partition, name: str, form: str) -> str:
+    """Return a node of a partition as ``sinfo -O`` does, each as a group of its own."""
+    room = world.rooms[name]
+    cpus, gpus = room.total["cpu"], room.total.get("gres/gpu", 0)
+    idle = room.free["cpu"] if room.state not in ("DOWN", "DRAIN") else 0
+    cells = {
+        "partitionname": where.name, "nodes": "1",
+        "cpusstate": f"{cpus - room.free['cpu']}/{idle}/{room.free['cpu'] - idle}/{cpus}",
+        "gres": f"gpu:{gpus}" if gpus else "(null)",
+        "gresused": f"gpu:{gpus - room.free.get('gres/gpu', 0)}",
+    }  # fmt: skip
+    fields = (one.partition(":") for one in form.split(","))
+    return "".join(
+        f"{cells[field.lower()]:<{int(width.rstrip('|'))}}|" for field, _, width in fields if field
+    ) + "\n"  # fmt: skip
+
+
 def _uses(use: Mapping[str, int], limit: Tres, kind: str = "Grp", end: str = "") -> dict[str, str]:
     """Return limits and use by the fields of assoc_mgr."""
     tres = ",".join(f"{t}={limit.get(t, 'N')}({use.get(t, 0)})" for t in _ALL_TRES)

@@ -257,13 +257,13 @@ class SimulatedSlurm(Scheduler):
             raise _Failure(f"slurm_load_assoc_mgr_info error: {_DENIED}")
         flags = of.get("flags", "assoc,qos").split(",")
         text = "Current Association Manager state\n"
-        accounts = of["account"].split(",") if of.get("account") else list(self.limits.accounts)
+        named = of.get("accounts") or of.get("account")
+        accounts = named.split(",") if named else list(self.limits.accounts)
         if "assoc" in flags:
             text += "Association Records\n"
             for name in accounts:
                 if name in self.limits.accounts:
-                    if "users" not in of:
-                        text += answers.account_use_text(self, name)
+                    text += answers.account_use_text(self, name)
                     text += answers.account_use_text(self, name, self.scenario.user)
         if "qos" in flags:
             names = of["qos"].split(",") if of.get("qos") else list(self.limits.qos)
@@ -370,7 +370,12 @@ class SimulatedSlurm(Scheduler):
         return "".join("|".join(row.get(name, "") for name in fields) + "\n" for row in rows)
 
     def _sinfo(self, argv: Sequence[str], stdin: str | None) -> str:
-        of, _, _ = parse_options(argv, {"o": "format", "p": "partition"})
+        of, _, _ = parse_options(argv, {"o": "format", "p": "partition", "O": "Format"})
+        if "Format" in of:
+            return "".join(
+                answers.idle_text(self, where, name, of["Format"])
+                for where in self.scenario.partitions for name in where.nodes
+            )  # fmt: skip
         short, lines = of.get("format", "%P|%a|%l|%D|%T|%N"), []
         for where in self.scenario.partitions:
             states: dict[str, list[str]] = {}

@@ -92,6 +92,8 @@ class Task:
         How often it went to another place of the same kind while it pended.
     leaves : bool
         It was cancelled for that just now.
+    had_room : bool
+        All limits of its place were known as it was sent, and had room.
     """
 
     job: Any
@@ -118,6 +120,7 @@ class Task:
     switches: int = 0
     moves: int = 0
     leaves: bool = False
+    had_room: bool = False
     sent_request: ResourceRequest | None = None
 
     @property

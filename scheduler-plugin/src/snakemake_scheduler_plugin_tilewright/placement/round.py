@@ -319,16 +319,17 @@ class Round:
     def _queue_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place where more jobs run; None for one where no more may pend.
 
-        Where nodes are full, all accounts share the queue of their partitions.
+        Where nodes are full, all accounts share the queue of their partitions. Where a limit is
+        known that jobs of this run alone wait for, none pends: one that is sent when a slot has
+        fallen free starts at once, one that pends with Slurm's next cycle.
         """
-        if spot.may_pend == 0:
-            return None
         place = spot.place
-        if self.spots.nodes[place.partitions].may_pend == 0 and (
-            self.room.on_nodes(place, request) == 0
-        ):
-            return None
-        return -spot.running, spot.pending
+        if self.room.on_nodes(place, request) == 0:
+            none = self.spots.nodes[place.partitions].may_pend == 0
+        else:
+            known = spot.running > 0 and self.room.is_known(place)
+            none = known and not self.room.others_wait(place)
+        return None if none or spot.may_pend == 0 else (-spot.running, spot.pending)
 
     def _next_s(self, kind: DeviceKind, side: _Side) -> float:
         """Return when the next slot falls free of those that a group may use."""
@@ -356,6 +357,7 @@ class Round:
         """Send a job to a place, or a pending one from where it is."""
         place, kind = spot.place, spot.place.kind
         request = with_minutes(task.request(kind), self.cluster.longest_min(place))
+        task.had_room = not waits and self.room.is_known(place)
         self.room.take(place, request)
         self.spots.add(place, pending=1)
         self._count += task.place is None

@@ -293,7 +293,7 @@ class Run:
         largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
         return Room(
             self.cluster.accounts, self._own_use, held, self.settings.cpu_share, largest,
-            self.places.wrong, self.cluster.idle_of, self.cluster.limits_known,
+            self.places.wrong(self.clock()), self.cluster.idle_of, self.cluster.limits_known,
         )  # fmt: skip
 
     def _end_s(self, task: Task, place: Place, now_s: float) -> float:
@@ -312,7 +312,7 @@ class Run:
         if spot.closed:
             return True
         # each move doubles the time until the next one
-        least_s = (NODES_S if task.obstacle == "order" else _LIMIT_S) * 2**task.moves
+        least_s = (NODES_S if task.obstacle == "order" else _LIMIT_S) * 2.0**task.moves
         return now_s - task.waits_since_s > least_s
 
     def _act(self, choice: Choice) -> list[End]:
