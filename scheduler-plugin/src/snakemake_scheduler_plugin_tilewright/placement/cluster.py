@@ -80,7 +80,7 @@ class Cluster:
         if own:
             accounts = sorted({one for name in own for one in lineage(name, above)})
             try:
-                uids = {str(os.getuid()): self.client.user}
+                uids = {str(self.client.uid): self.client.user}
                 usage = self.client.usage(sorted(names), accounts, uids)
             except SlurmQueryError as error:
                 self.notes.append(f"what is in use is not known: {error}")

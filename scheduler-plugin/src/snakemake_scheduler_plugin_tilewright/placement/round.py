@@ -157,6 +157,7 @@ class _Side:
         Those with room, and those where a job may pend.
     """
 
+    kind: DeviceKind
     spots: list[Spot]
     open: _FirstSpot
     queue: _FirstSpot
@@ -198,7 +199,7 @@ class Round:
     ) -> None:
         self.cluster, self.durations, self.room, self.spots = cluster, durations, room, spots
         self.now_s, self.most, self.choice = now_s, most, Choice()
-        self._count = 0
+        self._count = self._sent = 0
         self._ends = {kind: [(at, i, place) for i, (at, place) in enumerate(ends_s.get(kind, ()))]
                       for kind in KINDS}  # fmt: skip
         for heap in self._ends.values():
@@ -207,21 +208,27 @@ class Round:
     def place(self, ready: Iterable[Task], movable: Iterable[Task]) -> Choice:
         """Place the ready jobs, and pending ones that Slurm does not start where they are."""
         groups: dict[int, _Group] = {}
-        for task in [*ready, *movable]:
+        for task in ready:
             if task.group not in groups:
                 groups[task.group] = self._group(task)
             groups[task.group].tasks.append(task)
         heads = []
         for number, group in enumerate(groups.values()):
-            if not any(side.spots for side in group.sides.values()):
+            if any(side.spots for side in group.sides.values()):
+                group.tasks = deque(sorted(group.tasks, key=attrgetter("order")))
+                heads.append((group.tasks[0].order, number, group))
+            else:
                 self._note_impossible(group)
-                continue
-            group.tasks = deque(sorted(group.tasks, key=attrgetter("order")))
-            heads.append((group.tasks[0].order, number, group))
+        for number, task in enumerate(movable, len(groups)):
+            sides = groups[task.group].sides if task.group in groups else self._group(task).sides
+            heads.append((task.order, number, _Group(deque([task]), sides)))
         heapq.heapify(heads)
         while heads:
             _, number, group = heads[0]
-            if self._send_first(group) and group.tasks:
+            if group.tasks[0].place is not None:
+                heapq.heappop(heads)
+                self._move(group.tasks[0], group.sides)
+            elif self._send_first(group) and group.tasks:
                 heapq.heapreplace(heads, (group.tasks[0].order, number, group))
             else:
                 heapq.heappop(heads)
@@ -238,6 +245,7 @@ class Round:
         cut = kind == "cpu" and len(task.requests) > 1
         margin = self.durations.margin(task.rule) if cut else 0.0
         return _Side(
+            kind,
             spots,
             _FirstSpot(spots, partial(self._room_key, request=request)),
             _FirstSpot(spots, partial(self._queue_key, request=request)),
@@ -264,7 +272,7 @@ class Round:
         if self._count >= self.most or not any(open_.values()):
             return False
         for kind, side in group.sides.items():
-            start_s = self.now_s if open_[kind] else self._next_s(kind, side)
+            start_s = self.now_s if open_[kind] else self._next_s(side)
             if start_s + side.with_margin_s < best_s:
                 best, best_s = kind, start_s + side.with_margin_s
         assert best is not None
@@ -272,10 +280,34 @@ class Round:
         if (spot := open_[best]) is not None:
             self._send(task, spot)
         else:
-            self._take_slot(best, group.sides[best])
             if not self._pend(task, [group.sides[best]]):
+                self._take_slot(group.sides[best])
                 self.choice.waiting[WAITS_FOR_GPU] += task.members
         return True
+
+    def _move(self, task: Task, sides: Mapping[DeviceKind, _Side]) -> None:
+        """Send a pending job where it ends sooner, if it does anywhere.
+
+        How long it would still pend is guessed: until a slot of this run falls free where a limit
+        is reached, else as long again as it has. For nodes it waits as well with another account.
+        """
+        assert task.place is not None
+        kind, slot = task.place.kind, None
+        of_nodes, closed = task.obstacle == "order", bool(self.spots[task.place].closed)
+        least_s = math.inf
+        if not closed:
+            slot = None if of_nodes else self._slot(sides[kind])
+            start_s = slot[0] if slot else 2 * self.now_s - task.waits_since_s
+            least_s = start_s + sides[kind].seconds
+        best = None
+        for other, side in sides.items():
+            spot = None if other == kind and of_nodes and not closed else side.open.find()
+            if spot is not None and self.now_s + side.with_margin_s < least_s:
+                best, least_s = spot, self.now_s + side.with_margin_s
+        if best is not None and (best.place.kind == kind or task.switches < _MOST_SWITCHES):
+            self._send(task, best)
+        elif slot is not None:
+            self._take_slot(sides[kind])
 
     def _room_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place with more room; None for one that is full."""
@@ -289,30 +321,31 @@ class Round:
     def _queue_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place where more jobs run; None for one where no more may pend.
 
-        Where nodes are full, all accounts share the queue of their partitions.
+        Where nodes are full, all accounts share the queue of their partitions. Where a limit is
+        known that jobs of this run alone wait for, none pends: one that is sent when a slot has
+        fallen free starts at once, one that pends with Slurm's next cycle.
         """
-        if spot.may_pend == 0:
-            return None
         place = spot.place
-        if self.spots.nodes[place.partitions].may_pend == 0 and (
-            self.room.on_nodes(place, request) == 0
-        ):
-            return None
-        return -spot.running, spot.pending
+        if self.room.on_nodes(place, request) == 0:
+            none = self.spots.nodes[place.partitions].may_pend == 0
+        else:
+            known = spot.running > 0 and self.room.is_known(place)
+            none = known and not self.room.others_wait(place)
+        return None if none or spot.may_pend == 0 else (-spot.running, spot.pending)
 
-    def _next_s(self, kind: DeviceKind, side: _Side) -> float:
+    def _next_s(self, side: _Side) -> float:
         """Return when the next slot falls free of those that a group may use."""
-        found = self._slot(kind, side)
+        found = self._slot(side)
         return max(found[0], self.now_s + 1.0) if found else math.inf
 
-    def _slot(self, kind: DeviceKind, side: _Side) -> tuple[float, int, Place] | None:
-        heap = self._ends[kind]
+    def _slot(self, side: _Side) -> tuple[float, int, Place] | None:
+        heap = self._ends[side.kind]
         if heap and heap[0][2] in side.places:
             return heap[0]
         return min((one for one in heap if one[2] in side.places), default=None)
 
-    def _take_slot(self, kind: DeviceKind, side: _Side) -> None:
-        found, heap = self._slot(kind, side), self._ends[kind]
+    def _take_slot(self, side: _Side) -> None:
+        found, heap = self._slot(side), self._ends[side.kind]
         if found is None:
             return
         later = max(found[0], self.now_s) + side.seconds, found[1], found[2]
@@ -322,48 +355,50 @@ class Round:
             heap[heap.index(found)] = later
             heapq.heapify(heap)
 
-    def _send(self, task: Task, spot: Spot) -> None:
+    def _send(self, task: Task, spot: Spot, *, waits: bool = False) -> None:
         """Send a job to a place, or a pending one from where it is."""
         place, kind = spot.place, spot.place.kind
         request = with_minutes(task.request(kind), self.cluster.longest_min(place))
+        task.had_room = not waits and self.room.is_known(place)
         self.room.take(place, request)
         self.spots.add(place, pending=1)
-        self._count += 1
-        end_s = self.now_s + self._seconds(task, kind)
-        heapq.heappush(self._ends[kind], (end_s, -self._count, place))
+        self._count += task.place is None
+        self._sent += 1
+        if not waits:  # one that waits starts in a slot that is counted already
+            end_s = self.now_s + self._seconds(task, kind)
+            heapq.heappush(self._ends[kind], (end_s, -self._sent, place))
         if task.place is None:
             self.choice.starts.append((task, place, request))
             return
         self.spots.add(task.place, pending=-1)
         if task.place.kind == kind:
             self.choice.moves.setdefault(place, []).append(task)
-        elif task.switches < _MOST_SWITCHES:
+        else:
             self.choice.switches.append(task)
 
     def _queue(self, group: _Group) -> None:
-        """Let the first jobs of a group pend at full places; Slurm starts them in time."""
-        sides = self._by_end(group)
-        while group.tasks and self._count < self.most and self._pend(group.tasks[0], sides):
+        """Let the first jobs of a group pend where they end first; Slurm starts them in time.
+
+        Where no more may pend there, the others wait here: one that pends elsewhere is bound.
+        """
+        while group.tasks and self._count < self.most:
+            ends = {self._next_s(side) + side.seconds: side for side in group.sides.values()}
+            first_s = min(ends)
+            sides = [ends[first_s]] if first_s < math.inf else group.sides.values()
+            if not self._pend(group.tasks[0], sides):
+                break
             group.tasks.popleft()
-        waiting = sum(task.members for task in group.tasks if task.place is None)
+        waiting = sum(task.members for task in group.tasks)
         if waiting:
             jobs = "Snakemake runs no more jobs at once (--jobs)"
             self.choice.waiting[NO_ROOM if self._count < self.most else jobs] += waiting
 
-    def _by_end(self, group: _Group) -> list[_Side]:
-        """Return where a group may go, that first whose slots end a job first."""
-        ends = {kind: self._next_s(kind, side) + side.seconds for kind, side in group.sides.items()}
-        finite = [kind for kind in ends if ends[kind] < math.inf] or [*ends]
-        finite.sort(key=lambda kind: (ends[kind], group.sides[kind].seconds))
-        return [group.sides[kind] for kind in finite]
-
     def _pend(self, task: Task, sides: Iterable[_Side]) -> bool:
-        """Send a job to a full place where few pend; one that pends already stays where it is."""
-        if task.place is not None:
-            return True
+        """Send a job to a full place where few pend, for the next slot that falls free."""
         for side in sides:
             if (spot := side.queue.find()) is not None:
-                self._send(task, spot)
+                self._take_slot(side)
+                self._send(task, spot, waits=True)
                 return True
         return False
 

@@ -75,11 +75,14 @@ class SlurmClient:
     ----------
     run, clock : callable
         :func:`run_command`, and the time in seconds since the epoch.
+    uid : int
+        The user's number, by which the use of a QOS is told apart.
     """
 
     user: str
     run: Callable[..., str] = run_command
     clock: Callable[[], float] = time.time
+    uid: int = field(default_factory=os.getuid)
     _asked_s: deque[float] = field(default_factory=deque)
 
     def may_ask(self, questions: int = 1) -> bool:
