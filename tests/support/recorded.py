@@ -160,7 +160,7 @@ class Queue(Recorded):
 
 def cluster_with(queue: str | SlurmQueryError = "", **settings: Any) -> tuple[Cluster, Queue]:
     """Return a cluster that was looked at, with settings of it or other answers."""
-    said = {word: settings.pop(word) for word in [*ANSWERS] if word in settings}
+    said = {word: settings.pop(word) for word in [*ANSWERS, "assoc"] if word in settings}
     recorded = Queue({**ANSWERS, "squeue": queue, **said})
     # site's habit: burst accounts end in -b
     chosen = settings.pop("chosen", Chosen(leave_out=["*-b"]))
