@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from .declared import declared_request, kind_of
-from .placement.durations import SLOWDOWN
 from .placement.jobs import Task, key_of
 from .placement.order import Node, Order
-from .placement.request import DeviceKind, Place, ResourceModel, ResourceRequest
+from .placement.request import SLOWDOWN, DeviceKind, Place, ResourceModel, ResourceRequest
 from .resources import MODEL, Placement
 
 #: Where Slurm writes what a job prints, below the working directory.
@@ -53,6 +52,7 @@ class Tasks:
             rule_of(job),
             requests,
             seconds,
+            model.slowdown if model else SLOWDOWN,
             account=str(resources.get("slurm_account") or "").lower(),
             qos=str(resources.get("qos") or "").lower(),
             log=str(job.log[0]) if len(job.log) else "",

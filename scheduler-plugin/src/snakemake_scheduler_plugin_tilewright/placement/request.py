@@ -12,6 +12,8 @@ from typing import Any, Literal
 DeviceKind = Literal["gpu", "cpu"]
 
 KINDS: tuple[DeviceKind, ...] = ("gpu", "cpu")
+#: How much longer a CPU job takes than a GPU job where nothing is known (KINTSUGI: 4 to 6).
+SLOWDOWN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,14 @@ class ResourceModel:
         Wildcards and device kind to what one job needs there.
     cpu_seconds : callable
         Wildcards to about how long one job takes on CPUs.
+    slowdown : float
+        How much longer it takes on CPUs than on a GPU, until jobs of the run tell.
     """
 
     devices: tuple[DeviceKind, ...]
     request: Callable[[Any, DeviceKind], ResourceRequest]
     cpu_seconds: Callable[[Any], float]
+    slowdown: float = SLOWDOWN
 
 
 @dataclass(frozen=True, slots=True)

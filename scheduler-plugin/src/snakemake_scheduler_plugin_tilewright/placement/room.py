@@ -1,9 +1,9 @@
 """What limits leave of each account, as a prior: where it is wrong or silent, jobs find out."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ..slurm.records import Tres
-from .accounts import Account
+from .accounts import Account, Scope
 from .request import Place, ResourceRequest, tres_of
 
 
@@ -50,9 +50,17 @@ class Room:
         }
         self.limits_known, self._idle_of = limits_known, idle_of
         self._nodes: dict[tuple[str, ...], Tres | None] = {}
+        self._waiting = {
+            name: scope.used.get("submit", 0) - scope.used.get("jobs", 0)
+            for name, scope in scopes.items()
+            if scope.used is not None
+        }
         for times, uses in ((-1, own), (1, held)):
             for place, request in uses:
                 self.take(place, request, times)
+                for scope in self._scopes(place):
+                    if scope.name in self._waiting:
+                        self._waiting[scope.name] -= times
 
     def is_known(self, place: Place) -> bool:
         """Return whether all is known that bounds a place: its limits, and what nodes are idle."""
@@ -105,9 +113,17 @@ class Room:
                     if tres in free:
                         free[tres] -= times * wanted
 
+    def others_wait(self, place: Place) -> bool:
+        """Return whether jobs of others, or of other runs, wait for what limits a place."""
+        return any(self._waiting.get(scope.name, 0) > 0 for scope in self._scopes(place))
+
+    def _scopes(self, place: Place) -> Sequence[Scope]:
+        account = self.accounts.get((place.account, place.qos))
+        return account.scopes if account else ()
+
     def _kept(self, name: str) -> Mapping[str, int]:
         """Return what CPU jobs leave of a limit: to GPU jobs, and a share of the CPUs."""
-        limit, free = self.limit[name], self.free[name]
+        limit, free = self.limit[name], self.free.get(name, {})
         kept = {"cpu": round((1 - self.cpu_share) * limit["cpu"])} if "cpu" in limit else {}
         gpus = free.get("gres/gpu", 0)
         if self.for_gpus and gpus > 0:

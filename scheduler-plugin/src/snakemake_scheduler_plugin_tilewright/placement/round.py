@@ -198,7 +198,7 @@ class Round:
     ) -> None:
         self.cluster, self.durations, self.room, self.spots = cluster, durations, room, spots
         self.now_s, self.most, self.choice = now_s, most, Choice()
-        self._count = 0
+        self._count = self._sent = 0
         self._ends = {kind: [(at, i, place) for i, (at, place) in enumerate(ends_s.get(kind, ()))]
                       for kind in KINDS}  # fmt: skip
         for heap in self._ends.values():
@@ -207,21 +207,27 @@ class Round:
     def place(self, ready: Iterable[Task], movable: Iterable[Task]) -> Choice:
         """Place the ready jobs, and pending ones that Slurm does not start where they are."""
         groups: dict[int, _Group] = {}
-        for task in [*ready, *movable]:
+        for task in ready:
             if task.group not in groups:
                 groups[task.group] = self._group(task)
             groups[task.group].tasks.append(task)
         heads = []
         for number, group in enumerate(groups.values()):
-            if not any(side.spots for side in group.sides.values()):
+            if any(side.spots for side in group.sides.values()):
+                group.tasks = deque(sorted(group.tasks, key=attrgetter("order")))
+                heads.append((group.tasks[0].order, number, group))
+            else:
                 self._note_impossible(group)
-                continue
-            group.tasks = deque(sorted(group.tasks, key=attrgetter("order")))
-            heads.append((group.tasks[0].order, number, group))
+        for number, task in enumerate(movable, len(groups)):
+            sides = groups[task.group].sides if task.group in groups else self._group(task).sides
+            heads.append((task.order, number, _Group(deque([task]), sides)))
         heapq.heapify(heads)
         while heads:
             _, number, group = heads[0]
-            if self._send_first(group) and group.tasks:
+            if group.tasks[0].place is not None:
+                heapq.heappop(heads)
+                self._move(group.tasks[0], group.sides)
+            elif self._send_first(group) and group.tasks:
                 heapq.heapreplace(heads, (group.tasks[0].order, number, group))
             else:
                 heapq.heappop(heads)
@@ -277,6 +283,30 @@ class Round:
                 self.choice.waiting[WAITS_FOR_GPU] += task.members
         return True
 
+    def _move(self, task: Task, sides: Mapping[DeviceKind, _Side]) -> None:
+        """Send a pending job where it ends sooner, if it does anywhere.
+
+        How long it would still pend is guessed: until a slot of this run falls free where a limit
+        is reached, else as long again as it has. For nodes it waits as well with another account.
+        """
+        assert task.place is not None
+        kind, slot = task.place.kind, None
+        of_nodes, closed = task.obstacle == "order", bool(self.spots[task.place].closed)
+        least_s = math.inf
+        if not closed:
+            slot = None if of_nodes else self._slot(kind, sides[kind])
+            start_s = slot[0] if slot else 2 * self.now_s - task.waits_since_s
+            least_s = start_s + sides[kind].seconds
+        best = None
+        for other, side in sides.items():
+            spot = None if other == kind and of_nodes and not closed else side.open.find()
+            if spot is not None and self.now_s + side.with_margin_s < least_s:
+                best, least_s = spot, self.now_s + side.with_margin_s
+        if best is not None and (best.place.kind == kind or task.switches < _MOST_SWITCHES):
+            self._send(task, best)
+        elif slot is not None:
+            self._take_slot(kind, sides[kind])
+
     def _room_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place with more room; None for one that is full."""
         if spot.full:
@@ -289,16 +319,17 @@ class Round:
     def _queue_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place where more jobs run; None for one where no more may pend.
 
-        Where nodes are full, all accounts share the queue of their partitions.
+        Where nodes are full, all accounts share the queue of their partitions. Where a limit is
+        known that jobs of this run alone wait for, none pends: one that is sent when a slot has
+        fallen free starts at once, one that pends with Slurm's next cycle.
         """
-        if spot.may_pend == 0:
-            return None
         place = spot.place
-        if self.spots.nodes[place.partitions].may_pend == 0 and (
-            self.room.on_nodes(place, request) == 0
-        ):
-            return None
-        return -spot.running, spot.pending
+        if self.room.on_nodes(place, request) == 0:
+            none = self.spots.nodes[place.partitions].may_pend == 0
+        else:
+            known = spot.running > 0 and self.room.is_known(place)
+            none = known and not self.room.others_wait(place)
+        return None if none or spot.may_pend == 0 else (-spot.running, spot.pending)
 
     def _next_s(self, kind: DeviceKind, side: _Side) -> float:
         """Return when the next slot falls free of those that a group may use."""
@@ -326,19 +357,21 @@ class Round:
         """Send a job to a place, or a pending one from where it is."""
         place, kind = spot.place, spot.place.kind
         request = with_minutes(task.request(kind), self.cluster.longest_min(place))
+        task.had_room = not waits and self.room.is_known(place)
         self.room.take(place, request)
         self.spots.add(place, pending=1)
-        self._count += 1
+        self._count += task.place is None
+        self._sent += 1
         if not waits:  # one that waits starts in a slot that is counted already
             end_s = self.now_s + self._seconds(task, kind)
-            heapq.heappush(self._ends[kind], (end_s, -self._count, place))
+            heapq.heappush(self._ends[kind], (end_s, -self._sent, place))
         if task.place is None:
             self.choice.starts.append((task, place, request))
             return
         self.spots.add(task.place, pending=-1)
         if task.place.kind == kind:
             self.choice.moves.setdefault(place, []).append(task)
-        elif task.switches < _MOST_SWITCHES:
+        else:
             self.choice.switches.append(task)
 
     def _queue(self, group: _Group) -> None:
@@ -359,9 +392,7 @@ class Round:
         return [group.sides[kind] for kind in finite]
 
     def _pend(self, task: Task, sides: Iterable[_Side]) -> bool:
-        """Send a job to a full place where few pend; one that pends already stays where it is."""
-        if task.place is not None:
-            return True
+        """Send a job to a full place where few pend."""
         for side in sides:
             if (spot := side.queue.find()) is not None:
                 self._send(task, spot, waits=True)
