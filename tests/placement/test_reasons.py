@@ -129,7 +129,7 @@ def test_what_every_reason_of_slurm_means(obstacle: str, reason: str) -> None:
     here, there = places.spot(HERE, 1000.0), places.spot(THERE, 1000.0)
     assert here.full == (obstacle in ("limit", "unknown", "order"))
     assert bool(here.closed) == (obstacle == "nodes")
-    assert (HERE in places.wrong) == (obstacle in ("limit", "unknown"))
+    assert not places.wrong_s  # nothing was known as it was sent
     # full nodes are full for all accounts
     assert (there.full, there.closed) == (obstacle == "order", "")
 
@@ -142,6 +142,13 @@ def test_a_place_is_full_as_long_as_slurm_says_so_and_a_minute_more() -> None:
     assert [places.spot(HERE, at_s).full for at_s in (1000.0, 1059.0, 1061.0)] == [
         True, True, False,
     ]  # fmt: skip
+
+
+def test_what_was_known_of_a_place_is_not_trusted_after_a_job_pends_against_it() -> None:
+    places, task = Places(), pends("QOSGrpCpuLimit")
+    task.had_room = True
+    places.note([task], 1000.0)
+    assert [places.wrong(at_s) for at_s in (1000.0, 1299.0, 1301.0)] == [{HERE}, {HERE}, set()]
 
 
 def test_a_place_is_closed_for_2_4_8_minutes_and_open_when_a_job_starts_there() -> None:
