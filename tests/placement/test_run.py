@@ -132,8 +132,9 @@ def test_what_sbatch_refuses_goes_elsewhere_at_once_and_fails_with_slurms_words(
     more = played.submit(2, rule="other")
     ends = [end for _ in range(20) for end in played.step(1)]
     assert {end.task for end in ends} == {*more}
+    # what was said of the QOS holds for jobs of any size
     assert {(end.words, end.final) for end in ends} == {
-        ("no place takes it: no a for you; no b for you", True)
+        ("no place takes it: Invalid qos specification; no b for you", True)
     }
     assert len(played.events("refuse")) <= 8
 

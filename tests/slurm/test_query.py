@@ -3,7 +3,7 @@
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -77,7 +77,12 @@ def test_a_job_without_a_number_is_unknown() -> None:
 
 def test_what_slurm_is_told() -> None:
     told: list[list[str]] = []
-    asking = SlurmClient("ada", lambda argv: told.append([*argv]) or "")
+
+    def tell(argv: Sequence[str]) -> str:
+        told.append([*argv])
+        return ""
+
+    asking = SlurmClient("ada", tell)
     asking.cancel([7, 8])
     asking.cancel([7], pending_only=True)
     asking.move([7, 8], "lab", "", "a,b")

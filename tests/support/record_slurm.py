@@ -9,7 +9,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, run_command
@@ -54,7 +54,7 @@ def record(slurm: Cluster) -> dict[str, str]:
         return printed[-1]
 
     asking, said = SlurmClient("kuser", keep), {}
-    questions = {
+    questions: dict[str, Callable[[SlurmClient], object]] = {
         **QUESTIONS,
         "use": partial(
             SlurmClient.usage, qos=("brusko", "clive", "maigan"),
