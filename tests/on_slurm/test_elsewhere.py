@@ -103,15 +103,17 @@ def test_all_gpus_of_three_accounts_are_used_where_limits_are_hidden(run: Cluste
     assert not run.causes()
 
 
-def test_a_job_whose_prolog_fails_is_placed_elsewhere(run: ClusterRun) -> None:
-    """Slurm drains the node, requeues the job and holds it."""
+@pytest.mark.parametrize("requeue", ["", pytest.param("--requeue", marks=pytest.mark.long)])
+def test_a_job_whose_prolog_fails_is_placed_elsewhere(run: ClusterRun, requeue: str) -> None:
+    """Slurm drains the node and cancels the job, or holds it where it may be requeued."""
+    extra = ("--set-resources", f"work:slurm_extra='{requeue}'") if requeue else ()
     with prolog(run.slurm, '[ "$SLURMD_NODENAME" != b1 ]'):
-        run.prepare(jobs=2, light=True, seconds="2,2").run()
+        run.prepare(jobs=2, light=True, seconds="2,2").run("--retries", "0", *extra)
     run.check_outputs(0, 1)
     assert [run.traces(i)[-1].split()[0] for i in (0, 1)] == ["cpu", "cpu"]
+    assert run.causes() == (set() if requeue else {"node"}), dump(run.events)
     reasons = {event["reason"] for event in run.events if event["event"] == "move"}
-    assert reasons == {"Slurm does not start it there"}, dump(run.events)
-    assert not run.causes()
+    assert ("Slurm does not start it there" in reasons) == bool(requeue), dump(run.events)
 
 
 @contextlib.contextmanager

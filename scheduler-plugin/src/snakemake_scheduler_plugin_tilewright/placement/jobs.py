@@ -39,6 +39,8 @@ class History:
         Where Slurm does not take it, or where it was ended twice by others.
     words : list of str
         Slurm's words for each of these.
+    failed : set of (str, tuple of str)
+        Device kind and partitions where a node or its device failed.
     """
 
     memory: int = 0
@@ -48,6 +50,7 @@ class History:
     excluded: frozenset[Place] = frozenset()
     words: list[str] = field(default_factory=list)
     preempted: list[Place] = field(default_factory=list)
+    failed: set[tuple[DeviceKind, tuple[str, ...]]] = field(default_factory=set)
 
 
 @dataclass(eq=False)

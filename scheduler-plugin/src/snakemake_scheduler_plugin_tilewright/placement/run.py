@@ -421,8 +421,10 @@ class Run:
             return  # the queue shows it by its name, or it is sent again
         words, now_s = refusal_words(words), self.clock()
         self.ledger.write("refuse", **task.event(), words=words)
-        if self._bad_nodes[place.kind]:  # perhaps too many nodes are avoided
-            self._bad_nodes[place.kind].clear()
+        if bad := self._bad_nodes[place.kind]:  # perhaps too many nodes are avoided
+            if (place.kind, place.partitions) in task.history.failed:
+                self._exclude_partitions(task, place, f"it failed there ({', '.join(bad)})")
+            bad.clear()
         elif not may_pass(words):
             # of an account, a QOS or a partition, whatever the job asks for
             of_any = words.lower().startswith(("invalid account", "invalid qos", "invalid part"))
@@ -433,6 +435,13 @@ class Run:
         else:
             self.places.close(place, words, now_s)
         self._hold(task)
+
+    def _exclude_partitions(self, task: Task, place: Place, words: str) -> None:
+        """Send a job to the partitions of a place no more, whatever the account."""
+        request, fixed = task.request(place.kind), (task.account, task.qos)
+        for one in self.cluster.places(place.kind, request, task.history.excluded, fixed):
+            if one.partitions == place.partitions:
+                exclude(task.history, one, words)
 
     # Ends
 
