@@ -44,7 +44,7 @@ def test_worked_example_and_limits_of_each_account(
 
 
 def test_every_kind_of_both_accounts(run: ClusterRun) -> None:
-    """One GPU each: of jobs of 4 and 20 s by their estimate, more than 14 are sooner on CPUs."""
+    """One GPU each: of jobs of 7 and 20 s by their estimate, more than 8 are sooner on CPUs."""
     for name in ("clive", "maigan"):
         run.slurm.set_qos(name, "GrpTRES=gres/gpu=1")
     run.prepare(jobs=26, small=2, seconds="3,6", light=True).run()
@@ -112,7 +112,9 @@ def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
 def test_a_steady_run_keeps_to_its_calls_and_its_ledger_is_in_time(run: ClusterRun) -> None:
     """19 jobs of two minutes: of 12 calls a minute few are lost, and an end is noted soon."""
     calls = run.note_calls("squeue", "scontrol", "sacctmgr", "sacct", "sinfo")
-    run.prepare({"poll-seconds": None}, light=True, jobs=19, seconds="115,125", cpu_seconds=120)
+    run.prepare(
+        {"poll-seconds": None}, light=True, jobs=19, seconds="115,125", cpu_seconds=125, slowdown=1
+    )
     process = run.start()
     run.wait_running(12)
     began_s = time.time()

@@ -92,7 +92,7 @@ def test_all_gpus_of_three_accounts_are_used_where_limits_are_hidden(run: Cluste
         real = shutil.which(program)
         run.stand_in(program, _DENIED.format(program=program, word=word, real=real))
     run.prepare({"accounts": "clive,maigan,brusko"}, jobs=30, light=True, seconds="9,60",
-                cpu_seconds=100)  # fmt: skip
+                cpu_seconds=100, slowdown=10)  # fmt: skip
     run.run()
     run.check_outputs(*range(30))
     run.check_limits()

@@ -19,7 +19,13 @@ pytestmark = [pytest.mark.slurm, AT_NIGHT]
 #: More than this the bad place may not cost; polls of Snakemake are 5 s apart.
 _MORE, _POLL_S = 1.15, 6.0
 #: About 4 min a job by its estimate, of which it sleeps seconds.
-JOBS: dict[str, Any] = {"jobs": 12, "light": True, "seconds": "12,13", "cpu_seconds": 240}
+JOBS: dict[str, Any] = {
+    "jobs": 12,
+    "light": True,
+    "seconds": "12,13",
+    "cpu_seconds": 240,
+    "slowdown": 1.1,
+}
 
 
 class Row(NamedTuple):

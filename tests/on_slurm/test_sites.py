@@ -38,7 +38,9 @@ def dept(quiet_slurm: Cluster) -> Iterator[Cluster]:
 def test_odd_names_share_a_limit_above_them(dept: Cluster, tmp_path: Path) -> None:
     folder, names = tmp_path / "a|b 'c ü", ",".join(NAMES)
     folder.mkdir()
-    run = ClusterRun(dept, folder).prepare({"accounts": names}, jobs=12, seconds="9,10")
+    run = ClusterRun(dept, folder).prepare(
+        {"accounts": names}, jobs=12, seconds="9,10", slowdown=1.1
+    )
     (folder / "profile.yaml").write_text(json.dumps({"tilewright-accounts": names}))
     said = dept.run([*PLACEMENT, "accounts", "--json", "--profile", folder / "profile.yaml"])
     assert {one["name"] for one in json.loads(said.stdout)["accounts"]} == set(NAMES)
@@ -66,7 +68,9 @@ def test_limits_of_the_qos_of_a_partition_are_found_out(
         held = quiet_slurm.sbatch("labmate", *theirs, command="sleep 300")
         quiet_slurm.sbatch("labmate", *theirs, "--begin=now+1hour", command="true")
         running(quiet_slurm, held)
-        run = ClusterRun(quiet_slurm, tmp_path).prepare(jobs=14, light=True, seconds="12,13")
+        run = ClusterRun(quiet_slurm, tmp_path).prepare(
+            jobs=14, light=True, seconds="12,13", slowdown=1.1
+        )
         run.run()
     finally:
         quiet_slurm.cancel_all()
@@ -129,7 +133,7 @@ def limited(
 def test_an_account_with_a_limit_that_takes_no_job_is_left(limit: str, run: ClusterRun) -> None:
     """Slurm says why jobs pend there, and they go to the other account."""
     with limited(run.slurm, **LIMITS[limit]):
-        run.prepare(jobs=6, light=True, seconds="9,10").run()
+        run.prepare(jobs=6, light=True, seconds="9,10", slowdown=1.1).run()
     run.check_outputs(*range(6))
     done = [job for job in run.jobs() if job.state == "COMPLETED"]
     assert {job.account for job in done} == {"maigan"}, dump(run.events)
@@ -147,7 +151,7 @@ def test_what_a_user_runs_besides_counts_and_options_in_the_environment_change_n
     run.env |= dict.fromkeys(misleading, "none")
     run.env |= {"SBATCH_QOS": "clive-b", "SBATCH_ACCOUNT": "brusko", "SBATCH_TIMELIMIT": "1",
                 "SQUEUE_ACCOUNT": "brusko", "SLURM_TIMELIMIT": "1"}  # fmt: skip
-    run.prepare(jobs=6, light=True, seconds="9,10").run()
+    run.prepare(jobs=6, light=True, seconds="9,10", slowdown=1.1).run()
     run.check_outputs(*range(6))
     jobs = run.check_placed({"maigan"})
     assert {job.qos for job in jobs} == {"maigan"}, jobs
@@ -165,7 +169,7 @@ def test_a_limit_on_any_tres_is_learned_from_slurms_reason(
     run: ClusterRun, limit: str, accounts: set[str]
 ) -> None:
     run.slurm.set_qos("clive", f"GrpTRES={limit}")
-    run.prepare({"gpu-partitions": "none"}, jobs=9, light=True, seconds="9,10")
+    run.prepare({"gpu-partitions": "none"}, jobs=9, light=True, seconds="9,10", slowdown=1.1)
     try:
         run.run()
     finally:
@@ -178,7 +182,7 @@ def test_a_limit_on_any_tres_is_learned_from_slurms_reason(
 
 def test_what_sbatch_refuses_is_tried_once_at_each_place(run: ClusterRun) -> None:
     """As job_submit.lua of a site does that has accounts for GPUs and others for CPUs."""
-    run.prepare(jobs=12, light=True, seconds="5,6")
+    run.prepare(jobs=12, light=True, seconds="5,6", slowdown=1.1)
     path = run.folder / "bin" / "sbatch"
     light = path.rename(path.with_name("light"))
     wrong = '*"-A clive "*"-p hpg-b200"*|*"-A maigan "*"-p hpg-default"*'
@@ -259,7 +263,7 @@ exec {2} "$@"
     ],
 )
 def test_sites_that_hide(hidden: str, note: str, run: ClusterRun) -> None:
-    run.prepare(jobs=6, light=True, seconds="9,10")
+    run.prepare(jobs=6, light=True, seconds="9,10", slowdown=1.1)
     for word in hidden.split():
         program = word if word in ("sacctmgr", "sshare", "sinfo") else "scontrol"
         run.stand_in(program, _DENIED.format(program, word, shutil.which(program)))
@@ -295,7 +299,7 @@ def test_a_slurm_without_accounting_that_forgets_jobs_at_once(
         run = ClusterRun(bare, tmp_path)
         run.prepare(
             {"accounts": None, "poll-seconds": 40},
-            jobs=30, light=True, small=1, seconds="9,10", faults={"7": "once"},
+            jobs=30, light=True, small=1, seconds="9,10", slowdown=1.1, faults={"7": "once"},
         )  # fmt: skip
         run.run()
         run.check_outputs(*range(30))

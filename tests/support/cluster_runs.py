@@ -34,6 +34,7 @@ SLEEPERS: dict[str, Any] = {
     "small": 0,
     "seconds": "2,6",
     "cpu_seconds": 20,
+    "slowdown": 3,
     "gpu_job": {"cpus": 8, "mem_mb": 180_000},
     "cpu_job": {"cpus": 8, "mem_mb": 48_000},
 }

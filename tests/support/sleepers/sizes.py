@@ -15,7 +15,7 @@ class Sleepers:
     @property
     def models(self) -> dict[str, ResourceModel]:
         return {
-            "work": ResourceModel(("gpu", "cpu"), self.work, self.seconds),
+            "work": ResourceModel(("gpu", "cpu"), self.work, self.seconds, self.config["slowdown"]),
             "small": ResourceModel(
                 ("cpu",),
                 lambda wildcards, kind: ResourceRequest(1, 500, 0, 5),
