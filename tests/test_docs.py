@@ -12,7 +12,7 @@ import yaml
 from docs import generate, hooks, keys, reason_pictures, tried
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from snakemake_scheduler_plugin_tilewright.executor import ExecutorSettings
-from snakemake_scheduler_plugin_tilewright.placement.durations import SLOWDOWN
+from snakemake_scheduler_plugin_tilewright.placement.request import SLOWDOWN
 from snakemake_scheduler_plugin_tilewright.placement.round import FEW
 from snakemake_scheduler_plugin_tilewright.slurm import reasons
 from snakemake_scheduler_plugin_tilewright.slurm.query import MOST_QUESTIONS_A_MIN
@@ -145,8 +145,8 @@ def test_numbers_of_placement_are_those_that_pages_state() -> None:
     assert f"limited to {MOST_QUESTIONS_A_MIN} questions a minute" in page
     assert FEW == 4, "pages say four"
     assert "At most four jobs pend there" in page
-    own = text_of("docs/placement-for-your-workflow.md")
-    assert f"{SLOWDOWN:g} times as long as a GPU job" in own
+    assert SLOWDOWN == 5, "pages say five"
+    assert "a CPU job counts as five times as long as a GPU job" in page
 
 
 def test_every_meaning_of_a_reason_is_in_the_table() -> None:

@@ -105,10 +105,10 @@ def doctor(
 def devices(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     clear: Annotated[
-        str | None, typer.Option(help="End the quarantine of the device with this UUID.")
+        str | None, typer.Option(help="Let jobs use the device with this UUID again.")
     ] = None,
 ) -> None:
-    """Show this machine's GPUs: memory, leases, and which get no jobs."""
+    """Show this machine's GPUs: memory, jobs, and which get none."""
     from tilewright.commands.devices import show_devices
 
     show_devices(json=json, clear=clear)

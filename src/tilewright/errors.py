@@ -14,8 +14,8 @@
     ├── QualityError           items failed, and the configuration says to stop
     └── DeviceError            a device cannot be used
         ├── DeviceMemoryError  its memory does not hold the smallest part of the work
-        ├── LeaseError         leases or the record of failed devices cannot be used
-        ├── NoDeviceError      no device of this machine can ever hold the request
+        ├── LeaseError         the folder of leases and failures cannot be used
+        ├── NoDeviceError      no device of this machine gets jobs
         └── LeaseTimeoutError  no device became free in time
 """
 
@@ -79,11 +79,11 @@ class DeviceMemoryError(DeviceError):
 
 
 class LeaseError(DeviceError):
-    """The folder of leases, or the record of failed devices, cannot be used."""
+    """The folder of leases and failures cannot be used."""
 
 
 class NoDeviceError(DeviceError):
-    """No device of this machine can ever hold the request."""
+    """No device of this machine gets jobs."""
 
 
 class LeaseTimeoutError(DeviceError, TimeoutError):

@@ -9,13 +9,14 @@ from tilewright.config.checks import data_sizes
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.devices.inventory import has_driver
+from tilewright.devices.leases import jobs_per_gpu
 from tilewright.devices.slurm_allocation import use_allocated_device
 from tilewright.runtime.machine import (
     device_kinds,
     gpus_of_jobs,
-    healthy_gpus,
     log_device_usage_to,
     usable_gpus,
+    usable_slots,
 )
 
 
@@ -47,5 +48,6 @@ def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> P
     log_device_usage_to(layout.device_evidence)
     placement.models |= data_sizes(experiment, layout, kinds).models()
     if here and any("gpu" in able for able in kinds.values()):
-        placement.device, placement.gpus = "gpu", healthy_gpus
+        jobs_per_gpu()  # a wrong number ends the run here, not in its scheduler
+        placement.device, placement.gpus = "gpu", usable_slots
     return placement

@@ -1,415 +1,293 @@
-"""One round of placing: what starts, in which order, and that it is never more than there is."""
+"""One round: which jobs are sent, where to, and which ones wait."""
 
-from collections import Counter
-from dataclasses import replace
-from types import SimpleNamespace
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
-from snakemake_scheduler_plugin_tilewright.cluster.request import (
-    DeviceKind,
-    ResourceRequest,
-    Target,
-)
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.cluster.tres import tres_of
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.placement.jobs import (
-    Assignment,
-    FailureHistory,
-    Job,
-    JobState,
-    UserOverrides,
-)
-from snakemake_scheduler_plugin_tilewright.placement.reach import check_feasible
-from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, LimitScope
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import JOBS, Partition
+from snakemake_scheduler_plugin_tilewright.placement.jobs import History
+from snakemake_scheduler_plugin_tilewright.placement.request import Place, ResourceRequest
+from snakemake_scheduler_plugin_tilewright.placement.round import NO_ROOM, WAITS_FOR_GPU
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 from tests.support.placement_rules import (
-    BOTH,
-    GROUP_REASONS,
-    Rules,
+    CPU,
+    GPU,
+    NOW_S,
+    PARTITIONS,
+    Given,
     account,
-    open_at,
-    partition,
-    room,
-    round_on,
+    cluster_of,
+    sent_to,
+    tasks,
 )
-from tests.support.recorded import cluster_with
 
-#: 20 GB of memory are left.
-BUSY = account("clive", limit={"cpu": 400, "mem": 64_000}, used={"cpu": 10, "mem": 44_000})
-SHAPE = ResourceRequest(2, 10, 0, 120)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return cluster_with("", tmp_path_factory.mktemp("cache"))[0]
-
-
-def on_cpus(**cpus_and_mem: tuple[int, int]) -> Rules:
-    shapes = {
-        n: {"cpu": ResourceRequest(cpus, mem, 0, 10)} for n, (cpus, mem) in cpus_and_mem.items()
-    }
-    return Rules(shapes, seconds=600)  # type: ignore[arg-type]
-
-
-def placed(cluster: Cluster, rules: Rules, capacity: ClusterState, **of: Any) -> Round:
-    """Return a round with one ready job of each rule, but for that of the rule ``later``."""
-    placement = Placement(rules.models, cluster=cluster)
-    tasks = [JobState(rules.job(rule, rule, **of.get(rule, {}))) for rule in rules.models]
-    ready = [task for task in tasks if task.name != "later"]
-    return round_on(capacity, placement, ready, [task for task in tasks if task.name == "later"])
-
-
-def started(found: Round) -> list[str]:
-    return list(found.assignments)
-
-
-def test_where_memory_follows_the_input_all_that_fits_starts(cluster: Cluster) -> None:
-    rules = on_cpus(**{f"of{n}": (2, n * 1000) for n in range(1, 41)})
-    found = placed(cluster, rules, room(BUSY))
-    used = sum(one.request.mem_mb for one in found.assignments.values())
-    assert used + min(rules.shapes[name]["cpu"].mem_mb for name in found.why) > 20_000
-
-
-def test_jobs_that_fit_on_different_accounts_do_not_hide_each_other(cluster: Cluster) -> None:
-    rules = on_cpus(
-        **{f"memory{n}": (4, n * 1000) for n in range(11, 41)},
-        **{f"cpus{n}": (n, 1000) for n in range(10, 21)},
-    )
-    clive = account("clive", limit={"cpu": 20, "mem": 1000})
-    brusko = account("brusko", limit={"cpu": 4, "mem": 40_000})
-    assert started(placed(cluster, rules, room(clive, brusko)))
+JOBS_OPTION = "Snakemake runs no more jobs at once (--jobs)"
 
 
 @pytest.mark.parametrize(
-    ("priorities", "first"),
-    [({"one": 100.0}, "one"), ({"two": 100.0, "one": 50.0}, "two")],
-)
-def test_the_last_cpus_go_to_the_job_of_the_higher_priority(
-    cluster: Cluster, priorities: dict[str, float], first: str
-) -> None:
-    here = room(account("clive", limit={"cpu": 40}, used={"cpu": 38}))
-    of = {name: {"priority": value} for name, value in priorities.items()}
-    assert started(placed(cluster, on_cpus(one=(1, 100), two=(2, 100)), here, **of)) == [first]
-
-
-def test_all_of_a_cap_is_filled_and_cpus_that_are_kept_free_are_said(cluster: Cluster) -> None:
-    capped = room(account("clive", limit={"cpu": 40}, of_cap={"cpu": 8}), utilisation=0.85)
-    rules = on_cpus(**{f"r{n}": (4, 100) for n in range(3)})
-    assert len(placed(cluster, rules, capped).assignments) == 2
-    one = room(account("clive", limit={"cpu": 20}, used={"cpu": 15}), utilisation=0.85)
-    share = "15 % of an account's CPUs are kept free: utilisation"
-    assert placed(cluster, on_cpus(four=(4, 100), eight=(8, 100)), one).why == {
-        "four": f"no slot is free ({share})", "eight": "no slot is free",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(("cpus", "of_later", "used"), [(1, 8, 0), (2, 8, 0), (8, 8, 0), (4, 4, 4)])
-def test_jobs_that_gpu_jobs_wait_for_are_not_kept_out_by_those(
-    cluster: Cluster, cpus: int, of_later: int, used: int
-) -> None:
-    later: dict[DeviceKind, ResourceRequest] = {
-        "gpu": ResourceRequest(of_later, 100, 1, 10),
-        "cpu": ResourceRequest(of_later, 100, 0, 10),
-    }
-    first = {"cpu": ResourceRequest(cpus, 100, 0, 10)}
-    rules = Rules({"first": first, "later": later}, seconds=600)  # type: ignore[dict-item]
-    limit = {"cpu": 8, "gres/gpu": 1}
-    here = room(account("clive", limit=limit, used={"cpu": used, "gres/gpu": 0}))
-    assert started(placed(cluster, rules, here)) == ["first"]
-
-
-def test_cpu_jobs_leave_room_to_gpu_jobs_that_become_ready_later(cluster: Cluster) -> None:
-    rules = on_cpus(one=(4, 100), two=(4, 100), later=(4, 100))
-    both = {"gpu": ResourceRequest(4, 100, 1, 10), **rules.shapes["later"]}
-    rules = replace(rules, shapes={**rules.shapes, "later": both})
-    found = placed(cluster, rules, room(account("clive", limit={"cpu": 8, "gres/gpu": 1})))
-    assert len(found.assignments) == 1
-
-
-# Jobs whose rule names a partition, or states more minutes than some account allows
-
-
-def node(name: str, where: str, cpus: int = 8, held: int = 0) -> Node:
-    free = {"cpu": cpus - held, "mem": 999}
-    return Node(name, (where,), True, {"cpu": cpus, "mem": 999}, free)
-
-
-def capacity(
-    *accounts: Account, nodes: tuple[Node, ...] | None = None, **named: Partition
-) -> ClusterState:
-    named = {"cpu": partition("cpu"), **named}
-    where = {"cpu": named["cpu"], "gpu": None}
-    return room(*accounts, partitions=where, nodes=nodes, named=named)
-
-
-def tasks(
-    count: int,
-    shape: ResourceRequest = SHAPE,
-    overrides: UserOverrides = UserOverrides(),  # noqa: B008
-) -> tuple[Placement, list[JobState]]:
-    placement = Placement(Rules({"work": {"cpu": shape}}).models)
-    model = placement.models["work"]
-    names = [f"work{k}" for k in range(count)]
-    jobs = (Job(name, "work", ("cpu",), overrides=overrides, model=model) for name in names)
-    return placement, list(map(JobState, jobs))
-
-
-def sent(here: ClusterState, placement: Placement, ready: list[JobState]) -> Counter[str]:
-    """Return how many jobs start at once on each account."""
-    found = round_on(here, placement, ready).assignments.values()
-    return Counter(
-        one.target.account for one in found if "waits in Slurm's queue" not in one.reason
-    )
-
-
-def test_a_named_partition_is_the_one_that_is_looked_at() -> None:
-    lab = account("lab", limit={"cpu": 40})
-    full, turin = (node("a", "cpu", held=8), node("b", "turin")), partition("turin")
-    here = capacity(lab, nodes=full, turin=turin)
-    assert sent(here, *tasks(5, overrides=UserOverrides(partition="turin"))) == {"lab": 4}
-    assert sent(here, *tasks(5)) == {}
-    unseen = tasks(5, overrides=UserOverrides(partition="unseen"))
-    assert sent(capacity(lab, nodes=full), *unseen) == {"lab": 5}
-    closed = partition("cpu", allow_accounts=("other",))
-    small = (node("a", "cpu", cpus=1), node("b", "turin"))
-    here = capacity(lab, nodes=small, cpu=closed, turin=turin)
-    placement, ready = tasks(1, overrides=UserOverrides(partition="turin"))
-    check_feasible(ready, here, placement.estimates)
-    with pytest.raises(PlacementError, match="account lab may not use partition cpu"):
-        check_feasible(tasks(1)[1], here, placement.estimates)
-    placement, ready = tasks(1, replace(SHAPE, cpus=9), UserOverrides(partition="turin"))
-    with pytest.raises(PlacementError, match="no node of partition turin has 9 CPUs"):
-        check_feasible(ready, here, placement.estimates)
-
-
-@pytest.mark.parametrize(
-    ("begins", "ends", "own", "others"),
+    ("limit", "used", "sends"),
     [
-        (-5, 60, 4, 0),
-        (-5, 10, 0, 0),  # it would not end in it
-        (10, 600, 0, 4),  # it has yet to begin, and the others' jobs end before
-        (float("-inf"), float("inf"), 4, 0),
+        ({"cpu": 40}, None, 4),  # 85 % are 34 CPUs
+        ({"cpu": 40}, {"cpu": 10}, 3),
+        ({"cpu": 400}, None, 42),
+        ({"mem": 120}, None, 2),
+        ({"jobs": 7}, {"jobs": 2}, 5),
+        ({"jobs": 7, "energy": 5}, {"jobs": 2}, 5),  # of what is not counted, Slurm tells
     ],
 )
-def test_nodes_of_a_reservation_are_room_for_its_jobs_alone(
-    begins: float, ends: float, own: int, others: int
+def test_where_limits_are_known_as_many_jobs_are_sent_as_fit(
+    limit: dict[str, int], used: dict[str, int] | None, sends: int
 ) -> None:
-    lab = account("lab", limit={"cpu": 40})
-    course = replace(node("a", "cpu"), reservations={"course": (begins, ends)},
-                     reserved=begins < 0, free_min=30)  # fmt: skip
-    here = capacity(lab, nodes=(course, node("b", "cpu", held=8)))
-    shape = replace(SHAPE, runtime_min=20)
-    named = UserOverrides(options=(("reservation", "course"),))
-    assert sent(here, *tasks(5, shape, named))["lab"] == own
-    assert sent(here, *tasks(5, shape))["lab"] == others
-    unknown = UserOverrides(options=(("reservation", "hidden"),))
-    assert sent(here, *tasks(5, shape, unknown))["lab"] == 4
-    elsewhere = UserOverrides(options=(("reservation", "course"), ("not_nodes", ("a",))))
-    assert sent(here, *tasks(5, shape, elsewhere))["lab"] == 0
+    given = Given(cluster_of([account("lab", limit, used)]))
+    choice = given.choose(tasks(100))
+    few = max(sends, 4)  # as many as may pend
+    assert sent_to(choice) == {"lab cpu": few}
+    assert choice.waiting == {NO_ROOM: 100 - few}
 
 
-def test_no_account_gets_a_job_that_it_gives_too_few_minutes() -> None:
-    short, long = (
-        account("short", limit={"cpu": 40}, longest_min=60),
-        account("long", limit={"cpu": 4}),
-    )
-    stated = replace(SHAPE, required_min=120)
-    assert sent(capacity(short, long), *tasks(5, stated)) == {"long": 2}
-    assert "short" in sent(capacity(short, long), *tasks(5))  # nobody stated these minutes
-    placement, ready = tasks(1, stated)
-    with pytest.raises(PlacementError, match="asks for 120 min and account short has 60"):
-        check_feasible(ready, capacity(short), placement.estimates)
-    # shorter jobs go where longer ones may not
-    short, long = (
-        account("short", limit={"cpu": 4}, longest_min=60),
-        account("long", limit={"cpu": 2}),
-    )
-    rules = Rules(
-        {"work": {"cpu": stated}, "brief": {"cpu": replace(SHAPE, runtime_min=50, required_min=50)}}
-    )
-    ready = [JobState(rules.job(f"{rule}{k}", rule)) for rule in rules.shapes for k in range(3)]
-    assert sent(capacity(short, long), Placement(rules.models), ready) == {"long": 1, "short": 2}
-
-
-# Any round: it never promises more than there is
-
-REASONS = (*GROUP_REASONS, *("Priority", "Resources", "None", "BeginTime") * 3)
-
-
-def _up_to(required: bool = True, **most: int) -> st.SearchStrategy[dict[str, int]]:
-    names = {"gpu": "gres/gpu", "cpu_min": "cpu/min", "gpu_min": "gres/gpu/min/running"}
-    found = {names.get(name, name): st.integers(0, top) for name, top in most.items()}
-    return st.fixed_dictionaries(found) if required else st.fixed_dictionaries({}, optional=found)
-
-
-_tres = _up_to(False, cpu=40, mem=400, gpu=4)
-_none: st.SearchStrategy[dict[str, int]] = st.just({})
-_some_tres = _none | _tres
-#: A job of 8 CPUs and an hour is charged 480.
-_budgets = _none | _up_to(False, cpu_min=3000, gpu_min=200)
-_most_jobs = st.fixed_dictionaries({}, optional=dict.fromkeys(JOBS, st.integers(1, 7)))
-_mine = _up_to(cpu=10, mem=100, gpu=1, jobs=2, submit=2)
-_used = st.builds(dict.__or__, _mine, _up_to(cpu_min=600, gpu_min=60))
-_names = st.sampled_from("abc")
-
-
-@st.composite
-def questions(draw: st.DrawFn) -> SimpleNamespace:
-    """All that one round of placing is asked."""
-
-    def one_of(*options: Any) -> Any:
-        return draw(st.sampled_from(options))
-
-    def up_to(most: int, least: int = 1) -> int:
-        return draw(st.integers(least, most))
-
-    def shape(gpus: int, least: int = 1) -> ResourceRequest:
-        return ResourceRequest(up_to(12, least), up_to(120, 10), gpus, 60)
-
-    shapes: dict[str, dict[DeviceKind, ResourceRequest]] = {
-        "both": {"gpu": shape(up_to(2)), "cpu": shape(0, 2)},
-        "large": {"gpu": shape(1), "cpu": shape(0, 2)},
-        "cpu": {"cpu": shape(0, 2)},
-        "small": {"cpu": ResourceRequest(1, up_to(60, 10), 0, 5)},
-    }
-
-    def job(name: str, **values: Any) -> Job:
-        rule = one_of(*shapes)
-        return Rules(shapes).job(name, rule, **values)
-
-    def sent(name: str) -> JobState:
-        made, where = job(name), draw(_names)
-        kind = one_of(*made.kinds)
-        assignment = Assignment(Target(where, where, kind[0], kind), shapes[made.rule][kind])
-        there = (SlurmJob(7, state, start_s=4995.0) for state in ("PENDING", "RUNNING"))
-        return JobState(made, assignment, 4990.0, slurm_job=one_of(None, *there))
-
-    def ready(name: str) -> JobState:
-        fixed = UserOverrides(one_of(None, None, None, "a", "gone"), cpus=one_of(None, None, 3))
-        past = FailureHistory(up_to(2, 0), 0, (), frozenset(draw(st.sets(_names))))
-        both = frozenset({Target("a", "a", "g", "gpu"), Target("b", "b", "c", "cpu")})
-        excluded = one_of(frozenset(), frozenset(), both)
-        return JobState(job(name, overrides=fixed), history=past, excluded_targets=excluded)
-
-    #: What limits a and b together.
-    dept = LimitScope("account dept", draw(_some_tres), draw(_used))
-    return SimpleNamespace(
-        accounts=[
-            account(
-                name,
-                limit=draw(_tres) | draw(_budgets) | draw(_none | _most_jobs),
-                used=draw(st.one_of(*[_used] * 6, _tres, st.none())),
-                of_user=draw(_none | _some_tres),
-                mine=draw(_mine),
-                above=(dept,) if name in "ab" else (),
-                partitions=one_of((), (), ("c",)),
-            )
-            for name in "abc"
-        ],
-        waiting=[
-            SlurmJob(n, one_of("PENDING", "PENDING", "CONFIGURING", "RUNNING"), one_of(*"abcz"),
-                     tres=draw(_tres), reason=one_of(*REASONS))
-            for n in range(up_to(3, 0))
-        ],
-        claims=[
-            PendingUse(draw(_names), tres_of(ResourceRequest(up_to(8), 20, 0, 5)))
-            for _ in range(up_to(2, 0))
-        ],
-        partitions={
-            "gpu": partition("g", allow_accounts=one_of(None, ("a", "b"))),
-            "cpu": partition("c"),
-        },
-        utilisation=one_of(0.5, 0.85, 1.0),
-        shapes=shapes,
-        ready=[ready(f"r{n}") for n in range(up_to(12))],
-        later=[JobState(job(f"l{n}", needs=("r0",))) for n in range(up_to(3, 0))],
-        active=[sent(f"s{n}") for n in range(up_to(3, 0))],
-        bad_nodes={"gpu": draw(st.sets(st.sampled_from(["g1", "g2"]))), "cpu": {"c1"}},
-    )  # fmt: skip
-
-
-def counts(one: Account, job: SlurmJob) -> bool:
-    """Return whether a job pends on an account and may start there at some time."""
-    return job.account == one.name and job.state == "PENDING" and all(
-        job.tres.get(tres, 0) <= most
-        for scope in one.at("").scopes for tres, most in scope.limit.items()
-    )  # fmt: skip
-
-
-def promised(question: SimpleNamespace, accounts: list[Account]) -> Counter[str]:
-    """Return what pends or was sent on some accounts."""
-    total: Counter[str] = Counter()
-    for one in accounts:
-        for job in question.waiting:
-            total.update({**job.tres, "jobs": 1} if counts(one, job) else {})
-        for claim in question.claims:
-            total.update(claim.tres if claim.account == one.name else {})
-    return total
-
-
-def closed_kinds(question: SimpleNamespace, one: Account) -> set[DeviceKind]:
-    if any(scope.limit.keys() - (scope.used or {}) for scope in one.at("").scopes):
-        return set(BOTH)
-    reasons = {job.reason for job in question.waiting if counts(one, job)} & set(GROUP_REASONS)
-    return {kind for reason in reasons for kind in BOTH if kind == "gpu" or "GRES" not in reason}
-
-
-@settings(max_examples=250)
-@given(questions())
-def test_no_round_exceeds_limits_or_keeps_silent(
-    cluster: Cluster, question: SimpleNamespace
+@pytest.mark.parametrize(
+    ("running", "pending", "full", "sends"),
+    [(0, 0, False, 4), (3, 0, False, 4), (10, 0, False, 10), (10, 7, False, 3), (10, 12, False, 0),
+     (0, 0, True, 4), (8, 0, True, 4), (12, 0, True, 6), (12, 5, True, 1), (12, 9, True, 0)],
+)  # fmt: skip
+@pytest.mark.parametrize("known", ["limits hidden", "no use", "no nodes", "wrong"])
+def test_where_they_are_not_a_few_are_sent_and_then_as_many_as_run(
+    running: int, pending: int, full: bool, sends: int, known: str
 ) -> None:
-    places = question.partitions
-    capacity = room(
-        *question.accounts,
-        waiting=question.waiting,
-        sent=question.claims,
-        partitions=places,
-        utilisation=question.utilisation,
-    )
-    of_run = replace(cluster, state=replace(cluster.state, partitions=open_at(places)))
-    placement = Placement(Rules(question.shapes).models, cluster=of_run)
-    tasks = (question.ready, question.later, question.active)
-    found = round_on(capacity, placement, *tasks, bad_nodes=question.bad_nodes)
-    started = {name: one for name, one in found.assignments.items()
-               if "waits in Slurm's queue" not in one.reason}  # fmt: skip
-    assert sorted([*found.assignments, *found.why]) == sorted(task.name for task in question.ready)
-    assert all(found.why.values())
-    accounts = {one.name: one for one in question.accounts}
-    scopes = {scope.name: scope for one in question.accounts for scope in one.at("").scopes}
-    for scope in scopes.values():
-        below = [one for one in accounts.values() if scope in one.at("").scopes]
-        here = [one for one in started.values() if accounts[one.target.account] in below]
-        asked: Counter[str] = Counter()
-        for start in here:
-            asked.update(tres_of(start.request))
-        more = promised(question, below)
-        for tres in scope.limit.keys() & asked.keys():
-            rest = scope.limit[tres] - (scope.used or {}).get(tres, 0) - more[tres]
-            assert asked[tres] <= max(0, rest), (scope.name, tres)
-    by_name = {task.name: task for task in question.ready}
-    for name, start in started.items():
-        task, target, request = by_name[name], start.target, start.request
-        one, where = accounts[target.account], places[target.device]
-        assert target.device not in closed_kinds(question, one)
-        assert target.device in task.job.kinds
-        assert (request.gpus > 0) == (target.device == "gpu")
-        assert task.job.overrides.account in (None, target.account)
-        assert request.cpus == task.job.overrides.cpus or task.job.overrides.cpus is None
-        assert (target, request) in found.reach.of(task).every().items()
-        assert target.partition == where.name
-        assert where.allow_accounts is None or one.name in where.allow_accounts
-        assert not one.partitions or where.name in one.partitions
-        assert set(start.exclude) == question.bad_nodes[target.device] | task.history.nodes
-        assert start.reason
+    """At a full place at most 4, or half of those that run, pend."""
+    own = account("lab", {"cpu": 4000}, {} if known == "no use" else None)
+    given = Given(cluster_of([own], limits_known=known != "limits hidden"))
+    given.cluster.idle = None if known == "no nodes" else given.cluster.idle
+    place = given.at("lab", running=running, pending=pending, full=full)
+    given.wrong = {place} if known == "wrong" else set()
+    assert sum(sent_to(given.choose(tasks(30))).values()) == sends
+
+
+def test_a_place_that_slurm_calls_full_is_full_although_its_limits_have_room() -> None:
+    given = Given(cluster_of([account("a", {"cpu": 400}), account("b", {"cpu": 40})]))
+    given.at("a", full=True, pending=2)
+    assert sent_to(given.choose(tasks(30))) == {"b cpu": 4, "a cpu": 2}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus"), [(1, 100), (2, 100), (1, 0)], ids=["one GPU", "two GPUs", "no CPU is free"]
+)
+def test_a_job_waits_for_a_gpu_that_ends_it_sooner_and_goes_to_cpus_where_none_does(
+    gpus: int, cpus: int
+) -> None:
+    """On GPUs a job takes 120 s, on CPUs 600 s and a margin of 40 %."""
+    limit = {"gres/gpu": gpus, "cpu": 2000}
+    given = Given(cluster_of([account("lab", limit, {"gres/gpu": gpus, "cpu": 1700 - 8 * cpus})]))
+    place = given.at("lab", "gpu", running=gpus)
+    given.ends_s = {"gpu": [(NOW_S + 10, place)] * gpus}
+    choice = given.choose(tasks(40, ("gpu", "cpu")))
+    waits = 6 * gpus  # 10 s + 6 × 120 s < 842 s
+    if cpus:
+        assert sent_to(choice) == {"lab gpu": 4, "lab cpu": 40 - waits}
+        assert choice.waiting[WAITS_FOR_GPU] == waits - 4
+        assert [task.name for task, place, _ in choice.starts if place.kind == "gpu"] == [
+            f"work_{i}" for i in range(4)
+        ]
+    else:
+        assert (sent_to(choice), choice.waiting) == ({"lab gpu": 4}, {NO_ROOM: 36})
+
+
+def test_a_free_gpu_is_taken_before_cpus_and_what_was_learned_counts() -> None:
+    given = Given(cluster_of([account("lab", {"gres/gpu": 2, "cpu": 400})]))
+    assert sent_to(given.choose(tasks(5, ("gpu", "cpu")))) == {"lab gpu": 4}
+    for _ in range(9):  # as long on either
+        given.durations.learn("work", "cpu", 600, 600)
+        given.durations.learn("work", "gpu", 600, 590)
+    given.spots.clear()
+    assert sent_to(given.choose(tasks(5, ("gpu", "cpu")))) == {"lab gpu": 2, "lab cpu": 3}
+
+
+def test_the_longest_chain_goes_first_after_what_the_user_prefers() -> None:
+    given = Given(cluster_of([account("lab", {"jobs": 4})]))
+    short = tasks(2, rule="short", order=(0.0, -10.0))
+    long = tasks(2, rule="long", order=(0.0, -90.0))
+    preferred = tasks(2, rule="preferred", order=(-1.0, -1.0))
+    choice = given.choose([*short, *long, *preferred])
+    assert [task.name for task, _, _ in choice.starts] == [
+        "preferred_0", "preferred_1", "long_0", "long_1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("for_gpus", "used", "sends"), [(None, 0, 21), (GPU, 0, 13), (GPU, 6, 19), (GPU, 8, 21)]
+)
+def test_cpu_jobs_leave_a_gpu_job_its_cpus_for_each_free_gpu(
+    for_gpus: ResourceRequest | None, used: int, sends: int
+) -> None:
+    limit = {"cpu": 200, "gres/gpu": 12}
+    given = Given(cluster_of([account("lab", limit, {"cpu": 0, "gres/gpu": used})]), for_gpus)
+    sent = sent_to(given.choose(tasks(50)))
+    assert sent["lab cpu"] == min(21, (200 - 8 * (12 - used) * bool(for_gpus)) // 8)
+    assert sent["lab cpu"] == sends
+
+
+def test_places_where_others_end_jobs_and_qos_other_than_the_default_are_last() -> None:
+    preempted = Partition("cpu", 600, {"cpu": 99}, default=True, nodes="c[1-4]", tier=1,
+                          preempt_mode="REQUEUE")  # fmt: skip
+    above = Partition("own", 600, {"cpu": 99}, nodes="c4", tier=2)
+    limit = {"jobs": 6}
+    accounts = [account("a", limit, preemptable=True), account("b", limit, order=1),
+                account("c", limit)]  # fmt: skip
+    given = Given(cluster_of(accounts))
+    assert sent_to(given.choose(tasks(8))) == {"c cpu": 6, "b cpu": 2}
+    ranks = {f"{one.account} {one.partitions[0]}": one.rank
+             for one in cluster_of(accounts, (preempted, above)).places("cpu", CPU)}  # fmt: skip
+    assert ranks == {"c own": 0, "b own": 1, "a own": 1000, "a cpu": 1000, "c cpu": 1000,
+                     "b cpu": 1001}  # fmt: skip
+    sums = [account("a", {"jobs": 20}), account("b", {"jobs": 10})]
+    assert sent_to(Given(cluster_of(sums)).choose(tasks(14))) == {"a cpu": 12, "b cpu": 2}
+
+
+def test_after_a_list_is_refused_its_partitions_are_tried_alone_and_then_slurms_words_said() -> (
+    None
+):
+    pair = (*PARTITIONS, Partition("more", 600, {"cpu": 9}))
+    given = Given(cluster_of([account("lab")], pair))
+    whole = Place("lab", "lab", ("cpu", "more"), "cpu")
+    alone = [Place("lab", "lab", (one,), "cpu") for one in whole.partitions]
+    seen = []
+    for excluded in ([], [whole], [whole, alone[0]], [whole, *alone]):
+        (task,) = tasks(1, history=History(excluded=frozenset(excluded), words=["no such node"]))
+        choice = given.choose([task])
+        seen.append([place.partitions for _, place, _ in choice.starts])
+    assert seen == [[("cpu", "more")], [("cpu",)], [("more",)], []]
+    assert choice.impossible == [(task, "no such node")]
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (account("lab", {"cpu": 4}), "QOS lab allows 4 of cpu, and it asks for 8"),
+        (account("lab", {"gres/gpu": 0}), ""),
+        (account("lab", per_job={"mem": 9}), "one job of lab allows 9 of mem, and it asks for 50"),
+        (account("lab", partitions=("gone",)), "there is no partition for it"),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_larger_than_all_limits_is_given_up_with_the_figures(
+    own: Any, words: str
+) -> None:
+    ready = tasks(3)
+    choice = Given(cluster_of([own])).choose(ready)
+    assert choice.impossible == ([(task, words) for task in ready] if words else [])
+    other = Given(cluster_of([own, account("other")])).choose(tasks(3))
+    assert (sent_to(other), other.impossible) == ({f"{'other' if words else 'lab'} cpu": 3}, [])
+
+
+def test_what_the_user_chose_is_not_questioned() -> None:
+    accounts = [account("a"), account("b")]
+    cluster = cluster_of(accounts)
+
+    def places(request: ResourceRequest = CPU, account: str = "", qos: str = "") -> set[str]:
+        return {str(one) for one in cluster.places("cpu", request, fixed=(account, qos))}
+
+    assert places() == {"a a cpu", "b b cpu"}
+    assert places(account="b") == {"b b cpu"}
+    assert places(account="b", qos="night") == {"b night cpu"}
+    assert places(qos="night") == {"a night cpu"}
+    assert places(account="other", qos="night") == {"other night cpu"}
+    at = ResourceRequest(8, 50, 0, 60, partition="gpu,hidden")
+    assert places(at) == {"a a gpu,hidden", "b b gpu,hidden"}
+    assert places(ResourceRequest(8, 50, 0, 60, required_min=601)) == set()
+    typed = Partition("h", 600, {"gres/gpu": 2, "gres/gpu:h100": 2})
+    other = Partition("a", 600, {"gres/gpu": 2, "gres/gpu:a100": 2})
+    gpus = cluster_of([account("lab")], (typed, other))
+    asks = ResourceRequest(1, 1, 1, 60, gpu_type="a100")
+    assert [one.partitions for one in gpus.places("gpu", asks)] == [("a",)]
+    assert [one.partitions for one in gpus.places("gpu", GPU)] == [("h", "a")]
+
+
+def test_a_job_asks_for_no_more_time_than_its_place_gives_unless_the_user_set_it() -> None:
+    short = Partition("cpu", 30, {"cpu": 256}, default=True)
+    given = Given(cluster_of([account("lab", longest_min=20)], (short,)))
+    ((_, _, request),) = given.choose(tasks(1)).starts
+    assert request.runtime_min == 20
+    given = Given(cluster_of([account("lab", longest_min=20)], PARTITIONS))
+    set_by_user = {"cpu": ResourceRequest(8, 50, 0, 60, required_min=60)}
+    ((_, _, request),) = given.choose(tasks(1, requests=set_by_user)).starts
+    assert request.runtime_min == 60
+
+
+def test_a_closed_place_gets_nothing_and_its_words_are_said() -> None:
+    given = Given(cluster_of([account("a"), account("b")]))
+    given.at("a", closed="its nodes are down")
+    assert sent_to(given.choose(tasks(9))) == {"b cpu": 9}
+    given.at("b", closed="its nodes are down")
+    choice = given.choose(tasks(9))
+    assert (choice.starts, choice.impossible) == ([], [])
+    assert choice.waiting == {"its nodes are down": 9}
+
+
+def test_pending_jobs_go_where_there_is_room_and_to_the_other_kind_by_a_new_submission() -> None:
+    given = Given(cluster_of([account("a", {"jobs": 9}, {"jobs": 9}), account("b", {"jobs": 3})]))
+    at_a = given.at("a", full=True, pending=4)
+    movable = tasks(4, place=at_a)
+    choice = given.choose(tasks(1, rule="ready"), movable)
+    ((place, moved),) = choice.moves.items()
+    assert (place.account, moved, choice.switches) == ("b", movable[:2], [])
+    assert sent_to(choice) == {"b cpu": 1}
+    assert given.spots[at_a].pending == 2
+
+
+@pytest.mark.parametrize(("switches", "goes"), [(0, True), (2, True), (3, False)])
+def test_a_pending_job_changes_its_device_kind_three_times_at_most(
+    switches: int, goes: bool
+) -> None:
+    given = Given(cluster_of([account("lab", {"gres/gpu": 1})]))
+    on_cpus = given.at("lab", full=True, pending=1)
+    (task,) = tasks(1, ("gpu", "cpu"), place=on_cpus, switches=switches)
+    choice = given.choose([], [task])
+    assert (choice.switches, choice.moves, choice.starts) == ([task] * goes, {}, [])
+
+
+def test_a_pending_job_for_which_nothing_is_better_stays_where_it_is() -> None:
+    given = Given(cluster_of([account("lab", {"jobs": 2}, {"jobs": 2})]))
+    (task,) = tasks(1, place=given.at("lab", full=True, pending=1))
+    choice = given.choose([], [task])
+    assert (choice.moves, choice.switches, choice.waiting) == ({}, [], {})
+
+
+def test_no_more_jobs_are_sent_than_snakemake_may_run() -> None:
+    given = Given(cluster_of([account("lab")]), most=2)
+    choice = given.choose(tasks(5, units=["a", "b"]))
+    assert sent_to(choice) == {"lab cpu": 2}
+    assert choice.waiting == {JOBS_OPTION: 6}  # jobs of Snakemake, in groups of two
+
+
+def calls_of(function: Callable[[], Any]) -> int:
+    """Return how many functions of Python are called."""
+    counted = 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def test_a_round_over_10000_jobs_and_240_places_takes_few_steps() -> None:
+    """A call with what it does takes about 0.5 µs; the bounds are twice what was counted."""
+    accounts = [
+        account(f"lab{i}", {"cpu": 104, "gres/gpu": 3, "jobs": 50}, order=order)
+        for i in range(60)
+        for order in range(2)
+    ]
+    given = Given(cluster_of(accounts), GPU)
+    ready = [task for rule in "abcdefgh"
+             for task in tasks(1250, ("gpu", "cpu"), rule=rule)]  # fmt: skip
+    free = calls_of(lambda: given.choose(ready))
+    for spot in given.spots.values():
+        spot.full = True
+    full = calls_of(lambda: given.choose(ready))
+    assert free < 500_000
+    assert full < 130_000  # of these 60,000 are the test's own

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 from snakemake_scheduler_plugin_tilewright import append_json
 from tests.support.report_pages import Page, report
 from tilewright.config.layout import Layout
-from tilewright.devices.device_lease import DeviceLease, Request
 from tilewright.report.devices import ENOUGH, device_section, suggested_mib
+from tilewright.runtime.gpu import UsageRecord
 
 MIB, GIB = 2**20, 2**30
 
@@ -47,11 +48,13 @@ def section_of(folder: Path, lines: list[dict[str, Any]], tail: str = "") -> dic
 
 def test_the_row_of_each_rule_is_exact(tmp_path: Path) -> None:
     none = line("stitch/d", 0, waited_s=50.0, outcome="not granted", granted_b=0, uuid="")
-    failures = [line("stitch/e", 0, outcome="failed", reason=why) for why in ("ECC", "x", "y")]
+    failures = [
+        line("stitch/e", 0, outcome="failed", reason=why) for why in ("GPU is lost", "x", "y")
+    ]
     stitch, deconvolve = section_of(tmp_path, [*SMALL, none, *failures])["rules"]
     assert stitch == {
         "rule": "stitch", "jobs": 7, "hours": 0.2, "waits": (0.0, 50.0), "peak_mib": 1024,
-        "halved": 0, "causes": "hardware 1, no device 1, other 2", "gpu_mem_mb": None,
+        "halved": 0, "causes": "device 1, no device 1, other 2", "gpu_mem_mb": None,
     }  # fmt: skip
     assert deconvolve == {
         "rule": "deconvolve", "jobs": 1, "hours": 0.01, "waits": (4.0, 4.0), "peak_mib": None,
@@ -117,13 +120,19 @@ def test_the_report_shows_the_table_and_no_markup_of_a_line(tmp_path: Path) -> N
         assert words in text, words
 
 
-def test_what_a_lease_writes_is_what_is_read(tmp_path: Path) -> None:
-    held = DeviceLease(
-        Request(2 * GIB, "edf/s_cycle1"), "GPU-1", 3 * GIB, 1.5, "1",
-        busy_s=0.0, peak_b=GIB, splits=1, reason="split",
-    )  # fmt: skip
+def test_what_a_job_writes_is_what_is_read(tmp_path: Path) -> None:
+    record = UsageRecord(
+        "edf/s_cycle1",
+        2 * GIB,
+        "GPU-1",
+        3 * GIB,
+        waited_s=1.5,
+        peak_b=GIB,
+        splits=1,
+        outcome="done",
+    )
     path = Path(Layout(str(tmp_path)).device_evidence)
-    append_json(path, held.usage_record("done"))
+    append_json(path, asdict(record))
     assert path == tmp_path / "placement/devices.jsonl"
     section = device_section(path)
     assert section is not None

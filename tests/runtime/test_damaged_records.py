@@ -44,10 +44,9 @@ LEDGER: list[dict[str, Any]] = [
 ]  # fmt: skip
 LEDGER = [{"time_s": T0 + 4.0 * k, **event} for k, event in enumerate(LEDGER)]
 EVIDENCE = [
-    {"time_s": T0 + k, "job": f"stitch/{k}", "uuid": "GPU-1", "driver": "1", "requested_b": 2**30,
-     "whole": False, "granted_b": 2**30, "waited_s": 1.0, "held_s": 5.0, "idle_fraction": 0.5,
-     "utilisation": None, "peak_b": 2**29, "splits": k % 2, "outcome": outcome,
-     "reason": "no memory"}
+    {"time_s": T0 + k, "job": f"stitch/{k}", "uuid": "GPU-1", "requested_b": 2**30,
+     "granted_b": 2**30, "waited_s": 1.0, "held_s": 5.0, "peak_b": 2**29, "splits": k % 2,
+     "outcome": outcome, "reason": "no memory"}
     for k, outcome in enumerate(["done", "failed", "not granted", "done"])
 ]  # fmt: skip
 STATE = RunState(T0, T0 + 60, {"a": 4}, {"a": 1}, 1, 0.5, {"no slot": 1})

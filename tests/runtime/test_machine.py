@@ -14,7 +14,7 @@ from tilewright.config.settings import RuleResources, Settings
 from tilewright.devices.health import record_failure
 from tilewright.devices.inventory import Snapshot
 from tilewright.errors import ConfigError, DeviceError, LeaseError
-from tilewright.runtime.machine import device_kinds, gpus_of_jobs, healthy_gpus, pools, usable_gpus
+from tilewright.runtime.machine import device_kinds, gpus_of_jobs, pools, usable_gpus, usable_slots
 
 BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
 
@@ -95,11 +95,11 @@ def test_pools_count_what_is_visible_and_healthy(
     with monkeypatch.context() as three:  # those that share a GPU leave fewer CPUs
         three.setenv("TILEWRIGHT_JOBS_PER_GPU", "3")
         assert pools() == {"gpu": 6, "cpu": max(1, cpus - 12)}
-    record_failure(tmp_path / "leases", uuid(1), "job", "hardware", "fell off the bus")
+    record_failure(tmp_path / "leases", uuid(1), "job", "fell off the bus")
     assert pools() == {"gpu": 1, "cpu": max(1, cpus - 2)}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid(1))
-    assert (healthy_gpus(), pools()) == (0, {})
-    assert "is quarantined: hardware fault" in usable_gpus().reason
+    assert (usable_slots(), pools()) == (0, {})
+    assert re.search(f"CUDA failed on {uuid(1)}: .* in job: fell off", usable_gpus().reason)
 
 
 def test_a_gpu_without_cupy_is_not_used_and_the_reason_is_said(
@@ -119,15 +119,15 @@ def test_a_machine_without_gpu_needs_no_folder_of_leases(
     assert "NVML does not start" in usable_gpus().reason
 
 
-def test_a_gpu_that_others_filled_is_not_counted_for_jobs_that_it_cannot_hold(
-    machine: FakeMachine,
+def test_slots_are_those_of_gpus_that_hold_the_job_and_all_where_none_does(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = machine.devices
-    first.total_b = second.total_b = 24 * GB
-    first.used_b = 20 * GB
+    machine.devices[1].total_b = 10 * GB
     machine.write()
-    assert [healthy_gpus(need_mb) for need_mb in (0, 2000, 10_000, 90_000)] == [2, 2, 1, 1]
-    assert pools()["gpu"] == 2  # it may leave
+    needs_mb = (0, 3000, 6000, 20_000, 90_000)
+    assert [usable_slots(need_mb) for need_mb in needs_mb] == [2, 2, 2, 1, 2]
+    monkeypatch.setenv("TILEWRIGHT_JOBS_PER_GPU", "4")
+    assert [usable_slots(need_mb) for need_mb in needs_mb] == [8, 5, 2, 1, 2]
 
 
 @pytest.mark.parametrize("text", ["many", "0", "9", ""])
@@ -155,7 +155,10 @@ def test_of_a_divided_gpu_the_instances_count(machine: FakeMachine) -> None:
     assert [device.uuid for device in usable_gpus().devices] == [uuid(1), uuid(3, "MIG")]
     machine.devices, divided.instances = [divided], []
     machine.write()
-    assert (pools(), usable_gpus().reason) == ({}, "GPU 0: MIG is on, and there is no instance")
+    assert (pools(), usable_gpus().reason) == (
+        {},
+        "GPU 0: MIG is on, and there is no instance to use",
+    )
 
 
 def test_where_the_folder_of_leases_cannot_be_used_gpus_are_an_error_and_no_pools(

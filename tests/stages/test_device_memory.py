@@ -144,7 +144,7 @@ def test_the_floor_is_an_error(tmp_path: Path, gpu: Backend) -> None:
     assert backend.use.splits == 2
     text = str(error)
     assert int(re.findall(r"needs at least (\d+) MB", text)[0]) >= 16
-    assert "16 MB are available; raise resources.deconvolve.gpu_mem_mb, or" in text
+    assert "16 MB are available; raise resources.deconvolve.gpu_mem_mb to get a larger GPU" in text
     assert classify(f"{type(error).__name__}: {error}") == "memory"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr"]
     expected = pytest.raises(DeviceMemoryError, match=r"deconvolve\.iterations")

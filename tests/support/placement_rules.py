@@ -1,231 +1,116 @@
-"""Rules, accounts and partitions as tests of placement name them, and the room they leave."""
+"""Accounts, partitions and jobs as tests of placement name them, and one round over them."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.cluster import pending_use
-from snakemake_scheduler_plugin_tilewright.cluster.pending_use import PendingUse
-from snakemake_scheduler_plugin_tilewright.cluster.pools import Pool, make_pools
-from snakemake_scheduler_plugin_tilewright.cluster.request import (
+from snakemake_scheduler_plugin_tilewright.placement.accounts import Account, Scope
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.placement.durations import Durations
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
+from snakemake_scheduler_plugin_tilewright.placement.request import (
+    KINDS,
     DeviceKind,
+    Place,
+    ResourceModel,
     ResourceRequest,
-    Target,
 )
-from snakemake_scheduler_plugin_tilewright.cluster.room import Room
-from snakemake_scheduler_plugin_tilewright.cluster.state import ClusterState
-from snakemake_scheduler_plugin_tilewright.cluster.tres import ON_NODES
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Job, JobState, ResourceModel
-from snakemake_scheduler_plugin_tilewright.placement.round import Round
-from snakemake_scheduler_plugin_tilewright.placement.workload import GpuSlots
-from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import (
-    Account,
-    Limits,
-    LimitScope,
-)
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.records import (
-    JOBS,
-    OTHER_ACCOUNTS,
-    OTHER_USERS,
-    Partition,
-    Tres,
-    Usage,
-    on_qos,
-)
+from snakemake_scheduler_plugin_tilewright.placement.room import Room
+from snakemake_scheduler_plugin_tilewright.placement.round import Choice, Round, Spot, Spots
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from snakemake_scheduler_plugin_tilewright.slurm.records import Partition, Tres
 
-BOTH: tuple[DeviceKind, ...] = ("gpu", "cpu")
-GROUP_REASONS = (
-    "AssocGrpCPUMinutesLimit",
-    "QOSGrpGRESMinutes",
-    "QOSGrpGRES",
-    "QOSGrpCpuLimit",
-    "AssocGrpMemLimit",
-    "QOSMaxCpuPerUserLimit",
-)
 GPU, CPU = ResourceRequest(8, 100, 1, 60), ResourceRequest(8, 50, 0, 60)
-LIMIT = {"cpu": 40, "mem": 400, "gres/gpu": 2}
-#: Nothing is in use.
-FREE = dict.fromkeys((*ON_NODES, *JOBS), 0)
+#: CPU jobs and GPU jobs have partitions of their own.
+PARTITIONS = (
+    Partition("cpu", 600, {"cpu": 256, "mem": 4000}, default=True),
+    Partition("gpu", 600, {"cpu": 112, "mem": 4000, "gres/gpu": 8}),
+)
+NOW_S = 1000.0
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Rules as a test names them: a shape for each device kind."""
-
-    shapes: Mapping[str, Mapping[DeviceKind, ResourceRequest]]
-    seconds: float = 60.0
-
-    @property
-    def models(self) -> dict[str, ResourceModel]:
-        return {rule: self._model(shapes) for rule, shapes in self.shapes.items()}
-
-    def job(self, name: str, rule: str, **of: Any) -> Job:
-        """Return a job of a rule."""
-        model, values = self.models[rule], {"wildcards": {}, **of}
-        return Job(name, rule, model.devices, cpu_seconds=self.seconds, model=model, **values)
-
-    def _model(self, shapes: Mapping[DeviceKind, ResourceRequest]) -> ResourceModel:
-        first = next(iter(shapes.values()))
-        request = lambda _, kind: shapes.get(kind, first)  # noqa: E731
-        return ResourceModel(tuple(shapes), request, lambda _: self.seconds)
+def account(name: str, limit: Tres | None = None, used: Tres | None = None, **of: Any) -> Account:
+    """Return an account on a QOS of its name; nothing is used of its limits, or is not known."""
+    scopes = []
+    if limit is not None:
+        known = dict.fromkeys(limit, 0) if used is None else used
+        scopes = [Scope(f"QOS {name}", limit, known)]
+    return Account(name, name, tuple(scopes), **of)
 
 
-def account(
-    name: str,
-    *,
-    limit: Tres | None = None,
-    used: Tres | None = FREE,
-    mine: Tres = FREE,
-    ours: Tres = FREE,
-    of_user: Tres | None = None,
-    of_account: Tres | None = None,
-    of_cap: Tres | None = None,
-    qos: str | None = None,
-    above: tuple[LimitScope, ...] = (),
-    per_job: Tres | None = None,
-    longest_min: int | None = None,
-    partitions: tuple[str, ...] = (),
-) -> Account:
-    """Return an account with limits of its QOS, of a user and an account on it, and a cap."""
-    qos = qos or name
-    all_ = (
-        LimitScope(f"QOS {qos}", limit or {}, used),
-        LimitScope(f"ada on QOS {qos}", of_user or {}, mine),
-        LimitScope(f"account {name} on QOS {qos}", of_account or {}, ours),
-        LimitScope(f"cap of account {name} on QOS {qos}", of_cap or {}, ours, cap=True),
-        *above,
-    )
-    limits = Limits(
-        tuple(one for one in all_ if one.limit),
-        tuple(one.name for one in all_),
-        per_job or {},
-        longest_min,
-    )
-    return Account(name, qos, {"": limits}, partitions)
+def cluster_of(
+    accounts: Iterable[Account], partitions: Iterable[Partition] = PARTITIONS, **of: Any
+) -> Cluster:
+    """Return a cluster that was never asked."""
+    own = {one.name: one for one in partitions}
+    idle = {name: {"cpu": 10**5, "gres/gpu": 10**4} for name in own}
+    of = {"idle": idle, **of}
+    return Cluster(SlurmClient("ada"), accounts=[*accounts], partitions=own, **of)
 
 
-def in_partition(one: Account, name: str, *scopes: LimitScope) -> Account:
-    """Return an account that a partition bounds otherwise."""
-    there = Limits(scopes, tuple(scope.name for scope in scopes))
-    return replace(one, limits={**one.limits, name: there})
+def model(**requests: ResourceRequest) -> ResourceModel:
+    """Return the model of a rule by device kind; its jobs take 600 s on CPUs."""
+    kinds = tuple(kind for kind in KINDS if kind in requests)
+    return ResourceModel(kinds, lambda _, kind: requests[kind], lambda _: 600.0)
 
 
-def with_use(one: Account, use: Callable[[LimitScope], Tres | None]) -> Account:
-    """Return an account with other use."""
-    limits = {
-        where: replace(at, scopes=tuple(replace(h, used=use(h)) for h in at.scopes))
-        for where, at in one.limits.items()
-    }
-    return replace(one, limits=limits)
+def tasks(number: int, kinds: Sequence[DeviceKind] = ("cpu",), **of: Any) -> list[Task]:
+    """Return jobs that are ready and alike, in their order."""
+    sizes: dict[DeviceKind, ResourceRequest] = {"gpu": GPU, "cpu": CPU}
+    rule, first = of.pop("rule", "work"), of.pop("order", (0.0,))
+    requests = of.pop("requests", {kind: sizes[kind] for kind in kinds})
+    of = {"cpu_seconds": 600.0, **of}
+    return [
+        Task(object(), f"{rule}_{i}", rule, requests, order=(*first, float(i)), **of)
+        for i in range(number)
+    ]
 
 
-def partition(name: str, **values: Any) -> Partition:
-    plain = {"max_time_min": 600, "tres": {"cpu": 9999}, "allow_accounts": None, **values}
-    return Partition(name, None, up=True, default=True, allow_qos=None, **plain)
+@dataclass
+class Given:
+    """What a round finds: jobs of this run at places, and when those end that run."""
+
+    cluster: Cluster
+    for_gpus: ResourceRequest | None = None
+    wrong: set[Place] = field(default_factory=set)
+    cpu_share: float = 0.85
+    durations: Durations = field(default_factory=Durations)
+    spots: Spots = field(default_factory=lambda: Spots(Spot))
+    ends_s: dict[DeviceKind, list[tuple[float, Place]]] = field(default_factory=dict)
+    most: float = math.inf
+
+    def at(
+        self, name: str, kind: DeviceKind = "cpu", running: int = 0, pending: int = 0, **known: Any
+    ) -> Place:
+        """Say what is known of the first place of an account for a kind."""
+        found = self.cluster.places(kind, CPU)
+        place = next(one for one in found if one.account == name)
+        vars(self.spots[place]).update(known)
+        self.spots.add(place, running=running, pending=pending)
+        return place
+
+    def choose(self, ready: Iterable[Task], movable: Iterable[Task] = ()) -> Choice:
+        """Return what a round does; jobs that are alike are of one group."""
+        groups: dict[object, int] = {}
+        all_tasks = [*ready, *movable]
+        for task in all_tasks:
+            task.group = groups.setdefault(task.alike, len(groups))
+        room = Room(
+            self.cluster.accounts, (), (), self.cpu_share, self.for_gpus, self.wrong,
+            self.cluster.idle_of, self.cluster.limits_known,
+        )  # fmt: skip
+        made = Round(
+            self.cluster, self.durations, room, self.spots, self.ends_s, NOW_S, self.most
+        )  # fmt: skip
+        pending = [task for task in all_tasks if task.place is not None]
+        return made.place([task for task in all_tasks if task.place is None], pending)
 
 
-PLACES: dict[DeviceKind, Partition | None] = {"gpu": partition("g"), "cpu": partition("c")}
-Places = Mapping[DeviceKind, Partition | Iterable[Partition] | None]
-
-
-def open_at(places: Places) -> dict[DeviceKind, tuple[Partition, ...]]:
-    """Return the partitions of each device kind, of which one, several or none are given."""
-    return {
-        kind: (own,) if isinstance(own, Partition) else tuple(own or ())
-        for kind, own in places.items()
-    }
-
-
-def room(
-    *accounts: Account,
-    waiting: Iterable[SlurmJob] = (),
-    sent: Iterable[PendingUse] = (),
-    workdir: str = "",
-    **of: Any,
-) -> ClusterState:
-    """Return what fits now, where jobs may use all of an account."""
-    of = {"utilisation": 1.0, "partitions": PLACES, **of}
-    of["partitions"] = open_at(of["partitions"])
-    return ClusterState(accounts, **of).with_pending(waiting, sent, workdir)
-
-
-def slots_of(
-    accounts: Iterable[Account],
-    requests: Mapping[DeviceKind, ResourceRequest],
-    *,
-    together: bool = False,
-    partitions: Places = PLACES,
-    **of: Any,
-) -> list[Pool]:
-    """Return the pools of accounts for jobs that ask for this."""
-    places = open_at(partitions)
-    state = ClusterState(tuple(accounts), places, largest_jobs=requests, **of)
-    return make_pools(state, together=together)
-
-
-def at(state: ClusterState, account: str, kind: DeviceKind, partition: str = "") -> Target:
-    """Return the target of an account and a device kind."""
-    found = state.account(account)
-    return state.target(found, kind, partition) if found else Target(account, "", None, kind)
-
-
-def free_slots(state: ClusterState, requests: Mapping[DeviceKind, ResourceRequest]) -> list[Pool]:
-    """Return the free slots for jobs that ask for this, in all places."""
-    names = {kind: one.partition for kind, one in requests.items()}
-    found = []
-    for _, own in groupby(state.targets(names), key=lambda one: one.account):
-        room = Room(state)
-        for one in own:
-            free = room.jobs(one, requests[one.device])
-            room.take(one, requests[one.device], free)
-            found.append(Pool(one.account, one.qos, one.device, 0, free, "", one.partition))
+def sent_to(choice: Choice) -> dict[str, int]:
+    """Return how many jobs a round sends to each account, with the device kind."""
+    found: dict[str, int] = {}
+    for _, place, _ in choice.starts:
+        name = f"{place.account} {place.kind}"
+        found[name] = found.get(name, 0) + 1
     return found
-
-
-def take(
-    state: ClusterState, account: str, kind: DeviceKind, request: ResourceRequest
-) -> ClusterState:
-    use = [state.use_of(at(state, account, kind, request.partition), request)]
-    return replace(
-        state,
-        accounts=pending_use.with_use(state.accounts, use),
-        pending=(*state.pending, *use),
-    )
-
-
-def fits(state: ClusterState, account: str, kind: DeviceKind, request: ResourceRequest) -> bool:
-    return Room(state).fits(at(state, account, kind, request.partition), request)
-
-
-def round_on(
-    state: ClusterState,
-    placement: Placement,
-    ready: Iterable[JobState],
-    later: Iterable[JobState] = (),
-    active: Iterable[JobState] = (),
-    bad_nodes: dict[DeviceKind, set[str]] | None = None,
-    most: float = math.inf,
-) -> Round:
-    """Return a round of placing that is done."""
-    ready, later, active = list(ready), list(later), list(active)
-    estimates = placement.estimates
-    work = estimates.workload(task.job for task in (*ready, *later, *active))
-    bad_nodes = bad_nodes or {"gpu": set(), "cpu": set()}
-    found = Round(work, estimates, state, active, bad_nodes, 5000.0)
-    found.place(ready, later, GpuSlots(), most)
-    return found
-
-
-def in_use(used: Mapping[str, int]) -> Usage:
-    """Return that so much is in use, and of all else that is limited nothing."""
-    return Usage({}, {**FREE, **used})
-
-
-def idle(*qos: str) -> dict[str, Usage]:
-    """Return that nobody has jobs on these QOS, in the words of the survey."""
-    who = ("", OTHER_USERS, OTHER_ACCOUNTS)
-    return {on_qos(name, one): in_use({}) for name in qos for one in who}

@@ -2,29 +2,37 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
-from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.placement.accounts import Chosen
+from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FIELDS
+from snakemake_scheduler_plugin_tilewright.slurm.parse import QOS_FIELDS
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 
-LIMITS = """\
-brusko|ada||brusko|brusko|||||||||||||
-clive-b|ada||clive-b|clive-b|||||||||||||
-clive|ada||clive,clive-b|clive|||||||||||||
-maigan|ada||maigan,maigan-b|maigan|||||||||||||
-brusko|||brusko|brusko|||||||||||||
-clive|||clive,clive-b|clive|||||||||||||
-maigan|||maigan,maigan-b|maigan|||||||||||||
-clive|cpu=104,gres/gpu=3,mem=812G||||||||||||||||||||
-maigan|cpu=80,gres/gpu=2,mem=625G||||||||||||||||||||
-brusko|cpu=32,gres/gpu=1,mem=250G||||||||||||||||||||
-"""
+
+def qos_line(name: str, **values: str) -> str:
+    """Return a line of sacctmgr for a QOS, by the names of its fields."""
+    return "|".join({"name": name, **values}.get(field, "") for field in QOS_FIELDS)
+
+
+LIMITS = "\n".join([
+    "brusko|ada||brusko|brusko|||||||||",
+    "clive-b|ada||clive-b|clive-b|||||||||",
+    "clive|ada||clive,clive-b|clive|||||||||",
+    "maigan|ada||maigan,maigan-b|maigan|||||||||",
+    "brusko|||brusko|brusko|||||||||root",
+    "clive|||clive,clive-b|clive|||||||||root",
+    "maigan|||maigan,maigan-b|maigan|||||||||root",
+    qos_line("clive", grptres="cpu=104,gres/gpu=3,mem=812G"),
+    qos_line("maigan", grptres="cpu=80,gres/gpu=2,mem=625G"),
+    qos_line("brusko", grptres="cpu=32,gres/gpu=1,mem=250G"),
+    "",
+])  # fmt: skip
 USE = """\
 QOS=clive(2) GrpJobs=N(2) GrpSubmitJobs=N(2) GrpTRES=cpu=104(40),mem=831488(716800),gres/gpu=3(1)\
  User Limits= 1002={MaxJobsPU=N(1) MaxTRESPU=cpu=N(32),mem=N(614400),gres/gpu=N(0)}\
@@ -32,47 +40,33 @@ QOS=clive(2) GrpJobs=N(2) GrpSubmitJobs=N(2) GrpTRES=cpu=104(40),mem=831488(7168
 QOS=brusko(4) GrpJobs=N(0) GrpTRES=cpu=32(0),mem=256000(0),gres/gpu=1(0)
 QOS=maigan(3) GrpJobs=N(0) GrpSubmitJobs=N(0) GrpTRES=cpu=80(0),mem=640000(0),gres/gpu=2(0)
 """
-#: What each partition and each node says beside what a test is about.
+#: What each partition says beside what a test is about.
 PARTITION = (
-    " AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=NO QoS=N/A ExclusiveUser=NO"
-    " MaxNodes=UNLIMITED MinNodes=0 MaxCPUsPerNode=UNLIMITED RootOnly=NO ReqResv=NO"
-    " PriorityTier=1 PreemptMode=OFF"
-    " OverSubscribe=NO TotalNodes=0 MaxMemPerNode=UNLIMITED DefMemPerNode=1000\n"
+    " AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=NO MaxNodes=UNLIMITED MinNodes=0"
+    " RootOnly=NO ReqResv=NO PriorityTier=1 PreemptMode=OFF\n"
 )
-NODE = " Gres=(null) ActiveFeatures=(null) Owner=N/A\n"
 PARTITIONS = (
-    "PartitionName=hpg-default Default=YES MaxTime=31-00:00:00 State=UP TRES=cpu=256" + PARTITION
-    + "PartitionName=hpg-b200 MaxTime=7-00:00:00 State=UP TRES=cpu=112,gres/gpu=8" + PARTITION
+    "PartitionName=hpg-default Default=YES MaxTime=31-00:00:00 State=UP Nodes=c[1-2]"
+    " TRES=cpu=256,mem=2000G" + PARTITION
+    + "PartitionName=hpg-b200 MaxTime=7-00:00:00 State=UP Nodes=b1"
+    " TRES=cpu=112,mem=2000G,gres/gpu=8" + PARTITION
 )  # fmt: skip
-NODES = NODE.join([
-    "NodeName=b1 State=IDLE Partitions=hpg-b200 CfgTRES=cpu=112,mem=2000G,gres/gpu=8 AllocTRES=",
-    "NodeName=c1 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=",
-    "NodeName=c2 State=IDLE Partitions=hpg-default CfgTRES=cpu=128,mem=1000G AllocTRES=",
-    "",
-])  # fmt: skip
-CONFIG = """\
-ClusterName = hpg
-AccountingStorageEnforce = associations,limits,qos
-SelectTypeParameters = CR_CORE_MEMORY
-"""
+CONFIG = "ClusterName = hpg\nSLURM_VERSION = 22.05.8\n"
 #: More than the number of any process on Linux.
 NO_PROCESS = 2**22 + 1
 #: What answers each question, by a word of its command.
-ANSWERS = {
-    "sacctmgr": LIMITS, "flags=qos": USE, "partition": PARTITIONS, "node": NODES, "config": CONFIG
-}  # fmt: skip
+ANSWERS = {"sacctmgr": LIMITS, "use": USE, "partition": PARTITIONS, "config": CONFIG, "squeue": ""}
 #: What each question to Slurm is, by the name of its answer.
 QUESTIONS: dict[str, Callable[[SlurmClient], object]] = {
-    "squeue": lambda one: one.queue(),
-    "everybody": lambda one: one.everybodys_queue(),
-    "qos": lambda one: one.usage("qos", ["clive"]),
-    "assoc": lambda one: one.usage("account", ["clive"]),
-    **{name: partial(SlurmClient.show, what=name)
-       for name in ("partition", "node", "reservation", "licenses", "config")},
-    "sacctmgr": lambda one: one.limits().text,
-    "job": lambda one: one.job(7),
-    "sacct": lambda one: one.final_state(7),
-}  # fmt: skip
+    "squeue": SlurmClient.queue,
+    "use": partial(SlurmClient.usage, qos=["clive"], accounts=["clive"], uids={"1001": "kuser"}),
+    "assoc": SlurmClient.associations,
+    "partition": SlurmClient.partitions,
+    "config": SlurmClient.config,
+    "sacctmgr": SlurmClient.limits,
+    "job": partial(SlurmClient.job, job_id=7),
+    "sacct": partial(SlurmClient.final_state, job_id=7),
+}
 FOLDER = Path(__file__).parents[1] / "slurm" / "recorded"
 #: The same situation on three releases of Slurm, recorded on real clusters (`record_slurm.py`).
 RELEASES: Mapping[str, Mapping[str, str]] = {
@@ -98,7 +92,8 @@ LINE = (
     " WorkDir=/data/run Comment=rule_a_wildcards_x  StdErr=/data/run/slurm-2.out StdIn=/dev/null"
     " StdOut=/data/run/slurm-2.out Power= \n"
 )
-_SHOWN = {"flags=qos", "flags=assoc", "partition", "node", "config", "reservation", "licenses"}
+_SHOWN = {"flags=qos,assoc": "use", "flags=assoc": "assoc"}
+_WORDS = {"partition", "config", "job"}
 _MIDDLE = "Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0"
 
 
@@ -117,17 +112,19 @@ class Recorded:
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str:
-        word = next((word for word in argv if word in _SHOWN), argv[0])
+        word = next(
+            (_SHOWN.get(word, word) for word in argv if word in _SHOWN or word in _WORDS), argv[0]
+        )
         self.asked.append(word)
-        if word in ("reservation", "licenses") and word not in self.answers:
-            return "No reservations in the system"
         denied = SlurmQueryError(word, "Access/permission denied")
         return answer_with(self.answers.get(word, denied))
 
 
-def client(recorded: Recorded, folder: Path, now: list[float] | None = None) -> SlurmClient:
-    clock = now if now is not None else [1000.0]
-    return SlurmClient("ada", folder, run=recorded, clock=lambda: clock[0])
+def client(
+    run: Callable[..., str], now: Sequence[float] = (1000.0,), user: str = "ada", uid: int = 1001
+) -> SlurmClient:
+    """Return what asks a recorded Slurm, on a clock that a test may move."""
+    return SlurmClient(user, run, lambda: now[0], uid)
 
 
 def queue_line(**values: str) -> str:
@@ -157,18 +154,15 @@ class Queue(Recorded):
         return super().__call__(argv, stdin)
 
 
-def cluster_with(queue: str | SlurmQueryError, folder: Path) -> tuple[Cluster, Queue]:
-    recorded = Queue({**ANSWERS, "squeue": queue})
-    asking = replace(client(recorded, folder), run=recorded)
-    return Cluster(Site(), asking, 1001, query_cluster(asking, 1001, Site())), recorded
-
-
-def named_qos(folder: Path) -> Cluster:
-    """Return a cluster where the jobs of one account must name their QOS."""
-    cluster, recorded = cluster_with("", folder)
-    recorded.answers["sacctmgr"] = LIMITS.replace("maigan,maigan-b|maigan|", "maigan,maigan-b||")
-    cluster.client._cache.clear()
-    return replace(cluster, state=query_cluster(cluster.client, 1001, Site()))
+def cluster_with(queue: str | SlurmQueryError = "", **settings: Any) -> tuple[Cluster, Queue]:
+    """Return a cluster that was looked at, with settings of it or other answers."""
+    said = {word: settings.pop(word) for word in [*ANSWERS] if word in settings}
+    recorded = Queue({**ANSWERS, "squeue": queue, **said})
+    # site's habit: burst accounts end in -b
+    chosen = settings.pop("chosen", Chosen(leave_out=["*-b"]))
+    cluster = Cluster(client(recorded), chosen, **settings)
+    cluster.look()
+    return cluster, recorded
 
 
 def details(state: str, reason: str, code: str, derived: str) -> str:

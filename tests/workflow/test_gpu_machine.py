@@ -13,9 +13,8 @@ import pytest
 from snakemake_scheduler_plugin_tilewright import read_json_lines
 from tests.support.runs import TINY, Run, make_run
 from tests.support.slurm_cluster import wait_for
-from tilewright.devices.device_lease import CONTEXT_B
 from tilewright.devices.inventory import snapshot
-from tilewright.devices.leases import leases
+from tilewright.devices.leases import holders, share_b
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.runtime.machine import usable_gpus
 
@@ -26,7 +25,7 @@ JOB = """
 import sys, time
 from pathlib import Path
 from tilewright.runtime.gpu import leased_backend
-with leased_backend(sys.argv[1], "group", int(sys.argv[2])) as backend:
+with leased_backend(sys.argv[1], int(sys.argv[2])) as backend:
     cupy = backend.xp
     held = cupy.zeros(int(sys.argv[2]) * 2**20 - 2**21, dtype=cupy.uint8)
     cupy.cuda.Device().synchronize()
@@ -67,24 +66,22 @@ def test_the_devices_are_those_that_cupy_sees() -> None:
     assert {uuid.split("-", 1)[1].replace("-", "") for uuid in found} == seen
 
 
-def test_four_jobs_share_one_device_by_bytes_and_a_killed_one_frees_its_own(
+def test_four_jobs_share_one_device_and_a_killed_one_frees_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = usable_gpus().devices[0]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", device.uuid)
-    free_mib = (device.total_b - device.used_b) // MIB - 512
-    mib = free_mib // 4 - CONTEXT_B // MIB - 64
+    monkeypatch.setenv("TILEWRIGHT_JOBS_PER_GPU", "4")
+    mib = share_b(device, 4) // MIB
     jobs = [begin(tmp_path, f"job{k}", mib, 300.0) for k in range(4)]
     try:
         wait_for(lambda: len(list(tmp_path.glob("job?.limited"))) == 4, 60)
-        assert len(leases(tmp_path / "leases")) == 4
-        used_b = snapshot().devices[0].used_b
-        assert used_b <= device.total_b
+        assert len(holders(tmp_path / "leases")) == 4
+        assert snapshot().devices[0].used_b <= device.total_b
         late = begin(tmp_path, "late", mib, 0.0)
         jobs.append(late)
         time.sleep(20.0)  # it imports CuPy first
         assert not (tmp_path / "late").exists()
-        assert len(leases(tmp_path / "leases")) == 4
         jobs[0].kill()
         assert late.wait(60) == 0
     finally:

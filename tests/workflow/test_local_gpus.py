@@ -1,5 +1,6 @@
 """The workflow on one machine with pretended GPUs: NVML is a fake, NumPy stands in for CuPy."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -15,17 +16,16 @@ from snakemake_scheduler_plugin_tilewright import read_json_lines
 from tests.conftest import STANDIN
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.support.runs import TINY, Run, digests, make_run
-from tilewright.devices.device_lease import CONTEXT_B
-from tilewright.devices.health import quarantined, record_failure
-from tilewright.devices.leases import RESERVE_B, leases
+from tilewright.devices.health import failures, record_failure
+from tilewright.devices.lease_folder import lock
+from tilewright.devices.leases import CONTEXT_B, RESERVE_B, holders
 
 TARGET = "stitching"
 MIB = 2**20
 #: A job of the workflow: what comes before it, its log, MB that it asks for, and what it does.
 JOB = """
-import gc, os, sys, time
+import os, sys
 from pathlib import Path
-from tilewright.devices.device_lease import DeviceLease
 from tilewright.devices.lease_folder import lease_root
 from tilewright.errors import DeviceError
 from tilewright.runtime.job import job_context
@@ -57,7 +57,7 @@ def environment(machine: FakeMachine, tmp_path: Path) -> Iterator[dict[str, str]
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "STANDIN_BROKEN_NODES": str(tmp_path / "broken"),
     }
-    assert not (tmp_path / "leases").is_dir() or leases(tmp_path / "leases") == []
+    assert not (tmp_path / "leases").is_dir() or holders(tmp_path / "leases") == []
 
 
 def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
@@ -75,7 +75,9 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
     assert rules.total() == gone.count(" goes to a GPU") > 0
     assert "illumination" not in rules
     assert {line["outcome"] for line in lines} == {"done"}
-    assert max(line["granted_b"] for line in lines) == 24 * GB - RESERVE_B
+    assert {line["granted_b"] for line in lines} <= {
+        n * GB - RESERVE_B - CONTEXT_B for n in (8, 24)
+    }
     assert {line["uuid"] for line in lines} <= {uuid(1), uuid(2)}
     assert all(line["peak_b"] is not None for line in lines)
     assert not (tiny_run.results / "placement/devices.jsonl").exists()
@@ -83,7 +85,7 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
 
 
 @pytest.mark.long
-def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
+def test_a_device_that_dies_gets_no_more_jobs_and_they_go_elsewhere(
     tmp_path: Path, tiny_raw: Path, environment: dict[str, str]
 ) -> None:
     (tmp_path / "broken").write_text(uuid(1))
@@ -95,9 +97,9 @@ def test_a_device_that_dies_is_quarantined_and_its_jobs_go_elsewhere(
     assert outcomes[uuid(2), "done"] >= 1
     assert (uuid(1), "done") not in outcomes
     assert "1 GPU can be used, 2 before" in said.stdout + said.stderr
-    (found,) = quarantined(tmp_path / "leases").items()
-    assert found[0] == uuid(1)
-    assert "cudaErrorECCUncorrectable" in found[1].reason
+    ((device, failure),) = failures(tmp_path / "leases").items()
+    assert device == uuid(1)
+    assert "cudaErrorECCUncorrectable" in failure
 
 
 def test_a_demanded_gpu_that_is_not_there_ends_the_run_before_any_work(
@@ -132,48 +134,68 @@ def ended(
     return done.returncode, log.read_text() + done.stderr, read_json_lines(path)[-1]
 
 
-def test_a_job_is_limited_to_what_its_rule_asks_for_and_says_how_it_went(
-    tmp_path: Path, machine: FakeMachine, environment: dict[str, str]
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_a_job_is_limited_to_its_share_of_a_gpu_and_says_how_it_went(
+    tmp_path: Path, environment: dict[str, str], jobs: int
 ) -> None:
-    for device in machine.devices:
-        device.utilisation = 0.5
-    machine.write()
+    share_b = (24 * GB - RESERVE_B) // jobs - CONTEXT_B
     does = (
-        f"assert backend.xp.get_default_memory_pool().get_limit() == {1000 * MIB}\n"
-        "backend.use.peak_b, backend.use.splits = 7, 3\n"
-        "(held,) = (found for found in gc.get_objects() if isinstance(found, DeviceLease))\n"
-        "while held.utilisation is None: time.sleep(0.05)"
+        f"assert backend.xp.get_default_memory_pool().get_limit() == {share_b}\n"
+        f"assert os.environ['CUDA_VISIBLE_DEVICES'] == {uuid(1)!r}\n"
+        "backend.use.peak_b, backend.use.splits = 7, 3"
     )
-    code, said, line = ended(tmp_path, environment, does)
+    shared = {**environment, "TILEWRIGHT_JOBS_PER_GPU": f"{jobs}"}
+    code, said, line = ended(tmp_path, shared, does)
     assert code == 0, said
-    assert line["granted_b"] == line["requested_b"] == 1000 * MIB + CONTEXT_B
-    assert (line["job"], line["outcome"]) == ("edf/a", "done")
-    assert (line["peak_b"], line["splits"], line["utilisation"]) == (7, 3, 0.5)
-    assert 0 <= line["idle_fraction"] < 1
+    assert (line["requested_b"], line["granted_b"]) == (1000 * MIB, share_b)
+    assert (line["job"], line["uuid"], line["outcome"]) == ("edf/a", uuid(1), "done")
+    assert (line["peak_b"], line["splits"], line["reason"]) == (7, 3, "")
+    assert 0 <= line["waited_s"] < line["waited_s"] + line["held_s"]
+
+
+def test_a_job_that_needs_more_than_a_gpu_is_told_so(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    code, said, line = ended(tmp_path, environment, mb=90_000)
+    assert (code, line["uuid"]) == (0, uuid(1)), said
+    assert "arrays of 90000 MiB are more than it holds: work is halved" in said
 
 
 def test_a_job_that_waits_too_long_ends_with_its_own_exit_code_and_message(
-    tmp_path: Path, machine: FakeMachine, environment: dict[str, str]
-) -> None:
-    machine.devices = [FakeDevice(uuid(1), total_b=3 * GB, used_b=2 * GB)]  # of somebody else
-    machine.write()
-    code, said, line = ended(tmp_path, {**environment, "TILEWRIGHT_WAIT_LIMIT_S": "0.2"})
-    assert code == os.EX_TEMPFAIL
-    assert said.count("job edf/a got no device with") == 2  # in the log, and to who reads along
-    assert (line["job"], line["outcome"], line["uuid"]) == ("edf/a", "not granted", "")
-
-
-def test_another_try_goes_to_another_device_and_no_job_to_a_quarantined_one(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    sticky = "raise backend.xp.cuda.runtime.CUDARuntimeError('cudaErrorIllegalAddress: broken')"
-    tried = [ended(tmp_path, environment, does) for does in (sticky, "")]
+    (tmp_path / "leases").mkdir(mode=0o700)
+    with contextlib.ExitStack() as locks:
+        for number in (1, 2):
+            assert lock(tmp_path / f"leases/{uuid(number)}.0", locks)
+        code, said, line = ended(tmp_path, {**environment, "TILEWRIGHT_WAIT_LIMIT_S": "0.2"})
+    assert code == os.EX_TEMPFAIL
+    words = "job edf/a got no GPU within 0.2 s; raise TILEWRIGHT_WAIT_LIMIT_S"
+    assert said.count(words) == 2  # in the log, and to who reads along
+    assert (line["job"], line["outcome"], line["uuid"]) == ("edf/a", "not granted", "")
+    assert line["waited_s"] >= 0.2
+
+
+def test_after_a_failure_of_cuda_no_job_goes_to_that_device(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    broken = "raise backend.xp.cuda.runtime.CUDARuntimeError('cudaErrorIllegalAddress: broken')"
+    tried = [ended(tmp_path, environment, does) for does in (broken, "")]
     assert [(code, line["uuid"]) for code, _, line in tried] == [(1, uuid(1)), (0, uuid(2))]
-    record_failure(tmp_path / "leases", uuid(2), "another", "hardware", "it fell off the bus")
-    assert ended(tmp_path, environment, name="b")[2]["uuid"] == uuid(1)
+    record_failure(tmp_path / "leases", uuid(2), "another", "it fell off the bus")
+    code, said, line = ended(tmp_path, environment)
+    assert (code, line["outcome"]) == (1, "not granted")
+    assert "job edf/a has no GPU to use: CUDA failed on each; see tilewright devices" in said
 
 
-BREAKS = "(lease_root() / 'health.json').write_text('[broken')\n"
+def test_a_wait_limit_that_is_no_number_is_named(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    code, said, _ = ended(tmp_path, {**environment, "TILEWRIGHT_WAIT_LIMIT_S": "soon"})
+    assert (code, "TILEWRIGHT_WAIT_LIMIT_S is 'soon'; set it to seconds" in said) == (1, True)
+
+
+BREAKS = f"(lease_root() / '{uuid(1)}.failed').mkdir()\n"
 ECC = "raise DeviceError('cudaErrorECCUncorrectable')"
 
 
@@ -184,7 +206,7 @@ ECC = "raise DeviceError('cudaErrorECCUncorrectable')"
             "import cupy; cupy.roll = lambda array, by: array", "",
             "fails its first computation: the device computes wrongly", True,
         ),
-        ("", "raise ValueError('ECC')", "ValueError: ECC\n", False),
+        ("", "raise ValueError('illegal address')", "ValueError: illegal address\n", False),
         ("", "raise backend.xp.cuda.memory.OutOfMemoryError(3, 2, 1)", "OutOfMemoryError", False),
         ("", BREAKS + ECC, f"the failure of device {uuid(1)} is not recorded", None),
     ],
@@ -200,8 +222,7 @@ def test_a_job_that_fails_says_why_and_blames_its_device_alone_where_it_is_to_bl
     if noted is None:
         assert said.splitlines()[-1].endswith("DeviceError: cudaErrorECCUncorrectable")
     else:
-        assert list(quarantined(tmp_path / "leases")) == [line["uuid"]] * noted
-        assert (tmp_path / "leases/health.json").exists() == noted
+        assert list(failures(tmp_path / "leases")) == [line["uuid"]] * noted
 
 
 def test_under_slurm_no_folder_is_needed_and_each_node_writes_its_own_evidence(

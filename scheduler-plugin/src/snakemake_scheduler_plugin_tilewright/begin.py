@@ -1,4 +1,4 @@
-"""The beginning of a run on a cluster: what may be used, that nothing else writes, and its record."""
+"""The beginning of a run on a cluster: what may be used, and that nothing else writes there."""
 
 import logging
 from collections.abc import Callable
@@ -62,8 +62,8 @@ class Beginning:
         before_run(client, folder, ledger)
         if options := options_in_environment():
             logger.warning(
-                f"{', '.join(options)} are not handed on to Slurm's commands: what jobs need beyond "
-                "their resources is for slurm_extra"
+                f"{', '.join(options)} are not handed on to Slurm's commands: what jobs need "
+                "beyond their resources is for slurm_extra"
             )
         cluster = look_at_cluster(settings, client)
         own = folder / LEDGER.parent

@@ -1,4 +1,4 @@
-"""Snakemake's ``--executor tilewright``: jobs that are ready come in, and are sent to Slurm in time.
+"""Snakemake's ``--executor tilewright``: takes jobs that are ready, and sends them to Slurm.
 
 Snakemake hands over every job that is ready, and takes all of them to run. One thread, that which
 Snakemake's executors have for the state of their jobs, asks Slurm, places jobs and tells how they
@@ -39,6 +39,8 @@ common_settings = CommonSettings(
 )
 #: Jobs that become ready together come one after the other: so long is waited for the next.
 _GATHER_S = 0.3
+#: Whether a job became ready is looked at so often.
+_LOOK_S = 0.1
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -89,6 +91,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         from .begin import Beginning
         from .progress import Progress
         from .runtime import snakemake_adapter as adapter
+        from .runtime.snakemake_command import SetUpError
 
         self.logger = printable_log(self.logger)
         adapter.forget_chatter(self.logger)
@@ -100,7 +103,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self.run, self.tasks, self.placement = begun.run, begun.tasks, begun.placement
             self.run.command = self._command
         except PlacementError as error:
-            raise WorkflowError(str(error)) from None
+            raise SetUpError(str(error)) from None
         self._progress = Progress(self.dag, self.tasks, self.run, self.placement, self.logger)
         # a workflow whose Snakefile has no `placement.end()` says how it ended all the same
         atexit.register(lambda: self.placement.end(failed=not self._progress.all_done()))
@@ -123,14 +126,16 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         """Look at Slurm, place what is ready, and report what has ended."""
         from .runtime import snakemake_adapter as adapter
+        from .runtime.snakemake_command import SetUpError
 
-        await asyncio.to_thread(self._begun.wait)
+        while not self._begun.is_set():
+            await asyncio.sleep(_LOOK_S)
         self._wake.clear()
         try:
             for end in self.run.step():
                 self._report(end)
         except PlacementError as error:
-            raise WorkflowError(str(error)) from None
+            raise SetUpError(str(error)) from None
         self._progress.tell()
         if why := adapter.stopping(self.workflow):
             self._stop(why)
@@ -140,11 +145,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     async def sleep(self) -> None:
         """Wait until Slurm is asked again, or a job becomes ready."""
-        if not self._wake.is_set():
-            wait_s = max(0.1, self.run.due_s - self.run.clock())
-            await asyncio.to_thread(
-                self._wake.wait, min(wait_s, self.executor_settings.poll_seconds)
-            )
+        until_s = self.run.clock() + self.executor_settings.poll_seconds
+        while not self._wake.is_set() and self.run.clock() < min(until_s, self.run.due_s):
+            await asyncio.sleep(_LOOK_S)
         await asyncio.sleep(_GATHER_S)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:

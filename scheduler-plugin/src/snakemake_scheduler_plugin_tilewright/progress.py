@@ -1,4 +1,4 @@
-"""How far a run is: a line on the terminal or in the log, and a file for those who ask elsewhere."""
+"""How far a run is: a line on the terminal or in the log, and a file for others."""
 
 import contextlib
 import logging
@@ -31,10 +31,10 @@ class Progress:
     ) -> None:
         self.dag, self.tasks, self.run, self.logger = dag, tasks, run, logger
         self._began_s, self._told_s, self._written_s = time.time(), 0.0, 0.0
-        self._paths = {placement.ledger.absolute().with_name(STATE),
-                       Path(tasks.workflow.workdir_init).absolute() / LEDGER.with_name(STATE)}  # fmt: skip
-        self._ledger = str(placement.ledger.absolute())
-        self._terminal = sys.stderr.isatty()
+        folder, ledger = Path(tasks.workflow.workdir_init), placement.ledger.absolute()
+        self._paths = {ledger.with_name(STATE), folder.absolute() / LEDGER.with_name(STATE)}
+        self._ledger = str(ledger)
+        self._terminal, self._seconds = sys.stderr.isatty(), dict[Any, float]()
         if self._terminal and logger.parent is not None:
             logger.parent.addFilter(self._clear_line)
         self._write(self.state())  # before a job is sent: whose it is may be asked at once
@@ -46,8 +46,10 @@ class Progress:
 
     def state(self, *, ended: bool = False) -> RunState:
         """Return how far the run is."""
-        seconds = {job: node.cpu_seconds for job, node in self.tasks.nodes(done=True).items()}
-        done = [job for job in seconds if self.dag.finished(job)]
+        open_ = self.tasks.nodes()
+        self._seconds |= {job: node.cpu_seconds for job, node in open_.items()}
+        done = [job for job in self._seconds if job not in open_ and self.dag.finished(job)]
+        seconds = {job: self._seconds[job] for job in [*done, *open_]}
         active = self.run.active
         return RunState(
             self._began_s,

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import PlacementError
-from .placement.durations import SLOWDOWN
 from .placement.jobs import key_of
-from .placement.request import KINDS, DeviceKind, Place, ResourceModel, ResourceRequest
+from .placement.request import KINDS, SLOWDOWN, DeviceKind, Place, ResourceModel, ResourceRequest
 from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
 from .runtime.ledger import LEDGER, read_ledger, resume_line, runs_of, summary_lines
@@ -296,7 +295,8 @@ def either_model(gpu: Mapping[str, int], cpu: Mapping[str, int]) -> ResourceMode
         "cpu": _request(cpu, gpus=0),
     }
     half_limit_s = 0.5 * 60 * requests["cpu"].runtime_min
-    return ResourceModel(KINDS, lambda _, kind: requests[kind], lambda _: half_limit_s)
+    slowdown = requests["cpu"].runtime_min / requests["gpu"].runtime_min
+    return ResourceModel(KINDS, lambda _, kind: requests[kind], lambda _: half_limit_s, slowdown)
 
 
 def _request(values: Mapping[str, int], gpus: int) -> ResourceRequest:

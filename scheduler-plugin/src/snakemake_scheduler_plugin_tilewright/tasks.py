@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from .declared import declared_request, kind_of
-from .placement.durations import SLOWDOWN
 from .placement.jobs import Task, key_of
 from .placement.order import Node, Order
-from .placement.request import DeviceKind, Place, ResourceModel, ResourceRequest
+from .placement.request import SLOWDOWN, DeviceKind, Place, ResourceModel, ResourceRequest
 from .resources import MODEL, Placement
 
 #: Where Slurm writes what a job prints, below the working directory.
@@ -53,6 +52,7 @@ class Tasks:
             rule_of(job),
             requests,
             seconds,
+            model.slowdown if model else SLOWDOWN,
             account=str(resources.get("slurm_account") or "").lower(),
             qos=str(resources.get("qos") or "").lower(),
             log=str(job.log[0]) if len(job.log) else "",
@@ -145,12 +145,11 @@ class Tasks:
             values["qos"] = place.qos
         return {name: value for name, value in values.items() if value is not None}
 
-    def nodes(self, *, done: bool = False) -> dict[Hashable, Node]:
-        """Return all jobs that have still to run, and those that are ``done``, for their order."""
+    def nodes(self) -> dict[Hashable, Node]:
+        """Return all jobs that have still to run, for their order."""
         dag = self.workflow.dag
-        jobs = [job for job in dag.needrun_jobs() if len(job.output)]
-        return {job: self._node(job, dag.job_dependencies(job)) for job in jobs
-                if done or not dag.finished(job)}  # fmt: skip
+        jobs = [job for job in dag.needrun_jobs() if len(job.output) and not dag.finished(job)]
+        return {job: self._node(job, dag.job_dependencies(job)) for job in jobs}
 
     def _node(self, job: Any, needs: Iterable[Any]) -> Node:
         model = None if job.is_group() else self.placement.models.get(_constant(job, MODEL))

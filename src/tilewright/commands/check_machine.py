@@ -13,9 +13,8 @@ from snakemake_scheduler_plugin_tilewright import (
     warning,
 )
 from tilewright.config.sizing import DataSizes
-from tilewright.devices.slurm_allocation import device_from_environment
 from tilewright.errors import DeviceError
-from tilewright.runtime.machine import usable_gpus
+from tilewright.runtime.machine import device_from_environment, usable_gpus
 from tilewright.runtime.text import count
 
 _CUPY = "pip install 'tilewright[cuda12]' (or cuda13)"

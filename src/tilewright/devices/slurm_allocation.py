@@ -1,36 +1,11 @@
-"""The device of a job: what ``TILEWRIGHT_DEVICE`` names, or what Slurm allocated."""
+"""What Slurm allocated to a job of the workflow."""
 
 import os
-from collections.abc import Mapping
-from typing import Literal, cast, get_args
 
 from snakemake_scheduler_plugin_tilewright import allocated_gpus
-from tilewright.errors import DeviceError
 
 #: Set in a job of the workflow that has an allocation of its own.
 ALLOCATED = "TILEWRIGHT_ALLOCATED"
-DeviceChoice = Literal["auto", "gpu", "cpu"]
-
-
-def device_from_environment(
-    environ: Mapping[str, str] = os.environ, otherwise: DeviceChoice = "auto"
-) -> DeviceChoice:
-    """Return what ``TILEWRIGHT_DEVICE`` asks for, or ``otherwise``.
-
-    Raises
-    ------
-    DeviceError
-        The variable is none of ``cpu``, ``gpu`` and ``auto``.
-
-    Examples
-    --------
-    >>> device_from_environment({"TILEWRIGHT_DEVICE": "gpu"})
-    'gpu'
-    """
-    choice = environ.get("TILEWRIGHT_DEVICE") or otherwise
-    if choice not in get_args(DeviceChoice):
-        raise DeviceError(f"TILEWRIGHT_DEVICE is '{choice}'; set it to cpu, gpu or auto")
-    return cast(DeviceChoice, choice)
 
 
 def use_allocated_device() -> None:

@@ -51,7 +51,7 @@ class _Shortage:
         return DeviceMemoryError(
             f"out of memory on the GPU: {rule} needs at least {-(-self.needed_b // _MB)} MB for "
             f"{hint.unit}, and {self.available_b // _MB} MB are available; raise "
-            f"resources.{rule}.gpu_mem_mb{fix}"
+            f"resources.{rule}.gpu_mem_mb to get a larger GPU or all of one{fix}"
         )
 
 

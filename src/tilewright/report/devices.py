@@ -17,7 +17,7 @@ ENOUGH, _MARGIN_PERCENT, _STEP_MIB = 5, 20, 64
 _MIB = 2**20
 
 Line = Mapping[str, Any]
-#: The values of a ``DeviceLease.usage_record``; unknown ones are null.
+#: The values of a ``UsageRecord``; unknown ones are null.
 _LINE: dict[str, ValueCheck] = {
     "job": lambda value: is_text(value) and value != "",
     **dict.fromkeys(("outcome", "reason"), lambda value: value is None or is_text(value)),

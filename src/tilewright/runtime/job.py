@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import logging
+import os
 import sys
 import time
 import traceback
@@ -13,7 +14,6 @@ from typing import Any, TextIO
 from threadpoolctl import threadpool_limits
 
 from snakemake_scheduler_plugin_tilewright import cause_line
-from tilewright.devices.leases import WAIT_EXIT_CODE
 from tilewright.errors import DeviceError, LeaseTimeoutError
 from tilewright.kernels.backend import Backend, cpu_backend
 
@@ -71,7 +71,7 @@ def _reported_errors(stream: TextIO) -> Iterator[None]:
     except LeaseTimeoutError as error:
         logger.error("%s", error)
         sys.__stderr__.write(f"{error}\n")  # type: ignore[union-attr]
-        raise SystemExit(WAIT_EXIT_CODE) from error
+        raise SystemExit(os.EX_TEMPFAIL) from error  # a later try may succeed
     except Exception as error:
         traceback.print_exc(file=stream)
         message = f"{type(error).__name__}: {error}"
@@ -121,5 +121,5 @@ def _device(log: Path, threads: int, resources: Mapping[str, Any]) -> Iterator[B
     from tilewright.runtime.gpu import leased_backend
 
     job = f"{log.parent.name}/{log.stem}"
-    with leased_backend(job, str(log.resolve()), resources["gpu_mem_mb"]) as backend:
+    with leased_backend(job, resources["gpu_mem_mb"]) as backend:
         yield backend

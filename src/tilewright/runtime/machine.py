@@ -4,18 +4,18 @@ import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal, cast, get_args
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind
 from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings
-from tilewright.devices.device_lease import CONTEXT_B
-from tilewright.devices.health import quarantined
+from tilewright.devices.health import failures
 from tilewright.devices.inventory import NO_NVML, NOT_INSTALLED, Snapshot, snapshot
 from tilewright.devices.lease_folder import lease_root
-from tilewright.devices.leases import MIB, SLOTS, leased_b, leases, room_b, whole_above_b
-from tilewright.devices.slurm_allocation import DeviceChoice, device_from_environment
-from tilewright.errors import ConfigError, LeaseError
+from tilewright.devices.leases import MIB, jobs_on, sufficient
+from tilewright.errors import ConfigError, DeviceError, LeaseError
 
+DeviceChoice = Literal["auto", "gpu", "cpu"]
 _NO_CUPY = f"CuPy is {NOT_INSTALLED}"
 
 
@@ -34,9 +34,9 @@ def usable_gpus(environ: Mapping[str, str] = os.environ) -> Snapshot:
         return Snapshot((), gpus.reason)
     if find_spec("cupy") is None:
         return Snapshot((), _NO_CUPY)
-    bad = quarantined(lease_root(environ))
-    healthy = tuple(device for device in gpus.devices if device.uuid not in bad)
-    reasons = [f"{uuid} is quarantined: {q.reason}" for uuid, q in bad.items()]
+    failed = failures(lease_root(environ))
+    healthy = tuple(device for device in gpus.devices if device.uuid not in failed)
+    reasons = [f"CUDA failed on {uuid}: {text}" for uuid, text in failed.items()]
     return Snapshot(healthy, gpus.reason if healthy else "; ".join(reasons))
 
 
@@ -49,6 +49,27 @@ def gpus_of_jobs() -> Snapshot | None:
         if find_spec(module) is None:
             return Snapshot((), reason)
     return None
+
+
+def device_from_environment(
+    environ: Mapping[str, str] = os.environ, otherwise: DeviceChoice = "auto"
+) -> DeviceChoice:
+    """Return what ``TILEWRIGHT_DEVICE`` asks for, or ``otherwise``.
+
+    Raises
+    ------
+    DeviceError
+        The variable is none of ``cpu``, ``gpu`` and ``auto``.
+
+    Examples
+    --------
+    >>> device_from_environment({"TILEWRIGHT_DEVICE": "gpu"})
+    'gpu'
+    """
+    choice = environ.get("TILEWRIGHT_DEVICE") or otherwise
+    if choice not in get_args(DeviceChoice):
+        raise DeviceError(f"TILEWRIGHT_DEVICE is '{choice}'; set it to cpu, gpu or auto")
+    return cast(DeviceChoice, choice)
 
 
 def device_kinds(
@@ -102,48 +123,33 @@ def log_device_usage_to(path: Path) -> None:
     os.environ["TILEWRIGHT_DEVICE_LOG"] = str(path)
 
 
-def healthy_gpus(need_mb: int = 0) -> int:
-    """Return how many GPUs could hold a job, leases of other jobs not counted.
+def usable_slots(need_mb: int = 0) -> int:
+    """Return how many jobs the GPUs can run at once, jobs of other runs not counted.
+
+    That is one on each GPU, or ``TILEWRIGHT_JOBS_PER_GPU`` jobs that need no more than their share.
 
     Parameters
     ----------
     need_mb : int
-        Device memory of its arrays. For a job that takes a whole GPU half of one is sufficient.
+        Device memory of a job's arrays.
     """
-    devices = usable_gpus().devices
-    if not devices:
-        return 0
-    holders = leases(lease_root())
-    need_b = need_mb * MIB + CONTEXT_B
-    whole = need_b > whole_above_b(devices)
-    return sum(
-        room_b(device, holders) + leased_b(device, holders)
-        >= (device.total_b / 2 if whole else need_b)
-        for device in devices
-    )
+    need_b = need_mb * MIB
+    return sum(jobs_on(device, need_b) for device in sufficient(usable_gpus().devices, need_b))
 
 
 def pools() -> dict[str, int]:
     """Return the local pools, for ``resources`` of a profile; nothing on a machine without GPU.
 
-    ``gpu`` is one job on each GPU, or ``TILEWRIGHT_JOBS_PER_GPU``. ``cpu`` counts the CPUs of jobs
-    that could use a GPU and run on CPUs: two are reserved for each GPU's job.
+    ``gpu`` counts the jobs on GPUs. ``cpu`` counts the CPUs of jobs that could use a GPU and run on
+    CPUs: two are reserved for each job on a GPU.
 
     Where the folder of the leases cannot be used there are none; the Snakefile reports it if a rule
     requires a GPU.
     """
     try:
-        gpus = len(usable_gpus().devices)
+        jobs = usable_slots()
     except LeaseError:
         return {}
-    if not gpus:
-        return {}
-    jobs = gpus * _jobs_per_gpu(os.environ.get("TILEWRIGHT_JOBS_PER_GPU", "1"))
-    return {"gpu": jobs, "cpu": max(1, len(os.sched_getaffinity(0)) - 2 * jobs)}
-
-
-def _jobs_per_gpu(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) <= SLOTS:
-        # within a profile Snakemake does not print the reason of an error
-        raise SystemExit(f"TILEWRIGHT_JOBS_PER_GPU is '{text}'; set it to 1 to {SLOTS}")
-    return int(text)
+    except DeviceError as error:
+        raise SystemExit(str(error)) from None  # within a profile Snakemake prints no reason
+    return {"gpu": jobs, "cpu": max(1, len(os.sched_getaffinity(0)) - 2 * jobs)} if jobs else {}

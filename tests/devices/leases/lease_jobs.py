@@ -1,91 +1,99 @@
 """Jobs on a pretended machine: real processes with real leases."""
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.support.fake_nvml import FakeDevice, using
-from tests.support.fake_nvml.preload.fake_nvml_library import STATE, install, living
+from tests.support.fake_nvml import FakeDevice
+from tests.support.fake_nvml.preload.fake_nvml_library import STATE, install
 from tests.support.forked import fork
 from tests.support.slurm_cluster import wait_for
-from tilewright.devices import leases as module
-from tilewright.devices.device_lease import Request
 from tilewright.devices.lease_folder import lease_root
-from tilewright.devices.leases import RESERVE_B, WAIT_EXIT_CODE, lease, leases
-from tilewright.errors import LeaseTimeoutError
+from tilewright.devices.leases import CONTEXT_B, RESERVE_B, Lease, holders, wait_for_lease
+from tilewright.errors import DeviceError, LeaseTimeoutError
 
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job leases a device and uses all that it leased, for a while or until a file is there.
+    """A job leases a device and uses all that it may, for a while or until a file is there.
 
-    It is killed ``die_s`` after it asked, where that is not 0. With ``repeated`` it is a stream of
-    jobs, up to that file.
+    It is killed ``die_s`` after it asked, where that is not 0.
     """
 
     folder: Path
-    request: Request
+    name: str
+    gib: int
     hold_s: float = 0.0
     die_s: float = 0.0
     until: Path | None = None
     visible: str | None = None
-    repeated: bool = False
-    patience_s: float = module.PATIENCE_S
+    limit_s: float = float("inf")
 
     def __call__(self) -> None:
         install()
-        module.PATIENCE_S = self.patience_s
         if self.visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
         if self.die_s:
             killer = threading.Timer(self.die_s, os.kill, (os.getpid(), signal.SIGKILL))
             killer.daemon = True
             killer.start()
-        try:
-            self.once()
-            while self.repeated and self.until and not self.until.exists():
-                self.once()
-        except LeaseTimeoutError:
-            sys.exit(WAIT_EXIT_CODE)
+        self.say("asks")
+        with contextlib.ExitStack() as locks:
+            try:
+                lease = wait_for_lease(self.name, self.gib * GIB, self.limit_s, locks)
+            except LeaseTimeoutError:
+                sys.exit(os.EX_TEMPFAIL)
+            except DeviceError as error:
+                sys.exit(str(error))
+            self.use(lease)
+            self.say("ends")
 
-    def once(self) -> None:
-        job = self.request.job
-        self.say("asks", job)
-        with lease(self.request, self.folder / "evidence.jsonl") as held:
-            self.say("holds", job)
-            with using(held.uuid, held.bytes_, whole=self.request.whole):
-                self.check()
-                time.sleep(self.hold_s)
-                while self.until and not self.repeated and not self.until.exists():
-                    time.sleep(0.005)
-            self.say("ends", job)
+    def use(self, lease: Lease) -> None:
+        """Use the device; note where more of it is used than there is."""
+        path = self.folder / "uses" / f"{os.getpid()}"
+        path.parent.mkdir(exist_ok=True)
+        with path.open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            json.dump([lease.uuid, lease.arrays_b + CONTEXT_B], stream)
+            stream.flush()
+            first, second = living(path.parent), living(path.parent)
+            there = [use for use in first if use in second]  # all the time between, hence at once
+            for device in json.loads(Path(os.environ[STATE]).read_text())["devices"]:
+                used_b = sum(bytes_ for uuid, bytes_ in there if uuid == device["uuid"])
+                if used_b + RESERVE_B > device["total_b"]:
+                    (self.folder / "broken").write_text(f"{device}: {there}")
+            time.sleep(self.hold_s)
+            while self.until and not self.until.exists():
+                time.sleep(0.005)
+            path.unlink()
 
-    def say(self, event: str, job: str) -> None:
+    def say(self, event: str) -> None:
         with (self.folder / "log").open("a") as log:
-            log.write(f"{event} {job}\n")
+            log.write(f"{event} {self.name}\n")
 
-    def check(self) -> None:
-        """Note each device on which more is used than there is, or two use a whole one."""
-        state = Path(os.environ[STATE])
-        first, second = living(state.with_suffix(".uses")), living(state.with_suffix(".uses"))
-        there = [use for use in first if use in second]  # all the time between, hence at once
-        number = Counter(use["uuid"] for use in there)
-        for device in json.loads(state.read_text())["devices"]:
-            uses = [use for use in there if use["uuid"] == device["uuid"]]
-            used_b = sum(use["bytes"] for use in uses) + device["used_b"]
-            whole = any(use["whole"] for use in uses) and number[device["uuid"]] > 1
-            if whole or used_b + RESERVE_B > device["total_b"]:
-                (self.folder / "broken").write_text(f"{device}: {uses}")
+
+def living(folder: Path) -> list[Any]:
+    """Return what living processes use: each holds the lock of its file in a folder."""
+    found = []
+    for path in sorted(folder.glob("*")):
+        with contextlib.suppress(FileNotFoundError), path.open() as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if text := stream.read():
+                    found.append(json.loads(text))
+    return found
 
 
 def gpus(*totals_gib: int) -> list[FakeDevice]:
@@ -100,12 +108,10 @@ def said(folder: Path, event: str) -> list[str]:
     return [line.removeprefix(f"{event} ") for line in lines if line.startswith(f"{event} ")]
 
 
-def evidence(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "evidence.jsonl").read_text().splitlines()]
-
-
-def holders() -> list[str]:
-    return sorted(holder.job for holder in leases(lease_root()))
+def held() -> dict[str, str]:
+    """Return the jobs that hold a device, with its last letter."""
+    found = [(uuid, text) for uuid, text in holders(lease_root()) if text]  # one may begin now
+    return {text.split(",")[0].split()[-1]: uuid[-1] for uuid, text in found}
 
 
 def kill(process: BaseProcess) -> None:
@@ -127,14 +133,13 @@ class Jobs:
         self.started: list[BaseProcess] = []
 
     def start(self, gib: int, name: str, **more: Any) -> BaseProcess:
-        asked = {key: more.pop(key) for key in ("whole", "wait_limit_s") if key in more}
-        self.started.append(fork(Job(self.folder, Request(gib * GIB, name, **asked), **more)))
+        self.started.append(fork(Job(self.folder, name, gib, **more)))
         return self.started[-1]
 
     def holder(self, gib: int, name: str, **more: Any) -> BaseProcess:
         """Start a job, and return once it has its device."""
         self.start(gib, name, **{"hold_s": 600.0, **more})
-        wait_for(lambda: name in holders(), 100)
+        wait_for(lambda: name in held(), 100)
         return self.started[-1]
 
     def waiter(self, gib: int, name: str, **more: Any) -> BaseProcess:

@@ -1,15 +1,13 @@
 """What Slurm allocated is used as it is, without a lease."""
 
 import os
-from pathlib import Path
 
 import pytest
 
-from tests.devices.leases.lease_jobs import GIB, gpus, holders
+from tests.devices.leases.lease_jobs import GIB, gpus
 from tests.support.fake_nvml import FakeDevice, FakeMachine
-from tilewright.devices.device_lease import Request
-from tilewright.devices.leases import RESERVE_B, lease
-from tilewright.devices.slurm_allocation import ALLOCATED, use_allocated_device
+from tilewright.devices.leases import CONTEXT_B, RESERVE_B, Lease, allocated
+from tilewright.devices.slurm_allocation import ALLOCATED, by_slurm, use_allocated_device
 
 
 @pytest.fixture(autouse=True)
@@ -21,17 +19,8 @@ def slurm_job(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
 
 
-def test_the_allocated_device_is_held_without_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "missing" / "root"))
-    evidence = tmp_path / "jobs.jsonl"
-    with lease(Request(4 * GIB, "edf"), evidence) as own:
-        assert (own.uuid, own.bytes_) == ("GPU-a", 25 * GIB - RESERVE_B)
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
-        assert os.environ["TILEWRIGHT_DEVICE"] == "gpu"
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
-    assert '"uuid": "GPU-a"' in evidence.read_text()
+def test_the_job_has_all_of_the_allocated_device() -> None:
+    assert allocated() == Lease("GPU-a", 25 * GIB - RESERVE_B - CONTEXT_B)
 
 
 @pytest.mark.parametrize("case", ["NVML does not answer", "several devices"])
@@ -43,31 +32,8 @@ def test_where_it_is_not_known_which_one_it_is_slurm_is_trusted(
     machine.write()
     visible = "0,1" if machine.library else "0"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with lease(Request(4 * GIB, "edf")) as own:
-        assert own.uuid.partition(":")[2] == os.environ["CUDA_VISIBLE_DEVICES"] == visible
-        assert "CUPY_GPU_MEMORY_LIMIT" not in os.environ
-        assert holders() == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "leased"),
-    [
-        ({"SLURM_JOB_GPUS": "", "SLURM_STEP_GPUS": "3"}, False),
-        # variables of a login, or of an allocation around Snakemake
-        ({"SLURM_JOB_GPUS": ""}, True),
-        ({"SLURM_JOB_ID": ""}, True),
-        ({ALLOCATED: ""}, True),
-    ],
-)
-def test_what_is_an_allocation_and_what_is_leased(
-    changes: dict[str, str], leased: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in changes.items():
-        monkeypatch.setenv(name, text)
-    with lease(Request(4 * GIB, "edf")) as own:
-        assert own.bytes_ == (4 * GIB if leased else 25 * GIB - RESERVE_B)
-        assert holders() == ["edf"] * leased
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == ("GPU-a" if leased else "0")
+    lease = allocated()
+    assert (lease.uuid.partition(":")[2], lease.arrays_b) == (visible, 0)
 
 
 def test_an_allocated_instance(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +41,25 @@ def test_an_allocated_instance(machine: FakeMachine, monkeypatch: pytest.MonkeyP
     machine.devices[0].instances = [FakeDevice(f"MIG-{k}", total_b=20 * GIB) for k in "bc"]
     machine.write()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-c")
-    with lease(Request(4 * GIB, "edf")) as own:
-        assert (own.uuid, own.bytes_) == ("MIG-c", 20 * GIB - RESERVE_B)
+    assert allocated() == Lease("MIG-c", 20 * GIB - RESERVE_B - CONTEXT_B)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_allocated"),
+    [
+        ({"SLURM_JOB_GPUS": "", "SLURM_STEP_GPUS": "3"}, True),
+        # variables of a login, or of an allocation around Snakemake
+        ({"SLURM_JOB_GPUS": ""}, False),
+        ({"SLURM_JOB_ID": ""}, False),
+        ({ALLOCATED: ""}, False),
+    ],
+)
+def test_what_is_an_allocation(
+    changes: dict[str, str], is_allocated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in changes.items():
+        monkeypatch.setenv(name, text)
+    assert by_slurm() == is_allocated
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,8 @@ Child processes see the same machine: their environment is ``machine.environ()``
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -33,10 +30,7 @@ class FakeDevice:
     uuid: str
     name: str = "NVIDIA Fake"
     total_b: int = 24 * GB
-    #: In use beside what processes use by :func:`using`.
     used_b: int = 0
-    #: 0 to 1; None is not supported.
-    utilisation: float | None = 0.0
     pci: str = ""
     #: MIG mode; None is not supported.
     mig: bool | None = None
@@ -54,7 +48,6 @@ class FakeMachine:
     path: Path
     #: In NVML's order; a device without ``pci`` gets the bus of its place.
     devices: list[FakeDevice] = field(default_factory=list)
-    driver: str = "550.54.15"
     #: NVML error code by function, for every call of it.
     errors: dict[str, int] = field(default_factory=dict)
     #: Whether there is ``libnvidia-ml.so.1``.
@@ -82,16 +75,3 @@ class FakeMachine:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         install(monkeypatch.setattr)
         return self
-
-
-@contextlib.contextmanager
-def using(uuid: str, bytes_: int, **more: object) -> Iterator[None]:
-    """Use memory of a device, for as long as this process lives at most."""
-    path = Path(os.environ[STATE]).with_suffix(".uses") / f"{os.getpid()}"
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        json.dump({"uuid": uuid, "bytes": bytes_, "pid": os.getpid(), **more}, stream)
-        stream.flush()
-        yield
-        path.unlink()

@@ -43,7 +43,7 @@ def show_accounts(
     if not has_slurm():
         raise SystemExit("accounts: no Slurm here: jobs run on this machine")
     try:
-        client = SlurmClient(pwd.getpwnam(user).pw_name) if user else own_client()
+        client = _client_of(user) if user else own_client()
         settings = settings_of(profile)
         found = look_at_cluster(settings, client)
     except KeyError:
@@ -55,6 +55,11 @@ def show_accounts(
         typer.echo(dumps(shown.as_json(), indent=2))
     else:
         shown.print(Console())
+
+
+def _client_of(user: str) -> SlurmClient:
+    found = pwd.getpwnam(user)
+    return SlurmClient(found.pw_name, uid=found.pw_uid)
 
 
 def _sizes(given: Mapping[DeviceKind, str | None]) -> dict[DeviceKind, ResourceRequest]:

@@ -182,22 +182,23 @@ def _scopes(
     """Yield what bounds an account's jobs; of a TRES limits of a QOS hold before associations'."""
     account = of_association(own[0].account)
     relative = "Relative" in qos.flags  # limits in percent, of which nothing is known
-    found = [
-        (on_qos(qos.name), {} if relative else qos.tres, True),
-        (on_qos(qos.name, user), {} if relative else qos.tres_per_user, True),
-        (on_qos(qos.name, account), {} if relative else qos.tres_per_account, True),
+    of_qos = [
+        (on_qos(qos.name), qos.tres),
+        (on_qos(qos.name, user), qos.tres_per_user),
+        (on_qos(qos.name, account), qos.tres_per_account),
     ]
+    group: set[str] = set()
+    for name, tres in of_qos:
+        live = usage.get(name)
+        limit = ({} if relative else tres) | (live.limit if live else {})
+        group = group if name != on_qos(qos.name) else set(limit)
+        if limit:
+            yield Scope(name, limit, live.used if live else None)
     for row in [*own, *above]:
         name = of_association(row.account, row.user, row.partition)
-        of_user = row.tres_per_user if row.user else {}
-        found.append((name, {**row.tres, **of_user}, False))
-    in_qos: set[str] = set()
-    for name, limit, of_qos in found:
         live = usage.get(name)
-        limit = limit | live.limit if live else limit
-        limit = limit if of_qos else {t: n for t, n in limit.items() if t not in in_qos}
-        if of_qos:
-            in_qos.update(limit)
+        limit = row.tres | (row.tres_per_user if row.user else {}) | (live.limit if live else {})
+        limit = {tres: most for tres, most in limit.items() if tres not in group}
         if limit:
             yield Scope(name, limit, live.used if live else None)
 

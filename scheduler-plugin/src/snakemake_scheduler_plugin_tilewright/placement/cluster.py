@@ -3,15 +3,16 @@
 import grp
 import os
 import pwd
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ..errors import PlacementError, SlurmQueryError
 from ..slurm.parse import node_names
 from ..slurm.query import SlurmClient
-from ..slurm.records import Association, Partition, Qos, Usage
+from ..slurm.records import Association, Partition, Qos, Tres, Usage
 from .accounts import Account, Chosen, LeftOut, lineage, usable_accounts
-from .request import DeviceKind, Place, ResourceRequest
+from .request import DeviceKind, Place, ResourceRequest, tres_of
 
 #: What sacctmgr says where there is no slurmdbd.
 _NO_ACCOUNTING = "not running a supported accounting_storage plugin"
@@ -30,6 +31,10 @@ class Cluster:
         is no GPU.
     notes : list of str
         What Slurm did not say.
+    idle : dict or None
+        The idle CPUs and GPUs of each partition; None where that is not known.
+    limits_known : bool
+        Whether Slurm says what limits there are.
     """
 
     client: SlurmClient
@@ -41,7 +46,10 @@ class Cluster:
     partitions: dict[str, Partition] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     used_s: float = 0.0
+    idle: dict[str, Tres] | None = None
+    limits_known: bool = True
     _rows: tuple[list[Association], list[Qos]] = ([], [])
+    _longest_min: dict[Place, int | None] = field(default_factory=dict)
     _places: dict[tuple[object, ...], list[Place]] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -72,7 +80,7 @@ class Cluster:
         if own:
             accounts = sorted({one for name in own for one in lineage(name, above)})
             try:
-                uids = {str(os.getuid()): self.client.user}
+                uids = {str(self.client.uid): self.client.user}
                 usage = self.client.usage(sorted(names), accounts, uids)
             except SlurmQueryError as error:
                 self.notes.append(f"what is in use is not known: {error}")
@@ -82,6 +90,30 @@ class Cluster:
         if not rows:
             self.accounts = [Account("")]
         self._places.clear()
+        self._longest_min.clear()
+
+    def look_at_nodes(self) -> None:
+        """Ask for what is idle of the partitions: one question."""
+        try:
+            self.idle = self.client.idle()
+        except SlurmQueryError:
+            self.idle = None  # then jobs that pend tell
+
+    def idle_of(self, place: Place) -> Tres | None:
+        """Return what is idle in the partitions of a place; None where that is not known.
+
+        Of partitions of the same nodes one counts.
+        """
+        if self.idle is None or not place.partitions:
+            return None
+        own = {self.partitions[name].nodes if name in self.partitions else name: name
+               for name in place.partitions}  # fmt: skip
+        found: Counter[str] = Counter()
+        for name in own.values():
+            if name not in self.idle:
+                return None
+            found.update(self.idle[name])
+        return dict(found)
 
     def places(
         self,
@@ -120,13 +152,42 @@ class Cluster:
         found = [one for one in own if qos in ("", one.qos)]
         return found or [Account(account, qos)]
 
+    def able_places(
+        self,
+        kind: DeviceKind,
+        request: ResourceRequest,
+        excluded: Set[Place] = frozenset(),
+        fixed: tuple[str, str] = ("", ""),
+    ) -> list[Place]:
+        """Return the places of a job without those of which a limit is smaller than it."""
+        key = kind, request, excluded, fixed, "able"
+        if key not in self._places:
+            found = self.places(kind, request, excluded, fixed)
+            self._places[key] = [one for one in found if not self.too_large(one, request)]
+        return self._places[key]
+
+    def too_large(self, place: Place, request: ResourceRequest) -> str:
+        """Return which limit of a place is smaller than one job; empty where none is known."""
+        for account in self.accounts:
+            if (account.name, account.qos) != (place.account, place.qos):
+                continue
+            limits = [(scope.name, scope.limit) for scope in account.scopes]
+            for name, limit in [*limits, (f"one job of {account.label}", account.per_job)]:
+                for tres, wanted in tres_of(request).items():
+                    if wanted > limit.get(tres, wanted):
+                        return f"{name} allows {limit[tres]} of {tres}, and it asks for {wanted}"
+        return ""
+
     def longest_min(self, place: Place) -> int | None:
         """Return the longest time of a job at a place, in minutes; None without a limit."""
-        own = [self.partitions[one].max_time_min for one in place.partitions]
-        of_account = [a.longest_min for a in self.accounts
-                      if (a.name, a.qos) == (place.account, place.qos)]  # fmt: skip
-        longest = [max(own) if None not in own and own else None, *of_account]  # type: ignore[type-var]
-        return min((one for one in longest if one is not None), default=None)
+        if place not in self._longest_min:
+            own = [self.partitions[one].max_time_min for one in place.partitions
+                   if one in self.partitions]  # fmt: skip
+            longest = [] if None in own else [max(filter(None, own), default=None)]
+            longest += [one.longest_min for one in self.accounts
+                        if (one.name, one.qos) == (place.account, place.qos)]  # fmt: skip
+            self._longest_min[place] = min((n for n in longest if n is not None), default=None)
+        return self._longest_min[place]
 
     def names_of(self, kind: DeviceKind) -> list[str]:
         """Return the partitions of a kind, as jobs prefer them."""
@@ -206,7 +267,7 @@ class Cluster:
 
         Where nothing shows an account, jobs go to the user's default one.
         """
-        user, qos = self.client.user, list[Qos]()
+        user, qos, self.limits_known = self.client.user, list[Qos](), True
         try:
             rows, qos = self.client.limits()
             rows = self._of_this_cluster(rows)
@@ -218,6 +279,7 @@ class Cluster:
             if _NO_ACCOUNTING in error.reason:
                 self.notes.append("this Slurm keeps no accounts: its nodes alone bound jobs")
                 return [], []
+        self.limits_known = False
         try:
             rows = self.client.associations()
             if any(row.user == user for row in rows):

@@ -5,10 +5,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .request import KINDS, DeviceKind
+from .request import KINDS, SLOWDOWN, DeviceKind
 
-#: How much longer a CPU job takes than a GPU job, until jobs of the run tell (KINTSUGI: 4 to 6).
-SLOWDOWN = 5.0
 #: Finished jobs that are remembered for each rule and device (no figure).
 _KEPT = 30
 #: Durations of a rule's jobs scatter so much, as standard deviation of their logarithm, until jobs
@@ -35,8 +33,15 @@ def margin_of(factors: Sequence[float]) -> float:
 
 @dataclass
 class Durations:
-    """Factors from nominal seconds, of one CPU job by its model, to seconds on a device."""
+    """Factors from nominal seconds, of one CPU job by its model, to seconds on a device.
 
+    Attributes
+    ----------
+    slowdowns : dict
+        Rule to how much longer its jobs take on CPUs than on a GPU, by their model.
+    """
+
+    slowdowns: dict[str, float] = field(default_factory=dict)
     _learned: dict[tuple[str, DeviceKind], list[float]] = field(default_factory=dict)
     _factors: dict[tuple[str, DeviceKind], float] = field(default_factory=dict)
 
@@ -48,8 +53,9 @@ class Durations:
         key = rule, kind
         if key not in self._factors:
             own, other = (self._learned.get((rule, one)) for one in (kind, _other(kind)))
-            ratio = 1 / SLOWDOWN if kind == "gpu" else SLOWDOWN
-            nominal = 1 / SLOWDOWN if kind == "gpu" else 1.0
+            slowdown = self.slowdowns.get(rule, SLOWDOWN)
+            ratio = 1 / slowdown if kind == "gpu" else slowdown
+            nominal = 1 / slowdown if kind == "gpu" else 1.0
             found = statistics.median(own) if own else None
             if found is None:
                 found = statistics.median(other) * ratio if other else nominal

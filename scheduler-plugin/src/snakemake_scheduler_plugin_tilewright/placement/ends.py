@@ -1,7 +1,7 @@
 """How jobs ended: by the queue, by what they wrote themselves, and by accounting; and why."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import SlurmQueryError
@@ -32,6 +32,7 @@ class Ends:
     client: SlurmClient
     folder: Path
     _missing_s: dict[str, float] = field(default_factory=dict)
+    _codes: dict[str, str] = field(default_factory=dict)
 
     def end_of(
         self, task: Task, queue: Iterable[SlurmJob], asked_s: float
@@ -57,7 +58,10 @@ class Ends:
         path = self.folder / task.slurm_name
         if path.is_file():
             code = path.read_text(encoding="utf-8", errors="replace").strip()
-            return code == "0", task.slurm_job
+            if code != "0":
+                self._codes[task.slurm_name] = code
+                return False, replace(task.slurm_job or SlurmJob(task.slurm_id, ""), state="FAILED")
+            return True, task.slurm_job
         state = ""
         if task.slurm_id and self.client.may_ask():
             try:
@@ -81,8 +85,9 @@ class Ends:
         try:
             cause, of_slurm = cause_of(self.client.job(job.id))
         except SlurmQueryError:
-            reason = job.reason if job.reason != "None" else ""
+            reason, code = job.reason or "None", self._codes.get(task.slurm_name, "")
             details = f"JobId={job.id} JobState={job.state} Reason={reason}"
+            details += f" ExitCode={code}:0" if code else ""
             cause, of_slurm = cause_of(details)
         if cause == "error" and words:
             return of_log, words, log

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..slurm.jobs import SlurmJob
 from ..slurm.reasons import Cause
-from .request import DeviceKind, Place, ResourceRequest
+from .request import SLOWDOWN, DeviceKind, Place, ResourceRequest
 
 
 def key_of(rule: str, wildcards: Any) -> str:
@@ -62,6 +62,8 @@ class Task:
         What it asks for on each device kind that may run it, the preferred one first.
     cpu_seconds : float
         About how long it takes on CPUs; only ratios between jobs of a rule count.
+    slowdown : float
+        How much longer it takes on CPUs than on a GPU, until jobs of the run tell.
     order : tuple of float
         Jobs of a smaller one go first.
     account, qos : str
@@ -86,8 +88,12 @@ class Task:
         The same number for jobs that are `alike`.
     switches : int
         How often it was cancelled while it pended, to be sent elsewhere.
+    moves : int
+        How often it went to another place of the same kind while it pended.
     leaves : bool
         It was cancelled for that just now.
+    had_room : bool
+        All limits of its place were known as it was sent, and had room.
     """
 
     job: Any
@@ -95,6 +101,7 @@ class Task:
     rule: str
     requests: dict[DeviceKind, ResourceRequest]
     cpu_seconds: float = 1.0
+    slowdown: float = SLOWDOWN
     order: tuple[float, ...] = ()
     account: str = ""
     qos: str = ""
@@ -111,7 +118,9 @@ class Task:
     said: str = ""
     group: int = 0
     switches: int = 0
+    moves: int = 0
     leaves: bool = False
+    had_room: bool = False
     sent_request: ResourceRequest | None = None
 
     @property
@@ -135,13 +144,15 @@ class Task:
         return self.slurm_job.waiting.obstacle if self.slurm_job else "order"
 
     @property
+    def size(self) -> Hashable:
+        """What is the same for jobs that Slurm takes at the same places."""
+        growth = self.history.memory, self.history.time
+        return self.rule, tuple(self.requests.items()), self.account, self.qos, growth
+
+    @property
     def alike(self) -> Hashable:
         """What is the same for jobs that may go to the same places and take as long."""
-        return (
-            self.rule, tuple(self.requests.items()), self.account, self.qos,
-            round(self.cpu_seconds, 1), self.history.memory, self.history.time,
-            self.history.excluded,
-        )  # fmt: skip
+        return self.size, round(self.cpu_seconds, 1), self.history.excluded
 
     def forget(self) -> None:
         """Take it back: it is ready again, with what is known of it by now."""

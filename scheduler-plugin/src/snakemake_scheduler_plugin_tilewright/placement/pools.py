@@ -102,7 +102,7 @@ def _most_in(cluster: Cluster, place: Place, request: ResourceRequest) -> int:
 
 
 def summary(cluster: Cluster, kinds: Iterable[DeviceKind]) -> list[str]:
-    """Return what a run found of the cluster in a few lines: accounts, what is left out, partitions.
+    """Return what a run found of the cluster in a few lines.
 
     Parameters
     ----------

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 DeviceKind = Literal["gpu", "cpu"]
 
 KINDS: tuple[DeviceKind, ...] = ("gpu", "cpu")
+#: How much longer a CPU job takes than a GPU job where nothing is known (KINTSUGI: 4 to 6).
+SLOWDOWN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class ResourceRequest:
 
     def double(self, memory: int = 0, time: int = 0) -> ResourceRequest:
         """Return it after so many failures for want of memory and of time: each doubles."""
+        if not (memory or time):
+            return self
         return replace(
             self,
             mem_mb=self.mem_mb * 2**memory,
@@ -42,15 +47,16 @@ class ResourceRequest:
             gpu_mem_mb=self.gpu_mem_mb * 2**memory,
         )
 
-    @property
-    def tres(self) -> dict[str, int]:
-        """What it counts as in limits, by Slurm's names; memory in MB."""
-        found = {"cpu": self.cpus, "mem": self.mem_mb, "node": 1, "jobs": 1, "submit": 1}
-        if self.gpus:
-            found["gres/gpu"] = self.gpus
-            if self.gpu_type:
-                found[f"gres/gpu:{self.gpu_type}"] = self.gpus
-        return found
+
+@lru_cache(maxsize=4096)  # asked for each place of each round
+def tres_of(request: ResourceRequest) -> Mapping[str, int]:
+    """Return what a job counts as in limits, by Slurm's names; memory in MB."""
+    found = {"cpu": request.cpus, "mem": request.mem_mb, "node": 1, "jobs": 1, "submit": 1}
+    if request.gpus:
+        found["gres/gpu"] = request.gpus
+        if request.gpu_type:
+            found[f"gres/gpu:{request.gpu_type}"] = request.gpus
+    return found
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,14 @@ class ResourceModel:
         Wildcards and device kind to what one job needs there.
     cpu_seconds : callable
         Wildcards to about how long one job takes on CPUs.
+    slowdown : float
+        How much longer it takes on CPUs than on a GPU, until jobs of the run tell.
     """
 
     devices: tuple[DeviceKind, ...]
     request: Callable[[Any, DeviceKind], ResourceRequest]
     cpu_seconds: Callable[[Any], float]
+    slowdown: float = SLOWDOWN
 
 
 @dataclass(frozen=True, slots=True)

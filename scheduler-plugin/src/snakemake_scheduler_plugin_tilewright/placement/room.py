@@ -1,9 +1,10 @@
 """What limits leave of each account, as a prior: where it is wrong or silent, jobs find out."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from .accounts import Account
-from .request import Place, ResourceRequest
+from ..slurm.records import Tres
+from .accounts import Account, Scope
+from .request import Place, ResourceRequest, tres_of
 
 
 class Room:
@@ -21,6 +22,10 @@ class Room:
         What a GPU job asks for, while there are some: CPU jobs leave that to each free GPU.
     wrong : collection of Place
         Places where what is known was wrong.
+    idle_of : callable
+        What is idle in the partitions of a place, with ``own``; None where that is not known.
+    limits_known : bool
+        Whether Slurm says what limits there are.
     """
 
     def __init__(
@@ -31,6 +36,8 @@ class Room:
         cpu_share: float,
         for_gpus: ResourceRequest | None,
         wrong: Collection[Place] = (),
+        idle_of: Callable[[Place], Tres | None] = lambda place: None,
+        limits_known: bool = True,
     ) -> None:
         self.accounts = {(one.name, one.qos): one for one in accounts}
         self.cpu_share, self.for_gpus, self.wrong = cpu_share, for_gpus, wrong
@@ -41,58 +48,78 @@ class Room:
             for name, scope in scopes.items()
             if scope.used is not None
         }
+        self.limits_known, self._idle_of = limits_known, idle_of
+        self._nodes: dict[tuple[str, ...], Tres | None] = {}
+        self._waiting = {
+            name: scope.used.get("submit", 0) - scope.used.get("jobs", 0)
+            for name, scope in scopes.items()
+            if scope.used is not None
+        }
         for times, uses in ((-1, own), (1, held)):
             for place, request in uses:
                 self.take(place, request, times)
+                for scope in self._scopes(place):
+                    if scope.name in self._waiting:
+                        self._waiting[scope.name] -= times
 
     def is_known(self, place: Place) -> bool:
-        """Return whether something limits a place, and the use of all that is known."""
+        """Return whether all is known that limits a place, and what is in use of it."""
         account = self.accounts.get((place.account, place.qos))
-        return (
-            bool(account and account.scopes)
-            and place not in self.wrong
-            and all(
-                self.free.get(scope.name, {}).keys() >= scope.limit.keys() & _COUNTED
-                for scope in account.scopes
-            )
+        if account is None or place in self.wrong or not self.limits_known:
+            return False
+        return self._idle(place) is not None and all(
+            self.free.get(scope.name, {}).keys() >= scope.limit.keys() & _COUNTED
+            for scope in account.scopes
         )
 
-    def too_large(self, place: Place, request: ResourceRequest) -> str:
-        """Return which limit of a place is smaller than one job; empty where none is known."""
-        account = self.accounts.get((place.account, place.qos))
-        wanted = request.tres
-        limits = [(one.name, one.limit) for one in account.scopes] if account else []
-        limits += [(f"one job of {account.label}", account.per_job)] if account else []
-        for name, limit in limits:
-            for tres, most in limit.items():
-                if wanted.get(tres, 0) > most:
-                    return f"{name} allows {most} of {tres}, and it asks for {wanted[tres]}"
-        return ""
+    def _idle(self, place: Place) -> Tres | None:
+        if place.partitions not in self._nodes:
+            idle = self._idle_of(place)
+            self._nodes[place.partitions] = None if idle is None else dict(idle)
+        return self._nodes[place.partitions]
 
     def jobs(self, place: Place, request: ResourceRequest, most: int = 10**6) -> int:
         """Return how many jobs the known limits of a place leave room for, ``most`` at most."""
         account = self.accounts.get((place.account, place.qos))
+        most = min(most, self.on_nodes(place, request))
         for scope in account.scopes if account else ():
             free = self.free.get(scope.name, {})
             kept = self._kept(scope.name) if place.kind == "cpu" else {}
-            for tres, wanted in request.tres.items():
+            for tres, wanted in tres_of(request).items():
                 if tres in free and wanted:
                     rest = free[tres] - kept.get(tres, 0)
                     most = min(most, rest // wanted)
         return max(0, most)
 
+    def on_nodes(self, place: Place, request: ResourceRequest) -> int:
+        """Return how many jobs what is idle has room for, as far as that is known."""
+        wanted = tres_of(request)
+        counts = [free // wanted[tres] for tres, free in (self._idle(place) or {}).items()
+                  if wanted.get(tres)]  # fmt: skip
+        return max(0, min(counts, default=10**6))
+
     def take(self, place: Place, request: ResourceRequest, times: int = 1) -> None:
         """Take what a job holds, or give it back."""
-        account = self.accounts.get((place.account, place.qos))
+        account, idle = self.accounts.get((place.account, place.qos)), self._idle(place) or {}
+        for tres in idle:
+            idle[tres] -= times * tres_of(request).get(tres, 0)
         for scope in account.scopes if account else ():
             if free := self.free.get(scope.name):
-                for tres, wanted in request.tres.items():
+                for tres, wanted in tres_of(request).items():
                     if tres in free:
                         free[tres] -= times * wanted
 
+    def others_wait(self, place: Place) -> bool:
+        """Return whether jobs of others, or of other runs, wait for what limits a place."""
+        return any(self._waiting.get(scope.name, 0) > 0 for scope in self._scopes(place))
+
+    def _scopes(self, place: Place) -> Sequence[Scope]:
+        account = self.accounts.get((place.account, place.qos))
+        return account.scopes if account else ()
+
     def _kept(self, name: str) -> Mapping[str, int]:
         """Return what CPU jobs leave of a limit: to GPU jobs, and a share of the CPUs."""
-        limit, free = self.limit[name], self.free[name]
+        limit, free = self.limit[name], self.free.get(name, {})
         kept = {"cpu": round((1 - self.cpu_share) * limit["cpu"])} if "cpu" in limit else {}
         gpus = free.get("gres/gpu", 0)
         if self.for_gpus and gpus > 0:

@@ -10,7 +10,7 @@ or wrong, jobs that pend tell.
 import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -58,6 +58,37 @@ class Spot:
         return max(0, max(FEW, self.running // 2) - self.pending)
 
 
+class Spots(dict[Place, Spot]):
+    """The places of a round; one that is asked for is made.
+
+    Parameters
+    ----------
+    make : callable
+        A place to its `Spot` without jobs.
+
+    Attributes
+    ----------
+    nodes : dict
+        By a list of partitions, all jobs of this run that run or pend on its nodes.
+    """
+
+    def __init__(self, make: Callable[[Place], Spot]) -> None:
+        super().__init__()
+        self.make = make
+        self.nodes: dict[tuple[str, ...], Spot] = {}
+
+    def __missing__(self, place: Place) -> Spot:
+        self.nodes.setdefault(place.partitions, Spot(place))
+        self[place] = self.make(place)
+        return self[place]
+
+    def add(self, place: Place, *, running: int = 0, pending: int = 0) -> None:
+        """Count jobs of this run at a place."""
+        for spot in (self[place], self.nodes[place.partitions]):
+            spot.running += running
+            spot.pending += pending
+
+
 @dataclass
 class Choice:
     """What a round does.
@@ -83,45 +114,64 @@ class Choice:
     waiting: Counter[str] = field(default_factory=Counter)
 
 
-class _OpenSpots:
-    """The places of one group of jobs, of which that with the lowest rank and most room is first.
+class _FirstSpot:
+    """The places of one group of jobs, of which that with the lowest rank and least key is first.
 
-    Room only shrinks in a round, so the first one is looked at again and others are not; those of a
-    rank are looked at when none of a lower one has room.
+    Keys only grow in a round, and places drop out (None), so the first one is looked at again and
+    others are not; those of a rank are looked at when none of a lower one is left.
     """
 
-    def __init__(self, spots: Iterable[Spot], jobs: Callable[[Spot], int]) -> None:
-        self.jobs = jobs
-        self.ranks = [list(own) for _, own in groupby(spots, key=lambda spot: spot.place.rank)][
-            ::-1
-        ]
-        self.heap: list[tuple[int, int, Spot]] = []
+    def __init__(
+        self, spots: Iterable[Spot], key: Callable[[Spot], tuple[int, ...] | None]
+    ) -> None:
+        self.key = key
+        self.ranks = [[*own] for _, own in groupby(spots, key=lambda spot: spot.place.rank)][::-1]
+        self.heap: list[tuple[tuple[int, ...], int, Spot]] = []
 
-    def first(self) -> Spot | None:
-        """Return the place with room of the lowest rank, then with the most; None where none has."""
+    def find(self) -> Spot | None:
+        """Return the first place; None where none is left."""
         while self.heap or self.ranks:
             if not self.heap:
-                counts = [(-self.jobs(spot), i, spot) for i, spot in enumerate(self.ranks.pop())]
-                self.heap = [one for one in counts if one[0]]
+                keys = [(self.key(spot), i, spot) for i, spot in enumerate(self.ranks.pop())]
+                self.heap = [(key, i, spot) for key, i, spot in keys if key is not None]
                 heapq.heapify(self.heap)
                 continue
             known, i, spot = self.heap[0]
-            now = -self.jobs(spot)
+            now = self.key(spot)
             if now == known:
                 return spot
-            heapq.heapreplace(self.heap, (now, i, spot)) if now else heapq.heappop(self.heap)
+            if now is None:
+                heapq.heappop(self.heap)
+            else:
+                heapq.heapreplace(self.heap, (now, i, spot))
         return None
 
 
 @dataclass
+class _Side:
+    """The places of a group of jobs of one device kind.
+
+    Attributes
+    ----------
+    open, queue : _FirstSpot
+        Those with room, and those where a job may pend.
+    """
+
+    kind: DeviceKind
+    spots: list[Spot]
+    open: _FirstSpot
+    queue: _FirstSpot
+    seconds: float
+    with_margin_s: float
+    places: frozenset[Place]
+
+
+@dataclass
 class _Group:
-    """Jobs that are alike, in their order, and the places that take them, by device kind."""
+    """Jobs that are alike, in their order, and where they may go."""
 
     tasks: deque[Task]
-    places: dict[DeviceKind, list[Spot]]
-    open: dict[DeviceKind, _OpenSpots]
-    seconds: dict[DeviceKind, float]
-    margin: float
+    sides: dict[DeviceKind, _Side]
 
 
 class Round:
@@ -129,8 +179,8 @@ class Round:
 
     Parameters
     ----------
-    spots : callable
-        The `Spot` of a place; the same object for the same place.
+    spots : Spots
+        The places where jobs of this run are, and others as they are asked for.
     ends_s : mapping
         By device kind, when slots fall free in which jobs of this run run, and where.
     most : int
@@ -142,14 +192,14 @@ class Round:
         cluster: Cluster,
         durations: Durations,
         room: Room,
-        spots: Callable[[Place], Spot],
+        spots: Spots,
         ends_s: Mapping[DeviceKind, Sequence[tuple[float, Place]]],
         now_s: float,
         most: float = math.inf,
     ) -> None:
         self.cluster, self.durations, self.room, self.spots = cluster, durations, room, spots
         self.now_s, self.most, self.choice = now_s, most, Choice()
-        self._count = 0
+        self._count = self._sent = 0
         self._ends = {kind: [(at, i, place) for i, (at, place) in enumerate(ends_s.get(kind, ()))]
                       for kind in KINDS}  # fmt: skip
         for heap in self._ends.values():
@@ -158,21 +208,27 @@ class Round:
     def place(self, ready: Iterable[Task], movable: Iterable[Task]) -> Choice:
         """Place the ready jobs, and pending ones that Slurm does not start where they are."""
         groups: dict[int, _Group] = {}
-        for task in [*ready, *movable]:
+        for task in ready:
             if task.group not in groups:
                 groups[task.group] = self._group(task)
             groups[task.group].tasks.append(task)
         heads = []
         for number, group in enumerate(groups.values()):
-            if not any(group.places.values()):
+            if any(side.spots for side in group.sides.values()):
+                group.tasks = deque(sorted(group.tasks, key=attrgetter("order")))
+                heads.append((group.tasks[0].order, number, group))
+            else:
                 self._note_impossible(group)
-                continue
-            group.tasks = deque(sorted(group.tasks, key=attrgetter("order")))
-            heads.append((group.tasks[0].order, number, group))
+        for number, task in enumerate(movable, len(groups)):
+            sides = groups[task.group].sides if task.group in groups else self._group(task).sides
+            heads.append((task.order, number, _Group(deque([task]), sides)))
         heapq.heapify(heads)
         while heads:
-            order, number, group = heads[0]
-            if self._send_first(group) and group.tasks:
+            _, number, group = heads[0]
+            if group.tasks[0].place is not None:
+                heapq.heappop(heads)
+                self._move(group.tasks[0], group.sides)
+            elif self._send_first(group) and group.tasks:
                 heapq.heapreplace(heads, (group.tasks[0].order, number, group))
             else:
                 heapq.heappop(heads)
@@ -180,25 +236,31 @@ class Round:
         return self.choice
 
     def _group(self, task: Task) -> _Group:
-        places: dict[DeviceKind, list[Spot]] = {}
-        open_: dict[DeviceKind, _OpenSpots] = {}
-        for kind in task.requests:
-            request = task.request(kind)
-            spots = [self.spots(one) for one in self._able(task, kind)]
-            places[kind] = [one for one in spots if not one.closed]
-            open_[kind] = _OpenSpots(places[kind], partial(self._jobs, request=request))
-        seconds = {
-            kind: max(1.0, self.durations.factor(task.rule, kind) * task.cpu_seconds)
-            for kind in task.requests
-        }
-        margin = self.durations.margin(task.rule) if len(task.requests) > 1 else 0.0
-        return _Group(deque(), places, open_, seconds, margin)
+        return _Group(deque(), {kind: self._side(task, kind) for kind in task.requests})
+
+    def _side(self, task: Task, kind: DeviceKind) -> _Side:
+        spots = [spot for one in self._able(task, kind) if not (spot := self.spots[one]).closed]
+        request, seconds = task.request(kind), self._seconds(task, kind)
+        # one that a GPU could run too may take longer on CPUs than estimated
+        cut = kind == "cpu" and len(task.requests) > 1
+        margin = self.durations.margin(task.rule) if cut else 0.0
+        return _Side(
+            kind,
+            spots,
+            _FirstSpot(spots, partial(self._room_key, request=request)),
+            _FirstSpot(spots, partial(self._queue_key, request=request)),
+            seconds,
+            seconds * (1 + margin),
+            frozenset(spot.place for spot in spots),
+        )
+
+    def _seconds(self, task: Task, kind: DeviceKind) -> float:
+        return max(1.0, self.durations.factor(task.rule, kind) * task.cpu_seconds)
 
     def _able(self, task: Task, kind: DeviceKind) -> list[Place]:
         """Return the places of a job whose limits are not smaller than it, as far as is known."""
-        request, fixed = task.request(kind), (task.account, task.qos)
-        found = self.cluster.places(kind, request, task.history.excluded, fixed)
-        return [one for one in found if not self.room.too_large(one, request)]
+        fixed = task.account, task.qos
+        return self.cluster.able_places(kind, task.request(kind), task.history.excluded, fixed)
 
     def _send_first(self, group: _Group) -> bool:
         """Send the first job of a group, or let it take a slot that falls free.
@@ -206,102 +268,137 @@ class Round:
         Return False where no place has room for it now: nothing more of the group is sent then.
         """
         task, best, best_s = group.tasks[0], None, math.inf
-        open_ = {kind: group.open[kind].first() for kind in group.seconds}
+        open_ = {kind: side.open.find() for kind, side in group.sides.items()}
         if self._count >= self.most or not any(open_.values()):
             return False
-        for kind, seconds in group.seconds.items():
-            with_margin_s = seconds * (1 + group.margin * (kind == "cpu"))
-            start_s = self.now_s if open_[kind] else self._next_s(kind, group.places[kind])
-            if start_s + with_margin_s < best_s:
-                best, best_s = kind, start_s + with_margin_s
+        for kind, side in group.sides.items():
+            start_s = self.now_s if open_[kind] else self._next_s(side)
+            if start_s + side.with_margin_s < best_s:
+                best, best_s = kind, start_s + side.with_margin_s
         assert best is not None
         group.tasks.popleft()
         if (spot := open_[best]) is not None:
             self._send(task, spot)
         else:
-            self._take_slot(best, group.places[best], group.seconds[best])
-            if not self._pend(task, [(best, group.places[best])]):
+            if not self._pend(task, [group.sides[best]]):
+                self._take_slot(group.sides[best])
                 self.choice.waiting[WAITS_FOR_GPU] += task.members
         return True
 
-    def _jobs(self, spot: Spot, request: ResourceRequest) -> int:
-        """Return how many jobs of a size may be sent to a place that is not full."""
-        if spot.full:
-            return 0
-        if self.room.is_known(spot.place):
-            return self.room.jobs(spot.place, request)
-        return max(0, max(FEW, spot.running) - spot.pending)
+    def _move(self, task: Task, sides: Mapping[DeviceKind, _Side]) -> None:
+        """Send a pending job where it ends sooner, if it does anywhere.
 
-    def _next_s(self, kind: DeviceKind, spots: Sequence[Spot]) -> float:
+        How long it would still pend is guessed: until a slot of this run falls free where a limit
+        is reached, else as long again as it has. For nodes it waits as well with another account.
+        """
+        assert task.place is not None
+        kind, slot = task.place.kind, None
+        of_nodes, closed = task.obstacle == "order", bool(self.spots[task.place].closed)
+        least_s = math.inf
+        if not closed:
+            slot = None if of_nodes else self._slot(sides[kind])
+            start_s = slot[0] if slot else 2 * self.now_s - task.waits_since_s
+            least_s = start_s + sides[kind].seconds
+        best = None
+        for other, side in sides.items():
+            spot = None if other == kind and of_nodes and not closed else side.open.find()
+            if spot is not None and self.now_s + side.with_margin_s < least_s:
+                best, least_s = spot, self.now_s + side.with_margin_s
+        if best is not None and (best.place.kind == kind or task.switches < _MOST_SWITCHES):
+            self._send(task, best)
+        elif slot is not None:
+            self._take_slot(sides[kind])
+
+    def _room_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
+        """Return less for a place with more room; None for one that is full."""
+        if spot.full:
+            return None
+        room = self.room.jobs(spot.place, request)
+        if not self.room.is_known(spot.place):
+            room = min(room, max(FEW, spot.running) - spot.pending)
+        return (-room,) if room > 0 else None
+
+    def _queue_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
+        """Return less for a place where more jobs run; None for one where no more may pend.
+
+        Where nodes are full, all accounts share the queue of their partitions. Where a limit is
+        known that jobs of this run alone wait for, none pends: one that is sent when a slot has
+        fallen free starts at once, one that pends with Slurm's next cycle.
+        """
+        place = spot.place
+        if self.room.on_nodes(place, request) == 0:
+            none = self.spots.nodes[place.partitions].may_pend == 0
+        else:
+            known = spot.running > 0 and self.room.is_known(place)
+            none = known and not self.room.others_wait(place)
+        return None if none or spot.may_pend == 0 else (-spot.running, spot.pending)
+
+    def _next_s(self, side: _Side) -> float:
         """Return when the next slot falls free of those that a group may use."""
-        found = self._slot(kind, spots)
+        found = self._slot(side)
         return max(found[0], self.now_s + 1.0) if found else math.inf
 
-    def _slot(self, kind: DeviceKind, spots: Sequence[Spot]) -> tuple[float, int, Place] | None:
-        own = {spot.place for spot in spots}
-        heap = self._ends[kind]
-        if heap and heap[0][2] in own:
+    def _slot(self, side: _Side) -> tuple[float, int, Place] | None:
+        heap = self._ends[side.kind]
+        if heap and heap[0][2] in side.places:
             return heap[0]
-        return min((one for one in heap if one[2] in own), default=None)
+        return min((one for one in heap if one[2] in side.places), default=None)
 
-    def _take_slot(self, kind: DeviceKind, spots: Sequence[Spot], seconds: float) -> None:
-        found, heap = self._slot(kind, spots), self._ends[kind]
+    def _take_slot(self, side: _Side) -> None:
+        found, heap = self._slot(side), self._ends[side.kind]
         if found is None:
             return
-        later = max(found[0], self.now_s) + seconds, found[1], found[2]
+        later = max(found[0], self.now_s) + side.seconds, found[1], found[2]
         if found is heap[0]:
             heapq.heapreplace(heap, later)
         else:
             heap[heap.index(found)] = later
             heapq.heapify(heap)
 
-    def _send(self, task: Task, spot: Spot) -> None:
+    def _send(self, task: Task, spot: Spot, *, waits: bool = False) -> None:
         """Send a job to a place, or a pending one from where it is."""
         place, kind = spot.place, spot.place.kind
         request = with_minutes(task.request(kind), self.cluster.longest_min(place))
+        task.had_room = not waits and self.room.is_known(place)
         self.room.take(place, request)
-        spot.pending += 1
-        self._count += 1
-        end_s = self.now_s + self.durations.factor(task.rule, kind) * task.cpu_seconds
-        heapq.heappush(self._ends[kind], (end_s, -self._count, place))
+        self.spots.add(place, pending=1)
+        self._count += task.place is None
+        self._sent += 1
+        if not waits:  # one that waits starts in a slot that is counted already
+            end_s = self.now_s + self._seconds(task, kind)
+            heapq.heappush(self._ends[kind], (end_s, -self._sent, place))
         if task.place is None:
             self.choice.starts.append((task, place, request))
             return
-        self.spots(task.place).pending -= 1
+        self.spots.add(task.place, pending=-1)
         if task.place.kind == kind:
             self.choice.moves.setdefault(place, []).append(task)
-        elif task.switches < _MOST_SWITCHES:
+        else:
             self.choice.switches.append(task)
 
     def _queue(self, group: _Group) -> None:
-        """Let the first jobs of a group pend at full places; Slurm starts them in time."""
-        sides = list(self._sides(group))
-        while group.tasks and self._count < self.most and self._pend(group.tasks[0], sides):
+        """Let the first jobs of a group pend where they end first; Slurm starts them in time.
+
+        Where no more may pend there, the others wait here: one that pends elsewhere is bound.
+        """
+        while group.tasks and self._count < self.most:
+            ends = {self._next_s(side) + side.seconds: side for side in group.sides.values()}
+            first_s = min(ends)
+            sides = [ends[first_s]] if first_s < math.inf else group.sides.values()
+            if not self._pend(group.tasks[0], sides):
+                break
             group.tasks.popleft()
-        waiting = sum(task.members for task in group.tasks if task.place is None)
+        waiting = sum(task.members for task in group.tasks)
         if waiting:
             jobs = "Snakemake runs no more jobs at once (--jobs)"
             self.choice.waiting[NO_ROOM if self._count < self.most else jobs] += waiting
 
-    def _sides(self, group: _Group) -> Iterator[tuple[DeviceKind, list[Spot]]]:
-        """Yield device kinds with their places, that first whose slots end a job first."""
-        ends = {
-            kind: self._next_s(kind, spots) + group.seconds[kind]
-            for kind, spots in group.places.items()
-        }
-        finite = [kind for kind in ends if ends[kind] < math.inf]
-        for kind in sorted(finite or ends, key=lambda kind: (ends[kind], group.seconds[kind])):
-            yield kind, group.places[kind]
-
-    def _pend(self, task: Task, sides: Iterable[tuple[DeviceKind, list[Spot]]]) -> bool:
-        """Send a job to a full place where few pend; one that pends already stays where it is."""
-        if task.place is not None:
-            return True
-        for _, spots in sides:
-            able = [spot for spot in spots if spot.may_pend > 0]
-            best = min(able, key=lambda s: (s.place.rank, -s.running, s.pending), default=None)
-            if best is not None:
-                self._send(task, best)
+    def _pend(self, task: Task, sides: Iterable[_Side]) -> bool:
+        """Send a job to a full place where few pend, for the next slot that falls free."""
+        for side in sides:
+            if (spot := side.queue.find()) is not None:
+                self._take_slot(side)
+                self._send(task, spot, waits=True)
                 return True
         return False
 
@@ -311,9 +408,9 @@ class Round:
         closed, reasons = Counter[str](), list(task.history.words)
         for kind in task.requests:
             request, fixed = task.request(kind), (task.account, task.qos)
-            closed.update(self.spots(place).closed for place in self._able(task, kind))
+            closed.update(self.spots[place].closed for place in self._able(task, kind))
             for place in self.cluster.places(kind, request, task.history.excluded, fixed):
-                reasons.append(self.room.too_large(place, request))
+                reasons.append(self.cluster.too_large(place, request))
         if closed:
             self.choice.waiting["; ".join(closed)] += sum(one.members for one in group.tasks)
             return

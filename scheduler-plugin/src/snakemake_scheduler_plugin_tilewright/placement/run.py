@@ -23,8 +23,8 @@ from .jobs import End, History, Task, exclude, names_of
 from .order import Order
 from .request import KINDS, DeviceKind, Place, ResourceRequest
 from .room import Room
-from .round import Choice, Round, Spot
-from .status import Places, waits_for_nodes
+from .round import Choice, Round, Spot, Spots
+from .status import NODES_S, Places
 
 #: Limits and partitions are asked again so often, live use more often (no figures).
 _LIMITS_S, _USE_S = 300.0, 20.0
@@ -35,6 +35,7 @@ _AT_ONCE = 4
 
 #: What is run to submit a job: its arguments, and the script that sbatch reads.
 Submission = tuple[Sequence[str], str]
+_Start = tuple[Task, Place, ResourceRequest]
 
 
 @dataclass
@@ -88,6 +89,8 @@ class Run:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _histories: dict[str, History] = field(default_factory=dict)
     _groups: dict[object, int] = field(default_factory=dict)
+    _refusals: dict[object, dict[Place, str]] = field(default_factory=dict)
+    _taken: set[tuple[object, Place]] = field(default_factory=set)
     _own_use: list[tuple[Place, ResourceRequest]] = field(default_factory=list)
     _bad_nodes: dict[DeviceKind, set[str]] = field(
         default_factory=lambda: {k: set() for k in KINDS}
@@ -97,6 +100,8 @@ class Run:
     _looked_s: float = -math.inf
     _due_s: float = -math.inf
     _limits_s: float = -math.inf
+    _nodes_s: float = -math.inf
+    _begun: bool = False
     _away: str = ""
 
     # Jobs in and out
@@ -116,7 +121,7 @@ class Run:
         """
         new, ended = self._take_inbox(), list[End]()
         due = self.clock() >= self._due_s
-        if due and (any(task.place for task in self.tasks) or self._looked_s < 0):
+        if due and (self.tasks or self._looked_s < 0):
             try:
                 ended = self._look()
             except SlurmQueryError as error:
@@ -158,12 +163,18 @@ class Run:
             new, self._inbox = self._inbox, []
         for task in new:
             task.history = self._histories.setdefault(task.name, task.history)
+            self.durations.slowdowns[task.rule] = task.slowdown
             self._hold(task)
         self.tasks += new
         return bool(new)
 
     def _hold(self, task: Task) -> None:
+        """Make a job ready, again or for the first time."""
         task.forget()
+        known = self._refusals.get(None, {}) | self._refusals.get(task.size, {})
+        for place, words in known.items():
+            if place not in task.history.excluded:
+                exclude(task.history, place, words)
         task.group = self._groups.setdefault(task.alike, len(self._groups))
 
     # What Slurm says
@@ -215,25 +226,26 @@ class Run:
 
     def _look_at_limits(self) -> None:
         """Ask for limits and live use where they are old; they say how many jobs to send first."""
-        now_s, notes = self.clock(), list(self.cluster.notes)
-        if now_s - self._limits_s >= _LIMITS_S and self.cluster.client.may_ask():
-            first = self._limits_s < 0
-            try:
-                self.cluster.look()
-            except PlacementError as error:
-                if first:
-                    raise
-                self.say(str(error))
-            self._limits_s = self.clock()
-            if first:
-                self._write_run()
-        elif now_s - self.cluster.used_s >= _USE_S and self.cluster.client.may_ask():
-            self.cluster.look_at_use()
-        else:
+        now_s, notes, found = self.clock(), list(self.cluster.notes), self.cluster
+        if not self._begun:  # the cluster was looked at just now
+            self._begun, self._limits_s = True, now_s
+            self._write_run()
             return
+        if now_s - self._limits_s >= _LIMITS_S and found.client.may_ask(4):
+            try:
+                found.look()
+            except PlacementError as error:
+                self.say(str(error))
+            self._limits_s = now_s
+        elif now_s - found.used_s >= _USE_S and found.client.may_ask(2):
+            found.look_at_use()
+        elif found.idle is not None or self._nodes_s > now_s - _USE_S:
+            return
+        found.look_at_nodes()
+        self._nodes_s = now_s
         self._own_use = [(t.place, t.request(t.place.kind)) for t in self.active
                          if t.place and t.running]  # fmt: skip
-        for note in self.cluster.notes:
+        for note in found.notes:
             if note not in notes:
                 self.say(note)
 
@@ -248,29 +260,31 @@ class Run:
     # The round
 
     def _round(self, ready: Sequence[Task]) -> Choice:
-        now_s, spots = self.clock(), dict[Place, Spot]()
-
-        def spot(place: Place) -> Spot:
-            if place not in spots:
-                spots[place] = self.places.spot(place, now_s)
-            return spots[place]
-
+        now_s = self.clock()
+        spots = Spots(lambda place: self.places.spot(place, now_s))
         ends: dict[DeviceKind, list[tuple[float, Place]]] = {kind: [] for kind in KINDS}
+        waits: dict[DeviceKind, tuple[float, Place]] = {}
         movable = []
         for task in self.active:
             place = task.place
             assert place is not None
             if task.running:
-                spot(place).running += 1
+                spots.add(place, running=1)
                 ends[place.kind].append((self._end_s(task, place, now_s), place))
                 continue
-            spot(place).pending += 1
-            if self._may_move(task, spot(place), now_s):
+            spots.add(place, pending=1)
+            # where nothing of this run runs, a slot is guessed: the first job starts after as long
+            # again as it has waited
+            guess = 2 * now_s - task.waits_since_s + self._seconds(task, place)
+            waits[place.kind] = min(waits.get(place.kind, (guess, place)), (guess, place))
+            if self._may_move(task, spots[place], now_s):
                 movable.append(task)
-        for task in ready:
+        for kind, one in waits.items():
+            ends[kind] = ends[kind] or [one]
+        for task in [*ready, *movable]:
             task.order = task.order or self.order.of(task.units or [task.job], self.durations)
         most = self.settings.most_jobs - len(self.active)
-        made = Round(self.cluster, self.durations, self._room(ready), spot, ends, now_s, most)
+        made = Round(self.cluster, self.durations, self._room(ready), spots, ends, now_s, most)
         return made.place(ready, movable)
 
     def _room(self, ready: Sequence[Task]) -> Room:
@@ -279,20 +293,27 @@ class Run:
         largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
         return Room(
             self.cluster.accounts, self._own_use, held, self.settings.cpu_share, largest,
-            self.places.wrong,
+            self.places.wrong(self.clock()), self.cluster.idle_of, self.cluster.limits_known,
         )  # fmt: skip
 
     def _end_s(self, task: Task, place: Place, now_s: float) -> float:
         """Return when a running job is expected to end; one that is late, as late again."""
         start_s = (task.slurm_job and task.slurm_job.start_s) or task.sent_s
-        end_s = start_s + self.durations.factor(task.rule, place.kind) * task.cpu_seconds
+        end_s = start_s + self._seconds(task, place)
         return end_s if end_s > now_s else 2 * now_s - end_s + 1.0
+
+    def _seconds(self, task: Task, place: Place) -> float:
+        return self.durations.factor(task.rule, place.kind) * task.cpu_seconds
 
     def _may_move(self, task: Task, spot: Spot, now_s: float) -> bool:
         """Return whether a job that pends may go elsewhere: Slurm has said why it does."""
         if not task.slurm_id or task.slurm_job is None or task.obstacle in ("held", "invalid"):
             return False
-        return task.obstacle != "order" or waits_for_nodes(task, now_s) or bool(spot.closed)
+        if spot.closed:
+            return True
+        # each move doubles the time until the next one
+        least_s = (NODES_S if task.obstacle == "order" else _LIMIT_S) * 2.0**task.moves
+        return now_s - task.waits_since_s > least_s
 
     def _act(self, choice: Choice) -> list[End]:
         """Do what a round decided; return the jobs that no place takes."""
@@ -332,6 +353,7 @@ class Run:
             reason = task.slurm_job.reason if task.slurm_job else ""
             self.ledger.write("move", **task.event(), reason=reason, sooner=f"{place} {place.kind}")
             task.place, task.slurm_job, task.waits_since_s = place, None, self.clock()
+            task.moves += 1
         self.say(f"{names_of(tasks)} {'go' if tasks[1:] else 'goes'} to {place}")
 
     def _cancel(self, tasks: list[Task], why: str) -> None:
@@ -347,27 +369,38 @@ class Run:
 
     # Submission
 
-    def _send_all(self, starts: Sequence[tuple[Task, Place, ResourceRequest]]) -> None:
+    def _send_all(self, starts: Sequence[_Start]) -> None:
+        """Submit jobs; of those that are alike one goes first where none was taken yet."""
+        first: dict[tuple[object, Place], _Start] = {}
+        for task, place, request in starts:
+            if (key := (task.size, place)) not in self._taken:
+                first.setdefault(key, (task, place, request))
+        self._send(list(first.values()))
+        sent = {one[0] for one in first.values()}
+        self._send([one for one in starts
+                    if one[0] not in sent and (one[0].size, one[1]) in self._taken])  # fmt: skip
+
+    def _send(self, starts: Sequence[_Start]) -> None:
         for task, place, request in starts:
             self._submissions += 1
             task.place, task.slurm_name = place, f"{self.name}.{self._submissions}"
             task.sent_s = task.waits_since_s = self.clock()
             task.sent_request = request
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = list(pool.map(self._sbatch, starts)) if len(starts) > 1 else [
-                self._sbatch(one) for one in starts
-            ]  # fmt: skip
+            run = pool.map if len(starts) > 1 else map
+            answers = list(run(self._sbatch, starts))
         for (task, place, request), words in zip(starts, answers, strict=True):
-            if words is None:
-                self.ledger.write(
-                    "place", **task.event(), cpus=request.cpus, mem_mb=request.mem_mb,
-                    gpus=request.gpus, runtime_min=request.runtime_min,
-                    partition=",".join(place.partitions), reason=task.obstacle,
-                )  # fmt: skip
-            else:
+            if words is not None:
                 self._refused(task, place, words)
+                continue
+            self._taken.add((task.size, place))
+            self.ledger.write(
+                "place", **task.event(), cpus=request.cpus, mem_mb=request.mem_mb,
+                gpus=request.gpus, runtime_min=request.runtime_min,
+                partition=",".join(place.partitions) or None,
+            )  # fmt: skip
 
-    def _sbatch(self, start: tuple[Task, Place, ResourceRequest]) -> str | None:
+    def _sbatch(self, start: _Start) -> str | None:
         """Submit a job; return Slurm's words where it does not take it."""
         task, place, request = start
         argv, script = self.command(task, place, request, task.slurm_name)
@@ -389,12 +422,9 @@ class Run:
         if self._bad_nodes[place.kind]:  # perhaps too many nodes are avoided
             self._bad_nodes[place.kind].clear()
         elif not may_pass(words):
-            for one in self.tasks:  # all that are alike
-                if one.group == task.group and one.place in (None, place) and not one.slurm_id:
-                    if place not in one.history.excluded:
-                        exclude(one.history, place, words)
-                    if one is not task:
-                        self._hold(one)
+            # of an account, a QOS or a partition, whatever the job asks for
+            of_any = words.lower().startswith(("invalid account", "invalid qos", "invalid part"))
+            self._refusals.setdefault(None if of_any else task.size, {})[place] = words
             self._due_s = min(self._due_s, now_s + 1.0)
         elif "imit" in words:
             self.places.fill(place, now_s)
@@ -464,8 +494,8 @@ class Run:
         for task in self.active:
             job = task.slurm_job
             long = self._looked_s - task.sent_s > _EXPLAIN_S
-            if job and job.pending and long and task.said != job.reason:
-                task.said = job.reason
+            if job and job.pending and long and task.said != task.obstacle:
+                task.said = task.obstacle
                 self.ledger.write(
                     "pend", **task.event(), reason=job.reason, words=job.waiting.words
                 )
@@ -485,5 +515,7 @@ def _never_starts(task: Task) -> bool:
 
 #: The order of jobs is made again when 1, 2, 4 … and each time so many more are done (no figure).
 _ORDER_AGAIN = 64
+#: A job that pends for a limit may go elsewhere after so long (no figure).
+_LIMIT_S = 5.0
 #: A job that pends so long is explained (no figure).
 _EXPLAIN_S = 60.0

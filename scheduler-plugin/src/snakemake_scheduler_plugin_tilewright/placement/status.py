@@ -15,6 +15,8 @@ from .round import Spot
 FULL_S = 60.0
 #: A job that pends for so long without a limit waits for nodes: two of Slurm's cycles.
 NODES_S = 60.0
+#: Limits are asked again after so long.
+_WRONG_S = 300.0
 #: A place is closed so long at first, and twice as long each time, 64 min at most (no figures).
 _CLOSED_S, _MOST_DOUBLINGS = 120.0, 5
 
@@ -33,12 +35,13 @@ class Places:
 
     Attributes
     ----------
-    wrong : set of Place
-        Places that were full although their known limits had room: these are not trusted there.
+    wrong_s : dict
+        Places that were full although their known limits had room, and when: what is known of them
+        is not trusted for a while.
     """
 
     closed: dict[Place, Closed] = field(default_factory=dict)
-    wrong: set[Place] = field(default_factory=set)
+    wrong_s: dict[Place, float] = field(default_factory=dict)
     _full_s: dict[Place, float] = field(default_factory=dict)
     _nodes_full_s: dict[tuple[DeviceKind, tuple[str, ...]], float] = field(default_factory=dict)
 
@@ -53,6 +56,8 @@ class Places:
                     del self.closed[place]
             elif job.waiting.obstacle in ("limit", "unknown"):
                 self.fill(place, now_s)
+                if task.had_room:
+                    self.wrong_s[place] = now_s
             elif job.waiting.obstacle == "nodes":
                 self.close(place, f"{job.waiting.words} (Slurm: {job.reason})", now_s)
             elif waits_for_nodes(task, now_s):
@@ -61,7 +66,6 @@ class Places:
     def fill(self, place: Place, now_s: float) -> None:
         """Note that a limit of a place is reached."""
         self._full_s[place] = now_s
-        self.wrong.add(place)
 
     def close(self, place: Place, words: str, now_s: float) -> None:
         """Send nothing to a place for a while."""
@@ -71,6 +75,10 @@ class Places:
         times = known.times + 1 if known else 0
         until_s = now_s + _CLOSED_S * 2 ** min(times, _MOST_DOUBLINGS)
         self.closed[place] = Closed(until_s, times, words)
+
+    def wrong(self, now_s: float) -> set[Place]:
+        """Return the places of which what is known is not trusted now."""
+        return {place for place, at_s in self.wrong_s.items() if now_s - at_s < _WRONG_S}
 
     def spot(self, place: Place, now_s: float) -> Spot:
         """Return a place as it is now, without its jobs."""

@@ -257,6 +257,41 @@ def parse_partitions(text: str) -> list[Partition]:
     return found
 
 
+#: What sinfo says of the nodes of a partition that are alike, with room for long lists of GRES.
+IDLE_FORMAT = "PartitionName:64|,CPUsState:40|,Gres:200|,GresUsed:200|,Nodes:12|"
+
+
+def parse_idle(text: str) -> dict[str, Tres]:
+    """Return the idle CPUs and GPUs of each partition, by sinfo with :data:`IDLE_FORMAT`.
+
+    A GPU of a node without an idle CPU is not idle.
+
+    >>> parse_idle("gpu|3/5/0/8|gpu:a100:4(S:0)|gpu:a100:1(IDX:0)|2|")
+    {'gpu': {'cpu': 5, 'gres/gpu': 6}}
+    """
+    found: dict[str, Tres] = {}
+    for line in filter(str.strip, text.split("\n")):
+        cells = [cell.strip() for cell in line.split("|")]
+        cpus = re.fullmatch(r"\d+/(\d+)/\d+/\d+", cells[1]) if len(cells) > 4 else None
+        if cpus is None or not cells[4].isdecimal():
+            raise UnreadableError(line)
+        idle = int(cpus[1])
+        gpus = (_gpus(cells[2]) - _gpus(cells[3])) * int(cells[4]) if idle else 0
+        known = found.setdefault(cells[0], {"cpu": 0, "gres/gpu": 0})
+        known["cpu"] += idle
+        known["gres/gpu"] += max(0, gpus)
+    return found
+
+
+def _gpus(gres: str) -> int:
+    """Return the GPUs in ``gpu:a100:2(IDX:0-1),shard:4``.
+
+    >>> _gpus("gpu:a100:2(IDX:0-1),gpu:1,shard:4"), _gpus("(null)")
+    (3, 0)
+    """
+    return sum(map(int, re.findall(r"(?<![^,])gpu(?::[^:,()]+)?:(\d{1,9})", gres)))
+
+
 def node_names(text: str) -> list[str]:
     """Return the nodes of Slurm's short form.
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from ..errors import SlurmQueryError, UnreadableError
 from . import parse
 from .jobs import JOB_FORMAT, SlurmJob, parse_queue
-from .records import Association, Partition, Qos, Usage
+from .records import Association, Partition, Qos, Tres, Usage
 
 _T = TypeVar("_T")
 #: On some clusters an answer takes 20 s; programs of Slurm give up by themselves, after 45 s where
@@ -75,18 +75,21 @@ class SlurmClient:
     ----------
     run, clock : callable
         :func:`run_command`, and the time in seconds since the epoch.
+    uid : int
+        The user's number, by which the use of a QOS is told apart.
     """
 
     user: str
     run: Callable[..., str] = run_command
     clock: Callable[[], float] = time.time
+    uid: int = field(default_factory=os.getuid)
     _asked_s: deque[float] = field(default_factory=deque)
 
-    def may_ask(self) -> bool:
-        """Return whether a question that can wait may be asked now."""
+    def may_ask(self, questions: int = 1) -> bool:
+        """Return whether questions that can wait may be asked now."""
         while self._asked_s and self._asked_s[0] <= self.clock() - 60:
             self._asked_s.popleft()
-        return len(self._asked_s) < MOST_QUESTIONS_A_MIN
+        return len(self._asked_s) + questions <= MOST_QUESTIONS_A_MIN
 
     def limits(self) -> tuple[list[Association], list[Qos]]:
         """Return the user's associations, those of accounts, and all QOS, by one sacctmgr."""
@@ -120,6 +123,10 @@ class SlurmClient:
     def partitions(self) -> list[Partition]:
         """Return all partitions, hidden ones too."""
         return self._ask(parse.parse_partitions, "scontrol", "-a", "-o", "show", "partition")
+
+    def idle(self) -> dict[str, Tres]:
+        """Return the idle CPUs and GPUs of each partition."""
+        return self._ask(parse.parse_idle, "sinfo", "-a", "-h", "-O", parse.IDLE_FORMAT)
 
     def config(self) -> dict[str, str]:
         """Return the fields of ``scontrol show config``."""
@@ -166,7 +173,8 @@ class SlurmClient:
     def move(self, job_ids: Iterable[int], account: str, qos: str, partitions: str) -> None:
         """Give pending jobs another account, QOS and list of partitions; an empty one stays."""
         names = {"Account": account, "QOS": qos, "Partition": partitions}
-        values = [f"{name}={value}" for name, value in names.items() if value]
+        # an empty QOS is the default one of the account; without it that of the other one stays
+        values = [f"{name}={value}" for name, value in names.items() if value or name == "QOS"]
         self.run(("scontrol", "update", f"JobId={','.join(map(str, job_ids))}", *values))
 
     def _ask(self, read: Callable[[str], _T], *argv: str, stdin: str | None = None) -> _T:

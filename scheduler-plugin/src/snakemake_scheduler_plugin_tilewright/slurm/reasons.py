@@ -169,7 +169,9 @@ def cause_of(details: str) -> tuple[Cause, str]:
     pairs = fields_of(details)
     state, reason = pairs.get("JobState", ""), pairs.get("Reason", "None")
     codes = {pairs.get("ExitCode", ""), pairs.get("DerivedExitCode", "")}
-    words = ", ".join([state, *({reason} - {"None"}), f"exit {_worst(codes)}"])
+    code = _worst(codes)
+    said = [state, reason if reason != "None" else "", code and f"exit {code}"]
+    words = ", ".join(filter(None, said))
     found = next((_CAUSES[word] for word in (reason, state) if word in _CAUSES), None)
     if found is not None:
         return found, words

@@ -1,7 +1,5 @@
 """Answers of ``pynvml`` for the GPUs of a state file; imports nothing of this project."""
 
-import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -17,19 +15,6 @@ STATE = "FAKE_NVML_STATE"
 started = 0
 
 
-def living(folder: str | Path) -> list[dict[str, Any]]:
-    """Return what living processes use: each holds the lock of its file in a folder."""
-    found = []
-    for path in Path(folder).glob("*"):
-        with contextlib.suppress(FileNotFoundError), path.open() as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if text := stream.read():
-                    found.append(json.loads(text))
-    return found
-
-
 def _start(machine: dict[str, Any]) -> None:
     global started
     if not machine["library"]:
@@ -42,16 +27,10 @@ def _shut_down(_: dict[str, Any]) -> None:
     started -= 1
 
 
-def _memory(_: dict[str, Any], device: dict[str, Any]) -> SimpleNamespace:
-    uses = living(Path(os.environ[STATE]).with_suffix(".uses"))
-    used_b = sum(use["bytes"] for use in uses if use["uuid"] == device["uuid"])
-    return SimpleNamespace(total=device["total_b"], used=device["used_b"] + used_b)
-
-
-def _supported(value: Any, answer: Any) -> Any:
-    if value is None:
+def _mig_mode(_: dict[str, Any], device: dict[str, Any]) -> list[int]:
+    if device["mig"] is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    return answer
+    return [int(device["mig"])]
 
 
 def _instance(_: dict[str, Any], device: dict[str, Any], index: int) -> dict[str, Any]:
@@ -66,17 +45,15 @@ def _instance(_: dict[str, Any], device: dict[str, Any], index: int) -> dict[str
 _ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlInit": _start,
     "nvmlShutdown": _shut_down,
-    "nvmlSystemGetDriverVersion": lambda machine: machine["driver"],
     "nvmlDeviceGetCount": lambda machine: len(machine["devices"]),
     "nvmlDeviceGetHandleByIndex": lambda machine, index: machine["devices"][index],
     "nvmlDeviceGetUUID": lambda _, device: device["uuid"],
     "nvmlDeviceGetName": lambda _, device: device["name"],
     "nvmlDeviceGetPciInfo": lambda _, device: SimpleNamespace(busId=device["pci"]),
-    "nvmlDeviceGetMemoryInfo": _memory,
-    "nvmlDeviceGetUtilizationRates": lambda _, device: _supported(
-        device["utilisation"], SimpleNamespace(gpu=round(100 * (device["utilisation"] or 0)))
+    "nvmlDeviceGetMemoryInfo": lambda _, device: SimpleNamespace(
+        total=device["total_b"], used=device["used_b"]
     ),
-    "nvmlDeviceGetMigMode": lambda _, device: _supported(device["mig"], [int(device["mig"] or 0)]),
+    "nvmlDeviceGetMigMode": _mig_mode,
     "nvmlDeviceGetMaxMigDeviceCount": lambda _, device: 7 if device["mig"] else 0,
     "nvmlDeviceGetMigDeviceHandleByIndex": _instance,
 }
