@@ -12,12 +12,14 @@ from typing import Any, Literal
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.orphaned import (
     before_run,
     begin_alone,
     end_orphaned,
+    find_orphaned,
+    note_submission,
+    refuse_second_run,
     sender_of,
 )
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
@@ -29,7 +31,7 @@ from tests.support.recorded import (
     OTHERS,
     Queue,
     answer_with,
-    cluster_with,
+    client,
     queue_line,
 )
 
@@ -60,25 +62,29 @@ Deal = Callable[..., list[str]]
 
 
 @pytest.fixture
-def deal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deal:
+def deal(monkeypatch: pytest.MonkeyPatch) -> Deal:
     """Return what deals with jobs in a folder, on a clock that sleeping alone moves."""
 
     def dealt(slurm: Slurm, choice: Choice, folder: str = "/data/run") -> list[str]:
         monkeypatch.setattr(time, "sleep", slurm.slept_s.append)
         monkeypatch.setattr(time, "monotonic", lambda: sum(slurm.slept_s))
         said: list[str] = []
-        client = SlurmClient("ada", tmp_path, run=slurm, clock=lambda: 1000.0)
-        end_orphaned(client, folder, choice, said.append)
+        end_orphaned(client(slurm), folder, choice, said.append)
         return said
 
     return dealt
 
 
+def asking(queue: str | SlurmQueryError) -> SlurmClient:
+    """Return what asks for a queue."""
+    return client(Queue({"squeue": queue}))
+
+
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, Queue]:
-    """Return a cluster with a job that runs in the working directory."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmClient:
+    """Return what asks for a queue with a job that runs in the working directory."""
     monkeypatch.chdir(tmp_path)
-    return cluster_with(job_in(Path.cwd()), tmp_path)
+    return asking(job_in(Path.cwd()))
 
 
 def job_in(folder: Path) -> str:
@@ -121,7 +127,7 @@ def test_waiting_cancels_nothing_and_outlasts_a_slurmctld_that_is_away(deal: Dea
     said = deal(slurm, "wait")
     assert (slurm.cancelled, slurm.slept_s) == ([], [10.0])
     assert said[1:] == ["waiting for 1: 5"]
-    slurm = Slurm([HERE, HERE, *4 * [AWAY], HERE, ""])  # each question is asked twice
+    slurm = Slurm([HERE, HERE, *2 * [AWAY], HERE, ""])
     said = deal(slurm, "wait")
     assert (sum("Unable to contact" in line for line in said), len(slurm.slept_s)) == (2, 4)
     with pytest.raises(PlacementError, match="Unable to contact"):
@@ -129,32 +135,50 @@ def test_waiting_cancels_nothing_and_outlasts_a_slurmctld_that_is_away(deal: Dea
 
 
 def test_a_run_refuses_beside_the_jobs_of_another_and_names_the_fix(
-    here: tuple[Cluster, Queue], tmp_path: Path
+    here: SlurmClient, tmp_path: Path
 ) -> None:
     with pytest.raises(PlacementError) as caught:
-        before_run(here[0], ["snakemake", "qc"])
+        before_run(here, tmp_path)
     first, job, fix = str(caught.value).splitlines()
-    with pytest.raises(PlacementError, match="still write into"):
-        before_run(here[0], ["snakemake", "--unlock"])
     assert first == f"1 job of an earlier run may still write into {tmp_path}:"
     assert job == "  7  RUNNING    rule_a"
     assert all(part in fix for part in ("`tilewright-placement orphaned --wait`", "--unlock"))
     locked(tmp_path)
     with pytest.raises(PlacementError, match="of an earlier run"):
-        before_run(here[0], ["snakemake"], has_lock=True)
+        before_run(here, tmp_path)
     said_here(tmp_path, pid=os.getppid())
     with pytest.raises(PlacementError, match="of the run that is active now") as caught:
-        before_run(here[0], ["snakemake"], has_lock=True)
+        before_run(here, tmp_path)
     assert "--cancel" not in str(caught.value)
-    assert not any(word.startswith("scancel") for word in here[1].asked)
+    assert isinstance(here.run, Queue)
+    assert not any(word.startswith("scancel") for word in here.run.asked)
 
 
-def test_jobs_that_are_just_being_ended_keep_no_run_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ending = queue_line(JobID="7", State="COMPLETING", WorkDir=str(tmp_path), Comment="rule_a")
-    before_run(cluster_with(ending, tmp_path)[0], ["snakemake"])
+@pytest.mark.parametrize("state", ["COMPLETING", "SUSPENDED", "STOPPED", "OF_A_LATER_SLURM"])
+def test_jobs_that_may_still_write_keep_a_run_away(tmp_path: Path, state: str) -> None:
+    line = queue_line(JobID="7", State=state, WorkDir=str(tmp_path), Comment="rule_a")
+    with pytest.raises(PlacementError, match="still write into"):
+        before_run(asking(line), tmp_path)
+
+
+def test_jobs_are_known_by_number_name_or_comment_whatever_a_site_rewrites(tmp_path: Path) -> None:
+    name = "tw-0123abcd.7"
+    note_submission(tmp_path / LEDGER.parent, 7, name)
+    for values, found in (
+        ({"JobID": "7", "Name": "site-1", "Comment": "billed"}, True),
+        ({"JobID": "8", "Name": "site-1", "Comment": "billed"}, False),
+        ({"JobID": "8", "Name": name, "Comment": "billed"}, True),
+        ({"JobID": "8", "Name": "my own", "Comment": "rule_a_wildcards_x"}, True),
+        ({"JobID": "8", "Name": "my own", "Comment": "group_b"}, True),
+        ({"JobID": "8", "Name": f"{name} of mine", "Comment": "my rule_"}, False),
+        ({"JobID": "7", "WorkDir": "/data/other"}, False),
+        ({"JobID": "7", "State": "COMPLETED"}, False),
+    ):
+        line = queue_line(**{"State": "PENDING", "WorkDir": str(tmp_path), **values})
+        assert bool(find_orphaned(asking(line), str(tmp_path))) == found, values
+    before_run(asking(""), tmp_path)  # Slurm counts its jobs anew one day
+    line = queue_line(JobID="7", State="RUNNING", WorkDir=str(tmp_path), Comment="mine")
+    assert find_orphaned(asking(line), str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("life", ["active", "silent", "killed", "ended", "damaged", "earlier"])
@@ -177,13 +201,11 @@ def test_a_run_of_another_working_folder_keeps_its_results(
         del content["folder"]
         path.write_text(json.dumps(content))
     left = queue_line(JobID="7", State="RUNNING", WorkDir=other, Comment="rule_a")
-    cluster, _ = cluster_with(left, tmp_path)
-    before_run(cluster, ["snakemake", "-n"], ledger)
     if life == "earlier":
-        before_run(cluster, ["snakemake"], ledger)
+        before_run(asking(left), tmp_path, ledger)
         return
     with pytest.raises(PlacementError) as caught:
-        before_run(cluster, ["snakemake"], ledger)
+        before_run(asking(left), tmp_path, ledger)
     said = str(caught.value)
     assert {
         # what is ago depends on the load of this machine
@@ -194,10 +216,10 @@ def test_a_run_of_another_working_folder_keeps_its_results(
         "damaged": f"{path} does not say how far a run is; remove it if no run is active",
     }[life] in re.sub(r"seen [0-9.]+ ", "seen N ", said)
     if life in ("killed", "ended"):
-        before_run(cluster_with("", tmp_path)[0], ["snakemake"], ledger)
+        before_run(asking(""), tmp_path, ledger)
     monkeypatch.chdir("/")
     write_state(path, replace(state, folder="/"))
-    before_run(None, ["snakemake"], path.with_name("ledger.jsonl"))
+    assert refuse_second_run(path.with_name("ledger.jsonl")) == ""
 
 
 def test_runs_that_begin_at_once_do_so_one_after_the_other(tmp_path: Path) -> None:
@@ -226,12 +248,9 @@ def test_runs_that_begin_at_once_do_so_one_after_the_other(tmp_path: Path) -> No
     assert not mark.exists()
 
 
-def test_a_folder_with_a_line_break_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "a\nb"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+def test_a_folder_with_a_line_break_stops(tmp_path: Path) -> None:
     with pytest.raises(PlacementError, match="has a line break in its name"):
-        before_run(cluster_with("", tmp_path)[0], ["snakemake"])
+        before_run(asking(""), tmp_path / "a\nb")
 
 
 def test_a_run_says_itself_that_it_is_active_and_the_lock_says_less(tmp_path: Path) -> None:
@@ -285,32 +304,3 @@ def test_jobs_of_a_run_that_may_be_active_are_cancelled(tmp_path: Path, deal: De
     said = deal(slurm, "cancel", str(tmp_path))
     assert said[0].startswith("1 job of a run that may be active (the folder is locked; the run")
     assert slurm.cancelled == [("7",)]
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_run_takes_options_for_slurm_out_of_its_environment_and_names_them(
-    inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """Within a job Slurm's own words about it stay."""
-    monkeypatch.chdir(tmp_path)
-    options, of_jobs = {"SLURM_CLUSTERS", "SQUEUE_ACCOUNT", "SBATCH_QOS"}, {"SLURM_GRES"}
-    others = {"SLURM_CONF", "SLURM_CLUSTER_NAME", *(("SLURM_JOB_ID",) if inside else ())}
-    for name in ("SLURM_JOB_ID", "SQUEUE_ALL"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    for name in options | of_jobs | others:
-        monkeypatch.setenv(name, "own")
-    cluster, _ = cluster_with("", tmp_path)
-    before_run(cluster, ["snakemake", "-n"])
-    assert options < os.environ.keys()
-    before_run(cluster, ["snakemake"])
-    dropped = options if inside else options | of_jobs
-    assert (options | of_jobs | others) & os.environ.keys() == (
-        options | of_jobs | others
-    ) - dropped
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"this run takes {', '.join(sorted(dropped))} out of its environment: ")
-    before_run(cluster, ["snakemake"])
-    assert not capsys.readouterr().err
-    assert os.environ["SQUEUE_ALL"] == "1"  # the executor's squeue shows hidden partitions

@@ -1,14 +1,22 @@
-"""Every reason that Slurm has for a job that pends, one by one: what is said and done."""
-
-from pathlib import Path
+"""Every reason that Slurm has for a job that pends, one by one: what it says of its place."""
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.placement.jobs import Assignment
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import why_pending
-from tests.placement.dispatched import CLIVE_GPU, DOWN, FULL, answer, dispatcher, events, pending
-from tests.support.placement_rules import GPU
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
+from snakemake_scheduler_plugin_tilewright.placement.request import Place
+from snakemake_scheduler_plugin_tilewright.placement.status import Places
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
+from snakemake_scheduler_plugin_tilewright.slurm.reasons import (
+    NOT_STARTED,
+    may_have_taken,
+    may_pass,
+    refusal_words,
+    why_pending,
+)
+from tests.support.placement_rules import CPU
 
+DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+HERE, THERE = (Place(name, name, ("cpu",), "cpu") for name in ("here", "there"))
 #: By ``job_state_reason_string`` of 22.05.8, 24.11.5 and 26.05.5 and their manual page squeue(1),
 #: with what each says of its place. Of 22.05 and 24.11 alone: FrontEndDown; of 22.05 alone:
 #: PowerNotAvail and PowerReserved; not of 22.05: the RunMins, MpiPortsBusy, MaxPoweredUpNodes.
@@ -38,8 +46,6 @@ REASONS = {
         QOSMaxLicensePerUser QOSMaxMemoryPerUser QOSMaxNodePerUserLimit
         QOSMaxSubmitJobPerUserLimit QOSMaxUnknownPerUser QOSResourceLimit QOSTimeLimit
         AccountingPolicy
-    """,
-    "spent": """
         AssocGrpBBMinutes AssocGrpBillingMinutes AssocGrpCPUMinutesLimit AssocGrpEnergyMinutes
         AssocGrpGRESMinutes AssocGrpLicenseMinutes AssocGrpMemMinutes AssocGrpNodeMinutes
         AssocGrpUnknownMinutes AssocGrpWallLimit QOSGrpBBMinutes QOSGrpBillingMinutes
@@ -102,49 +108,90 @@ ALL = {
     name: [*REASONS.get(name, "").split(), *SENTENCES.get(name, [])]
     for name in [*REASONS, "unknown"]
 }
-#: What says nothing of other places than its own.
-ONE_PLACE = ("invalid", "unknown", "nodes", "order")
-#: Where a job goes by them that pended on GPUs of clive for 100 s, and for 900 s: GPUs end it in
-#: 120 s, CPUs in 600. None of clive's GPUs is free.
-GOES = {
-    "limit": ("brusko gpu", "brusko gpu"), "spent": ("brusko gpu", "brusko gpu"),
-    "invalid": ("brusko gpu", "brusko gpu"), "unknown": ("brusko gpu", "brusko gpu"),
-    "held": (None, None), "nodes": ("brusko cpu", "brusko cpu"), "order": (None, "brusko cpu"),
-}  # fmt: skip
+EACH = [(name, reason) for name, reasons in ALL.items() for reason in reasons]
 
 
-@pytest.mark.parametrize("waited_s", [100, 900])
-@pytest.mark.parametrize("obstacle", ALL)
-def test_what_every_reason_of_slurm_does(tmp_path: Path, obstacle: str, waited_s: int) -> None:
-    """Also that nothing else is sent to what a limit bounds, and the job not back."""
-    run = dispatcher("", tmp_path, 1, 3, FULL)
-    (task, *others), ready = run.tasks.values(), list(run.tasks)[1:]
-    for reason in ALL[obstacle]:
-        run.backoff.clear()
-        for one in others:
-            one.assignment = None
-        task.assignment, task.slurm_job, task.move_reason = Assignment(CLIVE_GPU, GPU), None, ""
-        task.sent_s, task.delayed_s, task.last_reason, task.moves = 5000.0 - waited_s, 0, "", 0
-        task.excluded_targets = frozenset()
-        answer(run, squeue=pending(1, reason))
-        assert why_pending(reason.replace(" ", "_")) == why_pending(reason)
-        assert why_pending(reason).obstacle == obstacle, reason
-        goes = GOES[obstacle][waited_s > 100]
-        run.state()
-        (said,) = run.explain_pending()
-        assert f"pends: {why_pending(reason).words}" in said
-        assert said.endswith(f"(Slurm: {reason})")
-        limits = obstacle in ("limit", "spent", "invalid", "unknown")
-        assert ("no more such jobs go to clive until one starts there" in said) == limits, reason
-        assert [task.name] * (goes is not None) == run.move_pending(), reason
-        if goes is None:
-            assert not run.backoff, reason
-            continue
-        assert [one["sooner"] for one in events(run, "move")][-1] == goes, reason
-        assert (CLIVE_GPU in task.excluded_targets, CLIVE_GPU in run.backoff) == (True, True)
-        answer(run, squeue="")
-        places = [one.target for one in run.round(ready, []).values()]
-        closed = {"gpu", "cpu"} - ({"cpu"} if "GRES" in reason or obstacle in ONE_PLACE else set())
-        there = {place.device for place in places if place.account == "clive"}
-        assert len(places) == 3 or obstacle in ("nodes", "order"), reason
-        assert not there & closed, reason
+def pends(reason: str, since_s: float = 900.0, state: str = "PENDING") -> Task:
+    """Return a job that pends at a place for a reason, by the queue of 1000 s."""
+    task = Task(object(), "work", "work", {"cpu": CPU}, place=HERE, slurm_id=7)
+    task.sent_s = task.waits_since_s = since_s
+    task.slurm_job = SlurmJob(7, state, reason=reason)
+    return task
+
+
+@pytest.mark.parametrize(("obstacle", "reason"), EACH, ids=[reason for _, reason in EACH])
+def test_what_every_reason_of_slurm_means(obstacle: str, reason: str) -> None:
+    found = why_pending(reason)
+    assert found == why_pending(reason.replace(" ", "_")) == why_pending(reason.upper())
+    assert (found.obstacle, bool(found.words)) == (obstacle, True)
+    places = Places()
+    places.note([pends(reason)], 1000.0)
+    here, there = places.spot(HERE, 1000.0), places.spot(THERE, 1000.0)
+    assert here.full == (obstacle in ("limit", "unknown", "order"))
+    assert bool(here.closed) == (obstacle == "nodes")
+    assert not places.wrong_s  # nothing was known as it was sent
+    # full nodes are full for all accounts
+    assert (there.full, there.closed) == (obstacle == "order", "")
+
+
+def test_a_place_is_full_as_long_as_slurm_says_so_and_a_minute_more() -> None:
+    places = Places()
+    places.note([pends("Priority", since_s=950.0)], 1000.0)  # Slurm schedules twice a minute
+    assert not places.spot(HERE, 1000.0).full
+    places.note([pends("QOSGrpCpuLimit")], 1000.0)
+    assert [places.spot(HERE, at_s).full for at_s in (1000.0, 1059.0, 1061.0)] == [
+        True, True, False,
+    ]  # fmt: skip
+
+
+def test_what_was_known_of_a_place_is_not_trusted_after_a_job_pends_against_it() -> None:
+    places, task = Places(), pends("QOSGrpCpuLimit")
+    task.had_room = True
+    places.note([task], 1000.0)
+    assert [places.wrong(at_s) for at_s in (1000.0, 1299.0, 1301.0)] == [{HERE}, {HERE}, set()]
+
+
+def test_a_place_is_closed_for_2_4_8_minutes_and_open_when_a_job_starts_there() -> None:
+    places, now_s, spans = Places(), 1000.0, []
+    for _ in range(8):
+        places.close(HERE, "down", now_s)
+        places.close(HERE, "down", now_s + 1)  # the same try
+        spans.append((places.closed[HERE].until_s - now_s) / 60)
+        now_s = places.closed[HERE].until_s
+        assert places.spot(HERE, now_s - 1).closed == "down"
+        assert places.spot(HERE, now_s).closed == ""
+    assert spans == [2, 4, 8, 16, 32, 64, 64, 64]
+    places.note([pends("None", since_s=now_s - 1, state="RUNNING")], now_s + 10)
+    assert HERE in places.closed  # it was sent before
+    places.note([pends("None", since_s=now_s + 1, state="RUNNING")], now_s + 10)
+    assert not places.closed
+
+
+@pytest.mark.parametrize(
+    ("words", "later", "perhaps"),
+    [
+        ("QOSMaxSubmitJobPerUserLimit", True, False),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+         True, False),
+        ("Unable to contact slurm controller (connect failure)", True, False),
+        ("Requested partition configuration not available now", False, False),
+        ("Required partition not available (inactive or drain)", True, False),
+        ("Invalid qos specification", False, False),
+        ("Requested node configuration is not available", False, False),
+        ("invalid partition specified: nope", False, False),
+        ("Socket timed out on send/recv operation", True, True),
+        ("no answer within 120 s: timed out", True, True),
+        ("Zero Bytes were transmitted or received", True, True),
+    ],
+)  # fmt: skip
+def test_what_sbatch_says(words: str, *, later: bool, perhaps: bool) -> None:
+    assert (may_pass(words), may_have_taken(words)) == (later, perhaps)
+    said = f"sbatch: error: Batch job submission failed: {words}\n"
+    assert refusal_words(said) == words
+
+
+def test_words_of_refusals_in_several_lines_and_none() -> None:
+    said = "sbatch: error: cpu: no such account\n\nsbatch: error: ask the staff\n"
+    assert refusal_words(said) == "cpu: no such account; ask the staff"
+    assert refusal_words(" \n") == "sbatch refused it without a word"
+    assert why_pending("launch failed requeued held").words == NOT_STARTED

@@ -9,6 +9,7 @@ import pytest
 from snakemake_scheduler_plugin_tilewright.placement.jobs import History
 from snakemake_scheduler_plugin_tilewright.placement.request import Place, ResourceRequest
 from snakemake_scheduler_plugin_tilewright.placement.round import NO_ROOM, WAITS_FOR_GPU
+from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 from tests.support.placement_rules import (
     CPU,
@@ -22,6 +23,7 @@ from tests.support.placement_rules import (
     tasks,
 )
 
+LIMITED = SlurmJob(7, "PENDING", reason="QOSGrpCpuLimit")
 JOBS_OPTION = "Snakemake runs no more jobs at once (--jobs)"
 
 
@@ -70,27 +72,31 @@ def test_a_place_that_slurm_calls_full_is_full_although_its_limits_have_room() -
     assert sent_to(given.choose(tasks(30))) == {"b cpu": 4, "a cpu": 2}
 
 
-@pytest.mark.parametrize(
-    ("gpus", "cpus"), [(1, 100), (2, 100), (1, 0)], ids=["one GPU", "two GPUs", "no CPU is free"]
-)
+@pytest.mark.parametrize("others", [0, 3], ids=["nobody else waits", "others wait"])
+@pytest.mark.parametrize("gpus", [1, 2])
 def test_a_job_waits_for_a_gpu_that_ends_it_sooner_and_goes_to_cpus_where_none_does(
-    gpus: int, cpus: int
+    gpus: int, others: int
 ) -> None:
-    """On GPUs a job takes 120 s, on CPUs 600 s and a margin of 40 %."""
-    limit = {"gres/gpu": gpus, "cpu": 2000}
-    given = Given(cluster_of([account("lab", limit, {"gres/gpu": gpus, "cpu": 1700 - 8 * cpus})]))
+    """On GPUs a job takes 120 s, on CPUs 600 s and a margin of 40 %.
+
+    Where others wait, a few pend at the full place; else one is sent when a slot falls free.
+    """
+    limit, cpus = {"gres/gpu": gpus, "cpu": 2000}, 100
+    used = {"gres/gpu": gpus, "cpu": 1700 - 8 * cpus, "jobs": 1, "submit": 1 + others}
+    given = Given(cluster_of([account("lab", limit, used)]))
     place = given.at("lab", "gpu", running=gpus)
     given.ends_s = {"gpu": [(NOW_S + 10, place)] * gpus}
     choice = given.choose(tasks(40, ("gpu", "cpu")))
-    waits = 6 * gpus  # 10 s + 6 × 120 s < 842 s
-    if cpus:
-        assert sent_to(choice) == {"lab gpu": 4, "lab cpu": 40 - waits}
-        assert choice.waiting[WAITS_FOR_GPU] == waits - 4
-        assert [task.name for task, place, _ in choice.starts if place.kind == "gpu"] == [
-            f"work_{i}" for i in range(4)
-        ]
-    else:
-        assert (sent_to(choice), choice.waiting) == ({"lab gpu": 4}, {NO_ROOM: 36})
+    waits, pend = 6 * gpus, 4 * bool(others)  # 10 s + 6 × 120 s < 842 s
+    assert sent_to(choice) == ({"lab gpu": pend} if pend else {}) | {"lab cpu": 40 - waits}
+    assert choice.waiting[WAITS_FOR_GPU] == waits - pend
+    assert [task.name for task, place, _ in choice.starts if place.kind == "gpu"] == [
+        f"work_{i}" for i in range(pend)
+    ]
+    full = Given(cluster_of([account("lab", limit, {**used, "cpu": 1700})]))
+    full.ends_s = {"gpu": [(NOW_S + 10, full.at("lab", "gpu", running=gpus))] * gpus}
+    choice = full.choose(tasks(40, ("gpu", "cpu")))
+    assert (sum(sent_to(choice).values()), choice.waiting) == (pend, {NO_ROOM: 40 - pend})
 
 
 def test_a_free_gpu_is_taken_before_cpus_and_what_was_learned_counts() -> None:
@@ -226,7 +232,7 @@ def test_a_closed_place_gets_nothing_and_its_words_are_said() -> None:
 def test_pending_jobs_go_where_there_is_room_and_to_the_other_kind_by_a_new_submission() -> None:
     given = Given(cluster_of([account("a", {"jobs": 9}, {"jobs": 9}), account("b", {"jobs": 3})]))
     at_a = given.at("a", full=True, pending=4)
-    movable = tasks(4, place=at_a)
+    movable = tasks(4, place=at_a, slurm_job=LIMITED, waits_since_s=NOW_S - 100)
     choice = given.choose(tasks(1, rule="ready"), movable)
     ((place, moved),) = choice.moves.items()
     assert (place.account, moved, choice.switches) == ("b", movable[:2], [])

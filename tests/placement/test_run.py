@@ -122,7 +122,8 @@ def test_what_sbatch_refuses_goes_elsewhere_at_once_and_fails_with_slurms_words(
 ) -> None:
     slurm.refuses = lambda place: "Invalid qos specification" if place["account"] == "a" else ""
     made = played.submit(4)
-    played.step(1)
+    for _ in range(12):
+        assert played.step(1) == []
     assert (slurm.at("a"), len(slurm.at("b"))) == ([], 4)
     assert 1 <= len(played.events("refuse")) <= 4
     slurm.end(*slurm.jobs)
@@ -131,8 +132,9 @@ def test_what_sbatch_refuses_goes_elsewhere_at_once_and_fails_with_slurms_words(
     more = played.submit(2, rule="other")
     ends = [end for _ in range(20) for end in played.step(1)]
     assert {end.task for end in ends} == {*more}
+    # what was said of the QOS holds for jobs of any size
     assert {(end.words, end.final) for end in ends} == {
-        ("no place takes it: no a for you; no b for you", True)
+        ("no place takes it: Invalid qos specification; no b for you", True)
     }
     assert len(played.events("refuse")) <= 8
 
@@ -400,8 +402,9 @@ def test_where_others_ended_a_job_twice_it_does_not_go_again(tmp_path: Path) -> 
 
 
 def test_no_more_jobs_are_sent_than_snakemake_may_run_and_none_after_a_stop(
-    tmp_path: Path, slurm: ScriptedSlurm
+    tmp_path: Path,
 ) -> None:
+    slurm = ScriptedSlurm({"a": "cpu=400"})
     played = play(tmp_path, slurm, most_jobs=3)
     made = played.submit(5)
     assert len(slurm.jobs) == 3

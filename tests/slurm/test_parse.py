@@ -1,4 +1,4 @@
-"""Parsers against texts as Slurm 22.05 prints them, and what fits on nodes."""
+"""Parsers against texts as Slurm 22.05 prints them."""
 
 import contextlib
 
@@ -7,38 +7,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import (
-    Node,
-    before_reservations,
-    node_names,
-    open_to,
-    parse_licences,
-    parse_nodes,
-    parse_reservations,
-)
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
+    node_names,
     parse_assoc_mgr,
+    parse_associations,
+    parse_idle,
     parse_minutes,
     parse_partitions,
     parse_sacctmgr,
+    parse_shares,
     parse_tres,
     parse_tres_usage,
 )
-from snakemake_scheduler_plugin_tilewright.slurm.records import WALL
-from tests.support.recorded import PARTITION
+from snakemake_scheduler_plugin_tilewright.slurm.records import Association
+from tests.support.recorded import PARTITION, qos_line
 
-SACCTMGR = """\
-sacctmgr: show associations where user=ada format=account,user,...
-clive-b|ada||clive-b|clive-b|||||||||||||
-clive|ada|hpg-b200|clive,clive-b|clive|||||||||||||
-clive|ada||clive,clive-b|clive||cpu=64|||20|100|||||||
-clive|ada||clive,clive-b|clive||cpu=64|||20|100|||||||
-sacctmgr: show associations where user= format=account,user,...
-plain|||normal||cpu=16,gres/gpu=1,mem=64G||4|||||||gres/gpu=30|||
-sacctmgr: show qos format=name,...
-normal|||||||||||||||||||||
-clive|cpu=104,gres/gpu=3,mem=812G|cpu=64|gres/gpu=2|40|90|10|30|2-00:00:00|DenyOnLimit|cpu=96|8|16|cpu=6000|gres/gpu=90|cpu=480|2-00:00:00|cpu=900|mem=1G|cpu=48,gres/gpu=4||
-"""
+SACCTMGR = "\n".join([
+    "sacctmgr: show associations where user=ada format=account,user,...",
+    "clive-b|ada||clive-b|clive-b|||||||||",
+    "clive|ada|hpg-b200|clive,clive-b|clive|||||||||",
+    "clive|ada||clive,clive-b|clive||cpu=64|||20|100|||",
+    "clive|ada||clive,clive-b|clive||cpu=64|||20|100|||",
+    "sacctmgr: show associations where user= format=account,user,...",
+    "plain|||normal||cpu=16,gres/gpu=1,mem=64G||4|||||hpg|root",
+    "sacctmgr: show qos format=name,...",
+    qos_line("normal"),
+    qos_line("clive", grptres="cpu=104,gres/gpu=3,mem=812G", maxtres="cpu=64",
+             maxtrespu="gres/gpu=2", grpjobs="40", grpsubmit="90", maxjobspu="10",
+             maxsubmitpu="30", maxwall="2-00:00:00", flags="DenyOnLimit", maxtrespa="cpu=96",
+             maxjobspa="8", maxsubmitpa="16", maxtrespernode="cpu=48,gres/gpu=4",
+             preempt="low,normal"),
+    "",
+])  # fmt: skip
 ASSOC_MGR = (
     "Current Association Manager state\nQOS Records\n"
     "QOS=clive(2) UsageRaw=0.0 GrpJobs=N(4) GrpJobsAccrue=N(4) GrpSubmitJobs=50(8) GrpWall=20(1.67)"
@@ -77,30 +77,27 @@ def test_sacctmgr_tells_tables_apart_and_lists_each_row_once() -> None:
     assert associations[2].qos == ("clive", "clive-b")
     assert associations[2].tres_per_user == {"jobs": 20, "submit": 100}
     plain = {"cpu": 16, "gres/gpu": 1, "mem": 65_536}
-    assert associations[3].tres == {**plain, "gres/gpu/min": 30, "jobs": 4}
+    assert associations[3].tres == {**plain, "jobs": 4}
+    assert (associations[3].cluster, associations[3].parent) == ("hpg", "root")
     assert [record.name for record in qos] == ["normal", "clive"]
     clive = qos[1]
     assert clive.tres == {
-        "cpu": 104, "gres/gpu": 3, "mem": 831_488, "cpu/min": 6000, "gres/gpu/min/running": 90,
-        WALL: 2880, "jobs": 40, "submit": 90,
+        "cpu": 104, "gres/gpu": 3, "mem": 831_488, "jobs": 40, "submit": 90,
     }  # fmt: skip
-    assert clive.tres_per_job == {"cpu": 48, "gres/gpu": 4, "cpu/min": 480}
-    assert clive.tres_per_user == {
-        "gres/gpu": 2, "jobs": 10, "submit": 30, "cpu/min/running": 900,
-    }  # fmt: skip
-    assert clive.max_wall_min == 2880
-    minutes = {"mem/min/running": 1024}
-    assert clive.tres_per_account == {"cpu": 96, "jobs": 8, "submit": 16, **minutes}
+    assert clive.tres_per_job == {"cpu": 48, "gres/gpu": 4}  # a job has one node
+    assert clive.tres_per_user == {"gres/gpu": 2, "jobs": 10, "submit": 30}
+    assert (clive.max_wall_min, clive.preempts) == (2880, ("low", "normal"))
+    assert clive.tres_per_account == {"cpu": 96, "jobs": 8, "submit": 16}
     assert qos[0].tres == {}
 
 
 @pytest.mark.parametrize(
     "echo",
     [  # as TERM and COLUMNS have it: seen on 22.05
-        "sacctmgr: \n<name,grptresmins,grptresrunmins,maxtresmins,grpwall\n",
+        "sacctmgr: \n<name,grptres,maxtres\n",
         "sacctmgr: show associations where user=root format=account,user,partition,qos,de\n"
         "faultqos,grptres,maxtres,grpjobs,grpsubmit,maxjobs,maxsubmit,maxwall,cluster,par\n"
-        "entname,grptresmins,grptresrunmins,maxtresmins,grpwall\n",
+        "entname\n",
         "\x1b[?2004hsacctmgr: show qos format=name\r\n",
     ],
 )
@@ -111,25 +108,23 @@ def test_the_echo_of_a_question_is_no_record(echo: str) -> None:
 def test_live_use_of_everybody_and_of_each() -> None:
     found = parse_assoc_mgr(ASSOC_MGR, users={"1001": "ada"})
     assert list(found) == [
-        "QOS clive", "user 1002 on QOS clive", "ada on QOS clive", "user others on QOS clive",
-        "account clive on QOS clive", "account others on QOS clive",
+        "QOS clive", "user 1002 on QOS clive", "ada on QOS clive", "account clive on QOS clive",
     ]  # fmt: skip
     clive = found["QOS clive"]
-    assert clive.limit == {
-        "cpu": 40, "mem": 831_488, "gres/gpu": 3, "cpu/min": 60, WALL: 20, "submit": 50,
-    }  # fmt: skip
+    assert clive.limit == {"cpu": 40, "mem": 831_488, "gres/gpu": 3, "submit": 50}
     assert clive.used == {
         "cpu": 56, "mem": 385_024, "energy": 0, "node": 2, "gres/gpu": 3, "jobs": 4, "submit": 8,
-        # what running jobs may still take is among it
-        "cpu/min": 66, "cpu/min/spent": 26, "cpu/min/running": 40,
-        "mem/min": 0, "mem/min/spent": 0, "mem/min/running": 0, "node/min/running": 5,
-        WALL: 6, f"{WALL}/spent": 1, f"{WALL}/running": 5,
     }  # fmt: skip
     of_ada = found["ada on QOS clive"]
     assert of_ada.used == {"cpu": 16, "mem": 98_304, "gres/gpu": 2, "jobs": 2}
     assert of_ada.limit == {"cpu": 64, "gres/gpu": 2, "jobs": 9}
     assert found["user 1002 on QOS clive"].used["jobs"] == 2
     assert found["account clive on QOS clive"].used == {"cpu": 56, "jobs": 4}
+    assert "ben on QOS clive" not in parse_assoc_mgr(ASSOC_MGR)
+    others = parse_assoc_mgr(ASSOC_MGR, users={"7": "ben"})["ben on QOS clive"]
+    assert others.used == dict.fromkeys(clive.used, 0)
+    unsaid = ASSOC_MGR.partition(" User Limits=")[0]
+    assert "ben on QOS clive" not in parse_assoc_mgr(unsaid, users={"7": "ben"})
 
 
 def test_live_use_of_associations() -> None:
@@ -150,27 +145,58 @@ def test_live_use_of_associations() -> None:
     }
 
 
-def test_partitions_and_licences() -> None:
+def test_accounts_where_sacctmgr_shows_none() -> None:
+    text = "ClusterName=c Account=plain UserName=ada(1001) Partition= GrpJobs=N(1)\n"
+    assert parse_associations(text) == [Association("plain", "ada")]
+    assert parse_shares("plain|ada|gpu\n|||\n".replace("|||", "||")) == [
+        Association("plain", "ada", "gpu")
+    ]
+    with pytest.raises(UnreadableError):
+        parse_shares("Welcome")
+
+
+def test_partitions() -> None:
     text = (
-        "PartitionName=gpu AllowAccounts=clive,maigan AllowQos=ALL Default=NO QoS=gpu-qos"
-        f" MaxTime=2-12:00:00 State=UP TRES=cpu=112,mem=2000000M,node=1,gres/gpu=8{PARTITION}"
-        "PartitionName=cpu AllowAccounts=ALL Default=YES QoS=N/A MaxTime=UNLIMITED State=DOWN"
-        f" TRES=cpu=256,mem=2T{PARTITION}"
+        "PartitionName=gpu AllowAccounts=clive,Maigan DenyQos=a Default=NO Nodes=b[1-2]"
+        " MaxTime=2-12:00:00 State=UP TRES=cpu=112,mem=2000000M,node=1,gres/gpu=8"
+        f"{PARTITION.replace('Tier=1', 'Tier=2')}"
+        "PartitionName=cpu AllowAccounts=ALL Default=YES MaxTime=UNLIMITED State=UP"
+        f" TRES=cpu=256,mem=2T{PARTITION.replace('AllowGroups=ALL', 'AllowGroups=a,b')}"
     )
     gpu, cpu = parse_partitions(text)
-    assert (gpu.qos, gpu.max_time_min, gpu.tres["gres/gpu"]) == ("gpu-qos", 3600, 8)
-    assert (gpu.allow_accounts, gpu.up, gpu.default) == (("clive", "maigan"), True, False)
-    assert (cpu.qos, cpu.max_time_min, cpu.up, cpu.default) == (None, None, False, True)
-    assert (cpu.allow_accounts, cpu.whole_nodes) == (None, False)
-    for old, new in (
-        ("OverSubscribe=NO", "OverSubscribe=EXCLUSIVE"),
-        ("ExclusiveUser=NO", "Exclusive=NODE"),
-    ):  # of 26.05
-        assert [p.whole_nodes for p in parse_partitions(text.replace(old, new))] == [True, True]
+    assert (gpu.max_time_min, gpu.tres["gres/gpu"], gpu.has_gpus) == (3600, 8, True)
+    assert (gpu.allow_accounts, gpu.deny_qos, gpu.default) == (("clive", "maigan"), ("a",), False)
+    assert (gpu.nodes, gpu.tier, gpu.preempt_mode) == ("b[1-2]", 2, "OFF")
+    assert (cpu.max_time_min, cpu.closed, cpu.default, cpu.has_gpus) == (None, "", True, False)
+    assert (cpu.allow_accounts, cpu.allow_qos, cpu.allow_groups) == (None, None, ("a", "b"))
+    assert [gpu.closed, cpu.closed] == ["", ""]
 
-    text = "LicenseName=matlab Total=4 Used=1 Free=3 Reserved=0 Remote=no\n"
-    assert parse_licences(text) == {"matlab": 4}
-    assert parse_licences("No licenses configured in Slurm.") == {}
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("State=UP", "State=DOWN"), ("State=UP", "State=DRAIN"), ("MinNodes=0", "MinNodes=2"),
+     ("MaxNodes=UNLIMITED", "MaxNodes=0"), ("RootOnly=NO", "RootOnly=YES"),
+     ("ReqResv=NO", "ReqResv=YES")],
+)  # fmt: skip
+def test_a_partition_that_takes_no_job_of_one_node_is_closed(old: str, new: str) -> None:
+    line = f"PartitionName=x MaxTime=1:00:00 State=UP TRES=cpu=1{PARTITION}"
+    assert old in line
+    (found,) = parse_partitions(line.replace(old, new))
+    assert found.closed
+
+
+def test_what_is_idle() -> None:
+    text = (
+        "a  |0/8/0/8  |gpu:b200:2(S:0),shard:4|gpu:b200:1(IDX:1),shard:0|3|\n"
+        "a  |8/0/0/8  |gpu:b200:2(S:0)        |gpu:b200:0(IDX:N/A)      |1|\n"  # no CPU is idle
+        "all|4/4/8/16 |(null)                 |(null)                   |2|\n"
+    )
+    assert parse_idle(text) == {
+        "a": {"cpu": 8, "gres/gpu": 3}, "all": {"cpu": 4, "gres/gpu": 0},
+    }  # fmt: skip
+    for wrong in ("Welcome\n", "a|0/8/0|x|x|1|\n", "a|0/8/0/8|x|x|one|\n"):
+        with pytest.raises(UnreadableError):
+            parse_idle(wrong + text)
 
 
 def test_minutes() -> None:
@@ -201,73 +227,10 @@ def test_any_text_gives_records_and_no_number_below_zero(text: str) -> None:
             assert all(value >= 0 for value in (*usage.used.values(), *usage.limit.values()))
     with contextlib.suppress(UnreadableError):
         parse_partitions(text)
+    with contextlib.suppress(UnreadableError):
+        assert all(n >= 0 for tres in parse_idle(text).values() for n in tres.values())
     parse_tres_usage(text)
     assert (parse_minutes(text) or 0) >= 0
-
-
-# Nodes
-
-NODE_LINE = (
-    "NodeName=b1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=8 CPUEfctv=112 CPUTot=112 CPULoad=0.1"
-    " AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:b200:8 NodeAddr=b1 Port=7001"
-    " GresUsed=gpu:b200:3(IDX:0-1,7)"
-    " RealMemory=2000000 AllocMem=180000 FreeMem=9 Sockets=112 State={state} ThreadsPerCore=1"
-    " Partitions=hpg-b200,hpg-all Owner=N/A CfgTRES=cpu=112,mem=2000000M,billing=112{gpus}"
-    " AllocTRES=cpu=8,mem=180000M{used} CapWatts=n/a Comment=(null)\n"
-)
-JOB = {"cpu": 8, "mem": 180_000, "gres/gpu": 1}
-
-
-def node(state: str = "MIXED") -> Node:
-    (found,) = parse_nodes(NODE_LINE.format(state=state, gpus=",gres/gpu=8", used=",gres/gpu=1"))
-    return found
-
-
-def test_what_is_free_is_what_nobody_holds() -> None:
-    found = node()
-    assert (found.name, found.partitions, found.up) == ("b1", ("hpg-b200", "hpg-all"), True)
-    assert found.free == {"cpu": 104, "mem": 1_820_000, "billing": 112, "gres/gpu": 7}
-    assert (found.room(JOB, now=True), found.room(JOB, now=False)) == (7, 8)
-    assert (found.room({"cpu": 50}, now=True), found.room({"cpu": 113}, now=False)) == (2, 0)
-
-
-@pytest.mark.parametrize(
-    ("states", "room"),
-    [
-        ("IDLE MIXED ALLOCATED IDLE+CLOUD COMPLETING IDLE+CLOUD+POWERED_DOWN IDLE~ "
-         "MIXED+REBOOT_REQUESTED IDLE+PLANNED", 8),
-        ("DOWN DOWN* IDLE+DRAIN MIXED+DRAIN IDLE* FAIL UNKNOWN REBOOT_ISSUED "
-         "MIXED+DRAIN+REBOOT_REQUESTED DOWN+CLOUD+POWERED_DOWN", 0),
-    ],
-)  # fmt: skip
-def test_a_node_that_takes_no_jobs_has_no_room(states: str, room: int) -> None:
-    for found in map(node, states.split()):
-        assert (found.up, found.room(JOB, now=False)) == (room > 0, room), states
-        assert bool(found.room(JOB, now=True)) == found.up
-        assert not found.reserved
-    assert all(node(state).reserved for state in ("MAINT", "IDLE+MAINTENANCE+RESERVED"))
-    for state in ("IDLE+POWERING_DOWN", "MIXED+POWER_DOWN", "IDLE+BLOCKED"):
-        assert (node(state).room(JOB, now=True), node(state).room(JOB, now=False)) == (0, 8)
-
-
-def test_what_a_node_is_and_whose_it_is() -> None:
-    line = NODE_LINE.replace("ActiveFeatures=(null)", "ActiveFeatures=avx,ib")
-    line = line.format(state="MIXED", gpus="", used="").replace(" Port=", " Owner=ada(1001) Port=")
-    (found,) = parse_nodes(line)
-    assert (found.features, found.gpu_types, found.owner) == (("avx", "ib"), ("b200",), "ada")
-    assert open_to("ada", [found]) == [found]
-    (closed,) = open_to("ben", [found])
-    assert (closed.room(JOB, now=True), closed.room(JOB, now=False)) == (0, 8)
-    assert node().owner == ""
-    assert open_to("ben", [node()]) == [node()]
-
-
-def test_gpus_that_slurm_does_not_count_are_known_by_gres() -> None:
-    line = NODE_LINE.format(state="MIXED", gpus="", used="")
-    (found,) = parse_nodes(line)
-    assert (found.total["gres/gpu"], found.free["gres/gpu"]) == (8, 5)
-    with pytest.raises(UnreadableError, match="without GresUsed"):
-        parse_nodes(line.replace("GresUsed", "Gone"))
 
 
 @pytest.mark.parametrize(
@@ -276,6 +239,8 @@ def test_gpus_that_slurm_does_not_count_are_known_by_gres() -> None:
         ("c1", "c1"),
         ("c[1-3],b1", "c1 c2 c3 b1"),
         ("c[08-10,12]-ib", "c08-ib c09-ib c10-ib c12-ib"),
+        ("rack[1-2]node[01-02],b1", "rack1node01 rack1node02 rack2node01 rack2node02 b1"),
+        ("a[1,3]b[2]c", "a1b2c a3b2c"),
         ("(null)", ""),
         ("", ""),
     ],
@@ -284,40 +249,6 @@ def test_the_short_form_of_nodes(text: str, names: str) -> None:
     assert node_names(text) == names.split()
 
 
-@pytest.mark.parametrize(
-    ("said", "free_min"),
-    [  # as Slurm 22.05 shows what was asked for by name, by NodeCnt, and by CoreCnt either way
-        ("NodeCnt=1 CoreCnt=112 Features=(null) Flags=SPEC_NODES TRES=cpu=112", 10),
-        ("NodeCnt=1 CoreCnt=112 Features=(null) Flags= TRES=cpu=112", 10),
-        ("NodeCnt=1 CoreCnt=4 Flags=SPEC_NODES   NodeName=b1 CoreIDs=0-3 TRES=cpu=4", None),
-        ("NodeCnt=1 CoreCnt=4 Features=(null) Flags= TRES=cpu=4", None),
-    ],
-)
-def test_a_reservation_counts_where_it_takes_whole_nodes(said: str, free_min: int | None) -> None:
-    times = "StartTime=2026-11-25T04:30:44 EndTime=2026-11-25T05:30:44"
-    text = f"ReservationName=r {times} Nodes=b1 {said}\n"
-    (found,) = parse_reservations(text)
-    nodes = parse_nodes(NODE_LINE.format(state="IDLE", gpus="", used=""))
-    (node,) = before_reservations(nodes, [found], found.start_s - 600)
-    assert node.free_min == free_min
-    (begun,) = before_reservations(nodes, [found], found.start_s + 600)
-    assert (begun.free_min, begun.reservations) == (None, {"r": (-10, 50)})  # its state says more
-
-
-@given(st.text(alphabet="c[]-,0123456789 ()", max_size=30))
+@given(st.text(alphabet="c[]-,0123456789 ()", max_size=12))
 def test_any_text_gives_names_of_nodes_or_nothing(text: str) -> None:
     assert all(node_names(text))
-    with contextlib.suppress(UnreadableError):
-        parse_reservations(text)
-
-
-def test_words_in_a_reason_are_no_fields() -> None:
-    line = (
-        "NodeName=c1 Gres=(null) State=IDLE+DRAIN Owner=N/A ActiveFeatures=(null) Partitions=cpu "
-        "CfgTRES=cpu=8,mem=10G "
-        "AllocTRES=cpu=2 Reason=set State=IDLE Partitions=gpu CfgTRES=cpu=99 Owner=bob(7) [root@x]"
-    )
-    (node,) = parse_nodes(line)
-    assert (node.up, node.partitions) == (False, ("cpu",))
-    assert node.total["cpu"] == 8
-    assert node.owner == ""

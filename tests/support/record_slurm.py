@@ -9,11 +9,11 @@ import json
 import os
 import re
 import socket
-import tempfile
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
-from tests.support.recorded import FOLDER
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, run_command
+from tests.support.recorded import FOLDER, QUESTIONS
 from tests.support.slurm_cluster import Cluster, wait_for
 
 #: What configuration says that placement may ask for.
@@ -43,20 +43,29 @@ def prepare(slurm: Cluster) -> int:
     return failed
 
 
-def record(slurm: Cluster, folder: Path) -> dict[str, str]:
+def record(slurm: Cluster) -> dict[str, str]:
     """Return the answers to all questions of placement, without names of this machine."""
     failed = prepare(slurm)
     os.environ.update(slurm.env)
-    asking = SlurmClient("kuser", folder)
-    kinds = ("partition", "node", "reservation", "licenses", "config")
-    said = {
-        "sacctmgr": asking.limits().text,
-        "squeue": asking.everybodys_queue(),
-        "job": asking.job(failed),
-        "qos": asking.usage("qos", ["brusko", "clive", "maigan"]),
-        "assoc": asking.usage("account", ["root", "clive", "maigan"]),
-        **{kind: asking.show(kind) for kind in kinds},
-    }
+    printed: list[str] = []
+
+    def keep(argv: Sequence[str], stdin: str | None = None) -> str:
+        printed.append(run_command(argv, stdin))
+        return printed[-1]
+
+    asking, said = SlurmClient("kuser", keep), {}
+    questions: dict[str, Callable[[SlurmClient], object]] = {
+        **QUESTIONS,
+        "use": partial(
+            SlurmClient.usage, qos=("brusko", "clive", "maigan"),
+            accounts=("root", "clive", "maigan"), uids={},
+        ),
+        "job": partial(SlurmClient.job, job_id=failed),
+    }  # fmt: skip
+    del questions["sacct"]
+    for name, ask in questions.items():
+        ask(asking)
+        said[name] = printed[-1]
     lines = said["config"].splitlines(keepends=True)
     said["config"] = "".join(line for line in lines if re.match(CONFIG, line))
     # some terminals show the questions too
@@ -72,9 +81,9 @@ def record(slurm: Cluster, folder: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    with Cluster() as cluster, tempfile.TemporaryDirectory() as name:
+    with Cluster() as cluster:
         release = cluster.run(["sinfo", "--version"]).stdout.split()[1]
         path = FOLDER / f"{release}.json"
-        answers = record(cluster, Path(name))
+        answers = record(cluster)
         path.write_text(json.dumps(answers, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         print(path)

@@ -51,11 +51,14 @@ PARTITIONS = (
     + "PartitionName=hpg-b200 MaxTime=7-00:00:00 State=UP Nodes=b1"
     " TRES=cpu=112,mem=2000G,gres/gpu=8" + PARTITION
 )  # fmt: skip
+#: By sinfo: CPUs allocated/idle/other/total, GPUs, those in use, and nodes that are alike.
+IDLE = "hpg-default|0/128/0/128|(null)|(null)|2|\nhpg-b200|0/112/0/112|gpu:b200:8|gpu:b200:0|1|\n"
 CONFIG = "ClusterName = hpg\nSLURM_VERSION = 22.05.8\n"
 #: More than the number of any process on Linux.
 NO_PROCESS = 2**22 + 1
 #: What answers each question, by a word of its command.
-ANSWERS = {"sacctmgr": LIMITS, "use": USE, "partition": PARTITIONS, "config": CONFIG, "squeue": ""}
+ANSWERS = {"sacctmgr": LIMITS, "use": USE, "partition": PARTITIONS, "config": CONFIG, "squeue": "",
+           "sinfo": IDLE}  # fmt: skip
 #: What each question to Slurm is, by the name of its answer.
 QUESTIONS: dict[str, Callable[[SlurmClient], object]] = {
     "squeue": SlurmClient.queue,
@@ -64,6 +67,7 @@ QUESTIONS: dict[str, Callable[[SlurmClient], object]] = {
     "partition": SlurmClient.partitions,
     "config": SlurmClient.config,
     "sacctmgr": SlurmClient.limits,
+    "sinfo": SlurmClient.idle,
     "job": partial(SlurmClient.job, job_id=7),
     "sacct": partial(SlurmClient.final_state, job_id=7),
 }
@@ -156,7 +160,7 @@ class Queue(Recorded):
 
 def cluster_with(queue: str | SlurmQueryError = "", **settings: Any) -> tuple[Cluster, Queue]:
     """Return a cluster that was looked at, with settings of it or other answers."""
-    said = {word: settings.pop(word) for word in [*ANSWERS] if word in settings}
+    said = {word: settings.pop(word) for word in [*ANSWERS, "assoc"] if word in settings}
     recorded = Queue({**ANSWERS, "squeue": queue, **said})
     # site's habit: burst accounts end in -b
     chosen = settings.pop("chosen", Chosen(leave_out=["*-b"]))

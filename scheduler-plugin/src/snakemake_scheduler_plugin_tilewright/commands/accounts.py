@@ -46,6 +46,7 @@ def show_accounts(
         client = _client_of(user) if user else own_client()
         settings = settings_of(profile)
         found = look_at_cluster(settings, client)
+        found.look_at_nodes()
     except KeyError:
         raise SystemExit(f"accounts: there is no user {user}") from None
     except PlacementError as error:

@@ -56,7 +56,10 @@ def make_pools(
         that it may have alone.
     """
     whole = Room([_empty(one) for one in cluster.accounts], (), (), cpu_share, None)
-    now = Room(cluster.accounts, (), (), cpu_share, None)
+    now = Room(
+        cluster.accounts, (), (), cpu_share, None,
+        idle_of=cluster.idle_of, limits_known=cluster.limits_known,
+    )  # fmt: skip
     found = []
     for kind in [one for one in KINDS if one in sizes]:
         request = sizes[kind]
@@ -65,7 +68,7 @@ def make_pools(
                 continue
             most = _most_in(cluster, place, request)
             slots = whole.jobs(place, request, most)
-            free = now.jobs(place, request, slots) if now.is_known(place) else None
+            free = now.jobs(place, request, slots) if now.knows_limits(place) else None
             if together:
                 whole.take(place, request, slots)
                 now.take(place, request, free or 0)

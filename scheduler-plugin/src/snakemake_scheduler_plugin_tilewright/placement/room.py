@@ -63,11 +63,15 @@ class Room:
                         self._waiting[scope.name] -= times
 
     def is_known(self, place: Place) -> bool:
-        """Return whether all is known that limits a place, and what is in use of it."""
+        """Return whether all is known that bounds a place: its limits, and what nodes are idle."""
+        return self._idle(place) is not None and self.knows_limits(place)
+
+    def knows_limits(self, place: Place) -> bool:
+        """Return whether all limits of a place are known, and what is in use of them."""
         account = self.accounts.get((place.account, place.qos))
         if account is None or place in self.wrong or not self.limits_known:
             return False
-        return self._idle(place) is not None and all(
+        return all(
             self.free.get(scope.name, {}).keys() >= scope.limit.keys() & _COUNTED
             for scope in account.scopes
         )

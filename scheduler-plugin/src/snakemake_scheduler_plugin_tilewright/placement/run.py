@@ -276,7 +276,8 @@ class Run:
             # where nothing of this run runs, a slot is guessed: the first job starts after as long
             # again as it has waited
             guess = 2 * now_s - task.waits_since_s + self._seconds(task, place)
-            waits[place.kind] = min(waits.get(place.kind, (guess, place)), (guess, place))
+            if place.kind not in waits or guess < waits[place.kind][0]:
+                waits[place.kind] = guess, place
             if self._may_move(task, spots[place], now_s):
                 movable.append(task)
         for kind, one in waits.items():

@@ -5,6 +5,7 @@ empty field and ``N`` all mean no limit; an account with partition associations 
 times (recorded on Slurm 22.05, 24.11 and 26.05).
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +36,8 @@ _EACH = {
     "PU": re.compile(r"(?<!\S)(?:[^={}]{0,256}\()?(\d+)\)?=\{([^{}]*)\}", re.A),
     "PA": re.compile(r"(?<!\S)(\S+?)=\{([^{}]*)\}"),
 }
+#: Slurm has no more nodes (MAX_SLURM_NODES, 65,533): what names more is damaged.
+_MOST_NODES = 65_536
 _UNIT_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
@@ -182,11 +185,12 @@ def parse_assoc_mgr(text: str, users: Mapping[str, str] | None = None) -> dict[s
         if "QOS" in pairs:
             name = pairs["QOS"].rpartition("(")[0]
             found[on_qos(name)] = record
-            for uid, use in _usage_of_each(of_users, "PU").items():
+            each = _usage_of_each(of_users, "PU")
+            for uid, use in each.items():
                 found[on_qos(name, (users or {}).get(uid, f"user {uid}"))] = use
             for one, use in _usage_of_each(of_accounts, "PA").items():
                 found[on_qos(name, of_association(one))] = use
-            if of_users.strip():
+            if of_users.strip() and of_users.count("={") == len(each):  # else it may be theirs
                 for who in (users or {}).values():
                     found.setdefault(on_qos(name, who), Usage({}, dict.fromkeys(record.used, 0)))
         else:
@@ -298,16 +302,26 @@ def node_names(text: str) -> list[str]:
     >>> node_names("rack[1-2]node[01-02],b1"), node_names("(null)")
     (['rack1node01', 'rack1node02', 'rack2node01', 'rack2node02', 'b1'], [])
     """
-    found = []
+    found: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text.replace("(null)", "")):
-        head, _, rest = part.partition("[")
-        ranges, _, tail = rest.partition("]")
-        for one in ranges.split(",") if rest else ():
-            first, dash, last = one.partition("-")
-            numbers = range(int(first), int(last) + 1) if dash else [int(first)]
-            found += [f"{head}{n:0{len(first)}}{more}" for n in numbers for more in
-                      (node_names(tail) if tail else [""])]  # fmt: skip
-        found += [] if rest else [head]
+        # "rack", "1-2", "node", "01-02", ""
+        words = [
+            _numbers(one) if i % 2 else [one]
+            for i, one in enumerate(re.split(r"\[([^\]]*)\]", part))
+        ]
+        found += map("".join, itertools.islice(itertools.product(*words), _MOST_NODES))
+    return [*filter(None, found)]
+
+
+def _numbers(ranges: str) -> list[str]:
+    """Return the numbers in ``01-02,5``, as wide as the first of each."""
+    found: list[str] = []
+    for one in ranges.split(","):
+        first, _, last = one.partition("-")
+        if re.fullmatch(r"\d{1,6}-\d{1,6}", one, re.A):
+            found += (f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1))
+        else:
+            found.append(one)
     return found
 
 

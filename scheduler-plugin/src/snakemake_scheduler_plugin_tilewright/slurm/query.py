@@ -22,7 +22,7 @@ TIMEOUT_S = 120.0
 MOST_QUESTIONS_A_MIN = 12
 #: Where Slurm is, and who asks: no options of its commands.
 _PLACE = ("SLURM_CONF", "SLURM_JWT")
-_OF_SLURM = re.compile(r"S(LURM|BATCH|RUN|QUEUE|ACCT|ACCTMGR|CANCEL|CONTROL|INFO)_\w+", re.ASCII)
+_OF_SLURM = re.compile(r"S(LURMD?|BATCH|RUN|QUEUE|ACCT|ACCTMGR|CANCEL|CONTROL|INFO)_\w+", re.ASCII)
 _SACCTMGR = """\
 show associations where user={user} format={association}
 show associations where user= format={association}
