@@ -20,5 +20,4 @@ def command(app: typer.Typer, run: Run, monkeypatch: pytest.MonkeyPatch, *args: 
     monkeypatch.chdir(run.folder)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("TILEWRIGHT_DEVICE", "cpu")
-    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
     return CliRunner().invoke(app, args, env={"COLUMNS": "80"})

@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.cli import app
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.commands import orphaned
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.orphaned import before_run
-from tests.support.recorded import HERE, OTHERS, cluster_with
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from tests.support.recorded import HERE, OTHERS, Queue, client
 
 Show = Callable[..., tuple[str | int | None, str]]
 
@@ -23,10 +23,10 @@ def show(
 ) -> Show:
     """Run the command in a folder on a recorded queue; return its end and what it printed."""
 
-    def show(cluster: Cluster, *, cancel: bool = False) -> tuple[str | int | None, str]:
+    def show(asking: SlurmClient, *, cancel: bool = False) -> tuple[str | int | None, str]:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(orphaned, "own_client", lambda: cluster.client)
-        monkeypatch.setattr(orphaned, "slurm_wanted", lambda: True)
+        monkeypatch.setattr(orphaned, "own_client", lambda: asking)
+        monkeypatch.setattr(orphaned, "has_slurm", lambda: True)
         try:
             orphaned.show_orphaned(wait=False, cancel=cancel)
         except SystemExit as end:
@@ -41,8 +41,8 @@ def test_jobs_of_this_folder_are_listed_or_cancelled(
     cancel: bool, tmp_path: Path, show: Show
 ) -> None:
     lines = [line.replace("/data/run", str(tmp_path)) for line in (HERE, *OTHERS)]
-    cluster, recorded = cluster_with("\n".join(lines), tmp_path)
-    status, text = show(cluster, cancel=cancel)
+    recorded = Queue({"squeue": "\n".join(lines)})
+    status, text = show(client(recorded), cancel=cancel)
     assert status == (not cancel)
     assert "7  RUNNING    rule_stitch_wildcards_a" in text
     assert not any(job in text for job in ("8  ", "9  ", "6  "))
@@ -54,10 +54,10 @@ def test_the_commands_that_go_on_are_said_where_the_folder_is_locked(
 ) -> None:
     lock = tmp_path / ".snakemake/locks/0.output.lock"
     lock.parent.mkdir(parents=True)
-    cluster, _ = cluster_with("", tmp_path)
-    assert show(cluster, cancel=True) == (0, f"no job of Snakemake writes into {tmp_path}\n")
+    asking = client(Queue({"squeue": ""}))
+    assert show(asking, cancel=True) == (0, f"no job of Snakemake writes into {tmp_path}\n")
     lock.touch()
-    _, text = show(cluster, cancel=True)
+    _, text = show(asking, cancel=True)
     unlock, again = text.splitlines()[-2:]
     assert (unlock.split()[-1], again.split()[-1]) == ("--unlock", "--rerun-incomplete")
 
@@ -75,19 +75,18 @@ def test_a_queue_that_is_not_known_or_cannot_be_read_is_not_an_empty_one(
     queue: str | SlurmQueryError, tmp_path: Path, show: Show
 ) -> None:
     words = "holds no record" if isinstance(queue, str) else "squeue did not answer"
-    cluster, _ = cluster_with(queue, tmp_path)
-    end, _ = show(cluster)
+    asking = client(Queue({"squeue": queue}))
+    end, _ = show(asking)
     assert re.search(rf"^orphaned: .*is not known: .*{words}", str(end))
     assert str(end).isprintable()
     with pytest.raises(PlacementError, match=words):
-        before_run(cluster, ["snakemake"])
+        before_run(asking, tmp_path)
 
 
 def test_nothing_is_left_where_there_is_no_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
     done = CliRunner().invoke(app, ["orphaned"])
     assert (done.exit_code, done.output.count("\n")) == (0, 1)
     assert CliRunner().invoke(app, ["orphaned", "--wait", "--cancel"]).exit_code == 1

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.placement.failures import failure_reason
+from snakemake_scheduler_plugin_tilewright.placement.ends import Ends
+from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from snakemake_scheduler_plugin_tilewright.runtime.cause import LogCause, cause_line, read_cause
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import SlurmJob
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
-from tests.support.recorded import answer_with, cluster_with, details
+from tests.support.placement_rules import CPU
+from tests.support.recorded import answer_with, client, details
 from tilewright.errors import DeviceError
 from tilewright.runtime.job import job_context
 
@@ -62,38 +63,34 @@ def test_a_job_writes_its_cause_last(tmp_path: Path, error: Exception, cause: st
     assert read_cause(last) == (cause, f"{type(error).__name__}: no\nGPU")
 
 
-def client_that_says(said: str | SlurmQueryError, folder: Path) -> SlurmClient:
-    client = cluster_with("", folder)[0].client
-    client.run = lambda argv, stdin=None: answer_with(said)
-    return client
-
-
 def test_slurms_word_comes_before_that_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text(f"Traceback\n{cause_line('device', 'DeviceError: ' + 'x' * 900)}\n\n")
     job = SlurmJob(7, "FAILED", nodes="b1")
-    failed = client_that_says(details("FAILED", "NonZeroExitCode", "1:0", "0:0"), tmp_path)
-    cause, words, _, shown = failure_reason(failed, job, str(log))
-    assert shown == str(log)
-    assert cause == "device"  # also where its words are longer than what is kept
-    assert words == ("DeviceError: " + "x" * 900)[:300]
-    killed = client_that_says(details("OUT_OF_MEMORY", "None", "0:125", "0:125"), tmp_path)
-    assert failure_reason(killed, job, str(log))[0] == "memory"
-    assert failure_reason(failed, None, str(log))[:2] == ("unknown", words)
-    cause, words, *_ = failure_reason(failed, None, "")
-    assert (cause, "see the lines above" in words) == ("refused", True)
-    assert failure_reason(failed, None, str(log), log.stat().st_mtime + 1)[0] == "refused"
-    silent = client_that_says(SlurmQueryError("scontrol", "no answer within 15 s"), tmp_path)
-    assert failure_reason(silent, job, str(log)) == (
-        "unknown",
-        "scontrol did not answer: no answer within 15 s",
-        "b1",
-        str(log),
-    )
-    log.write_text("")
+    task = Task(object(), "work", "work", {"cpu": CPU}, log=str(log), slurm_id=7)
+
+    def cause(said: str | SlurmQueryError, job: SlurmJob | None = job) -> tuple[str, str, str]:
+        asking = client(lambda argv, stdin=None: answer_with(said))
+        return Ends(asking, tmp_path).cause_of(task, job)
+
+    failed = details("FAILED", "NonZeroExitCode", "1:0", "0:0")
+    # also where its words are longer than what is kept
+    assert cause(failed) == ("device", ("DeviceError: " + "x" * 900)[:300], str(log))
+    killed = details("OUT_OF_MEMORY", "None", "0:125", "0:125")
+    assert cause(killed)[:2] == ("memory", "OUT_OF_MEMORY, exit 0:125")
+    forgotten = "Slurm does not know any more how job 7 ended"
+    assert cause(failed, None) == ("node", forgotten, str(log))
+    silent = SlurmQueryError("scontrol", "no answer within 15 s")
+    assert cause(silent)[0] == "device"
+    assert cause(silent, SlurmJob(7, "TIMEOUT", reason="TimeLimit"))[:2] == (
+        "time", "TIMEOUT, TimeLimit",
+    )  # fmt: skip
     said = "FAILED, NonZeroExitCode, exit 1:0"
-    assert failure_reason(failed, job, "") == ("error", said, "c1", "/data/run/slurm-2.out")
     # srun may have found no slurmctld: two jobs that said nothing did not fail in the same way
-    for path in (log, tmp_path / "none"):
-        silence = f"{said}; job 7 wrote nothing to its log"
-        assert failure_reason(failed, job, str(path))[:2] == ("error", silence)
+    log.write_text("")
+    silence = f"{said}; job 7 wrote nothing to its log"
+    assert cause(failed) == ("error", silence, str(log))
+    task.log = ""
+    assert cause(failed) == ("error", said, "")
+    task.slurm_id = 0
+    assert cause(failed, None)[0] == "refused"

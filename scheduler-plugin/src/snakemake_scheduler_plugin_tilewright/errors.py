@@ -3,8 +3,6 @@
 ``snakemake_command.SetUpError`` is Snakemake's own way to print one of them without a traceback.
 """
 
-from pathlib import Path
-
 from .words import printable_lines
 
 
@@ -13,14 +11,6 @@ class PlacementError(Exception):
 
     def __str__(self) -> str:
         return printable_lines(super().__str__())
-
-
-class ForeignError(PlacementError, OSError):
-    """What is kept for this user alone is a link, another user's, or open to others."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        fix = "remove it, or set XDG_CACHE_HOME to a folder of your own"
-        super().__init__(f"{path} {why}; {fix}")
 
 
 class SlurmQueryError(PlacementError):

@@ -24,6 +24,8 @@ from .room import Room
 
 #: Jobs that are sent to a place of which nothing is known, and that pend at one that is full.
 FEW = 4
+#: Slurm starts jobs, or says why not, after so long (``sched_interval``, ``bf_interval``).
+CYCLE_S = 30.0
 #: A pending job goes to the other device kind at most so often (no figure).
 _MOST_SWITCHES = 3
 WAITS_FOR_GPU = "a GPU that falls free ends it sooner than a CPU"
@@ -329,14 +331,24 @@ class Round:
         if self.room.on_nodes(place, request) == 0:
             none = self.spots.nodes[place.partitions].may_pend == 0
         else:
-            known = spot.running > 0 and self.room.is_known(place)
-            none = known and not self.room.others_wait(place)
+            own = self.room.is_left(place, request) and self.room.jobs(place, request) == 0
+            none = own and not self.room.others_wait(place)
         return None if none or spot.may_pend == 0 else (-spot.running, spot.pending)
 
     def _next_s(self, side: _Side) -> float:
-        """Return when the next slot falls free of those that a group may use."""
+        """Return when the next slot falls free of those that a group may use.
+
+        Of a place of which nothing is known, and where jobs were sent just now, Slurm's next cycle
+        tells whether it takes more.
+        """
         found = self._slot(side)
-        return max(found[0], self.now_s + 1.0) if found else math.inf
+        next_s = max(found[0], self.now_s + 1.0) if found else math.inf
+        if next_s > self.now_s + CYCLE_S and any(map(self._is_untested, side.spots)):
+            return self.now_s + CYCLE_S
+        return next_s
+
+    def _is_untested(self, spot: Spot) -> bool:
+        return spot.pending > 0 and not spot.full and not self.room.is_known(spot.place)
 
     def _slot(self, side: _Side) -> tuple[float, int, Place] | None:
         heap = self._ends[side.kind]

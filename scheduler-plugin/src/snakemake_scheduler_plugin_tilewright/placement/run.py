@@ -91,6 +91,7 @@ class Run:
     _groups: dict[object, int] = field(default_factory=dict)
     _refusals: dict[object, dict[Place, str]] = field(default_factory=dict)
     _taken: set[tuple[object, Place]] = field(default_factory=set)
+    _own_pending: list[Place] = field(default_factory=list)
     _own_use: list[tuple[Place, ResourceRequest]] = field(default_factory=list)
     _bad_nodes: dict[DeviceKind, set[str]] = field(
         default_factory=lambda: {k: set() for k in KINDS}
@@ -246,6 +247,8 @@ class Run:
         self._nodes_s = now_s
         self._own_use = [(t.place, t.request(t.place.kind)) for t in self.active
                          if t.place and t.running]  # fmt: skip
+        self._own_pending = [task.place for task in self.active
+                             if task.place and not task.running]  # fmt: skip
         for note in found.notes:
             if note not in notes:
                 self.say(note)
@@ -286,16 +289,19 @@ class Run:
         for task in [*ready, *movable]:
             task.order = task.order or self.order.of(task.units or [task.job], self.durations)
         most = self.settings.most_jobs - len(self.active)
-        made = Round(self.cluster, self.durations, self._room(ready), spots, ends, now_s, most)
+        made = Round(self.cluster, self.durations, self._room(movable), spots, ends, now_s, most)
         return made.place(ready, movable)
 
-    def _room(self, ready: Sequence[Task]) -> Room:
-        held = [(t.place, t.request(t.place.kind)) for t in self.active if t.place]
+    def _room(self, movable: Sequence[Task]) -> Room:
+        out = {id(task) for task in movable}  # what pends for a limit holds nothing of others
+        held = [(t.place, t.request(t.place.kind)) for t in self.active
+                if t.place and id(t) not in out]  # fmt: skip
         sizes = [task.request("gpu") for task in self.tasks if "gpu" in task.requests]
         largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
         return Room(
             self.cluster.accounts, self._own_use, held, self.settings.cpu_share, largest,
-            self.places.wrong(self.clock()), self.cluster.idle_of, self.cluster.limits_known,
+            self._own_pending, self.places.wrong(self.clock()), self.cluster.idle_of,
+            self.cluster.limits_known,
         )  # fmt: skip
 
     def _end_s(self, task: Task, place: Place, now_s: float) -> float:

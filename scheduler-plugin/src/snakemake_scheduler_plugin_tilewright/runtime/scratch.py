@@ -7,9 +7,6 @@ from pathlib import Path
 
 import platformdirs
 
-from ..errors import ForeignError
-from .files import make_private
-
 _TRIED_B = 2**20  # a disk that is full takes an empty file
 
 
@@ -20,13 +17,6 @@ def refused_folders() -> Iterator[str]:
     commands write to ``TMPDIR``. Both end in a traceback, or in failed jobs, where they are full
     or closed.
     """
-    for folder in ("", "answers", "claims"):
-        own = platformdirs.user_cache_path("tilewright") / folder
-        try:
-            if os.path.lexists(own):
-                make_private(own)
-        except ForeignError as error:
-            yield str(error)
     cache = platformdirs.user_cache_path("snakemake")
     named = os.environ.get("XDG_CACHE_HOME")
     source = f"XDG_CACHE_HOME={named}" if named else "HOME"
