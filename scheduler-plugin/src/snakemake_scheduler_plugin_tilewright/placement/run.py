@@ -480,7 +480,7 @@ class Run:
             "fail", **task.event(), cause=cause, words=words, next=then, node=node or None,
             start_s=start_s, end_s=end_s, log=log or None, give_up=final or None,
         )  # fmt: skip
-        self.say(f"{task.name} failed ({cause}: {words}) and {then}")
+        self.say(f"{task.name} failed ({cause}: {words}); it {then}")
         if free:
             self._hold(task)
             return []
