@@ -1,0 +1,1 @@
+"""Placement on a simulated Slurm that answers the commands, in virtual time."""
