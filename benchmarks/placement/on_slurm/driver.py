@@ -12,7 +12,7 @@ from typing import Protocol
 
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 
-from .records import Account, Kind, Request, Scenario, Task
+from .records import Account, Request, Scenario, Task
 from .slurm_simulator import SimulatedSlurm
 
 #: Tries of a job after its first: ``retries`` of the profile.
@@ -20,7 +20,7 @@ RETRIES = 3
 #: Seconds between polls of Snakemake's executor: after a job ended, else with the profile's calls.
 POLL_SOON_S, POLL_S = 5.0, 25.0
 #: A run that takes so many times as long as its scenario's span, or so many seconds more, is over.
-MOST_SPANS, MOST_MORE_S = 20.0, 86400.0
+MOST_SPANS, MOST_MORE_S = 10.0, 7200.0
 _FAILED = frozenset({"BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
                      "TIMEOUT", "ERROR"})  # fmt: skip
 RUN_ID, WORKDIR = "5a1e-run", "/work/run"
@@ -178,7 +178,7 @@ class Unplaced:
         accounts = [one for one in scenario.accounts if one.qos]
         if self.one_account or scenario.seen == "no accounts":
             accounts = accounts[:1]
-        turns: dict[str, Iterator[Place]] = {}
+        turns: dict[tuple[str, bool], Iterator[Place]] = {}
         again_s = 0.0
         while len(workflow.done) < len(workflow.tasks) and slurm.clock_s < deadline_s(scenario):
             if workflow.failed and not executor.active and not workflow.ready:
@@ -186,10 +186,11 @@ class Unplaced:
             if workflow.ready and slurm.clock_s >= again_s and slurm.clock_s < executor.poll_s:
                 name = next(iter(workflow.ready))
                 del workflow.ready[name]
-                task = workflow.tasks[name]
-                if task.rule not in turns:
-                    turns[task.rule] = itertools.cycle(self._places(scenario, accounts, task))
-                place = self._grown(next(turns[task.rule]), workflow.attempts[name])
+                task, grown = workflow.tasks[name], workflow.attempts[name] > 0
+                if (task.rule, grown) not in turns:
+                    places = self._places(scenario, accounts, task, grown=grown)
+                    turns[task.rule, grown] = itertools.cycle(places)
+                place = next(turns[task.rule, grown])
                 if executor.submit(name, place):  # a limit of submitted jobs: later
                     workflow.ready[name] = None
                     again_s = slurm.clock_s + POLL_S
@@ -202,23 +203,20 @@ class Unplaced:
                     workflow.fail(name)
         return outcome_of(workflow, slurm)
 
-    def _places(self, scenario: Scenario, accounts: list[Account], task: Task) -> list[Place]:
+    def _places(
+        self, scenario: Scenario, accounts: list[Account], task: Task, *, grown: bool
+    ) -> list[Place]:
+        """Return where an account runs the jobs of a rule: on GPUs if it may.
+
+        One that failed before gets twice the memory and time, as users have it.
+        """
         found = []
         for account in accounts:
-            kinds: list[Kind] = [kind for kind in ("gpu", "cpu") if kind in task.requests]
-            for kind in kinds:
-                request = task.requests[kind]
-                names = scenario.places(account, request)
-                if scenario.seen == "no accounts":
-                    account = Account("", ("",))
-                    names = tuple(p.name for p in scenario.partitions if p.tier
-                                  and p.name.startswith("gpu") == bool(request.gpus))  # fmt: skip
-                if names:
-                    found.append(Place(account.name, account.qos[0], ",".join(names), request))
+            for kind in sorted(task.requests, reverse=True):
+                one = task.requests[kind]
+                if grown:
+                    one = Request(one.cpus, 2 * one.mem_mb, one.gpus, 2 * one.minutes)
+                if names := scenario.places(account, one):
+                    found.append(Place(account.name, account.qos[0], ",".join(names), one))
+                    break
         return found
-
-    def _grown(self, place: Place, attempt: int) -> Place:
-        """Return a place for a job that failed before: it gets more of all, as users do."""
-        was, more = place.request, 2 ** min(attempt, 1)
-        request = Request(was.cpus, was.mem_mb * more, was.gpus, was.minutes * more)
-        return Place(place.account, place.qos, place.partition, request)

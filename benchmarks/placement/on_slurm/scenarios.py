@@ -260,30 +260,50 @@ def _others(rng: random.Random, tags: set[str], one: Scenario) -> tuple[OtherJob
         tags.add("no others")
         return ()
     tags.add("other users")
-    found: list[OtherJob] = []
-    nodes = {node.name: node for node in one.nodes}
-    accounts = [account for account in one.accounts if account.qos]
-    begin_s, end_s = -5400.0, 4 * one.span_s
+    found, nodes = list[OtherJob](), {node.name: node for node in one.nodes}
     for where in (p for p in one.partitions if p.tier and p.name != "short"):
-        load, node = rng.choice((0.2, 0.5, 0.8, 1.0)), nodes[where.nodes[0]]
-        on_gpus = node.gpus > 0
-        mean_s = math.exp(rng.uniform(math.log(900), math.log(7200)))
-        rate = load * sum(nodes[n].cpus for n in where.nodes) / (node.cpus / 4 * mean_s)
-        at_s = begin_s
-        while (at_s := at_s + rng.expovariate(rate)) < end_s and len(found) < 3000:
-            run_s = min(mean_s * rng.lognormvariate(-0.3, 0.8), 4 * mean_s)
-            cpus = max(1, node.cpus * rng.choice((1, 2, 4)) // 8)
-            gpus = max(1, node.gpus * cpus // node.cpus) if on_gpus else 0
-            request = Request(cpus, cpus * 3000, gpus, math.ceil(run_s / 60 * rng.uniform(1.2, 4)))
-            mate = rng.random() < 0.25
-            account = rng.choice(accounts)
-            if mate and one.seen != "no accounts":
-                found.append(OtherJob(at_s, rng.choice(_LABMATES), account.name,
-                                      account.qos[0], where.name, request, run_s))  # fmt: skip
-            else:
-                found.append(OtherJob(at_s, rng.choice(_STRANGERS), "", "", where.name,
-                                      request, run_s))  # fmt: skip
+        own = [nodes[name] for name in where.nodes]
+        load = rng.choice((0.2, 0.5, 0.8, 0.95))
+        most = Request(own[0].cpus // 2, own[0].mem_mb // 2, own[0].gpus // 2, 0)
+        found += _arrivals(rng, one, _STRANGERS, ("", "", where.name), most,
+                           load * sum(node.cpus for node in own))  # fmt: skip
+    for account in one.accounts if one.seen != "no accounts" else ():
+        share = rng.choice((0.0, 0.0, 0.3, 0.6))
+        if account.qos and share:
+            qos = next(qos for qos in one.qos if qos.name == account.qos[0])
+            group = {**account.group, **qos.group}
+            least = min(node.cpus for node in one.nodes)
+            cpus = max(1, min(group["cpu"], least) // 4)
+            most = Request(cpus, min(cpus * 4096, group["mem"] // 4), 0, 0)
+            found += _arrivals(rng, one, _LABMATES, (account.name, qos.name, "cpu"), most,
+                               share * group["cpu"])  # fmt: skip
+            if (gpus := group.get("gres/gpu", 0)) and any(n.gpus for n in one.nodes):
+                found += _arrivals(rng, one, _LABMATES, (account.name, qos.name, "gpu"),
+                                   replace(most, cpus=1, gpus=1), share * gpus)  # fmt: skip
     return tuple(sorted(found, key=lambda job: job.at_s))
+
+
+def _arrivals(
+    rng: random.Random,
+    one: Scenario,
+    users: tuple[str, ...],
+    where: tuple[str, str, str],
+    most: Request,
+    cpus: float,
+) -> list[OtherJob]:
+    """Return jobs of half as much to so much each, that hold about so many CPUs in all."""
+    account, qos, partition = where
+    mean_s, at_s = math.exp(rng.uniform(math.log(600), math.log(7200))), -5400.0
+    found = list[OtherJob]()
+    while (at_s := at_s + rng.expovariate(cpus / (0.75 * max(1, most.cpus) * mean_s))) < (
+        4 * one.span_s
+    ) and len(found) < 2000:
+        run_s = min(mean_s * rng.lognormvariate(-0.3, 0.8), 4 * mean_s)
+        half, minutes = rng.choice((1, 2)), math.ceil(run_s / 60 * rng.uniform(1.2, 4))
+        request = Request(max(1, most.cpus // half), max(500, most.mem_mb // half),
+                          math.ceil(most.gpus / half), minutes)  # fmt: skip
+        found.append(OtherJob(at_s, rng.choice(users), account, qos, partition, request, run_s))
+    return found
 
 
 def _changes(rng: random.Random, tags: set[str], one: Scenario) -> tuple[Change, ...]:

@@ -152,7 +152,7 @@ class SimulatedSlurm(Scheduler):
             if not found and len(ids) == 1:
                 raise _Failure("slurm_load_jobs error: Invalid job id specified")
             wanted = None if "states" not in of else wanted
-        private = self.scenario.seen not in ("all", "no accounts")
+        private = self.scenario.seen == "no limits"
         found = [
             job for job in found
             if self._kept(job.id)
