@@ -2,9 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
+
+from tests.support.recorded import RELEASES
 
 from .records import Partition, Tres
 from .scheduler import Scheduler, SlurmJob
@@ -139,32 +141,38 @@ def queue_text(world: Scheduler, jobs: Iterable[SlurmJob], long: str, short: str
     return "".join(lines)
 
 
+@lru_cache
+def _recorded(release: str, question: str, start: str) -> str:
+    """Return the line that a real Slurm of a release printed."""
+    return next(one for one in RELEASES[release][question].splitlines() if one.startswith(start))
+
+
+def _filled(line: str, **values: object) -> str:
+    """Return a line of scontrol with other values."""
+    return re.sub(r"(?<!\S)([A-Za-z/]+)=(\S*)", lambda m: f"{m[1]}={values.get(m[1], m[2])}", line)
+
+
 def job_text(world: Scheduler, job: SlurmJob) -> str:
     """Return a job as ``scontrol -o show job`` does."""
-    of, new = _job_fields(world), world.scenario.release > "23"
-    tres = f"ReqTRES={_billed(job.tres)} AllocTRES={_billed(job.tres) if job.node else '(null)'}"
-    derived = "" if job.active else f" DerivedExitCode={job.derived}"
-    code = "0:0" if job.active or job.state == "CANCELLED" else job.exit
-    return (
-        f"JobId={job.id} JobName={job.name} UserId={job.user}({of['userid'](job)}) GroupId=lab(100)"
-        f" MCS_label=N/A Priority={of['prioritylong'](job)} Nice=0 Account={of['account'](job)}"
-        f" QOS={of['qos'](job)} JobState={job.state} Reason={_reason(job, world).replace(' ', '_')}"
-        f" Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code}{derived}"
-        f" RunTime={span_text((_until(job, world) - (job.start_s or 0)) / 60 if job.node else 0)}"
-        f" TimeLimit={span_text(job.request.minutes)} TimeMin=N/A"
-        f" SubmitTime={time_text(job.submit_s)} EligibleTime={time_text(job.submit_s)}"
-        f" StartTime={of['starttime'](job)} EndTime={of['endtime'](job)} Deadline=N/A"
-        f" Partition={job.partition} ExcNodeList={','.join(sorted(job.exclude)) or '(null)'}"
-        f" NodeList={job.node or '(null)'} NumNodes=1 NumCPUs={job.request.cpus} NumTasks=1"
-        f" {tres if new else f'TRES={_billed(job.tres)}'} MinCPUsNode={job.request.cpus}"
-        f" MinMemoryNode={mem_text(job.request.mem_mb)} Features=(null) Licenses=(null)"
-        f" Comment={of['comment'](job)} WorkDir={job.workdir} StdErr= StdIn=/dev/null"
-        f" StdOut={job.workdir}/slurm-{job.id}.out\n"
-    )
-
-
-def _until(job: SlurmJob, world: Scheduler) -> float:
-    return world.clock_s if job.active else job.end_s or world.clock_s
+    of = _job_fields(world)
+    ran_s = 0 if job.start_s is None else (job.end_s if not job.active else world.clock_s) or 0
+    tres = _billed(job.tres)
+    return _filled(
+        _recorded(world.scenario.release, "job", "JobId="),
+        JobId=job.id, JobName=job.name, UserId=f"{job.user}({of['userid'](job)})",
+        Priority=of["prioritylong"](job), Account=of["account"](job), QOS=of["qos"](job),
+        JobState=job.state, Reason=_reason(job, world).replace(" ", "_"), Requeue=0,
+        ExitCode="0:0" if job.active or job.state == "CANCELLED" else job.exit,
+        DerivedExitCode=job.derived, RunTime=span_text(max(0, ran_s - (job.start_s or 0)) / 60),
+        TimeLimit=span_text(job.request.minutes), SubmitTime=time_text(job.submit_s),
+        EligibleTime=time_text(job.submit_s), StartTime=of["starttime"](job),
+        EndTime=of["endtime"](job), Partition=job.partition,
+        ExcNodeList=",".join(sorted(job.exclude)) or "(null)", NodeList=job.node or "(null)",
+        NumCPUs=job.request.cpus, TRES=tres, ReqTRES=tres, AllocTRES=tres if job.node else "(null)",
+        MinCPUsNode=job.request.cpus, MinMemoryNode=mem_text(job.request.mem_mb),
+        WorkDir=f"{job.workdir} Comment={of['comment'](job)}",
+        StdOut=f"{job.workdir}/slurm-{job.id}.out",
+    ) + "\n"  # fmt: skip
 
 
 def partition_text(world: Scheduler, where: Partition) -> str:
@@ -172,18 +180,13 @@ def partition_text(world: Scheduler, where: Partition) -> str:
     nodes = [one for one in world.scenario.nodes if one.name in where.nodes]
     cpus, gpus = sum(n.cpus for n in nodes), sum(n.gpus for n in nodes)
     tres = f"cpu={cpus},mem={sum(n.mem_mb for n in nodes)}M,node={len(nodes)},billing={cpus}"
-    exclusive = "Exclusive" if world.scenario.release > "26" else "ExclusiveUser"
-    return (
-        f"PartitionName={where.name} AllowGroups=ALL AllowAccounts={_names(where.accounts)}"
-        f" AllowQos={_names(where.qos)} AllocNodes=ALL Default={'YES' if where.default else 'NO'}"
-        f" QoS=N/A DefaultTime=00:10:00 DisableRootJobs=NO {exclusive}=NO GraceTime=0 Hidden=NO"
-        f" MaxNodes=UNLIMITED MaxTime={span_text(where.longest_min)} MinNodes=0 LLN=NO"
-        f" MaxCPUsPerNode=UNLIMITED Nodes={','.join(where.nodes)} PriorityJobFactor=1"
-        f" PriorityTier={where.tier} RootOnly=NO ReqResv=NO OverSubscribe=NO OverTimeLimit=NONE"
-        f" PreemptMode=REQUEUE State=UP TotalCPUs={cpus} TotalNodes={len(nodes)}"
-        f" SelectTypeParameters=NONE JobDefaults=(null) DefMemPerCPU=1000 MaxMemPerNode=UNLIMITED"
-        f" TRES={tres}{f',gres/gpu={gpus}' if gpus else ''}\n"
-    )
+    return _filled(
+        _recorded(world.scenario.release, "partition", "PartitionName="),
+        PartitionName=where.name, AllowAccounts=_names(where.accounts), AllowQos=_names(where.qos),
+        Default="YES" if where.default else "NO", MaxTime=span_text(where.longest_min),
+        Nodes=",".join(where.nodes), PriorityTier=where.tier, TotalCPUs=cpus,
+        TotalNodes=len(nodes), TRES=tres + (f",gres/gpu={gpus}" if gpus else ""),
+    ) + "\n"  # fmt: skip
 
 
 def _names(own: tuple[str, ...] | None) -> str:
@@ -201,54 +204,45 @@ def node_text(world: Scheduler, name: str) -> str:
     """Return a node as ``scontrol -d -o show node`` does."""
     room = world.rooms[name]
     used = {tres: n - room.free[tres] for tres, n in room.total.items() if n > room.free[tres]}
-    gpus = room.total.get("gres/gpu", 0)
-    own = ",".join(p.name for p in world.scenario.partitions if name in p.nodes)
-    total = f"cpu={room.total['cpu']},mem={room.total['mem']}M,billing={room.total['cpu']}"
-    total += f",gres/gpu={gpus}" if gpus else ""
-    gres = f"gpu:{gpus}" if gpus else "(null)"
-    return (
-        f"NodeName={name} Arch=x86_64 CPUAlloc={used.get('cpu', 0)} CPUTot={room.total['cpu']}"
-        f" AvailableFeatures=(null) ActiveFeatures=(null) Gres={gres}"
-        f" GresDrain=N/A GresUsed=gpu:{used.get('gres/gpu', 0)} NodeAddr={name} NodeHostName={name}"
-        f" Version={world.scenario.release} RealMemory={room.total['mem']}"
-        f" AllocMem={used.get('mem', 0)} State={node_state(world, name)} ThreadsPerCore=1 Weight=1"
-        f" Owner=N/A MCS_label=N/A Partitions={own} "
-        f" CfgTRES={total} AllocTRES={tres_text(used)}\n"
-    )
+    gpus, cpus = room.total.get("gres/gpu", 0), room.total["cpu"]
+    total = f"cpu={cpus},mem={room.total['mem']}M,billing={cpus}"
+    return _filled(
+        _recorded(world.scenario.release, "node", f"NodeName={'b' if gpus else 'c'}1"),
+        NodeName=name, CPUAlloc=used.get("cpu", 0), CPUEfctv=cpus, CPUTot=cpus,
+        Gres=f"gpu:{gpus}" if gpus else "(null)", GresUsed=f"gpu:{used.get('gres/gpu', 0)}",
+        NodeAddr=name, NodeHostName=name, RealMemory=room.total["mem"],
+        AllocMem=used.get("mem", 0), Sockets=cpus, State=node_state(world, name),
+        Partitions=",".join(p.name for p in world.scenario.partitions if name in p.nodes),
+        CfgTRES=total + (f",gres/gpu={gpus}" if gpus else ""), AllocTRES=tres_text(used),
+    ) + "\n"  # fmt: skip
 
 
-def _limits(use: Mapping[str, int], limit: Tres) -> str:
-    return ",".join(f"{t}={limit.get(t, 'N')}({use.get(t, 0)})" for t in _ALL_TRES)
-
-
-def _numbers(use: Mapping[str, int], limit: Tres, *names: str) -> str:
-    return " ".join(f"{name}={limit.get(tres, 'N')}({use.get(tres, 0)})"
-                    for name, tres in zip(names, ("jobs", "submit"), strict=True))  # fmt: skip
+def _uses(use: Mapping[str, int], limit: Tres, kind: str = "Grp", end: str = "") -> dict[str, str]:
+    """Return limits and use by the fields of assoc_mgr."""
+    tres = ",".join(f"{t}={limit.get(t, 'N')}({use.get(t, 0)})" for t in _ALL_TRES)
+    jobs, sent = (f"{limit.get(t, 'N')}({use.get(t, 0)})" for t in ("jobs", "submit"))
+    return {f"{kind}Jobs{end}": jobs, f"{kind}SubmitJobs{end}": sent, f"{kind}TRES{end}": tres}
 
 
 def qos_use_text(world: Scheduler, qos: str) -> str:
     """Return a QOS as ``scontrol -o show assoc_mgr flags=qos`` does."""
     spec, use = world.limits.qos[qos], world.limits.use["qos", qos]
-    limit, each = world.limits.group[qos], []
+    each, accounts = list[str](), Counter[str]()
     for key, own in list(world.limits.use.items()):
         if key[:2] == ("qos", qos) and len(key) == 3 and own["submit"]:
             uid = str(UIDS.get(key[2], 1002))
             who = f"{key[2]}({uid})" if world.scenario.release > "23" else uid
-            numbers = _numbers(own, spec.user, "MaxJobsPU", "MaxSubmitJobsPU")
-            each.append(f"{who}={{{numbers} MaxTRESPU={_limits(own, spec.user)}}}")
-    accounts = Counter[str]()
-    for job in world.jobs.values():
-        if job.active and job.qos == qos:
-            accounts[job.account] += 1
+            pairs = _uses(own, spec.user, "Max", "PU").items()
+            each.append(f"{who}={{{' '.join(map('='.join, pairs))}}}")
+    accounts.update(j.account for j in world.jobs.values() if j.active and j.qos == qos)
     of = " ".join(f"{a}={{MaxJobsPA=N(0) MaxSubmitJobsPA=N({n})}}" for a, n in accounts.items())
+    head = _recorded(world.scenario.release, "qos", "QOS=clive(").partition(" Account Limits=")[0]
     return (
-        f"QOS={qos}({len(qos)}) UsageRaw=0.000000"
-        f" {_numbers(use, limit, 'GrpJobs', 'GrpSubmitJobs')}"
-        f" GrpWall=N(0.00) GrpTRES={_limits(use, limit)} MaxWallPJ= MaxTRESPJ= MaxTRESPN="
-        f" MaxTRESMinsPJ= MinPrioThresh=  MinTRESPJ= PreemptMode=OFF Priority={spec.priority}"
-        f" Account Limits={f' {of}' if of else 'No Accounts'}"
-        f" User Limits={' ' + ' '.join(each) if each else 'No Users'}\n"
-    )
+        _filled(head, QOS=f"{qos}({len(qos)})", Priority=spec.priority,
+                **_uses(use, world.limits.group[qos]))
+        + f" Account Limits={f' {of}' if of else 'No Accounts'}"
+        + f" User Limits={' ' + ' '.join(each) if each else 'No Users'}\n"
+    )  # fmt: skip
 
 
 def account_use_text(world: Scheduler, account: str, user: str = "") -> str:
@@ -258,18 +252,13 @@ def account_use_text(world: Scheduler, account: str, user: str = "") -> str:
         use = Counter[str]()
         for job in world.jobs.values():
             if job.active and (job.user, job.account) == (user, account):
-                use["submit"] += 1
-                if job.state == "RUNNING":
-                    use.update({**job.tres, "jobs": 1})
-    limit = {} if user else spec.group
-    who = f"{user}({UIDS[user]})" if user else ""
-    return (
-        f"ClusterName=simulated Account={account} UserName={who} Partition= Priority=0 ID=1"
-        f" ParentAccount={'' if user else f'{spec.parent}(1)'} DefAssoc=No"
-        f" {_numbers(use, limit, 'GrpJobs', 'GrpSubmitJobs')} GrpWall=N(0.00)"
-        f" GrpTRES={_limits(use, limit)} MaxJobs= MaxJobsAccrue= MaxSubmitJobs= MaxWallPJ="
-        " MaxTRESPJ= MaxTRESPN= MaxTRESMinsPJ= MinPrioThresh= Comment=(null)\n"
-    )
+                use.update({"submit": 1} if job.state == "PENDING" else
+                           {**job.tres, "jobs": 1, "submit": 1})  # fmt: skip
+    return _filled(
+        _recorded(world.scenario.release, "assoc", "ClusterName="),
+        ClusterName="simulated", Account=account, UserName=f"{user}({UIDS[user]})" if user else "",
+        ParentAccount="" if user else f"{spec.parent}(1)", **_uses(use, {} if user else spec.group),
+    ) + "\n"  # fmt: skip
 
 
 def database_text(world: Scheduler, question: str) -> str:
@@ -317,13 +306,10 @@ def config_text(world: Scheduler) -> str:
     one = world.scenario
     limited = one.seen != "no accounts"
     tiers = len({where.tier for where in one.partitions}) > 1
-    values: Sequence[tuple[str, str]] = (
-        ("AccountingStorageEnforce", "associations,limits,qos" if limited else "none"),
-        ("AccountingStorageTRES", "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu"),
-        ("ClusterName", "simulated"), ("MinJobAge", f"{one.forget_s:.0f} sec"),
-        ("PreemptType", f"preempt/{'partition_prio' if tiers else 'none'}"),
-        ("PriorityFlags", ""), ("SchedulerType", "sched/backfill"),
-        ("SelectType", "select/cons_tres"), ("SelectTypeParameters", "CR_CORE_MEMORY"),
-        ("SLURM_VERSION", one.release),
-    )  # fmt: skip
-    return "".join(f"{name:24}= {value}\n" for name, value in values)
+    values = {
+        "AccountingStorageEnforce": "associations,limits,qos" if limited else "none",
+        "ClusterName": "simulated", "MinJobAge": f"{one.forget_s:.0f} sec",
+        "PreemptType": f"preempt/{'partition_prio' if tiers else 'none'}", "PriorityFlags": "",
+        "SelectTypeParameters": "CR_CORE_MEMORY", "SLURM_VERSION": one.release,
+    }  # fmt: skip
+    return "".join(f"{name:24}= {value}\n" for name, value in values.items())

@@ -210,6 +210,8 @@ class Scheduler:
         """Start what may start now; of the others note why they wait."""
         for room in self.rooms.values():
             room.kept_s = None
+        for job in self.pending.values():
+            job.planned_s = None
         queue = [
             (-where.tier, -self.priority(job), job.id, n, where, job)
             for job in (self.pending.values() if only is None else only)
