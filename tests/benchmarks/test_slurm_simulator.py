@@ -1,13 +1,16 @@
 """The simulated Slurm of the benchmark of placement keeps what a real one keeps."""
 
 import contextlib
+import math
 import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from benchmarks.placement.on_slurm.driver import Place, Unplaced, Workflow, sbatch
+from benchmarks.placement.on_slurm.__main__ import Result, read_results, report, write_results
+from benchmarks.placement.on_slurm.driver import Outcome, Place, Unplaced, Workflow, sbatch
 from benchmarks.placement.on_slurm.records import (
     Account,
     Change,
@@ -344,3 +347,19 @@ def test_a_job_that_fails_four_times_is_failed_for_good() -> None:
         del flow.ready["t"]
         flow.fail("t")
     assert (set(flow.ready), flow.failed) == (set(), {"t"})
+
+
+def test_makespans_are_over_those_of_the_file(tmp_path: Path) -> None:
+    def results(*makespans_s: float) -> list[Result]:
+        return [
+            Result(n, "pipeline", 4, Outcome(seconds, 0, 0, 60, 4, 0, 0.0))
+            for n, seconds in enumerate(makespans_s)
+        ]
+
+    write_results(tmp_path / "today.csv", results(600.0, 100.0, math.inf))
+    today = read_results(tmp_path / "today.csv")
+    assert [*today.values()] == results(600.0, 100.0, math.inf)
+    table = report({"new": results(300.0, 200.0, 500.0)}, today)
+    assert "| new | all | 2 | 1.250 | 1.250 | 2.00 | 2.00 | 50 % | 0 | 0 | 0 | 10.8 |" in table
+    table = report({"new": results(300.0, math.inf, 500.0)}, today)
+    assert "| new | pipeline | 1 | 0.500 | 0.500 | 0.50 | 0.50 | 100 % | 1 |" in table

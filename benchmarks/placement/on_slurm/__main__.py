@@ -52,7 +52,8 @@ def read_results(path: Path) -> dict[int, Result]:
     """Return the results of a file by seed; none where there is no file."""
     found = {}
     kinds = {one.name: one.type for one in fields(Outcome)}
-    for row in csv.DictReader(path.open(encoding="utf-8")) if path.exists() else ():
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for row in csv.DictReader(lines):
         values = {name: float(row[name]) if kind is float else int(row[name])
                   for name, kind in kinds.items()}  # fmt: skip
         seed = int(row["seed"])
