@@ -4,6 +4,7 @@ import contextlib
 import math
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -315,6 +316,20 @@ def test_what_a_site_hides_is_refused() -> None:
             slurm.run(use)
     with pytest.raises(SlurmQueryError, match="accounting_storage"):
         SimulatedSlurm(site(seen="no accounts")).run(limits)
+
+
+def test_commands_take_time_and_those_of_threads_run_at_once() -> None:
+    slurm = SimulatedSlurm(site())
+    asked = ["squeue", "-h"]
+    slurm.run(asked)
+    assert slurm.clock_s == 1.0
+    with slurm.beside():
+        slurm.run(asked)
+    assert slurm.clock_s == 1.0
+    with ThreadPoolExecutor() as pool:
+        assert [*pool.map(slurm.run, [asked] * 9)] == [""] * 9
+    slurm.run(asked)
+    assert (slurm.clock_s, slurm.asked["squeue"]) == (4.0, 12)
 
 
 def test_jobs_are_forgotten_and_accounting_is_not() -> None:

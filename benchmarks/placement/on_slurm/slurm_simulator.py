@@ -1,6 +1,7 @@
 """A Slurm of which only the clock is not real: it takes commands, and answers as programs do."""
 
 import contextlib
+import math
 import re
 import threading
 from collections import Counter, defaultdict
@@ -17,6 +18,8 @@ from .scheduler import Scheduler, SlurmJob
 CALL_S = 1.0
 #: Seconds that a job runs that is none of the workflow, and does not sleep (no figure).
 _RUN_S = 600.0
+#: Commands of threads that take as long as one (no figure).
+_AT_ONCE = 8
 _INVALID_ACCOUNT = "Invalid account or account/partition combination specified"
 _INVALID_QOS = "Invalid qos specification"
 _INVALID_PARTITION = "Invalid partition name specified"
@@ -96,7 +99,7 @@ class SimulatedSlurm(Scheduler):
         self.moves = 0
         self._lock = threading.Lock()
         self._beside = False
-        self._owed_s = 0.0
+        self._at_once = 0
         self._commands: dict[str, Callable[[Sequence[str], str | None], str]] = {
             "squeue": self._squeue, "sbatch": self._sbatch, "scontrol": self._scontrol,
             "scancel": self._scancel, "sacctmgr": self._sacctmgr, "sacct": self._sacct,
@@ -108,7 +111,9 @@ class SimulatedSlurm(Scheduler):
         return answers.EPOCH_S + self.clock_s
 
     def run(self, argv: Sequence[str], stdin: str | None = None, timeout_s: float = 120.0) -> str:
-        """Return what a command prints, `CALL_S` later; commands of other threads take no more.
+        """Return what a command prints, `CALL_S` later.
+
+        Commands of other threads run at once, before the next of the main thread.
 
         Raises
         ------
@@ -119,8 +124,9 @@ class SimulatedSlurm(Scheduler):
             self.asked[argv[0]] += 1
             alone = threading.current_thread() is threading.main_thread() and not self._beside
             if alone:
-                self.advance(self.clock_s + self._owed_s + CALL_S / 2)
-                self._owed_s = 0.0
+                others_s = math.ceil(self._at_once / _AT_ONCE) * CALL_S
+                self.advance(self.clock_s + others_s + CALL_S / 2)
+                self._at_once = 0
             try:
                 return self._commands[argv[0]](argv[1:], stdin)
             except _Failure as failure:
@@ -129,7 +135,7 @@ class SimulatedSlurm(Scheduler):
                 if alone:
                     self.advance(self.clock_s + CALL_S / 2)
                 elif not self._beside:
-                    self._owed_s = CALL_S  # those that run at once take as long as one
+                    self._at_once += 1
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
