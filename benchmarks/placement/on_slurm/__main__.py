@@ -1,7 +1,7 @@
 """Ways to run workflows on a simulated Slurm, over the production code of a commit.
 
 ``python -m benchmarks.placement.on_slurm [--scenarios 200] [--seed 7] [--workers 2]``. Makespans
-are over those of ``today.csv``, which the commit of that file measured with ``--measure-today``.
+are over those of ``today.csv``: of the code that predicted what Slurm would do (commit 7b443477).
 """
 
 import argparse
@@ -9,18 +9,20 @@ import csv
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
 from .driver import Driver, Outcome, Unplaced
+from .production import Production
 from .scenarios import make_scenario
 from .slurm_simulator import SimulatedSlurm
 
 TODAY = Path(__file__).parent.parent / "today.csv"
 DRIVERS: Mapping[str, Callable[[], Driver]] = {
+    "production": Production,
     "any free slot": Unplaced,
     "one account": partial(Unplaced, one_account=True),
 }
@@ -61,32 +63,16 @@ def read_results(path: Path) -> dict[int, Result]:
     return found
 
 
-def write_results(path: Path, results: Iterable[Result]) -> None:
-    """Write results, one a line."""
-    names = ["seed", "tags", "jobs", *(one.name for one in fields(Outcome))]
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        rows = csv.DictWriter(stream, names, lineterminator="\n")
-        rows.writeheader()
-        for one in results:
-            values = {name: round(value, 1) for name, value in asdict(one.outcome).items()}
-            rows.writerow({"seed": one.seed, "tags": one.tags, "jobs": one.jobs, **values})
-
-
 def main() -> None:
     """Run all scenarios and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenarios", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--measure-today", action="store_true", help=f"write {TODAY.name} anew")
     options = parser.parse_args()
     seeds = range(options.seed * 1_000_000, options.seed * 1_000_000 + options.scenarios)
     begin = time.perf_counter()
     with ProcessPoolExecutor(options.workers) as pool:
-        if options.measure_today:
-            from .today import Today
-
-            write_results(TODAY, pool.map(partial(play, Today), seeds))
         today = {seed: one for seed, one in read_results(TODAY).items() if seed in seeds}
         rows = {name: [*pool.map(partial(play, driver), seeds)] for name, driver in DRIVERS.items()}
     print(f"python -m benchmarks.placement.on_slurm --scenarios {options.scenarios} "
