@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from snakemake_scheduler_plugin_tilewright.slurm.nodes import parse_config, parse_nodes
 
-from benchmarks.placement.on_slurm.__main__ import Result, read_results, report, write_results
-from benchmarks.placement.on_slurm.driver import Outcome, Place, Unplaced, Workflow, sbatch
-from benchmarks.placement.on_slurm.records import (
+from benchmarks.placement.__main__ import Result, read_results, report, write_results
+from benchmarks.placement.driver import Outcome, Place, Unplaced, Workflow, sbatch
+from benchmarks.placement.records import (
     Account,
     Change,
     Node,
@@ -23,9 +23,9 @@ from benchmarks.placement.on_slurm.records import (
     Scenario,
     Task,
 )
-from benchmarks.placement.on_slurm.scenarios import make_scenario
-from benchmarks.placement.on_slurm.scheduler import SlurmJob
-from benchmarks.placement.on_slurm.slurm_simulator import SimulatedSlurm
+from benchmarks.placement.scenarios import make_scenario
+from benchmarks.placement.scheduler import SlurmJob
+from benchmarks.placement.slurm_simulator import SimulatedSlurm
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import (
     JOB_FORMAT,
