@@ -24,6 +24,8 @@ from .room import Room
 
 #: Jobs that are sent to a place of which nothing is known, and that pend at one that is full.
 FEW = 4
+#: A job that pends for so long for a limit of which nothing is known may never start there.
+LONG_S = 120.0
 #: Slurm starts jobs, or says why not, after so long (``sched_interval``, ``bf_interval``).
 CYCLE_S = 30.0
 #: A pending job goes to the other device kind at most so often (no figure).
@@ -43,7 +45,9 @@ class Spot:
     pending : int
         Jobs of this run that pend there, or are sent there now.
     full : bool
-        Something of this run pends there for a limit.
+        Something of this run pends there for a limit, or for nodes.
+    at_limit : bool
+        It pends for a limit.
     closed : str
         Why nothing is sent there now, in Slurm's words.
     """
@@ -52,6 +56,7 @@ class Spot:
     running: int = 0
     pending: int = 0
     full: bool = False
+    at_limit: bool = False
     closed: str = ""
 
     @property
@@ -299,6 +304,8 @@ class Round:
         least_s = math.inf
         if not closed:
             slot = None if of_nodes else self._slot(sides[kind])
+            if slot and not self.spots[slot[2]].running:  # it is guessed
+                slot = None
             start_s = slot[0] if slot else 2 * self.now_s - task.waits_since_s
             least_s = start_s + sides[kind].seconds
         best = None
@@ -306,10 +313,18 @@ class Round:
             spot = None if other == kind and of_nodes and not closed else side.open.find()
             if spot is not None and self.now_s + side.with_margin_s < least_s:
                 best, least_s = spot, self.now_s + side.with_margin_s
+        lost = closed or self.now_s - task.waits_since_s > LONG_S * 2.0**task.moves
         if best is not None and (best.place.kind == kind or task.switches < _MOST_SWITCHES):
             self._send(task, best)
         elif slot is not None:
             self._take_slot(sides[kind])
+        elif lost and not of_nodes and (other_queue := self._other_queue(task, sides[kind])):
+            self._send(task, other_queue, waits=True)
+
+    def _other_queue(self, task: Task, side: _Side) -> Spot | None:
+        """Return where a job may pend, without room, whose limit may never let it start."""
+        others = (one for one in side.spots if one.place != task.place and not one.at_limit)
+        return next((spot for spot in others if spot.may_pend), None)
 
     def _room_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place with more room; None for one that is full."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .jobs import Task
 from .request import DeviceKind, Place
-from .round import Spot
+from .round import LONG_S, Spot
 
 #: A place is full for so long after Slurm last said so: it schedules every 30 to 60 s.
 FULL_S = 60.0
@@ -51,6 +51,7 @@ class Places:
         """Note why jobs pend, and where jobs run."""
         tasks = list(tasks)
         self._pends = {task.place for task in tasks if task.place and task.pending}
+        runs = {task.place for task in tasks if task.running}
         for task in tasks:
             place, job = task.place, task.slurm_job
             if place is None or job is None:
@@ -62,6 +63,9 @@ class Places:
                 self.fill(place, now_s)
                 if task.had_room:
                     self.wrong_s[place] = now_s
+                # where none of this run runs, a limit may never let any start
+                if place not in runs and now_s - task.waits_since_s > LONG_S:
+                    self.close(place, f"{job.waiting.words} (Slurm: {job.reason})", now_s)
             elif job.waiting.obstacle == "nodes":
                 self.close(place, f"{job.waiting.words} (Slurm: {job.reason})", now_s)
             elif waits_for_nodes(task, now_s):
@@ -99,7 +103,8 @@ class Places:
             self._nodes_full_s.get((place.kind, place.partitions), 0.0),
         )
         closed = known.words if known and known.until_s > now_s else ""
-        return Spot(place, full=now_s - full_s < FULL_S, closed=closed)
+        full, at_limit = now_s - full_s < FULL_S, now_s - limit_s < FULL_S
+        return Spot(place, full=full, at_limit=at_limit, closed=closed)
 
 
 def waits_for_nodes(task: Task, now_s: float) -> bool:
