@@ -3,9 +3,11 @@
 import ast
 import inspect
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from docs.markdown import table
+from snakemake_scheduler_plugin_tilewright.slurm.reasons import NOT_STARTED, Obstacle, why_pending
 from tilewright.config.layout import Layout
 from tilewright.io.results.positions import Edges, Positions
 
@@ -50,6 +52,43 @@ def on_slurm() -> str:
     paths = sorted((REPOSITORY / "tests/on_slurm").glob("test_*.py"))
     rows = [(f"`{path.relative_to(REPOSITORY)}`", _first_line(path)) for path in paths]
     return table(("Tests", "What is tried"), *rows)
+
+
+#: Reasons of squeue, as an example of each meaning.
+_REASONS = (
+    "None", "Priority", "Resources", "BeginTime", "Prolog", "NonZeroExitCode",
+    "QOSGrpCpuLimit", "AssocGrpCPUMinutesLimit",
+    "ReqNodeNotAvail", "PartitionDown",
+    "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig", "PartitionTimeLimit",
+    "QOSMaxCpuPerJobLimit", "ReservationDeleted",
+    "JobHeldUser", "JobHeldAdmin", "Dependency", "Licenses", "JobArrayTaskLimit",
+    "launch_failed_requeued_held", "any other",
+)  # fmt: skip
+#: What placement does about a pending job, by what keeps it from starting.
+_OBSTACLES: Mapping[Obstacle, str] = {
+    "order": "it waits; after 60 s it may go to the other kind of device",
+    "limit": "the place is full; after 5 s it may go to another one",
+    "nodes": "the place is closed for a while; it may go to another one at once",
+    "invalid": "it is cancelled and goes elsewhere, never back",
+    "held": "it waits, and the terminal says why",
+    "unknown": "the place is full; after 5 s it may go to another one",
+}
+
+
+def reasons_of_slurm() -> str:
+    """Return the table of Slurm's reasons: what they mean, and what placement does."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for reason in _REASONS:
+        waiting = why_pending(reason)
+        then = _OBSTACLES[waiting.obstacle]
+        if waiting.words == NOT_STARTED:
+            then = _OBSTACLES["invalid"]
+        found.setdefault((waiting.words, then), []).append(f"`{reason}`")
+    rows = [
+        (", ".join(names).replace("`any other`", "any other"), words, then)
+        for (words, then), names in found.items()
+    ]
+    return table(("Reason", "What it means", "What placement does"), *rows)
 
 
 def files() -> str:

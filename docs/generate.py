@@ -4,6 +4,7 @@ A page holds the line ``<!-- NAME: written by make docs -->``, and the line ``<!
 below it; what is between is replaced. A test fails where a page differs.
 """
 
+import dataclasses
 import functools
 import json
 import re
@@ -14,11 +15,11 @@ from typing import Any
 import typer
 
 from docs import code, constants, tried
-from docs.keys import TOP, rows, sections
+from docs.keys import TOP, literal, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
 from snakemake_scheduler_plugin_tilewright import cli as placement
-from snakemake_scheduler_plugin_tilewright.cluster.site import Site
+from snakemake_scheduler_plugin_tilewright.executor import ExecutorSettings
 from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
@@ -123,12 +124,14 @@ _VALUES = {
     "quiet_min": "MINUTES",
     "notify": "COMMAND",
     "user": "NAME",
+    "profile": "FOLDER",
+    **dict.fromkeys(("gpu_job", "cpu_job"), "CPUS:GB"),
     "clear": "UUID",
     **{"pattern": "PATTERN", "rows": "N", "cols": "N", "layout": "LAYOUT", "overlap": "FRACTION"},
     "missing": "stop|fill",
 }
 #: Commands that read the state of a cluster.
-_ON_A_CLUSTER = ("accounts", "plan", "doctor", "status", "orphaned", "run-report")
+_ON_A_CLUSTER = ("accounts", "doctor", "status", "orphaned", "run-report")
 
 
 def commands(app: typer.Typer) -> dict[str, Any]:
@@ -200,6 +203,15 @@ def keys(section: str) -> str:
     return table(_KEY_HEAD, *rows_)
 
 
+def settings() -> str:
+    """Return the table of the settings of a run on a cluster: options, and keys of a profile."""
+    rows_ = []
+    for one in dataclasses.fields(ExecutorSettings):
+        default = "" if one.default in ("", False) else literal(one.default)
+        rows_.append((f"`tilewright-{one.name.replace('_', '-')}`", default, one.metadata["help"]))
+    return table(("Key", "Default", "Meaning"), *rows_)
+
+
 #: What is written where: the name between the marks, the page, and the text.
 BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("docs/quality.md", metrics),
@@ -231,7 +243,8 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
         "docs/design-multiplane-wiener-constants.md",
         lambda: constants.constants("edf"),
     ),
-    "keys of a site": ("docs/cluster.md", lambda: table(_KEY_HEAD, *rows(Site))),
+    "settings": ("docs/cluster.md", settings),
+    "reasons of Slurm": ("docs/placement.md", code.reasons_of_slurm),
     "keys": ("config/README.md", lambda: keys("")),
 }
 BLOCKS |= {

@@ -28,8 +28,7 @@ COPIES = (
     "config/config.yaml",
     "config/demo.yaml",
     "profiles/slurm/config.yaml",
-    "profiles/slurm/site.yaml",
-    "profiles/hipergator/site.yaml",
+    "profiles/hipergator/config.yaml",
 )
 _SOURCE = {page: path for path, page in PAGES.items()}
 _PLACE = {**PAGES, **{path: f"repository/{path}" for path in COPIES}}

@@ -1,4 +1,4 @@
-"""The tables of keys: pydantic's JSON schemas of the configuration and of a site, in words.
+"""The tables of keys: pydantic's JSON schemas of the configuration, in words.
 
 A key's meaning is the docstring below it. A key without one shares the row of the next.
 """

@@ -375,7 +375,7 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(raw: Path) ->
     result, _ = initiated(raw)
     out = result.config.parent
     assert "use rule * from tilewright" in (out / "Snakefile").read_text()
-    for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
+    for name in ("default/config.yaml", "slurm/config.yaml"):
         assert (out / "profiles" / name).read_text() == (REPO / "profiles" / name).read_text()
     told = (out / "README.md").read_text()
     assert "1 cycle, 1 channel, 2 z-planes" in told
@@ -384,7 +384,7 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(raw: Path) ->
     written = [
         path.read_bytes() for path in (result.config, result.samples, result.tiles, result.markers)
     ]
-    own = ("Snakefile", "profiles/slurm/site.yaml")
+    own = ("Snakefile", "profiles/slurm/config.yaml")
     for name in own:
         (out / name).write_text("mine")
     (out / "profiles/default/config.yaml").unlink()

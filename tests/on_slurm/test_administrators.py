@@ -37,7 +37,7 @@ def test_running_jobs_are_suspended_held_and_requeued_and_their_time_is_cut(
     slurm = run.slurm
     # a requeued job may begin after 15 s only: until then it pends for that
     # five jobs: no other takes the slot of the one that is held
-    process = run.prepare(jobs=5, light=True, seconds="70,90", site={"patience_s": 30}).start()
+    process = run.prepare(jobs=5, light=True, seconds="70,90").start()
     run.wait_running(5)
     suspended, held, cut, *_ = (job.id for job in run.jobs() if job.state == "RUNNING")
     slurm.run(["scontrol", "suspend", str(suspended)])

@@ -53,11 +53,11 @@ def test_a_workflow_that_never_heard_of_placement(
 
 
 def test_a_rule_that_runs_on_either_device(quiet_slurm: Cluster, tmp_path: Path) -> None:
-    run = foreign(quiet_slurm, tmp_path, "either", {"slowdown": 1.2})
+    run = foreign(quiet_slurm, tmp_path, "either")
     run.targets = tuple(f"masks/{i}.txt" for i in range(8))
     run.note_calls("sacctmgr", "scontrol", "squeue")
     run.run()
-    run.check_jobs_ask_nothing()  # these have a plan, which those of the workflow above have not
+    run.check_jobs_ask_nothing()
     kinds = {event["job"]: event["kind"] for event in run.events
              if event["event"] == "place" and event["rule"] == "segment"}  # fmt: skip
     assert set(kinds.values()) == {"gpu", "cpu"}, dump(run.events)
@@ -77,7 +77,7 @@ def test_a_stand_in_of_a_public_workflow_ends_on_allowed_accounts(
 ) -> None:
     """The user's default account, clive, is none of them; a group is one job."""
     allowed = {"maigan", "brusko"}
-    run = foreign(quiet_slurm, tmp_path, name, {"allowed": sorted(allowed)})
+    run = foreign(quiet_slurm, tmp_path, name, {"accounts": "maigan,brusko"})
     run.run(timeout_s=600)
     assert len(run.check_placed(allowed)) == jobs, dump(run.events)
     assert not run.causes(), dump(run.events)

@@ -15,22 +15,23 @@ QUICK = "2,6"
 def test_busy_gpus_keep_no_job_waiting_and_are_used_when_they_come_free(run: ClusterRun) -> None:
     run.slurm.update("NodeName=c2", "State=DRAIN", "Reason=test")
     held = hold_all_gpus(run.slurm, 600)
-    few = {"cpus": 32, "mem_mb": 48_000}  # five at once on CPUs
+    few = {"cpus": 32, "mem_mb": 48_000}  # four at once on CPUs
     process = run.prepare(jobs=10, light=True, seconds="2,12", cpu_job=few).start()
-    run.wait_running(4)
-    assert not any(pool.endswith("_gpu") for pool in run.placed()), dump(run.events)
+    run.wait_running(2)
+    busy = run.slurm.run(["squeue", "-h", "-u", "root", "-p", "hpg-b200", "-o", "%t"]).stdout
+    assert busy.split() in ([], *(["PD"] * n for n in range(1, 5))), dump(run.events)
     run.slurm.run(["scancel", str(held)])
     assert run.finish(process) == 0
     run.check_outputs(*range(10))
     assert "c2" not in {job.node for job in run.jobs()}, dump(run.events)
-    assert any(pool.endswith("_gpu") for pool in run.placed())
-    assert max(run.moves().values(), default=0) <= 1
+    assert "gpu" in {event["kind"] for event in run.events if event["event"] == "done"}
 
 
-def test_a_node_that_is_reserved_soon_gets_no_job_that_would_wait_there(run: ClusterRun) -> None:
+def test_jobs_that_would_wait_for_a_node_that_is_reserved_soon_go_elsewhere(
+    run: ClusterRun,
+) -> None:
     """It is idle, and jobs that end before the reservation begins could run there."""
-    few = {"cpus": 32, "mem_mb": 48_000}  # as above, where those of GPUs that are free get some
-    run.prepare(jobs=10, light=True, seconds=QUICK, cpu_job=few)
+    run.prepare(jobs=10, light=True, seconds=QUICK)
     run.slurm.run(["scontrol", "create", "reservation", "ReservationName=class", "Nodes=b1",
                    "StartTime=now+60", "Duration=60", "Users=labmate"])  # fmt: skip
     try:
@@ -38,8 +39,8 @@ def test_a_node_that_is_reserved_soon_gets_no_job_that_would_wait_there(run: Clu
     finally:
         run.slurm.run(["scontrol", "delete", "ReservationName=class"])
     run.check_outputs(*range(10))
-    assert not any(pool.endswith("_gpu") for pool in run.placed()), dump(run.events)
-    run.check_calm()
+    assert {event["kind"] for event in run.events if event["event"] == "done"} == {"cpu"}
+    assert not run.causes(), dump(run.events)
 
 
 def test_jobs_queue_with_those_of_others_for_full_accounts(run: ClusterRun) -> None:
@@ -49,9 +50,9 @@ def test_jobs_queue_with_those_of_others_for_full_accounts(run: ClusterRun) -> N
         for name, cpus in (("clive", "104"), ("maigan", "80")) * 3
     ]
     running(run.slurm, *theirs[:2])
-    run.prepare(jobs=6, light=True, seconds=QUICK, site={"partitions": {"gpu": "none"}})
+    run.prepare(jobs=6, light=True, seconds=QUICK, settings={"gpu-partitions": "none"})
     process = run.start()
-    wait_for(lambda: len(run.pending()) in range(1, 5), 60, "own jobs in the queue")
+    wait_for(lambda: len(run.pending()) in range(1, 9), 60, "own jobs in the queue")
     later = run.slurm.sbatch("labmate", "-A", "clive", "-c", "104", "--mem=1G", command="sleep 600")
     run.slurm.run(["scancel", *map(str, theirs)])
     assert run.finish(process) == 0
@@ -82,10 +83,10 @@ def test_on_a_full_cluster_jobs_wait_and_what_is_changed_by_hand_is_seen(run: Cl
     """One is sent to idle nodes, one is put last, one is held, one gets no priority at all."""
     slurm = run.slurm
     theirs = fill(slurm)
-    process = run.prepare(jobs=8, light=True, seconds=QUICK, site={"patience_s": 4}).start()
-    wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
+    process = run.prepare(jobs=8, light=True, seconds=QUICK).start()
+    wait_for(lambda: len(run.pending()) >= 4, 90, "four pending jobs")
     wait_for(lambda: "pend: " in run.log, 60, "why they pend")
-    sent, last, held, none = run.pending()
+    sent, last, held, none, *_ = run.pending()
     slurm.update(f"JobId={sent}", "Partition=hpg-turin")
     slurm.update(f"JobId={last}", "Nice=10000")
     slurm.run(["scontrol", "hold", str(held)])
@@ -110,9 +111,9 @@ def test_on_a_full_cluster_jobs_wait_and_what_is_changed_by_hand_is_seen(run: Cl
 def test_jobs_whose_qos_is_withdrawn_go_elsewhere(run: ClusterRun) -> None:
     slurm = run.slurm
     theirs = fill(slurm)
-    process = run.prepare(jobs=6, light=True, seconds=QUICK, site={"patience_s": 20}).start()
+    process = run.prepare(jobs=6, light=True, seconds=QUICK).start()
     try:
-        wait_for(lambda: len(run.pending()) == 4, 90, "four pending jobs")
+        wait_for(lambda: len(run.pending()) >= 4, 90, "four pending jobs")
         slurm.modify("user", "root account=maigan", "qos=maigan-b", "defaultqos=maigan-b")
         wait_for(lambda: run.moves(), 60, "a move")
         slurm.run(["scancel", *map(str, theirs)])
@@ -120,6 +121,5 @@ def test_jobs_whose_qos_is_withdrawn_go_elsewhere(run: ClusterRun) -> None:
     finally:
         slurm.modify("user", "root account=maigan", "qos=maigan,maigan-b", "defaultqos=maigan")
     run.check_outputs(*range(6))
-    reasons = {event["reason"].split()[0] for event in run.events if event["event"] == "move"}
-    assert "InvalidQOS" in reasons, dump(run.events)
-    assert max(run.moves().values()) <= 1
+    reasons = {event["reason"] for event in run.events if event["event"] == "move"}
+    assert "Slurm does not start it there" in reasons, dump(run.events)

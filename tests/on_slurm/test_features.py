@@ -18,7 +18,7 @@ from tests.support.slurm_cluster import Cluster, Job, wait_for
 pytestmark = pytest.mark.slurm
 
 ALLOWED = {"maigan", "brusko"}
-SITE = {"allowed": sorted(ALLOWED)}
+SETTINGS: dict[str, object] = {"accounts": ",".join(sorted(ALLOWED))}
 JOBS = {rule: jobs for feature in FEATURES for rule, jobs in feature.jobs.items()}
 
 
@@ -35,7 +35,7 @@ def rules(jobs: list[Job]) -> Counter[str]:
 
 
 def test_checkpoints_groups_pipes_and_gpus(quiet_slurm: Cluster, tmp_path: Path) -> None:
-    run = foreign(quiet_slurm, tmp_path, "features", SITE)
+    run = foreign(quiet_slurm, tmp_path, "features", SETTINGS)
     run.targets = ("checkpoint/joined.txt", "group/x.sorted", "pipe/read.txt", "gpu/gpu.txt")
     run.run(timeout_s=600)
     some = ("parts", "part", "joined", "alignment_mapped_sorted", "read_write", "gpu")
@@ -46,7 +46,7 @@ def test_checkpoints_groups_pipes_and_gpus(quiet_slurm: Cluster, tmp_path: Path)
 
 @pytest.mark.long
 def test_what_a_workflow_may_hold(featured: Cluster, tmp_path: Path) -> None:
-    run = foreign(featured, tmp_path, "features", SITE)
+    run = foreign(featured, tmp_path, "features", SETTINGS)
     groups = ["--groups", "included=loose", "other_greeting=loose", "--group-components"]
     run.run(*groups, "alignment=2", "loose=2", timeout_s=600)
     jobs = run.check_placed(ALLOWED)
@@ -97,7 +97,7 @@ def test_a_rule_keeps_its_partition_and_its_minutes(quiet_slurm: Cluster, tmp_pa
     quiet_slurm.update("PartitionName=hpg-default", "AllowAccounts=maigan")
     quiet_slurm.set_qos("brusko", "MaxWall=30")
     quiet_slurm.set_qos("maigan", "GrpTRES=cpu=8")
-    run = foreign(quiet_slurm, tmp_path, "named", SITE)
+    run = foreign(quiet_slurm, tmp_path, "named", SETTINGS)
     run.run("--retries", "2")
     found: dict[str, set[tuple[str, str]]] = {}
     for job in run.jobs():
@@ -112,7 +112,7 @@ def test_a_rule_keeps_its_partition_and_its_minutes(quiet_slurm: Cluster, tmp_pa
 @pytest.mark.long
 def test_a_group_that_pends_in_vain_is_moved_whole(quiet_slurm: Cluster, tmp_path: Path) -> None:
     """Its account is shut between its place and sbatch, which waits for that."""
-    run = foreign(quiet_slurm, tmp_path, "features", {"allowed": ["brusko", "clive"]})
+    run = foreign(quiet_slurm, tmp_path, "features", {"accounts": "brusko,clive"})
     shut = tmp_path / "shut"
     wait = f"while [ ! -e {shut} ]; do sleep 0.1; done"
     run.stand_in("sbatch", f'#!/bin/sh\n{wait}\nexec {shutil.which("sbatch")} "$@"\n')
@@ -136,7 +136,7 @@ def test_a_group_that_pends_in_vain_is_moved_whole(quiet_slurm: Cluster, tmp_pat
 @pytest.mark.long
 def test_what_a_command_may_ask_for(quiet_slurm: Cluster, tmp_path: Path) -> None:
     """Parts of the workflow one after the other, in one folder."""
-    run = foreign(quiet_slurm, tmp_path, "plain", SITE, samples=2, seconds=2)
+    run = foreign(quiet_slurm, tmp_path, "plain", SETTINGS, samples=2, seconds=2)
     run.run("--dry-run")
     assert "map_reads" in run.log
     assert not run.jobs()
@@ -167,7 +167,9 @@ def test_environments_and_containers(quiet_slurm: Cluster, tmp_path: Path) -> No
     prefix, image = tmp_path / "prefix", tmp_path / "image.sif"
     (prefix / "conda-meta").mkdir(parents=True)
     image.touch()
-    run = foreign(quiet_slurm, tmp_path, "deployment", SITE, prefix=str(prefix), image=str(image))
+    run = foreign(
+        quiet_slurm, tmp_path, "deployment", SETTINGS, prefix=str(prefix), image=str(image)
+    )
     run.env["PATH"] = f"{run.snakefile.parent / 'bin'}:{os.environ['PATH']}"
     run.run("--software-deployment-method", "conda", "apptainer")
     assert (tmp_path / "conda.txt").read_text().strip() == str(prefix)

@@ -39,7 +39,7 @@ def test_cycles_are_followed_through_slurm(
         threading.Thread(target=next_cycle, daemon=True).start()
     follow = [sys.executable, "-m", "tilewright.cli", "follow", "--quiet-min", "0.1",
               "--configfile", "config.yaml", "--snakefile", str(run.snakefile),
-              "--", "--workflow-profile", str(REPO / "profiles/slurm")]  # fmt: skip
+              "--", *run.profile, *run.options()]  # fmt: skip
     with log.open("w") as stream:
         done = subprocess.run(
             follow, cwd=made.folder, env=run.environment(), stdout=stream,

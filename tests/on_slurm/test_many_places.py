@@ -1,6 +1,6 @@
 """Places that are bad for a job cost a run next to nothing.
 
-Each run is compared with one that the site file never offers that place.
+Each run is compared with one whose settings never offer that place.
 """
 
 import contextlib
@@ -19,16 +19,22 @@ pytestmark = [pytest.mark.slurm, AT_NIGHT]
 #: More than this the bad place may not cost; polls of Snakemake are 5 s apart.
 _MORE, _POLL_S = 1.15, 6.0
 #: About 4 min a job by its estimate, of which it sleeps seconds.
-JOBS: dict[str, Any] = {"jobs": 12, "light": True, "seconds": "12,13", "cpu_seconds": 240}
+JOBS: dict[str, Any] = {
+    "jobs": 12,
+    "light": True,
+    "seconds": "12,13",
+    "cpu_seconds": 240,
+    "slowdown": 1.1,
+}
 
 
 class Row(NamedTuple):
-    """A site: what is set, taken back, what avoids the bad place, and where no job runs."""
+    """A site: what is set, taken back, settings, those that avoid the bad place, its name."""
 
     setup: tuple[str, ...]
     undo: tuple[str, ...]
-    site: dict[str, Any]
-    good: dict[str, Any]
+    settings: dict[str, object]
+    good: dict[str, object]
     bad: str = ""
 
 
@@ -38,15 +44,15 @@ ROWS = {
         ("scontrol create PartitionName=pi Nodes=b1,t1,c1 AllowAccounts=brusko",),
         ("scontrol delete PartitionName=pi",),
         {},
-        {"partitions": {"gpu": ["hpg-b200", "hpg-turin"], "cpu": "hpg-default"}},
+        {"gpu-partitions": "hpg-b200,hpg-turin", "cpu-partitions": "hpg-default"},
         "pi",
     ),
     "short default partition": Row(
         ("scontrol create PartitionName=debug Nodes=c1,c2 MaxTime=2 Default=YES",),
         ("scontrol update PartitionName=hpg-default Default=YES",
          "scontrol delete PartitionName=debug"),
-        {"partitions": {"gpu": "none"}},
-        {"partitions": {"gpu": "none", "cpu": "hpg-default"}},
+        {"gpu-partitions": "none"},
+        {"cpu-partitions": "hpg-default"},
         "debug",
     ),
     "QOS for each length": Row(
@@ -55,17 +61,17 @@ ROWS = {
         (USER.format("clive", "-", "clive"), USER.format("maigan", "-", "maigan"),
          "sacctmgr -i delete qos where name=adebug"),
         {},
-        {"qos": ["clive", "maigan"]},
+        {"leave-out": "*-b,adebug"},
         "adebug",
     ),
     "QOS that others preempt": Row(
         ("sacctmgr -i modify qos where name=clive set Preempt+=clive-b",),
         ("sacctmgr -i modify qos where name=clive set Preempt-=clive-b",),
-        {"burst": "^$", "qos": ["clive", "maigan", "clive-b"]},
-        {"qos": ["clive", "maigan"]},
+        {"leave-out": "maigan-b"},
+        {"leave-out": "*-b"},
         "clive-b",
     ),
-    "accounts in capitals": Row((), (), {"allowed": ["CLIVE", "Maigan"]}, {}),
+    "accounts in capitals": Row((), (), {"accounts": "CLIVE,Maigan"}, {}),
 }  # fmt: skip
 
 
@@ -93,7 +99,7 @@ def test_memory_that_is_no_resource_and_a_partition_that_others_preempt(
     scavenge = "scontrol create PartitionName=scavenge Nodes=b1,t1,c1,c2 PriorityTier=0"
     row = Row(
         (f"{scavenge} PreemptMode=REQUEUE",), ("scontrol delete PartitionName=scavenge",), {},
-        {"partitions": {"gpu": ["hpg-b200", "hpg-turin"], "cpu": "hpg-default"}}, "scavenge",
+        {"gpu-partitions": "hpg-b200,hpg-turin", "cpu-partitions": "hpg-default"}, "scavenge",
     )  # fmt: skip
     slurm.stop()
     preempt = "preempt/partition_prio"
@@ -103,14 +109,14 @@ def test_memory_that_is_no_resource_and_a_partition_that_others_preempt(
 
 
 def compare(slurm: Cluster, folder: Path, row: Row, **config: Any) -> None:
-    """Run jobs on a site as it is, and where the site file never offers the bad place."""
+    """Run jobs on a site as it is, and where the settings never offer the bad place."""
     seconds = {}
     for offered in (True, False):
         (folder / f"{offered}").mkdir()
         run = ClusterRun(slurm, folder / f"{offered}")
         with site(slurm, row):
-            given = {"partitions": {}, "slowdown": 1.1} | row.site
-            run.prepare(site=given if offered else given | row.good, **JOBS, **config)
+            given = {"gpu-partitions": None, "cpu-partitions": None, **row.settings}
+            run.prepare(given if offered else given | row.good, **JOBS, **config)
             seconds[offered] = run.run()
         run.check_outputs(*range(12))
         run.check_calm()

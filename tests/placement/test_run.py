@@ -36,7 +36,7 @@ def test_a_job_is_sent_after_four_questions_and_its_end_is_told(
 ) -> None:
     (task,) = played.submit(1)
     asked = [argv[0] for argv in slurm.calls]
-    assert asked.index("sbatch") == 4
+    assert asked.index("sbatch") == 3  # and the queue, before a run begins
     assert played.sent == [f"{task.name} 101"]
     assert (task.slurm_name, played.step()) == (f"{played.run.name}.1", [])
     slurm.start(101)

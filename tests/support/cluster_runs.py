@@ -25,6 +25,7 @@ from tests.support.slurm_cluster.settings import ACCOUNTS
 #: The program ``tilewright-placement``.
 PLACEMENT = [sys.executable, "-m", "snakemake_scheduler_plugin_tilewright.cli"]
 
+_SOURCES = ("src", "scheduler-plugin/src", "", "tests/support/standin")
 AT_NIGHT = pytest.mark.skipif(
     "TILEWRIGHT_NIGHT" not in os.environ, reason="takes minutes: set TILEWRIGHT_NIGHT=1"
 )
@@ -33,29 +34,32 @@ SLEEPERS: dict[str, Any] = {
     "small": 0,
     "seconds": "2,6",
     "cpu_seconds": 20,
+    "slowdown": 3,
     "gpu_job": {"cpus": 8, "mem_mb": 180_000},
     "cpu_job": {"cpus": 8, "mem_mb": 48_000},
 }
-SITE: dict[str, Any] = {
-    "allowed": ["clive", "maigan"],
-    "partitions": {"gpu": "hpg-b200", "cpu": "hpg-default"},
-    "slowdown": 3,
-    "patience_s": 5,
-    "calls_per_min": 60,
+#: Options ``--tilewright-…`` of each run, without this in front.
+SETTINGS: dict[str, object] = {
+    "accounts": "clive,maigan",
+    "leave-out": "*-b",
+    "gpu-partitions": "hpg-b200",
+    "cpu-partitions": "hpg-default",
+    "poll-seconds": 2,
 }
 #: In place of ``sbatch``: of rule work the sleeping job alone, by its number. Snakemake starts
-#: twice in each job, which takes longer than most of them sleep.
+#: twice in each job, which takes longer than most of them sleep. How the job's script notes its
+#: exit code stays.
 _LIGHT = """\
 #!/bin/bash
-given=() i=
+i=
 for word in "$@"; do
-  case "$word" in
-    rule_work_wildcards_*) i=${{word##*_}} ;;
-    --wrap=*) [ -z "$i" ] || word="--wrap={job} out/$i.txt {seconds} none $i" ;;
-  esac
-  given+=("$word")
+  case "$word" in *rule_work_wildcards_*) i=${{word##*_}} ;; esac
 done
-exec {sbatch} "${{given[@]}}"
+[ -n "$i" ] || exec {sbatch} "$@"
+fault=none
+case "$i" in {faults} esac
+job="{job} out/$i.txt {seconds} $fault $i 2> log/work/$i.log"
+sed -e "1a $job" -e '1!{{/^code=/,$!d}}' | {sbatch} "$@"
 """
 
 
@@ -69,22 +73,30 @@ class ClusterRun:
     targets: tuple[str, ...] = ()
     first_id: int = 0
     env: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=lambda: dict(SETTINGS))
+    profile: tuple[str, ...] = ("--workflow-profile", str(REPO / "profiles/slurm"))
 
     def prepare(
-        self, site: dict[str, Any] | None = None, *, light: bool = False, **config: Any
+        self, settings: dict[str, object] | None = None, *, light: bool = False, **config: Any
     ) -> ClusterRun:
-        """Write the config and the site; ``light`` jobs sleep and write, without a Snakemake."""
+        """Write the config; ``light`` jobs sleep and write, without a Snakemake.
+
+        ``settings`` are added to `SETTINGS`; None takes one away.
+        """
+        self.settings = {**SETTINGS, **(settings or {})}
         if self.snakefile.parent.name == "sleepers":
             (self.folder / "config.yaml").write_text(yaml.safe_dump({**SLEEPERS, **config}))
-        (self.folder / "site.yaml").write_text(yaml.safe_dump({**SITE, **(site or {})}))
         if light:
-            job = f"{sys.executable} {self.snakefile.with_name('job.py')}"
-            seconds = {**SLEEPERS, **config}["seconds"]
+            faults = [f"{i}) fault={fault} ;;" for i, fault in config.get("faults", {}).items()]
             for folder in ("out", "log/work"):
                 (self.folder / folder).mkdir(parents=True, exist_ok=True)
-            self.stand_in(
-                "sbatch", _LIGHT.format(job=job, seconds=seconds, sbatch=shutil.which("sbatch"))
+            script = _LIGHT.format(
+                job=f"{sys.executable} {self.snakefile.with_name('job.py')}",
+                seconds={**SLEEPERS, **config}["seconds"],
+                faults=" ".join(faults),
+                sbatch=shutil.which("sbatch"),
             )
+            self.stand_in("sbatch", script)
         self.first_id = max((job.id for job in self.slurm.jobs()), default=0)
         return self
 
@@ -104,27 +116,38 @@ class ClusterRun:
             self.stand_in(name, f'#!/bin/sh\n{note}\nexec {shutil.which(name)} "$@"\n')
         return calls
 
-    def check_jobs_ask_nothing(self) -> None:
-        """Of the noted calls none is a job's."""
+    def questions(self, *, of_jobs: bool = False) -> set[str]:
+        """Return the noted calls of the run, or of its jobs, without those of other plugins."""
         lines = (self.folder / "calls.txt").read_text().splitlines()
         asked = [line.split(maxsplit=3)[2:] for line in lines]
-        # the executor plugin itself looks at MinJobAge wherever it is imported
-        assert {what for job, what in asked if job != "none"} <= {"scontrol show config"}
-        assert any("assoc_mgr" in what for _, what in asked)
+        # Snakemake's plugin for Slurm looks at MinJobAge wherever it is imported
+        return {what for job, what in asked if (job != "none") == of_jobs} - {
+            "scontrol show config"
+        }
+
+    def check_jobs_ask_nothing(self) -> None:
+        """Of the noted calls none is a job's."""
+        assert not self.questions(of_jobs=True)
+        assert any("assoc_mgr" in what for what in self.questions())
 
     def command(self, *args: str) -> list[str]:
         return [
             *(sys.executable, "-m", "snakemake", *self.targets, *args),
             *("--snakefile", str(self.snakefile), "--configfile", "config.yaml"),
-            *("--workflow-profile", str(REPO / "profiles/slurm")),
+            *self.profile,
+            *self.options(),
         ]
+
+    def options(self) -> list[str]:
+        """Return the settings as options of a command."""
+        given = [(key, value) for key, value in self.settings.items() if value is not None]
+        return [word for key, value in given for word in (f"--tilewright-{key}", str(value))]
 
     def environment(self) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
         paths = {
-            "TILEWRIGHT_SITE": str(self.folder / "site.yaml"),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
-            "PYTHONPATH": f"{REPO / 'src'}:{REPO}:{REPO / 'tests/support/standin'}",
+            "PYTHONPATH": ":".join(str(REPO / one) for one in _SOURCES),
         }
         return {**own, **self.slurm.env, **paths, **self.env}
 
@@ -230,8 +253,7 @@ class ClusterRun:
         Those that completed are returned.
         """
         events = self.events
-        back = Counter(event["job"] for event in events if event["event"] == "withdraw")
-        placed = Counter(event["job"] for event in events if event["event"] == "place") - back
+        placed = Counter(event["job"] for event in events if event["event"] == "place")
 
         def known() -> bool:  # slurmdbd hears of starts and ends later where the machine is busy
             jobs = self.jobs()
@@ -269,13 +291,13 @@ def foreign(
     slurm: Cluster,
     folder: Path,
     name: str,
-    site: dict[str, Any] | None = None,
+    settings: dict[str, object] | None = None,
     **config: Any,
 ) -> ClusterRun:
     """Prepare a workflow of ``tests/support/foreign``, which is none of images."""
     run = ClusterRun(slurm, folder, REPO / f"tests/support/foreign/{name}/Snakefile")
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    return run.prepare(site=site)
+    return run.prepare(settings)
 
 
 def rule_of(job: Job) -> str:

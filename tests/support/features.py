@@ -29,7 +29,7 @@ class Feature:
 
 FEATURES = (
     Feature(
-        "checkpoints", "new jobs are placed in the next round", jobs={"parts": 1, "part": 2,
+        "checkpoints", "new jobs are placed as they become ready", jobs={"parts": 1, "part": 2,
         "joined": 1},
     ),
     Feature(
@@ -39,14 +39,14 @@ FEATURES = (
         jobs={"alignment_mapped_sorted": 1, "loose_included_other_greeting": 1},
     ),
     Feature(
-        "a group that pends in vain", "moved whole",
+        "a group that pends in vain", "goes elsewhere whole",
         "test_a_group_that_pends_in_vain_is_moved_whole",
     ),
     Feature("pipes, services", "their group, as one job", jobs={"read_write": 1, "ask_serve": 1}),
     Feature("scatter, gather", "unchanged", jobs={"scattered": 1, "half": 2, "gathered": 1}),
     Feature(
         "`retries` in the profile; resources by `attempt`, `input`, `wildcards`",
-        "asked again for each try; after want of memory or time at least doubled",
+        "asked again for each try; after want of memory or time doubled as well",
         jobs={"attempt": 1, "wildcard": 2},
     ),
     Feature(
@@ -58,7 +58,7 @@ FEATURES = (
     Feature("`localrules`; modules, `include`", "unchanged"),
     Feature(
         "`slurm_account`, `slurm_partition`, `slurm_extra`, `constraint`, `qos` of a rule",
-        "kept; an account that is not allowed is refused before the run",
+        "kept; what Slurm refuses fails with its words",
         jobs={"account": 1, "partition": 1, "qos": 1, "constraint": 1, "extra": 1},
     ),
     Feature("`tasks`, `mpi`", "CPUs count times tasks", jobs={"mpi": 1}),
@@ -71,27 +71,33 @@ FEATURES = (
         "test_environments_and_containers",
     ),
     Feature("`--until`, `--omit-from`, `--batch`", "only what is left is placed", ASK),
-    Feature("`--jobs unlimited`", "as many as the accounts hold", ASK),
+    Feature("`--jobs N`", "Slurm has no more jobs of the run, pending ones among them", ASK),
     Feature(
         "`--default-resources`, `--set-resources`, `--set-threads`", "count as if rules said them",
         ASK,
     ),
     Feature(
-        "`--slurm-reservation`", "nodes of the reservation are room for its jobs alone",
+        "`--tilewright-reservation`", "all jobs run in the reservation",
         "tests/on_slurm/test_sites.py::test_a_course_on_nodes_that_are_all_reserved",
     ),
     Feature("`--executor local`, `--dry-run`", "nothing is placed", ASK),
     Feature(
-        "`--keep-going`", "what fails is named at the end, with its log",
+        "`--keep-going`",
+        "what fails is named at the end, with its log; without it no more jobs are sent, and those "
+        "that Slurm has end first",
         f"{RUNS}::test_retries_by_cause",
     ),
     Feature(
         "SIGKILL, then `--unlock` and the same command",
-        "the run refuses while jobs still write; `orphaned` waits for or cancels them",
+        "its jobs go on, and no run begins while they write; `orphaned` waits for or cancels them",
         f"{RUNS}::test_coordinators_killed_and_restarted",
     ),
     Feature(
-        "SIGINT, once", "Snakemake cancels all jobs",
+        "SIGTERM", "no more jobs are sent; the run ends with those that Slurm has",
+        f"{RUNS}::test_coordinators_killed_and_restarted",
+    ),
+    Feature(
+        "SIGINT (Ctrl-C), once", "all jobs are cancelled, and the run ends",
         f"{RUNS}::test_coordinators_killed_and_restarted",
     ),
     Feature(
@@ -99,16 +105,19 @@ FEATURES = (
         "fails at once by name; the others go on", LATER,
     ),
     Feature(
-        "a group of rules with `either` or `resources` of placement", "refused before the run",
-        LATER,
+        "a group of rules with `either` or `resources` of placement",
+        "jobs of one rule: as one job, on the first device kind of the rule; of several rules: "
+        "Snakemake refuses it", "",
     ),
     Feature(
         "`--group-components` above 1 after a checkpoint has run",
         "do not use it: whatever the scheduler, Snakemake 9.27 submits groups that overlap", "",
     ),
     Feature(
-        "`--slurm-array-jobs`, `--slurm-qos`",
-        "do not use them: a whole array goes to the account of its first job, and the QOS would "
-        "be that of all accounts", "",
+        "`--resources`", "jobs that exceed them wait in Snakemake, and no other job waits for them",
+        "tests/on_slurm/test_elsewhere.py::test_a_resource_of_the_user_holds_back_its_own_jobs_alone",
+    ),
+    Feature(
+        "`--slurm-…` options", "do not count: they belong to Snakemake's own Slurm executor", "",
     ),
 )  # fmt: skip

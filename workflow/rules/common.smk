@@ -70,8 +70,8 @@ def resources_of(rule):
     """Return the resources of a rule: functions of a job, which Snakemake calls for each.
 
     Each of them asks `src/tilewright/config/sizing.py`, as `mem_mb` does by
-    `placement.request(rule, wildcards, attempt).mem_mb`. On a cluster the scheduler plugin sets
-    memory, time, GPU, account, partition and QOS anew as the job starts.
+    `placement.request(rule, wildcards, attempt).mem_mb`. They state what a job needs; with
+    `--executor tilewright` its place and device are chosen as it is sent.
     """
     return placement.resources(rule)
 

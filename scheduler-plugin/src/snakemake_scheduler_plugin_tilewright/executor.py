@@ -96,7 +96,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.logger = printable_log(self.logger)
         adapter.forget_chatter(self.logger)
         self._wake, self._infos = threading.Event(), dict[Any, SubmittedJobInfo]()
-        self._withdrawn, self._handles_sigterm = 0, False
+        self._withdrawn, self._checked = 0, False
         try:
             adapter.check("workflow", self.workflow)
             begun = Beginning(self.workflow, self.executor_settings, self.logger, self._sent)
@@ -113,7 +113,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def run_jobs(self, jobs: list[Any]) -> None:
         """Take jobs that are ready."""
-        self._handle_sigterm()
+        self._begin(jobs)
         self.run.submit([self.tasks.task(job) for job in jobs])
         self._wake.set()
 
@@ -212,14 +212,28 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self._withdrawn = 0
             self.workflow.scheduler.executor_error_callback(error)
 
+    def _begin(self, jobs: list[Any]) -> None:
+        """Check, once, what Snakemake has made by now."""
+        from .runtime import snakemake_adapter as adapter
+        from .runtime.snakemake_command import SetUpError
+
+        if self._checked or not jobs:
+            return
+        self._checked = True
+        single = next(iter(jobs[0].jobs)) if jobs[0].is_group() else jobs[0]
+        checked = {"scheduler": self.workflow.scheduler, "job": single, "rule": single.rule}
+        try:
+            for what, thing in checked.items():
+                adapter.check(what, thing)
+        except PlacementError as error:
+            raise SetUpError(str(error)) from None
+        self._handle_sigterm()
+
     def _handle_sigterm(self) -> None:
         """Let Snakemake's handler of SIGTERM run in a thread of its own."""
         # It takes the scheduler's lock, which the main thread may hold: it would wait for itself.
         handler: Callable[..., Any] | Any = signal.getsignal(signal.SIGTERM)
-        if self._handles_sigterm or threading.current_thread() is not threading.main_thread():
-            return
-        self._handles_sigterm = True
-        if callable(handler):
+        if callable(handler) and threading.current_thread() is threading.main_thread():
 
             def handle(number: int, _: Any) -> None:
                 # a threading.Thread waits for its start, and takes locks that may be held here too

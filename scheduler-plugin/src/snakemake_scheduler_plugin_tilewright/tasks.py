@@ -32,16 +32,18 @@ class Tasks:
         )
         self.order = Order(self.nodes)
         self.logs: dict[str, Path] = {}
+        self._first: dict[Any, ResourceRequest] = {}  # what jobs without a model asked for at first
         ends.mkdir(parents=True, exist_ok=True)
         for left in ends.iterdir():
             left.unlink()
 
     def task(self, job: Any) -> Task:
         """Return a job or group that is ready, with what it needs and what the user chose."""
-        model, resources = self._model(job), job.resources
+        model, resources, least = self._model(job), job.resources, None
         if model is None:
             kind = kind_of(resources)
-            requests = {kind: declared_request(job)}
+            least = declared_request(job)
+            requests = {kind: self._first.setdefault(job, least)}
             seconds = self._declared_s(requests[kind].runtime_min, kind)
         else:
             requests = {kind: self._request(job, model, kind) for kind in model.devices}
@@ -56,6 +58,7 @@ class Tasks:
             account=str(resources.get("slurm_account") or "").lower(),
             qos=str(resources.get("qos") or "").lower(),
             log=str(job.log[0]) if len(job.log) else "",
+            least=least,
             units=[*job.jobs] if job.is_group() else [job],
         )
 

@@ -69,9 +69,9 @@ def load_yaml(text: str, source: object) -> Any:
 
     Examples
     --------
-    >>> load_yaml("a: [1, 2\nb: 3", "site.yaml")
+    >>> load_yaml("a: [1, 2\nb: 3", "config.yaml")
     Traceback (most recent call last):
-    ValueError: site.yaml is not YAML: line 2, column 2: expected ',' or ']', but got ':'
+    ValueError: config.yaml is not YAML: line 2, column 2: expected ',' or ']', but got ':'
     """
     try:
         if len(text) > MOST_B:

@@ -167,7 +167,7 @@ def _relative(folder: Path, output: Path) -> Path:
 def _write_workflow(output: Path) -> list[Path]:
     """Write the Snakefile and the profiles unless they exist; return those that do."""
     texts = {Path("Snakefile"): SNAKEFILE}
-    for name in ("default/config.yaml", "slurm/config.yaml", "slurm/site.yaml"):
+    for name in ("default/config.yaml", "slurm/config.yaml"):
         texts[Path("profiles", name)] = (shipped("profiles") / name).read_text("utf-8")
     unchanged = [output / path for path in texts if (output / path).exists()]
     for path, text in texts.items():

@@ -60,7 +60,7 @@ snakemake registration qc --workflow-profile profiles/slurm    # the same on a S
 tilewright doctor --configfile config.yaml                     # what would make a run fail
 ```
 
-`profiles/` is yours: settings of your cluster are in `profiles/slurm/site.yaml`. Add your own
+`profiles/` is yours: settings of your cluster are in `profiles/slurm/config.yaml`. Add your own
 rules at the end of `Snakefile`.
 
 ## Results

@@ -7,7 +7,7 @@ from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, Res
 
 
 class Sleepers:
-    """Rule ``work`` runs on either device, ``small`` on one CPU."""
+    """Rule ``work`` runs on either device, ``small`` and ``beside`` on one CPU."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -15,7 +15,7 @@ class Sleepers:
     @property
     def models(self) -> dict[str, ResourceModel]:
         return {
-            "work": ResourceModel(("gpu", "cpu"), self.work, self.seconds),
+            "work": ResourceModel(("gpu", "cpu"), self.work, self.seconds, self.config["slowdown"]),
             "small": ResourceModel(
                 ("cpu",),
                 lambda wildcards, kind: ResourceRequest(1, 500, 0, 5),

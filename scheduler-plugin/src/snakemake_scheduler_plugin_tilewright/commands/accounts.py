@@ -85,6 +85,10 @@ class Accounts:
         self.cluster, self.sizes = cluster, sizes
         self.alone = make_pools(cluster, sizes, cpu_share)
         self.together = make_pools(cluster, sizes, cpu_share, together=True)
+        self.each_kind = [
+            pool for kind, size in sizes.items()
+            for pool in make_pools(cluster, {kind: size}, cpu_share, together=True)
+        ]  # fmt: skip
 
     def print(self, console: Console) -> None:
         """Print limits, use and slots of every account, and who is left out and why."""
@@ -101,7 +105,7 @@ class Accounts:
         sizes = [f"{kind.upper()} jobs of {count(one.cpus, 'CPU')} and {one.mem_mb / 1024:.0f} GB"
                  for kind, one in self.sizes.items()]  # fmt: skip
         lines = [f"slots for {' and '.join(sizes)} (--gpu-job, --cpu-job)"]
-        lines.append(f"at once: {_sum(self.together)}; each kind alone: {_sum(self.alone)}")
+        lines.append(f"at once: {_sum(self.together)}; each kind alone: {_sum(self.each_kind)}")
         left_out = self.cluster.left_out
         width = max((len(one.account) for one in left_out), default=0)
         lines += ["", "left out:"] if left_out else []
@@ -122,7 +126,7 @@ class Accounts:
             ],
             "pools": {"independent": [*map(_pool_as_json, self.alone)],
                       "shared": [*map(_pool_as_json, self.together)]},
-            "total": {"independent": total_slots(self.alone),
+            "total": {"independent": total_slots(self.each_kind),
                       "shared": total_slots(self.together)},
             "left_out": {one.account: one.reason for one in self.cluster.left_out},
             "notes": self.cluster.notes,

@@ -148,7 +148,7 @@ class Cluster:
         """Return the accounts that a job may use; what the user chose is not questioned."""
         own = [one for one in self.accounts if account in ("", one.name)]
         if qos and not any(one.qos == qos for one in own):
-            own = [replace(one, qos=qos) for one in own if not one.order][:1]
+            own = [replace(one, qos=qos) for one in own if not one.order]
         found = [one for one in own if qos in ("", one.qos)]
         return found or [Account(account, qos)]
 

@@ -101,6 +101,8 @@ class Ends:
         assert place is not None
         if cause == "refused" and task.slurm_id:
             exclude(history, place, words)
+        if cause in ("node", "device"):
+            history.failed.add((place.kind, place.partitions))
         if cause == "preempted":
             history.preempted.append(place)
             if history.preempted.count(place) > 1 and place.rank:

@@ -39,6 +39,8 @@ class History:
         Where Slurm does not take it, or where it was ended twice by others.
     words : list of str
         Slurm's words for each of these.
+    failed : set of (str, tuple of str)
+        Device kind and partitions where a node or its device failed.
     """
 
     memory: int = 0
@@ -48,6 +50,7 @@ class History:
     excluded: frozenset[Place] = frozenset()
     words: list[str] = field(default_factory=list)
     preempted: list[Place] = field(default_factory=list)
+    failed: set[tuple[DeviceKind, tuple[str, ...]]] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -72,6 +75,8 @@ class Task:
         Its log file; empty if it has none.
     units : sequence
         The jobs of Snakemake that it is: more than one where it is a group.
+    least : ResourceRequest or None
+        Memory and minutes that its rule asks for at this try, by its own function of the attempt.
     slurm_name : str
         The job's name in Slurm, another one for each submission.
     slurm_id : int
@@ -107,6 +112,7 @@ class Task:
     qos: str = ""
     log: str = ""
     units: Sequence[Hashable] = ()
+    least: ResourceRequest | None = None
     history: History = field(default_factory=History)
     place: Place | None = None
     slurm_name: str = ""
@@ -160,7 +166,13 @@ class Task:
 
     def request(self, kind: DeviceKind) -> ResourceRequest:
         """Return what it asks for on a device kind, after its failures."""
-        return self.requests[kind].double(self.history.memory, self.history.time)
+        grown = self.requests[kind].double(self.history.memory, self.history.time)
+        if self.least is None:
+            return grown
+        mem_mb = max(grown.mem_mb, self.least.mem_mb)
+        return replace(
+            grown, mem_mb=mem_mb, runtime_min=max(grown.runtime_min, self.least.runtime_min)
+        )
 
     def event(self) -> dict[str, Any]:
         """Return what the ledger says of each event of a job that was sent."""
@@ -206,10 +218,10 @@ def next_try(history: History, cause: Cause, words: str) -> tuple[str, bool, boo
     match cause:
         case "memory":
             history.memory += 1
-            return "gets twice the memory with its next try", False, False
+            return "gets twice the memory with its next try (--retries)", False, False
         case "time":
             history.time += 1
-            return "gets twice the time with its next try", False, False
+            return "gets twice the time with its next try (--retries)", False, False
         case "node" | "device" | "preempted" | "refused" if few:
             history.free += 1
             return "is sent elsewhere", True, False

@@ -20,6 +20,8 @@ class Room:
         Share of an account's CPUs that CPU jobs may fill.
     for_gpus : ResourceRequest or None
         What a GPU job asks for, while there are some: CPU jobs leave that to each free GPU.
+    pending : iterable of Place
+        Where jobs of this run pended when that was asked.
     wrong : collection of Place
         Places where what is known was wrong.
     idle_of : callable
@@ -35,6 +37,7 @@ class Room:
         held: Iterable[tuple[Place, ResourceRequest]],
         cpu_share: float,
         for_gpus: ResourceRequest | None,
+        pending: Iterable[Place] = (),
         wrong: Collection[Place] = (),
         idle_of: Callable[[Place], Tres | None] = lambda place: None,
         limits_known: bool = True,
@@ -55,12 +58,19 @@ class Room:
             for name, scope in scopes.items()
             if scope.used is not None
         }
-        for times, uses in ((-1, own), (1, held)):
-            for place, request in uses:
-                self.take(place, request, times)
-                for scope in self._scopes(place):
-                    if scope.name in self._waiting:
-                        self._waiting[scope.name] -= times
+        for place, request in own:
+            self.take(place, request, -1)
+        # a job may have ended between two questions: others use no less than nothing
+        for name, free in self.free.items():
+            for tres in free:
+                free[tres] = min(free[tres], self.limit[name][tres])
+        self._left = {name: dict(free) for name, free in self.free.items()}
+        for place, request in held:
+            self.take(place, request)
+        for place in pending:
+            for scope in self._scopes(place):
+                if scope.name in self._waiting:
+                    self._waiting[scope.name] -= 1
 
     def is_known(self, place: Place) -> bool:
         """Return whether all is known that bounds a place: its limits, and what nodes are idle."""
@@ -112,6 +122,17 @@ class Room:
                 for tres, wanted in tres_of(request).items():
                     if tres in free:
                         free[tres] -= times * wanted
+
+    def is_left(self, place: Place, request: ResourceRequest) -> bool:
+        """Return whether others leave room in all limits of a place, were no job of this run there.
+
+        False where that is not known.
+        """
+        return self.knows_limits(place) and all(
+            self._left[scope.name].get(tres, wanted) >= wanted
+            for scope in self._scopes(place)
+            for tres, wanted in tres_of(request).items()
+        )
 
     def others_wait(self, place: Place) -> bool:
         """Return whether jobs of others, or of other runs, wait for what limits a place."""

@@ -24,6 +24,8 @@ from .room import Room
 
 #: Jobs that are sent to a place of which nothing is known, and that pend at one that is full.
 FEW = 4
+#: Slurm starts jobs, or says why not, after so long (``sched_interval``, ``bf_interval``).
+CYCLE_S = 30.0
 #: A pending job goes to the other device kind at most so often (no figure).
 _MOST_SWITCHES = 3
 WAITS_FOR_GPU = "a GPU that falls free ends it sooner than a CPU"
@@ -157,6 +159,7 @@ class _Side:
         Those with room, and those where a job may pend.
     """
 
+    kind: DeviceKind
     spots: list[Spot]
     open: _FirstSpot
     queue: _FirstSpot
@@ -244,6 +247,7 @@ class Round:
         cut = kind == "cpu" and len(task.requests) > 1
         margin = self.durations.margin(task.rule) if cut else 0.0
         return _Side(
+            kind,
             spots,
             _FirstSpot(spots, partial(self._room_key, request=request)),
             _FirstSpot(spots, partial(self._queue_key, request=request)),
@@ -270,7 +274,7 @@ class Round:
         if self._count >= self.most or not any(open_.values()):
             return False
         for kind, side in group.sides.items():
-            start_s = self.now_s if open_[kind] else self._next_s(kind, side)
+            start_s = self.now_s if open_[kind] else self._next_s(side)
             if start_s + side.with_margin_s < best_s:
                 best, best_s = kind, start_s + side.with_margin_s
         assert best is not None
@@ -278,8 +282,8 @@ class Round:
         if (spot := open_[best]) is not None:
             self._send(task, spot)
         else:
-            self._take_slot(best, group.sides[best])
             if not self._pend(task, [group.sides[best]]):
+                self._take_slot(group.sides[best])
                 self.choice.waiting[WAITS_FOR_GPU] += task.members
         return True
 
@@ -294,7 +298,7 @@ class Round:
         of_nodes, closed = task.obstacle == "order", bool(self.spots[task.place].closed)
         least_s = math.inf
         if not closed:
-            slot = None if of_nodes else self._slot(kind, sides[kind])
+            slot = None if of_nodes else self._slot(sides[kind])
             start_s = slot[0] if slot else 2 * self.now_s - task.waits_since_s
             least_s = start_s + sides[kind].seconds
         best = None
@@ -305,7 +309,7 @@ class Round:
         if best is not None and (best.place.kind == kind or task.switches < _MOST_SWITCHES):
             self._send(task, best)
         elif slot is not None:
-            self._take_slot(kind, sides[kind])
+            self._take_slot(sides[kind])
 
     def _room_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place with more room; None for one that is full."""
@@ -327,23 +331,33 @@ class Round:
         if self.room.on_nodes(place, request) == 0:
             none = self.spots.nodes[place.partitions].may_pend == 0
         else:
-            known = spot.running > 0 and self.room.is_known(place)
-            none = known and not self.room.others_wait(place)
+            own = self.room.is_left(place, request) and self.room.jobs(place, request) == 0
+            none = own and not self.room.others_wait(place)
         return None if none or spot.may_pend == 0 else (-spot.running, spot.pending)
 
-    def _next_s(self, kind: DeviceKind, side: _Side) -> float:
-        """Return when the next slot falls free of those that a group may use."""
-        found = self._slot(kind, side)
-        return max(found[0], self.now_s + 1.0) if found else math.inf
+    def _next_s(self, side: _Side) -> float:
+        """Return when the next slot falls free of those that a group may use.
 
-    def _slot(self, kind: DeviceKind, side: _Side) -> tuple[float, int, Place] | None:
-        heap = self._ends[kind]
+        Of a place of which nothing is known, and where jobs were sent just now, Slurm's next cycle
+        tells whether it takes more.
+        """
+        found = self._slot(side)
+        next_s = max(found[0], self.now_s + 1.0) if found else math.inf
+        if next_s > self.now_s + CYCLE_S and any(map(self._is_untested, side.spots)):
+            return self.now_s + CYCLE_S
+        return next_s
+
+    def _is_untested(self, spot: Spot) -> bool:
+        return spot.pending > 0 and not spot.full and not self.room.is_known(spot.place)
+
+    def _slot(self, side: _Side) -> tuple[float, int, Place] | None:
+        heap = self._ends[side.kind]
         if heap and heap[0][2] in side.places:
             return heap[0]
         return min((one for one in heap if one[2] in side.places), default=None)
 
-    def _take_slot(self, kind: DeviceKind, side: _Side) -> None:
-        found, heap = self._slot(kind, side), self._ends[kind]
+    def _take_slot(self, side: _Side) -> None:
+        found, heap = self._slot(side), self._ends[side.kind]
         if found is None:
             return
         later = max(found[0], self.now_s) + side.seconds, found[1], found[2]
@@ -375,26 +389,27 @@ class Round:
             self.choice.switches.append(task)
 
     def _queue(self, group: _Group) -> None:
-        """Let the first jobs of a group pend at full places; Slurm starts them in time."""
-        sides = self._by_end(group)
-        while group.tasks and self._count < self.most and self._pend(group.tasks[0], sides):
+        """Let the first jobs of a group pend where they end first; Slurm starts them in time.
+
+        Where no more may pend there, the others wait here: one that pends elsewhere is bound.
+        """
+        while group.tasks and self._count < self.most:
+            ends = {self._next_s(side) + side.seconds: side for side in group.sides.values()}
+            first_s = min(ends)
+            sides = [ends[first_s]] if first_s < math.inf else group.sides.values()
+            if not self._pend(group.tasks[0], sides):
+                break
             group.tasks.popleft()
-        waiting = sum(task.members for task in group.tasks if task.place is None)
+        waiting = sum(task.members for task in group.tasks)
         if waiting:
             jobs = "Snakemake runs no more jobs at once (--jobs)"
             self.choice.waiting[NO_ROOM if self._count < self.most else jobs] += waiting
 
-    def _by_end(self, group: _Group) -> list[_Side]:
-        """Return where a group may go, that first whose slots end a job first."""
-        ends = {kind: self._next_s(kind, side) + side.seconds for kind, side in group.sides.items()}
-        finite = [kind for kind in ends if ends[kind] < math.inf] or [*ends]
-        finite.sort(key=lambda kind: (ends[kind], group.sides[kind].seconds))
-        return [group.sides[kind] for kind in finite]
-
     def _pend(self, task: Task, sides: Iterable[_Side]) -> bool:
-        """Send a job to a full place where few pend."""
+        """Send a job to a full place where few pend, for the next slot that falls free."""
         for side in sides:
             if (spot := side.queue.find()) is not None:
+                self._take_slot(side)
                 self._send(task, spot, waits=True)
                 return True
         return False

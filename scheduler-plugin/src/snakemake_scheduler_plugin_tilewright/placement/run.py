@@ -91,6 +91,7 @@ class Run:
     _groups: dict[object, int] = field(default_factory=dict)
     _refusals: dict[object, dict[Place, str]] = field(default_factory=dict)
     _taken: set[tuple[object, Place]] = field(default_factory=set)
+    _own_pending: list[Place] = field(default_factory=list)
     _own_use: list[tuple[Place, ResourceRequest]] = field(default_factory=list)
     _bad_nodes: dict[DeviceKind, set[str]] = field(
         default_factory=lambda: {k: set() for k in KINDS}
@@ -121,7 +122,8 @@ class Run:
         """
         new, ended = self._take_inbox(), list[End]()
         due = self.clock() >= self._due_s
-        if due and (self.tasks or self._looked_s < 0):
+        # the queue was asked when the run began; of jobs that none took, time is all that passes
+        if due and (self.active or (self.tasks and not new)):
             try:
                 ended = self._look()
             except SlurmQueryError as error:
@@ -245,6 +247,8 @@ class Run:
         self._nodes_s = now_s
         self._own_use = [(t.place, t.request(t.place.kind)) for t in self.active
                          if t.place and t.running]  # fmt: skip
+        self._own_pending = [task.place for task in self.active
+                             if task.place and not task.running]  # fmt: skip
         for note in found.notes:
             if note not in notes:
                 self.say(note)
@@ -285,16 +289,19 @@ class Run:
         for task in [*ready, *movable]:
             task.order = task.order or self.order.of(task.units or [task.job], self.durations)
         most = self.settings.most_jobs - len(self.active)
-        made = Round(self.cluster, self.durations, self._room(ready), spots, ends, now_s, most)
+        made = Round(self.cluster, self.durations, self._room(movable), spots, ends, now_s, most)
         return made.place(ready, movable)
 
-    def _room(self, ready: Sequence[Task]) -> Room:
-        held = [(t.place, t.request(t.place.kind)) for t in self.active if t.place]
+    def _room(self, movable: Sequence[Task]) -> Room:
+        out = {id(task) for task in movable}  # what pends for a limit holds nothing of others
+        held = [(t.place, t.request(t.place.kind)) for t in self.active
+                if t.place and id(t) not in out]  # fmt: skip
         sizes = [task.request("gpu") for task in self.tasks if "gpu" in task.requests]
         largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
         return Room(
             self.cluster.accounts, self._own_use, held, self.settings.cpu_share, largest,
-            self.places.wrong(self.clock()), self.cluster.idle_of, self.cluster.limits_known,
+            self._own_pending, self.places.wrong(self.clock()), self.cluster.idle_of,
+            self.cluster.limits_known,
         )  # fmt: skip
 
     def _end_s(self, task: Task, place: Place, now_s: float) -> float:
@@ -420,8 +427,10 @@ class Run:
             return  # the queue shows it by its name, or it is sent again
         words, now_s = refusal_words(words), self.clock()
         self.ledger.write("refuse", **task.event(), words=words)
-        if self._bad_nodes[place.kind]:  # perhaps too many nodes are avoided
-            self._bad_nodes[place.kind].clear()
+        if bad := self._bad_nodes[place.kind]:  # perhaps too many nodes are avoided
+            if (place.kind, place.partitions) in task.history.failed:
+                self._exclude_partitions(task, place, f"it failed there ({', '.join(bad)})")
+            bad.clear()
         elif not may_pass(words):
             # of an account, a QOS or a partition, whatever the job asks for
             of_any = words.lower().startswith(("invalid account", "invalid qos", "invalid part"))
@@ -433,6 +442,13 @@ class Run:
             self.places.close(place, words, now_s)
         self._hold(task)
 
+    def _exclude_partitions(self, task: Task, place: Place, words: str) -> None:
+        """Send a job to the partitions of a place no more, whatever the account."""
+        request, fixed = task.request(place.kind), (task.account, task.qos)
+        for one in self.cluster.places(place.kind, request, task.history.excluded, fixed):
+            if one.partitions == place.partitions:
+                exclude(task.history, one, words)
+
     # Ends
 
     def _end(self, task: Task, ok: bool, job: SlurmJob | None) -> list[End]:
@@ -442,6 +458,7 @@ class Run:
         start_s = (job and job.start_s) or task.sent_s
         end_s = (job and job.end_s) or self.clock()
         node = job.nodes if job else ""
+        self.places.note_end(place, self.clock())
         if ok:
             self.durations.learn(task.rule, place.kind, task.cpu_seconds, end_s - start_s)
             self.ledger.write(
@@ -463,7 +480,7 @@ class Run:
             "fail", **task.event(), cause=cause, words=words, next=then, node=node or None,
             start_s=start_s, end_s=end_s, log=log or None, give_up=final or None,
         )  # fmt: skip
-        self.say(f"{task.name} failed ({cause}: {words}) and {then}")
+        self.say(f"{task.name} failed ({cause}: {words}); it {then}")
         if free:
             self._hold(task)
             return []

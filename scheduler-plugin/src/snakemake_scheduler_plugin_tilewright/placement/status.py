@@ -43,10 +43,14 @@ class Places:
     closed: dict[Place, Closed] = field(default_factory=dict)
     wrong_s: dict[Place, float] = field(default_factory=dict)
     _full_s: dict[Place, float] = field(default_factory=dict)
+    _ended_s: dict[Place, float] = field(default_factory=dict)
+    _pends: set[Place] = field(default_factory=set)
     _nodes_full_s: dict[tuple[DeviceKind, tuple[str, ...]], float] = field(default_factory=dict)
 
     def note(self, tasks: Iterable[Task], now_s: float) -> None:
         """Note why jobs pend, and where jobs run."""
+        tasks = list(tasks)
+        self._pends = {task.place for task in tasks if task.place and task.pending}
         for task in tasks:
             place, job = task.place, task.slurm_job
             if place is None or job is None:
@@ -67,6 +71,10 @@ class Places:
         """Note that a limit of a place is reached."""
         self._full_s[place] = now_s
 
+    def note_end(self, place: Place, now_s: float) -> None:
+        """Note that a job ended: where none pends, its slot is free whatever was said before."""
+        self._ended_s[place] = now_s
+
     def close(self, place: Place, words: str, now_s: float) -> None:
         """Send nothing to a place for a while."""
         known = self.closed.get(place)
@@ -83,8 +91,11 @@ class Places:
     def spot(self, place: Place, now_s: float) -> Spot:
         """Return a place as it is now, without its jobs."""
         known = self.closed.get(place)
+        limit_s = self._full_s.get(place, 0.0)
+        if place not in self._pends and self._ended_s.get(place, 0.0) >= limit_s:
+            limit_s = 0.0
         full_s = max(
-            self._full_s.get(place, 0.0),
+            limit_s,
             self._nodes_full_s.get((place.kind, place.partitions), 0.0),
         )
         closed = known.words if known and known.until_s > now_s else ""

@@ -104,7 +104,7 @@ def summary_lines(events: Sequence[Mapping[str, Any]]) -> list[str]:
     if not done and not failed:
         return []
     pools = ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
-    total = f"placement: {count_jobs(done.total(), members)} done ({pools})"
+    total = f"placement: {count_jobs(done.total(), members)} done" + f" ({pools})" * bool(pools)
     return [total + f", {moved} moved" * (moved > 0), *failed]
 
 

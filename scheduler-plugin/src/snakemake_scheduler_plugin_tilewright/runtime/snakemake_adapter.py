@@ -15,10 +15,13 @@ from ..errors import PlacementError
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "workflow": ("is_main_process", "remote_exec", "resource_settings"),
     "scheduler": ("_errors", "_user_kill"),
-    "job": ("restart_times", "wildcards"),
+    "job": ("restart_times", "rule"),
+    "rule": ("resources",),
 }
 #: What Snakemake says of each round, and nothing of what it does.
 _CHATTER = ("Select jobs to execute...", "Execute ")
+#: What it says again with each job that ends.
+_ONCE = "Will exit after finishing currently running jobs"
 
 
 def check(what: str, thing: Any) -> None:
@@ -63,9 +66,14 @@ def max_jobs(workflow: Any) -> float:
 
 def forget_chatter(logger: logging.Logger) -> None:
     """Leave out what Snakemake says of each round."""
+    seen = set[str]()
 
     def says_something(record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith(_CHATTER)
+        text = str(record.msg)
+        if text in seen or text.startswith(_CHATTER):
+            return False
+        seen.update([text] if text.startswith(_ONCE) else [])
+        return True
 
     parent = logger.parent if logger.name.endswith(".tilewright") else logger
     if parent is not None:

@@ -173,6 +173,10 @@ def cause_of(details: str) -> tuple[Cause, str]:
     said = [state, reason if reason != "None" else "", code and f"exit {code}"]
     words = ", ".join(filter(None, said))
     found = next((_CAUSES[word] for word in (reason, state) if word in _CAUSES), None)
+    node = pairs.get("NodeList", "(null)")
+    unsaid = reason == "None" and not codes - {"0:0", ""}  # scancel leaves a signal, or a reason
+    if state == "CANCELLED" and unsaid and node not in ("(null)", ""):
+        return "node", f"{state} as it was to begin on {node}: Slurm could not start it there"
     if found is not None:
         return found, words
     if state != "FAILED":
