@@ -1,4 +1,4 @@
-"""Examples in docstrings run; public functions of kernels, limits and the policy have one."""
+"""Examples in docstrings run; public functions of kernels and of reasons have one."""
 
 import ast
 import doctest
@@ -11,10 +11,6 @@ import pytest
 from scipy import ndimage
 
 import snakemake_scheduler_plugin_tilewright as plugin
-from snakemake_scheduler_plugin_tilewright.cluster.request import ResourceRequest
-from snakemake_scheduler_plugin_tilewright.slurm.accounts import Account, Limits, LimitScope
-from snakemake_scheduler_plugin_tilewright.slurm.nodes import Node
-from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 from tests.conftest import REPO
 from tilewright.kernels.backend import cpu_backend
 
@@ -23,18 +19,9 @@ DOCS = [(f"docs.{path.stem}", path) for path in sorted((REPO / "docs").glob("*.p
 #: Package whose functions have examples, if modules of other packages import them.
 KERNELS = "tilewright.kernels"
 #: Modules of the plugin of which each public function has one.
-PLACEMENT = ("cluster.limits", "cluster.tres", "placement.policy")
+PLACEMENT = ("slurm.reasons",)
 #: Names that examples use without importing them, as numpydoc does with ``np``.
-NAMES = {
-    "np": np, "ndimage": ndimage, "cpu": cpu_backend(),
-    "lab": Account("lab", "", {"": Limits(
-        (LimitScope("account lab", {"cpu": 32}, {"cpu": 8}),),
-        ("account lab",), {"cpu": 4}, 240)}),
-    "job": ResourceRequest(4, 8000, 0, 60),
-    "short": Partition("short", None, 30, {"cpu": 128}, True, False, None, None),
-    "node": Node("n1", ("short",), True, {"cpu": 32, "mem": 64000},
-                 {"cpu": 28, "mem": 60000}),
-}  # fmt: skip
+NAMES = {"np": np, "ndimage": ndimage, "cpu": cpu_backend()}
 
 
 def _modules() -> Iterator[tuple[str, Path]]:

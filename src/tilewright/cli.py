@@ -98,7 +98,9 @@ def doctor(
         raise SystemExit("tilewright doctor: give RESULTS or --configfile, not both")
     if results is not None:
         show_checks([*check_result_files(results)], json=json)
-    show_checks(examine(configfile, profile=profile, slurm=has_slurm()), json=json)
+    show_checks(
+        examine(configfile, profile=profile, slurm=profile is not None or has_slurm()), json=json
+    )
 
 
 @app.command()

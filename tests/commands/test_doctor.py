@@ -8,16 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from snakemake_scheduler_plugin_tilewright.cluster import cluster
-from snakemake_scheduler_plugin_tilewright.cluster.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
-from snakemake_scheduler_plugin_tilewright.cluster.request import KINDS
-from snakemake_scheduler_plugin_tilewright.cluster.site import Site
 from snakemake_scheduler_plugin_tilewright.commands import check_slurm, doctor
 from snakemake_scheduler_plugin_tilewright.commands.checks import Check, ok, problem, warning
 from snakemake_scheduler_plugin_tilewright.commands.doctor import (
@@ -25,14 +19,15 @@ from snakemake_scheduler_plugin_tilewright.commands.doctor import (
     print_checks,
     show_checks,
 )
-from snakemake_scheduler_plugin_tilewright.commands.slurm_here import slurm_wanted
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.commands.settings import settings_of
+from snakemake_scheduler_plugin_tilewright.commands.slurm_here import has_slurm
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.placement.request import KINDS
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from tests.commands.no_slurm import command
 from tests.support import recorded
-from tests.support.runs import Run, make_run
+from tests.support.runs import REPO, Run, make_run
 from tilewright.cli import app
 from tilewright.commands import check_experiment, check_machine
 from tilewright.commands.check_experiment import DiskNeed
@@ -42,44 +37,30 @@ from tilewright.config.rules import DataSize
 from tilewright.config.settings import Settings
 from tilewright.config.sizing import DataSizes
 
-CONFIG = "MinJobAge               = 300 sec\nSLURM_VERSION           = 22.05.8\n"
-
-
-def asking(folder: Path, now_s: float = 1000.0, **changed: Any) -> SlurmClient:
-    """Return what asks a cluster that gives the recorded answers, or changed ones."""
-    said = {**recorded.ANSWERS, "config": CONFIG, "squeue": "", **changed}
-    return recorded.client(recorded.Recorded(said), folder, [now_s])
-
-
-def cluster_of(folder: Path, site: dict[str, Any] | None = None, **changed: Any) -> Cluster:
-    rules, client = Site.model_validate(site or {}), asking(folder, **changed)
-    return Cluster(rules, client, 1001, query_cluster(client, 1001, rules))
-
 
 def states(checks: Iterable[Check]) -> list[tuple[str, str]]:
     return [(check.about, check.state) for check in checks]
 
 
-def test_a_cluster_that_answers_is_well(tmp_path: Path) -> None:
-    found = list(check_slurm.check_daemons(asking(tmp_path)))
-    assert states(found) == [("slurmctld", "ok"), ("MinJobAge", "ok"), ("slurmdbd", "ok")]
-    assert found[0].text == "answers, Slurm 22.05.8"
-    cluster = cluster_of(tmp_path)
+def test_a_cluster_that_answers_is_well() -> None:
+    cluster, _ = recorded.cluster_with()
+    daemons = check_slurm.check_daemons(cluster.client)
+    assert (daemons.about, daemons.state) == ("slurmctld", "ok")
+    assert daemons.text == "answers, Slurm 22.05.8"
     assert {check_slurm.check_partition(cluster, kind).state for kind in KINDS} == {"ok"}
     accounts = [check.text for check in check_slurm.check_accounts(cluster)]
-    assert "maigan: 2 GPU + 5 CPU slots" in accounts
-    assert any(text.startswith("clive-b is left out: burst account") for text in accounts)
+    assert "maigan: 2 GPU + 8 CPU slots" in accounts
+    assert "clive-b is left out: --tilewright-leave-out *-b" in accounts
 
 
-def test_daemons_that_do_not_answer(tmp_path: Path) -> None:
+def test_daemons_that_do_not_answer() -> None:
     silent = SlurmQueryError("scontrol", "no answer within 15 s")
-    (controller,) = check_slurm.check_daemons(asking(tmp_path, config=silent))
-    assert controller.state == "problem"
-    assert "no answer within 15 s" in controller.text
+    asking = recorded.client(recorded.Recorded({"config": silent}))
+    controller = check_slurm.check_daemons(asking)
+    assert (controller.state, "no answer within 15 s" in controller.text) == ("problem", True)
     refused = SlurmQueryError("sacctmgr", "Connection refused")
-    found = check_slurm.check_daemons(asking(tmp_path / "none", sacctmgr=refused))
-    assert "slurmdbd" not in dict(states(found))
-    warned = check_slurm.check_accounts(cluster_of(tmp_path / "none", sacctmgr=refused))
+    unknown, _ = recorded.cluster_with(sacctmgr=refused)
+    warned = check_slurm.check_accounts(unknown)
     (limits,) = (check for check in warned if "Connection refused" in check.text)
     assert (limits.about, limits.state) == ("survey", "warning")
 
@@ -91,15 +72,13 @@ def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    monkeypatch.delenv("TILEWRIGHT_SITE", raising=False)
 
 
 def test_a_daemon_that_does_not_answer_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(tmp_path, monkeypatch, "Connection refused")
-    found = on_slurm(cluster.open_cluster, lambda found: ())
-    assert states(found) == [("slurmctld", "problem")]
+    assert states(on_slurm(None)) == [("slurmctld", "problem")]
 
 
 @pytest.mark.parametrize(
@@ -114,54 +93,65 @@ def test_commands_of_slurm_without_a_cluster_are_no_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, *, wanted: bool
 ) -> None:
     programs(tmp_path, monkeypatch, f"scontrol: {said}")
-    assert slurm_wanted() == wanted
+    assert has_slurm() == wanted
+
+
+def test_partitions_by_kind_and_how_long_jobs_may_take() -> None:
+    short = recorded.PARTITIONS.replace("7-00:00:00", "01:30:00")
+    cluster, _ = recorded.cluster_with(partition=short)
+    gpu, cpu = (check_slurm.check_partition(cluster, kind) for kind in KINDS)
+    assert (gpu.state, gpu.text) == ("ok", "hpg-b200, jobs of at most 1.5 h")
+    assert cpu.text == "hpg-default, jobs of at most 744 h"
+    none, _ = recorded.cluster_with(gpu_partitions=["none"])
+    assert check_slurm.check_partition(none, "gpu").text.startswith("there is none with GPUs")
+    down, _ = recorded.cluster_with(partition=short.replace("State=UP", "State=DOWN"))
+    assert check_slurm.check_partition(down, "cpu").state == "problem"
+
+
+def test_accounts_too_small_or_of_unknown_use() -> None:
+    small = recorded.LIMITS.replace("cpu=104,gres/gpu=3", "cpu=4,gres/gpu=3")
+    cluster, _ = recorded.cluster_with(sacctmgr=small, use="QOS=x(9) GrpTRES=cpu=1(1)\n")
+    found = {check.text: check.state for check in check_slurm.check_accounts(cluster)}
+    assert found["clive has no slot for jobs of 8 CPUs"] == "warning"
+    silent = SlurmQueryError("scontrol", "no answer within 15 s")
+    unknown, _ = recorded.cluster_with(use=silent)
+    (warned,) = [c for c in check_slurm.check_accounts(unknown) if "in use" in c.text]
+    assert (warned.state, "no answer within 15 s" in warned.text) == ("warning", True)
 
 
 @pytest.mark.parametrize(
-    ("config", "state"),
+    ("content", "message"),
     [
-        ("MinJobAge = 300 sec", "ok"),
-        ("MinJobAge = 30 sec", "warning"),
-        ("MinJobAge = 2 sec", "problem"),
-        ("nothing of the kind", "warning"),
+        ("tilewright-cpu-share: 2", "--tilewright-cpu-share is 2.0; give 0 to 1"),
+        ("tilewright-cpu-share: lots", "'tilewright-cpu-share' is 'lots'; give"),
+        ("tilewright-accounts: [a, b]", "'tilewright-accounts' is ['a', 'b']; give"),
+        ("tilewright-acounts: x", "'tilewright-acounts' is no setting; there are tilewright-acc"),
+        ("a: [", "cannot be read: while parsing"),
+        (None, "there is no profile"),
     ],
 )
-def test_ended_jobs_must_stay_in_the_queue(config: str, state: str) -> None:
-    assert check_slurm.check_job_age(config).state == state
+def test_a_wrong_profile_says(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "config.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(PlacementError) as caught:
+        settings_of(tmp_path)
+    assert message in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
 
 
-def test_partitions_that_are_too_short_or_refuse_an_account(tmp_path: Path) -> None:
-    short = recorded.PARTITIONS.replace("7-00:00:00", "01:00:00")
-    closed = short.replace("Default=YES", "AllowAccounts=maigan Default=YES")
-    cluster = cluster_of(tmp_path, {"blocked": {"brusko": "not ours"}}, partition=closed)
-    gpu, cpu = (check_slurm.check_partition(cluster, kind) for kind in KINDS)
-    assert (gpu.state, gpu.text.endswith("4 h (gpu_job)")) == ("warning", True)
-    assert (cpu.state, cpu.text) == ("warning", "hpg-default does not take jobs of clive")
-    none = cluster_of(tmp_path, partition=recorded.PARTITIONS.splitlines()[0])
-    assert check_slurm.check_partition(none, "gpu").text.startswith("there is none with GPUs")
+def test_the_settings_of_a_profile_are_read(tmp_path: Path) -> None:
+    settings = settings_of(REPO / "profiles/hipergator")
+    assert (settings.leave_out, settings.gpu_partitions) == ("brusko, *-b", "hpg-b200")
+    (tmp_path / "config.yaml").write_text("jobs: 3\ntilewright-poll_seconds: 5\n")
+    assert settings_of(tmp_path / "config.yaml").poll_seconds == 5
+    assert settings_of(None).cpu_share == 0.85
 
 
-def test_accounts_that_are_spent_or_of_unknown_use(tmp_path: Path) -> None:
-    spent = recorded.USE.replace(
-        " GrpTRES=", " GrpTRESMins=cpu=600(600) GrpTRESRunMins=cpu=N(0) GrpTRES=", 1
-    )
-    cluster = cluster_of(tmp_path, None, **{"flags=qos": spent})
-    found = {check.text: check.state for check in check_slurm.check_accounts(cluster)}
-    assert found["clive: left are 0 CPU-hours of 10 CPU-hours (QOS clive)"] == "warning"
-    assert "maigan: 2 GPU + 5 CPU slots" in found
-    silent = SlurmQueryError("scontrol", "no answer within 15 s")
-    unknown = cluster_of(tmp_path / "silent", None, **{"flags=qos": silent})
-    (warned,) = [c for c in check_slurm.check_accounts(unknown) if c.text.startswith("use of")]
-    assert warned.state == "warning"
-    assert warned.text.startswith("use of QOS brusko, QOS clive, QOS maigan is a lower bound")
-
-
-def test_devices_without_cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     (found,) = check_machine.check_cupy(["clive_gpu", "maigan_gpu"])
     assert (found.state, "tilewright[cuda12]" in found.fix) == ("warning", True)
-    pools = cluster_of(tmp_path, {"partitions": {"gpu": "none"}}).pools
-    assert {pool.kind for pool in pools} == {"cpu"}
     assert not list(check_machine.check_cupy([]))
     assert [check.state for check in check_machine.check_device({})] == ["ok"]
     (absent,) = check_machine.check_device({"TILEWRIGHT_DEVICE": "gpu"})
@@ -174,10 +164,11 @@ def test_devices_without_cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_programs_and_plugins_are_named() -> None:
     (found,) = check_slurm.check_programs(lambda name: None if name == "scontrol" else "/usr/bin/x")
     assert (found.state, found.text) == ("problem", "scontrol not found")
-    scheduler, executor = doctor.check_plugins()
+    scheduler, executor, steps = doctor.check_plugins()
     assert scheduler.text.startswith("plugin tilewright 0.")
-    assert executor.text.startswith("plugin slurm 2.")
-    assert {scheduler.state, executor.state} == {"ok"}
+    assert executor.text.startswith("plugin tilewright 0.")
+    assert steps.text.startswith("plugin slurm-jobstep 0.")
+    assert {scheduler.state, executor.state, steps.state} == {"ok"}
 
 
 def test_a_full_cache_and_a_closed_tmpdir_are_problems(
@@ -196,13 +187,11 @@ def test_a_full_cache_and_a_closed_tmpdir_are_problems(
 
 
 def test_stale_jobs_a_locked_folder_and_the_run_that_is_active(tmp_path: Path) -> None:
-    cluster, _ = recorded.cluster_with(recorded.HERE, tmp_path)
-    (found,) = check_slurm.check_orphaned(cluster, "/data/run")
-    assert found.state == "problem"
-    (found,) = check_slurm.check_orphaned(cluster, "/data/other")
-    assert found.state == "ok"
-    hidden, _ = recorded.cluster_with(SlurmQueryError("squeue", "refused"), tmp_path)
-    (found,) = check_slurm.check_orphaned(hidden, "/data/run")
+    cluster, _ = recorded.cluster_with(recorded.HERE)
+    assert check_slurm.check_orphaned(cluster.client, "/data/run").state == "problem"
+    assert check_slurm.check_orphaned(cluster.client, "/data/elsewhere").state == "ok"
+    hidden, _ = recorded.cluster_with(SlurmQueryError("squeue", "refused"))
+    found = check_slurm.check_orphaned(hidden.client, "/data/run")
     assert (found.state, found.fix) == ("problem", "try again when Slurm answers")
     (found,) = doctor.check_lock(tmp_path)
     assert found.state == "ok"
@@ -302,7 +291,7 @@ def test_the_command_on_a_machine_without_slurm(
     assert "nothing would make a run fail; 0 warnings" in done.stdout
     wrong = command(app, phantom, monkeypatch, "doctor", "--configfile", "none.yaml", "--json")
     assert (wrong.exit_code, json.loads(wrong.stdout)["problems"]) == (1, 1)
-    asked = command(app, phantom, monkeypatch, "doctor", "--site", "none.yaml")
+    asked = command(app, phantom, monkeypatch, "doctor", "--profile", "none.yaml")
     assert asked.exit_code == 1
     assert "not checked: raw files" in asked.stdout
     assert "sbatch, squeue, scontrol, scancel not found" in " ".join(asked.stdout.split())

@@ -15,14 +15,13 @@ import tifffile
 import yaml
 from rich.console import Console
 
-from snakemake_scheduler_plugin_tilewright.cluster.query import query_cluster
-from snakemake_scheduler_plugin_tilewright.cluster.site import Site, read_site
-from snakemake_scheduler_plugin_tilewright.commands.accounts import as_json, print_accounts
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, UnreadableError
+from snakemake_scheduler_plugin_tilewright.commands.accounts import Accounts
+from snakemake_scheduler_plugin_tilewright.commands.settings import settings_of
+from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.placement.pools import SIZES
 from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
-from snakemake_scheduler_plugin_tilewright.slurm.associations import parse_associations
-from snakemake_scheduler_plugin_tilewright.slurm.jobs import cause_of, node_of, stdout_of
-from snakemake_scheduler_plugin_tilewright.slurm.query import _READERS
+from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from snakemake_scheduler_plugin_tilewright.slurm.reasons import cause_of
 from tests.fuzz.damage import Reader, Words, check
 from tests.init.raw_folders import two_fields
 from tests.runtime.test_damaged_records import USES
@@ -34,7 +33,7 @@ from tests.support.microscope_files import (
     write_ndtiff,
     write_phenix,
 )
-from tests.support.recorded import ANSWERS, RELEASES, Recorded, client, queue_line
+from tests.support.recorded import ANSWERS, CONFIG, QUESTIONS, RELEASES, cluster_with
 from tests.support.tile_tables import write_tiles
 from tilewright.commands.devices import DevicesView, print_view
 from tilewright.config.config_file import read_config
@@ -68,10 +67,9 @@ OME_XML = b"""<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Sch
 SizeY="64" SizeZ="1" SizeC="2" SizeT="1" PhysicalSizeX="500" PhysicalSizeXUnit="nm">
 <Channel Name="DAPI"/><Channel/><TiffData IFD="0" PlaneCount="2"/><Plane TheC="0" TheZ="0" TheT="0"
 PositionX="1" PositionY="2" ExposureTime="5"/></Pixels></Image></OME>"""
-SITE = yaml.safe_dump(
-    {"burst": "-b$", "blocked": {"lab": "full"}, "allowed": ["clive"], "caps": {"clive": "cpu=4"},
-     "qos": ["a"], "accounts": {"clive": "gpu"}, "partitions": {"gpu": ["g"], "cpu": "c"},
-     "gpu_job": {"cpus": 4, "mem_gb": 9.5, "runtime_min": 60}, "slowdowns": {"edf": 3}}
+PROFILE = yaml.safe_dump(
+    {"executor": "tilewright", "tilewright-accounts": "a*, b", "tilewright-cpu-share": 0.9,
+     "tilewright-poll-seconds": 5, "tilewright-keep-slurm-logs": True}
 )  # fmt: skip
 CODEX = {
     "numCycles": 1, "numChannels": 2, "wavelengths": [358, 488], "per_pixel_XY_resolution": 377,
@@ -201,28 +199,18 @@ def patterns(folder: Path) -> Reader:
     return Reader([b"cycle{cycle}/t_{tile}_z{z}_ch{channel}.tif"], use, RawDataError)
 
 
-def slurm(question: str, parse: Callable[[str], object]) -> Make:
+def slurm(question: str) -> Make:
     """Return what makes a reader of what Slurm answers to a question."""
-    more = {"sshare": ["clive|ada|\nclive|ada|gpu\n"], "sacct": ["CANCELLED by 0\n"]}
-    more |= {"licenses": ["LicenseName=a Total=3 Used=1 Free=2 Reserved=0 Remote=no\n"]}
-    more |= {"reservation": [
-        "ReservationName=a StartTime=2026-11-21T08:55:54 EndTime=2026-11-22T08:55:54 "
-        "Nodes=c[1-2] NodeCnt=2 Flags=MAINT,SPEC_NODES TRES=cpu=4 State=ACTIVE\n"
-    ]}  # fmt: skip
-    names = {"assoc_mgr": ("qos", "assoc")}.get(question, (question,))
-    texts = [one[name] for one in RELEASES.values() for name in names if name in one]
+    more = {"sacct": ["CANCELLED by 0\n"], "sinfo": [ANSWERS["sinfo"]], "config": [CONFIG]}
+    texts = [one[question] for one in RELEASES.values() if question in one]
     samples = [text.encode() for text in texts + more.get(question, [])]
-    use = lambda data: parse(data.decode(errors="replace"))  # noqa: E731
-    return lambda _: Reader(samples, use, UnreadableError)
 
+    def use(data: bytes) -> None:
+        text = data.decode(errors="replace")
+        QUESTIONS[question](SlurmClient("ada", lambda argv, stdin=None: text))
+        cause_of(text)
 
-def read_sizes(path: Path) -> None:
-    site = read_site(path)
-    site.rules(), site.largest_jobs()
-
-
-def job(text: str) -> None:
-    cause_of(text), node_of(text), stdout_of(text)
+    return lambda _: Reader(samples, use, SlurmQueryError)
 
 
 def cluster(question: str) -> Make:
@@ -232,11 +220,11 @@ def cluster(question: str) -> Make:
         console = Console(width=100)
 
         def use(data: bytes) -> None:
-            answers = {**ANSWERS, "squeue": queue_line(JobID="7", State="RUNNING", Account="clive")}
-            recorded = Recorded({**answers, question: data.decode(errors="replace")})
-            state = query_cluster(client(recorded, folder), 1001, Site())
-            json.dumps(as_json(state))
-            print_accounts(state, console)
+            found, _ = cluster_with(**{question: data.decode(errors="replace")})
+            found.look_at_nodes()
+            shown = Accounts(found, SIZES, 0.85)
+            json.dumps(shown.as_json())
+            shown.print(console)
 
         return Reader([ANSWERS[question].encode()], use, PlacementError, "", 30)
 
@@ -273,8 +261,6 @@ def record(name: str) -> Make:
     return make
 
 
-NODE = b"NodeName=a Partitions=p State=IDLE CfgTRES=cpu=1 AllocTRES= Gres=gpu:a:%s "
-NODE += b"GresUsed=gpu:a:0 ActiveFeatures=(null) Owner=N/A\n"
 TABLES = ("config.yaml", "markers.csv", "samples.tsv", "follow.jsonl")
 NAMES, TIMES = "DAPI\nCD3\n", "Cycle,CH1,CH2\n1,10,20.5\n"
 PLACES = "dim = 2\n# x\nC1-a.tif; ; (0.0, 1e1)\nC1-b.tif; ; (50, -1)\n"
@@ -298,11 +284,9 @@ READERS: dict[str, Make] = {
     "imagej": raw("*.tif", images("t_1.tif"), IMAGEJ),
     "qptiff": raw("*.tif", images("cycle1.tif"), QPTIFF, software="PerkinElmer-QPI"),
     "pattern": patterns,
-    "site": file("site.yaml", SITE.encode(), read_sizes, PlacementError),
-    **{f"slurm {name}": slurm(name, parse) for name, parse in _READERS.items()},
-    "slurm associations": slurm("assoc", parse_associations),
-    "slurm ended": slurm("job", job),
-    **{f"cluster {name}": cluster(name) for name in ANSWERS},
+    "profile": file("config.yaml", PROFILE.encode(), settings_of, PlacementError),
+    **{f"slurm {name}": slurm(name) for name in QUESTIONS},
+    **{f"cluster {name}": cluster(name) for name in ANSWERS if name != "squeue"},
     **{f"record {name}": record(name) for name in USES},
     "record cause": file("a.log", CAUSE, lambda path: read_cause(last_line(str(path)))),
     "failures": devices("GPU-a.failed"),
@@ -312,13 +296,11 @@ READERS: dict[str, Make] = {
 FOUND: dict[str, list[Words]] = {
     "config": [(b"[1,", b"[" * 3000), (b"2026-01-01", b"!!timestamp x")],
     "companion": [(b"", b""), (b'PositionX="0.0"', b'PositionX="-1e308"')],
-    "site": [
+    "profile": [
         (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 3000), (b"", b"a: 2026-99-99\n"),
-        (b"burst: -b$", b"burst: " + b"(" * 2000), (b"", b"a: " + b"9" * 5000),
+        (b"0.9", b"[]"), (b"0.9", b"2"), (b"0.9", b".nan"), (b"true", b"maybe"),
     ],
-    "slurm reservation": [(b"c[1-2]", "c[²-2]".encode()), (b"[1-2]", b"[%s-2]" % (b"1" * 5000))],
-    "slurm node": [(b"", NODE % (b"9" * 5000))],
-    "slurm assoc_mgr": [(b" User Limits=", b" User Limits=" + b"a " * 50_000)],
+    "slurm use": [(b" User Limits=", b" User Limits=" + b"a " * 50_000)],
     "failures": [(b"", b"[" * 100_000), (b"", b"\x80"), (b"illegal", b"\x1b[2J")],
     "leases": [(b"", b""), (b"", b"\x80"), (b"edf/a", b"\x1b[2J")],
 }  # fmt: skip

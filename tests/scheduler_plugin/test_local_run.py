@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from itertools import accumulate
@@ -89,14 +88,10 @@ def play(
 
 
 def test_gpus_and_cpus_are_used_together_and_never_too_many(tmp_path: Path) -> None:
-    """And how far the run is, is said meanwhile."""
     done, used = play(tmp_path, "gpu=2", "cpu=4", "mem_mb=1000", gpus=2, jobs=40)
     assert done.returncode == 0, done.stderr[-3000:]
-    said = re.search(r"(\d+) of 40 jobs done, (\d+) % of the work, \d running, about", done.stderr)
-    assert said, done.stderr
-    count, share = map(int, said.groups())
-    assert abs(share - 100 * count / 40) <= 1
-    assert f"(work {count}/40)" in done.stderr
+    assert "rule_work_wildcards_39 goes to " in done.stderr
+    assert "Select jobs to execute" not in done.stderr
     assert max(gpus for gpus, _, _ in used) == 2
     assert 2 <= max(cpus for _, cpus, _ in used) <= 4
     assert max(mb for *_, mb in used) <= 1000
@@ -109,7 +104,6 @@ def test_a_gpu_that_goes_is_used_no_more_and_cpus_do_the_rest(
 ) -> None:
     done, used = play(tmp_path, f"gpu={gpus}", "cpu=2", gpus=gpus, last=last, jobs=jobs)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"{last} GPU{'s' * (last == 0)} can be used, {gpus} before" in done.stderr
     assert max(held for held, _, _ in used) == gpus
     assert max(held for held, _, _ in used[-6:]) == last
 

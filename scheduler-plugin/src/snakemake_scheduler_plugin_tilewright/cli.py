@@ -40,7 +40,8 @@ def doctor(profile: Profile = None, json: Json = False) -> None:
     from .commands.doctor import examine, show_checks
     from .commands.slurm_here import has_slurm
 
-    show_checks(examine(profile=profile, slurm=has_slurm()), json=json)
+    slurm = profile is not None or has_slurm()
+    show_checks(examine(profile=profile, slurm=slurm), json=json)
 
 
 @app.command()

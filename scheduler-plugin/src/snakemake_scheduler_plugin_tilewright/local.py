@@ -55,10 +55,11 @@ class LocalRun:
         for job in sorted(able, key=lambda one: self.order.of([one], self.durations)):
             self.placement.chosen.pop(self._name(job), None)
             gpu_s, cpu_s = (self._seconds(job, kind) for kind in ("gpu", "cpu"))
-            if free > 0:
+            needs_gpu = "cpu" not in self._devices(job)
+            if free > 0 or (needs_gpu and not ends):  # without one, the job says why it fails
                 found[job], free = "gpu", free - 1
                 heapq.heappush(ends, time.monotonic() + gpu_s)
-            elif not ends or time.monotonic() + cpu_s < ends[0] + gpu_s:
+            elif not needs_gpu and (not ends or time.monotonic() + cpu_s < ends[0] + gpu_s):
                 found[job] = "cpu"
             else:
                 heapq.heapreplace(ends, ends[0] + gpu_s)

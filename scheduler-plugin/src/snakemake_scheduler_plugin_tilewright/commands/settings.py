@@ -1,10 +1,12 @@
 """The settings of a profile, for commands that look at a cluster without a run."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import yaml
+from snakemake_interface_common.exceptions import WorkflowError
 
 from ..errors import PlacementError
 from ..executor import ExecutorSettings
@@ -29,7 +31,7 @@ def settings_of(profile: Path | None) -> ExecutorSettings:
         raise PlacementError(f"there is no profile {profile}; name its folder")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise PlacementError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
     known = {one.name.replace("_", "-"): one for one in fields(ExecutorSettings)}
     values: dict[str, Any] = {}
@@ -40,5 +42,27 @@ def settings_of(profile: Path | None) -> ExecutorSettings:
         if name not in known:
             there = ", ".join(_PREFIX + one for one in known)
             raise PlacementError(f"{file}: '{key}' is no setting; there are {there}")
-        values[known[name].name] = value
-    return ExecutorSettings(**values)
+        try:
+            values[known[name].name] = _TYPES[type(known[name].default)](value)
+        except (TypeError, ValueError):
+            raise PlacementError(f"{file}: '{key}' is {value!r}; give {known[name].type}") from None
+    try:
+        return ExecutorSettings(**values)
+    except WorkflowError as error:
+        raise PlacementError(f"{file}: {error}") from None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str | int):
+        raise TypeError
+    return str(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+#: By the type of a setting, what reads its value.
+_TYPES: dict[type, Callable[[Any], Any]] = {str: _text, float: float, bool: _flag}
