@@ -17,83 +17,18 @@ from itertools import groupby
 from operator import attrgetter
 
 from .cluster import Cluster
-from .durations import Durations
 from .jobs import Task, with_minutes
+from .order import Durations
 from .request import KINDS, DeviceKind, Place, ResourceRequest
 from .room import Room
+from .status import FEW, LONG_S, Spot, Spots
 
-#: Jobs that are sent to a place of which nothing is known, and that pend at one that is full.
-FEW = 4
-#: A job that pends for so long for a limit of which nothing is known may never start there.
-LONG_S = 120.0
 #: Slurm starts jobs, or says why not, after so long (``sched_interval``, ``bf_interval``).
 CYCLE_S = 30.0
 #: A pending job goes to the other device kind at most so often (no figure).
 _MOST_SWITCHES = 3
 WAITS_FOR_GPU = "a GPU that falls free ends it sooner than a CPU"
 NO_ROOM = "every place that it may use is full"
-
-
-@dataclass
-class Spot:
-    """A place in a round.
-
-    Attributes
-    ----------
-    running : int
-        Jobs of this run that run there.
-    pending : int
-        Jobs of this run that pend there, or are sent there now.
-    full : bool
-        Something of this run pends there for a limit, or for nodes.
-    at_limit : bool
-        It pends for a limit.
-    closed : str
-        Why nothing is sent there now, in Slurm's words.
-    """
-
-    place: Place
-    running: int = 0
-    pending: int = 0
-    full: bool = False
-    at_limit: bool = False
-    closed: str = ""
-
-    @property
-    def may_pend(self) -> int:
-        """How many more jobs may pend there."""
-        return max(0, max(FEW, self.running // 2) - self.pending)
-
-
-class Spots(dict[Place, Spot]):
-    """The places of a round; one that is asked for is made.
-
-    Parameters
-    ----------
-    make : callable
-        A place to its `Spot` without jobs.
-
-    Attributes
-    ----------
-    nodes : dict
-        By a list of partitions, all jobs of this run that run or pend on its nodes.
-    """
-
-    def __init__(self, make: Callable[[Place], Spot]) -> None:
-        super().__init__()
-        self.make = make
-        self.nodes: dict[tuple[str, ...], Spot] = {}
-
-    def __missing__(self, place: Place) -> Spot:
-        self.nodes.setdefault(place.partitions, Spot(place))
-        self[place] = self.make(place)
-        return self[place]
-
-    def add(self, place: Place, *, running: int = 0, pending: int = 0) -> None:
-        """Count jobs of this run at a place."""
-        for spot in (self[place], self.nodes[place.partitions]):
-            spot.running += running
-            spot.pending += pending
 
 
 @dataclass
