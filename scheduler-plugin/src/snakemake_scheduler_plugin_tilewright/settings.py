@@ -1,5 +1,6 @@
 """The settings of a run on a cluster: options of Snakemake, or keys of a profile."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
