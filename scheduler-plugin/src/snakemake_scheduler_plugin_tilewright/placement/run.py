@@ -233,7 +233,9 @@ class Run:
             self._begun, self._limits_s = True, now_s
             self._write_run()
             return
-        if now_s - self._limits_s >= _LIMITS_S and found.client.may_ask(4):
+        if now_s - self._limits_s >= _LIMITS_S:
+            if not found.client.may_ask(4):
+                return  # nothing else is asked until these may be
             try:
                 found.look()
             except PlacementError as error:
@@ -242,6 +244,8 @@ class Run:
         elif now_s - found.used_s >= _USE_S and found.client.may_ask(2):
             found.look_at_use()
         elif found.idle is not None or self._nodes_s > now_s - _USE_S:
+            return
+        elif not found.client.may_ask():
             return
         found.look_at_nodes()
         self._nodes_s = now_s
@@ -458,7 +462,8 @@ class Run:
         start_s = (job and job.start_s) or task.sent_s
         end_s = (job and job.end_s) or self.clock()
         node = job.nodes if job else ""
-        self.places.note_end(place, self.clock())
+        if not task.leaves:  # one that was cancelled while it pended held no slot
+            self.places.note_end(place, self.clock())
         if ok:
             self.durations.learn(task.rule, place.kind, task.cpu_seconds, end_s - start_s)
             self.ledger.write(
