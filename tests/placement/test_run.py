@@ -112,6 +112,8 @@ def test_a_job_changes_its_device_kind_by_a_cancel_and_a_new_submission(tmp_path
     assert (slurm.names("scancel"), task.slurm_id) == ([], 102)
     for _ in range(80):  # the other one is late, and later
         played.step(30)
+        if task.slurm_id == 103:
+            break
     assert slurm.names("scancel") == ["102"]
     assert [task.slurm_id, task.place.kind, task.switches] == [103, "cpu", 1]
     assert (other.running, played.sent[-1]) == (True, f"{task.name} 103")

@@ -432,5 +432,5 @@ class Round:
 
 
 def _is_untested(spot: Spot) -> bool:
-    """Return whether jobs were sent to a place just now, of which Slurm has yet to say something."""
+    """Return whether Slurm has yet to say something of jobs that were sent to a place just now."""
     return spot.pending > 0 and not spot.full

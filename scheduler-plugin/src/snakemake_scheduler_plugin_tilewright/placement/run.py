@@ -243,9 +243,7 @@ class Run:
             self._limits_s = now_s
         elif now_s - found.used_s >= _USE_S and found.client.may_ask(2):
             found.look_at_use()
-        elif found.idle is not None or self._nodes_s > now_s - _USE_S:
-            return
-        elif not found.client.may_ask():
+        elif found.idle is not None or self._nodes_s > now_s - _USE_S or not found.client.may_ask():
             return
         found.look_at_nodes()
         self._nodes_s = now_s
