@@ -33,7 +33,8 @@ from tests.support.microscope_files import (
     write_ndtiff,
     write_phenix,
 )
-from tests.support.recorded import ANSWERS, CONFIG, QUESTIONS, RELEASES, cluster_with
+from tests.support.recorded import ANSWERS, CONFIG, QUESTIONS, cluster_with
+from tests.support.recorded_texts import RELEASES
 from tests.support.tile_tables import write_tiles
 from tilewright.commands.devices import DevicesView, print_view
 from tilewright.config.config_file import read_config

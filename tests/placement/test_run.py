@@ -8,10 +8,9 @@ import pytest
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.query import MOST_QUESTIONS_A_MIN
 from tests.support.placement_rules import CPU, GPU
-from tests.support.scripted_slurm import AWAY, Played, ScriptedSlurm, play
+from tests.support.scripted_slurm import AWAY, IDLE, Played, ScriptedSlurm, play
 
 LIMIT = "QOSGrpCpuLimit"
-GPUS = {"a": "gres/gpu=1,cpu=64"}
 
 
 def refusal(words: str) -> SlurmQueryError:
@@ -49,24 +48,34 @@ def test_a_job_is_sent_after_four_questions_and_its_end_is_told(
     assert (done["job"], done["node"], done["slurm_id"]) == (task.name, "c1", 101)
 
 
-def test_pending_jobs_are_moved_by_one_call_where_a_slot_falls_free(
-    played: Played, slurm: ScriptedSlurm
-) -> None:
-    made = played.submit(8)
+def fill_both(played: Played, slurm: ScriptedSlurm) -> tuple[list[int], list[int]]:
+    """Let jobs pend for limits of two accounts, and start those of the second."""
+    played.submit(8)
     first, second = slurm.at("a"), slurm.at("b")
     assert (len(first), len(second)) == (4, 4)
+    slurm.pend(*first, *second, reason=LIMIT)
+    played.step(30)
+    played.step(30)
+    assert slurm.at("a") == first
     slurm.start(*second)
-    slurm.pend(*first, reason=LIMIT)
+    slurm.calls.clear()
+    return first, second
+
+
+def test_pending_jobs_are_moved_by_one_call_where_there_is_room(
+    played: Played, slurm: ScriptedSlurm
+) -> None:
+    first, second = fill_both(played, slurm)
     played.step(30)
-    assert not slurm.names("scancel")
-    slurm.end(*second)
-    played.step(30)
+    assert slurm.at("a") == first  # Slurm said just now that the other one is full
+    played.step(40)
     (moved,) = [argv for argv in slurm.calls if argv[:2] == ["scontrol", "update"]]
-    ids = ",".join(map(str, first[: moved[2].count(",") + 1]))
+    ids = ",".join(map(str, first))
     assert moved[2:] == [f"JobId={ids}", "Account=b", "QOS=b", "Partition=cpu"]
-    assert len(played.events("move")) == moved[2].count(",") + 1
-    assert len(slurm.names("sbatch")) == 8
-    assert not any(task.history.causes for task in made)
+    assert (slurm.at("a"), len(played.events("move"))) == ([], 4)
+    assert slurm.names("scancel") == slurm.names("sbatch") == []
+    assert not any(task.history.causes for task in played.run.active)
+    assert {*second} < {task.slurm_id for task in played.run.active}
 
 
 @pytest.mark.parametrize(
@@ -77,25 +86,20 @@ def test_pending_jobs_are_moved_by_one_call_where_a_slot_falls_free(
 def test_an_update_that_is_refused_leaves_the_job_where_it_is(
     played: Played, slurm: ScriptedSlurm, words: str, *, goes_elsewhere: bool
 ) -> None:
-    made = played.submit(8)
-    first, second = slurm.at("a"), slurm.at("b")
-    slurm.start(*second)
-    slurm.pend(*first, reason=LIMIT)
-    played.step(30)
-    slurm.end(*second)
+    first, _ = fill_both(played, slurm)
     slurm.answers["update"] = deque([SlurmQueryError("scontrol", words)] * 9)
-    played.step(30)
+    played.step(70)
+    tried = [argv[2] for argv in slurm.calls if "update" in argv]
+    # all at once, and then one by one
+    assert tried[1:] == [f"JobId={one}" for one in first]
     assert (slurm.at("a"), played.events("move")) == (first, [])
-    excluded = {place.account for task in made for place in task.history.excluded}
+    excluded = {place.account for one in played.run.active for place in one.history.excluded}
     assert excluded == ({"b"} if goes_elsewhere else set())
-    assert len(played.run.active) == 4
+    assert len(played.run.active) == 8
 
 
-@pytest.mark.parametrize("ends", ["GPU", "CPU"])
-def test_a_job_changes_its_device_kind_by_a_cancel_and_a_new_submission(
-    tmp_path: Path, ends: str
-) -> None:
-    slurm = ScriptedSlurm(dict(GPUS))
+def test_a_job_changes_its_device_kind_by_a_cancel_and_a_new_submission(tmp_path: Path) -> None:
+    slurm = ScriptedSlurm({"a": ""})
     played = play(tmp_path, slurm)
     (other,) = played.submit(1, ("gpu",), rule="other")
     slurm.start(101, node="b1")
@@ -108,6 +112,8 @@ def test_a_job_changes_its_device_kind_by_a_cancel_and_a_new_submission(
     assert (slurm.names("scancel"), task.slurm_id) == ([], 102)
     for _ in range(80):  # the other one is late, and later
         played.step(30)
+        if task.slurm_id == 103:
+            break
     assert slurm.names("scancel") == ["102"]
     assert [task.slurm_id, task.place.kind, task.switches] == [103, "cpu", 1]
     assert (other.running, played.sent[-1]) == (True, f"{task.name} 103")
@@ -441,6 +447,8 @@ def test_slurm_is_asked_at_most_12_questions_a_minute(played: Played, slurm: Scr
         asked += [slurm.now_s] * len(questions)
     per_minute = Counter(int((at - begin) // 60) for at in asked)
     assert 4 < max(per_minute.values()) <= MOST_QUESTIONS_A_MIN
+    # limits were asked for again, although live use is asked for every 20 s
+    assert sum(argv[0] == "sacctmgr" for argv in slurm.calls) == 2
     worst = max(sum(at <= one < at + 60 for one in asked) for at in asked)
     assert worst <= MOST_QUESTIONS_A_MIN
 
@@ -458,7 +466,7 @@ def test_names_and_comments_that_the_site_rewrites_are_no_identity(
 
 
 def test_the_limits_leave_gpu_jobs_their_cpus(tmp_path: Path) -> None:
-    slurm = ScriptedSlurm({"a": "cpu=64,gres/gpu=2"})
+    slurm = ScriptedSlurm({"a": "cpu=64,gres/gpu=2"}, idle=IDLE)
     played = play(tmp_path, slurm)
     played.run.submit([])
     gpu = played.submit(1, ("gpu",), rule="gpu", requests={"gpu": GPU})

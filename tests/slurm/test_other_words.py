@@ -15,7 +15,8 @@ from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_sacctmgr,
 )
 from snakemake_scheduler_plugin_tilewright.slurm.reasons import cause_of
-from tests.support.recorded import RELEASES, Recorded, client, details, uid_of_kuser
+from tests.support.recorded import Recorded, client, details, uid_of_kuser
+from tests.support.recorded_texts import RELEASES
 
 EACH_RELEASE = pytest.mark.parametrize("release", RELEASES)
 Words = tuple[str, str]

@@ -73,6 +73,7 @@ class Given:
 
     cluster: Cluster
     for_gpus: ResourceRequest | None = None
+    held: list[tuple[Place, ResourceRequest]] = field(default_factory=list)
     wrong: set[Place] = field(default_factory=set)
     cpu_share: float = 0.85
     durations: Durations = field(default_factory=Durations)
@@ -97,7 +98,7 @@ class Given:
         for task in all_tasks:
             task.group = groups.setdefault(task.alike, len(groups))
         room = Room(
-            self.cluster.accounts, (), (), self.cpu_share, self.for_gpus, self.wrong,
+            self.cluster.accounts, (), self.held, self.cpu_share, self.for_gpus, (), self.wrong,
             self.cluster.idle_of, self.cluster.limits_known,
         )  # fmt: skip
         made = Round(

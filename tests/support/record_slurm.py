@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient, run_command
-from tests.support.recorded import FOLDER, QUESTIONS
+from tests.support.recorded import QUESTIONS
+from tests.support.recorded_texts import FOLDER
 from tests.support.slurm_cluster import Cluster, wait_for
 
 #: What configuration says that placement may ask for.

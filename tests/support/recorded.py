@@ -1,10 +1,8 @@
 """Answers of Slurm's programs, recorded on a real cluster, and a cluster that gives them."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
@@ -13,6 +11,7 @@ from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FIELDS
 from snakemake_scheduler_plugin_tilewright.slurm.parse import QOS_FIELDS
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
+from tests.support.recorded_texts import RELEASES
 
 
 def qos_line(name: str, **values: str) -> str:
@@ -70,11 +69,6 @@ QUESTIONS: dict[str, Callable[[SlurmClient], object]] = {
     "sinfo": SlurmClient.idle,
     "job": partial(SlurmClient.job, job_id=7),
     "sacct": partial(SlurmClient.final_state, job_id=7),
-}
-FOLDER = Path(__file__).parents[1] / "slurm" / "recorded"
-#: The same situation on three releases of Slurm, recorded on real clusters (`record_slurm.py`).
-RELEASES: Mapping[str, Mapping[str, str]] = {
-    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*"))
 }
 
 

@@ -53,14 +53,17 @@ class ScriptedSlurm:
         Name to the group limits of the account's QOS, by Slurm's words.
     answers : dict
         By program, or ``update`` and ``show job``, what is answered next instead: errors or text.
+    idle : str
+        What sinfo says; where it says nothing, a few jobs go to each place at first.
     refuses : callable
         A place to the words with which sbatch refuses a job there; empty where it takes it.
     """
 
-    accounts: dict[str, str] = field(default_factory=lambda: {"a": "cpu=16", "b": "cpu=16"})
+    accounts: dict[str, str] = field(default_factory=lambda: {"a": "", "b": ""})
     answers: dict[str, deque[str | SlurmQueryError]] = field(default_factory=dict)
     refuses: Callable[[dict[str, str]], str] = lambda place: ""
     partitions: str = PARTITIONS
+    idle: str = ""
     accounting: bool = True
     now_s: float = 10_000.0
     jobs: dict[int, Job] = field(default_factory=dict)
@@ -82,7 +85,7 @@ class ScriptedSlurm:
         texts: dict[str, Callable[[Sequence[str]], str]] = {
             "sbatch": self._sbatch, "squeue": self._squeue, "scancel": self._scancel,
             "update": self._update, "show job": self._details, "sacct": self._sacct,
-            "scontrol": self._shown, "sacctmgr": self._limits, "sinfo": lambda _: IDLE,
+            "scontrol": self._shown, "sacctmgr": self._limits, "sinfo": self._idle,
         }  # fmt: skip
         return texts[name](argv)
 
@@ -184,6 +187,11 @@ class ScriptedSlurm:
             shown = ",".join(f"{tres}={limits.get(tres, 'N')}({n})" for tres, n in used.items())
             lines.append(f"QOS={name}(1) GrpJobs=N({len(running)}) GrpTRES={shown}\n")
         return "".join(lines)
+
+    def _idle(self, argv: Sequence[str]) -> str:
+        if not self.idle:
+            raise SlurmQueryError("sinfo", "Access/permission denied")
+        return self.idle
 
     def _limits(self, argv: Sequence[str]) -> str:
         lines = []

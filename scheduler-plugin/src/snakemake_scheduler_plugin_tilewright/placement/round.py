@@ -97,6 +97,8 @@ class _Side:
     ----------
     open, queue : _FirstSpot
         Those with room, and those where a job may pend.
+    unknown : list
+        Those of which not all that bounds them is known.
     """
 
     kind: DeviceKind
@@ -106,6 +108,7 @@ class _Side:
     seconds: float
     with_margin_s: float
     places: frozenset[Place]
+    unknown: list[Spot]
 
 
 @dataclass
@@ -194,6 +197,7 @@ class Round:
             seconds,
             seconds * (1 + margin),
             frozenset(spot.place for spot in spots),
+            [spot for spot in spots if not self.room.is_known(spot.place)],
         )
 
     def _seconds(self, task: Task, kind: DeviceKind) -> float:
@@ -293,12 +297,9 @@ class Round:
         """
         found = self._slot(side)
         next_s = max(found[0], self.now_s + 1.0) if found else math.inf
-        if next_s > self.now_s + CYCLE_S and any(map(self._is_untested, side.spots)):
+        if next_s > self.now_s + CYCLE_S and any(map(_is_untested, side.unknown)):
             return self.now_s + CYCLE_S
         return next_s
-
-    def _is_untested(self, spot: Spot) -> bool:
-        return spot.pending > 0 and not spot.full and not self.room.is_known(spot.place)
 
     def _slot(self, side: _Side) -> tuple[float, int, Place] | None:
         heap = self._ends[side.kind]
@@ -378,3 +379,8 @@ class Round:
             return
         text = "; ".join(dict.fromkeys(filter(None, reasons))) or "there is no partition for it"
         self.choice.impossible += [(one, text) for one in group.tasks if one.place is None]
+
+
+def _is_untested(spot: Spot) -> bool:
+    """Return whether Slurm has yet to say something of jobs that were sent to a place just now."""
+    return spot.pending > 0 and not spot.full

@@ -338,7 +338,8 @@ class Run:
         start_s = (job and job.start_s) or task.sent_s
         end_s = (job and job.end_s) or self.clock()
         node = job.nodes if job else ""
-        self.places.note_end(place, self.clock())
+        if not task.leaves:  # one that was cancelled while it pended held no slot
+            self.places.note_end(place, self.clock())
         if ok:
             self.durations.learn(task.rule, place.kind, task.cpu_seconds, end_s - start_s)
             self.ledger.write(

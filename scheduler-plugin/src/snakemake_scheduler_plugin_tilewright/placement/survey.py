@@ -46,7 +46,9 @@ class Survey:
             self.begun, self._limits_s = True, now_s
             return []
         failure = []
-        if now_s - self._limits_s >= _LIMITS_S and found.client.may_ask(4):
+        if now_s - self._limits_s >= _LIMITS_S:
+            if not found.client.may_ask(4):
+                return []  # nothing else is asked until these may be
             try:
                 found.look()
             except PlacementError as error:
@@ -54,7 +56,7 @@ class Survey:
             self._limits_s = now_s
         elif now_s - found.used_s >= _USE_S and found.client.may_ask(2):
             found.look_at_use()
-        elif found.idle is not None or self._nodes_s > now_s - _USE_S:
+        elif found.idle is not None or self._nodes_s > now_s - _USE_S or not found.client.may_ask():
             return []
         found.look_at_nodes()
         self._nodes_s = now_s

@@ -86,10 +86,13 @@ class SlurmClient:
     _asked_s: deque[float] = field(default_factory=deque)
 
     def may_ask(self, questions: int = 1) -> bool:
-        """Return whether questions that can wait may be asked now."""
+        """Return whether questions that can wait may be asked now.
+
+        One is left for the queue, which is asked in any case.
+        """
         while self._asked_s and self._asked_s[0] <= self.clock() - 60:
             self._asked_s.popleft()
-        return len(self._asked_s) + questions <= MOST_QUESTIONS_A_MIN
+        return len(self._asked_s) + questions < MOST_QUESTIONS_A_MIN
 
     def limits(self) -> tuple[list[Association], list[Qos]]:
         """Return the user's associations, those of accounts, and all QOS, by one sacctmgr."""
