@@ -235,7 +235,8 @@ class Round:
         """Send a pending job where it ends sooner, if it does anywhere.
 
         How long it would still pend is guessed: until a slot of this run falls free where a limit
-        is reached, else as long again as it has. For nodes it waits as well with another account.
+        is reached, else as long again as it has. For nodes it waits as well with another account,
+        unless jobs that were sent there later have started: that account or QOS goes first.
         """
         assert task.place is not None
         kind, slot = task.place.kind, None
@@ -257,13 +258,20 @@ class Round:
             self._send(task, best)
         elif slot is not None:
             self._take_slot(sides[kind])
-        elif lost and not of_nodes and (other_queue := self._other_queue(task, sides[kind])):
-            self._send(task, other_queue, waits=True)
+        elif (lost or of_nodes) and (queue := self._other_queue(task, sides[kind], of_nodes)):
+            self._send(task, queue, waits=True)
 
-    def _other_queue(self, task: Task, side: _Side) -> Spot | None:
-        """Return where a job may pend, without room, whose limit may never let it start."""
+    def _other_queue(self, task: Task, side: _Side, of_nodes: bool) -> Spot | None:
+        """Return where a job may pend without room, and may start sooner than where it is."""
         others = (one for one in side.spots if one.place != task.place and not one.at_limit)
-        return next((spot for spot in others if spot.may_pend), None)
+        return next(
+            (
+                spot
+                for spot in others
+                if spot.may_pend and (not of_nodes or spot.started_s > task.waits_since_s)
+            ),
+            None,
+        )
 
     def _room_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place with more room; None for one that is full."""

@@ -339,7 +339,7 @@ class Run:
         end_s = (job and job.end_s) or self.clock()
         node = job.nodes if job else ""
         if not task.leaves:  # one that was cancelled while it pended held no slot
-            self.places.note_end(place, self.clock())
+            self.places.note_end(place, task, self.clock())
         if ok:
             self.durations.learn(task.rule, place.kind, task.cpu_seconds, end_s - start_s)
             self.ledger.write(

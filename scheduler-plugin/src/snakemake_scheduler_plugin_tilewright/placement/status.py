@@ -3,7 +3,7 @@
 Slurm says so itself, by the reasons of jobs that pend, and by the words of sbatch.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ class Spot:
         It pends for a limit.
     closed : str
         Why nothing is sent there now, in Slurm's words.
+    started_s : float
+        When the last one was sent of the jobs of this run that started there.
     """
 
     place: Place
@@ -51,6 +53,7 @@ class Spot:
     full: bool = False
     at_limit: bool = False
     closed: str = ""
+    started_s: float = 0.0
 
     @property
     def may_pend(self) -> int:
@@ -110,25 +113,28 @@ class Places:
 
     closed: dict[Place, Closed] = field(default_factory=dict)
     wrong_s: dict[Place, float] = field(default_factory=dict)
-    _full_s: dict[Place, float] = field(default_factory=dict)
-    _ended_s: dict[Place, float] = field(default_factory=dict)
-    _pends: set[Place] = field(default_factory=set)
+    _full_s: dict[Hashable, float] = field(default_factory=dict)
+    _ended_s: dict[Hashable, float] = field(default_factory=dict)
+    _started_s: dict[Place, float] = field(default_factory=dict)
+    _pends: set[Hashable] = field(default_factory=set)
     _nodes_full_s: dict[tuple[DeviceKind, tuple[str, ...]], float] = field(default_factory=dict)
 
     def note(self, tasks: Iterable[Task], now_s: float) -> None:
         """Note why jobs pend, and where jobs run."""
         tasks = list(tasks)
-        self._pends = {task.place for task in tasks if task.place and task.pending}
+        pending = {task.place for task in tasks if task.place and task.pending}
+        self._pends = {key for place in pending for key in _bounds(place)}
         runs = {task.place for task in tasks if task.running}
         for task in tasks:
             place, job = task.place, task.slurm_job
             if place is None or job is None:
                 continue
             if not job.pending:
+                self._note_start(place, task)
                 if (known := self.closed.get(place)) and task.sent_s > known.until_s:
                     del self.closed[place]
             elif job.waiting.obstacle in ("limit", "unknown"):
-                self.fill(place, now_s)
+                self.fill(place, now_s, job.reason)
                 if task.had_room:
                     self.wrong_s[place] = now_s
                 # where none of this run runs, a limit may never let any start
@@ -139,13 +145,22 @@ class Places:
             elif waits_for_nodes(task, now_s):
                 self._nodes_full_s[place.kind, place.partitions] = now_s
 
-    def fill(self, place: Place, now_s: float) -> None:
-        """Note that a limit of a place is reached."""
-        self._full_s[place] = now_s
+    def fill(self, place: Place, now_s: float, reason: str = "") -> None:
+        """Note that a limit of a place is reached: of its QOS, or of its account, for others too."""
+        of_place, of_qos, of_account = _bounds(place)
+        if reason.startswith("QOS") and "PerAccount" not in reason and place.qos:
+            of_place = of_qos
+        elif reason.startswith("Assoc"):
+            of_place = of_account
+        self._full_s[of_place] = now_s
 
-    def note_end(self, place: Place, now_s: float) -> None:
+    def note_end(self, place: Place, task: Task, now_s: float) -> None:
         """Note that a job ended: where none pends, its slot is free whatever was said before."""
-        self._ended_s[place] = now_s
+        self._note_start(place, task)
+        self._ended_s.update(dict.fromkeys(_bounds(place), now_s))
+
+    def _note_start(self, place: Place, task: Task) -> None:
+        self._started_s[place] = max(task.waits_since_s, self._started_s.get(place, 0.0))
 
     def close(self, place: Place, words: str, now_s: float) -> None:
         """Send nothing to a place for a while."""
@@ -160,19 +175,29 @@ class Places:
         """Return the places of which what is known is not trusted now."""
         return {place for place, at_s in self.wrong_s.items() if now_s - at_s < _WRONG_S}
 
+    def _limit_s(self, bound: Hashable) -> float:
+        """Return when a limit was last reached; 0 where it is not now, as far as is known."""
+        full_s = self._full_s.get(bound, 0.0)
+        opened = bound not in self._pends and self._ended_s.get(bound, 0.0) >= full_s
+        return 0.0 if opened else full_s
+
     def spot(self, place: Place, now_s: float) -> Spot:
         """Return a place as it is now, without its jobs."""
         known = self.closed.get(place)
-        limit_s = self._full_s.get(place, 0.0)
-        if place not in self._pends and self._ended_s.get(place, 0.0) >= limit_s:
-            limit_s = 0.0
+        limit_s = max(map(self._limit_s, _bounds(place)))
         full_s = max(
             limit_s,
             self._nodes_full_s.get((place.kind, place.partitions), 0.0),
         )
         closed = known.words if known and known.until_s > now_s else ""
         full, at_limit = now_s - full_s < FULL_S, now_s - limit_s < FULL_S
-        return Spot(place, full=full, at_limit=at_limit, closed=closed)
+        started_s = self._started_s.get(place, 0.0)
+        return Spot(place, full=full, at_limit=at_limit, closed=closed, started_s=started_s)
+
+
+def _bounds(place: Place) -> tuple[Hashable, Hashable, Hashable]:
+    """Return what may be full: a place, its QOS for all accounts, its account for all QOS."""
+    return place, (place.qos, place.kind), (place.account, place.partitions)
 
 
 def waits_for_nodes(task: Task, now_s: float) -> bool:
