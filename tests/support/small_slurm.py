@@ -17,7 +17,7 @@ from tests.support.recorded import IDLE, LIMITS, PARTITIONS, USE
 from tests.support.runs import REPO
 
 #: What all programs are: a folder has their jobs, answers that are text, and states of first tries.
-PROGRAM = '''#!{python}
+PROGRAM = """#!{python}
 import json, re, subprocess, sys
 from pathlib import Path
 
@@ -26,6 +26,16 @@ jobs, name, args = folder / "jobs", Path(__file__).name, sys.argv[1:]
 
 def all_jobs():
     return [json.loads(path.read_text()) for path in sorted(jobs.iterdir())]
+
+def new_number():
+    # of several at once, each its own
+    number = 1 + len(list((folder / "numbers").iterdir()))
+    while True:
+        try:
+            (folder / "numbers" / str(number)).touch(exist_ok=False)
+            return number
+        except FileExistsError:
+            number += 1
 
 def value(*options):
     for i, word in enumerate(args):
@@ -37,7 +47,7 @@ def value(*options):
     return ""
 
 if name == "sbatch":
-    script, number = sys.stdin.read(), 1 + len(list(jobs.iterdir()))
+    script, number = sys.stdin.read(), new_number()
     job = {"id": number, "name": value("--job-name", "-J"), "comment": value("--comment"),
            "account": value("--account", "-A"), "partition": value("--partition", "-p"),
            "qos": value("--qos", "-q"), "argv": args, "state": "COMPLETED"}
@@ -48,7 +58,8 @@ if name == "sbatch":
         job["state"] = states[tries]
     if job["state"] == "COMPLETED" and subprocess.run(["sh"], input=script, text=True).returncode:
         job["state"] = "FAILED"
-    (jobs / f"{number:04}").write_text(json.dumps(job))
+    (folder / str(number)).write_text(json.dumps(job))
+    (folder / str(number)).rename(jobs / f"{number:04}")
     print(f"Welcome to a cluster of 12 nodes\\nSubmitted batch job {number}")
 elif name == "squeue":
     fields = re.findall(r"(\\w+):\\d+", value("-O"))
@@ -63,7 +74,7 @@ elif "job" in args:
 else:
     word = next((one for one in ("partition", "flags=qos,assoc", "config") if one in args), name)
     print((folder / f"{word}.txt").read_text(), end="")
-'''
+"""
 HEAD = '''
 import shlex
 from pathlib import Path
@@ -99,7 +110,8 @@ def run(
         Names of jobs, or how they begin, to the states of their first tries.
     """
     programs = folder / "slurm"
-    (programs / "jobs").mkdir(parents=True, exist_ok=True)
+    for name in ("jobs", "numbers"):
+        (programs / name).mkdir(parents=True, exist_ok=True)
     user = os.environ.get("USER") or subprocess.check_output(["id", "-un"], text=True).strip()
     texts = {
         "sacctmgr": LIMITS.replace("|ada|", f"|{user}|"), "sinfo": IDLE, "partition": PARTITIONS,
