@@ -19,7 +19,7 @@ from docs.keys import TOP, literal, rows, sections
 from docs.markdown import table
 from docs.reason_pictures import PICTURES
 from snakemake_scheduler_plugin_tilewright import cli as placement
-from snakemake_scheduler_plugin_tilewright.executor import ExecutorSettings
+from snakemake_scheduler_plugin_tilewright.settings import ExecutorSettings
 from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings

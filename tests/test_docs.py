@@ -11,7 +11,7 @@ import yaml
 
 from docs import generate, hooks, keys, reason_pictures, tried
 from snakemake_scheduler_plugin_tilewright import cli as placement
-from snakemake_scheduler_plugin_tilewright.executor import ExecutorSettings
+from snakemake_scheduler_plugin_tilewright.settings import ExecutorSettings
 from snakemake_scheduler_plugin_tilewright.placement.request import SLOWDOWN
 from snakemake_scheduler_plugin_tilewright.placement.round import FEW
 from snakemake_scheduler_plugin_tilewright.slurm import reasons

@@ -1,1 +1,1 @@
-"""Placement beside three baselines and the best known schedule, on random clusters."""
+"""Placement on a simulated Slurm that answers the commands, in virtual time."""

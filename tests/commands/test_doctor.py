@@ -19,7 +19,7 @@ from snakemake_scheduler_plugin_tilewright.commands.doctor import (
     print_checks,
     show_checks,
 )
-from snakemake_scheduler_plugin_tilewright.commands.settings import settings_of
+from snakemake_scheduler_plugin_tilewright.settings import settings_of
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import has_slurm
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.request import KINDS

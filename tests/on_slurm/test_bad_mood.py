@@ -19,7 +19,7 @@ def test_busy_gpus_keep_no_job_waiting_and_are_used_when_they_come_free(run: Clu
     process = run.prepare(jobs=10, light=True, seconds="2,12", cpu_job=few).start()
     run.wait_running(2)
     busy = run.slurm.run(["squeue", "-h", "-u", "root", "-p", "hpg-b200", "-o", "%t"]).stdout
-    assert busy.split() in ([], *(["PD"] * n for n in range(1, 5))), dump(run.events)
+    assert busy.split() == ["PD"] * min(8, len(busy.split())), dump(run.events)  # of two accounts
     run.slurm.run(["scancel", str(held)])
     assert run.finish(process) == 0
     run.check_outputs(*range(10))

@@ -87,6 +87,7 @@ def test_pending_jobs_are_moved_and_keep_their_numbers(run: ClusterRun) -> None:
     assert max(run.moves().values()) == 1, dump(run.events)
 
 
+@pytest.mark.long
 def test_all_gpus_of_three_accounts_are_used_where_limits_are_hidden(run: ClusterRun) -> None:
     for program, word in (("sacctmgr", ""), ("scontrol", "assoc_mgr")):
         real = shutil.which(program)
@@ -145,11 +146,12 @@ def test_a_resource_of_the_user_holds_back_its_own_jobs_alone(run: ClusterRun) -
     assert len(run.events) <= 2 * 10 + 10, dump(run.events)
 
 
+@pytest.mark.long
 def test_few_jobs_pend_at_a_place_and_slurm_is_asked_seldom(run: ClusterRun) -> None:
     """At most 4 or half of what runs there, 4 questions before the first job, 12 a minute."""
     programs = ("squeue", "scontrol", "sacctmgr", "sinfo", "sshare", "sacct")
     calls = run.note_calls(*programs)
-    run.prepare({"poll-seconds": None}, jobs=90, light=True, seconds="9,14", cpu_seconds=40)
+    run.prepare({"poll-seconds": None}, jobs=55, light=True, seconds="6,9", cpu_seconds=30)
     process = run.start()
     samples: list[Counter[tuple[str, ...]]] = []
 
@@ -163,7 +165,7 @@ def test_few_jobs_pend_at_a_place_and_slurm_is_asked_seldom(run: ClusterRun) -> 
     thread.start()
     assert run.finish(process) == 0
     thread.join()
-    run.check_outputs(*range(90))
+    run.check_outputs(*range(55))
     first_s = min(event["time_s"] for event in run.events if event["event"] == "place")
     asked = [float(line.split()[0]) for line in calls.read_text().splitlines()
              if line.split()[2] == "none" and not line.endswith("show config")

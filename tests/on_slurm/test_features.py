@@ -4,13 +4,13 @@ The user's default account, clive, is not allowed: a job that placement misses w
 """
 
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.on_slurm.labmates import running
 from tests.support.cluster_runs import dump, foreign, rule_of
 from tests.support.features import FEATURES
 from tests.support.slurm_cluster import Cluster, Job, wait_for
@@ -111,25 +111,26 @@ def test_a_rule_keeps_its_partition_and_its_minutes(quiet_slurm: Cluster, tmp_pa
 
 @pytest.mark.long
 def test_a_group_that_pends_in_vain_is_moved_whole(quiet_slurm: Cluster, tmp_path: Path) -> None:
-    """Its account is shut between its place and sbatch, which waits for that."""
-    run = foreign(quiet_slurm, tmp_path, "features", {"accounts": "brusko,clive"})
-    shut = tmp_path / "shut"
-    wait = f"while [ ! -e {shut} ]; do sleep 0.1; done"
-    run.stand_in("sbatch", f'#!/bin/sh\n{wait}\nexec {shutil.which("sbatch")} "$@"\n')
+    """Both accounts are full with others' jobs; that which a group does not wait for falls free."""
+    theirs = {
+        name: quiet_slurm.sbatch("labmate", "-A", name, "-c", cpus, "--mem=1G", command="sleep 900")
+        for name, cpus in (("clive", "104"), ("brusko", "32"))
+    }
+    running(quiet_slurm, *theirs.values())
+    # limits are asked again next to so few looks at the queue
+    settings: dict[str, object] = {"accounts": "brusko,clive", "poll-seconds": 8}
+    run = foreign(quiet_slurm, tmp_path, "features", settings)
     run.targets = ("group/x.sorted", "group/y.sorted")
-    quiet_slurm.set_qos("clive", "GrpTRES=cpu=0")
-    process = run.start("--retries", "2")
-    # the other group waits until the first one was taken
-    wait_for(lambda: sum(run.placed().values()) == 1, 60, "the place of a group")
-    quiet_slurm.set_qos("brusko", "GrpTRES=cpu=0")
-    quiet_slurm.set_qos("clive", "GrpTRES=cpu=104")
-    shut.touch()
+    process = run.start("--retries", "0")
+    wait_for(lambda: len(run.pending()) == 2, 90, "two groups")
+    at, *_ = [event["account"] for event in run.events if event["event"] == "place"]
+    (other,) = theirs.keys() - {at}
+    quiet_slurm.run(["scancel", str(theirs[other])])
     assert run.finish(process) == 0, run.log[-6000:]
-    moved = set(run.moves())
-    assert moved, dump(run.events)
-    jobs = [job for job in run.jobs() if job.comment in moved]
-    ended = {(job.account, job.state, job.cpus) for job in jobs}
-    assert ended == {("brusko", "CANCELLED", 4), ("clive", "COMPLETED", 4)}, dump(run.events)
+    quiet_slurm.run(["scancel", str(theirs[at])])
+    assert run.moves(), dump(run.events)
+    ended = {(job.account, job.state, job.cpus) for job in run.jobs()}
+    assert ended == {(other, "COMPLETED", 4)}, dump(run.events)
     assert {path.read_text() for path in (tmp_path / "group").glob("*.sorted")} == {"x\n", "y\n"}
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.support.cluster_runs import ClusterRun, dump
 from tests.support.runs import REPO
 from tests.support.slurm_cluster import Cluster
+from tests.support.slurm_cluster.settings import ACCOUNTS
 from tests.support.wheels import install_wheels, run
 
 pytestmark = pytest.mark.slurm
@@ -101,10 +102,11 @@ def test_a_first_run_needs_no_settings(
     first.run(*few, timeout_s=600)
     said = first.log.splitlines()
     (at,) = [k for k, line in enumerate(said) if line.startswith("jobs go to ")]
-    assert said[at].startswith("jobs go to 4 accounts of root; see ")
-    assert said[at + 4] == "  and root"
+    assert said[at].startswith("jobs go to 7 accounts of root; see ")
+    assert said[at + 4] == "  and clive-b, maigan, maigan-b, root"
     assert said[at + 5].startswith("  partitions: CPU jobs to ")
-    done = first.check_placed({"brusko", "clive", "maigan", "root"})
+    burst = {f"{account.name}-b" for account in ACCOUNTS}
+    done = first.check_placed({"brusko", "clive", "maigan", "root"} | burst)
     assert len(done) == jobs, dump(first.events)
     if not targets:
         assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01", "s02", "s03"]

@@ -6,13 +6,15 @@ Each run is compared with one whose settings never offer that place.
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.support.cluster_runs import AT_NIGHT, ClusterRun, dump
-from tests.support.slurm_cluster import Cluster
+from tests.support.slurm_cluster import Cluster, peak_use
+from tests.support.slurm_cluster.settings import ACCOUNTS
 
 pytestmark = [pytest.mark.slurm, AT_NIGHT]
 
@@ -90,6 +92,36 @@ def site(slurm: Cluster, row: Row) -> Iterator[None]:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_bad_place_costs_next_to_nothing(name: str, quiet_slurm: Cluster, tmp_path: Path) -> None:
     compare(quiet_slurm, tmp_path, ROWS[name])
+
+
+def test_three_accounts_on_two_qos_and_three_partitions(
+    quiet_slurm: Cluster, tmp_path: Path
+) -> None:
+    """All limits are known, and those of all places are filled."""
+    names = ("clive", "maigan", "brusko")
+    both = Row(
+        ("sacctmgr -i add qos adebug GrpTRES=cpu=64",
+         *(USER.format(one, "+", -1) for one in names)),
+        (*(USER.format(one, "-", one) for one in names),
+         "sacctmgr -i delete qos where name=adebug"), {}, {},
+    )  # fmt: skip
+    run = ClusterRun(quiet_slurm, tmp_path)
+    with site(quiet_slurm, both):
+        run.prepare(
+            {"accounts": ",".join(names), "gpu-partitions": "hpg-b200,hpg-turin"},
+            jobs=90, light=True, seconds="8,9", slowdown=1.2,
+        )  # fmt: skip
+        run.run()
+    run.check_outputs(*range(90))
+    run.check_calm()
+    jobs = [replace(job, account=job.qos) for job in run.jobs()]
+    for account in ACCOUNTS:
+        peak = peak_use(jobs, account.name)
+        assert peak["cpu"] <= account.cpus, peak
+        assert peak["gpus"] == account.gpus, peak
+    assert peak_use(jobs, "adebug")["cpu"] <= 64
+    assert {job.partition for job in jobs} >= {"hpg-default", "hpg-b200"}
+    assert {job.qos for job in jobs} == {*names, "adebug"}
 
 
 def test_memory_that_is_no_resource_and_a_partition_that_others_preempt(

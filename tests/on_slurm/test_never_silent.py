@@ -68,7 +68,7 @@ def test_slurmctld_and_slurmdbd_are_away_for_100_s(run: ClusterRun) -> None:
 
 def test_jobs_are_known_where_a_site_rewrites_names_and_comments(run: ClusterRun) -> None:
     """Its sbatch prints news with numbers first; the coordinator is killed, and started again."""
-    run.prepare(jobs=3, light=True, seconds="30,30")
+    run.prepare(jobs=3, light=True, seconds="25,25")
     (run.folder / "bin/sbatch").rename(run.folder / "bin/light")
     run.stand_in("sbatch", _SITE.format(sbatch=run.folder / "bin/light"))
     process = run.start()

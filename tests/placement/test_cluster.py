@@ -11,7 +11,7 @@ from snakemake_scheduler_plugin_tilewright.commands.accounts import Accounts
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.accounts import Chosen
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.pools import SIZES, make_pools, summary
+from snakemake_scheduler_plugin_tilewright.pools import SIZES, make_pools, summary
 from snakemake_scheduler_plugin_tilewright.placement.request import KINDS, Place
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 from tests.support.placement_rules import CPU, GPU, account, cluster_of

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pytest
 
 from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.placement.orphaned import (
+from snakemake_scheduler_plugin_tilewright.orphaned import (
     before_run,
     begin_alone,
     end_orphaned,

@@ -21,7 +21,7 @@ from snakemake_scheduler_plugin_tilewright.errors import (
     SlurmQueryError,
     UnreadableError,
 )
-from snakemake_scheduler_plugin_tilewright.placement.pools import SIZES, summary
+from snakemake_scheduler_plugin_tilewright.pools import SIZES, summary
 from snakemake_scheduler_plugin_tilewright.placement.request import KINDS
 from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState

@@ -7,7 +7,7 @@ from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.accounts import Account, Scope
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.durations import Durations
+from snakemake_scheduler_plugin_tilewright.placement.order import Durations
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from snakemake_scheduler_plugin_tilewright.placement.request import (
     KINDS,

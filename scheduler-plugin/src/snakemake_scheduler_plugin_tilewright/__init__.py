@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from .commands.doctor import check_all, on_slurm, show_checks
     from .commands.slurm_here import has_slurm
     from .errors import PlacementError
+    from .orphaned import active_run, refuse_second_run
     from .placement.cluster import Cluster
-    from .placement.orphaned import active_run, refuse_second_run
-    from .placement.pools import make_pools
     from .placement.request import DeviceKind, ResourceModel, ResourceRequest
+    from .pools import make_pools
     from .report.page import environment, run_section
     from .report.palette import BLUE, COLOURS, GREY, ORANGE, RED, colours_of, pale
     from .resources import Placement, detect
@@ -77,8 +77,8 @@ _NAMES = {
     "commands.slurm_here": "has_slurm",
     "errors": "PlacementError",
     "placement.cluster": "Cluster",
-    "placement.orphaned": "active_run refuse_second_run",
-    "placement.pools": "make_pools",
+    "orphaned": "active_run refuse_second_run",
+    "pools": "make_pools",
     "placement.request": "DeviceKind ResourceModel ResourceRequest",
     "report.page": "environment run_section",
     "report.palette": "BLUE COLOURS GREY ORANGE RED colours_of pale",

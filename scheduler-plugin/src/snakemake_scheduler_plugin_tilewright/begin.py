@@ -5,17 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .executor import ExecutorSettings, names_in
+from .orphaned import before_run, begin_alone, note_submission, refuse_second_run
 from .placement.accounts import Chosen
 from .placement.cluster import Cluster, own_client
 from .placement.ends import Ends
 from .placement.jobs import Task
-from .placement.orphaned import before_run, begin_alone, note_submission, refuse_second_run
-from .placement.pools import summary
 from .placement.run import Run, Settings
+from .pools import summary
 from .resources import Placement
 from .runtime.ledger import LEDGER, Ledger
 from .runtime.snakemake_adapter import max_jobs
+from .settings import ExecutorSettings, names_in
 from .slurm.query import SlurmClient, options_in_environment
 from .tasks import Tasks
 

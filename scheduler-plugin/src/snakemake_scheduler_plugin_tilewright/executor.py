@@ -13,15 +13,15 @@ import logging
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
-from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+from snakemake_interface_executor_plugins.settings import CommonSettings
 
 from .errors import PlacementError
+from .settings import ExecutorSettings
 from .words import count, printable_log
 
 if TYPE_CHECKING:
@@ -41,40 +41,6 @@ common_settings = CommonSettings(
 _GATHER_S = 0.3
 #: Whether a job became ready is looked at so often.
 _LOOK_S = 0.1
-
-
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text, "env_var": False, "required": False})
-
-
-@dataclass
-class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
-    """Options of a run on a cluster: ``--tilewright-…``, or keys of a profile."""
-
-    accounts: str = _setting(
-        "", "The only accounts to use: names or patterns of the shell, separated by commas."
-    )
-    leave_out: str = _setting(
-        "", "Accounts and QOS that are not used: names or patterns, separated by commas."
-    )
-    gpu_partitions: str = _setting(
-        "", "The only partitions for GPU jobs, separated by commas; none uses no GPU."
-    )
-    cpu_partitions: str = _setting("", "The only partitions for CPU jobs, separated by commas.")
-    cpu_share: float = _setting(0.85, "Share of an account's CPUs that CPU jobs may fill, 0 to 1.")
-    poll_seconds: float = _setting(
-        10.0, "Slurm's queue is asked so often: freed slots and ended jobs are seen as late."
-    )
-    reservation: str = _setting("", "The reservation in which all jobs run.")
-    keep_slurm_logs: bool = _setting(
-        False, "Keep Slurm's own logs of jobs that ended well, in .snakemake/slurm_logs."
-    )
-
-    def __post_init__(self) -> None:
-        if not 0 < self.cpu_share <= 1:
-            raise WorkflowError(f"--tilewright-cpu-share is {self.cpu_share}; give 0 to 1")
-        if self.poll_seconds <= 0:
-            raise WorkflowError(f"--tilewright-poll-seconds is {self.poll_seconds}; give above 0")
 
 
 class Executor(RemoteExecutor):  # type: ignore[misc]
@@ -101,7 +67,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             adapter.check("workflow", self.workflow)
             begun = Beginning(self.workflow, self.executor_settings, self.logger, self._sent)
             self.run, self.tasks, self.placement = begun.run, begun.tasks, begun.placement
-            self.run.command = self._command
+            self.run.sender.command = self._command
         except PlacementError as error:
             raise SetUpError(str(error)) from None
         self._progress = Progress(self.dag, self.tasks, self.run, self.placement, self.logger)
@@ -241,15 +207,6 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 self._wake.set()
 
             signal.signal(signal.SIGTERM, handle)
-
-
-def names_in(text: str) -> list[str]:
-    """Return the names in a setting.
-
-    >>> names_in("clive, maigan"), names_in("")
-    (['clive', 'maigan'], [])
-    """
-    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]

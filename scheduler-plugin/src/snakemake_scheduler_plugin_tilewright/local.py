@@ -7,9 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from .fit import first_fit
-from .placement.durations import Durations
 from .placement.jobs import key_of
-from .placement.order import Node, Order
+from .placement.order import Durations, Node, Order
 from .placement.request import DeviceKind
 from .resources import MODEL, Placement
 

@@ -230,7 +230,7 @@ class Placement:
     @cached_property
     def _pools(self) -> list[tuple[Place, float]]:
         from .placement.cluster import Cluster, own_client
-        from .placement.pools import make_pools
+        from .pools import make_pools
 
         cluster = Cluster(own_client())
         cluster.look()

@@ -16,12 +16,12 @@ from ..begin import look_at_cluster
 from ..errors import PlacementError
 from ..placement.accounts import Account, Scope
 from ..placement.cluster import Cluster, own_client
-from ..placement.pools import SIZES, Pool, make_pools, total_slots
 from ..placement.request import KINDS, DeviceKind, ResourceRequest
+from ..pools import SIZES, Pool, make_pools, total_slots
+from ..settings import settings_of
 from ..slurm.query import SlurmClient
 from ..words import count
 from .checks import plain
-from .settings import settings_of
 from .slurm_here import has_slurm
 
 #: TRES and numbers of jobs that have a column.

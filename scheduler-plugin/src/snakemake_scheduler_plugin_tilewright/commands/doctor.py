@@ -13,14 +13,14 @@ from rich.table import Table
 
 from ..begin import look_at_cluster
 from ..errors import PlacementError
+from ..orphaned import sender_of
 from ..placement.cluster import Cluster, own_client
-from ..placement.orphaned import sender_of
 from ..placement.request import KINDS
 from ..runtime.scratch import refused_folders
 from ..runtime.snakemake_command import is_locked
+from ..settings import settings_of
 from . import check_slurm
 from .checks import Check, count, ok, plain, problem, problem_from, version_of
-from .settings import settings_of
 
 _OWN = "snakemake-scheduler-plugin-tilewright"
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}

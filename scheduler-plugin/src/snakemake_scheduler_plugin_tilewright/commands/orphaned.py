@@ -5,8 +5,8 @@ from pathlib import Path
 import typer
 
 from ..errors import PlacementError
+from ..orphaned import end_orphaned, find_orphaned, sender_of
 from ..placement.cluster import own_client
-from ..placement.orphaned import end_orphaned, find_orphaned, sender_of
 from ..runtime.snakemake_command import is_locked
 from ..words import printable
 from .slurm_here import has_slurm

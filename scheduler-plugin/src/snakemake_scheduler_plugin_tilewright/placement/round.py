@@ -17,78 +17,18 @@ from itertools import groupby
 from operator import attrgetter
 
 from .cluster import Cluster
-from .durations import Durations
 from .jobs import Task, with_minutes
+from .order import Durations
 from .request import KINDS, DeviceKind, Place, ResourceRequest
 from .room import Room
+from .status import FEW, LONG_S, Spot, Spots
 
-#: Jobs that are sent to a place of which nothing is known, and that pend at one that is full.
-FEW = 4
 #: Slurm starts jobs, or says why not, after so long (``sched_interval``, ``bf_interval``).
 CYCLE_S = 30.0
 #: A pending job goes to the other device kind at most so often (no figure).
 _MOST_SWITCHES = 3
 WAITS_FOR_GPU = "a GPU that falls free ends it sooner than a CPU"
 NO_ROOM = "every place that it may use is full"
-
-
-@dataclass
-class Spot:
-    """A place in a round.
-
-    Attributes
-    ----------
-    running : int
-        Jobs of this run that run there.
-    pending : int
-        Jobs of this run that pend there, or are sent there now.
-    full : bool
-        Something of this run pends there for a limit.
-    closed : str
-        Why nothing is sent there now, in Slurm's words.
-    """
-
-    place: Place
-    running: int = 0
-    pending: int = 0
-    full: bool = False
-    closed: str = ""
-
-    @property
-    def may_pend(self) -> int:
-        """How many more jobs may pend there."""
-        return max(0, max(FEW, self.running // 2) - self.pending)
-
-
-class Spots(dict[Place, Spot]):
-    """The places of a round; one that is asked for is made.
-
-    Parameters
-    ----------
-    make : callable
-        A place to its `Spot` without jobs.
-
-    Attributes
-    ----------
-    nodes : dict
-        By a list of partitions, all jobs of this run that run or pend on its nodes.
-    """
-
-    def __init__(self, make: Callable[[Place], Spot]) -> None:
-        super().__init__()
-        self.make = make
-        self.nodes: dict[tuple[str, ...], Spot] = {}
-
-    def __missing__(self, place: Place) -> Spot:
-        self.nodes.setdefault(place.partitions, Spot(place))
-        self[place] = self.make(place)
-        return self[place]
-
-    def add(self, place: Place, *, running: int = 0, pending: int = 0) -> None:
-        """Count jobs of this run at a place."""
-        for spot in (self[place], self.nodes[place.partitions]):
-            spot.running += running
-            spot.pending += pending
 
 
 @dataclass
@@ -303,6 +243,8 @@ class Round:
         least_s = math.inf
         if not closed:
             slot = None if of_nodes else self._slot(sides[kind])
+            if slot and not self.spots[slot[2]].running:  # it is guessed
+                slot = None
             start_s = slot[0] if slot else 2 * self.now_s - task.waits_since_s
             least_s = start_s + sides[kind].seconds
         best = None
@@ -310,10 +252,18 @@ class Round:
             spot = None if other == kind and of_nodes and not closed else side.open.find()
             if spot is not None and self.now_s + side.with_margin_s < least_s:
                 best, least_s = spot, self.now_s + side.with_margin_s
+        lost = closed or self.now_s - task.waits_since_s > LONG_S * 2.0**task.moves
         if best is not None and (best.place.kind == kind or task.switches < _MOST_SWITCHES):
             self._send(task, best)
         elif slot is not None:
             self._take_slot(sides[kind])
+        elif lost and not of_nodes and (other_queue := self._other_queue(task, sides[kind])):
+            self._send(task, other_queue, waits=True)
+
+    def _other_queue(self, task: Task, side: _Side) -> Spot | None:
+        """Return where a job may pend, without room, whose limit may never let it start."""
+        others = (one for one in side.spots if one.place != task.place and not one.at_limit)
+        return next((spot for spot in others if spot.may_pend), None)
 
     def _room_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place with more room; None for one that is full."""

@@ -9,33 +9,28 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ..errors import PlacementError, SlurmQueryError
+from ..errors import SlurmQueryError
 from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob
-from ..slurm.reasons import NOT_STARTED, may_have_taken, may_pass, refusal_words
+from ..slurm.reasons import may_pass, refusal_words
 from .cluster import Cluster
-from .durations import Durations
 from .ends import Ends
 from .jobs import End, History, Task, exclude, names_of
-from .order import Order
+from .order import Durations, Order
 from .request import KINDS, DeviceKind, Place, ResourceRequest
-from .room import Room
-from .round import Choice, Round, Spot, Spots
-from .status import NODES_S, Places
+from .round import Choice, Round
+from .sender import Sender, Submission
+from .status import NODES_S, Places, Spot, Spots, long_pending, never_starts
+from .survey import Survey
 
-#: Limits and partitions are asked again so often, live use more often (no figures).
-_LIMITS_S, _USE_S = 300.0, 20.0
+#: The order of jobs is made again when 1, 2, 4 … and each time so many more are done (no figure).
+_ORDER_AGAIN = 64
+#: A job that pends for a limit may go elsewhere after so long (no figure).
+_LIMIT_S = 5.0
 #: An answer of Slurm that takes long is not asked again before so many times as long (no figure).
 _PAUSE = 4
-#: Calls of sbatch at once (no figure).
-_AT_ONCE = 4
-
-#: What is run to submit a job: its arguments, and the script that sbatch reads.
-Submission = tuple[Sequence[str], str]
-_Start = tuple[Task, Place, ResourceRequest]
 
 
 @dataclass
@@ -89,23 +84,18 @@ class Run:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _histories: dict[str, History] = field(default_factory=dict)
     _groups: dict[object, int] = field(default_factory=dict)
-    _refusals: dict[object, dict[Place, str]] = field(default_factory=dict)
-    _taken: set[tuple[object, Place]] = field(default_factory=set)
-    _own_pending: list[Place] = field(default_factory=list)
-    _own_use: list[tuple[Place, ResourceRequest]] = field(default_factory=list)
-    _bad_nodes: dict[DeviceKind, set[str]] = field(
-        default_factory=lambda: {k: set() for k in KINDS}
-    )
-    _submissions: int = 0
+    sender: Sender = field(init=False)
+    survey: Survey = field(init=False)
     _done: int = 0
     _looked_s: float = -math.inf
     _due_s: float = -math.inf
-    _limits_s: float = -math.inf
-    _nodes_s: float = -math.inf
-    _begun: bool = False
     _away: str = ""
 
-    # Jobs in and out
+    def __post_init__(self) -> None:
+        self.sender = Sender(
+            self.cluster, self.ledger, self.places, self.name, self.command, self.sent
+        )
+        self.survey = Survey(self.cluster, self.settings.cpu_share)
 
     def submit(self, tasks: Iterable[Task]) -> None:
         """Take jobs that are ready; another thread may call it."""
@@ -173,13 +163,8 @@ class Run:
     def _hold(self, task: Task) -> None:
         """Make a job ready, again or for the first time."""
         task.forget()
-        known = self._refusals.get(None, {}) | self._refusals.get(task.size, {})
-        for place, words in known.items():
-            if place not in task.history.excluded:
-                exclude(task.history, place, words)
+        self.sender.exclude_refusals(task)
         task.group = self._groups.setdefault(task.alike, len(self._groups))
-
-    # What Slurm says
 
     def _look(self) -> list[End]:
         """Ask for the queue; return what has ended."""
@@ -227,33 +212,11 @@ class Run:
         self._away = why
 
     def _look_at_limits(self) -> None:
-        """Ask for limits and live use where they are old; they say how many jobs to send first."""
-        now_s, notes, found = self.clock(), list(self.cluster.notes), self.cluster
-        if not self._begun:  # the cluster was looked at just now
-            self._begun, self._limits_s = True, now_s
+        """Ask for limits and live use where they are old."""
+        if not self.survey.begun:
             self._write_run()
-            return
-        if now_s - self._limits_s >= _LIMITS_S:
-            if not found.client.may_ask(4):
-                return  # nothing else is asked until these may be
-            try:
-                found.look()
-            except PlacementError as error:
-                self.say(str(error))
-            self._limits_s = now_s
-        elif now_s - found.used_s >= _USE_S and found.client.may_ask(2):
-            found.look_at_use()
-        elif found.idle is not None or self._nodes_s > now_s - _USE_S or not found.client.may_ask():
-            return
-        found.look_at_nodes()
-        self._nodes_s = now_s
-        self._own_use = [(t.place, t.request(t.place.kind)) for t in self.active
-                         if t.place and t.running]  # fmt: skip
-        self._own_pending = [task.place for task in self.active
-                             if task.place and not task.running]  # fmt: skip
-        for note in found.notes:
-            if note not in notes:
-                self.say(note)
+        for note in self.survey.look(self.active):
+            self.say(note)
 
     def _write_run(self) -> None:
         found = self.cluster
@@ -262,8 +225,6 @@ class Run:
             kinds=sorted({kind for task in self.tasks for kind in task.requests}),
             left_out={one.account: one.reason for one in found.left_out}, notes=found.notes,
         )  # fmt: skip
-
-    # The round
 
     def _round(self, ready: Sequence[Task]) -> Choice:
         now_s = self.clock()
@@ -291,20 +252,9 @@ class Run:
         for task in [*ready, *movable]:
             task.order = task.order or self.order.of(task.units or [task.job], self.durations)
         most = self.settings.most_jobs - len(self.active)
-        made = Round(self.cluster, self.durations, self._room(movable), spots, ends, now_s, most)
+        room = self.survey.room(self.tasks, movable, self.places.wrong(now_s))
+        made = Round(self.cluster, self.durations, room, spots, ends, now_s, most)
         return made.place(ready, movable)
-
-    def _room(self, movable: Sequence[Task]) -> Room:
-        out = {id(task) for task in movable}  # what pends for a limit holds nothing of others
-        held = [(t.place, t.request(t.place.kind)) for t in self.active
-                if t.place and id(t) not in out]  # fmt: skip
-        sizes = [task.request("gpu") for task in self.tasks if "gpu" in task.requests]
-        largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
-        return Room(
-            self.cluster.accounts, self._own_use, held, self.settings.cpu_share, largest,
-            self._own_pending, self.places.wrong(self.clock()), self.cluster.idle_of,
-            self.cluster.limits_known,
-        )  # fmt: skip
 
     def _end_s(self, task: Task, place: Place, now_s: float) -> float:
         """Return when a running job is expected to end; one that is late, as late again."""
@@ -333,7 +283,11 @@ class Run:
             self._cancel(choice.switches, "the other device kind ends it sooner")
             for task in choice.switches:
                 task.switches += 1
-        self._send_all(choice.starts)
+        refused = self.sender.send(choice.starts)
+        for task in refused:
+            self._hold(task)
+        if refused:
+            self._due_s = min(self._due_s, self.clock() + 1.0)
         self.waiting = choice.waiting
         self.ledger.write_change("wait", "ready", why=dict(choice.waiting))
         ended = []
@@ -377,82 +331,6 @@ class Run:
             self.ledger.write("move", **task.event(), reason=why, later=True)
         self._due_s = min(self._due_s, self.clock() + 2.0)
 
-    # Submission
-
-    def _send_all(self, starts: Sequence[_Start]) -> None:
-        """Submit jobs; of those that are alike one goes first where none was taken yet."""
-        first: dict[tuple[object, Place], _Start] = {}
-        for task, place, request in starts:
-            if (key := (task.size, place)) not in self._taken:
-                first.setdefault(key, (task, place, request))
-        self._send(list(first.values()))
-        sent = {one[0] for one in first.values()}
-        self._send([one for one in starts
-                    if one[0] not in sent and (one[0].size, one[1]) in self._taken])  # fmt: skip
-
-    def _send(self, starts: Sequence[_Start]) -> None:
-        for task, place, request in starts:
-            self._submissions += 1
-            task.place, task.slurm_name = place, f"{self.name}.{self._submissions}"
-            task.sent_s = task.waits_since_s = self.clock()
-            task.sent_request = request
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            run = pool.map if len(starts) > 1 else map
-            answers = list(run(self._sbatch, starts))
-        for (task, place, request), words in zip(starts, answers, strict=True):
-            if words is not None:
-                self._refused(task, place, words)
-                continue
-            self._taken.add((task.size, place))
-            self.ledger.write(
-                "place", **task.event(), cpus=request.cpus, mem_mb=request.mem_mb,
-                gpus=request.gpus, runtime_min=request.runtime_min,
-                partition=",".join(place.partitions) or None,
-            )  # fmt: skip
-
-    def _sbatch(self, start: _Start) -> str | None:
-        """Submit a job; return Slurm's words where it does not take it."""
-        task, place, request = start
-        argv, script = self.command(task, place, request, task.slurm_name)
-        if bad := sorted(self._bad_nodes[place.kind]):
-            argv = [*argv, f"--exclude={','.join(bad)}"]
-        try:
-            task.slurm_id = self.cluster.client.submit(argv, script)
-        except SlurmQueryError as error:
-            return error.reason
-        self.sent(task)
-        return None
-
-    def _refused(self, task: Task, place: Place, words: str) -> None:
-        """Note that sbatch did not take a job: it goes elsewhere, or here again later."""
-        if may_have_taken(words) or "no number of a job" in words:
-            return  # the queue shows it by its name, or it is sent again
-        words, now_s = refusal_words(words), self.clock()
-        self.ledger.write("refuse", **task.event(), words=words)
-        if bad := self._bad_nodes[place.kind]:  # perhaps too many nodes are avoided
-            if (place.kind, place.partitions) in task.history.failed:
-                self._exclude_partitions(task, place, f"it failed there ({', '.join(bad)})")
-            bad.clear()
-        elif not may_pass(words):
-            # of an account, a QOS or a partition, whatever the job asks for
-            of_any = words.lower().startswith(("invalid account", "invalid qos", "invalid part"))
-            self._refusals.setdefault(None if of_any else task.size, {})[place] = words
-            self._due_s = min(self._due_s, now_s + 1.0)
-        elif "imit" in words:
-            self.places.fill(place, now_s)
-        else:
-            self.places.close(place, words, now_s)
-        self._hold(task)
-
-    def _exclude_partitions(self, task: Task, place: Place, words: str) -> None:
-        """Send a job to the partitions of a place no more, whatever the account."""
-        request, fixed = task.request(place.kind), (task.account, task.qos)
-        for one in self.cluster.places(place.kind, request, task.history.excluded, fixed):
-            if one.partitions == place.partitions:
-                exclude(task.history, one, words)
-
-    # Ends
-
     def _end(self, task: Task, ok: bool, job: SlurmJob | None) -> list[End]:
         """Note how a job ended; return it, unless it is sent again."""
         place = task.place
@@ -478,7 +356,7 @@ class Run:
         cause, words, log = self.ends.cause_of(task, job)
         then, free, final = self.ends.next_try(task, cause, words)
         if cause in ("node", "device") and node:
-            self._bad_nodes[place.kind].add(node)
+            self.sender.bad_nodes[place.kind].add(node)
         self.ledger.write(
             "fail", **task.event(), cause=cause, words=words, next=then, node=node or None,
             start_s=start_s, end_s=end_s, log=log or None, give_up=final or None,
@@ -500,7 +378,7 @@ class Run:
 
     def _free_held(self) -> None:
         """Cancel what Slurm will never start where it is, so that it goes elsewhere."""
-        invalid = [task for task in self.active if _never_starts(task)]
+        invalid = [task for task in self.active if never_starts(task)]
         for task in invalid:
             assert task.slurm_job is not None
             assert task.place is not None
@@ -511,32 +389,8 @@ class Run:
 
     def _explain(self) -> None:
         """Say why jobs pend for long, once for each reason of a job."""
-        found: dict[str, list[Task]] = {}
-        for task in self.active:
-            job = task.slurm_job
-            long = self._looked_s - task.sent_s > _EXPLAIN_S
-            if job and job.pending and long and task.said != task.obstacle:
-                task.said = task.obstacle
-                self.ledger.write(
-                    "pend", **task.event(), reason=job.reason, words=job.waiting.words
-                )
-                words = f"{job.waiting.words} (Slurm: {job.reason})"
-                found.setdefault(words, []).append(task)
-        for words, tasks in found.items():
+        for words, tasks in long_pending(self.active, self._looked_s).items():
+            for task in tasks:
+                reason = task.slurm_job.reason if task.slurm_job else ""
+                self.ledger.write("pend", **task.event(), reason=reason, words=words)
             self.say(f"{names_of(tasks)} pend{'' if tasks[1:] else 's'}: {words}")
-
-
-def _never_starts(task: Task) -> bool:
-    """Return whether a job pends that Slurm will not start where it is."""
-    if not task.pending or task.slurm_job is None or task.leaves:
-        return False
-    waiting = task.slurm_job.waiting
-    return waiting.obstacle == "invalid" or waiting.words == NOT_STARTED
-
-
-#: The order of jobs is made again when 1, 2, 4 … and each time so many more are done (no figure).
-_ORDER_AGAIN = 64
-#: A job that pends for a limit may go elsewhere after so long (no figure).
-_LIMIT_S = 5.0
-#: A job that pends so long is explained (no figure).
-_EXPLAIN_S = 60.0

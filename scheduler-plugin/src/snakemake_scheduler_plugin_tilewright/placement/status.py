@@ -3,14 +3,20 @@
 Slurm says so itself, by the reasons of jobs that pend, and by the words of sbatch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..slurm.reasons import NOT_STARTED
 from .jobs import Task
 from .request import DeviceKind, Place
-from .round import Spot
 
+#: Jobs that are sent to a place of which nothing is known, and that pend at one that is full.
+FEW = 4
+#: A job that pends for so long for a limit of which nothing is known may never start there.
+LONG_S = 120.0
+#: A job that pends so long is explained (no figure).
+_EXPLAIN_S = 60.0
 #: A place is full for so long after Slurm last said so: it schedules every 30 to 60 s.
 FULL_S = 60.0
 #: A job that pends for so long without a limit waits for nodes: two of Slurm's cycles.
@@ -19,6 +25,68 @@ NODES_S = 60.0
 _WRONG_S = 300.0
 #: A place is closed so long at first, and twice as long each time, 64 min at most (no figures).
 _CLOSED_S, _MOST_DOUBLINGS = 120.0, 5
+
+
+@dataclass
+class Spot:
+    """A place in a round.
+
+    Attributes
+    ----------
+    running : int
+        Jobs of this run that run there.
+    pending : int
+        Jobs of this run that pend there, or are sent there now.
+    full : bool
+        Something of this run pends there for a limit, or for nodes.
+    at_limit : bool
+        It pends for a limit.
+    closed : str
+        Why nothing is sent there now, in Slurm's words.
+    """
+
+    place: Place
+    running: int = 0
+    pending: int = 0
+    full: bool = False
+    at_limit: bool = False
+    closed: str = ""
+
+    @property
+    def may_pend(self) -> int:
+        """How many more jobs may pend there."""
+        return max(0, max(FEW, self.running // 2) - self.pending)
+
+
+class Spots(dict[Place, Spot]):
+    """The places of a round; one that is asked for is made.
+
+    Parameters
+    ----------
+    make : callable
+        A place to its `Spot` without jobs.
+
+    Attributes
+    ----------
+    nodes : dict
+        By a list of partitions, all jobs of this run that run or pend on its nodes.
+    """
+
+    def __init__(self, make: Callable[[Place], Spot]) -> None:
+        super().__init__()
+        self.make = make
+        self.nodes: dict[tuple[str, ...], Spot] = {}
+
+    def __missing__(self, place: Place) -> Spot:
+        self.nodes.setdefault(place.partitions, Spot(place))
+        self[place] = self.make(place)
+        return self[place]
+
+    def add(self, place: Place, *, running: int = 0, pending: int = 0) -> None:
+        """Count jobs of this run at a place."""
+        for spot in (self[place], self.nodes[place.partitions]):
+            spot.running += running
+            spot.pending += pending
 
 
 class Closed(NamedTuple):
@@ -51,6 +119,7 @@ class Places:
         """Note why jobs pend, and where jobs run."""
         tasks = list(tasks)
         self._pends = {task.place for task in tasks if task.place and task.pending}
+        runs = {task.place for task in tasks if task.running}
         for task in tasks:
             place, job = task.place, task.slurm_job
             if place is None or job is None:
@@ -62,6 +131,9 @@ class Places:
                 self.fill(place, now_s)
                 if task.had_room:
                     self.wrong_s[place] = now_s
+                # where none of this run runs, a limit may never let any start
+                if place not in runs and now_s - task.waits_since_s > LONG_S:
+                    self.close(place, f"{job.waiting.words} (Slurm: {job.reason})", now_s)
             elif job.waiting.obstacle == "nodes":
                 self.close(place, f"{job.waiting.words} (Slurm: {job.reason})", now_s)
             elif waits_for_nodes(task, now_s):
@@ -99,9 +171,29 @@ class Places:
             self._nodes_full_s.get((place.kind, place.partitions), 0.0),
         )
         closed = known.words if known and known.until_s > now_s else ""
-        return Spot(place, full=now_s - full_s < FULL_S, closed=closed)
+        full, at_limit = now_s - full_s < FULL_S, now_s - limit_s < FULL_S
+        return Spot(place, full=full, at_limit=at_limit, closed=closed)
 
 
 def waits_for_nodes(task: Task, now_s: float) -> bool:
     """Return whether a job has pended for so long that its nodes, or the queue, are full."""
     return task.pending and task.obstacle == "order" and now_s - task.waits_since_s > NODES_S
+
+
+def never_starts(task: Task) -> bool:
+    """Return whether a job pends that Slurm will not start where it is."""
+    if not task.pending or task.slurm_job is None or task.leaves:
+        return False
+    waiting = task.slurm_job.waiting
+    return waiting.obstacle == "invalid" or waiting.words == NOT_STARTED
+
+
+def long_pending(tasks: Iterable[Task], now_s: float) -> dict[str, list[Task]]:
+    """Return jobs that pend for long by the words of Slurm's reason, each once for each reason."""
+    found: dict[str, list[Task]] = {}
+    for task in tasks:
+        job = task.slurm_job
+        if job and job.pending and now_s - task.sent_s > _EXPLAIN_S and task.said != task.obstacle:
+            task.said = task.obstacle
+            found.setdefault(f"{job.waiting.words} (Slurm: {job.reason})", []).append(task)
+    return found

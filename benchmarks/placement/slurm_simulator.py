@@ -216,7 +216,7 @@ class SimulatedSlurm(Scheduler):
         known = self.limits.accounts.get(account)
         if known is None or not known.qos:
             raise _Failure(f"Batch job submission failed: {_INVALID_ACCOUNT}")
-        if qos is not None and qos not in known.qos:
+        if qos and qos not in known.qos:
             raise _Failure(f"Batch job submission failed: {_INVALID_QOS}")
         return account, qos or known.qos[0]
 

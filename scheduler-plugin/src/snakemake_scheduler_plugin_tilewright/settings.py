@@ -1,17 +1,60 @@
-"""The settings of a profile, for commands that look at a cluster without a run."""
+"""The settings of a run on a cluster: options of Snakemake, or keys of a profile."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.settings import ExecutorSettingsBase
 
-from ..errors import PlacementError
-from ..executor import ExecutorSettings
+from .errors import PlacementError
 
 _PREFIX = "tilewright-"
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text, "env_var": False, "required": False})
+
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
+    """Options of a run on a cluster: ``--tilewright-…``, or keys of a profile."""
+
+    accounts: str = _setting(
+        "", "The only accounts to use: names or patterns of the shell, separated by commas."
+    )
+    leave_out: str = _setting(
+        "", "Accounts and QOS that are not used: names or patterns, separated by commas."
+    )
+    gpu_partitions: str = _setting(
+        "", "The only partitions for GPU jobs, separated by commas; none uses no GPU."
+    )
+    cpu_partitions: str = _setting("", "The only partitions for CPU jobs, separated by commas.")
+    cpu_share: float = _setting(0.85, "Share of an account's CPUs that CPU jobs may fill, 0 to 1.")
+    poll_seconds: float = _setting(
+        10.0, "Slurm's queue is asked so often: freed slots and ended jobs are seen as late."
+    )
+    reservation: str = _setting("", "The reservation in which all jobs run.")
+    keep_slurm_logs: bool = _setting(
+        False, "Keep Slurm's own logs of jobs that ended well, in .snakemake/slurm_logs."
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cpu_share <= 1:
+            raise WorkflowError(f"--tilewright-cpu-share is {self.cpu_share}; give 0 to 1")
+        if self.poll_seconds <= 0:
+            raise WorkflowError(f"--tilewright-poll-seconds is {self.poll_seconds}; give above 0")
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in a setting.
+
+    >>> names_in("clive, maigan"), names_in("")
+    (['clive', 'maigan'], [])
+    """
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def settings_of(profile: Path | None) -> ExecutorSettings:

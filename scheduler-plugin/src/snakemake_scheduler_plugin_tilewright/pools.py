@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..words import count
-from .accounts import Account, Scope
-from .cluster import Cluster
-from .request import KINDS, DeviceKind, Place, ResourceRequest
-from .room import Room
+from .placement.accounts import Account, Scope
+from .placement.cluster import Cluster
+from .placement.request import KINDS, DeviceKind, Place, ResourceRequest
+from .placement.room import Room
+from .words import count
 
 #: Jobs of such sizes are counted, unless others are given: those of KINTSUGI's worked example.
 SIZES: Mapping[DeviceKind, ResourceRequest] = {

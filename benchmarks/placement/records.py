@@ -4,7 +4,7 @@ Memory is in MB, times are in seconds after the start of the run, and absent lim
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 Tres = Mapping[str, int]
@@ -162,10 +162,6 @@ class Scenario:
     forget_s: float = 300.0
     span_s: float = 3600.0
     user: str = "ada"
-
-    def without_change(self) -> "Scenario":
-        """Return it with nothing that happens but its own jobs."""
-        return replace(self, others=(), changes=())
 
     def places(self, account: Account, request: Request) -> tuple[str, ...]:
         """Return the partitions where an account's default QOS may ever run such a job."""

@@ -1,1 +1,0 @@
-"""Placement on a simulated Slurm that answers the commands, in virtual time."""
