@@ -2,19 +2,15 @@
 
 from pathlib import Path
 
-import pytest
-
-from snakemake_scheduler_plugin_tilewright.resources import Placement
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
-from tests.support.failing_slurm import RULES
-from tests.support.recorded import cluster_with
-from tests.support.scribe import dispatched, run
+from tests.support.scribe import events
+from tests.support.small_slurm import options, run, sent
 
 MODULE = """
-from snakemake_scheduler_plugin_tilewright import detect
-from tests.support.failing_slurm import RULES
+from snakemake_scheduler_plugin_tilewright import ResourceModel, ResourceRequest, detect
 
-placement = workflow.placement = detect(workflow, RULES.models)
+SIZES = {"gpu": ResourceRequest(8, 5000, 1, 60), "cpu": ResourceRequest(6, 3000, 0, 90)}
+good = ResourceModel(("gpu", "cpu"), lambda wildcards, kind: SIZES[kind], lambda wildcards: 60.0)
+placement = workflow.placement = detect(workflow, {"good": good})
 
 rule good:
     output: "good/{i}.txt"
@@ -29,10 +25,6 @@ rule either:
     shell: "true"
 """
 SNAKEFILE = """
-from tests.support.failing_slurm import recorded_cluster
-from snakemake_scheduler_plugin_tilewright.cluster import cluster
-cluster.of_command = lambda *asked: recorded_cluster()
-
 module images:
     snakefile: "images.smk"
 
@@ -50,41 +42,33 @@ rule all:
     input: expand("{rule}/{i}.txt", rule=["good", "either", "own", "plain"], i=range(4))
 localrules: all
 """
+#: CPUs, memory and minutes on each kind.
 SIZES = {
-    "images_good": {"gpu": (8, 5000), "cpu": (6, 3000)},
-    "images_own": {"gpu": (8, 5000), "cpu": (6, 3000)},
-    "images_either": {"gpu": (3, 700), "cpu": (5, 800)},
-    "plain": {"cpu": (1, 500)},
+    "images_good": {"gpu": (8, 5000, 60), "cpu": (6, 3000, 90)},
+    "images_own": {"gpu": (8, 5000, 60), "cpu": (6, 3000, 90)},
+    "images_either": {"gpu": (3, 700, 9), "cpu": (5, 800, 99)},
+    "plain": {"cpu": (1, 500, 5)},
 }
 
 
-@pytest.mark.parametrize("scheduler", ["tilewright", "greedy"])
-def test_jobs_of_a_module_get_the_size_and_the_place_that_placement_chose(
-    scheduler: str, tmp_path: Path
-) -> None:
+def test_jobs_of_a_module_get_the_size_and_the_place_that_placement_chose(tmp_path: Path) -> None:
     (tmp_path / "images.smk").write_text(MODULE)
-    done = run(tmp_path, SNAKEFILE, scheduler, executor="slurm")
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert "placement failed" not in said
-    ledger = next(tmp_path.rglob("ledger.jsonl"), None)
-    placed = {e["job"]: e for e in read_ledger(ledger) if e["event"] == "place"} if ledger else {}
+    done = run(tmp_path, SNAKEFILE, "--set-resources", "images_own:mem_mb=4321")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    places = {event["slurm_id"]: event for event in events(tmp_path, "place")}
+    assert len(places) == 16
+    assert len({event["kind"] for event in places.values()}) == 2
     for rule, sizes in SIZES.items():
-        jobs = dispatched(tmp_path, rule)
+        jobs = sent(tmp_path, f"rule_{rule}_")
         assert len(jobs) == 4
-        for wildcards, given in jobs:
-            kind = "gpu" if given.get("gpu") else "cpu"
-            cpus = given["cpus_per_task" if "either" in rule else "threads"]
-            assert (cpus, given["mem_mb"]) == sizes[kind]
-            if scheduler == "tilewright":
-                assert given["slurm_partition"] == {"gpu": "hpg-b200", "cpu": "hpg-default"}[kind]
-                place = placed[f"rule_{rule}_wildcards_{wildcards['i']}"]
-                assert (place["account"], place["kind"]) == (given["slurm_account"], kind)
-                assert place["account"] == given["qos"]
-                assert (place["cpus"], place["runtime_min"]) == (cpus, given["runtime"])
-    if scheduler == "tilewright":
-        assert len(placed) == 16
-        static = Placement(RULES.models, cluster=cluster_with("", tmp_path / "cache2")[0])
-        good = dispatched(tmp_path, "images_good") + dispatched(tmp_path, "images_own")
-        planned = [static.static("good", wildcards).target.account for wildcards, _ in good]
-        assert planned != [given["slurm_account"] for _, given in good]  # or it shows nothing
+        for job in jobs:
+            place, call = places[job["id"]], options(job)
+            cpus, mem_mb, minutes = sizes[place["kind"]]
+            mem_mb = 4321 if rule == "images_own" else mem_mb
+            assert (place["cpus"], place["mem_mb"], place["runtime_min"]) == (cpus, mem_mb, minutes)
+            for option in (f"--cpus-per-task={cpus}", f"--mem {mem_mb} ", f"-t {minutes} "):
+                assert option in call
+            on_gpu = place["kind"] == "gpu"
+            assert ("gpu" in call.replace("hpg", "")) == on_gpu, call
+            assert job["partition"] == ("hpg-b200" if on_gpu else "hpg-default")
+            assert (job["account"], job["qos"]) == (place["account"], place["qos"])

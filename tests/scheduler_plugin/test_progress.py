@@ -40,7 +40,8 @@ def test_a_run_says_that_it_is_active_before_a_job_is_sent_and_then_what_pends_a
     jobs, ledger = [One(), One(), One()], tmp_path / "results/placement/ledger.jsonl"
     here, finished = tmp_path / LEDGER.with_name(STATE), {jobs[0]}
     dag = SimpleNamespace(
-        needrun_jobs=lambda: jobs, finished=finished.__contains__, job_dependencies=lambda job: [],
+        needrun_jobs=lambda exclude_finished=True: jobs, finished=finished.__contains__,
+        job_dependencies=lambda job: [],
     )  # fmt: skip
     workflow = SimpleNamespace(workdir_init=tmp_path, dag=dag)
     placement = Placement({"work": model(cpu=ResourceRequest(1, 1, 0, 1))}, ledger=ledger)
@@ -50,7 +51,7 @@ def test_a_run_says_that_it_is_active_before_a_job_is_sent_and_then_what_pends_a
     assert not progress.all_done()
     state = read_state(here)
     assert read_state(ledger.with_name(STATE)) == state
-    assert (state.jobs, state.done, state.running) == ({"work": 2}, {}, 0)
+    assert (state.jobs, state.done, state.running) == ({"work": 3}, {"work": 1}, 0)
     assert (state.ledger, state.ended) == (str(ledger), False)
     one, two = played.submit(2)
     played.slurm.start(one.slurm_id)
@@ -61,10 +62,10 @@ def test_a_run_says_that_it_is_active_before_a_job_is_sent_and_then_what_pends_a
         progress.tell()
         progress.tell()  # one line a minute in a log
     (line,) = caplog.messages
-    assert line.endswith("1 running, 1 in Slurm's queue")
+    assert "1 of 3 jobs done, 33 % of the work, 1 running, 1 in Slurm's queue" in line
     finished.update(jobs[1:])
     state = progress.state()
-    assert (state.jobs, state.done, state.complete) == ({"work": 2}, {"work": 2}, True)
+    assert (state.jobs, state.done, state.complete) == ({"work": 3}, {"work": 3}, True)
     assert (progress.all_done(), two.pending) == (True, True)
     placement.end()
     assert read_state(here).ended

@@ -1,9 +1,6 @@
-"""The scheduler plugin in real runs of Snakemake, whose executor writes down what it was given.
+"""The scheduler and the executor in real runs of Snakemake."""
 
-Canaries: placement at dispatch time rests on behaviour of Snakemake that no contract promises.
-"""
-
-import inspect
+import json
 import os
 import subprocess
 import sys
@@ -14,15 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snakemake_executor_plugin_slurm import Executor as SlurmExecutor  # type: ignore[import-untyped]
 from snakemake_interface_common.exceptions import WorkflowError
-from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_scheduler_plugins.tests import TestSchedulerBase
 
 from snakemake_scheduler_plugin_tilewright.fit import first_fit
-from snakemake_scheduler_plugin_tilewright.runtime.ledger import read_ledger
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
-from tests.support.scribe import Code, default_target, dispatched, rule, run
+from tests.support.scribe import default_target, events, rule
+from tests.support.small_slurm import run, sent
 
 
 class TestOurScheduler(TestSchedulerBase):  # type: ignore[misc]
@@ -66,63 +61,6 @@ def test_jobs_as_they_come_never_take_more_than_there_is(
     assert [job.priority for job in chosen] == sorted((j.priority for j in chosen), reverse=True)
 
 
-def test_the_executor_waits_as_long_as_it_is_told() -> None:
-    class Waiting(RemoteExecutor):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.next_seconds_between_status_checks = 7
-
-    Waiting.__abstractmethods__ = frozenset()
-    assert Waiting().next_seconds_between_status_checks == 7
-    assert "self.next_seconds_between_status_checks" in inspect.getsource(RemoteExecutor.sleep)
-    # it grows by 10 s after each idle round, which Run holds down
-    assert "self.next_seconds_between_status_checks + 10" in inspect.getsource(SlurmExecutor)
-
-
-HEAD = """
-from pathlib import Path
-from tests.support.failing_slurm import RULES, recorded_cluster
-from snakemake_scheduler_plugin_tilewright.resources import Placement
-
-placement = workflow.placement = Placement(
-    RULES.models, cluster=recorded_cluster(), ledger=Path("ledger.jsonl"))
-
-"""
-
-
-def routed(name: str, **stated: str) -> str:
-    """Return a rule that asks placement where each of its jobs runs."""
-    own = {
-        "threads": Code(f'placement.threads("{name}")'),
-        "resources": f'**placement.resources("{name}")',
-    }
-    return rule(name, **stated, **own)
-
-
-GOOD = routed("good", output="out/{i}.txt")
-
-
-def test_a_node_that_died_under_a_job_is_left_out(tmp_path: Path) -> None:
-    options = ("--set-resources", "gone:slurm_extra='--nice=5'", "--retries", "1")
-    rules = [routed(name, output=f"{name}.txt", log=f"{name}.log") for name in ("lost", "gone")]
-    wanted = default_target("lost.txt", "gone.txt")
-    done = run(tmp_path, "".join([HEAD, wanted, *rules]), "tilewright", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "placement failed" not in done.stderr
-    # beside what the user asks
-    extras = {name: [given_.get("slurm_extra") for _, given_ in dispatched(tmp_path, name)]
-              for name in ("lost", "gone")}  # fmt: skip
-    assert extras == {"lost": [None, "--exclude=c1"], "gone": ["--nice=5", "--nice=5 --exclude=c1"]}
-
-
-def test_the_last_job_is_noted_where_the_snakefile_does_not_end_the_plan(tmp_path: Path) -> None:
-    # Snakemake asks for no round after it, and it ends before the other thread looks, after 5 s
-    done = run(tmp_path, HEAD + GOOD, "tilewright", "out/1.txt")
-    assert done.returncode == 0, done.stderr
-    events = [event["event"] for event in read_ledger(tmp_path / "ledger.jsonl")]
-    assert events.count("done") == events.count("place") == 1
-    assert done.stderr.count("placement: 1 job done") == 1
-
-
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "Snakefile").write_text("rule all:\n    shell: 'true'\n")
     (tmp_path / "cache").touch()
@@ -147,25 +85,49 @@ def test_a_job_on_a_node_without_the_coordinators_tmpdir_begins(
         SchedulerSettings()
 
 
-#: SIGTERM arrives while jobs are selected, and Snakemake holds the lock that its handler takes.
-_TERMINATED_WHILE_SELECTING = """
+#: SIGTERM arrives while jobs are handed over, and Snakemake holds the lock that its handler takes.
+_TERMINATED = """
 import os
 import signal
-from snakemake_scheduler_plugin_tilewright import scheduler
+from snakemake_scheduler_plugin_tilewright.executor import Executor
 
-class Scheduler(scheduler.Scheduler):
-    def select_jobs(self, *args):
-        chosen = super().select_jobs(*args)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return chosen
+def submit(executor, jobs, own=Executor.run_jobs):
+    own(executor, jobs)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+Executor.run_jobs = submit
 """
 
 
 def test_a_run_that_is_terminated_while_it_selects_jobs_ends(tmp_path: Path) -> None:
-    snakefile = default_target("first.txt", "second.txt")
-    snakefile += rule("first", output="first.txt") + rule("second", output="second.txt")
-    plugins = {"scheduler_plugin_terminated": _TERMINATED_WHILE_SELECTING}
-    done = run(tmp_path, snakefile, "terminated", plugins=plugins)
-    assert "Will exit after finishing currently running jobs" in done.stderr
+    rules = [default_target("first.txt", "second.txt"), rule("first", output="first.txt"),
+             rule("second", output="second.txt")]  # fmt: skip
+    done = run(tmp_path, _TERMINATED + "".join(rules))
+    said = done.stdout + done.stderr
+    assert "Will exit after finishing currently running jobs" in said
     assert done.returncode == 1
-    assert [dispatched(tmp_path, name)[0][0] for name in ("first", "second")] == [{}, {}]
+    assert len(sent(tmp_path)) + said.count("not sent, as the run was asked to stop") >= 1
+
+
+def test_the_last_job_is_noted_where_the_snakefile_does_not_end_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, default_target("a.txt") + rule("a", output="a.txt"))
+    assert done.returncode == 0, done.stderr
+    names = [name for name in ("run", "place", "done") for _ in events(tmp_path, name)]
+    assert names == ["run", "place", "done"]
+    assert done.stderr.count("placement: 1 job done") == 1
+
+
+def test_a_second_run_does_not_begin_beside_jobs_of_the_first(tmp_path: Path) -> None:
+    snakefile = default_target("a.txt", "b.txt") + rule("{x}", output="{x}.txt").replace(
+        "rule {x}:", "rule each:"
+    )
+    assert run(tmp_path, snakefile).returncode == 0
+    (job,) = sent(tmp_path, "rule_each_wildcards_a")
+    path = tmp_path / f"slurm/jobs/{job['id']:04}"
+    path.write_text(json.dumps({**job, "state": "RUNNING"}))
+    (tmp_path / "a.txt").unlink()
+    again = run(tmp_path, snakefile)
+    said = again.stdout + again.stderr
+    assert (again.returncode, "Traceback" in said) == (1, False)
+    assert f"1 job of an earlier run may still write into {tmp_path}" in said
+    assert len(sent(tmp_path)) == 2

@@ -48,6 +48,11 @@ class Progress:
         """Return how far the run is."""
         open_ = self.tasks.nodes()
         self._seconds |= {job: node.cpu_seconds for job, node in open_.items()}
+        for job in self.dag.needrun_jobs(
+            exclude_finished=False
+        ):  # some are found and done between two states
+            if len(job.output) and job not in self._seconds:
+                self._seconds[job] = self.tasks.seconds(job)
         done = [job for job in self._seconds if job not in open_ and self.dag.finished(job)]
         seconds = {job: self._seconds[job] for job in [*done, *open_]}
         active = self.run.active

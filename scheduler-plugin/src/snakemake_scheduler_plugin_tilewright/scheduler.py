@@ -7,6 +7,7 @@ each job as it starts. Inside jobs it hands jobs out as they come.
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
@@ -21,6 +22,7 @@ from .runtime.snakemake_adapter import forget_chatter
 from .words import printable_log
 
 
+@dataclass
 class SchedulerSettings(SchedulerSettingsBase):  # type: ignore[misc]
     """No settings; Snakemake asks for them before it writes anything itself."""
 

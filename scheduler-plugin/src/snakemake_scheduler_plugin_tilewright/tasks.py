@@ -154,6 +154,10 @@ class Tasks:
         jobs = [job for job in dag.needrun_jobs() if len(job.output) and not dag.finished(job)]
         return {job: self._node(job, dag.job_dependencies(job)) for job in jobs}
 
+    def seconds(self, job: Any) -> float:
+        """Return about how long a job takes on CPUs."""
+        return self._node(job, ()).cpu_seconds
+
     def _node(self, job: Any, needs: Iterable[Any]) -> Node:
         model = None if job.is_group() else self.placement.models.get(_constant(job, MODEL))
         if model is None:  # its resources may not be known before its input is there
