@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright import SetUpError
-from tilewright.config.strict_yaml import load_yaml
 from tilewright.errors import ConfigError
 from tilewright.io.text_file import read_text
+from tilewright.runtime.strict_yaml import load_yaml
 
 #: A configuration is a few kB.
 _MOST_MB = 1
