@@ -287,15 +287,20 @@ class Round:
 
         Where nodes are full, all accounts share the queue of their partitions. Where a limit is
         known that jobs of this run alone wait for, none pends: one that is sent when a slot has
-        fallen free starts at once, one that pends with Slurm's next cycle.
+        fallen free starts at once, one that pends with Slurm's next cycle. Where no job of this run
+        runs, one does: no slot falls free, and what is known of the limit may be wrong.
         """
         place = spot.place
         if self.room.on_nodes(place, request) == 0:
             none = self.spots.nodes[place.partitions].may_pend == 0
         else:
             own = self.room.is_left(place, request) and self.room.jobs(place, request) == 0
-            none = own and not self.room.others_wait(place)
+            none = own and self._any_runs() and not self.room.others_wait(place)
         return None if none or spot.may_pend == 0 else (-spot.running, spot.pending)
+
+    def _any_runs(self) -> bool:
+        """Return whether any job of this run runs, or is sent now."""
+        return self._sent > 0 or any(self._ends.values())
 
     def _next_s(self, side: _Side) -> float:
         """Return when the next slot falls free of those that a group may use.

@@ -79,9 +79,10 @@ class Survey:
         """
         tasks, out = list(tasks), {id(task) for task in movable}
         held = [(t.place, t.request(t.place.kind)) for t in tasks if t.place and id(t) not in out]
-        sizes = [task.request("gpu") for task in tasks if "gpu" in task.requests]
-        largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
         found = self.cluster
+        gpus = found.names_of("gpu") or not found.partitions
+        sizes = [task.request("gpu") for task in tasks if gpus and "gpu" in task.requests]
+        largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
         return Room(
             found.accounts, self._own_use, held, self.cpu_share, largest, self._own_pending, wrong,
             found.idle_of, found.limits_known,
