@@ -69,7 +69,9 @@ def examine(configfile: Path | None, *, profile: Path | None, slurm: bool) -> li
 def _check_cluster(experiment: Experiment | None, current: Cluster | None) -> Iterable[Check]:
     """Check CuPy and disk space for a run on a cluster."""
     pools = make_pools(current) if current else []
-    yield from check_machine.check_cupy(pool.place.pool for pool in pools if pool.place.kind == "gpu")
+    yield from check_machine.check_cupy(
+        pool.place.pool for pool in pools if pool.place.kind == "gpu"
+    )
     if experiment is not None:
         layout = Layout(experiment.settings.results)
         need, slots = missing_bytes(experiment, layout), sum(pool.slots for pool in pools)
