@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .commands.checks import Check, ok, problem, problem_from, version_of, warning
     from .commands.doctor import check_all, on_slurm, show_checks
     from .commands.slurm_here import has_slurm
-    from .errors import PlacementError
     from .orphaned import active_run, refuse_second_run
     from .placement.cluster import Cluster
     from .placement.request import DeviceKind, ResourceModel, ResourceRequest
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from .resources import Placement, detect
     from .runtime.allocation import allocated_gpus
     from .runtime.cause import cause_line
+    from .runtime.errors import PlacementError
     from .runtime.json_lines import append_json, read_json_lines
     from .runtime.run_state import span_text
     from .runtime.snakemake_command import SetUpError, command, is_locked, runs_nothing, targets
