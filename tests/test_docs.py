@@ -11,9 +11,9 @@ import yaml
 
 from docs import generate, hooks, keys, reason_pictures, tried
 from snakemake_scheduler_plugin_tilewright import cli as placement
-from snakemake_scheduler_plugin_tilewright.settings import ExecutorSettings
 from snakemake_scheduler_plugin_tilewright.placement.request import SLOWDOWN
-from snakemake_scheduler_plugin_tilewright.placement.round import FEW
+from snakemake_scheduler_plugin_tilewright.placement.status import FEW
+from snakemake_scheduler_plugin_tilewright.settings import ExecutorSettings
 from snakemake_scheduler_plugin_tilewright.slurm import reasons
 from snakemake_scheduler_plugin_tilewright.slurm.query import MOST_QUESTIONS_A_MIN
 from tests.conftest import REPO

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.runtime.errors import SlurmQueryError
 
 from .records import Account, Request, Scenario, Task
 from .slurm_simulator import SimulatedSlurm

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.runtime.errors import SlurmQueryError
 
 from . import answers
 from .records import Request, Scenario

@@ -25,7 +25,7 @@ from benchmarks.placement.records import (
 from benchmarks.placement.scenarios import make_scenario
 from benchmarks.placement.scheduler import SlurmJob
 from benchmarks.placement.slurm_simulator import SimulatedSlurm
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.runtime.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FORMAT, parse_queue
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     ASSOCIATION_FIELDS,

@@ -19,12 +19,12 @@ from snakemake_scheduler_plugin_tilewright.commands.doctor import (
     print_checks,
     show_checks,
 )
-from snakemake_scheduler_plugin_tilewright.settings import settings_of
 from snakemake_scheduler_plugin_tilewright.commands.slurm_here import has_slurm
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.request import KINDS
+from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
+from snakemake_scheduler_plugin_tilewright.settings import settings_of
 from tests.commands.no_slurm import command
 from tests.support import recorded
 from tests.support.runs import REPO, Run, make_run

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.cli import app
 from snakemake_scheduler_plugin_tilewright.commands import orphaned
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.orphaned import before_run
+from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from tests.support.recorded import HERE, OTHERS, Queue, client
 

@@ -16,10 +16,10 @@ import yaml
 from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.commands.accounts import Accounts
-from snakemake_scheduler_plugin_tilewright.settings import settings_of
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.pools import SIZES
 from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
+from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.settings import settings_of
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from snakemake_scheduler_plugin_tilewright.slurm.reasons import cause_of
 from tests.fuzz.damage import Reader, Words, check

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright.commands.accounts import Accounts
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.accounts import Chosen
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.pools import SIZES, make_pools, summary
 from snakemake_scheduler_plugin_tilewright.placement.request import KINDS, Place
+from snakemake_scheduler_plugin_tilewright.pools import SIZES, make_pools, summary
+from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition
 from tests.support.placement_rules import CPU, GPU, account, cluster_of
 from tests.support.recorded import LIMITS, PARTITIONS, USE, client, cluster_with, qos_line

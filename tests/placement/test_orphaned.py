@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.orphaned import (
     before_run,
     begin_alone,
@@ -22,6 +21,7 @@ from snakemake_scheduler_plugin_tilewright.orphaned import (
     refuse_second_run,
     sender_of,
 )
+from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER, STATE
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient

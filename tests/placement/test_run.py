@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
+from snakemake_scheduler_plugin_tilewright.runtime.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.query import MOST_QUESTIONS_A_MIN
 from tests.support.placement_rules import CPU, GPU
 from tests.support.scripted_slurm import AWAY, IDLE, Played, ScriptedSlurm, play

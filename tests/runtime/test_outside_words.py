@@ -16,17 +16,17 @@ from snakemake_scheduler_plugin_tilewright.commands.accounts import Accounts
 from snakemake_scheduler_plugin_tilewright.commands.checks import problem
 from snakemake_scheduler_plugin_tilewright.commands.doctor import print_checks
 from snakemake_scheduler_plugin_tilewright.commands.status import print_status
-from snakemake_scheduler_plugin_tilewright.errors import (
+from snakemake_scheduler_plugin_tilewright.placement.request import KINDS
+from snakemake_scheduler_plugin_tilewright.pools import SIZES, summary
+from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
+from snakemake_scheduler_plugin_tilewright.runtime.errors import (
     PlacementError,
     SlurmQueryError,
     UnreadableError,
 )
-from snakemake_scheduler_plugin_tilewright.pools import SIZES, summary
-from snakemake_scheduler_plugin_tilewright.placement.request import KINDS
-from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState
+from snakemake_scheduler_plugin_tilewright.runtime.words import printable, printable_log
 from snakemake_scheduler_plugin_tilewright.slurm.query import run_command
-from snakemake_scheduler_plugin_tilewright.words import printable, printable_log
 from tests.support.recorded import (
     ANSWERS,
     Recorded,

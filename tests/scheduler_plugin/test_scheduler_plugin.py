@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_scheduler_plugins.tests import TestSchedulerBase
 
-from snakemake_scheduler_plugin_tilewright.fit import first_fit
+from snakemake_scheduler_plugin_tilewright.local import first_fit
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
 from tests.support.scribe import default_target, events, rule
 from tests.support.small_slurm import run, sent

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
+from snakemake_scheduler_plugin_tilewright.runtime.errors import UnreadableError
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FIELDS, SlurmJob, parse_queue
 from snakemake_scheduler_plugin_tilewright.slurm.reasons import Cause, cause_of
 from tests.support.recorded import details, queue_line

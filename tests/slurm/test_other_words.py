@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.accounts import Scope
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import parse_queue
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     fields_of,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.errors import UnreadableError
+from snakemake_scheduler_plugin_tilewright.runtime.errors import UnreadableError
 from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     node_names,
     parse_assoc_mgr,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.accounts import Scope
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.room import Room
+from snakemake_scheduler_plugin_tilewright.runtime.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.parse import QOS_FIELDS, parse_sacctmgr
 from snakemake_scheduler_plugin_tilewright.slurm.query import (
     _OF_SLURM,

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Mapping
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -21,6 +22,10 @@ _CONTEXT.set_forkserver_preload(
 def fork(does: Callable[..., None], *args: Any) -> BaseProcess:
     """Start a process as it were a fork of this one; the server has what was when it started."""
     here = dict(os.environ), os.sched_getaffinity(0)
+    # a server that starts within a test of made GPUs would have them for all tests that follow
+    os.environ.pop("FAKE_NVML_STATE", None)
+    forkserver.ensure_running()
+    os.environ.update(here[0])
     process = _CONTEXT.Process(target=_do, args=(*here, does, args))
     process.start()
     return process

@@ -7,8 +7,8 @@ from typing import Any
 
 from snakemake_scheduler_plugin_tilewright.placement.accounts import Account, Scope
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
-from snakemake_scheduler_plugin_tilewright.placement.order import Durations
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
+from snakemake_scheduler_plugin_tilewright.placement.order import Durations
 from snakemake_scheduler_plugin_tilewright.placement.request import (
     KINDS,
     DeviceKind,
@@ -17,7 +17,8 @@ from snakemake_scheduler_plugin_tilewright.placement.request import (
     ResourceRequest,
 )
 from snakemake_scheduler_plugin_tilewright.placement.room import Room
-from snakemake_scheduler_plugin_tilewright.placement.round import Choice, Round, Spot, Spots
+from snakemake_scheduler_plugin_tilewright.placement.round import Choice, Round
+from snakemake_scheduler_plugin_tilewright.placement.status import Spot, Spots
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from snakemake_scheduler_plugin_tilewright.slurm.records import Partition, Tres
 

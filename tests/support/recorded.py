@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.accounts import Chosen
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
+from snakemake_scheduler_plugin_tilewright.runtime.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FIELDS
 from snakemake_scheduler_plugin_tilewright.slurm.parse import QOS_FIELDS
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snakemake_scheduler_plugin_tilewright.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.ends import Ends
 from snakemake_scheduler_plugin_tilewright.placement.jobs import End, Task
 from snakemake_scheduler_plugin_tilewright.placement.request import Place, ResourceRequest
-from snakemake_scheduler_plugin_tilewright.placement.run import Run, Settings, Submission
+from snakemake_scheduler_plugin_tilewright.placement.run import Run, Settings
+from snakemake_scheduler_plugin_tilewright.placement.sender import Submission
+from snakemake_scheduler_plugin_tilewright.runtime.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger, read_ledger
 from snakemake_scheduler_plugin_tilewright.slurm.jobs import JOB_FIELDS
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient

@@ -62,12 +62,12 @@ if name == "sbatch":
     (folder / str(number)).rename(jobs / f"{number:04}")
     print(f"Welcome to a cluster of 12 nodes\\nSubmitted batch job {number}")
 elif name == "squeue":
-    fields = re.findall(r"(\\w+):\\d+", value("-O"))
+    fields = re.findall(r"(\\w+):(\\d+)", value("-O"))
     for job in all_jobs():
         shown = {"JobID": job["id"], "State": job["state"], "Name": job["name"],
                  "NodeList": "c1", "WorkDir": str(Path.cwd()), "Comment": "rewritten by the site",
                  "Reason": "None"}
-        print("|".join(str(shown.get(field, "")) for field in fields) + "|")
+        print("".join(f"{shown.get(field, '')!s:<{width}.{width}}|" for field, width in fields))
 elif "job" in args:
     (job,) = [one for one in all_jobs() if str(one["id"]) == args[-1]]
     print(f"JobId={job['id']} JobState={job['state']} Reason=None ExitCode=1:0")

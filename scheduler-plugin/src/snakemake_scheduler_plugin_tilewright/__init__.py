@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .commands.checks import Check, ok, problem, problem_from, version_of, warning
     from .commands.doctor import check_all, on_slurm, show_checks
     from .commands.slurm_here import has_slurm
-    from .errors import PlacementError
     from .orphaned import active_run, refuse_second_run
     from .placement.cluster import Cluster
     from .placement.request import DeviceKind, ResourceModel, ResourceRequest
@@ -21,61 +20,17 @@ if TYPE_CHECKING:
     from .resources import Placement, detect
     from .runtime.allocation import allocated_gpus
     from .runtime.cause import cause_line
+    from .runtime.errors import PlacementError
     from .runtime.json_lines import append_json, read_json_lines
     from .runtime.run_state import span_text
     from .runtime.snakemake_command import SetUpError, command, is_locked, runs_nothing, targets
     from .scheduler import Scheduler, SchedulerSettings
-
-__all__ = [
-    "BLUE",
-    "COLOURS",
-    "GREY",
-    "ORANGE",
-    "RED",
-    "Check",
-    "Cluster",
-    "DeviceKind",
-    "Placement",
-    "PlacementError",
-    "ResourceModel",
-    "ResourceRequest",
-    "Scheduler",
-    "SchedulerSettings",
-    "SetUpError",
-    "active_run",
-    "allocated_gpus",
-    "append_json",
-    "cause_line",
-    "check_all",
-    "colours_of",
-    "command",
-    "detect",
-    "environment",
-    "has_slurm",
-    "is_locked",
-    "make_pools",
-    "ok",
-    "on_slurm",
-    "pale",
-    "problem",
-    "problem_from",
-    "read_json_lines",
-    "refuse_second_run",
-    "run_section",
-    "runs_nothing",
-    "show_checks",
-    "span_text",
-    "targets",
-    "version_of",
-    "warning",
-]  # fmt: skip
 
 #: Module to its public names.
 _NAMES = {
     "commands.checks": "Check ok problem problem_from version_of warning",
     "commands.doctor": "check_all on_slurm show_checks",
     "commands.slurm_here": "has_slurm",
-    "errors": "PlacementError",
     "placement.cluster": "Cluster",
     "orphaned": "active_run refuse_second_run",
     "pools": "make_pools",
@@ -85,12 +40,14 @@ _NAMES = {
     "resources": "Placement detect",
     "runtime.allocation": "allocated_gpus",
     "runtime.cause": "cause_line",
+    "runtime.errors": "PlacementError",
     "runtime.json_lines": "append_json read_json_lines",
     "runtime.run_state": "span_text",
     "runtime.snakemake_command": "SetUpError command is_locked runs_nothing targets",
     "scheduler": "Scheduler SchedulerSettings",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,9 +20,9 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings
 
-from .errors import PlacementError
+from .runtime.errors import PlacementError
+from .runtime.words import count, printable_log
 from .settings import ExecutorSettings
-from .words import count, printable_log
 
 if TYPE_CHECKING:
     from .placement.jobs import End, Task

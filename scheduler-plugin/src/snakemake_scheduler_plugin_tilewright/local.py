@@ -3,10 +3,9 @@
 import heapq
 import logging
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .fit import first_fit
 from .placement.jobs import key_of
 from .placement.order import Durations, Node, Order
 from .placement.request import DeviceKind
@@ -123,3 +122,15 @@ class LocalRun:
             )
             for job in jobs
         }  # fmt: skip
+
+
+def first_fit(jobs: Iterable[Any], available: Mapping[str, int | str]) -> list[Any]:
+    """Return the jobs that fit at once, by priority."""
+    left = {name: n for name, n in available.items() if isinstance(n, int)}
+    chosen = []
+    for job in sorted(jobs, key=lambda job: -job.priority):
+        asked = {name: job.scheduler_resources.get(name, 0) for name in left}
+        if all(left[name] >= n for name, n in asked.items() if n):
+            chosen.append(job)
+            left = {name: left[name] - n for name, n in asked.items()}
+    return chosen

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .errors import PlacementError, SlurmQueryError
+from .runtime.errors import PlacementError, SlurmQueryError
 from .runtime.ledger import LEDGER, STATE
 from .runtime.run_state import RunState, read_state, span_text
 from .runtime.snakemake_command import is_locked
+from .runtime.words import count, printable
 from .slurm.jobs import SlurmJob
 from .slurm.query import SlurmClient
-from .words import count, printable
 
 _POLL_S = 10.0
 #: Slurm may answer late while a run begins.

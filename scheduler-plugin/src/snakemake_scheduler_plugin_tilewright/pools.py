@@ -7,7 +7,7 @@ from .placement.accounts import Account, Scope
 from .placement.cluster import Cluster
 from .placement.request import KINDS, DeviceKind, Place, ResourceRequest
 from .placement.room import Room
-from .words import count
+from .runtime.words import count
 
 #: Jobs of such sizes are counted, unless others are given: those of KINTSUGI's worked example.
 SIZES: Mapping[DeviceKind, ResourceRequest] = {

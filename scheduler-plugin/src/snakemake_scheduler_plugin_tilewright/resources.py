@@ -21,14 +21,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .errors import PlacementError
 from .placement.jobs import key_of
 from .placement.request import KINDS, SLOWDOWN, DeviceKind, Place, ResourceModel, ResourceRequest
 from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
+from .runtime.errors import PlacementError
 from .runtime.ledger import LEDGER, read_ledger, resume_line, runs_of, summary_lines
 from .runtime.snakemake_command import command
-from .words import printable
+from .runtime.words import printable
 
 #: The constant resource that names the model of a rule.
 MODEL = "placement"

@@ -14,12 +14,11 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_scheduler_plugins.base import SchedulerBase
 from snakemake_interface_scheduler_plugins.settings import SchedulerSettingsBase
 
-from .fit import first_fit
-from .local import LocalRun
+from .local import LocalRun, first_fit
 from .runtime import snakemake_command as command_line
 from .runtime.scratch import refused_folders
 from .runtime.snakemake_adapter import forget_chatter
-from .words import printable_log
+from .runtime.words import printable_log
 
 
 @dataclass

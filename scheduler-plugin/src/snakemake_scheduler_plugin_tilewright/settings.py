@@ -9,7 +9,7 @@ import yaml
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import ExecutorSettingsBase
 
-from .errors import PlacementError
+from .runtime.errors import PlacementError
 
 _PREFIX = "tilewright-"
 

@@ -13,14 +13,14 @@ from rich.padding import Padding
 from rich.table import Table
 
 from ..begin import look_at_cluster
-from ..errors import PlacementError
 from ..placement.accounts import Account, Scope
 from ..placement.cluster import Cluster, own_client
 from ..placement.request import KINDS, DeviceKind, ResourceRequest
 from ..pools import SIZES, Pool, make_pools, total_slots
+from ..runtime.errors import PlacementError
+from ..runtime.words import count
 from ..settings import settings_of
 from ..slurm.query import SlurmClient
-from ..words import count
 from .checks import plain
 from .slurm_here import has_slurm
 

@@ -3,11 +3,11 @@
 import shutil
 from collections.abc import Callable, Iterable
 
-from ..errors import PlacementError, SlurmQueryError
 from ..orphaned import find_orphaned, sender_of
 from ..placement.cluster import Cluster
 from ..placement.request import KINDS, DeviceKind
 from ..pools import make_pools, total_slots
+from ..runtime.errors import PlacementError, SlurmQueryError
 from ..slurm.query import SlurmClient
 from .checks import Check, count, ok, problem, problem_from, warning
 

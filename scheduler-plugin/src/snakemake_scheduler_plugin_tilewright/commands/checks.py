@@ -6,8 +6,8 @@ from typing import Literal
 
 from rich.text import Text
 
-from ..words import count as count
-from ..words import printable
+from ..runtime.words import count as count
+from ..runtime.words import printable
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ..begin import look_at_cluster
-from ..errors import PlacementError
 from ..orphaned import sender_of
 from ..placement.cluster import Cluster, own_client
 from ..placement.request import KINDS
+from ..runtime.errors import PlacementError
 from ..runtime.scratch import refused_folders
 from ..runtime.snakemake_command import is_locked
 from ..settings import settings_of

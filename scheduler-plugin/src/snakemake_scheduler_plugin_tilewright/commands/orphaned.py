@@ -4,11 +4,11 @@ from pathlib import Path
 
 import typer
 
-from ..errors import PlacementError
 from ..orphaned import end_orphaned, find_orphaned, sender_of
 from ..placement.cluster import own_client
+from ..runtime.errors import PlacementError
 from ..runtime.snakemake_command import is_locked
-from ..words import printable
+from ..runtime.words import printable
 from .slurm_here import has_slurm
 
 _RESUME = """\

@@ -2,7 +2,7 @@
 
 import shutil
 
-from ..errors import SlurmQueryError
+from ..runtime.errors import SlurmQueryError
 from ..slurm.query import run_command
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from ..runtime.cause import failed_since
 from ..runtime.ledger import LEDGER, STATE, failure_lines, read_ledger
 from ..runtime.run_state import RunState, read_state, span_text
-from ..words import printable
+from ..runtime.words import printable
 from .checks import plain
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from ..errors import PlacementError, SlurmQueryError
+from ..runtime.errors import PlacementError, SlurmQueryError
 from ..slurm.parse import node_names
 from ..slurm.query import SlurmClient
 from ..slurm.records import Association, Partition, Qos, Tres, Usage

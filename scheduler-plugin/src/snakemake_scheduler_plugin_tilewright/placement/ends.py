@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..errors import SlurmQueryError
 from ..runtime.cause import last_line, read_cause
+from ..runtime.errors import SlurmQueryError
 from ..slurm.jobs import ENDED, SlurmJob
 from ..slurm.query import SlurmClient
 from ..slurm.reasons import Cause, cause_of

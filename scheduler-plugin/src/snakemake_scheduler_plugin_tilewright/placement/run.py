@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import SlurmQueryError
+from ..runtime.errors import SlurmQueryError
 from ..runtime.ledger import Ledger
 from ..slurm.jobs import SlurmJob
 from ..slurm.reasons import may_pass, refusal_words

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ..errors import SlurmQueryError
+from ..runtime.errors import SlurmQueryError
 from ..runtime.ledger import Ledger
 from ..slurm.reasons import may_have_taken, may_pass, refusal_words
 from .cluster import Cluster

@@ -146,13 +146,13 @@ class Places:
                 self._nodes_full_s[place.kind, place.partitions] = now_s
 
     def fill(self, place: Place, now_s: float, reason: str = "") -> None:
-        """Note that a limit of a place is reached: of its QOS, or of its account, for others too."""
-        of_place, of_qos, of_account = _bounds(place)
+        """Note that a limit of a place is reached, or one of its QOS or account for all places."""
+        bound, of_qos, of_account = _bounds(place)
         if reason.startswith("QOS") and "PerAccount" not in reason and place.qos:
-            of_place = of_qos
+            bound = of_qos
         elif reason.startswith("Assoc"):
-            of_place = of_account
-        self._full_s[of_place] = now_s
+            bound = of_account
+        self._full_s[bound] = now_s
 
     def note_end(self, place: Place, task: Task, now_s: float) -> None:
         """Note that a job ended: where none pends, its slot is free whatever was said before."""

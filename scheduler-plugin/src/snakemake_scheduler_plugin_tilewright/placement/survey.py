@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import PlacementError
+from ..runtime.errors import PlacementError
 from .cluster import Cluster
 from .jobs import Task
 from .request import Place, ResourceRequest

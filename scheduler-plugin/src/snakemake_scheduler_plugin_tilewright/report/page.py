@@ -10,7 +10,7 @@ import jinja2
 from ..runtime.files import write_text_atomic
 from ..runtime.ledger import read_ledger
 from ..runtime.run_state import span_text
-from ..words import count, count_jobs
+from ..runtime.words import count, count_jobs
 from .gantt import draw_gantt
 from .ledger import cluster_runs
 from .palette import colours_of

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..words import count
 from .files import open_regular
+from .words import count
 
 #: Of a line, of which each part beyond is a line of its own.
 _LONGEST_B = 2**24

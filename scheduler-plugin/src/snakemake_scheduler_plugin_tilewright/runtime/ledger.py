@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Strict, create_model
 
-from ..words import count_jobs, printable
 from .files import STRICT, Count, Text, Time
 from .json_lines import JsonLines, append_json, read_json_lines
+from .words import count_jobs, printable
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import PlacementError
+from .errors import PlacementError
 
 #: What objects of Snakemake must have beyond the interfaces of its plugins.
 NEEDED: Mapping[str, tuple[str, ...]] = {

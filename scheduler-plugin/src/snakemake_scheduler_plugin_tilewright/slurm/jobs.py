@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UnreadableError
+from ..runtime.errors import UnreadableError
 from .reasons import Waiting, why_pending
 
 #: squeue cuts what is longer than its field, and separates nothing by itself.

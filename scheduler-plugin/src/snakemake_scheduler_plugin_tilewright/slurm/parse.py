@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..errors import UnreadableError
+from ..runtime.errors import UnreadableError
 from .records import JOBS, Association, Partition, Qos, Tres, Usage, of_association, on_qos
 
 ASSOCIATION_FIELDS = (

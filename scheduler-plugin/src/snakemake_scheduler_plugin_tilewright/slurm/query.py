@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..errors import SlurmQueryError, UnreadableError
+from ..runtime.errors import SlurmQueryError, UnreadableError
 from . import parse
 from .jobs import JOB_FORMAT, SlurmJob, parse_queue
 from .records import Association, Partition, Qos, Tres, Usage
