@@ -138,7 +138,7 @@ def test_an_account_with_a_limit_that_takes_no_job_is_left(limit: str, run: Clus
     done = [job for job in run.jobs() if job.state == "COMPLETED"]
     assert {job.account for job in done} == {"maigan"}, dump(run.events)
     assert not run.causes(), dump(run.events)
-    assert max(run.moves().values(), default=0) <= 1, dump(run.events)
+    assert max(run.moves().values(), default=0) <= 2, dump(run.events)  # from GPUs and CPUs
 
 
 def test_what_a_user_runs_besides_counts_and_options_in_the_environment_change_nothing(
