@@ -101,7 +101,9 @@ def test_node_crash_and_job_cancelled_from_outside(run: ClusterRun) -> None:
     slurm = run.slurm
     numbers = slurm.run(["squeue", "-h", "-w", "b1", "-o", "%A"]).stdout.split()
     slurm.run(["scancel", numbers[0]])
-    slurm.wait_job(int(numbers[0]))
+    # a node that crashes before takes with it how the job ended
+    gone = ["squeue", "-h", "-j", numbers[0]]
+    wait_for(lambda: not slurm.run(gone, check=False).stdout, 30, "the end of the job")
     slurm.crash_node("b1")
     assert run.finish(process) == 0
     slurm.revive_node("b1")
