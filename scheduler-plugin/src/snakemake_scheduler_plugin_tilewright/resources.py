@@ -257,7 +257,9 @@ class Placement:
         lines = []
         if self.on_cluster:
             events = read_ledger(self.ledger)
-            own = [run for run in runs_of(events)[-1:] if run[0]["time_s"] >= self._began_s]
+            own = [
+                run for run in runs_of(events)[-1:] if run[0]["time_s"] >= round(self._began_s, 3)
+            ]
             lines = [line for run in own for line in summary_lines(run)]
             lines += filter(None, [events.note])
         elif failed and self.logs:
