@@ -94,7 +94,7 @@ def test_the_end_speaks_of_the_last_run_only(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    placement = Placement(on_cluster=True, ledger=ledger.path)
+    placement = Placement(on_cluster=True, ledger=ledger.path, _began_s=12.0)
     placement.at_end(lambda: ledger.write(**DONE))
     ledger.write("run", run="1")
     ledger.write(**FAIL)

@@ -85,5 +85,6 @@ class Beginning:
         )
         with begin_alone(ledger):
             refuse_second_run(ledger)  # begun meanwhile
-        for line in summary(cluster, self.tasks.kinds()):
-            logger.info(line)
+        if kinds := self.tasks.kinds():  # else there is nothing to do
+            for line in summary(cluster, kinds):
+                logger.info(line)

@@ -257,8 +257,10 @@ class Placement:
         lines = []
         if self.on_cluster:
             events = read_ledger(self.ledger)
-            last = runs_of(events)[-1:]
-            lines = [line for run in last for line in summary_lines(run)]
+            own = [
+                run for run in runs_of(events)[-1:] if run[0]["time_s"] >= round(self._began_s, 3)
+            ]
+            lines = [line for run in own for line in summary_lines(run)]
             lines += filter(None, [events.note])
         elif failed and self.logs:
             lines = [*failed_since(self.logs, self._began_s)]

@@ -291,12 +291,14 @@ class Round:
         runs, one does: no slot falls free, and what is known of the limit may be wrong.
         """
         place = spot.place
-        if self.room.on_nodes(place, request) == 0:
-            none = self.spots.nodes[place.partitions].may_pend == 0
-        else:
-            own = self.room.is_left(place, request) and self.room.jobs(place, request) == 0
-            none = own and self._any_runs() and not self.room.others_wait(place)
-        return None if none or spot.may_pend == 0 else (-spot.running, spot.pending)
+        none = spot.may_pend == 0
+        if not none and self.room.jobs(place, request) == 0:
+            if self.room.on_nodes(place, request) == 0:
+                none = self.spots.nodes[place.partitions].may_pend == 0
+            else:
+                own = self.room.is_left(place, request) and not self.room.others_wait(place)
+                none = own and self._any_runs()
+        return None if none else (-spot.running, spot.pending)
 
     def _any_runs(self) -> bool:
         """Return whether any job of this run runs, or is sent now."""
