@@ -66,7 +66,7 @@ _REASONS = (
 )  # fmt: skip
 #: What placement does about a pending job, by what keeps it from starting.
 _OBSTACLES: Mapping[Obstacle, str] = {
-    "order": "it waits; after 60 s it may go to the other kind of device",
+    "order": "it waits; after 60 s it may go elsewhere",
     "limit": "the place is full; after 5 s it may go to another one",
     "nodes": "the place is closed for a while; it may go to another one at once",
     "invalid": "it is cancelled and goes elsewhere, never back",

@@ -98,15 +98,18 @@ class Given:
         all_tasks = [*ready, *movable]
         for task in all_tasks:
             task.group = groups.setdefault(task.alike, len(groups))
+        pending = [task for task in all_tasks if task.place is not None]
+        return self.round().place([task for task in all_tasks if task.place is None], pending)
+
+    def round(self) -> Round:
+        """Return a round over what is known."""
         room = Room(
             self.cluster.accounts, (), self.held, self.cpu_share, self.for_gpus, (), self.wrong,
             self.cluster.idle_of, self.cluster.limits_known,
         )  # fmt: skip
-        made = Round(
+        return Round(
             self.cluster, self.durations, room, self.spots, self.ends_s, NOW_S, self.most
         )  # fmt: skip
-        pending = [task for task in all_tasks if task.place is not None]
-        return made.place([task for task in all_tasks if task.place is None], pending)
 
 
 def sent_to(choice: Choice) -> dict[str, int]:

@@ -10,10 +10,9 @@ or wrong, jobs that pend tell.
 import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from operator import attrgetter
 
 from .cluster import Cluster
@@ -21,7 +20,7 @@ from .jobs import Task, with_minutes
 from .order import Durations
 from .request import KINDS, DeviceKind, Place, ResourceRequest
 from .room import Room
-from .status import FEW, LONG_S, Spot, Spots
+from .status import FEW, LONG_S, FirstSpot, Spot, Spots
 
 #: Slurm starts jobs, or says why not, after so long (``sched_interval``, ``bf_interval``).
 CYCLE_S = 30.0
@@ -56,46 +55,13 @@ class Choice:
     waiting: Counter[str] = field(default_factory=Counter)
 
 
-class _FirstSpot:
-    """The places of one group of jobs, of which that with the lowest rank and least key is first.
-
-    Keys only grow in a round, and places drop out (None), so the first one is looked at again and
-    others are not; those of a rank are looked at when none of a lower one is left.
-    """
-
-    def __init__(
-        self, spots: Iterable[Spot], key: Callable[[Spot], tuple[int, ...] | None]
-    ) -> None:
-        self.key = key
-        self.ranks = [[*own] for _, own in groupby(spots, key=lambda spot: spot.place.rank)][::-1]
-        self.heap: list[tuple[tuple[int, ...], int, Spot]] = []
-
-    def find(self) -> Spot | None:
-        """Return the first place; None where none is left."""
-        while self.heap or self.ranks:
-            if not self.heap:
-                keys = [(self.key(spot), i, spot) for i, spot in enumerate(self.ranks.pop())]
-                self.heap = [(key, i, spot) for key, i, spot in keys if key is not None]
-                heapq.heapify(self.heap)
-                continue
-            known, i, spot = self.heap[0]
-            now = self.key(spot)
-            if now == known:
-                return spot
-            if now is None:
-                heapq.heappop(self.heap)
-            else:
-                heapq.heapreplace(self.heap, (now, i, spot))
-        return None
-
-
 @dataclass
 class _Side:
     """The places of a group of jobs of one device kind.
 
     Attributes
     ----------
-    open, queue : _FirstSpot
+    open, queue : FirstSpot
         Those with room, and those where a job may pend.
     unknown : list
         Those of which not all that bounds them is known.
@@ -103,8 +69,8 @@ class _Side:
 
     kind: DeviceKind
     spots: list[Spot]
-    open: _FirstSpot
-    queue: _FirstSpot
+    open: FirstSpot
+    queue: FirstSpot
     seconds: float
     with_margin_s: float
     places: frozenset[Place]
@@ -192,8 +158,8 @@ class Round:
         return _Side(
             kind,
             spots,
-            _FirstSpot(spots, partial(self._room_key, request=request)),
-            _FirstSpot(spots, partial(self._queue_key, request=request)),
+            FirstSpot(spots, partial(self._room_key, request=request)),
+            FirstSpot(spots, partial(self._queue_key, request=request)),
             seconds,
             seconds * (1 + margin),
             frozenset(spot.place for spot in spots),

@@ -3,8 +3,10 @@
 Slurm says so itself, by the reasons of jobs that pend, and by the words of sbatch.
 """
 
+import heapq
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from ..slurm.reasons import NOT_STARTED
@@ -90,6 +92,39 @@ class Spots(dict[Place, Spot]):
         for spot in (self[place], self.nodes[place.partitions]):
             spot.running += running
             spot.pending += pending
+
+
+class FirstSpot:
+    """The places of one group of jobs, of which that with the lowest rank and least key is first.
+
+    Keys only grow in a round, and places drop out (None), so the first one is looked at again and
+    others are not; those of a rank are looked at when none of a lower one is left.
+    """
+
+    def __init__(
+        self, spots: Iterable[Spot], key: Callable[[Spot], tuple[int, ...] | None]
+    ) -> None:
+        self.key = key
+        self.ranks = [[*own] for _, own in groupby(spots, key=lambda spot: spot.place.rank)][::-1]
+        self.heap: list[tuple[tuple[int, ...], int, Spot]] = []
+
+    def find(self) -> Spot | None:
+        """Return the first place; None where none is left."""
+        while self.heap or self.ranks:
+            if not self.heap:
+                keys = [(self.key(spot), i, spot) for i, spot in enumerate(self.ranks.pop())]
+                self.heap = [(key, i, spot) for key, i, spot in keys if key is not None]
+                heapq.heapify(self.heap)
+                continue
+            known, i, spot = self.heap[0]
+            now = self.key(spot)
+            if now == known:
+                return spot
+            if now is None:
+                heapq.heappop(self.heap)
+            else:
+                heapq.heapreplace(self.heap, (now, i, spot))
+        return None
 
 
 class Closed(NamedTuple):
