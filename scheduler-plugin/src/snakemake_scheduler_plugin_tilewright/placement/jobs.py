@@ -92,7 +92,9 @@ class Task:
     group : int
         The same number for jobs that are `alike`.
     switches : int
-        How often it was cancelled while it pended, to be sent elsewhere.
+        How often it was cancelled while it pended, to be sent to the other device kind.
+    bound : {"gpu", "cpu"} or None
+        The kind for which it was cancelled, until it is sent there.
     moves : int
         How often it went to another place of the same kind while it pended.
     leaves : bool
@@ -124,6 +126,7 @@ class Task:
     said: str = ""
     group: int = 0
     switches: int = 0
+    bound: DeviceKind | None = None
     moves: int = 0
     leaves: bool = False
     had_room: bool = False
@@ -158,7 +161,7 @@ class Task:
     @property
     def alike(self) -> Hashable:
         """What is the same for jobs that may go to the same places and take as long."""
-        return self.size, round(self.cpu_seconds, 1), self.history.excluded
+        return self.size, self.bound, round(self.cpu_seconds, 1), self.history.excluded
 
     def forget(self) -> None:
         """Take it back: it is ready again, with what is known of it by now."""

@@ -318,6 +318,7 @@ class Round:
         if task.place.kind == kind:
             self.choice.moves.setdefault(place, []).append(task)
         else:
+            task.bound = kind
             self.choice.switches.append(task)
 
     def _queue(self, group: _Group) -> None:
@@ -338,9 +339,12 @@ class Round:
             self.choice.waiting[NO_ROOM if self._count < self.most else jobs] += waiting
 
     def _pend(self, task: Task, sides: Iterable[_Side]) -> bool:
-        """Send a job to a full place where few pend, for the next slot that falls free."""
+        """Send a job to a full place where few pend, for the next slot that falls free.
+
+        One that was cancelled for the other device kind pends for that only.
+        """
         for side in sides:
-            if (spot := side.queue.find()) is not None:
+            if task.bound in (None, side.kind) and (spot := side.queue.find()) is not None:
                 self._take_slot(side)
                 self._send(task, spot, waits=True)
                 return True

@@ -75,7 +75,7 @@ class Sender:
             self._count += 1
             task.place, task.slurm_name = place, f"{self.name}.{self._count}"
             task.sent_s = task.waits_since_s = self.cluster.client.clock()
-            task.sent_request = request
+            task.sent_request, task.bound = request, None
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             run = pool.map if len(starts) > 1 else map
             answers = list(run(self._sbatch, starts))
