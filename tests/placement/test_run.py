@@ -364,8 +364,7 @@ def test_the_next_try_follows_from_the_cause(
     assert (end.task, end.final) == (task, False)
     (again,) = played.submit(1)  # Snakemake's next try is another object of the same name
     times = {"OUT_OF_MEMORY": (2, 1), "TIMEOUT": (1, 2)}.get(state, (1, 1))
-    sent = again.sent_request
-    assert sent is not None
+    sent = again.request("cpu")
     assert (sent.mem_mb, sent.runtime_min) == (CPU.mem_mb * times[0], CPU.runtime_min * times[1])
 
 
@@ -472,3 +471,72 @@ def test_the_limits_leave_gpu_jobs_their_cpus(tmp_path: Path) -> None:
     gpu = played.submit(1, ("gpu",), rule="gpu", requests={"gpu": GPU})
     played.submit(20)
     assert (len(gpu), len(slurm.jobs)) == (1, 1 + (64 - 8 - 10) // 8)
+
+
+# What was known is used on
+
+
+def test_partitions_and_limits_that_are_not_shown_again_are_kept(
+    played: Played, slurm: ScriptedSlurm
+) -> None:
+    cluster = played.run.cluster
+    known = cluster.partitions, cluster.accounts
+    denied = SlurmQueryError("scontrol", "Access/permission denied")
+    words = ("sacctmgr", "scontrol", "sshare")
+    slurm.answers = {word: deque([denied] * 9) for word in words}
+    cluster.look()
+    assert (cluster.partitions, cluster.limits_known) == (known[0], True)
+    assert [one.label for one in cluster.accounts] == [one.label for one in known[1]]
+
+
+def test_a_limit_of_submitted_jobs_after_a_failed_node_is_no_end(
+    played: Played, slurm: ScriptedSlurm
+) -> None:
+    (task,) = played.submit(1)
+    slurm.start(101, node="c7")
+    played.step()
+    slurm.end(101, state="NODE_FAIL", reason="NodeDown")
+    slurm.answers["sbatch"] = deque([refusal("QOSMaxSubmitJobPerUserLimit")] * 2)
+    assert [end for _ in range(20) for end in played.step()] == []
+    assert task.slurm_id == 102
+
+
+def test_a_forgotten_job_took_as_long_as_it_ran_and_not_its_limit(
+    tmp_path: Path, played: Played, slurm: ScriptedSlurm
+) -> None:
+    (task,) = played.submit(1)
+    slurm.start(101)
+    slurm.jobs[101].end_s = slurm.now_s + 36_000  # as Slurm shows a job that runs
+    played.step()
+    played.step(600)
+    slurm.forget(101)
+    (tmp_path / "ends" / task.slurm_name).write_text("0\n")
+    played.step()
+    (done,) = played.events("done")
+    assert done["end_s"] - done["start_s"] == 620
+
+
+def test_an_exit_code_that_was_not_written_is_no_failure(
+    tmp_path: Path, played: Played, slurm: ScriptedSlurm
+) -> None:
+    (task,) = played.submit(1)
+    slurm.start(101)
+    played.step()
+    slurm.end(101)
+    slurm.forget(101)
+    (tmp_path / "ends" / task.slurm_name).touch()  # no space was left
+    (end,) = played.step()
+    assert end.words == ""
+
+
+def test_what_is_refused_once_is_not_sent_there_again_by_others_of_its_size(
+    tmp_path: Path,
+) -> None:
+    invalid = "Requested node configuration is not available"
+    slurm = ScriptedSlurm(refuses=lambda place: invalid * (place["account"] == "a"))
+    played = play(tmp_path, slurm)
+    played.submit(40)
+    for _ in range(5):
+        played.step()
+    calls = [argv for argv in slurm.calls if argv[0] == "sbatch"]
+    assert 0 < sum("--account=a" in argv for argv in calls) <= 4

@@ -1,7 +1,8 @@
 """The beginning of a run on a cluster: what may be used, and that nothing else writes there."""
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ class Beginning:
         self.tasks = Tasks(workflow, self.placement, settings.reservation, own / "ends")
 
         def note(task: Task) -> None:
-            note_submission(own, task.slurm_id, task.slurm_name)
+            with contextlib.suppress(OSError):  # its name alone is known then
+                note_submission(own, task.slurm_id, task.slurm_name)
             sent(task)
 
         self.run = Run(
@@ -83,8 +85,19 @@ class Beginning:
             note,
             logger.warning,
         )
-        with begin_alone(ledger):
-            refuse_second_run(ledger)  # begun meanwhile
         if kinds := self.tasks.kinds():  # else there is nothing to do
             for line in summary(cluster, kinds):
                 logger.info(line)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other runs from beginning to write the same results until this one says it does.
+
+        Raises
+        ------
+        PlacementError
+            Another one has begun meanwhile.
+        """
+        with begin_alone(self.placement.ledger):
+            refuse_second_run(self.placement.ledger)
+            yield

@@ -62,15 +62,17 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.logger = printable_log(self.logger)
         adapter.forget_chatter(self.logger)
         self._wake, self._infos = threading.Event(), dict[Any, SubmittedJobInfo]()
-        self._withdrawn, self._checked = 0, False
+        self._withdrawn, self._checked, self._cancelled = 0, False, False
         try:
             adapter.check("workflow", self.workflow)
             begun = Beginning(self.workflow, self.executor_settings, self.logger, self._sent)
             self.run, self.tasks, self.placement = begun.run, begun.tasks, begun.placement
             self.run.sender.command = self._command
+            with begun.alone():
+                told = self.dag, self.tasks, self.run, self.placement, self.logger
+                self._progress = Progress(*told)
         except PlacementError as error:
             raise SetUpError(str(error)) from None
-        self._progress = Progress(self.dag, self.tasks, self.run, self.placement, self.logger)
         # a workflow whose Snakefile has no `placement.end()` says how it ended all the same
         atexit.register(lambda: self.placement.end(failed=not self._progress.all_done()))
         self._begun.set()
@@ -118,7 +120,11 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Cancel all jobs: the user wants to stop at once."""
+        self._cancelled = True
         self.run.withdraw()
+        self._cancel_sent()
+
+    def _cancel_sent(self) -> None:
         ids = [task.slurm_id for task in self.run.active if task.slurm_id]
         if ids:
             try:
@@ -135,6 +141,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self.wait = False
         self._wake.set()
         super().shutdown()
+        if self._cancelled:  # also those that were being sent
+            self._cancel_sent()
 
     def additional_general_args(self) -> str:
         """Return how the Snakemake in a job runs it: as a step of Slurm's job."""

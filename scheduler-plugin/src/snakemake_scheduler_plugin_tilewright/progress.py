@@ -42,15 +42,13 @@ class Progress:
 
     def all_done(self) -> bool:
         """Return whether all jobs of the run have ended well."""
-        return all(self.dag.finished(job) for job in self.dag.needrun_jobs())
+        return all(self.dag.finished(job) for job in self.tasks.jobs())
 
     def state(self, *, ended: bool = False) -> RunState:
         """Return how far the run is."""
         open_ = self.tasks.nodes()
         self._seconds |= {job: node.cpu_seconds for job, node in open_.items()}
-        for job in self.dag.needrun_jobs(
-            exclude_finished=False
-        ):  # some are found and done between two states
+        for job in self.tasks.jobs(finished=True):  # some are found and done between two states
             if len(job.output) and job not in self._seconds:
                 self._seconds[job] = self.tasks.seconds(job)
         done = [job for job in self._seconds if job not in open_ and self.dag.finished(job)]

@@ -1,5 +1,6 @@
 """Jobs and groups of Snakemake as placement's, and placement's answers as arguments of sbatch."""
 
+import contextlib
 import shlex
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from .resources import MODEL, Placement
 
 #: Where Slurm writes what a job prints, below the working directory.
 SLURM_LOGS = Path(".snakemake/slurm_logs")
+#: Reading all jobs takes under 1 ms, changing them too (no figure).
+_TRIES = 100
 
 
 class Tasks:
@@ -151,8 +154,16 @@ class Tasks:
     def nodes(self) -> dict[Hashable, Node]:
         """Return all jobs that have still to run, for their order."""
         dag = self.workflow.dag
-        jobs = [job for job in dag.needrun_jobs() if len(job.output) and not dag.finished(job)]
-        return {job: self._node(job, dag.job_dependencies(job)) for job in jobs}
+        jobs = [job for job in self.jobs() if len(job.output) and not dag.finished(job)]
+        return {job: self._node(job, [*dag.job_dependencies(job)]) for job in jobs}
+
+    def jobs(self, *, finished: bool = False) -> list[Any]:
+        """Return the jobs of Snakemake that this run has to run, or had."""
+        for _ in range(_TRIES):
+            # the main thread changes them meanwhile where a checkpoint ends
+            with contextlib.suppress(RuntimeError):
+                return [*self.workflow.dag.needrun_jobs(exclude_finished=not finished)]
+        return []
 
     def seconds(self, job: Any) -> float:
         """Return about how long a job takes on CPUs."""

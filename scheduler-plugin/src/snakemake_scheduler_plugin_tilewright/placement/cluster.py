@@ -64,9 +64,16 @@ class Cluster:
         try:
             self.partitions = {one.name: one for one in self.client.partitions()}
         except SlurmQueryError as error:
-            self.partitions = {}
-            self.notes.append(f"partitions are not known, so jobs go to the default one: {error}")
-        self._rows = self._associations()
+            if not self.partitions:  # else those that were known are used on
+                self.notes.append(
+                    f"partitions are not known, so jobs go to the default one: {error}"
+                )
+        limits_known, rows = self.limits_known, self._associations()
+        less = limits_known and not self.limits_known
+        if self._rows[0] and (less or not rows[0]):
+            self.limits_known = limits_known  # those that were known are used on
+        else:
+            self._rows = rows
         self.look_at_use()
         self._check_names()
 

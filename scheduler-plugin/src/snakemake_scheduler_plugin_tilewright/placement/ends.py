@@ -14,6 +14,8 @@ from .jobs import Task, exclude, next_try
 #: A job that neither queue nor accounting shows for so long is lost: file servers show what a job
 #: wrote within their latency, of a minute at most.
 _LOST_S = 60.0
+#: It is so long after that where there was no question left for sacct (no figure).
+_UNASKED_S = 300.0
 #: Characters of a log's last line that are recorded.
 _MOST_WORDS = 300
 
@@ -56,21 +58,25 @@ class Ends:
     def _end_of_missing(self, task: Task, asked_s: float) -> tuple[bool, SlurmJob | None] | None:
         since_s = self._missing_s.setdefault(task.slurm_name, asked_s)
         path = self.folder / task.slurm_name
-        if path.is_file():
-            code = path.read_text(encoding="utf-8", errors="replace").strip()
-            if code != "0":
-                self._codes[task.slurm_name] = code
-                return False, replace(task.slurm_job or SlurmJob(task.slurm_id, ""), state="FAILED")
-            return True, task.slurm_job
-        state = ""
-        if task.slurm_id and self.client.may_ask():
+        # of a job that ran, the last record has the end of its time limit
+        last = replace(task.slurm_job or SlurmJob(task.slurm_id, ""), end_s=None)
+        code = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        if (code := code.strip()).isdecimal():
+            if code == "0":
+                return True, replace(last, state="COMPLETED")
+            self._codes[task.slurm_name] = code
+            return False, replace(last, state="FAILED")
+        state, lost_s = "", _LOST_S
+        if task.slurm_id and not self.client.may_ask():
+            lost_s = _UNASKED_S
+        elif task.slurm_id:
             try:
                 state = self.client.final_state(task.slurm_id)
             except SlurmQueryError:
                 state = ""
         if state in ENDED:
-            return state == "COMPLETED", SlurmJob(task.slurm_id, state)
-        if asked_s - since_s < _LOST_S or state:
+            return state == "COMPLETED", replace(last, state=state)
+        if asked_s - since_s < lost_s or state:
             return None
         return False, None
 

@@ -130,7 +130,6 @@ class Task:
     moves: int = 0
     leaves: bool = False
     had_room: bool = False
-    sent_request: ResourceRequest | None = None
 
     @property
     def members(self) -> int:

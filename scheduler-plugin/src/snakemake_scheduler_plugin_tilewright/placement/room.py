@@ -129,7 +129,7 @@ class Room:
         False where that is not known.
         """
         return self.knows_limits(place) and all(
-            self._left[scope.name].get(tres, wanted) >= wanted
+            self._left.get(scope.name, {}).get(tres, wanted) >= wanted
             for scope in self._scopes(place)
             for tres, wanted in tres_of(request).items()
         )

@@ -197,6 +197,8 @@ class Run:
             if task.slurm_job and task.running and job.pending:  # it was requeued
                 task.waits_since_s = self._looked_s
             task.slurm_job, task.seen_s = job, self._looked_s
+            if job.active and not job.pending:  # it started before it was cancelled
+                task.leaves = False
             if job.waiting.obstacle == "held" and job.pending:
                 task.waits_since_s = self._looked_s
 
@@ -269,6 +271,8 @@ class Run:
         """Return whether a job that pends may go elsewhere: Slurm has said why it does."""
         if not task.slurm_id or task.slurm_job is None or task.obstacle in ("held", "invalid"):
             return False
+        if task.leaves:
+            return False
         if spot.closed:
             return True
         # each move doubles the time until the next one
@@ -285,8 +289,11 @@ class Run:
                 task.switches += 1
         refused = self.sender.send(choice.starts)
         for task in refused:
-            self._hold(task)
+            task.forget()
         if refused:
+            for task in self.tasks:
+                if task.place is None:  # others of its size are not sent there either
+                    self._hold(task)
             self._due_s = min(self._due_s, self.clock() + 1.0)
         self.waiting = choice.waiting
         self.ledger.write_change("wait", "ready", why=dict(choice.waiting))

@@ -71,11 +71,11 @@ class Sender:
                 exclude(task.history, place, words)
 
     def _send(self, starts: Sequence[_Start]) -> list[Task]:
-        for task, place, request in starts:
+        for task, place, _ in starts:
             self._count += 1
             task.place, task.slurm_name = place, f"{self.name}.{self._count}"
             task.sent_s = task.waits_since_s = self.cluster.client.clock()
-            task.sent_request, task.bound = request, None
+            task.bound = None
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             run = pool.map if len(starts) > 1 else map
             answers = list(run(self._sbatch, starts))
@@ -111,11 +111,12 @@ class Sender:
         """Note that sbatch did not take a job: it goes elsewhere, or here again later."""
         now_s = self.cluster.client.clock()
         self.ledger.write("refuse", **task.event(), words=words)
-        if bad := self.bad_nodes[place.kind]:  # perhaps too many nodes are avoided
+        passes = may_pass(words)
+        if not passes and (bad := self.bad_nodes[place.kind]):  # perhaps too many are avoided
             if (place.kind, place.partitions) in task.history.failed:
                 self._exclude_partitions(task, place, f"it failed there ({', '.join(bad)})")
             bad.clear()
-        elif not may_pass(words):
+        elif not passes:
             # of an account, a QOS or a partition, whatever the job asks for
             of_any = words.lower().startswith(("invalid account", "invalid qos", "invalid part"))
             self._refusals.setdefault(None if of_any else task.size, {})[place] = words

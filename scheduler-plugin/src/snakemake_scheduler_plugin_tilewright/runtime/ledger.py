@@ -59,17 +59,6 @@ class Ledger:
         self.write(event, about=about, **values)
         return True
 
-    def waiting(self) -> dict[str, int]:
-        """Return why ready jobs of this run wait, with their number, as it was last written.
-
-        While Slurm does not answer that is the reason, even where no job is ready.
-        """
-        event, values = self._last.get("slurm", ("", {}))
-        if event == "hold":  # a room is written again once Slurm answers
-            return {values["reason"]: values["ready"]}
-        _, values = self._last.get("ready", ("", {}))
-        return dict(values["why"]) if values.get("ready") else {}
-
 
 def read_ledger(path: Path) -> JsonLines:
     """Return the events of a ledger; the words in them are printable."""
