@@ -48,14 +48,23 @@ def error_of(ask: Callable[[], object]) -> SlurmQueryError:
 
 def test_what_can_wait_is_not_asked_more_than_12_times_a_minute() -> None:
     now = [0.0]
-    asking = client(Recorded({"squeue": ""}), now)
+    asking = client(Recorded({"sinfo": "cpu|0/256/0/256|(null)|(null)|1|\n"}), now)
     for i in range(12):  # one is left for the queue
         assert (asking.may_ask(11 - i), asking.may_ask(12 - i)) == (i < 12, False)
-        asking.queue()  # at 0, 2, … 22 s
+        asking.idle()  # at 0, 2, … 22 s
         now[0] += 2.0
     for at_s, left in ((59.0, 0), (60.0, 0), (62.0, 1), (64.0, 2), (200.0, 11)):
         now[0] = at_s
         assert (asking.may_ask(left) or not left, asking.may_ask(left + 1)) == (True, False)
+
+
+def test_a_queue_that_is_asked_often_leaves_others_half_of_the_questions() -> None:
+    now = [0.0]
+    asking = client(Recorded({"squeue": ""}), now)
+    for _ in range(30):
+        asking.queue()
+        now[0] += 2.0
+    assert (asking.may_ask(5), asking.may_ask(6)) == (True, False)
 
 
 @pytest.mark.parametrize(
