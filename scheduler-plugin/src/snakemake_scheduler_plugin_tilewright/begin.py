@@ -12,7 +12,7 @@ from .placement.cluster import Cluster, own_client
 from .placement.ends import Ends
 from .placement.jobs import Task
 from .placement.run import Run, Settings
-from .pools import summary
+from .pools import make_pools, summary
 from .resources import Placement
 from .runtime.ledger import LEDGER, Ledger
 from .runtime.snakemake_adapter import max_jobs
@@ -37,6 +37,15 @@ def look_at_cluster(settings: ExecutorSettings, client: SlurmClient) -> Cluster:
     )
     cluster.look()
     return cluster
+
+
+def _slots(cluster: Cluster) -> dict[str, list[Any]]:
+    """Return the account, device kind and slots of each pool, for jobs of usual sizes."""
+    found: dict[str, list[Any]] = {}
+    for one in make_pools(cluster, together=True):
+        account, kind = one.place.account, one.place.kind
+        found.setdefault(one.place.pool, [account, kind, 0])[2] += one.slots
+    return found
 
 
 class Beginning:
@@ -84,6 +93,7 @@ class Beginning:
             self.tasks.order,
             note,
             logger.warning,
+            pools=_slots(cluster),
         )
         if kinds := self.tasks.kinds():  # else there is nothing to do
             for line in summary(cluster, kinds):

@@ -94,16 +94,12 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         """Look at Slurm, place what is ready, and report what has ended."""
         from .runtime import snakemake_adapter as adapter
-        from .runtime.snakemake_command import SetUpError
 
         while not self._begun.is_set():
             await asyncio.sleep(_LOOK_S)
         self._wake.clear()
-        try:
-            for end in self.run.step():
-                self._report(end)
-        except PlacementError as error:
-            raise SetUpError(str(error)) from None
+        for end in self.run.step():
+            self._report(end)
         self._progress.tell()
         if why := adapter.stopping(self.workflow):
             self._stop(why)

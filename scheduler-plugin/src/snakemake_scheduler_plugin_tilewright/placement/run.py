@@ -8,7 +8,7 @@ import math
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..runtime.errors import SlurmQueryError
@@ -64,6 +64,8 @@ class Run:
         Called with each job that Slurm took, first of all.
     say : callable
         Gets sentences for the user.
+    pools : mapping
+        By pool, its account, device kind and slots, for the ledger.
     """
 
     cluster: Cluster
@@ -74,6 +76,7 @@ class Run:
     order: Order = field(default_factory=Order)
     sent: Callable[[Task], None] = lambda task: None
     say: Callable[[str], None] = lambda sentence: None
+    pools: Mapping[str, Sequence[object]] = field(default_factory=dict)
     name: str = field(default_factory=lambda: f"tw-{uuid.uuid4().hex[:8]}")
     durations: Durations = field(default_factory=Durations)
     places: Places = field(default_factory=Places)
@@ -103,13 +106,7 @@ class Run:
             self._inbox += tasks
 
     def step(self) -> list[End]:
-        """Look at the queue if that is due, place what is ready, and return what has ended.
-
-        Raises
-        ------
-        PlacementError
-            No account is left.
-        """
+        """Look at the queue if that is due, place what is ready, and return what has ended."""
         new, ended = self._take_inbox(), list[End]()
         due = self.clock() >= self._due_s
         # the queue was asked when the run began; of jobs that none took, time is all that passes
@@ -223,7 +220,7 @@ class Run:
     def _write_run(self) -> None:
         found = self.cluster
         self.ledger.write(
-            "run", run=self.name, user=found.client.user,
+            "run", run=self.name, user=found.client.user, pools=self.pools,
             kinds=sorted({kind for task in self.tasks for kind in task.requests}),
             left_out={one.account: one.reason for one in found.left_out}, notes=found.notes,
         )  # fmt: skip
@@ -269,9 +266,9 @@ class Run:
 
     def _may_move(self, task: Task, spot: Spot, now_s: float) -> bool:
         """Return whether a job that pends may go elsewhere: Slurm has said why it does."""
-        if not task.slurm_id or task.slurm_job is None or task.obstacle in ("held", "invalid"):
+        if not task.slurm_id or task.slurm_job is None or task.leaves:
             return False
-        if task.leaves:
+        if task.obstacle in ("held", "invalid"):
             return False
         if spot.closed:
             return True
