@@ -195,3 +195,24 @@ def test_words_of_refusals_in_several_lines_and_none() -> None:
     assert refusal_words(said) == "cpu: no such account; ask the staff"
     assert refusal_words(" \n") == "sbatch refused it without a word"
     assert why_pending("launch failed requeued held").words == NOT_STARTED
+
+
+@pytest.mark.parametrize(
+    ("reason", "full"),
+    [
+        ("QOSMaxCpuPerUserLimit", {"a day", "b day"}),
+        ("QOSGrpCpuLimit", {"a day", "b day"}),
+        ("AssocGrpCpuLimit", {"a day", "a night"}),
+        ("QOSMaxCpuPerAccount", {"a day"}),
+        ("no such reason", {"a day"}),
+    ],
+)
+def test_a_limit_of_a_qos_fills_it_for_all_accounts_and_one_of_an_account_all_its_qos(
+    reason: str, full: set[str]
+) -> None:
+    places = Places()
+    all_of = {f"{a} {q}": Place(a, q, ("cpu",), "cpu") for a in "ab" for q in ("day", "night")}
+    places.fill(all_of["a day"], 1000.0, reason)
+    assert {name for name, place in all_of.items() if places.spot(place, 1001.0).full} == full
+    gpu = Place("a", "day", ("gpu",), "gpu")
+    assert not places.spot(gpu, 1001.0).full

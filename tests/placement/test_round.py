@@ -262,6 +262,30 @@ def test_a_pending_job_for_which_nothing_is_better_stays_where_it_is() -> None:
     assert (choice.moves, choice.switches, choice.waiting) == ({}, [], {})
 
 
+@pytest.mark.parametrize(("sent_s", "goes"), [(NOW_S - 50, True), (NOW_S - 90, False)])
+def test_a_job_that_waits_for_nodes_follows_one_that_was_sent_later_and_has_started(
+    sent_s: float, goes: bool
+) -> None:
+    given = Given(cluster_of([account("a"), account("b"), account("c")]))
+    at_a = given.at("a", full=True, pending=1)
+    given.at("b", full=True, started_s=NOW_S - 100)
+    at_c = given.at("c", full=True, started_s=sent_s)
+    waits = SlurmJob(7, "PENDING", reason="Priority")
+    (task,) = tasks(1, place=at_a, slurm_job=waits, waits_since_s=NOW_S - 80)
+    assert given.choose([], [task]).moves == ({at_c: [task]} if goes else {})
+
+
+def test_a_job_that_was_cancelled_for_the_other_kind_pends_for_that_only() -> None:
+    given = Given(cluster_of([account("lab", {"gres/gpu": 9})]))
+    given.at("lab", "gpu", full=True)
+    given.at("lab", "cpu", full=True, pending=4)
+    (free,) = tasks(1, ("gpu", "cpu"))
+    (bound,) = tasks(1, ("gpu", "cpu"), bound="cpu")
+    assert sent_to(given.choose([free])) == {"lab gpu": 1}
+    choice = given.choose([bound])
+    assert (choice.starts, choice.waiting) == ([], {NO_ROOM: 1})
+
+
 def test_no_more_jobs_are_sent_than_snakemake_may_run() -> None:
     given = Given(cluster_of([account("lab")]), most=2)
     choice = given.choose(tasks(5, units=["a", "b"]))
