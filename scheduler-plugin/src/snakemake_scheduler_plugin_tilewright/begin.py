@@ -11,7 +11,9 @@ from .placement.accounts import Chosen
 from .placement.cluster import Cluster, own_client
 from .placement.ends import Ends
 from .placement.jobs import Task
+from .placement.request import Place, ResourceRequest
 from .placement.run import Run, Settings
+from .placement.sender import Submission
 from .pools import make_pools, summary
 from .resources import Placement
 from .runtime.ledger import LEDGER, Ledger
@@ -62,6 +64,7 @@ class Beginning:
         workflow: Any,
         settings: ExecutorSettings,
         logger: logging.Logger,
+        command: Callable[[Task, Place, ResourceRequest, str], Submission],
         sent: Callable[[Task], None],
     ) -> None:
         self.placement: Placement = getattr(workflow, "placement", None) or Placement(
@@ -89,7 +92,7 @@ class Beginning:
             Settings(settings.poll_seconds, settings.cpu_share, max_jobs(workflow)),
             Ledger(ledger),
             Ends(client, own / "ends"),
-            self.tasks.submission,  # type: ignore[arg-type]
+            command,
             self.tasks.order,
             note,
             logger.warning,

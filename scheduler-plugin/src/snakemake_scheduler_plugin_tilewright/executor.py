@@ -65,12 +65,14 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self._withdrawn, self._checked, self._cancelled = 0, False, False
         try:
             adapter.check("workflow", self.workflow)
-            begun = Beginning(self.workflow, self.executor_settings, self.logger, self._sent)
+            begun = Beginning(
+                self.workflow, self.executor_settings, self.logger, self._command, self._sent
+            )
             self.run, self.tasks, self.placement = begun.run, begun.tasks, begun.placement
-            self.run.sender.command = self._command
             with begun.alone():
-                told = self.dag, self.tasks, self.run, self.placement, self.logger
-                self._progress = Progress(*told)
+                self._progress = Progress(
+                    self.dag, self.tasks, self.run, self.placement, self.logger
+                )
         except PlacementError as error:
             raise SetUpError(str(error)) from None
         # a workflow whose Snakefile has no `placement.end()` says how it ended all the same

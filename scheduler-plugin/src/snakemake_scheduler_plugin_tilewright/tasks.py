@@ -162,8 +162,11 @@ class Tasks:
         for _ in range(_TRIES):
             # the main thread changes them meanwhile where a checkpoint ends
             with contextlib.suppress(RuntimeError):
-                return [*self.workflow.dag.needrun_jobs(exclude_finished=not finished)]
-        return []
+                return self._needed(finished)
+        return self._needed(finished)
+
+    def _needed(self, finished: bool) -> list[Any]:
+        return [*self.workflow.dag.needrun_jobs(exclude_finished=not finished)]
 
     def seconds(self, job: Any) -> float:
         """Return about how long a job takes on CPUs."""

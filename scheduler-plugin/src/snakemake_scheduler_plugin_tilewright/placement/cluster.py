@@ -68,10 +68,11 @@ class Cluster:
                 self.notes.append(
                     f"partitions are not known, so jobs go to the default one: {error}"
                 )
-        limits_known, rows = self.limits_known, self._associations()
+        limits_known, notes = self.limits_known, [*self.notes]
+        rows = self._associations()
         less = limits_known and not self.limits_known
-        if self._rows[0] and (less or not rows[0]):
-            self.limits_known = limits_known  # those that were known are used on
+        if self._rows[0] and (less or not rows[0]):  # those that were known are used on
+            self.limits_known, self.notes = limits_known, notes
         else:
             self._rows = rows
         self.look_at_use()
