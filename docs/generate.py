@@ -123,15 +123,11 @@ _VALUES = {
     "output": "OUTPUT",
     "quiet_min": "MINUTES",
     "notify": "COMMAND",
-    "user": "NAME",
     "profile": "FOLDER",
-    **dict.fromkeys(("gpu_job", "cpu_job"), "CPUS:GB"),
     "clear": "UUID",
     **{"pattern": "PATTERN", "rows": "N", "cols": "N", "layout": "LAYOUT", "overlap": "FRACTION"},
     "missing": "stop|fill",
 }
-#: Commands that read the state of a cluster.
-_ON_A_CLUSTER = ("accounts", "doctor", "status", "orphaned", "run-report")
 
 
 def commands(app: typer.Typer) -> dict[str, Any]:
@@ -184,12 +180,10 @@ def overview(name: str, app: typer.Typer) -> str:
 
 def on_a_cluster() -> str:
     """Return the table of the commands that read the state of a cluster."""
-    own, placing = commands(cli.app), commands(placement.app)
-    rows = []
-    for n in _ON_A_CLUSTER:
-        name, known = ("tilewright", own) if n in own else ("tilewright-placement", placing)
-        about = known[n].help.split("\n\n")[0]
-        rows.append((f"[`{usage(name, n, known[n])}`](commands.md#{name}-{n})", about))
+    name, rows = "tilewright-placement", []
+    for word, command in commands(placement.app).items():
+        called = f"[`{usage(name, word, command)}`](commands.md#{name}-{word})"
+        rows.append((called, command.help.split("\n\n")[0]))
     return table(("Command", "What it does"), *rows)
 
 

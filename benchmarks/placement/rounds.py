@@ -1,12 +1,13 @@
 """CPU time of one round of placement, with 10,000 ready jobs and 60 accounts of four QOS each.
 
 ``python -m benchmarks.placement.rounds``: where all places are full and as many jobs pend as may,
-as it is most of the time, and where all have room, and hundreds of jobs are sent.
+as it is most of the time, and where all have room, and as many jobs are sent as one round sends.
 """
 
 import statistics
 import time
 
+from snakemake_scheduler_plugin_tilewright.placement.run import MOST_STARTS
 from snakemake_scheduler_plugin_tilewright.placement.status import FEW
 from tests.support.placement_rules import GPU, Given, account, cluster_of, tasks
 
@@ -27,6 +28,7 @@ def cpu_ms(*, full: bool) -> float:
     found = []
     for _ in range(REPEATS):
         one = given()
+        one.most = MOST_STARTS
         one.round().place(ready[:1], ())  # what is known of places is kept from round to round
         for place, spot in one.spots.items():
             spot.full = full

@@ -72,35 +72,16 @@ def init(
 
 
 @app.command()
-def doctor(
+def verify(
     results: Annotated[
-        Path | None,
-        typer.Argument(
-            exists=True,
-            file_okay=False,
-            help="Results, named as in the configuration: only they are checked.",
-        ),
-    ] = None,
-    configfile: Annotated[
-        Path | None, typer.Option(help="Configuration of the experiment; checked too if given.")
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(help="Profile of Snakemake with settings of the cluster.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+        Path,
+        typer.Argument(exists=True, file_okay=False, help="Results, named as the config does."),
+    ],
 ) -> None:
-    """Check what would make a run fail, or each file of results; status 1 for a problem."""
-    from snakemake_scheduler_plugin_tilewright import has_slurm, show_checks
-    from tilewright.commands.doctor import examine
-    from tilewright.commands.result_files import check_result_files
+    """Compare each file of results with its checksum; status 1 if one is damaged or missing."""
+    from tilewright.commands.verify import verify as verify_results
 
-    if results is not None and configfile is not None:
-        raise SystemExit("tilewright doctor: give RESULTS or --configfile, not both")
-    if results is not None:
-        show_checks([*check_result_files(results)], json=json)
-    show_checks(
-        examine(configfile, profile=profile, slurm=profile is not None or has_slurm()), json=json
-    )
+    verify_results(results)
 
 
 @app.command()

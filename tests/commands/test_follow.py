@@ -217,7 +217,7 @@ def test_a_locked_folder_is_left_alone(microscope: Microscope, tiny_raw: Path) -
     assert not list(Path("results").rglob("raw/*.csv"))  # the other run may be reading them
     lock.unlink()
     now_s, state = time.time(), Path("results/placement/state.json")
-    write_state(state, RunState(now_s, now_s, {"a": 1}, {}, pid=os.getppid(), folder="/data"))
+    write_state(state, RunState(now_s, now_s, pid=os.getppid(), folder="/data"))
     assert "warn: nothing runs: a run in /data (process" in microscope.look()[0]
     assert not list(Path("results").rglob("raw/*.csv"))
     state.unlink()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from snakemake_scheduler_plugin_tilewright import orphaned
 from snakemake_scheduler_plugin_tilewright.cli import app
-from snakemake_scheduler_plugin_tilewright.commands import orphaned
 from snakemake_scheduler_plugin_tilewright.orphaned import before_run
 from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
@@ -28,7 +28,7 @@ def show(
         monkeypatch.setattr(orphaned, "own_client", lambda: asking)
         monkeypatch.setattr(orphaned, "has_slurm", lambda: True)
         try:
-            orphaned.show_orphaned(wait=False, cancel=cancel)
+            orphaned.show_orphaned(cancel=cancel)
         except SystemExit as end:
             return end.code, capsys.readouterr().out
         return 0, capsys.readouterr().out
@@ -43,10 +43,12 @@ def test_jobs_of_this_folder_are_listed_or_cancelled(
     lines = [line.replace("/data/run", str(tmp_path)) for line in (HERE, *OTHERS)]
     recorded = Queue({"squeue": "\n".join(lines)})
     status, text = show(client(recorded), cancel=cancel)
-    assert status == (not cancel)
+    assert status == 1
     assert "7  RUNNING    rule_stitch_wildcards_a" in text
     assert not any(job in text for job in ("8  ", "9  ", "6  "))
     assert ("scancel 7" in recorded.asked) == cancel
+    end = "cancelled; Slurm ends them soon" if cancel else "wait until they have ended (`tilew"
+    assert text.splitlines()[-1].startswith(end)
 
 
 def test_the_commands_that_go_on_are_said_where_the_folder_is_locked(
@@ -89,4 +91,3 @@ def test_nothing_is_left_where_there_is_no_slurm(
     monkeypatch.setenv("PATH", str(tmp_path))
     done = CliRunner().invoke(app, ["orphaned"])
     assert (done.exit_code, done.output.count("\n")) == (0, 1)
-    assert CliRunner().invoke(app, ["orphaned", "--wait", "--cancel"]).exit_code == 1

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.config.configs import refused
-from tilewright.commands.check_experiment import check_config, missing_bytes
 from tilewright.config.checks import check_raw, data_size
 from tilewright.config.consistency import check_targets
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
 from tilewright.errors import ConfigError
+from tilewright.run_needs import missing_bytes, run_warnings
 
 SHAPE = (300, 260)
 
@@ -136,12 +136,12 @@ def test_a_small_cycle_and_a_channel_that_no_file_has_are_named(
     assert "cycle 2, channel 4: no files" in said(config)
 
 
-def test_the_doctor_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> None:
-    experiment = load_experiment(config)
-    assert [check.state for check in check_config(experiment)] == ["ok"]
+def test_a_run_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> None:
+    experiment, layout = checked(config)
+    assert run_warnings(experiment, layout, 1, here=False) == []
     image = (cells(2) / 20).astype(np.uint8)
     path, jpeg = tmp_path / "raw/cycle2.tif", {"compression": "jpeg", "tile": (128, 128)}
     tifffile.imwrite(path, image, metadata=None, **jpeg)
-    first, _ = check_config(experiment)
-    assert first.state == "warning"
-    assert "cycle2.tif: pixels are compressed as JPEG" in first.text
+    (sentence,) = run_warnings(*checked(config), 1, here=False)
+    assert "cycle2.tif: pixels are compressed as JPEG" in sentence
+    assert sentence.endswith("; export the images without JPEG")

@@ -15,8 +15,7 @@ import tifffile
 import yaml
 from rich.console import Console
 
-from snakemake_scheduler_plugin_tilewright.commands.accounts import Accounts
-from snakemake_scheduler_plugin_tilewright.pools import SIZES
+from snakemake_scheduler_plugin_tilewright.accounts_table import Accounts
 from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
 from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.settings import settings_of
@@ -70,7 +69,7 @@ SizeY="64" SizeZ="1" SizeC="2" SizeT="1" PhysicalSizeX="500" PhysicalSizeXUnit="
 PositionX="1" PositionY="2" ExposureTime="5"/></Pixels></Image></OME>"""
 PROFILE = yaml.safe_dump(
     {"executor": "tilewright", "tilewright-accounts": "a*, b", "tilewright-cpu-share": 0.9,
-     "tilewright-poll-seconds": 5, "tilewright-keep-slurm-logs": True}
+     "tilewright-poll-seconds": 5}
 )  # fmt: skip
 CODEX = {
     "numCycles": 1, "numChannels": 2, "wavelengths": [358, 488], "per_pixel_XY_resolution": 377,
@@ -223,7 +222,7 @@ def cluster(question: str) -> Make:
         def use(data: bytes) -> None:
             found, _ = cluster_with(**{question: data.decode(errors="replace")})
             found.look_at_nodes()
-            shown = Accounts(found, SIZES, 0.85)
+            shown = Accounts(found, 0.85)
             json.dumps(shown.as_json())
             shown.print(console)
 

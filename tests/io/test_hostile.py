@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from snakemake_scheduler_plugin_tilewright.report.table import Row, as_csv
+from snakemake_scheduler_plugin_tilewright.report.runs import Row, as_csv
 from tests.init.raw_folders import two_fields
 from tests.support.microscope_files import (
     write_companion,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.cluster_runs import PLACEMENT, ClusterRun, dump
 from tests.support.runs import REPO, TINY, Run, digests, make_run
@@ -17,28 +18,29 @@ pytestmark = pytest.mark.slurm
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
 
 
-def independent(slurm: Cluster) -> tuple[dict[str, Any], list[tuple[str, str, int]]]:
-    """What ``accounts`` says, and account, kind and slots of each pool on its own."""
-    done = slurm.run(
-        [*PLACEMENT, "accounts", "--json", "--user", "kuser",
-         "--profile", REPO / "profiles/hipergator"],
-    )  # fmt: skip
+def independent(slurm: Cluster, folder: Path) -> tuple[dict[str, Any], list[tuple[str, str, int]]]:
+    """What ``accounts`` says, and account, kind and slots of each pool on its own.
+
+    By the profile of a site, without the account of administrators.
+    """
+    site = yaml.safe_load((REPO / "profiles/hipergator/config.yaml").read_text())
+    site["tilewright-leave-out"] += ", root"
+    (folder / "config.yaml").write_text(yaml.safe_dump(site))
+    done = slurm.run([*PLACEMENT, "accounts", "--json", "--profile", folder])
     found = dict(json.loads(done.stdout))
     return found, [(p["account"], p["kind"], p["slots"]) for p in found["pools"]["independent"]]
 
 
-def test_worked_example_and_limits_of_each_account(
-    quiet_slurm: Cluster,
-) -> None:
-    found, pools = independent(quiet_slurm)
+def test_worked_example_and_limits_of_each_account(quiet_slurm: Cluster, tmp_path: Path) -> None:
+    found, pools = independent(quiet_slurm, tmp_path)
     assert pools == [("clive", "gpu", 3), ("clive", "cpu", 11), ("maigan", "gpu", 2),
                      ("maigan", "cpu", 8)]  # fmt: skip
     assert found["total"] == {"independent": 24, "shared": 15}
     left = found["left_out"]
-    assert set(left) == {"brusko", "brusko-b", "clive-b", "maigan-b"}
+    assert set(left) == {"brusko", "brusko-b", "clive-b", "maigan-b", "root"}
     assert left["brusko"] == "--tilewright-leave-out brusko"
     quiet_slurm.set_qos("clive", "MaxTRESPerAccount=cpu=40", "MaxJobsPerAccount=2")
-    _, pools = independent(quiet_slurm)
+    _, pools = independent(quiet_slurm, tmp_path)
     assert pools == [("clive", "gpu", 2), ("clive", "cpu", 2), ("maigan", "gpu", 2),
                      ("maigan", "cpu", 8)]  # fmt: skip
 
@@ -178,8 +180,9 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
     assert "what is finished stays; resume with: snakemake" in interrupted.log
     wait_for(lambda: all(job.ended for job in interrupted.jobs()), 30, "the jobs")
     assert {job.state for job in interrupted.jobs()} == {"CANCELLED"}
-    for name, how in (("SIGKILL", "--cancel"), ("SIGHUP", "--wait")):
-        runs[name].end_orphaned(how)
+    assert runs["SIGKILL"].orphaned("--cancel").returncode == 1
+    for name in ("SIGKILL", "SIGHUP"):
+        runs[name].wait_orphaned()
     again = {name: one.start() for name, one in runs.items()}
     assert {name: one.finish(again[name]) for name, one in runs.items()} == dict.fromkeys(runs, 0)
     for one in runs.values():

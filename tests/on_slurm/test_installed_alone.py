@@ -26,8 +26,7 @@ OF_IMAGES = {
 IMPORTED = """
 import sys
 from snakemake_scheduler_plugin_tilewright import Scheduler, SchedulerSettings, cli
-from snakemake_scheduler_plugin_tilewright.commands import accounts, doctor
-from snakemake_scheduler_plugin_tilewright.commands import orphaned, status
+from snakemake_scheduler_plugin_tilewright import accounts_table, executor, orphaned
 from snakemake_scheduler_plugin_tilewright.report import page
 print(*{name.partition(".")[0] for name in sys.modules})
 """
@@ -98,13 +97,13 @@ def test_a_first_run_needs_no_settings(
     few = ["--config", f"samples={samples}", f"seconds={samples}"]
     placement = [python.with_name("tilewright-placement")]
     assert "left out" not in tool(first, *placement, "accounts")
-    assert "nothing would make a run fail" in tool(first, *placement, "doctor")
     first.run(*few, timeout_s=600)
     said = first.log.splitlines()
     (at,) = [k for k, line in enumerate(said) if line.startswith("jobs go to ")]
-    assert said[at].startswith("jobs go to 7 accounts of root; see ")
-    assert said[at + 4] == "  and clive-b, maigan, maigan-b, root"
-    assert said[at + 5].startswith("  partitions: CPU jobs to ")
+    assert said[at].startswith("jobs go to 7 accounts of root: ")
+    assert said[at].endswith(" and 3 more")
+    assert said[at + 1] == "  `tilewright-placement accounts` shows what they may use"
+    assert said[at + 2].startswith("  partitions: CPU jobs to ")
     burst = {f"{account.name}-b" for account in ACCOUNTS}
     done = first.check_placed({"brusko", "clive", "maigan", "root"} | burst)
     assert len(done) == jobs, dump(first.events)
@@ -112,7 +111,7 @@ def test_a_first_run_needs_no_settings(
         assert (tmp_path / "calls/all.vcf").read_text().split() == ["s00", "s01", "s02", "s03"]
     tool(first, *placement, "run-report")
     assert "Where it ran" in (tmp_path / "run.html").read_text()
-    assert "complete: " in tool(first, *placement, "status")
+    assert "no job of Snakemake writes into" in tool(first, *placement, "orphaned")
 
 
 def tool(run: Alone, *argv: str | Path) -> str:

@@ -1,13 +1,12 @@
 """Slurm that is away, changes what it is told, or forgets: no job is lost or runs twice."""
 
 import shutil
-import subprocess
 import time
 
 import pytest
 
-from tests.support.cluster_runs import AT_NIGHT, PLACEMENT, ClusterRun, dump
-from tests.support.slurm_cluster import BUSY, wait_for
+from tests.support.cluster_runs import AT_NIGHT, ClusterRun, dump
+from tests.support.slurm_cluster import wait_for
 
 pytestmark = pytest.mark.slurm
 
@@ -77,16 +76,13 @@ def test_jobs_are_known_where_a_site_rewrites_names_and_comments(run: ClusterRun
     process.wait()
     ids = {job.id for job in run.jobs()}
     assert len(ids) == 3
-    said = subprocess.run(
-        [*PLACEMENT, "orphaned"], cwd=run.folder, env=run.environment(), capture_output=True,
-        text=True, check=False, timeout=BUSY * 60,
-    )  # fmt: skip
+    said = run.orphaned()
     assert said.returncode == 1, said.stderr
     assert all(f"  {number}  " in said.stdout for number in ids), said.stdout
     run.run("--unlock", timeout_s=60)
     run.run(ok=False, timeout_s=60)
     assert "3 jobs of an earlier run may still write into" in run.log
-    run.end_orphaned("--wait")
+    run.wait_orphaned()
     run.run(timeout_s=60)
     run.check_outputs(*range(3))
     assert {job.id for job in run.jobs()} == ids

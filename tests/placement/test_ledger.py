@@ -51,24 +51,15 @@ def test_events_come_back_as_they_were_written(ledger: Ledger) -> None:
     assert list(read_ledger(ledger.path)) == [{"time_s": 1, "event": "done"}]
 
 
-def test_a_change_is_said_once_and_again_when_it_comes_back(ledger: Ledger) -> None:
-    hold: tuple[str, str, dict[str, Any]] = ("hold", "slurm", {"reason": "down"})
-    notes: tuple[str, str, dict[str, Any]] = ("notes", "survey", {"notes": ["old"]})
-    changes = [hold, hold, notes, ("room", "slurm", {"closed": {}}), hold, notes]
-    said = [ledger.write_change(name, about, **values) for name, about, values in changes]
-    assert said == [True, False, True, True, True, False]
-    events = [event["event"] for event in read_ledger(ledger.path)]
-    assert events == ["hold", "notes", "room", "hold"]
-
-
 @pytest.mark.parametrize(
     ("events", "lines"),
     [
         ([FAIL, {"event": "move"}, DONE, {**DONE, "job": "rule_b"}],
          ["placement: 2 jobs done (clive_cpu 2), 1 moved"]),
         ([{"event": "place", "job": "rule_a"}], []),
-        ([DONE, {**DONE, "job": "group_b", "members": 4}],
-         ["placement: 2 jobs (5 of Snakemake's, some in groups) done (clive_cpu 2)"]),
+        ([DONE, {**FAIL, "job": "group_b"}, {"event": "place", "job": "group_b"},
+          {**DONE, "job": "group_b"}],
+         ["placement: 2 jobs done (clive_cpu 2)"]),
         ([DONE, {**FAIL, "job": "rule_b"}],
          ["placement: 1 job done (clive_cpu 1)", "failed: rule_b on b1, Slurm job 7: memory, "
           "OUT_OF_MEMORY, exit 0:125; log: logs/a b.log"]),
@@ -76,7 +67,7 @@ def test_a_change_is_said_once_and_again_when_it_comes_back(ledger: Ledger) -> N
          ["placement: 1 job done (clive_cpu 1)",
           "failed: rule_b on no place: memory, OUT_OF_MEMORY, exit 0:125"]),
     ],
-    ids=["failed first and done then", "none ended", "a group", "failed", "nothing known"],
+    ids=["failed first and done then", "none ended", "placed again", "failed", "nothing known"],
 )  # fmt: skip
 def test_the_end_says_who_failed_where(events: list[dict[str, Any]], lines: list[str]) -> None:
     assert summary_lines(events) == lines

@@ -3,19 +3,17 @@
 import json
 import os
 import re
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from snakemake_scheduler_plugin_tilewright.orphaned import (
     before_run,
-    begin_alone,
-    end_orphaned,
+    cancel_orphaned,
     find_orphaned,
     note_submission,
     refuse_second_run,
@@ -35,44 +33,28 @@ from tests.support.recorded import (
     queue_line,
 )
 
-ENDING = queue_line(JobID="7", State="COMPLETING", WorkDir="/data/run", Comment="rule_a")
 PENDING = queue_line(JobID="5", State="PENDING", WorkDir="/data/run", Comment="group_b")
 AWAY = SlurmQueryError("squeue", "Unable to contact slurm controller")
-CHOICES = pytest.mark.parametrize("choice", ["wait", "cancel"])
 
 
 @dataclass
 class Slurm:
-    """Answers of squeue one after the other, the last again and again; what was cancelled."""
+    """What squeue answers, and what was cancelled."""
 
-    answers: list[str | SlurmQueryError]
+    queue: str | SlurmQueryError
     cancelling: str | SlurmQueryError = ""
     cancelled: list[tuple[str, ...]] = field(default_factory=list)
-    slept_s: list[float] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> str:
         if argv[0] == "scancel":
             self.cancelled.append(tuple(argv[1:]))
             return answer_with(self.cancelling)
-        return answer_with(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
+        return answer_with(self.queue)
 
-
-Choice = Literal["wait", "cancel"]
-Deal = Callable[..., list[str]]
-
-
-@pytest.fixture
-def deal(monkeypatch: pytest.MonkeyPatch) -> Deal:
-    """Return what deals with jobs in a folder, on a clock that sleeping alone moves."""
-
-    def dealt(slurm: Slurm, choice: Choice, folder: str = "/data/run") -> list[str]:
-        monkeypatch.setattr(time, "sleep", slurm.slept_s.append)
-        monkeypatch.setattr(time, "monotonic", lambda: sum(slurm.slept_s))
-        said: list[str] = []
-        end_orphaned(client(slurm), folder, choice, said.append)
-        return said
-
-    return dealt
+    def cancel(self, folder: str = "/data/run") -> None:
+        """Cancel what was left in a folder."""
+        jobs = find_orphaned(client(self), folder)
+        cancel_orphaned(client(self), jobs, sender_of(Path(folder)))
 
 
 def asking(queue: str | SlurmQueryError) -> SlurmClient:
@@ -93,7 +75,7 @@ def job_in(folder: Path) -> str:
 
 def said_here(folder: Path, **values: Any) -> RunState:
     """Write what a run of another process says in its working directory."""
-    state = RunState(time.time() - 60, time.time() - 20, {"a": 2}, {}, **values)
+    state = RunState(time.time() - 60, time.time() - 20, **values)
     write_state(folder / LEDGER.with_name(STATE), state)
     return state
 
@@ -104,34 +86,21 @@ def locked(folder: Path) -> None:
     lock.touch()
 
 
-@CHOICES
-def test_nothing_stale_needs_nothing_and_no_queue_stops(choice: Choice, deal: Deal) -> None:
-    slurm = Slurm(["\n".join(OTHERS)])
-    assert (deal(slurm, choice), slurm.cancelled, slurm.slept_s) == ([], [], [])
+def test_those_of_a_folder_alone_are_found_and_no_queue_is_not_an_empty_one() -> None:
+    assert find_orphaned(asking("\n".join(OTHERS)), "/data/run") == []
+    found = find_orphaned(asking("\n".join([HERE, *OTHERS, PENDING])), "/data/run")
+    assert [job.id for job in found] == [7, 5]
     with pytest.raises(PlacementError, match="is not known: squeue did not answer: Unable"):
-        deal(Slurm([AWAY]), choice)
+        find_orphaned(asking(AWAY), "/data/run")
 
 
-def test_cancelling_waits_until_they_are_gone(deal: Deal) -> None:
-    slurm = Slurm(["\n".join([HERE, PENDING]), ENDING, ENDING, "\n".join(OTHERS)])
-    said = deal(slurm, "cancel")
-    assert (slurm.cancelled, slurm.slept_s) == ([("7", "5")], [1.0, 1.0])
-    assert said[1:] == ["cancelled; waiting until they are gone", *["waiting for 1: 7"] * 2]
-    slurm = Slurm([HERE], cancelling=SlurmQueryError("scancel", "Invalid user"))
+def test_those_that_were_left_are_cancelled() -> None:
+    slurm = Slurm("\n".join([HERE, *OTHERS, PENDING]))
+    slurm.cancel()
+    assert slurm.cancelled == [("7", "5")]
+    slurm = Slurm(HERE, cancelling=SlurmQueryError("scancel", "Invalid user"))
     with pytest.raises(PlacementError, match=r"could not be cancelled: scancel .* Invalid user"):
-        deal(slurm, "cancel")
-
-
-def test_waiting_cancels_nothing_and_outlasts_a_slurmctld_that_is_away(deal: Deal) -> None:
-    slurm = Slurm([HERE, PENDING, ""])
-    said = deal(slurm, "wait")
-    assert (slurm.cancelled, slurm.slept_s) == ([], [10.0])
-    assert said[1:] == ["waiting for 1: 5"]
-    slurm = Slurm([HERE, HERE, *2 * [AWAY], HERE, ""])
-    said = deal(slurm, "wait")
-    assert (sum("Unable to contact" in line for line in said), len(slurm.slept_s)) == (2, 4)
-    with pytest.raises(PlacementError, match="Unable to contact"):
-        deal(Slurm([HERE, HERE, AWAY]), "wait")
+        slurm.cancel()
 
 
 def test_a_run_refuses_beside_the_jobs_of_another_and_names_the_fix(
@@ -142,7 +111,7 @@ def test_a_run_refuses_beside_the_jobs_of_another_and_names_the_fix(
     first, job, fix = str(caught.value).splitlines()
     assert first == f"1 job of an earlier run may still write into {tmp_path}:"
     assert job == "  7  RUNNING    rule_a"
-    assert all(part in fix for part in ("`tilewright-placement orphaned --wait`", "--unlock"))
+    assert all(part in fix for part in ("`tilewright-placement orphaned --cancel`", "--unlock"))
     locked(tmp_path)
     with pytest.raises(PlacementError, match="of an earlier run"):
         before_run(here, tmp_path)
@@ -187,7 +156,7 @@ def test_a_run_of_another_working_folder_keeps_its_results(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ledger, other, now_s = Path("results/placement/ledger.jsonl"), "/data/other", time.time()
-    state = RunState(now_s, now_s, {"a": 1}, {}, pid=os.getppid(), folder=other)
+    state = RunState(now_s, now_s, pid=os.getppid(), folder=other)
     if life == "silent":
         state = replace(state, host="node9", at_s=now_s - 700)
     elif life == "killed":
@@ -197,13 +166,8 @@ def test_a_run_of_another_working_folder_keeps_its_results(
     if life == "damaged":
         path.write_text("{")
     if life == "earlier":
-        content = json.loads(path.read_text())
-        del content["folder"]
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "jobs": {}, "done": {}}))
     left = queue_line(JobID="7", State="RUNNING", WorkDir=other, Comment="rule_a")
-    if life == "earlier":
-        before_run(asking(left), tmp_path, ledger)
-        return
     with pytest.raises(PlacementError) as caught:
         before_run(asking(left), tmp_path, ledger)
     said = str(caught.value)
@@ -213,39 +177,14 @@ def test_a_run_of_another_working_folder_keeps_its_results(
         "silent": "seen N min ago, and cannot be seen from here) writes the same results",
         "killed": f"1 job of an earlier run may still write into {other}:",
         "ended": f"these commands are for the folder {other}",
-        "damaged": f"{path} does not say how far a run is; remove it if no run is active",
+        "damaged": f"{path} does not say whose run it is of; remove it if no run is active",
+        "earlier": f"{path} does not say whose run it is of; remove it if no run is active",
     }[life] in re.sub(r"seen [0-9.]+ ", "seen N ", said)
     if life in ("killed", "ended"):
         before_run(asking(""), tmp_path, ledger)
     monkeypatch.chdir("/")
     write_state(path, replace(state, folder="/"))
     assert refuse_second_run(path.with_name("ledger.jsonl")) == ""
-
-
-def test_runs_that_begin_at_once_do_so_one_after_the_other(tmp_path: Path) -> None:
-    ledger, order = tmp_path / "placement/ledger.jsonl", list[str]()
-    inside = threading.Barrier(2)
-
-    def first() -> None:
-        with begin_alone(ledger):
-            inside.wait()
-            time.sleep(0.3)
-            order.append("first")
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    inside.wait()
-    with begin_alone(ledger):
-        order.append("second")
-    thread.join()
-    assert order == ["first", "second"]
-    assert not list(ledger.parent.iterdir())
-    mark = ledger.with_name("begin")
-    mark.touch()
-    os.utime(mark, (1.0, 1.0))  # of a run that was killed
-    with begin_alone(ledger):
-        assert mark.exists()
-    assert not mark.exists()
 
 
 def test_a_folder_with_a_line_break_stops(tmp_path: Path) -> None:
@@ -287,20 +226,19 @@ def test_a_run_on_another_machine_is_active_while_it_writes(tmp_path: Path) -> N
     assert sender_of(tmp_path).active is False
 
 
-def test_the_jobs_of_an_active_run_are_not_cancelled(tmp_path: Path, deal: Deal) -> None:
-    def job() -> Slurm:
-        return Slurm([job_in(tmp_path), ""])
-
+def test_the_jobs_of_an_active_run_are_not_cancelled(tmp_path: Path) -> None:
+    slurm = Slurm(job_in(tmp_path))
     said_here(tmp_path, pid=os.getppid())
     with pytest.raises(PlacementError, match="while that run is active; stop it first: Ctrl-C"):
-        deal(job(), "cancel", str(tmp_path))
-    said = deal(job(), "wait", str(tmp_path))
-    assert said[0].startswith("1 job of the run that is active now")
+        slurm.cancel(str(tmp_path))
+    assert slurm.cancelled == []
 
 
-def test_jobs_of_a_run_that_may_be_active_are_cancelled(tmp_path: Path, deal: Deal) -> None:
+def test_jobs_of_a_run_that_may_be_active_are_cancelled(tmp_path: Path) -> None:
     locked(tmp_path)
-    slurm = Slurm([job_in(tmp_path), ""])
-    said = deal(slurm, "cancel", str(tmp_path))
-    assert said[0].startswith("1 job of a run that may be active (the folder is locked; the run")
+    slurm = Slurm(job_in(tmp_path))
+    slurm.cancel(str(tmp_path))
     assert slurm.cancelled == [("7",)]
+    found = find_orphaned(client(slurm), str(tmp_path))
+    listed = sender_of(tmp_path).listed(found, str(tmp_path))
+    assert listed.startswith("1 job of a run that may be active (the folder is locked; the run")

@@ -11,8 +11,7 @@ import pytest
 
 from snakemake_scheduler_plugin_tilewright.placement import cluster as clusters
 from snakemake_scheduler_plugin_tilewright.placement.request import ResourceRequest
-from snakemake_scheduler_plugin_tilewright.resources import Placement, detect
-from snakemake_scheduler_plugin_tilewright.runtime.allocation import allocated_cpus
+from snakemake_scheduler_plugin_tilewright.resources import Placement, allocated_cpus, detect
 from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import LEDGER
 from tests.support.placement_rules import model

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_scheduler_plugin_tilewright.placement.run import MOST_STARTS
 from snakemake_scheduler_plugin_tilewright.runtime.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.slurm.query import MOST_QUESTIONS_A_MIN
 from tests.support.placement_rules import CPU, GPU
@@ -46,6 +47,25 @@ def test_a_job_is_sent_after_four_questions_and_its_end_is_told(
     assert (played.run.active, played.step()) == ([], [])
     (done,) = played.events("done")
     assert (done["job"], done["node"], done["slurm_id"]) == (task.name, "c1", 101)
+
+
+def test_a_round_sends_as_many_as_may_be_sent_until_the_queue_is_asked_again(
+    tmp_path: Path, slurm: ScriptedSlurm
+) -> None:
+    """The next round sends the others at once: nothing is asked in between."""
+    slurm.idle = "cpu|0/9999/0/9999|(null)|(null)|1|\n"
+    played = play(tmp_path, slurm)
+    played.submit(2 * MOST_STARTS + 20, ("cpu",))
+    few = len(played.sent)  # what is idle is not known before the first jobs are sent
+    played.step(30)
+    assert len(played.sent) == few + MOST_STARTS
+    assert played.run.due_s < slurm.now_s
+    slurm.calls.clear()
+    assert (played.step(0), len(played.sent)) == ([], few + 2 * MOST_STARTS)
+    assert (played.step(0), len(played.sent)) == ([], 2 * MOST_STARTS + 20)
+    assert {argv[0] for argv in slurm.calls} == {"sbatch"}
+    assert played.run.due_s > slurm.now_s - 1
+    assert not played.run.waiting
 
 
 def fill_both(played: Played, slurm: ScriptedSlurm) -> tuple[list[int], list[int]]:
@@ -482,7 +502,7 @@ def test_partitions_and_limits_that_are_not_shown_again_are_kept(
     cluster = played.run.cluster
     known = cluster.partitions, cluster.accounts
     denied = SlurmQueryError("scontrol", "Access/permission denied")
-    words = ("sacctmgr", "scontrol", "sshare")
+    words = ("sacctmgr", "scontrol")
     slurm.answers = {word: deque([denied] * 9) for word in words}
     cluster.look()
     assert (cluster.partitions, cluster.limits_known) == (known[0], True)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snakemake_scheduler_plugin_tilewright.commands.status import show_status
 from snakemake_scheduler_plugin_tilewright.report.page import run_section, write_run_report
 from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line, last_line, read_cause
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
@@ -35,7 +34,7 @@ LEDGER: list[dict[str, Any]] = [
     {"event": "wait", "ready": 2, "why": {"no slot": 2}},
     {"event": "place", **JOB, "reason": "free", "cpus": 2},
     {"event": "hold", "reason": "silent", "ready": 1},
-    {"event": "done", **JOB, "start_s": T0 + 3, "end_s": T0 + 9, "sent_s": T0 + 2, "members": 2},
+    {"event": "done", **JOB, "start_s": T0 + 3, "end_s": T0 + 9, "sent_s": T0 + 2},
     {"event": "place", **JOB, "reason": "free"},
     {"event": "pend", "job": JOB["job"], "slurm_id": 7, "reason": "Priority", "words": "waits"},
     {"event": "move", "job": JOB["job"], "slurm_id": 7, "reason": "late", "sooner": "x gpu"},
@@ -49,7 +48,7 @@ EVIDENCE = [
      "outcome": outcome, "reason": "no memory"}
     for k, outcome in enumerate(["done", "failed", "not granted", "done"])
 ]  # fmt: skip
-STATE = RunState(T0, T0 + 60, {"a": 4}, {"a": 1}, 1, 0.5, {"no slot": 1})
+STATE = RunState(T0, T0 + 60)
 
 
 def of_ledger(path: Path) -> None:
@@ -61,25 +60,14 @@ def of_ledger(path: Path) -> None:
 
 
 def of_state(path: Path) -> None:
-    uses: dict[type[BaseException], Callable[[], object]] = {
-        ValueError: lambda: read_state(path),
-        SystemExit: lambda: show_status(path.parent.parent),
-    }
-    for ending, use in uses.items():
-        try:
-            use()
-        except ending as error:
-            assert str(path) in str(error)  # noqa: PT017
-
-
-def of_status(path: Path) -> None:
-    write_state(path.with_name("state.json"), STATE)
-    show_status(path.parent.parent)
+    try:
+        read_state(path)
+    except ValueError as error:
+        assert str(path) in str(error)  # noqa: PT017
 
 
 USES: dict[str, tuple[Callable[[Path], Any], str, list[Any]]] = {
     "ledger": (of_ledger, "ledger.jsonl", LEDGER),
-    "status": (of_status, "ledger.jsonl", LEDGER),
     "devices": (device_section, "devices.jsonl", EVIDENCE),
     "state": (of_state, "state.json", [json.loads(json.dumps(STATE.__dict__))]),
 }
@@ -138,7 +126,7 @@ def test_no_damage_ends_or_hangs_what_reads_it(
 
 
 @pytest.mark.parametrize("examples", [150, pytest.param(500, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ["ledger", "status", "devices"])
+@pytest.mark.parametrize("name", ["ledger", "devices"])
 def test_every_single_odd_value_is_borne(folder: Path, name: str, examples: int) -> None:
     use, file, lines = USES[name]
 
@@ -154,16 +142,11 @@ def test_every_single_odd_value_is_borne(folder: Path, name: str, examples: int)
     check()
 
 
-def test_damaged_lines_are_counted_where_the_file_is_used(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_lines_are_counted_where_the_file_is_used(folder: Path) -> None:
     ledger, evidence = folder / "ledger.jsonl", folder / "devices.jsonl"
     whole = "".join(f"{json.dumps(line)}\n" for line in LEDGER)
     ledger.write_text(f'[1]\n{whole}{{"event": "done", "time_s": 1e308}}\n\n{{"eve')
-    write_state(folder / "state.json", STATE)
     said = f"3 damaged lines of {ledger} are ignored"
-    show_status(folder.parent)
-    assert "".join(capsys.readouterr().out.split("\n")).count(said) == 1
     section = run_section(ledger, folder / "page.html")
     assert section
     assert section["note"] == said
@@ -176,17 +159,16 @@ def test_damaged_lines_are_counted_where_the_file_is_used(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [*(("pid", pid) for pid in (-1, 0, True, 2**70, "1")), ("jobs", []), ("jobs", {"a": "b"}),
-     *(("share", share) for share in (None, float("nan"), -1)), ("done", None), ("began_s", 1e308),
-     ("at_s", "x"), ("running", [1]), ("waiting", {"a": {}}), ("waiting", [1]), ("ended", "no"),
-     ("host", 3), ("host", "a\x1b[2J"), ("ledger", 7), ("queued", None), ("more", 1)],
+    [*(("pid", pid) for pid in (-1, 0, True, 2**70, "1", None)), ("began_s", 1e308),
+     *(("at_s", at_s) for at_s in (None, float("nan"), "x", [1])), ("ended", "no"), ("ended", 1),
+     ("host", 3), ("host", "a\x1b[2J"), ("folder", 7), ("folder", None), ("more", 1)],
 )  # fmt: skip
 def test_a_damaged_state_is_named(tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "placement/state.json"
     write_state(path, STATE)
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
-    with pytest.raises(SystemExit, match=r"state\.json does not say how far a run is.*; remove it"):
-        show_status(tmp_path)
+    with pytest.raises(ValueError, match=r"state\.json does not say whose run it is of; remove it"):
+        read_state(path)
 
 
 def test_no_line_is_larger_than_memory(folder: Path) -> None:
@@ -202,9 +184,7 @@ def test_no_line_is_larger_than_memory(folder: Path) -> None:
     assert (len(events), "damaged lines of" in events.note) == (1, True)
 
 
-def test_what_is_no_file_is_not_waited_for(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_file_is_not_waited_for(folder: Path) -> None:
     """A pipe to which nobody writes, and a device that never ends."""
     ledger, state, log = (folder / name for name in ("ledger.jsonl", "state.json", "a.log"))
     for path in (ledger, state, log):
@@ -213,10 +193,6 @@ def test_what_is_no_file_is_not_waited_for(
     assert last_line(str(log)) == ""
     with pytest.raises(OSError, match="it is no file"):
         read_state(state)
-    state.unlink()
-    write_state(state, STATE)
-    show_status(folder.parent)
-    assert "it is no file" in "".join(capsys.readouterr().out.split("\n"))
     log.unlink()
     log.symlink_to("/dev/zero")
     assert last_line(str(log)) == ""

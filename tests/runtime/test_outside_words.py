@@ -11,20 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from snakemake_scheduler_plugin_tilewright.commands import orphaned
-from snakemake_scheduler_plugin_tilewright.commands.accounts import Accounts
-from snakemake_scheduler_plugin_tilewright.commands.checks import problem
-from snakemake_scheduler_plugin_tilewright.commands.doctor import print_checks
-from snakemake_scheduler_plugin_tilewright.commands.status import print_status
+from snakemake_scheduler_plugin_tilewright import orphaned
+from snakemake_scheduler_plugin_tilewright.accounts_table import Accounts, plain
 from snakemake_scheduler_plugin_tilewright.placement.request import KINDS
-from snakemake_scheduler_plugin_tilewright.pools import SIZES, summary
+from snakemake_scheduler_plugin_tilewright.pools import summary
 from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
 from snakemake_scheduler_plugin_tilewright.runtime.errors import (
     PlacementError,
     SlurmQueryError,
     UnreadableError,
 )
-from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState
 from snakemake_scheduler_plugin_tilewright.runtime.words import printable, printable_log
 from snakemake_scheduler_plugin_tilewright.slurm.query import run_command
 from tests.support.recorded import (
@@ -60,18 +56,16 @@ def test_accounts_of_any_name_are_shown(word: str, console: Console) -> None:
     answers = {name: str(text).replace("clive", f"a{word}") for name, text in ANSWERS.items()}
     found, _ = cluster_with(**answers)
     assert any(word in account.name for account in found.accounts)
-    Accounts(found, SIZES, 0.85).print(console)
+    Accounts(found, 0.85).print(console)
     assert is_clean(shown(console))
     assert any(word in line for line in summary(found, KINDS))  # for a log of printable lines
 
 
 @EACH
 def test_what_commands_print_is_text(word: str, console: Console) -> None:
-    print_checks([problem(word, word, word)], console)
-    print_status(RunState(0, 9, {word: 2}, {word: 1}, waiting={word: 1}), [word], 10, console)
+    console.print(plain(word))
     text = shown(console)
     assert is_clean(text)
-    assert text.count("\\x1b[2J") >= 6
     if "[" in word[:1]:
         assert word.removesuffix(CODE) in text  # neither markup nor an emoji
 
@@ -108,7 +102,7 @@ def test_a_job_and_a_folder_of_any_name_are_listed(
         asking = client(Recorded({"squeue": queue}))
         monkeypatch.setattr(orphaned, "own_client", lambda asking=asking: asking)
         with end:
-            orphaned.show_orphaned(wait=False, cancel=False)
+            orphaned.show_orphaned(cancel=False)
         assert is_clean(capsys.readouterr().out)
 
 
@@ -118,7 +112,6 @@ def test_a_page_of_runs_holds_text(word: str, tmp_path: Path) -> None:
     events = [
         {"time_s": 1.0, "event": "run", "pools": {word: [word, "gpu", 2]}},
         {"time_s": 9.0, "event": "done", **job, "start_s": 2.0, "end_s": 8.0, "sent_s": 1.0},
-        {"time_s": 9.0, "event": "move", **job, "reason": word, "sooner": word},
         {"time_s": 9.5, "event": "fail", **job, "cause": word, "words": word, "node": word,
          "next": word},
     ]  # fmt: skip

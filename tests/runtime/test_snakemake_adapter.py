@@ -9,7 +9,7 @@ import pytest
 
 from snakemake_scheduler_plugin_tilewright.runtime import snakemake_adapter as adapter
 from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError
-from snakemake_scheduler_plugin_tilewright.runtime.snakemake_command import runs_nothing, targets
+from snakemake_scheduler_plugin_tilewright.runtime.snakemake_adapter import runs_nothing, targets
 
 NEEDED = [(what, name) for what in adapter.NEEDED for name in adapter.NEEDED[what]]
 

@@ -15,7 +15,11 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_scheduler_plugins.tests import TestSchedulerBase
 
 from snakemake_scheduler_plugin_tilewright.local import first_fit
-from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler, SchedulerSettings
+from snakemake_scheduler_plugin_tilewright.scheduler import (
+    Scheduler,
+    SchedulerSettings,
+    refused_folders,
+)
 from tests.support.scribe import default_target, events, rule
 from tests.support.small_slurm import run, sent
 
@@ -72,6 +76,21 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "cannot be written (Not a directory); make room there" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_cache_and_a_closed_tmpdir_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    assert [*refused_folders()] == []
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "absent"))
+    cache, temporary = refused_folders()
+    assert cache.startswith(f"Snakemake's cache {tmp_path}/file/snakemake cannot be written (")
+    assert "; make room there, or set XDG_CACHE_HOME to a folder" in cache
+    assert temporary.startswith(f"TMPDIR={tmp_path}/absent cannot be written (")
 
 
 def test_a_job_on_a_node_without_the_coordinators_tmpdir_begins(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright.declared import declared_request, gpus_of, kind_of
 from snakemake_scheduler_plugin_tilewright.placement.request import ResourceRequest
+from snakemake_scheduler_plugin_tilewright.tasks import declared_request, gpus_of, kind_of
 
 
 def job(threads: int = 1, rule: str = "work", wildcards: Any = None, **resources: Any) -> Any:

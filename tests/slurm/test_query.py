@@ -20,6 +20,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.query import (
     _OF_SLURM,
     _PLACE,
     SlurmClient,
+    has_slurm,
     options_in_environment,
     run_command,
 )
@@ -266,3 +267,22 @@ def test_percentages_of_a_relative_qos_are_no_numbers() -> None:
     cluster, _ = cluster_with(sacctmgr=limits.replace(line, "|".join(cells)), use="")
     (clive,) = [one for one in cluster.accounts if one.name == "clive"]
     assert clive.scopes == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("fetch_config: DNS SRV lookup failed", False),
+        ("fatal: Could not establish a configuration source", False),
+        ("slurm_load_ctl_conf error: Unable to contact slurm controller", True),
+    ],
+)
+def test_commands_of_slurm_without_a_cluster_are_no_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, *, wanted: bool
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not has_slurm()  # no commands
+    for name in ("sbatch", "scontrol"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho 'scontrol: {said}' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    assert has_slurm() == wanted

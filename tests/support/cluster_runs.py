@@ -180,15 +180,16 @@ class ClusterRun:
         assert (status == 0) == ok, self.log[-6000:]
         return time.monotonic() - began
 
-    def end_orphaned(self, how: str) -> None:
-        """Wait for the jobs of a killed run with ``--wait``, or end them with ``--cancel``."""
-        subprocess.run(
-            [*PLACEMENT, "orphaned", how],
-            cwd=self.folder,
-            env=self.environment(),
-            check=True,
-            timeout=BUSY * 180,
-        )
+    def orphaned(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """List the jobs of a killed run, or end them with ``--cancel``."""
+        return subprocess.run(
+            [*PLACEMENT, "orphaned", *args], cwd=self.folder, env=self.environment(),
+            capture_output=True, text=True, check=False, timeout=BUSY * 60,
+        )  # fmt: skip
+
+    def wait_orphaned(self) -> None:
+        """Wait until the jobs of a killed run have ended."""
+        wait_for(lambda: self.orphaned().returncode == 0, 180, "the jobs that were left")
 
     @property
     def log(self) -> str:

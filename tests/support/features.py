@@ -89,7 +89,7 @@ FEATURES = (
     ),
     Feature(
         "SIGKILL, then `--unlock` and the same command",
-        "its jobs go on, and no run begins while they write; `orphaned` waits for or cancels them",
+        "its jobs go on, and no run begins while they write; `orphaned` lists or cancels them",
         f"{RUNS}::test_coordinators_killed_and_restarted",
     ),
     Feature(

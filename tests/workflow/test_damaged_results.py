@@ -1,4 +1,4 @@
-"""Single damages of a finished folder: each is named by who reads the file, and by `doctor`."""
+"""Single damages of a finished folder: each is named by who reads the file, and by `verify`."""
 
 import os
 import re
@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import tifffile
 import zarr
+from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
 from tests.support.runs import Run, digests
-from tilewright.commands.result_files import check_result_files
+from tilewright.cli import app
+from tilewright.commands.verify import check_result_files
 from tilewright.errors import ResultFileError
 from tilewright.io.inputs.tiles import excluded_tiles, open_tiles
 from tilewright.io.results.distortion import read_distortion
@@ -82,23 +84,41 @@ def kinds(results: Path) -> dict[str, Path]:
     return {re.sub(r"\d+", "#", str(path.relative_to(results))): path for path in own}
 
 
-def test_doctor_names_every_damage(results: Path) -> None:
-    assert [check.state for check in check_result_files(results)] == ["ok"]
+def test_verify_names_every_damage(results: Path) -> None:
+    assert [one.state for one in check_result_files(results)] == ["ok"]
     found = kinds(results)
     assert len(found) > 60, sorted(found)
     for kind, path in found.items():
         for damage in DAMAGES:
             with damaged(path, damage):
-                bad = [check for check in check_result_files(results) if check.state != "ok"]
-            said = " ".join(check.text for check in bad)
+                bad = [one for one in check_result_files(results) if one.state != "ok"]
+            said = " ".join(one.text for one in bad)
             image = next((p for p in path.parents if p.suffix == ".zarr"), None)
             assert bad, (kind, damage)
             if damage == "absent" and path.suffix == ".sfv":
                 assert bad[0].text.startswith("no checksums of 1 output")
             else:
                 assert str(path) in said, (kind, damage, said)
-            assert all(check.fix for check in bad)
-            assert image is None or damage == "absent" or str(image) in bad[0].fix
+            assert all("; " in one.text for one in bad)
+            assert image is None or damage == "absent" or f"; delete {image} " in bad[0].text
+
+
+def test_the_command_says_what_it_found(results: Path, tmp_path: Path) -> None:
+    def verified(folder: Path) -> tuple[int, list[str]]:
+        done = CliRunner().invoke(app, ["verify", str(folder)])
+        return done.exit_code, done.stdout.splitlines()
+
+    status, (well,) = verified(results)
+    assert (status, re.sub(r"\d+", "N", well, count=1)) == (
+        0,
+        f"ok: N outputs in {results} as written",
+    )
+    with damaged(results / "qc.csv", "flip"), damaged(results / ".qc.json.sfv", "absent"):
+        status, lines = verified(results)
+    assert (status, [line.partition(":")[0] for line in lines]) == (1, ["problem", "warning", "ok"])
+    assert lines[0].startswith(f"problem: {results}/qc.csv is not what was written; delete")
+    assert verified(tmp_path)[0] == 1  # holds none
+    assert CliRunner().invoke(app, ["verify", str(tmp_path / "none")]).exit_code == 2
 
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -144,7 +164,7 @@ def test_readers_name_every_damage(results: Path, name: str) -> None:
     image = next((p for p in path.parents if p.suffix == ".zarr"), None)
     for damage in DAMAGES:
         if damage == "absent" and path.suffix == ".sfv":
-            continue  # of an earlier version; `doctor` says so
+            continue  # of an earlier version; `verify` says so
         with damaged(path, damage), pytest.raises(ResultFileError) as caught:
             READERS[name](path)
         said = str(caught.value)
@@ -162,7 +182,7 @@ def test_a_damaged_chunk_ends_the_rule_that_reads_it(tmp_path: Path, tiny_run: R
         said = run.snakemake("registration", "--cores", "2", ok=False).stderr
         assert f"{chunk.relative_to(tmp_path)} is not what was written; delete" in said
     run.snakemake("registration", "--cores", "2")
-    assert [check.text for check in check_result_files(run.results) if check.state != "ok"] == []
+    assert [one.text for one in check_result_files(run.results) if one.state != "ok"] == []
 
 
 def test_images_of_an_earlier_version_are_read(results: Path) -> None:
@@ -171,7 +191,7 @@ def test_images_of_an_earlier_version_are_read(results: Path) -> None:
     with damaged(image / "checksums.sfv", "absent"):
         assert (open_mosaic(image).read() == before).all()
         checks = [*check_result_files(results)]
-    assert [check.state for check in checks] == ["warning", "ok"]
+    assert [one.state for one in checks] == ["warning", "ok"]
     assert "cycle1_channel1.zarr" in checks[0].text
 
 
@@ -199,7 +219,7 @@ def test_two_working_folders_on_one_results_folder(tmp_path: Path, tiny_run: Run
     before = manifest.read_bytes()
     (other.folder / "tiles.csv").write_text((run.folder / "tiles.csv").read_text() + "\n")
     now_s = time.time()
-    state = RunState(now_s, now_s, {"stitch": 2}, {}, folder=str(run.folder))
+    state = RunState(now_s, now_s, folder=str(run.folder))
     write_state(run.results / "placement/state.json", state)
     for words in (["-n"], ["--cores", "1"]):
         done = other.snakemake("registration", *words, ok=False)
@@ -210,17 +230,17 @@ def test_two_working_folders_on_one_results_folder(tmp_path: Path, tiny_run: Run
     run.snakemake("registration", "--cores", "1", "--rerun-triggers", "mtime")
 
 
-def test_what_doctor_says_makes_the_file_again(tmp_path: Path, tiny_run: Run) -> None:
+def test_what_verify_says_makes_the_file_again(tmp_path: Path, tiny_run: Run) -> None:
     run = tiny_run.copy(tmp_path)
     image = run.sample / "edf/cycle2_channel1.zarr"
     whole = digests(image)
     chunk = image / "0/0/0/0"
     chunk.write_bytes(_flip(chunk.read_bytes()))
-    (bad,) = [check for check in check_result_files(run.results) if check.state == "problem"]
-    path = re.fullmatch(r"delete (\S+) and run snakemake with this path, as the key .*", bad.fix)
+    (bad,) = [one for one in check_result_files(run.results) if one.state == "problem"]
+    path = re.search(r"; delete (\S+) and run snakemake with this path, as the key ", bad.text)
     assert path is not None
     assert Path(path[1]) == image
     shutil.rmtree(image)
     run.snakemake(str(image.relative_to(tmp_path)), "--cores", "2")
     assert digests(image) == whole
-    assert [check.state for check in check_result_files(run.results)] == ["ok"]
+    assert [one.state for one in check_result_files(run.results)] == ["ok"]

@@ -10,6 +10,7 @@ from tilewright.config.rule_files import RuleFiles
 from tilewright.config.rules import STAGES
 from tilewright.errors import TilewrightError
 from tilewright.resources import detect_placement
+from tilewright.run_needs import run_warnings
 from tilewright.runtime.provenance import keep_provenance
 from snakemake_scheduler_plugin_tilewright import (
     PlacementError,
@@ -33,6 +34,11 @@ try:
     layout = Layout(experiment.settings.results)
     # The scheduler plugin finds it on the workflow object, also where this is a module.
     placement = workflow.placement = detect_placement(workflow, experiment, layout)
+    if workflow.is_main_process:
+        jobs = workflow.resource_settings.nodes or workflow.resource_settings.cores or 1
+        here = not placement.on_cluster
+        for sentence in run_warnings(experiment, layout, jobs, here=here):
+            logger.warning(sentence)
 except (TilewrightError, PlacementError) as error:
     raise SetUpError(str(error)) from None
 

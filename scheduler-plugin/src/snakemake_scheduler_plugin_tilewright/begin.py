@@ -2,11 +2,11 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .orphaned import before_run, begin_alone, note_submission, refuse_second_run
+from .orphaned import before_run, note_submission
 from .placement.accounts import Chosen
 from .placement.cluster import Cluster, own_client
 from .placement.ends import Ends
@@ -101,16 +101,3 @@ class Beginning:
         if kinds := self.tasks.kinds():  # else there is nothing to do
             for line in summary(cluster, kinds):
                 logger.info(line)
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other runs from beginning to write the same results until this one says it does.
-
-        Raises
-        ------
-        PlacementError
-            Another one has begun meanwhile.
-        """
-        with begin_alone(self.placement.ledger):
-            refuse_second_run(self.placement.ledger)
-            yield

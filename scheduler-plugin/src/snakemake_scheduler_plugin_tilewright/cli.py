@@ -1,4 +1,4 @@
-"""The command line: the list of commands. Each computes and shows in a module of ``commands``."""
+"""The command line: the list of commands. Each computes and shows elsewhere."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,61 +12,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Profile = Annotated[
-    Path | None, typer.Option(help="Profile of Snakemake with settings of the cluster.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command()
 def accounts(
-    profile: Profile = None,
-    user: Annotated[str | None, typer.Option(help="Whose accounts; yours by default.")] = None,
-    gpu_job: Annotated[
-        str | None, typer.Option(help="Size of the GPU jobs that are counted, as 8:180 (GB).")
+    profile: Annotated[
+        Path | None, typer.Option(help="Profile of Snakemake with settings of the cluster.")
     ] = None,
-    cpu_job: Annotated[str | None, typer.Option(help="The same of CPU jobs, as 8:48.")] = None,
-    json: Json = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show your Slurm accounts: limits, use, and how many jobs fit."""
-    from .commands.accounts import show_accounts
+    from .accounts_table import show_accounts
 
-    show_accounts(profile, user, {"gpu": gpu_job, "cpu": cpu_job}, json=json)
-
-
-@app.command()
-def doctor(profile: Profile = None, json: Json = False) -> None:
-    """Look for what would make any run fail here; status 1 if something would."""
-    from .commands.doctor import examine, show_checks
-    from .commands.slurm_here import has_slurm
-
-    slurm = profile is not None or has_slurm()
-    show_checks(examine(profile=profile, slurm=slurm), json=json)
+    show_accounts(profile, json=json)
 
 
 @app.command()
 def orphaned(
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel them, unless their run is active.")
     ] = False,
 ) -> None:
     """List jobs of a killed run that still write into this folder; status 1 if there are some."""
-    from .commands.orphaned import show_orphaned
+    from .orphaned import show_orphaned
 
-    show_orphaned(wait=wait, cancel=cancel)
-
-
-@app.command()
-def status(
-    results: Annotated[
-        Path, typer.Argument(help="Folder of a workflow, or its results folder.")
-    ] = Path(),
-) -> None:
-    """Show how far a run is, and what failed."""
-    from .commands.status import show_status
-
-    show_status(results)
+    show_orphaned(cancel=cancel)
 
 
 @app.command()

@@ -55,9 +55,10 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         from .begin import Beginning
+        from .orphaned import refuse_second_run
         from .progress import Progress
         from .runtime import snakemake_adapter as adapter
-        from .runtime.snakemake_command import SetUpError
+        from .runtime.snakemake_adapter import SetUpError
 
         self.logger = printable_log(self.logger)
         adapter.forget_chatter(self.logger)
@@ -69,10 +70,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 self.workflow, self.executor_settings, self.logger, self._command, self._sent
             )
             self.run, self.tasks, self.placement = begun.run, begun.tasks, begun.placement
-            with begun.alone():
-                self._progress = Progress(
-                    self.dag, self.tasks, self.run, self.placement, self.logger
-                )
+            refuse_second_run(self.placement.ledger)  # one may have begun meanwhile
+            self._progress = Progress(self.dag, self.tasks, self.run, self.placement, self.logger)
         except PlacementError as error:
             raise SetUpError(str(error)) from None
         # a workflow whose Snakefile has no `placement.end()` says how it ended all the same
@@ -166,7 +165,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         info = self._infos.pop(task.job, SubmittedJobInfo(task.job))
         log = self.tasks.slurm_log(task)
         if not end.words:
-            if log and not self.executor_settings.keep_slurm_logs:
+            if log:
                 log.unlink(missing_ok=True)
             self.report_job_success(info)
             return
@@ -187,7 +186,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def _begin(self, jobs: list[Any]) -> None:
         """Check, once, what Snakemake has made by now."""
         from .runtime import snakemake_adapter as adapter
-        from .runtime.snakemake_command import SetUpError
+        from .runtime.snakemake_adapter import SetUpError
 
         if self._checked or not jobs:
             return

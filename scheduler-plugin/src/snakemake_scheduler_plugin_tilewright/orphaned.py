@@ -8,25 +8,27 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+import typer
+
+from .placement.cluster import own_client
 from .runtime.errors import PlacementError, SlurmQueryError
 from .runtime.ledger import LEDGER, STATE
 from .runtime.run_state import RunState, read_state, span_text
-from .runtime.snakemake_command import is_locked
+from .runtime.snakemake_adapter import is_locked
 from .runtime.words import count, printable
 from .slurm.jobs import SlurmJob
-from .slurm.query import SlurmClient
+from .slurm.query import SlurmClient, has_slurm
 
-_POLL_S = 10.0
-#: Slurm may answer late while a run begins.
-_BEGIN_S = 60.0
 #: Numbers and names of the jobs that Slurm took from a folder.
 _SUBMITTED = "submitted"
-_MOST_FAILED_QUERIES = 30  # queries in vain while waiting
+_RESUME = """\
+the folder is still locked; unless a run is active in it, run the same command twice:
+  snakemake … --unlock
+  snakemake … --rerun-incomplete"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Sender:
     @property
     def advice(self) -> str:
         """What can be done about its jobs."""
-        wait = "wait for them with `tilewright-placement orphaned --wait`"
+        wait = "wait until they have ended (`tilewright-placement orphaned` lists them)"
         if self.active:
             return f"{wait}, or stop that run, which ends them: {self.stop}"
         end = "end them with `tilewright-placement orphaned --cancel`"
@@ -142,36 +144,6 @@ def refuse_second_run(ledger: Path) -> str:
     )
 
 
-@contextlib.contextmanager
-def begin_alone(ledger: Path) -> Iterator[None]:
-    """Keep other runs from beginning to write the same results meanwhile.
-
-    A file that exists for as long says so to all hosts; one that a killed run left counts for 60 s.
-    Where none can be made, runs may begin at once.
-    """
-    mark, made = ledger.absolute().with_name("begin"), False
-    with contextlib.suppress(OSError):
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        while not (made := _made(mark)):
-            time.sleep(0.1)
-    try:
-        yield
-    finally:
-        if made:
-            mark.unlink(missing_ok=True)
-
-
-def _made(mark: Path) -> bool:
-    try:
-        mark.touch(exist_ok=False)
-    except FileExistsError:
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - mark.stat().st_mtime > _BEGIN_S:
-                mark.unlink()
-        return False
-    return True
-
-
 def active_run(ledger: Path) -> str:
     """Return the run of another process that writes there now, "" where none is known."""
     with contextlib.suppress(ValueError):
@@ -253,57 +225,40 @@ def find_orphaned(client: SlurmClient, workdir: str) -> list[SlurmJob]:
         ) from None
 
 
-def end_orphaned(
-    client: SlurmClient,
-    workdir: str,
-    choice: Literal["wait", "cancel"],
-    say: Callable[[str], None],
-) -> None:
-    """Wait until no job of another run writes into a folder any more, or cancel them.
+def cancel_orphaned(client: SlurmClient, jobs: Sequence[SlurmJob], sender: Sender) -> None:
+    """Cancel jobs that were left.
 
     Raises
     ------
     PlacementError
-        They are to be cancelled and their run is active, or the queue is not known.
+        Their run is active, or Slurm does not cancel them.
     """
-    orphaned = find_orphaned(client, workdir)
-    if not orphaned:
-        return
-    sender = sender_of(Path(workdir))
-    there = sender.listed(orphaned, workdir)
-    if choice == "cancel" and sender.active:
+    if sender.active:
         raise PlacementError(
-            f"{there}\nthey are not cancelled while that run is active; stop it first: "
-            f"{sender.stop}"
+            f"they are not cancelled while that run is active; stop it first: {sender.stop}"
         )
-    say(there)
-    if choice == "cancel":
-        try:
-            client.cancel([job.id for job in orphaned])
-        except SlurmQueryError as error:
-            raise PlacementError(f"{there}\nthey could not be cancelled: {error}") from None
-        say("cancelled; waiting until they are gone")
-    _wait_until_gone(client, workdir, orphaned, say, 1.0 if choice == "cancel" else _POLL_S)
+    try:
+        client.cancel(job.id for job in jobs)
+    except SlurmQueryError as error:
+        raise PlacementError(f"they could not be cancelled: {error}") from None
 
 
-def _wait_until_gone(
-    client: SlurmClient,
-    workdir: str,
-    orphaned: list[SlurmJob],
-    say: Callable[[str], None],
-    poll_s: float,
-) -> None:
-    """Look at the queue until none of them is left; slurmctld may be away for minutes."""
-    failures = 0
-    while orphaned:
-        try:
-            orphaned, failures = find_orphaned(client, workdir), 0
-        except PlacementError as error:
-            failures += 1
-            if failures == _MOST_FAILED_QUERIES:
-                raise
-            say(str(error))
-        if orphaned:
-            ids = ", ".join(str(job.id) for job in orphaned[:8])
-            say(f"waiting for {len(orphaned)}: {ids}")
-            time.sleep(poll_s)
+def show_orphaned(*, cancel: bool) -> None:
+    """List those of the current folder, or cancel them; end with status 1 if there are some."""
+    if not has_slurm():
+        typer.echo("no Slurm here, so no job of Snakemake is left in its queue")
+        return
+    client, folder = own_client(), Path.cwd()
+    sender = sender_of(folder)
+    try:
+        if jobs := find_orphaned(client, str(folder)):
+            typer.echo(sender.listed(jobs, str(folder)))
+            if cancel:
+                cancel_orphaned(client, jobs, sender)
+            typer.echo("cancelled; Slurm ends them soon" if cancel else sender.advice)
+            raise SystemExit(1)
+    except PlacementError as error:
+        raise SystemExit(f"orphaned: {error}") from None
+    typer.echo(f"no job of Snakemake writes into {printable(folder)}")
+    if is_locked(folder) and not sender.active:
+        typer.echo(_RESUME)

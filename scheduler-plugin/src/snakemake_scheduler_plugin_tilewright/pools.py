@@ -19,8 +19,8 @@ SIZES: Mapping[DeviceKind, ResourceRequest] = {
 CPU_SHARE = 0.85
 #: More jobs than any limit.
 _MANY = 10**6
-#: Accounts with words of their own, and names of those left out for one reason.
-_ACCOUNTS, _LEFT_OUT = 3, 4
+#: Names that are written out of a list of many.
+_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -112,16 +112,11 @@ def summary(cluster: Cluster, kinds: Iterable[DeviceKind]) -> list[str]:
     kinds : iterable of {"gpu", "cpu"}
         Where jobs of the run may go: nothing is shown of the other.
     """
-    names: dict[str, list[Account]] = {}
-    for account in cluster.accounts:
-        names.setdefault(account.name, []).append(account)
-    head = f"jobs go to {count(len(names), 'account')} of {cluster.client.user}"
-    lines = [f"  {name}: {_limits(own)}" for name, own in [*names.items()][:_ACCOUNTS] if name]
-    if not lines:
-        head = "jobs name no account, and go where nodes have room"
-    head += "; see `tilewright-placement accounts`" if lines else ""
-    if others := [*names][_ACCOUNTS:]:
-        lines.append(f"  and {_some(others)}")
+    names = [*dict.fromkeys(one.name for one in cluster.accounts if one.name)]
+    head = "jobs name no account, and go where nodes have room"
+    if names:
+        head = f"jobs go to {count(len(names), 'account')} of {cluster.client.user}: {_some(names)}"
+    lines = ["  `tilewright-placement accounts` shows what they may use"] * bool(names)
     why: dict[str, list[str]] = {}
     for one in cluster.left_out:
         why.setdefault(one.reason, []).append(one.account)
@@ -132,28 +127,6 @@ def summary(cluster: Cluster, kinds: Iterable[DeviceKind]) -> list[str]:
             *(f"  note: {note}" for note in dict.fromkeys(cluster.notes))]  # fmt: skip
 
 
-def amount(tres: str, number: int) -> str:
-    """Return an amount of a TRES in words; memory in MB becomes GB."""
-    shown = {"cpu": "CPU", "gres/gpu": "GPU", "jobs": "job"}
-    return f"{number / 1024:.0f} GB" if tres == "mem" else count(number, shown.get(tres, tres))
-
-
-def _limits(qos: Sequence[Account]) -> str:
-    """Return what an account may use of each TRES, on its first QOS, and what is free now."""
-    first, more = qos[0], [one.qos for one in qos[1:]]
-    own = f"QOS {first.qos}, " if first.qos else ""
-    if more:
-        own = f"QOS {first.qos}, and {_some(more)}; "
-    shown = ("cpu", "mem", "gres/gpu", "jobs")
-    limits = [amount(t, n) for t in shown if (n := first.limit(t)) is not None]
-    free = [amount(t, n) for t in shown if (n := first.rest(t)) is not None]
-    if not limits:
-        return f"{own}no limit that is known"
-    return f"{own}{', '.join(limits)}; " + (
-        f"{', '.join(free)} free now" if free else "what is free now is not known"
-    )
-
-
 def _some(names: Sequence[str]) -> str:
-    rest = len(names) - _LEFT_OUT
-    return ", ".join(names[:_LEFT_OUT]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(names) - _NAMES
+    return ", ".join(names[:_NAMES]) + (f" and {rest} more" if rest > 0 else "")

@@ -23,11 +23,10 @@ from typing import Any
 
 from .placement.jobs import key_of
 from .placement.request import KINDS, SLOWDOWN, DeviceKind, Place, ResourceModel, ResourceRequest
-from .runtime.allocation import allocated_cpus, allocated_gpus
 from .runtime.cause import failed_since
 from .runtime.errors import PlacementError
 from .runtime.ledger import LEDGER, read_ledger, resume_line, runs_of, summary_lines
-from .runtime.snakemake_command import command
+from .runtime.snakemake_adapter import command
 from .runtime.words import printable
 
 #: The constant resource that names the model of a rule.
@@ -312,3 +311,21 @@ def _request(values: Mapping[str, int], gpus: int) -> ResourceRequest:
     return ResourceRequest(
         values["cpus"], values["mem_mb"], values.get("gpus", gpus), values["runtime"]
     )
+
+
+def allocated_gpus(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether Slurm gave this job a GPU.
+
+    ``CUDA_VISIBLE_DEVICES`` alone does not count: sbatch hands a job the variables of the shell
+    that submitted it. Slurm itself lists the GPUs of a job and of a step.
+
+    >>> allocated_gpus({"CUDA_VISIBLE_DEVICES": "5", "SLURM_JOB_ID": "7"})
+    False
+    """
+    return bool(environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS"))
+
+
+def allocated_cpus(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the CPUs that Slurm gave this job, None where it does not say."""
+    text = environ.get("SLURM_CPUS_PER_TASK") or environ.get("SLURM_CPUS_ON_NODE") or ""
+    return int(text) if text.isdigit() else None

@@ -1,17 +1,17 @@
 """The settings of a run on a cluster: options of Snakemake, or keys of a profile."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError, create_model
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import ExecutorSettingsBase
 
 from .runtime.errors import PlacementError
 
-_PREFIX = "tilewright-"
+_PREFIX = "tilewright_"
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -37,9 +37,6 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
         10.0, "Slurm's queue is asked so often: freed slots and ended jobs are seen as late."
     )
     reservation: str = _setting("", "The reservation in which all jobs run.")
-    keep_slurm_logs: bool = _setting(
-        False, "Keep Slurm's own logs of jobs that ended well, in .snakemake/slurm_logs."
-    )
 
     def __post_init__(self) -> None:
         if not 0 < self.cpu_share <= 1:
@@ -74,38 +71,25 @@ def settings_of(profile: Path | None) -> ExecutorSettings:
         raise PlacementError(f"there is no profile {profile}; name its folder")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        raise PlacementError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
-    known = {one.name.replace("_", "-"): one for one in fields(ExecutorSettings)}
-    values: dict[str, Any] = {}
-    for key, value in content.items() if isinstance(content, dict) else ():
-        name = str(key).removeprefix(_PREFIX).replace("_", "-")
-        if not str(key).startswith(_PREFIX):
-            continue
-        if name not in known:
-            there = ", ".join(_PREFIX + one for one in known)
-            raise PlacementError(f"{file}: '{key}' is no setting; there are {there}")
-        try:
-            values[known[name].name] = _TYPES[type(known[name].default)](value)
-        except (TypeError, ValueError):
-            raise PlacementError(f"{file}: '{key}' is {value!r}; give {known[name].type}") from None
-    try:
-        return ExecutorSettings(**values)
+        given = {str(key).replace("-", "_"): value for key, value in dict(content).items()}
+        own = {key: value for key, value in given.items() if key.startswith(_PREFIX)}
+        return ExecutorSettings(**dict(_PROFILE.model_validate(own)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]).replace("_", "-")
+        raise PlacementError(f"{file}: '{key}' is {first['input']!r}: {first['msg']}") from None
     except WorkflowError as error:
         raise PlacementError(f"{file}: {error}") from None
+    except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise PlacementError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str | int):
-        raise TypeError
-    return str(value)
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-#: By the type of a setting, what reads its value.
-_TYPES: dict[type, Callable[[Any], Any]] = {str: _text, float: float, bool: _flag}
+_PROFILE = create_model(
+    "Profile",
+    __config__={
+        "extra": "forbid",
+        "coerce_numbers_to_str": True,
+        "alias_generator": lambda name: _PREFIX + name,
+    },
+    **{one.name: (one.type, one.default) for one in fields(ExecutorSettings)},  # type: ignore[call-overload]
+)

@@ -57,7 +57,6 @@ snakemake registration qc -n     # checks every raw file, runs nothing
 snakemake registration qc        # runs; the same command resumes an interrupted run
 snakemake --unlock               # first, if a run was killed
 snakemake registration qc --workflow-profile profiles/slurm    # the same on a Slurm cluster
-tilewright doctor --configfile config.yaml                     # what would make a run fail
 ```
 
 `profiles/` is yours: settings of your cluster are in `profiles/slurm/config.yaml`. Add your own

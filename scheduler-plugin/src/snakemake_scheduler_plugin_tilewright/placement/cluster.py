@@ -1,6 +1,6 @@
 """A Slurm cluster as one person sees it: accounts, partitions, places, and what is not known."""
 
-import grp
+import contextlib
 import os
 import pwd
 from collections import Counter
@@ -68,13 +68,10 @@ class Cluster:
                 self.notes.append(
                     f"partitions are not known, so jobs go to the default one: {error}"
                 )
-        limits_known, notes = self.limits_known, [*self.notes]
-        rows = self._associations()
-        less = limits_known and not self.limits_known
-        if self._rows[0] and (less or not rows[0]):  # those that were known are used on
-            self.limits_known, self.notes = limits_known, notes
-        else:
-            self._rows = rows
+        rows, known, note = self._associations()
+        if not self._rows[0] or (rows[0] and known >= self.limits_known):
+            self._rows, self.limits_known = rows, known
+            self.notes += [note] if note else []
         self.look_at_use()
         self._check_names()
 
@@ -231,7 +228,7 @@ class Cluster:
         named = self.gpu_partitions if kind == "gpu" else self.cpu_partitions
         if kind == "gpu" and list(named) == ["none"]:
             return []
-        found = [one for one in self.partitions.values() if not one.closed and _in_groups(one)]
+        found = [one for one in self.partitions.values() if one.up]
         if named:
             found = [one for one in found if one.name in named]
         elif kind == "gpu":
@@ -270,35 +267,31 @@ class Cluster:
         nodes = set(node_names(one.nodes)) if above else set()
         return any(nodes & set(node_names(p.nodes)) for p in above)
 
-    def _associations(self) -> tuple[list[Association], list[Qos]]:
-        """Return associations and QOS; where sacctmgr shows none, what slurmctld or sshare shows.
+    def _associations(self) -> tuple[tuple[list[Association], list[Qos]], bool, str]:
+        """Return associations and QOS, whether their limits are known, and a note.
 
-        Where nothing shows an account, jobs go to the user's default one.
+        Where sacctmgr shows none, slurmctld shows the accounts; where it does not, jobs go to the
+        user's default one.
         """
-        user, qos, self.limits_known = self.client.user, list[Qos](), True
+        user, qos = self.client.user, list[Qos]()
         try:
             rows, qos = self.client.limits()
             rows = self._of_this_cluster(rows)
             if any(row.user == user for row in rows):
-                return rows, qos
+                return (rows, qos), True, ""
             why = f"sacctmgr shows no account of {user}"
         except SlurmQueryError as error:
             why = str(error)
             if _NO_ACCOUNTING in error.reason:
-                self.notes.append("this Slurm keeps no accounts: its nodes alone bound jobs")
-                return [], []
-        self.limits_known = False
-        try:
+                note = "this Slurm keeps no accounts: its nodes alone bound jobs"
+                return ([], []), True, note
+        with contextlib.suppress(SlurmQueryError):
             rows = self.client.associations()
             if any(row.user == user for row in rows):
-                self.notes.append(f"limits are not known: {why}")
-                return rows, qos
-        except SlurmQueryError:
-            pass
+                return (rows, qos), False, f"limits are not known: {why}"
         named = [Association(name, user) for name in self.chosen.only if name.isalnum()]
         where = "--tilewright-accounts" if named else "your default account"
-        self.notes.append(f"jobs go to {where}, and limits are not known: {why}")
-        return named, qos
+        return (named, qos), False, f"jobs go to {where}, and limits are not known: {why}"
 
     def _of_this_cluster(self, rows: list[Association]) -> list[Association]:
         """Return the associations of this cluster, where one slurmdbd serves several."""
@@ -316,15 +309,6 @@ class Cluster:
             if name not in (*self.partitions, "none"):
                 there = ", ".join(self.partitions)
                 raise PlacementError(f"there is no partition {name}; there are {there}")
-
-
-def _in_groups(partition: Partition) -> bool:
-    """Return whether this user is in a group that a partition takes."""
-    if partition.allow_groups is None:
-        return True
-    name, own = pwd.getpwuid(os.getuid()).pw_name, set(os.getgroups())
-    groups = (one for one in grp.getgrall() if one.gr_gid in own or name in one.gr_mem)
-    return bool({one.gr_name for one in groups} & set(partition.allow_groups))
 
 
 def own_client() -> SlurmClient:

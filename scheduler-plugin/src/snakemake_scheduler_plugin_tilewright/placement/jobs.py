@@ -132,11 +132,6 @@ class Task:
     had_room: bool = False
 
     @property
-    def members(self) -> int:
-        """How many jobs of Snakemake it is."""
-        return max(1, len(self.units))
-
-    @property
     def running(self) -> bool:
         """Whether it runs, as the queue last showed."""
         return self.slurm_job is not None and not self.slurm_job.pending

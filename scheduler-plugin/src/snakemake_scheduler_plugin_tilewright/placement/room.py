@@ -1,9 +1,17 @@
-"""What limits leave of each account, as a prior: where it is wrong or silent, jobs find out."""
+"""What limits leave of each account, as a prior: where it is wrong or silent, jobs find out.
 
+It is kept fresh by asking for limits and live use now and then.
+"""
+
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from ..runtime.errors import PlacementError
 from ..slurm.records import Tres
-from .accounts import Account, Scope
+from .accounts import Account
+from .cluster import Cluster
+from .jobs import Task
 from .request import Place, ResourceRequest, tres_of
 
 
@@ -20,8 +28,6 @@ class Room:
         Share of an account's CPUs that CPU jobs may fill.
     for_gpus : ResourceRequest or None
         What a GPU job asks for, while there are some: CPU jobs leave that to each free GPU.
-    pending : iterable of Place
-        Where jobs of this run pended when that was asked.
     wrong : collection of Place
         Places where what is known was wrong.
     idle_of : callable
@@ -37,7 +43,6 @@ class Room:
         held: Iterable[tuple[Place, ResourceRequest]],
         cpu_share: float,
         for_gpus: ResourceRequest | None,
-        pending: Iterable[Place] = (),
         wrong: Collection[Place] = (),
         idle_of: Callable[[Place], Tres | None] = lambda place: None,
         limits_known: bool = True,
@@ -53,24 +58,14 @@ class Room:
         }
         self.limits_known, self._idle_of = limits_known, idle_of
         self._nodes: dict[tuple[str, ...], Tres | None] = {}
-        self._waiting = {
-            name: scope.used.get("submit", 0) - scope.used.get("jobs", 0)
-            for name, scope in scopes.items()
-            if scope.used is not None
-        }
         for place, request in own:
             self.take(place, request, -1)
         # a job may have ended between two questions: others use no less than nothing
         for name, free in self.free.items():
             for tres in free:
                 free[tres] = min(free[tres], self.limit[name][tres])
-        self._left = {name: dict(free) for name, free in self.free.items()}
         for place, request in held:
             self.take(place, request)
-        for place in pending:
-            for scope in self._scopes(place):
-                if scope.name in self._waiting:
-                    self._waiting[scope.name] -= 1
 
     def is_known(self, place: Place) -> bool:
         """Return whether all is known that bounds a place: its limits, and what nodes are idle."""
@@ -123,25 +118,6 @@ class Room:
                     if tres in free:
                         free[tres] -= times * wanted
 
-    def is_left(self, place: Place, request: ResourceRequest) -> bool:
-        """Return whether others leave room in all limits of a place, were no job of this run there.
-
-        False where that is not known.
-        """
-        return self.knows_limits(place) and all(
-            self._left.get(scope.name, {}).get(tres, wanted) >= wanted
-            for scope in self._scopes(place)
-            for tres, wanted in tres_of(request).items()
-        )
-
-    def others_wait(self, place: Place) -> bool:
-        """Return whether jobs of others, or of other runs, wait for what limits a place."""
-        return any(self._waiting.get(scope.name, 0) > 0 for scope in self._scopes(place))
-
-    def _scopes(self, place: Place) -> Sequence[Scope]:
-        account = self.accounts.get((place.account, place.qos))
-        return account.scopes if account else ()
-
     def _kept(self, name: str) -> Mapping[str, int]:
         """Return what CPU jobs leave of a limit: to GPU jobs, and a share of the CPUs."""
         limit, free = self.limit[name], self.free.get(name, {})
@@ -155,3 +131,80 @@ class Room:
 
 #: What limits of accounts are looked at; of other TRES, Slurm tells when one is reached.
 _COUNTED = {"cpu", "mem", "gres/gpu", "jobs", "submit", "node"}
+
+
+#: Limits and partitions are asked again so often, live use more often (no figures).
+_LIMITS_S, _USE_S = 300.0, 20.0
+
+
+@dataclass
+class Survey:
+    """Keeps a look at the cluster fresh.
+
+    Attributes
+    ----------
+    begun : bool
+        Whether `look` was called: before it the cluster was looked at just now.
+    """
+
+    cluster: Cluster
+    cpu_share: float
+    begun: bool = False
+    _own_use: list[tuple[Place, ResourceRequest]] = field(default_factory=list)
+    _limits_s: float = -math.inf
+    _nodes_s: float = -math.inf
+
+    def look(self, active: Sequence[Task]) -> list[str]:
+        """Ask for what is old of limits and live use; return what Slurm does not say any more.
+
+        Parameters
+        ----------
+        active : sequence of Task
+            The jobs of this run that Slurm has: what is in use counts those that run.
+        """
+        found = self.cluster
+        now_s, notes = found.client.clock(), list(found.notes)
+        if not self.begun:
+            self.begun, self._limits_s = True, now_s
+            return []
+        failure = []
+        if now_s - self._limits_s >= _LIMITS_S:
+            if not found.client.may_ask(4):
+                return []  # nothing else is asked until these may be
+            try:
+                found.look()
+            except PlacementError as error:
+                failure = [str(error)]
+            self._limits_s = now_s
+        elif now_s - found.used_s >= _USE_S and found.client.may_ask(2):
+            found.look_at_use()
+        elif found.idle is not None or self._nodes_s > now_s - _USE_S or not found.client.may_ask():
+            return []
+        found.look_at_nodes()
+        self._nodes_s = now_s
+        held = [(task, task.place) for task in active if task.place]
+        self._own_use = [(at, task.request(at.kind)) for task, at in held if task.running]
+        return [*failure, *(note for note in found.notes if note not in notes)]
+
+    def room(
+        self, tasks: Iterable[Task], movable: Sequence[Task], wrong: Collection[Place]
+    ) -> Room:
+        """Return what limits and nodes leave.
+
+        Parameters
+        ----------
+        movable : sequence of Task
+            Jobs that pend for a limit, which hold nothing of others.
+        wrong : collection of Place
+            Places where what is known was wrong.
+        """
+        tasks, out = list(tasks), {id(task) for task in movable}
+        held = [(t.place, t.request(t.place.kind)) for t in tasks if t.place and id(t) not in out]
+        found = self.cluster
+        gpus = found.names_of("gpu") or not found.partitions
+        sizes = [task.request("gpu") for task in tasks if gpus and "gpu" in task.requests]
+        largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
+        return Room(
+            found.accounts, self._own_use, held, self.cpu_share, largest, wrong,
+            found.idle_of, found.limits_known,
+        )  # fmt: skip

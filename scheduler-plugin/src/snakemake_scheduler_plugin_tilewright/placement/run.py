@@ -20,10 +20,10 @@ from .ends import Ends
 from .jobs import End, History, Task, exclude, names_of
 from .order import Durations, Order
 from .request import KINDS, DeviceKind, Place, ResourceRequest
+from .room import Survey
 from .round import Choice, Round
 from .sender import Sender, Submission
 from .status import NODES_S, Places, Spot, Spots, long_pending, never_starts
-from .survey import Survey
 
 #: The order of jobs is made again when 1, 2, 4 … and each time so many more are done (no figure).
 _ORDER_AGAIN = 64
@@ -31,6 +31,9 @@ _ORDER_AGAIN = 64
 _LIMIT_S = 5.0
 #: An answer of Slurm that takes long is not asked again before so many times as long (no figure).
 _PAUSE = 4
+#: Jobs that a round sends at most, so that the queue is asked in time: four calls of sbatch at once
+#: that take 0.2 s each send them in 5 s. The next round sends the others.
+MOST_STARTS = 100
 
 
 @dataclass
@@ -92,6 +95,7 @@ class Run:
     _done: int = 0
     _looked_s: float = -math.inf
     _due_s: float = -math.inf
+    _more: bool = False
     _away: str = ""
 
     def __post_init__(self) -> None:
@@ -117,7 +121,7 @@ class Run:
                 self._note_away(str(error))
                 return []
             self._note_away("")
-        elif not new:
+        elif not new and not self._more:
             return []
         self._look_at_limits()
         ready = [task for task in self.tasks if task.place is None]
@@ -127,7 +131,7 @@ class Run:
 
     def withdraw(self) -> list[Task]:
         """Stop sending jobs; return those that were not sent."""
-        self.stopped = True
+        self.stopped, self._more = True, False
         self._take_inbox()
         held = [task for task in self.tasks if task.place is None]
         self.tasks = [task for task in self.tasks if task.place is not None]
@@ -140,8 +144,8 @@ class Run:
 
     @property
     def due_s(self) -> float:
-        """When the queue is asked next, in seconds since the epoch."""
-        return self._due_s
+        """When there is something to do next, in seconds since the epoch."""
+        return -math.inf if self._more and not self._away else self._due_s
 
     def clock(self) -> float:
         """Return the time in seconds since the epoch."""
@@ -250,7 +254,7 @@ class Run:
             ends[kind] = ends[kind] or [one]
         for task in [*ready, *movable]:
             task.order = task.order or self.order.of(task.units or [task.job], self.durations)
-        most = self.settings.most_jobs - len(self.active)
+        most = min(self.settings.most_jobs - len(self.active), MOST_STARTS)
         room = self.survey.room(self.tasks, movable, self.places.wrong(now_s))
         made = Round(self.cluster, self.durations, room, spots, ends, now_s, most)
         return made.place(ready, movable)
@@ -292,8 +296,10 @@ class Run:
                 if task.place is None:  # others of its size are not sent there either
                     self._hold(task)
             self._due_s = min(self._due_s, self.clock() + 1.0)
-        self.waiting = choice.waiting
-        self.ledger.write_change("wait", "ready", why=dict(choice.waiting))
+        self._more = len(choice.starts) >= MOST_STARTS
+        if not self._more and choice.waiting != self.waiting:
+            self.waiting = choice.waiting
+            self.ledger.write("wait", why=dict(choice.waiting))
         ended = []
         for task, why in choice.impossible:
             self.tasks.remove(task)
@@ -348,7 +354,7 @@ class Run:
             self.durations.learn(task.rule, place.kind, task.cpu_seconds, end_s - start_s)
             self.ledger.write(
                 "done", **task.event(), node=node or None, start_s=start_s, end_s=end_s,
-                sent_s=task.sent_s, members=task.members if task.members > 1 else None,
+                sent_s=task.sent_s,
             )  # fmt: skip
             self.tasks.remove(task)
             self._note_done()

@@ -10,14 +10,9 @@ import jinja2
 from ..runtime.files import write_text_atomic
 from ..runtime.ledger import read_ledger
 from ..runtime.run_state import span_text
-from ..runtime.words import count, count_jobs
-from .gantt import draw_gantt
-from .ledger import cluster_runs
-from .palette import colours_of
-from .table import as_csv, rows_of
-
-#: Lines of the list of moves and failures.
-_LINES = 20
+from ..runtime.words import count
+from .gantt import colours_of, draw_gantt
+from .runs import as_csv, cluster_runs, rows_of
 
 
 def environment(*folders: Path) -> jinja2.Environment:
@@ -60,10 +55,9 @@ def run_section(
     rows, table = rows_of(runs, colours), page.with_suffix(".jobs.csv")
     pools = itertools.groupby(rows, lambda row: (row.account, row.device))
     write_text_atomic(table, as_csv(rows))
-    jobs = count_jobs(len(tries), sum(one.members for one in tries))
+    jobs = count(len(tries), "job")
     took = span_text(sum(run.span_s for run in runs))
     lead = f"{jobs} in {count(len(runs), 'run')} that took {took}."
-    remarks = [(run.number, *remark) for run in runs for remark in run.remarks]
     return {
         "lead": lead,
         "picture": draw_gantt(runs[-1], colours, lead),
@@ -71,8 +65,6 @@ def run_section(
         "note": events.note,
         "csv": table.name,
         "pools": [list(own) for _, own in pools],
-        "remarks": remarks[-_LINES:],
-        "all_remarks": len(remarks),
     }
 
 

@@ -5,15 +5,14 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Strict, create_model
 
-from .files import STRICT, Count, Text, Time
-from .json_lines import JsonLines, append_json, read_json_lines
-from .words import count_jobs, printable
+from .files import STRICT, Count, JsonLines, Text, Time, append_json, read_json_lines
+from .words import count, printable
 
 #: Where decisions are written, below the working directory, unless the workflow says otherwise.
 LEDGER = Path(".snakemake/tilewright/ledger.jsonl")
@@ -26,7 +25,6 @@ _VALUES: dict[str, Any] = {
     **dict.fromkeys(("start_s", "end_s", "sent_s"), (Time, 0.0)),
     **dict.fromkeys(("job", "rule", "pool", "account", "kind", "node", "cause"), (_Line, "")),
     **dict.fromkeys(("words", "reason", "next", "log", "sooner"), (_Line, "")),
-    "members": (Count, 0),
     "kinds": (list[Any], []),
     "pools": (dict[_Line, _Pool], {}),
 }
@@ -42,7 +40,6 @@ class Ledger:
     """Appends events to a file of JSON lines; every run of an experiment goes to the same file."""
 
     path: Path
-    _last: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def write(self, event: str, **values: Any) -> None:
         """Append one event; values that are None are left out."""
@@ -50,14 +47,6 @@ class Ledger:
         entry |= {key: value for key, value in values.items() if value is not None}
         with contextlib.suppress(OSError):  # a full disk must not end the run
             append_json(self.path, entry)
-
-    def write_change(self, event: str, about: str, **values: Any) -> bool:
-        """Append an event only where it differs from the last one about the same thing."""
-        if self._last.get(about) == (event, values):
-            return False
-        self._last[about] = event, values
-        self.write(event, about=about, **values)
-        return True
 
 
 def read_ledger(path: Path) -> JsonLines:
@@ -87,26 +76,22 @@ def summary_lines(events: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     ended = [event for event in events if event["event"] == "done"]
     done = Counter(event.get("pool", "a pool that is not known") for event in ended)
-    members = sum(event.get("members", 1) for event in ended)
     moved = sum(event["event"] == "move" for event in events)
-    failed = failure_lines(events, ended=True)
+    failed = failure_lines(events)
     if not done and not failed:
         return []
     pools = ", ".join(f"{pool} {n}" for pool, n in sorted(done.items()))
-    total = f"placement: {count_jobs(done.total(), members)} done" + f" ({pools})" * bool(pools)
+    total = f"placement: {count(done.total(), 'job')} done" + f" ({pools})" * bool(pools)
     return [total + f", {moved} moved" * (moved > 0), *failed]
 
 
-def failure_lines(events: Iterable[Mapping[str, Any]], *, ended: bool) -> list[str]:
-    """Return a line for each job of a run that failed: where, why, and its log.
-
-    A job that is tried again is none of them as long as the run has not ``ended``.
-    """
+def failure_lines(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each job of a run that failed: where, why, and its log."""
     failed: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if event["event"] == "fail":
             failed[event.get("job", "a job")] = event
-        elif event["event"] == "done" or (event["event"] == "place" and not ended):
+        elif event["event"] == "done":
             failed.pop(event.get("job", "a job"), None)
     lines = []
     for name, event in sorted(failed.items()):

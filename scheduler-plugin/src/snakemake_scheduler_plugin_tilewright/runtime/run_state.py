@@ -1,4 +1,4 @@
-"""How far a run is: what its process writes now and then, and others read."""
+"""That a run is active: what its process writes now and then, and others read."""
 
 import json
 import math
@@ -13,9 +13,7 @@ from pydantic import Field, create_model
 
 from .files import STRICT, Count, Text, Time, open_regular, write_text_atomic
 
-#: Below this share of the work no time left is estimated.
-_TOLD = 0.05
-#: A run writes its state every minute.
+#: A run says so every 10 s.
 _SILENT_S = 300.0
 #: Clocks are set while processes run.
 _CLOCK_S = 60.0
@@ -26,43 +24,27 @@ Life = Literal["active", "ended", "killed", "silent"]
 
 @dataclass(frozen=True)
 class RunState:
-    """A run at one time."""
+    """A run at one time.
+
+    Attributes
+    ----------
+    began_s, at_s : float
+        When it began and when it was so, in seconds since the epoch.
+    ended : bool
+        Whether it has ended.
+    host, pid : str, int
+        Where the process that says this runs.
+    folder : str
+        Its working directory.
+    """
 
     began_s: Time
     at_s: Time
-    """When it began and when it was so, in seconds since the epoch."""
-    jobs: dict[Text, Count]
-    done: dict[Text, Count]
-    """Rule to all its jobs and to those that are done."""
-    running: Count = 0
-    share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Of the work, counted in the estimated seconds of each job, what is done; 0 to 1."""
-    waiting: dict[Text, Count] = field(default_factory=dict)
-    """Reason to the ready jobs that wait for it, where placement knows it; 0 of what is known
-    although no job is ready."""
     ended: bool = False
     host: Annotated[Text, Field(pattern=r"^\P{C}*$")] = field(default_factory=socket.gethostname)
     # kill takes others than positive ones for groups of processes
     pid: Annotated[Count, Field(gt=0)] = field(default_factory=os.getpid)
-    """Where the process that says this runs."""
-    ledger: Text = ""
-    """Where its decisions are written; empty: next to the state, if anywhere."""
-    queued: Count = 0
-    """Jobs that were handed to Slurm and pend there."""
     folder: Text = field(default_factory=os.getcwd)
-    """Its working directory."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether all jobs are done."""
-        return sum(self.done.values()) == sum(self.jobs.values())
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until all is done, at the pace so far; None as long as too little is done."""
-        if self.share < _TOLD:
-            return None
-        return (self.at_s - self.began_s) * (1 - self.share) / self.share
 
     @property
     def where(self) -> str:
@@ -82,27 +64,8 @@ class RunState:
             return "active" if _lives(self.pid, self.began_s) else "killed"
         return "silent" if now_s - self.at_s > _SILENT_S else "active"
 
-    def line(self) -> str:
-        """Return jobs done, running and queued, the share of the work, the time left, waits."""
-        texts = [f"{sum(self.done.values())} of {sum(self.jobs.values())} jobs done"]
-        texts += [f"{100 * self.share:.0f} % of the work"]
-        texts += [f"{self.running} running"] if self.running else []
-        texts += [f"{self.queued} in Slurm's queue"] if self.queued else []
-        if self.left_s and not self.ended:
-            texts.append(f"about {span_text(self.left_s)} left")
-        begun = [f"{rule} {self.done.get(rule, 0)}/{n}" for rule, n in self.jobs.items()
-                 if 0 < self.done.get(rule, 0) < n]  # fmt: skip
-        rules = f" ({', '.join(begun)})" if begun else ""
-        return ", ".join(texts) + rules + "".join(f"; {text}" for text in self.waits())
-
-    def waits(self) -> list[str]:
-        """Return why ready jobs wait, the most frequent reason first."""
-        ordered = sorted(self.waiting.items(), key=lambda item: (-item[1], item[0]))
-        return [f"{n} wait{'s' * (n == 1)}: {why}" if n else why for why, n in ordered]
-
 
 _VALUES: dict[str, Any] = {one.name: (one.type, ...) for one in fields(RunState)}
-_VALUES["folder"] = Text, ""  # earlier versions did not say it
 _FILE = create_model("RunStateFile", __config__={**STRICT, "extra": "forbid"}, **_VALUES)
 
 
@@ -165,5 +128,5 @@ def read_state(path: Path) -> RunState:
             entry = json.load(stream)
         values = _FILE.model_validate(entry).model_dump()
     except (ValueError, RecursionError):
-        raise ValueError(f"{path} does not say how far a run is; remove it") from None
+        raise ValueError(f"{path} does not say whose run it is of; remove it") from None
     return RunState(**values)

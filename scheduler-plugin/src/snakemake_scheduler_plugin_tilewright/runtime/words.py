@@ -13,23 +13,6 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def count_jobs(number: int, members: int) -> str:
-    """Return a number of jobs as they are sent: a group of Snakemake is one.
-
-    Parameters
-    ----------
-    members : int
-        How many jobs of Snakemake they are.
-
-    Examples
-    --------
-    >>> count_jobs(3, 3), count_jobs(2, 5)
-    ('3 jobs', "2 jobs (5 of Snakemake's, some in groups)")
-    """
-    grouped = f" ({members} of Snakemake's, some in groups)" if members != number else ""
-    return f"{count(number, 'job')}{grouped}"
-
-
 def printable(text: object, most: int = 1000) -> str:
     r"""Return text of others as one line of at most so many printable characters.
 

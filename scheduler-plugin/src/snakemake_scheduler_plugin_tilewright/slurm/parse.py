@@ -23,7 +23,7 @@ QOS_FIELDS = (
 )  # fmt: skip
 #: What each partition says, in one word or the other.
 _PARTITION_FIELDS = (
-    "PartitionName", "State", "MaxTime", "TRES", "Default", "AllowGroups",
+    "PartitionName", "State", "MaxTime", "TRES", "Default",
     "AllowAccounts|DenyAccounts", "AllowQos|DenyQos",
 )  # fmt: skip
 #: Cells of sacctmgr by a part of their field's name: TRES, minutes, numbers; the rest are words.
@@ -207,18 +207,6 @@ def parse_associations(text: str) -> list[Association]:
     ]
 
 
-def parse_shares(text: str) -> list[Association]:
-    r"""Return the accounts in ``sshare -n -P -o Account,User,Partition``.
-
-    >>> [(one.account, one.user) for one in parse_shares("clive|ada|\n")]
-    [('clive', 'ada')]
-    """
-    rows = [[cell.strip() for cell in line.split("|")] for line in text.split("\n") if line.strip()]
-    if wrong := [row for row in rows if len(row) != 3]:
-        raise UnreadableError("|".join(wrong[0]))
-    return [Association(row[0], row[1], row[2]) for row in rows if row[0]]
-
-
 def _usage_of_each(text: str, who: str) -> dict[str, Usage]:
     """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``."""
     names = f"MaxTRES{who}", f"MaxJobs{who}", f"MaxSubmitJobs{who}"
@@ -240,7 +228,6 @@ def parse_partitions(text: str) -> list[Partition]:
     """Return the records of ``scontrol -o show partition``."""
     found = []
     for _, pairs in records_of(text, *_PARTITION_FIELDS):
-        groups = pairs["AllowGroups"]
         found.append(
             Partition(
                 pairs["PartitionName"],
@@ -250,10 +237,9 @@ def parse_partitions(text: str) -> list[Partition]:
                 pairs.get("Nodes", ""),
                 _names(pairs.get("AllowAccounts", "ALL")),
                 _names(pairs.get("AllowQos", "ALL")),
-                None if groups == "ALL" else tuple(groups.split(",")),
                 _names(pairs.get("DenyAccounts", "")) or (),
                 _names(pairs.get("DenyQos", "")) or (),
-                _why_closed(pairs),
+                pairs["State"] == "UP",
                 _number(pairs.get("PriorityTier", "")),
                 pairs.get("PreemptMode", "OFF"),
             )
@@ -323,18 +309,6 @@ def _numbers(ranges: str) -> list[str]:
         else:
             found.append(one)
     return found
-
-
-def _why_closed(pairs: dict[str, str]) -> str:
-    """Return why no job of one node may go to a partition; empty where it may."""
-    why = {
-        "it is not up": pairs["State"] != "UP",
-        "it takes jobs of several nodes (MinNodes)": (_number(pairs.get("MinNodes", "")) or 0) > 1,
-        "it takes jobs of no node (MaxNodes=0)": pairs.get("MaxNodes") == "0",
-        "only root may use it (RootOnly)": pairs.get("RootOnly") == "YES",
-        "it takes jobs of a reservation only (ReqResv)": pairs.get("ReqResv") == "YES",
-    }
-    return next((words for words, holds in why.items() if holds), "")
 
 
 def _names(text: str) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections import deque
@@ -67,6 +68,19 @@ def run_command(argv: Sequence[str], stdin: str | None = None, timeout_s: float 
     return done.stdout
 
 
+def has_slurm() -> bool:
+    """Return whether there is Slurm on this machine."""
+    if not shutil.which("sbatch"):
+        return False
+    # Slurm's commands alone, which name no cluster; one that is down is another matter
+    try:
+        run_command(["scontrol", "ping"])
+    except SlurmQueryError as error:
+        signs = ("DNS SRV lookup failed", "configuration source")
+        return not any(sign in error.reason for sign in signs)
+    return True
+
+
 @dataclass
 class SlurmClient:
     """Asks Slurm, and tells it what to do; what it does not answer is a :class:`SlurmQueryError`.
@@ -118,15 +132,9 @@ class SlurmClient:
         return self._ask(lambda text: parse.parse_assoc_mgr(text, uids), *argv, *names)
 
     def associations(self) -> list[Association]:
-        """Return the user's accounts where sacctmgr shows none: by slurmctld, else by sshare."""
+        """Return the user's accounts where sacctmgr shows none, by slurmctld."""
         argv = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", f"users={self.user}")
-        try:
-            return self._ask(parse.parse_associations, *argv)
-        except SlurmQueryError:
-            fields = ("-o", "Account,User,Partition")
-            return self._ask(
-                parse.parse_shares, "sshare", "-U", "-n", "-P", "-u", self.user, *fields
-            )
+        return self._ask(parse.parse_associations, *argv)
 
     def partitions(self) -> list[Partition]:
         """Return all partitions, hidden ones too."""

@@ -73,10 +73,10 @@ class Partition:
     ----------
     tres : dict
         All that its nodes have.
-    allow_accounts, allow_qos, allow_groups : tuple of str or None
+    allow_accounts, allow_qos : tuple of str or None
         None is all.
-    closed : str
-        Why it takes no job of one node; empty where it may.
+    up : bool
+        Whether it starts jobs. Whether it takes those of this user, Slurm says when some are sent.
     tier : int or None
         Its rank: where partitions preempt, those of a higher one end its jobs.
     preempt_mode : str
@@ -90,10 +90,9 @@ class Partition:
     nodes: str = ""
     allow_accounts: tuple[str, ...] | None = None
     allow_qos: tuple[str, ...] | None = None
-    allow_groups: tuple[str, ...] | None = None
     deny_accounts: tuple[str, ...] = ()
     deny_qos: tuple[str, ...] = ()
-    closed: str = ""
+    up: bool = True
     tier: int | None = None
     preempt_mode: str = "OFF"
 

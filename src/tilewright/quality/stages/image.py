@@ -203,7 +203,7 @@ def evaluate_files(context: QcContext, image: Image, tiff: Path, index: int) -> 
             compared += 1
             if not np.array_equal(halve(np.asarray(high)), low):
                 bad.append(f"level {level} of the OME-Zarr differs from level {level - 1}")
-    # Its checksum is left to `tilewright doctor`: a TIFF of the slide is read by each cycle.
+    # Its checksum is left to `tilewright verify`: a TIFF of the slide is read by each cycle.
     with (
         result_file_errors(tiff, "OME-TIFF", compares=False),
         tifffile.TiffFile(tiff) as file,

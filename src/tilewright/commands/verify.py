@@ -1,33 +1,43 @@
-"""``tilewright doctor RESULTS``: whether every file of results is what was written."""
+"""``tilewright verify``: whether every file of results is what was written."""
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from snakemake_scheduler_plugin_tilewright import (
-    Check,
-    active_run,
-    ok,
-    problem,
-    problem_from,
-    read_json_lines,
-    warning,
-)
+import typer
+
+from snakemake_scheduler_plugin_tilewright import active_run, read_json_lines
 from tilewright.config.layout import Layout
 from tilewright.errors import ResultFileError
 from tilewright.io.results.checksum_store import CHECKSUMS, ChecksumStore
 from tilewright.io.results.result_file import compare_checksum
-from tilewright.runtime.text import count, few
-
-_ABOUT = "results"
+from tilewright.runtime.text import count, few, printable
 
 
-def check_result_files(results: Path) -> Iterator[Check]:
+@dataclass(frozen=True)
+class Finding:
+    """One line of what was found; the text of a warning or a problem ends with what to do."""
+
+    state: Literal["ok", "warning", "problem"]
+    text: str
+
+
+def verify(results: Path) -> None:
+    """Print what is damaged or missing in a folder of results; status 1 if something is."""
+    findings = [*check_result_files(results)]
+    for one in findings:
+        typer.echo(printable(f"{one.state}: {one.text}"))
+    raise SystemExit(int(any(one.state == "problem" for one in findings)))
+
+
+def check_result_files(results: Path) -> Iterator[Finding]:
     """Yield what is damaged or missing in a folder of results, and a line about the rest."""
     layout, whole, unknown = Layout(str(results)), 0, list[str]()
     if where := active_run(layout.ledger):
         text = f"a run is active {where}: what it makes or removes now may look damaged"
-        yield warning(_ABOUT, text, "look again when it has ended")
+        yield Finding("warning", f"{text}; look again when it has ended")
     errors = list[OSError]()
     for path in _outputs(layout, errors):
         try:
@@ -35,24 +45,25 @@ def check_result_files(results: Path) -> Iterator[Check]:
                 whole += 1
             else:
                 unknown.append(str(path.relative_to(results)))
-        except (ResultFileError, OSError) as error:
-            yield problem_from(_ABOUT, error, f"make {path} readable")
+        except ResultFileError as error:
+            yield Finding("problem", str(error))
+        except OSError as error:
+            yield Finding("problem", f"{path} cannot be read ({error.strerror}); make it readable")
     for unread in errors:
-        text = f"{unread.filename} cannot be read ({unread.strerror})"
-        yield problem(_ABOUT, text, "make it readable")
+        text = f"{unread.filename} cannot be read ({unread.strerror}); make it readable"
+        yield Finding("problem", text)
     records = layout.ledger.parent.glob("*.jsonl")
     for note in (read_json_lines(record).note for record in [*records, layout.follow_record]):
         if note:
-            yield warning(_ABOUT, note, "nothing: the other lines count")
+            yield Finding("warning", f"{note}; the other lines count")
     if unknown:
         text = f"no checksums of {count(len(unknown), 'output')}: {few(unknown)}"
-        fix = "nothing, if an earlier version or you wrote them; else make them again"
-        yield warning(_ABOUT, text, fix)
+        yield Finding("warning", f"{text}; make them again, unless you wrote them yourself")
     if whole:
-        yield ok(_ABOUT, f"{count(whole, 'output')} in {results} as written")
+        yield Finding("ok", f"{count(whole, 'output')} in {results} as written")
     else:
-        text = f"{results} holds no output with a checksum"
-        yield problem(_ABOUT, text, "name the folder `results` of a run")
+        text = f"{results} holds no output with a checksum; name the folder `results` of a run"
+        yield Finding("problem", text)
 
 
 def _compare(path: Path) -> bool:

@@ -1,23 +1,22 @@
-"""Doctor's checks of a configuration: keys, tables, raw files, and disk space."""
+"""What may go wrong in a run that is set up rightly: too little disk or memory, lossy images."""
 
 from __future__ import annotations
 
 import csv
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_scheduler_plugin_tilewright import Check, ok, problem, problem_from, warning
-from tilewright.config.checks import data_size, preflight_checks
+from tilewright.config.checks import data_size, data_sizes
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings
+from tilewright.config.sizing import DataSizes
 from tilewright.config.tables import Channel
-from tilewright.errors import ConfigError
 from tilewright.io.formats.stitched import lossy_warnings, read_images
-from tilewright.runtime.text import count
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
@@ -25,45 +24,55 @@ _PYRAMID = 4 / 3
 _GB = 1e9
 
 
-def check_config(experiment: Experiment) -> Iterable[Check]:
-    """Run the checks of the Snakefile, one line for each problem."""
-    valid = True
-    for subject, check in preflight_checks(experiment).items():
-        try:
-            check()
-        except ConfigError as error:
-            valid = False
-            for message in error.args:
-                yield problem_from(subject, message, "fix the configuration or the files")
-    if valid and experiment.settings.stitched:
+def run_warnings(experiment: Experiment, layout: Layout, jobs: int, *, here: bool) -> list[str]:
+    """Return what may go wrong in a run whose configuration and raw files are right.
+
+    Parameters
+    ----------
+    jobs : int
+        The most jobs at once.
+    here : bool
+        Whether they run on this machine: then the largest one has to fit into its memory.
+    """
+    settings = experiment.settings
+    found = [check_space(missing_bytes(experiment, layout), jobs, Path(layout.results))]
+    if here:
+        found.append(check_memory(data_sizes(experiment, layout, {}), rules_of(settings)))
+    if settings.stitched:
         for sample in experiment.samples.values():
             located = read_images(str(sample.raw_dir.resolve()))
-            for message in lossy_warnings(located):
-                yield warning("raw files", message, "export the images without JPEG")
-    if valid:
-        samples = count(len(experiment.samples), "sample")
-        channels = count(len(experiment.channels), "channel")
-        yield ok("config", f"{samples}, {channels}; all raw files are complete")
+            found += [f"{one}; export the images without JPEG" for one in lossy_warnings(located)]
+    return [*filter(None, found)]
 
 
-def check_space(need: DiskNeed, jobs: int, results: Path) -> Check:
-    """Check that the remaining results fit on the disk, with so many jobs at once."""
+def check_space(need: DiskNeed, jobs: int, results: Path) -> str:
+    """Return why the remaining results may not fit on the disk; empty where they do."""
     needed = need.peak(jobs)
     folder = results.absolute()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    text = f"remaining results: about {_size(need.permanent)}"
-    if need.channels:
-        text += f"; with temporary stacks about {_size(needed)} at once with {jobs} jobs"
-    text += (
-        f", compressed {_size(_COMPRESSED * needed)}; "
-        f"{_size(free)} are free (quotas are not checked)"
+    if free >= needed:
+        return ""
+    stacks = f"; with temporary stacks about {_size(needed)} at once with {jobs} jobs"
+    return (
+        f"the disk may get full: the remaining results take about {_size(need.permanent)}"
+        f"{stacks if need.channels else ''}, compressed {_size(_COMPRESSED * needed)}, and "
+        f"{_size(free)} are free (quotas are not checked); free space, or put the results "
+        f"elsewhere (results: in the configuration is {results})"
     )
-    fix = f"free space, or put the results elsewhere: results: in the config is {results}"
-    if free < _COMPRESSED * needed:
-        return problem("disk", text, fix)
-    return warning("disk", text, fix) if free < needed else ok("disk", text)
+
+
+def check_memory(sizes: DataSizes, rules: Iterable[str]) -> str:
+    """Return why the largest job of some rules may not fit into this machine's memory, else ""."""
+    most_mb, rule = max((sizes.request(rule, {}, "cpu").mem_mb, rule) for rule in rules)
+    have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
+    if most_mb <= have_mb:
+        return ""
+    return (
+        f"the largest job, of {rule}, asks for {most_mb / 1024:.1f} GB, and this machine has "
+        f"{have_mb / 1024:.1f} GB; use a larger one, or smaller tiles (deconvolve.tile_px)"
+    )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The accounts as a table of 80 columns, or as JSON."""
 
-import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
@@ -11,18 +10,17 @@ import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
-from ..begin import look_at_cluster
-from ..placement.accounts import Account, Scope
-from ..placement.cluster import Cluster, own_client
-from ..placement.request import KINDS, DeviceKind, ResourceRequest
-from ..pools import SIZES, Pool, make_pools, total_slots
-from ..runtime.errors import PlacementError
-from ..runtime.words import count
-from ..settings import settings_of
-from ..slurm.query import SlurmClient
-from .checks import plain
-from .slurm_here import has_slurm
+from .begin import look_at_cluster
+from .placement.accounts import Account, Scope
+from .placement.cluster import Cluster, own_client
+from .placement.request import KINDS
+from .pools import SIZES, Pool, make_pools, total_slots
+from .runtime.errors import PlacementError
+from .runtime.words import count, printable
+from .settings import settings_of
+from .slurm.query import has_slurm
 
 #: TRES and numbers of jobs that have a column.
 _SHOWN = ("cpu", "mem", "gres/gpu", "jobs")
@@ -30,63 +28,32 @@ _SHOWN = ("cpu", "mem", "gres/gpu", "jobs")
 _NAME = 20
 
 
-def show_accounts(
-    profile: Path | None, user: str | None, sizes: Mapping[DeviceKind, str | None], *, json: bool
-) -> None:
-    """Look at the accounts of a user, yours without one, and print what was found.
-
-    Parameters
-    ----------
-    sizes : mapping
-        Device kind to the size of the jobs that are counted, as ``8:48`` for 8 CPUs and 48 GB.
-    """
+def show_accounts(profile: Path | None, *, json: bool) -> None:
+    """Look at your accounts, with the settings of a profile, and print what was found."""
     if not has_slurm():
         raise SystemExit("accounts: no Slurm here: jobs run on this machine")
     try:
-        client = _client_of(user) if user else own_client()
         settings = settings_of(profile)
-        found = look_at_cluster(settings, client)
+        found = look_at_cluster(settings, own_client())
         found.look_at_nodes()
-    except KeyError:
-        raise SystemExit(f"accounts: there is no user {user}") from None
     except PlacementError as error:
         raise SystemExit(f"accounts: {error}") from None
-    shown = Accounts(found, _sizes(sizes), settings.cpu_share)
+    shown = Accounts(found, settings.cpu_share)
     if json:
         typer.echo(dumps(shown.as_json(), indent=2))
     else:
         shown.print(Console())
 
 
-def _client_of(user: str) -> SlurmClient:
-    found = pwd.getpwnam(user)
-    return SlurmClient(found.pw_name, uid=found.pw_uid)
-
-
-def _sizes(given: Mapping[DeviceKind, str | None]) -> dict[DeviceKind, ResourceRequest]:
-    found = dict(SIZES)
-    for kind, text in given.items():
-        if text is None:
-            continue
-        cpus, _, mem_gb = text.partition(":")
-        if not (cpus.isdecimal() and mem_gb.isdecimal() and int(cpus)):
-            raise SystemExit(f"accounts: --{kind}-job is {text}; give CPUS:GB, as 8:48")
-        usual = found[kind]
-        found[kind] = ResourceRequest(int(cpus), int(mem_gb) * 1024, usual.gpus, 60)
-    return found
-
-
 class Accounts:
     """What is shown of a cluster."""
 
-    def __init__(
-        self, cluster: Cluster, sizes: Mapping[DeviceKind, ResourceRequest], cpu_share: float
-    ) -> None:
-        self.cluster, self.sizes = cluster, sizes
-        self.alone = make_pools(cluster, sizes, cpu_share)
-        self.together = make_pools(cluster, sizes, cpu_share, together=True)
+    def __init__(self, cluster: Cluster, cpu_share: float) -> None:
+        self.cluster = cluster
+        self.alone = make_pools(cluster, cpu_share=cpu_share)
+        self.together = make_pools(cluster, cpu_share=cpu_share, together=True)
         self.each_kind = [
-            pool for kind, size in sizes.items()
+            pool for kind, size in SIZES.items()
             for pool in make_pools(cluster, {kind: size}, cpu_share, together=True)
         ]  # fmt: skip
 
@@ -103,8 +70,8 @@ class Accounts:
             self._add_rows(table, account)
         console.print(table)
         sizes = [f"{kind.upper()} jobs of {count(one.cpus, 'CPU')} and {one.mem_mb / 1024:.0f} GB"
-                 for kind, one in self.sizes.items()]  # fmt: skip
-        lines = [f"slots for {' and '.join(sizes)} (--gpu-job, --cpu-job)"]
+                 for kind, one in SIZES.items()]  # fmt: skip
+        lines = [f"slots for {' and '.join(sizes)} "]
         lines.append(f"at once: {_sum(self.together)}; each kind alone: {_sum(self.each_kind)}")
         left_out = self.cluster.left_out
         width = max((len(one.account) for one in left_out), default=0)
@@ -171,3 +138,8 @@ def _cell(tres: str, value: int | None) -> str:
 def _sum(pools: Sequence[Pool]) -> str:
     gpu, cpu = total_slots(pools, "gpu"), total_slots(pools, "cpu")
     return f"{gpu} GPU + {cpu} CPU = {gpu + cpu} jobs"
+
+
+def plain(words: object, style: str = "") -> Text:
+    """Return words of others as a line for the terminal, in which nothing is markup."""
+    return Text(printable(words), style)

@@ -1,12 +1,104 @@
-"""The table of where jobs ran: by account, device and rule."""
+"""What a ledger says of its runs: tries of jobs, and the table of where they ran."""
 
 import csv
 import io
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import Any
 
-from .ledger import Pool, Run, Try
+from ..runtime.ledger import runs_of
+
+Event = Mapping[str, Any]
+#: An account and a device, gpu or cpu.
+Pool = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Try:
+    """One try of a job as it was sent; times in seconds since the epoch.
+
+    Attributes
+    ----------
+    start_s : float or None
+        None: it never ran.
+    wait_s : float or None
+        Time in the queue, of one that ended well; Slurm cuts its times to whole seconds.
+    cause : str
+        Cause of its failure; empty where it ended well.
+    """
+
+    job: str
+    rule: str
+    pool: Pool
+    start_s: float | None
+    end_s: float
+    wait_s: float | None = None
+    cause: str = ""
+
+    @property
+    def ran_s(self) -> float:
+        """How long it ran, in seconds."""
+        return 0.0 if self.start_s is None else self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the workflow on a cluster; times in seconds since the epoch.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the ledger, from 1.
+    start_s, end_s : float
+        ``end_s`` is the last that the ledger knows of it.
+    slots : dict of Pool to int
+        Slots counted when the run began, of the devices that its jobs may use.
+    tries : tuple of Try
+        In the order in which they ended.
+    """
+
+    number: int
+    start_s: float
+    end_s: float
+    slots: Mapping[Pool, int]
+    tries: tuple[Try, ...]
+
+    @property
+    def span_s(self) -> float:
+        """Length in seconds."""
+        return self.end_s - self.start_s
+
+
+def cluster_runs(events: Iterable[Event]) -> list[Run]:
+    """Return the runs of a ledger."""
+    return [_run(number, group) for number, group in enumerate(runs_of(events), 1)]
+
+
+def _run(number: int, events: Sequence[Event]) -> Run:
+    tries = [_try(event) for event in events if event["event"] in ("done", "fail")]
+    pools = events[0].get("pools", {}).values()
+    # empty where the ledger does not say
+    kinds = {str(kind) for event in events for kind in event.get("kinds") or ()}
+    slots = {(account, kind): n for account, kind, n in pools if not kinds or kind in kinds}
+    times = [event["time_s"] for event in events]
+    start_s = min([times[0], *(one.start_s for one in tries if one.start_s is not None)])
+    return Run(number, start_s, max(times), slots, tuple(tries))
+
+
+def _try(event: Event) -> Try:
+    # squeue's end of a job that still ran is its limit
+    start_s, end_s = event.get("start_s"), min(event["time_s"], event.get("end_s", math.inf))
+    if start_s is not None and end_s <= start_s:
+        start_s, end_s = None if event["event"] == "fail" else start_s, start_s
+    sent_s = event.get("sent_s")
+    return Try(
+        event.get("job", ""), event.get("rule", ""),
+        (event.get("account", ""), event.get("kind", "")), start_s, end_s,
+        None if start_s is None or sent_s is None else max(0.0, start_s - sent_s),
+        event.get("cause", "unknown") if event["event"] == "fail" else "",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

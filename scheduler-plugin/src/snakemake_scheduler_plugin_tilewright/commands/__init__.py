@@ -1,1 +1,0 @@
-"""What the commands of the command line do, one module each."""
