@@ -21,6 +21,8 @@ from tilewright.io.formats.stitched import lossy_warnings, read_images
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
 _PYRAMID = 4 / 3
+#: Share of the memory for jobs, as in profiles/default.
+_MEMORY_SHARE = 0.9
 _GB = 1e9
 
 
@@ -54,7 +56,8 @@ def check_space(need: DiskNeed, jobs: int, results: Path) -> str:
     free = shutil.disk_usage(folder).free
     if free >= needed:
         return ""
-    stacks = f"; with temporary stacks about {_size(needed)} at once with {jobs} jobs"
+    at_once = f"at once with {min(jobs, need.channels)} jobs"
+    stacks = f"; with temporary stacks about {_size(needed)} {at_once}"
     return (
         f"the disk may get full: the remaining results take about {_size(need.permanent)}"
         f"{stacks if need.channels else ''}, compressed {_size(_COMPRESSED * needed)}, and "
@@ -66,12 +69,12 @@ def check_space(need: DiskNeed, jobs: int, results: Path) -> str:
 def check_memory(sizes: DataSizes, rules: Iterable[str]) -> str:
     """Return why the largest job of some rules may not fit into this machine's memory, else ""."""
     most_mb, rule = max((sizes.request(rule, {}, "cpu").mem_mb, rule) for rule in rules)
-    have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
+    have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE / 2**20
     if most_mb <= have_mb:
         return ""
     return (
-        f"the largest job, of {rule}, asks for {most_mb / 1024:.1f} GB, and this machine has "
-        f"{have_mb / 1024:.1f} GB; use a larger one, or smaller tiles (deconvolve.tile_px)"
+        f"the largest job, of {rule}, asks for {most_mb / 1024:.1f} GB, and jobs of this machine "
+        f"have {have_mb / 1024:.1f} GB; use a larger one, or smaller tiles (deconvolve.tile_px)"
     )
 
 

@@ -298,7 +298,7 @@ FOUND: dict[str, list[Words]] = {
     "companion": [(b"", b""), (b'PositionX="0.0"', b'PositionX="-1e308"')],
     "profile": [
         (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 3000), (b"", b"a: 2026-99-99\n"),
-        (b"0.9", b"[]"), (b"0.9", b"2"), (b"0.9", b".nan"), (b"true", b"maybe"),
+        (b"0.9", b"[]"), (b"0.9", b"2"), (b"0.9", b".nan"), (b"5", b"maybe"),
     ],
     "slurm use": [(b" User Limits=", b" User Limits=" + b"a " * 50_000)],
     "failures": [(b"", b"[" * 100_000), (b"", b"\x80"), (b"illegal", b"\x1b[2J")],

@@ -34,8 +34,8 @@ FEATURES = (
     ),
     Feature(
         "groups, `--groups`, `--group-components`",
-        "one job, with threads, memory and time as Snakemake sums them; how far a run is, and how "
-        "many wait, is said in jobs of Snakemake",
+        "one job, with threads, memory and time as Snakemake sums them; jobs that are done are "
+        "counted as Snakemake's, those that run or wait as Slurm's",
         jobs={"alignment_mapped_sorted": 1, "loose_included_other_greeting": 1},
     ),
     Feature(

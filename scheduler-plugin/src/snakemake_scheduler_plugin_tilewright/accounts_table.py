@@ -71,7 +71,7 @@ class Accounts:
         console.print(table)
         sizes = [f"{kind.upper()} jobs of {count(one.cpus, 'CPU')} and {one.mem_mb / 1024:.0f} GB"
                  for kind, one in SIZES.items()]  # fmt: skip
-        lines = [f"slots for {' and '.join(sizes)} "]
+        lines = [f"slots for {' and '.join(sizes)}"]
         lines.append(f"at once: {_sum(self.together)}; each kind alone: {_sum(self.each_kind)}")
         left_out = self.cluster.left_out
         width = max((len(one.account) for one in left_out), default=0)

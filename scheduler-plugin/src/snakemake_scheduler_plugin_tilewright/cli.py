@@ -32,7 +32,7 @@ def orphaned(
         bool, typer.Option("--cancel", help="Cancel them, unless their run is active.")
     ] = False,
 ) -> None:
-    """List jobs of a killed run that still write into this folder; status 1 if there are some."""
+    """List jobs of a killed run that still write into this folder; status 1 if some are left."""
     from .orphaned import show_orphaned
 
     show_orphaned(cancel=cancel)

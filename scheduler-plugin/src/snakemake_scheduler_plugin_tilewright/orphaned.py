@@ -256,7 +256,7 @@ def show_orphaned(*, cancel: bool) -> None:
             if cancel:
                 cancel_orphaned(client, jobs, sender)
             typer.echo("cancelled; Slurm ends them soon" if cancel else sender.advice)
-            raise SystemExit(1)
+            raise SystemExit(0 if cancel else 1)
     except PlacementError as error:
         raise SystemExit(f"orphaned: {error}") from None
     typer.echo(f"no job of Snakemake writes into {printable(folder)}")

@@ -71,7 +71,7 @@ def settings_of(profile: Path | None) -> ExecutorSettings:
         raise PlacementError(f"there is no profile {profile}; name its folder")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        given = {str(key).replace("-", "_"): value for key, value in dict(content).items()}
+        given = {str(key).replace("-", "_"): value for key, value in content.items()}
         own = {key: value for key, value in given.items() if key.startswith(_PREFIX)}
         return ExecutorSettings(**dict(_PROFILE.model_validate(own)))
     except ValidationError as error:
@@ -80,7 +80,7 @@ def settings_of(profile: Path | None) -> ExecutorSettings:
         raise PlacementError(f"{file}: '{key}' is {first['input']!r}: {first['msg']}") from None
     except WorkflowError as error:
         raise PlacementError(f"{file}: {error}") from None
-    except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, AttributeError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise PlacementError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
 
 

@@ -88,7 +88,7 @@ class Run:
     stopped: bool = False
     _inbox: list[Task] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _histories: dict[str, History] = field(default_factory=dict)
+    _histories: dict[tuple[str, str], History] = field(default_factory=dict)
     _groups: dict[object, int] = field(default_factory=dict)
     sender: Sender = field(init=False)
     survey: Survey = field(init=False)
@@ -155,7 +155,7 @@ class Run:
         with self._lock:
             new, self._inbox = self._inbox, []
         for task in new:
-            task.history = self._histories.setdefault(task.name, task.history)
+            task.history = self._histories.setdefault((task.name, task.log), task.history)
             self.durations.slowdowns[task.rule] = task.slowdown
             self._hold(task)
         self.tasks += new

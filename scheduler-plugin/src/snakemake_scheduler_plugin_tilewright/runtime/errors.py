@@ -1,6 +1,6 @@
 """The errors of placement; each message names the cause and what to do.
 
-``snakemake_command.SetUpError`` is Snakemake's own way to print one of them without a traceback.
+``snakemake_adapter.SetUpError`` is Snakemake's own way to print one of them without a traceback.
 """
 
 from .words import printable_lines
