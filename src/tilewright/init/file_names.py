@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from tilewright.io.formats.common import natural_key
-from tilewright.io.formats.pattern import FIELDS
+from tilewright.io.formats.pattern import FIELDS, compile_pattern
 from tilewright.runtime.text import few
 
 #: Separators at which names are split into parts, tried in this order.
@@ -127,7 +127,7 @@ def read_names(paths: Sequence[str], hints: Mapping[str, Iterable[str]]) -> Name
     _agree(layout)
     _drop_repeated(layout, len(paths))
     _name_last_number(layout)
-    if _is_sure(layout, len(paths)):
+    if _is_sure(layout, len(paths)) and _reads_back(layout, paths):
         shown = {one.field: one.values for one in reversed(layout.columns) if one.field != "*"}
         order = [name for name in FIELDS if name in shown]
         return Names(layout.pattern(), tuple(f"{n} ← {_range(shown[n])}" for n in order))
@@ -152,13 +152,22 @@ def _split(paths: Sequence[str], of_letters: Mapping[str, str]) -> _Layout | Non
             for piece in _columns(values):
                 if isinstance(piece, str):
                     layout.texts[-1] += piece
-                elif _varies(piece, of_letters):
+                    continue
+                if not piece.is_word:  # those of "Cycle 1" and "tile_001" too
+                    piece.letters = _letters_before(layout.texts[-1])
+                if _varies(piece, of_letters):
                     layout.columns.append(piece)
                     layout.texts.append("")
                 else:
                     layout.texts[-1] += piece.values[0]
     layout.texts[-1] += suffix
     return layout
+
+
+def _letters_before(text: str) -> str:
+    """Return the last letters of a text, of its folder or file alone."""
+    found = re.findall("[a-z]+", text.rsplit("/", 1)[-1].lower())
+    return found[-1] if found else ""
 
 
 def _varies(column: _Column, of_letters: Mapping[str, str]) -> bool:
@@ -176,21 +185,27 @@ def _suffix(name: str) -> str:
 def _parts(names: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     """Return separators and parts of names of one level; one part may hold the separator itself.
 
-    Where no separator gives all names the same form, each name is one part.
+    Of the separators that give all names the same form, that which leaves fewest within words; if
+    there is none, each name is one part.
     """
-    if len(set(names)) == 1:
-        return [("", tuple(names))]
+    found = [[("", tuple(names))]]
     for characters in _SEPARATORS:
         split = [re.split(f"([{re.escape(characters)}])", name) for name in names]
-        counts = {len(one) for one in split}
-        if len(counts) > 1:
+        if len({len(one) for one in split}) > 1:
             split = _joined(split)
-        if split and len({tuple(one[1::2]) for one in split}) == 1 and len(split[0]) > 1:
-            return [
+        if split and len({tuple(one[1::2]) for one in split}) == 1:
+            found.append([
                 (split[0][k - 1] if k else "", tuple(one[k] for one in split))
                 for k in range(0, len(split[0]), 2)
-            ]
-    return [("", tuple(names))]
+            ])  # fmt: skip
+    return min(found, key=_separators_in_words)
+
+
+def _separators_in_words(parts: Sequence[tuple[str, tuple[str, ...]]]) -> int:
+    """Return how many separators the parts hold that are no numbers behind constant letters."""
+    forms = ({re.sub(r"\d+", "#", value) for value in values} for _, values in parts)
+    words = (one for one in forms if len(one) > 1 or "#" not in next(iter(one)))
+    return sum(max(len(re.findall(r"[_. -]", form)) for form in one) for one in words)
 
 
 def _joined(split: list[list[str]]) -> list[list[str]]:
@@ -230,8 +245,7 @@ def _columns(values: tuple[str, ...]) -> list[str | _Column]:
     pieces = form.split("#")
     numbers = zip(*(re.findall(r"\d+", value) for value in values), strict=True)
     for piece, column in zip(pieces, numbers, strict=False):
-        letters = re.sub(r"^.*?([a-z]*)[^a-z]*$", r"\1", piece.lower(), flags=re.DOTALL)
-        found += [piece, _Column(column, letters)]
+        found += [piece, _Column(column)]
     return [*found, pieces[-1]]
 
 
@@ -240,14 +254,22 @@ def _name_numbers(layout: _Layout, of_letters: Mapping[str, str]) -> None:
     numbers = [one for one in layout.columns if not one.is_word]
     for one in numbers:
         one.field = of_letters.get(one.letters, "")
-    rows, columns = layout.of("row"), layout.of("col")
-    for one in rows:
-        if not columns:  # R1, R2 beside other numbers or words are rounds
-            alone = len(layout.columns) == 1 or bool(layout.of("cycle"))
-            one.field = "cycle" if one.letters == "r" and not alone else ""
-    for one in columns:
-        if not rows:
-            one.field = "channel" if one.letters == "c" else ""
+    # of two that may be rows, as R1 and Y2, the one with more letters is, or the y of x and y
+    rows, columns = (
+        sorted(layout.of(name), key=lambda one: (one.letters in ("r", "c"), -len(one.letters)))
+        for name in ("row", "col")
+    )
+    for same in (rows, columns):
+        if len({one.letters for one in same}) < len(same):  # C01 and c1: which is which?
+            for one in same:
+                one.field = ""
+            return
+    pairs = min(len(rows), len(columns), 1)
+    for one in rows[pairs:]:  # R1, R2 beside other numbers or words are rounds
+        alone = len(layout.columns) == 1 or bool(layout.of("cycle"))
+        one.field = "cycle" if one.letters == "r" and not alone else ""
+    for one in columns[pairs:]:
+        one.field = "channel" if one.letters == "c" and not layout.of("channel") else ""
     for one in [*layout.of("row"), *layout.of("col")]:
         # more than twice as many numbers as there are values: places of the stage, as x1200
         if one.numbers[-1] - one.numbers[0] >= 2 * len(one.numbers) + 2:
@@ -321,6 +343,19 @@ def _is_sure(layout: _Layout, files: int) -> bool:
         # a number that counts files gives each tile one channel
         full = len(_of_each(cycles, tiles, of_name)) if of_name and tiles else 0
         if full and _count([*tiles, *of_name]) < _COMPLETE * full:
+            return False
+    return True
+
+
+def _reads_back(layout: _Layout, paths: Sequence[str]) -> bool:
+    """Return whether the pattern finds in all names what the columns hold."""
+    levels = compile_pattern(layout.pattern())
+    for row, path in enumerate(paths):
+        names = path.split("/")
+        matches = [level.match(name) for level, name in zip(levels, names, strict=True)]
+        values = [match.groupdict() for match in matches if match]
+        held = {one.field: one.values[row] for one in layout.columns if one.field != "*"}
+        if len(values) < len(names) or {k: v for of in values for k, v in of.items()} != held:
             return False
     return True
 

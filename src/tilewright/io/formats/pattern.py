@@ -23,7 +23,7 @@ FIELDS = {
 _TOKEN = re.compile(r"\{(\w+)(?::[^{}]*)?\}|\*|[^{}*]+|.")
 
 
-def _compile(pattern: str) -> list[re.Pattern[str]]:
+def compile_pattern(pattern: str) -> list[re.Pattern[str]]:
     """Return one regular expression per folder level of a pattern."""
     fields = re.findall(r"\{(\w+)", pattern)
     if ("row" in fields) != ("col" in fields) or {"tile", "row"} <= set(fields):
@@ -69,7 +69,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     if not options.pattern:
         raise RawDataError("acquisition.convention 'pattern' needs the key acquisition.pattern")
     planes: list[RawPlane] = []
-    _descend(raw_dir, _compile(options.pattern), {}, planes)
+    _descend(raw_dir, compile_pattern(options.pattern), {}, planes)
     return rebase_z(split_hyperstacks(planes))
 
 
