@@ -23,7 +23,7 @@ from tests.init.raw_folders import (
 from tests.support.microscope_files import write_phenix
 from tilewright.errors import ConfigError, RawDataError
 from tilewright.init.folder import create_experiment
-from tilewright.init.recognise import infer_pattern, recognise
+from tilewright.init.recognise import names_of, recognise
 from tilewright.init.tile_order import GridOptions
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.tile_positions.tile_order import tile_places
@@ -446,7 +446,7 @@ def test_broken_metadata_are_named(raw: Path) -> None:
     ],
 )  # fmt: skip
 def test_patterns_are_read_from_names(paths: list[str], pattern: str | None) -> None:
-    assert infer_pattern(paths) == pattern
+    assert names_of(paths).pattern == pattern
 
 
 @pytest.mark.shared

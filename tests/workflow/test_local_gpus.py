@@ -65,9 +65,7 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
 ) -> None:
     on_gpus = make_run(tmp_path / "gpus", tiny_raw, **TINY)
     # more than any device has: the work is halved where it does not fit, which it does
-    on_gpus.edit(
-        resources={"illumination": {"device": "cpu"}, "tile_positions": {"gpu_mem_mb": 90_000}}
-    )
+    on_gpus.edit(resources={"illumination": {"device": "cpu"}, "stitch": {"gpu_mem_mb": 90_000}})
     said = on_gpus.snakemake(TARGET, env=environment)
     lines = read_json_lines(on_gpus.results / "placement/devices.jsonl")
     rules = Counter(line["job"].split("/")[0] for line in lines)
@@ -90,13 +88,12 @@ def test_a_device_that_dies_gets_no_more_jobs_and_they_go_elsewhere(
 ) -> None:
     (tmp_path / "broken").write_text(uuid(1))
     run = make_run(tmp_path / "run", tiny_raw, **TINY)
-    said = run.snakemake(TARGET, "--retries", "1", env=environment)
+    run.snakemake(TARGET, "--retries", "1", env=environment)
     lines = read_json_lines(run.results / "placement/devices.jsonl")
     outcomes = Counter((line["uuid"], line["outcome"]) for line in lines)
     assert outcomes[uuid(1), "failed"] >= 1
     assert outcomes[uuid(2), "done"] >= 1
     assert (uuid(1), "done") not in outcomes
-    assert "1 GPU can be used, 2 before" in said.stdout + said.stderr
     ((device, failure),) = failures(tmp_path / "leases").items()
     assert device == uuid(1)
     assert "cudaErrorECCUncorrectable" in failure

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, ResourceRequest
-from tilewright.config.rules import GPU_RULES, RULES, BlockSizes, Cost, DataSize, Rule
+from tilewright.config.rules import GPU_RULES, IMAGE_RULES, RULES, BlockSizes, Cost, DataSize, Rule
 
 #: Snakemake, which starts twice in every Slurm job.
 SNAKEMAKE_MB = 280
@@ -76,7 +76,7 @@ class DataSizes:
 
     def _cpus(self, rule: str, size: DataSize) -> int:
         """Return one CPU per 200 Mvoxel of work, at most 8 or 4: below that starting costs more."""
-        voxels = size.mosaic_voxels if rule in GPU_RULES else 0
+        voxels = size.mosaic_voxels if rule in IMAGE_RULES else 0
         if rule == "assemble":
             voxels = size.mosaic_px * size.channels
         return max(1, min(_MOST_CPUS.get(rule, 8), math.ceil(voxels / 200e6)))

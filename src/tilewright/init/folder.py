@@ -210,6 +210,8 @@ def _findings(
     ]
     if recognised.options.pattern:
         lines.append(f"file pattern {recognised.options.pattern}")
+    if recognised.seen:
+        lines.append(f"by the names: {', '.join(recognised.seen)}")
     named = (p for p in recognised.planes if f"/timepoint_{p.cycle}/" in p.path.lower())
     times = {plane.cycle for plane in named}
     if len(times) > 1:

@@ -71,7 +71,8 @@ def read_metadata(raw_dir: Path, recognised: RawFolder) -> Metadata:
         return metadata
     if recognised.convention == "codex":
         return _of_codex(raw_dir, channels)
-    metadata = _with_markers(channels, {})
+    words = {key: OmeChannel(key[1]) for key in channels if not key[1].isdigit()}
+    metadata = _with_markers(channels, words)
     metadata.pixel_um, metadata.z_step_um = _pixel_of_tiff(recognised.planes[0].path)
     if metadata.pixel_um:
         metadata.findings.append(f"pixel size {metadata.pixel_um:g} µm, from the TIFFs")

@@ -25,6 +25,9 @@ from tilewright.stages.tile_positions.stage_check import (
 
 #: Part of a side up to which overlaps confirm positions; others are written as they show them.
 _CONFIRMED = 0.02
+#: Standard errors by which positions are off before overlaps correct them: a stage that misses each
+#: place by 3 % of a side is off by two (60 made sets).
+_BEYOND_SCATTER = 5.0
 #: Share of overlaps that must confirm the positions of another cycle.
 _SAME = 0.7
 #: Share of overlaps that must confirm an order of tiles: in a stage's jitter of 3 % half agree.
@@ -160,12 +163,14 @@ def _confirmed(
         for tile, (y, x) in moves.items()
     ]
     measured, off_px = _overlap_text(found, tiles, factor), found.largest_error_px * factor
-    if off_px <= _CONFIRMED * side and not guessed and not moves:
+    scatter_px = _BEYOND_SCATTER * found.error_px * factor
+    confirmed = off_px <= max(_CONFIRMED * side, scatter_px)
+    if confirmed and not guessed and not moves:
         placed.findings.append(
             f"overlaps confirm the positions ({found.matched} of {found.compared}): {measured}"
         )
         return nominal, source
-    if orientation(found.matrix) or (off_px > _CONFIRMED * side and not guessed):
+    if orientation(found.matrix) or (not confirmed and not guessed):
         stated_overlap = "" if stated.overlap is None else f", {stated.overlap:.3f} is stated"
         placed.warnings.append(
             f"{describe(found, factor)} ({measured}{stated_overlap}); the measured ones are written"

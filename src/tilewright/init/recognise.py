@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from tilewright.errors import RawDataError
+from tilewright.init.file_names import Names, read_names
 from tilewright.io.formats import codex, containers, scan
 from tilewright.io.formats.common import (
     RawPlane,
@@ -35,13 +36,14 @@ from tilewright.runtime.text import count, few
 
 @dataclass(frozen=True)
 class RawFolder:
-    """A raw folder: its format, planes, other images, and the folder that holds them."""
+    """A raw folder: its format, planes, other images, the folder that holds them, names' fields."""
 
     convention: str
     options: ScanOptions
     planes: list[RawPlane]
     other_images: list[str]
     folder: Path
+    seen: tuple[str, ...] = ()
 
 
 def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
@@ -59,24 +61,28 @@ def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
     certain = "pattern" if pattern is not None else _certain_format(folder, images)
     if not certain and (what := _unsupported_format(Path(folder), images)):
         raise RawDataError(f"{raw_dir}: {what}")
+    names = names_of([os.path.relpath(path, folder) for path in images])
     given = [(certain, ScanOptions(pattern=pattern))] if certain else None
-    for convention, options in given or _candidates(folder, images):
+    for convention, options in given or _candidates(folder, images, names):
         if planes := scan(convention, folder, options):
             if not certain and convention != "stitched":
                 _refuse_stitched(planes)
             others = _other_images(folder, images, planes)
-            return RawFolder(convention, options, planes, others, Path(folder))
+            seen = names.seen if options.pattern == names.pattern else ()
+            return RawFolder(convention, options, planes, others, Path(folder), seen)
     if pattern is not None:
         raise RawDataError(f"{raw_dir} holds no file of the pattern {pattern!r}; correct it")
     examples = [os.path.relpath(path, folder) for path in images[:: max(1, len(images) // 5)][:5]]
-    names = sorted(path.name for path in raw_dir.iterdir())[:5]
+    present = sorted(path.name for path in raw_dir.iterdir())[:5]
     content = (
         f"its {len(images)} TIFFs are named like {', '.join(examples)}"
         if images
-        else f"it holds no such image, only {', '.join(names)}"
-        if names
+        else f"it holds no such image, only {', '.join(present)}"
+        if present
         else "it is empty"
     )
+    if names.question:
+        content += f". Their {names.question}"
     raise RawDataError(
         f"{raw_dir}: unknown format. Looked for: {tables()['looked_for']}. But {content}. "
         "If it holds several experiments, name the folder of one. Else name its folders cycle1, "
@@ -154,7 +160,7 @@ def _refuse_stitched(planes: list[RawPlane]) -> None:
             )
 
 
-def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]:
+def _candidates(folder: str, images: list[str], names: Names) -> list[tuple[str, ScanOptions]]:
     """Return the possible formats, the most specific ones first."""
     if not images:
         return []
@@ -166,9 +172,8 @@ def _candidates(folder: str, images: list[str]) -> list[tuple[str, ScanOptions]]
         candidates.append(("imagexpress", ScanOptions()))
     if _is_ome_tile(images[0]):
         candidates.append(("ome_tiff", ScanOptions()))
-    pattern = infer_pattern([os.path.relpath(path, folder) for path in images])
-    if pattern is not None:
-        candidates.append(("pattern", ScanOptions(pattern=pattern)))
+    if names.pattern is not None:
+        candidates.append(("pattern", ScanOptions(pattern=names.pattern)))
     return candidates
 
 
@@ -178,68 +183,26 @@ def _is_ome_tile(path: str) -> bool:
     return "PositionX" in xml or bool(re.search(r'SizeC="([2-9]|\d\d)', xml))
 
 
-def infer_pattern(paths: list[str]) -> str | None:
-    """Return the file pattern of the most common form of name, or None.
+def names_of(paths: Sequence[str]) -> Names:
+    """Return what the names of images say; those that look unlike all others are left out.
 
-    Numbers that are the same in all names stay as they are; the others become fields by the
-    letters before them, and a single number without such letters is the tile's.
-
-    >>> infer_pattern(["C3-Brain01.tif", "C3-Brain02.tif"])
+    >>> names_of(["C3-Brain01.tif", "C3-Brain02.tif", "overview.tif"]).pattern
     'C3-Brain{tile}.tif'
-    >>> infer_pattern([f"cyc{n}/r{r}_c{c}.tif" for n in "12" for r in "01" for c in "01"])
-    'cyc{cycle}/r{row}_c{col}.tif'
-    >>> infer_pattern(["left.tif", "right.tif"])
     """
-    forms = Counter(_form(path) for path in paths)
-    if not forms:
-        return None
-    form = max(sorted(forms), key=forms.__getitem__)
-    if "#" not in form or set(form) & set("{}*"):
-        return None
-    pieces = form.split("#")
-    numbers = [re.findall(r"\d+", path) for path in paths if _form(path) == form]
-    columns = list(zip(*numbers, strict=True))
-    fields = _fields(pieces, columns)
-    if fields is None or (len(paths) > 1 and not any(fields)):
-        return None
-    middle = [
-        f"{{{field}}}" if field else column[0]
-        for field, column in zip(fields, columns, strict=True)
-    ]
-    return "".join(piece + text for piece, text in zip(pieces, [*middle, ""], strict=True))
+    hints = tables()["hints"]
+    names = read_names(paths, hints)
+    forms = Counter(map(_form, paths))
+    alike = [path for path in paths if forms[_form(path)] > 1]
+    if names.pattern or len(alike) in (0, len(paths)):
+        return names
+    parts = {path.count("_") for path in alike}
+    if any(path.count("_") in parts - {0} for path in paths if forms[_form(path)] == 1):
+        return names  # some that look like the others would be left out
+    return read_names(alike, hints)
 
 
 def _form(path: str) -> str:
     return re.sub(r"\d+", "#", path)
-
-
-def _fields(pieces: list[str], columns: list[tuple[str, ...]]) -> list[str | None] | None:
-    """Return the field of each number between ``pieces``; None where that is ambiguous."""
-    hints = [
-        re.sub(r".*?([a-z]*)[^a-z]*$", r"\1", piece.rsplit("/", 1)[-1].lower(), flags=re.DOTALL)
-        for piece in pieces[:-1]
-    ]
-    of_hint = {word: field for field, words in tables()["hints"].items() for word in words}
-    varying = [len(set(column)) > 1 for column in columns]
-    fields: list[str | None] = [None] * len(columns)
-    for index, hint in enumerate(hints):
-        field = of_hint.get(hint)
-        if varying[index] or (field in ("cycle", "channel") and len(hint) > 1):
-            fields[index] = field
-    if "row" not in fields and "channel" not in fields:
-        # Without a row, c1 is a channel and not a column.
-        fields = ["channel" if field == "col" else field for field in fields]
-    unnamed = [i for i, field in enumerate(fields) if field is None and varying[i]]
-    if len(unnamed) == 1 and "tile" not in fields and "row" not in fields:
-        fields[unnamed[0]] = "tile"
-    elif unnamed:
-        return None
-    for field in set(fields) - {None}:
-        same = [columns[i] for i, name in enumerate(fields) if name == field]
-        if any(column != same[0] for column in same):
-            return None
-    has_row, has_col, has_tile = (name in fields for name in ("row", "col", "tile"))
-    return None if has_row != has_col or (has_row and has_tile) else fields
 
 
 def _unsupported_format(folder: Path, images: Sequence[str]) -> str | None:

@@ -88,6 +88,24 @@ def test_the_scale_may_be_another(cpu: Backend, true: float, share: float, name:
     assert found.matched >= share * PAIRS
 
 
+@pytest.mark.parametrize("backlash", [0.0, 0.5], ids=["jitter", "jitter and backlash by row"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stage_that_misses_its_places_by_3_percent_is_no_turned_camera(
+    cpu: Backend, seed: int, backlash: float
+) -> None:
+    """What is off at random is within the scatter of the matches; a turn of 2.5 degrees is not."""
+    nominal, miss_px = grid_px(ROWS, COLS), 0.03 * TILE_PX
+    rng = np.random.default_rng(seed)
+    true = nominal + rng.uniform(-miss_px, miss_px, nominal.shape)
+    true[:, 1] += backlash * miss_px * (np.repeat(np.arange(ROWS), COLS) % 2)
+    found = fit_stage_map(cpu, cut_tiles(true, seed=seed), nominal)
+    assert found is not None
+    assert found.largest_error_px < 5 * found.error_px
+    turned = fit_stage_map(cpu, cut_tiles(nominal @ turn(2.5).T, seed=seed), nominal)
+    assert turned is not None
+    assert turned.largest_error_px > 50 * turned.error_px
+
+
 @pytest.mark.parametrize("degrees", [0.0, 2.5, 90.0, 180.0])
 def test_a_single_row_tells_the_other_axis_too(cpu: Backend, degrees: float) -> None:
     """It shows no mirrored axis: what it tells is a rotation."""

@@ -7,19 +7,23 @@ from tilewright.errors import RawDataError
 from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
+    clean_token,
     list_folder,
     rebase_z,
     split_hyperstacks,
 )
 
-_FIELDS = {
-    **dict.fromkeys(("channel", "region"), r"[A-Za-z0-9-]+"),
-    **dict.fromkeys(("cycle", "tile", "row", "col", "z"), r"\d+"),
+#: Field to the expression of its values; words of a channel may hold spaces and the like.
+FIELDS = {
+    "cycle": r"\d+",
+    "channel": r"[A-Za-z0-9-]+|[^/]+?",
+    **dict.fromkeys(("tile", "row", "col", "z"), r"\d+"),
+    "region": r"[A-Za-z0-9-]+",
 }
 _TOKEN = re.compile(r"\{(\w+)(?::[^{}]*)?\}|\*|[^{}*]+|.")
 
 
-def _compile(pattern: str) -> list[re.Pattern[str]]:
+def compile_pattern(pattern: str) -> list[re.Pattern[str]]:
     """Return one regular expression per folder level of a pattern."""
     fields = re.findall(r"\{(\w+)", pattern)
     if ("row" in fields) != ("col" in fields) or {"tile", "row"} <= set(fields):
@@ -38,13 +42,13 @@ def _compile_level(level: str, pattern: str) -> re.Pattern[str]:
         field, text = match[1], match[0]
         if field in fields:
             expression += f"(?P={field})"
-        elif field in _FIELDS:
+        elif field in FIELDS:
             fields.add(field)
-            expression += f"(?P<{field}>{_FIELDS[field]})"
+            expression += f"(?P<{field}>{FIELDS[field]})"
         elif field or text in "{}":
             raise RawDataError(
                 f"acquisition.pattern {pattern!r}: unknown field {text!r}; "
-                f"fields: {', '.join(f'{{{name}}}' for name in _FIELDS)}"
+                f"fields: {', '.join(f'{{{name}}}' for name in FIELDS)}"
             )
         else:
             expression += "[^/]*" if text == "*" else re.escape(text)
@@ -65,7 +69,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     if not options.pattern:
         raise RawDataError("acquisition.convention 'pattern' needs the key acquisition.pattern")
     planes: list[RawPlane] = []
-    _descend(raw_dir, _compile(options.pattern), {}, planes)
+    _descend(raw_dir, compile_pattern(options.pattern), {}, planes)
     return rebase_z(split_hyperstacks(planes))
 
 
@@ -95,7 +99,7 @@ def _plane(values: dict[str, str], path: str) -> RawPlane:
         numbers.setdefault("tile", 1)
     return RawPlane(
         cycle=int(values.get("cycle", 1)),
-        channel=values.get("channel", "1"),
+        channel=clean_token(values.get("channel", "1")),
         z=numbers.pop("z", None),
         path=path,
         region=values.get("region", "1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -64,6 +65,10 @@ class StageMap:
     """Neighbours that clearly overlap in another direction than the map says."""
     silent_axes: int = 0
     """Axes of the stage along which there are neighbours, and none match."""
+    error_px: float = 0.0
+    """Standard error of the displacement along an axis, by the scatter of its matches; of fewer
+    than three matches the part of a side by which stages miss their places.
+    """
 
     @property
     def moved_px(self) -> Floats:
@@ -162,7 +167,18 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
     contradicting = [_contradicting(matches, steps @ matrix.T, near) for matches in found]
     matched = sum(int(matches.agree.sum()) for matches in found)
     contradicted = tuple(itertools.chain(*contradicting))
-    return StageMap(matrix, steps, matched, compared, contradicted, axes - len(found))
+    error_px = max(_standard_error(one, near) for one in found)
+    silent = axes - len(found)
+    return StageMap(matrix, steps, matched, compared, contradicted, silent, error_px)
+
+
+def _standard_error(matches: _Matches, few_px: float) -> float:
+    """Return that of the median departure of matches from their places; ``few_px`` of few."""
+    away = (matches.displacement - matches.step)[matches.agree]
+    if len(away) < 3:
+        return few_px
+    spread = 1.4826 * np.median(np.abs(away - np.median(away, axis=0)), axis=0)
+    return float(spread.max()) / math.sqrt(len(away))
 
 
 def displaced_tiles(

@@ -1,0 +1,162 @@
+"""What names say: the right reading or a question, never a wrong one without a question."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tilewright.init.file_names import Names
+from tilewright.init.recognise import names_of
+from tilewright.io.formats.common import clean_token
+from tilewright.io.formats.pattern import compile_pattern
+
+WORDS = ("DAPI", "CD3", "CD45RO", "Vimentin", "PanCK", "BETA AMYLOID", "Ki-67", "FITC", "TRITC",
+         "Cy5", "HLA-DR", "aSMA", "E-Cadherin", "PD1", "BETA_AMYLOID")  # fmt: skip
+LETTERS = {
+    "cycle": ("cyc", "Cycle", "cycle ", "round", "R"),
+    "channel": ("ch", "CH", "C", "w"),
+    "tile": ("t", "tile", "s", "Pos", "fov", "m"),
+    "row": ("r", "Y", "row"),
+    "col": ("c", "X", "col"),
+    "z": ("z", "Z", "slice"),
+    "region": ("reg", "roi"),
+}
+
+
+class Plane(NamedTuple):
+    """What a file is, by what its name was made of; 1 where that says nothing."""
+
+    cycle: int
+    channel: str
+    tile: tuple[int, ...]
+    z: int
+    region: str
+
+
+def read(path: str, pattern: str) -> Plane:
+    """Return what a file is by the pattern."""
+    values: dict[str, str] = {}
+    for level, name in zip(compile_pattern(pattern), path.split("/"), strict=True):
+        match = level.match(name)
+        assert match is not None, (path, pattern)
+        for field, value in match.groupdict().items():
+            assert values.setdefault(field, value) == value
+    tile = [int(values[name]) for name in ("tile", "row", "col") if name in values]
+    return Plane(
+        int(values.get("cycle", 1)), clean_token(values.get("channel", "1")), tuple(tile) or (1,),
+        int(values.get("z", 1)), values.get("region", "1"),
+    )  # fmt: skip
+
+
+class Template:
+    """Names of a random template: 2 to 5 parts that vary, words, gaps, padded or not."""
+
+    def __init__(self, seed: int, *, letters: bool) -> None:
+        self.rng = rng = np.random.default_rng(seed)
+        grid = rng.random() < 0.5
+        fields = ["row", "col"] if grid else ["tile"]
+        others = ["cycle", "channel", "z", "region"]
+        chances = (0.7, 0.9, 0.3, 0.1)
+        fields += [name for name, chance in zip(others, chances, strict=True)
+                   if rng.random() < chance]  # fmt: skip
+        self.words = "channel" in fields and rng.random() < 0.6
+        self.values = {name: self._numbers(name) for name in fields}
+        if self.words:
+            more = rng.choice(WORDS[1:], size=int(rng.integers(2, 5)), replace=False).tolist()
+            self.values["channel"] = ["DAPI", *more] if rng.random() < 0.8 else more
+        self.letters = {
+            name: str(rng.choice(LETTERS[name])) if letters or rng.random() < 0.6 else ""
+            for name in fields
+        }
+        if "row" in fields and any(self.letters[name] in "XY" for name in ("row", "col")):
+            self.letters |= {"row": "Y", "col": "X"}
+        self.order = list(rng.permutation(fields))
+        self.separator = str(rng.choice(["_", "_", "_", "-", ".", " "]))
+        self.constant = str(rng.choice(["", "", "tonsil", "20240101", "exp7"]))
+        self.folder = str(rng.choice(["", "", "cycle", "region", "channel"]))
+        self.padded = {name: int(rng.choice([0, 2, 4])) for name in fields}
+        self.counter = not letters and rng.random() < 0.15
+        self.stamp = "cycle" in fields and rng.random() < 0.2
+        self.lost = rng.random() < 0.2
+
+    def _numbers(self, name: str) -> list[object]:
+        first, most = int(self.rng.integers(0, 2)), {"cycle": 3, "z": 5, "region": 2}.get(name, 6)
+        numbers: list[object] = [*range(first, first + int(self.rng.integers(2, most + 1)))]
+        if name == "tile" and len(numbers) > 3 and self.rng.random() < 0.2:
+            del numbers[1]
+        return numbers
+
+    def _text(self, name: str, value: object) -> str:
+        if name == "channel" and self.words:
+            return str(value)
+        return f"{self.letters[name]}{value:0{self.padded[name]}}"
+
+    def files(self) -> Iterator[tuple[str, Plane]]:
+        """Yield paths and what they are."""
+        names = [*self.values]
+        combinations = list(itertools.product(*self.values.values()))
+        for number, one in enumerate(combinations):
+            if self.lost and self.rng.random() < 0.05:
+                continue
+            now = dict(zip(names, one, strict=True))
+            in_folder = self.folder in now
+            parts = [self.constant] * bool(self.constant)
+            if self.stamp:
+                parts.append(f"{1200 + 3 * int(str(now['cycle']))}")
+            parts += [
+                self._text(name, now[name]) for name in self.order
+                if not (in_folder and name == self.folder)
+            ]  # fmt: skip
+            parts += [f"{number:05}"] * self.counter
+            path = self.separator.join(parts) + ".tif"
+            if in_folder:
+                path = f"{self._text(self.folder, now[self.folder])}/{path}"
+            yield path, self._plane(now)
+
+    def _plane(self, now: dict[str, object]) -> Plane:
+        channel = "1"
+        if "channel" in now:
+            plain = f"{now['channel']:0{self.padded['channel']}}" if not self.words else ""
+            channel = clean_token(str(now["channel"])) if self.words else plain
+        region = f"{now['region']:0{self.padded['region']}}" if "region" in now else "1"
+        tile = [int(str(now[name])) for name in ("tile", "row", "col") if name in now]
+        return Plane(
+            int(str(now.get("cycle", 1))), channel, tuple(tile), int(str(now.get("z", 1))), region
+        )
+
+
+def reading(seed: int, *, letters: bool) -> tuple[Names, bool]:
+    """Return what is read from the names of a template, and whether it is right."""
+    files = dict(Template(seed, letters=letters).files())
+    names = names_of([*files])
+    if names.pattern is None:
+        assert names.question or len(files) < 2, (seed, [*files][:5])
+        return names, False
+    found = {path: read(path, names.pattern) for path in files}
+    wrong = [(path, plane, found[path]) for path, plane in files.items() if found[path] != plane]
+    assert not wrong, (seed, names.pattern, wrong[:3])
+    return names, True
+
+
+@pytest.mark.parametrize("letters", [True, False], ids=["letters that are known", "any"])
+def test_2000_random_templates_are_read_rightly_or_asked_for(letters: bool) -> None:
+    right = [reading(seed, letters=letters)[1] for seed in range(1000)]
+    assert sum(right) > (940 if letters else 450)
+
+
+def test_what_was_seen_is_said() -> None:
+    paths = [f"Cycle {c}/{n}_{t:03}.tif" for c in (1, 2, 3) for n in ("DAPI", "CD3")
+             for t in range(1, 13)]  # fmt: skip
+    names = names_of(paths)
+    assert names.pattern == "Cycle {cycle}/{channel}_{tile}.tif"
+    assert names.seen == ("cycle ← 1 … 3", "channel ← CD3, DAPI", "tile ← 001 … 012")
+
+
+def test_what_is_open_is_asked_with_the_fields() -> None:
+    names = names_of([f"a_{i}_{j}.tif" for i in (1, 2) for j in (1, 2, 3)])
+    assert names.pattern is None
+    assert re.match(r"names like a_\{\?\}_\{\?\}.tif hold numbers 1, 2; numbers 1 … 3: give --pat",
+                    names.question)  # fmt: skip
