@@ -149,7 +149,7 @@ def test_a_resource_of_the_user_holds_back_its_own_jobs_alone(run: ClusterRun) -
 @pytest.mark.long
 def test_few_jobs_pend_at_a_place_and_slurm_is_asked_seldom(run: ClusterRun) -> None:
     """At most 4 or half of what runs there, 4 questions before the first job, 12 a minute."""
-    programs = ("squeue", "scontrol", "sacctmgr", "sinfo", "sacct")
+    programs = ("squeue", "scontrol", "sacctmgr", "sinfo", "sshare", "sacct")
     calls = run.note_calls(*programs)
     run.prepare({"poll-seconds": None}, jobs=55, light=True, seconds="6,9", cpu_seconds=30)
     process = run.start()

@@ -257,14 +257,15 @@ exec {2} "$@"
     ("hidden", "note"),
     [
         ("sacctmgr", "limits are not known: sacctmgr"),
-        ("sacctmgr assoc_mgr", "jobs go to --tilewright-accounts, and limits are not known"),
+        ("sacctmgr assoc_mgr", "limits are not known: sacctmgr"),
+        ("sacctmgr assoc_mgr sshare", "jobs go to --tilewright-accounts, and limits are not known"),
         ("partition sinfo", "partitions are not known, so jobs go to the default one"),
     ],
 )
 def test_sites_that_hide(hidden: str, note: str, run: ClusterRun) -> None:
     run.prepare(jobs=6, light=True, seconds="9,10", slowdown=1.1)
     for word in hidden.split():
-        program = word if word in ("sacctmgr", "sinfo") else "scontrol"
+        program = word if word in ("sacctmgr", "sshare", "sinfo") else "scontrol"
         run.stand_in(program, _DENIED.format(program, word, shutil.which(program)))
     run.run()
     run.check_outputs(*range(6))

@@ -502,7 +502,7 @@ def test_partitions_and_limits_that_are_not_shown_again_are_kept(
     cluster = played.run.cluster
     known = cluster.partitions, cluster.accounts
     denied = SlurmQueryError("scontrol", "Access/permission denied")
-    words = ("sacctmgr", "scontrol")
+    words = ("sacctmgr", "scontrol", "sshare")
     slurm.answers = {word: deque([denied] * 9) for word in words}
     cluster.look()
     assert (cluster.partitions, cluster.limits_known) == (known[0], True)

@@ -15,6 +15,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.parse import (
     parse_minutes,
     parse_partitions,
     parse_sacctmgr,
+    parse_shares,
     parse_tres,
     parse_tres_usage,
 )
@@ -147,6 +148,9 @@ def test_live_use_of_associations() -> None:
 def test_accounts_where_sacctmgr_shows_none() -> None:
     text = "ClusterName=c Account=plain UserName=ada(1001) Partition= GrpJobs=N(1)\n"
     assert parse_associations(text) == [Association("plain", "ada")]
+    assert parse_shares("plain|ada|gpu\n||\n") == [Association("plain", "ada", "gpu")]
+    with pytest.raises(UnreadableError):
+        parse_shares("Welcome")
 
 
 def test_partitions() -> None:

@@ -104,7 +104,7 @@ class Given:
     def round(self) -> Round:
         """Return a round over what is known."""
         room = Room(
-            self.cluster.accounts, (), self.held, self.cpu_share, self.for_gpus, self.wrong,
+            self.cluster.accounts, (), self.held, self.cpu_share, self.for_gpus, (), self.wrong,
             self.cluster.idle_of, self.cluster.limits_known,
         )  # fmt: skip
         return Round(

@@ -270,7 +270,7 @@ class Cluster:
     def _associations(self) -> tuple[tuple[list[Association], list[Qos]], bool, str]:
         """Return associations and QOS, whether their limits are known, and a note.
 
-        Where sacctmgr shows none, slurmctld shows the accounts; where it does not, jobs go to the
+        Where sacctmgr shows none, slurmctld or sshare shows the accounts; else jobs go to the
         user's default one.
         """
         user, qos = self.client.user, list[Qos]()

@@ -1,5 +1,6 @@
 """How long jobs take, as those of the run did, and which go first."""
 
+import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,26 @@ from .request import KINDS, SLOWDOWN, DeviceKind
 
 #: Finished jobs that are remembered for each rule and device (no figure).
 _KEPT = 30
+#: Durations of a rule's jobs scatter so much, as standard deviation of their logarithm, until jobs
+#: tell: this counts as three of them. With 1.2 standard deviations as margin on CPUs, instead of
+#: the 40 % of a rule that is not known, runs that know ten jobs of each rule end 0.6 % sooner
+#: (182 random clusters).
+_SCATTER, _SCATTER_JOBS, _DEVIATIONS = 0.2, 3, 1.2
+
+
+def margin_of(factors: Sequence[float]) -> float:
+    """Return the share by which the next job may take longer, after finished ones of its rule.
+
+    Parameters
+    ----------
+    factors : sequence of float
+        What each took, over what it was expected to take; positive.
+    """
+    logs, count = [math.log(factor) for factor in factors], len(factors)
+    spread = sum((log - statistics.fmean(logs)) ** 2 for log in logs)
+    own = (_SCATTER_JOBS * _SCATTER**2 + spread) / (_SCATTER_JOBS + max(0, count - 1))
+    margin = math.expm1(_DEVIATIONS * math.sqrt(own + _SCATTER**2 / (1 + 2 * count)))
+    return min(1.0, margin)  # one job that hung must not close the CPUs to its rule
 
 
 @dataclass
@@ -40,6 +61,10 @@ class Durations:
                 found = statistics.median(other) * ratio if other else nominal
             self._factors[key] = found
         return self._factors[key]
+
+    def margin(self, rule: str) -> float:
+        """Return the share by which a job may take longer on a CPU than estimated."""
+        return margin_of(self._learned.get((rule, "cpu"), ()))
 
     def learn(self, rule: str, kind: DeviceKind, cpu_seconds: float, took_s: float) -> None:
         """Remember a finished job."""

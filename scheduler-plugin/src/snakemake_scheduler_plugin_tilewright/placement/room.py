@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..runtime.errors import PlacementError
 from ..slurm.records import Tres
-from .accounts import Account
+from .accounts import Account, Scope
 from .cluster import Cluster
 from .jobs import Task
 from .request import Place, ResourceRequest, tres_of
@@ -28,6 +28,8 @@ class Room:
         Share of an account's CPUs that CPU jobs may fill.
     for_gpus : ResourceRequest or None
         What a GPU job asks for, while there are some: CPU jobs leave that to each free GPU.
+    pending : iterable of Place
+        Where jobs of this run pended when that was asked.
     wrong : collection of Place
         Places where what is known was wrong.
     idle_of : callable
@@ -43,6 +45,7 @@ class Room:
         held: Iterable[tuple[Place, ResourceRequest]],
         cpu_share: float,
         for_gpus: ResourceRequest | None,
+        pending: Iterable[Place] = (),
         wrong: Collection[Place] = (),
         idle_of: Callable[[Place], Tres | None] = lambda place: None,
         limits_known: bool = True,
@@ -58,14 +61,24 @@ class Room:
         }
         self.limits_known, self._idle_of = limits_known, idle_of
         self._nodes: dict[tuple[str, ...], Tres | None] = {}
+        self._waiting = {
+            name: scope.used.get("submit", 0) - scope.used.get("jobs", 0)
+            for name, scope in scopes.items()
+            if scope.used is not None
+        }
         for place, request in own:
             self.take(place, request, -1)
         # a job may have ended between two questions: others use no less than nothing
         for name, free in self.free.items():
             for tres in free:
                 free[tres] = min(free[tres], self.limit[name][tres])
+        self._left = {name: dict(free) for name, free in self.free.items()}
         for place, request in held:
             self.take(place, request)
+        for place in pending:
+            for scope in self._scopes(place):
+                if scope.name in self._waiting:
+                    self._waiting[scope.name] -= 1
 
     def is_known(self, place: Place) -> bool:
         """Return whether all is known that bounds a place: its limits, and what nodes are idle."""
@@ -118,6 +131,25 @@ class Room:
                     if tres in free:
                         free[tres] -= times * wanted
 
+    def is_left(self, place: Place, request: ResourceRequest) -> bool:
+        """Return whether others leave room in all limits of a place, were no job of this run there.
+
+        False where that is not known.
+        """
+        return self.knows_limits(place) and all(
+            self._left.get(scope.name, {}).get(tres, wanted) >= wanted
+            for scope in self._scopes(place)
+            for tres, wanted in tres_of(request).items()
+        )
+
+    def others_wait(self, place: Place) -> bool:
+        """Return whether jobs of others, or of other runs, wait for what limits a place."""
+        return any(self._waiting.get(scope.name, 0) > 0 for scope in self._scopes(place))
+
+    def _scopes(self, place: Place) -> Sequence[Scope]:
+        account = self.accounts.get((place.account, place.qos))
+        return account.scopes if account else ()
+
     def _kept(self, name: str) -> Mapping[str, int]:
         """Return what CPU jobs leave of a limit: to GPU jobs, and a share of the CPUs."""
         limit, free = self.limit[name], self.free.get(name, {})
@@ -151,6 +183,7 @@ class Survey:
     cpu_share: float
     begun: bool = False
     _own_use: list[tuple[Place, ResourceRequest]] = field(default_factory=list)
+    _own_pending: list[Place] = field(default_factory=list)
     _limits_s: float = -math.inf
     _nodes_s: float = -math.inf
 
@@ -184,6 +217,7 @@ class Survey:
         self._nodes_s = now_s
         held = [(task, task.place) for task in active if task.place]
         self._own_use = [(at, task.request(at.kind)) for task, at in held if task.running]
+        self._own_pending = [at for task, at in held if not task.running]
         return [*failure, *(note for note in found.notes if note not in notes)]
 
     def room(
@@ -205,6 +239,6 @@ class Survey:
         sizes = [task.request("gpu") for task in tasks if gpus and "gpu" in task.requests]
         largest = max(sizes, key=lambda one: (one.mem_mb, one.cpus), default=None)
         return Room(
-            found.accounts, self._own_use, held, self.cpu_share, largest, wrong,
+            found.accounts, self._own_use, held, self.cpu_share, largest, self._own_pending, wrong,
             found.idle_of, found.limits_known,
         )  # fmt: skip

@@ -72,6 +72,7 @@ class _Side:
     open: FirstSpot
     queue: FirstSpot
     seconds: float
+    with_margin_s: float
     places: frozenset[Place]
     unknown: list[Spot]
 
@@ -151,12 +152,15 @@ class Round:
     def _side(self, task: Task, kind: DeviceKind) -> _Side:
         spots = [spot for one in self._able(task, kind) if not (spot := self.spots[one]).closed]
         request, seconds = task.request(kind), self._seconds(task, kind)
+        cut = kind == "cpu" and len(task.requests) > 1
+        margin = self.durations.margin(task.rule) if cut else 0.0
         return _Side(
             kind,
             spots,
             FirstSpot(spots, partial(self._room_key, request=request)),
             FirstSpot(spots, partial(self._queue_key, request=request)),
             seconds,
+            seconds * (1 + margin),
             frozenset(spot.place for spot in spots),
             [spot for spot in spots if not self.room.is_known(spot.place)],
         )
@@ -180,8 +184,8 @@ class Round:
             return False
         for kind, side in group.sides.items():
             start_s = self.now_s if open_[kind] else self._next_s(side)
-            if start_s + side.seconds < best_s:
-                best, best_s = kind, start_s + side.seconds
+            if start_s + side.with_margin_s < best_s:
+                best, best_s = kind, start_s + side.with_margin_s
         assert best is not None
         group.tasks.popleft()
         if (spot := open_[best]) is not None:
@@ -212,8 +216,8 @@ class Round:
         best = None
         for other, side in sides.items():
             spot = None if other == kind and of_nodes and not closed else side.open.find()
-            if spot is not None and self.now_s + side.seconds < least_s:
-                best, least_s = spot, self.now_s + side.seconds
+            if spot is not None and self.now_s + side.with_margin_s < least_s:
+                best, least_s = spot, self.now_s + side.with_margin_s
         lost = closed or self.now_s - task.waits_since_s > LONG_S * 2.0**task.moves
         if best is not None and (best.place.kind == kind or task.switches < _MOST_SWITCHES):
             self._send(task, best)
@@ -246,12 +250,24 @@ class Round:
     def _queue_key(self, spot: Spot, request: ResourceRequest) -> tuple[int, ...] | None:
         """Return less for a place where more jobs run; None for one where no more may pend.
 
-        Where nodes are full, all accounts share the queue of their partitions.
+        Where nodes are full, all accounts share the queue of their partitions. Where a limit is
+        known that jobs of this run alone wait for, none pends: one that is sent when a slot has
+        fallen free starts at once, one that pends with Slurm's next cycle. Where no job of this run
+        runs, one does: no slot falls free, and what is known of the limit may be wrong.
         """
+        place = spot.place
         none = spot.may_pend == 0
-        if not none and self.room.on_nodes(spot.place, request) == 0:
-            none = self.spots.nodes[spot.place.partitions].may_pend == 0
+        if not none and self.room.jobs(place, request) == 0:
+            if self.room.on_nodes(place, request) == 0:
+                none = self.spots.nodes[place.partitions].may_pend == 0
+            else:
+                own = self.room.is_left(place, request) and not self.room.others_wait(place)
+                none = own and self._any_runs()
         return None if none else (-spot.running, spot.pending)
+
+    def _any_runs(self) -> bool:
+        """Return whether any job of this run runs, or is sent now."""
+        return self._sent > 0 or any(self._ends.values())
 
     def _next_s(self, side: _Side) -> float:
         """Return when the next slot falls free of those that a group may use.

@@ -207,6 +207,18 @@ def parse_associations(text: str) -> list[Association]:
     ]
 
 
+def parse_shares(text: str) -> list[Association]:
+    r"""Return the accounts in ``sshare -n -P -o Account,User,Partition``.
+
+    >>> [(one.account, one.user) for one in parse_shares("clive|ada|\n")]
+    [('clive', 'ada')]
+    """
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.split("\n") if line.strip()]
+    if wrong := [row for row in rows if len(row) != 3]:
+        raise UnreadableError("|".join(wrong[0]))
+    return [Association(row[0], row[1], row[2]) for row in rows if row[0]]
+
+
 def _usage_of_each(text: str, who: str) -> dict[str, Usage]:
     """Return the use in ``1001={MaxJobsPU=N(2) …} ada(1002)={…}``; ``who`` is ``PU`` or ``PA``."""
     names = f"MaxTRES{who}", f"MaxJobs{who}", f"MaxSubmitJobs{who}"

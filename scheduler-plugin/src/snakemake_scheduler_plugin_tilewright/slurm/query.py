@@ -132,9 +132,15 @@ class SlurmClient:
         return self._ask(lambda text: parse.parse_assoc_mgr(text, uids), *argv, *names)
 
     def associations(self) -> list[Association]:
-        """Return the user's accounts where sacctmgr shows none, by slurmctld."""
+        """Return the user's accounts where sacctmgr shows none: by slurmctld, else by sshare."""
         argv = ("scontrol", "-o", "show", "assoc_mgr", "flags=assoc", f"users={self.user}")
-        return self._ask(parse.parse_associations, *argv)
+        try:
+            return self._ask(parse.parse_associations, *argv)
+        except SlurmQueryError:
+            fields = ("-o", "Account,User,Partition")
+            return self._ask(
+                parse.parse_shares, "sshare", "-U", "-n", "-P", "-u", self.user, *fields
+            )
 
     def partitions(self) -> list[Partition]:
         """Return all partitions, hidden ones too."""
