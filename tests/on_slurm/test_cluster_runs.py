@@ -180,7 +180,7 @@ def test_coordinators_killed_and_restarted(run: ClusterRun) -> None:
     assert "what is finished stays; resume with: snakemake" in interrupted.log
     wait_for(lambda: all(job.ended for job in interrupted.jobs()), 30, "the jobs")
     assert {job.state for job in interrupted.jobs()} == {"CANCELLED"}
-    assert runs["SIGKILL"].orphaned("--cancel").returncode == 1
+    assert runs["SIGKILL"].orphaned("--cancel").returncode == 0
     for name in ("SIGKILL", "SIGHUP"):
         runs[name].wait_orphaned()
     again = {name: one.start() for name, one in runs.items()}
