@@ -8,7 +8,7 @@ import tifffile
 from tilewright.errors import BrokenTiffError
 from tilewright.init.metadata import read_metadata
 from tilewright.init.recognise import recognise
-from tilewright.io.tiff.page_headers import read_page_headers
+from tilewright.io.tiff.headers import read_page_headers
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_headers_agree_with_tifffile_and_every_cut_shows(
     tifffile.imwrite(path, stack, photometric="minisblack", **how)
     content = path.read_bytes()
     with path.open("rb") as stream:
-        pages = read_page_headers(stream, len(content))
+        pages = read_page_headers(stream)
     with tifffile.TiffFile(path) as tiff:
         ends = [
             max(map(sum, zip(page.dataoffsets, page.databytecounts, strict=True)))
@@ -45,7 +45,7 @@ def test_headers_agree_with_tifffile_and_every_cut_shows(
     for size in range(0, last, 97):
         path.write_bytes(content[:size])
         with path.open("rb") as stream, pytest.raises(BrokenTiffError):
-            read_page_headers(stream, size)
+            read_page_headers(stream)
 
 
 @pytest.mark.parametrize(
