@@ -36,7 +36,7 @@ from tests.support.slide import Motion, Slide, counts
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
-from tilewright.config.sizing import SNAKEMAKE_MB
+from tilewright.config.rules import SNAKEMAKE_MB
 from tilewright.config.tile_table import COLUMNS
 from tilewright.io.results.transform import read_transform
 from tilewright.runtime.files import csv_text

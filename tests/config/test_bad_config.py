@@ -54,7 +54,7 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("deconvolv", {}, "unknown key 'deconvolv'; did you mean 'deconvolve'?"),
         ("qc.thresholds", {"ncc": {"wrn": 1}}, "did you mean 'warn'?"),
         ("qc.thresholds", {"ncc": {"warn": float("nan")}}, "'qc.thresholds.ncc.warn' is nan"),
-        ("qc.thresholds", {"ncc": {"direction": "up"}}, "'qc.thresholds.ncc.direction' is 'up'"),
+        ("qc.thresholds", {"ncc": {"most": 1}}, "unknown key 'qc.thresholds.ncc.most'; known"),
         ("optics.numerical_aperture", float("nan"), "'optics.numerical_aperture' is nan"),
         ("optics.numerical_aperture", 1.2, "must be smaller than"),
         ("optics", {"depth_um": 5.0}, "optics.sample_refractive_index"),
@@ -279,10 +279,10 @@ EMPTY = dict.fromkeys(["acquisition.pixel_um", "acquisition.z_step_um", "optics.
         *(
             ({key: None}, "", [f"'{key}' is not filled in; "])
             for key in ("cycles", "edf", "edf.method", "camera.offset_counts",
-                        "tile_positions.sigma_px")
+                        "registration.max_rotation_deg")
         ),
-        ({"tile_positions.sigma_px": 60}, "",
-         ["'tile_positions.sigma_px' is 60: input should be less than or equal to 50"]),
+        ({"registration.max_rotation_deg": 60}, "",
+         ["'registration.max_rotation_deg' is 60: input should be less than or equal to 20"]),
         ({}, "3,1,CD8,525\n3,2,CD9,525\n",
          ["in the row of the one channel that shows nuclei (cycle 3 has 'CD8', 'CD9')"]),
         ({"illumination.method": "file"}, "x,1,a,\n",
@@ -382,7 +382,6 @@ def raw(config: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
             for z in (1, 2):
                 plane = rng.poisson(light[y : y + SHAPE[0], x : x + SHAPE[1]]).astype(np.uint16)
                 tifffile.imwrite(folder / f"1_{tile:05}_Z{z:03}_CH{channel}.tif", plane)
-    set_key(config, "registration.block_px", 48)
     return set_key(config, "results", str(tmp_path / "results"))
 
 
@@ -444,11 +443,6 @@ def test_named_files_must_exist(raw: dict[str, Any], tmp_path: Path) -> None:
     assert re.search(r"deconvolve.psf_file is .*psf_2.tif, which does not", said)
     set_key(raw, "deconvolve.psf_file", str(tmp_path / "psf_{chanel}.tif"))
     assert "fields are {sample}, {cycle} and {channel}" in str(refused(raw, checked))
-
-
-def test_a_block_larger_than_the_mosaic(raw: dict[str, Any]) -> None:
-    said = str(refused(set_key(raw, "registration.block_px", 1200), checked))
-    assert "the mosaic is 122 x 136 px, smaller than a block" in said
 
 
 @pytest.mark.parametrize("side", [16, 63])

@@ -72,7 +72,7 @@ def filled_in(result: InitResult) -> Experiment:
     for name, sample in experiment.samples.items():
         tables = {c: result.config.parent / f"{name}/cycle{c}.csv" for c in wanted}
         rows = rows_of(experiment, sample, places)
-        build_manifest(sample.raw_dir, sample.acquisition.model_dump(), wanted, rows, tables)
+        build_manifest(sample.raw_dir, experiment.acquisition_of(sample), wanted, rows, tables)
     return experiment
 
 

@@ -113,10 +113,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
             **({"pattern": pattern} if pattern else {}),
             **{"pixel_um": 1e-5, "reference_cycle": 1},
         },
-        "camera": {
-            **{"offset_counts": marker, "gain_counts_per_photon": "auto"},
-            "saturation_counts": "auto",
-        },
+        "camera": {"offset_counts": marker, "saturation_counts": "auto"},
         "deconvolve": {"method": "none"},
         "extra": {channel: [pattern]},
     }

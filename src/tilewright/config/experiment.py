@@ -62,7 +62,7 @@ class Experiment:
 
         def source(name: str) -> tuple[Path, str | None]:
             of = self.samples[name]
-            return of.raw_dir.resolve(), of.acquisition.region
+            return of.raw_dir.resolve(), of.region
 
         own = source(sample)
         return [name for name in self.samples if source(name) == own]
@@ -74,6 +74,15 @@ class Experiment:
             return [sample]
         scan = self.samples[sample].scan
         return [name for name, other in self.samples.items() if other.scan == scan]
+
+    def acquisition_of(self, sample: Sample) -> dict[str, Any]:
+        """Return the section ``acquisition`` with the region of a sample, as readers take it.
+
+        ``z_step_given``: whether the configuration has the distance of z-planes.
+        """
+        acquisition = self.settings.acquisition
+        z_step_given = "z_step_um" in acquisition.model_fields_set
+        return {**acquisition.model_dump(), "region": sample.region, "z_step_given": z_step_given}
 
     @property
     def moving_cycles(self) -> tuple[int, ...]:

@@ -82,7 +82,7 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
     try:
         channels, samples = collect_errors(
             lambda: read_markers(Path(settings.markers)),
-            lambda: read_samples(Path(settings.samples), settings.acquisition),
+            lambda: read_samples(Path(settings.samples)),
         )
     except ConfigError as error:
         raise ConfigError(*error.args, *check_keys(settings)) from None

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tilewright.config.settings import Acquisition, Settings
+from tilewright.config.settings import Settings
 from tilewright.config.value_types import EMISSION_NM, suggestion
 from tilewright.errors import ConfigError
 from tilewright.installed import shipped
@@ -26,6 +26,7 @@ from tilewright.runtime.text import printable
 MOST_MB = 50
 _LONGEST_CELL = 1000
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_REGION = re.compile(r"[A-Za-z0-9-]{1,100}")
 _SAMPLE_COLUMNS = ("sample", "raw_dir", "scan", "region")
 MARKER_COLUMNS = (
     "cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms", "background", "remove",
@@ -51,14 +52,14 @@ def collect_errors(*checks: Callable[[], Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Sample:
-    """One tissue: the folder of its raw tiles and their acquisition.
+    """One tissue: the folder of its raw tiles, and its region there if there are several.
 
     Samples of one ``scan``, by default those of one folder, share their flat-fields.
     """
 
     name: str
     raw_dir: Path
-    acquisition: Acquisition
+    region: str | None = None
     scan: str = ""
 
 
@@ -356,10 +357,8 @@ def beside(table: Path, folder: str) -> str:
     return str(path) if folder and os.path.isdir(path) else folder  # noqa: PTH112
 
 
-def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
-    r"""Return the samples in a tab-separated samples table, each with its own acquisition.
-
-    ``acquisition`` has the values of a sample whose row has none.
+def read_samples(path: Path) -> dict[str, Sample]:
+    r"""Return the samples in a tab-separated samples table.
 
     Raises
     ------
@@ -371,18 +370,16 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "samples.tsv")
     >>> _ = path.write_text(f"sample\traw_dir\tregion\ntonsil\t{path.parent}\t2\n")
-    >>> acquisition = Acquisition.model_validate({"convention": "codex", "pixel_um": 0.377})
-    >>> read_samples(path, acquisition)["tonsil"].acquisition.region
+    >>> read_samples(path)["tonsil"].region
     '2'
     """
 
     def read(row: dict[str, str]) -> Sample:
-        name, raw_dir = row["sample"], beside(path, row["raw_dir"])
+        name, raw_dir, region = row["sample"], beside(path, row["raw_dir"]), row.get("region")
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"sample '{name}' must be letters, digits, '_' and '-', at most 100")
-        region = row.get("region") or acquisition.region
-        given = acquisition.model_dump(exclude_unset=True)
-        of_sample = Acquisition.model_validate({**given, "region": region})
+        if region and not _REGION.fullmatch(region):
+            raise ValueError(f"region '{region}' must be letters, digits and '-', at most 100")
         # Path.is_dir raises for names that are too long and parents that are closed.
         if not raw_dir or not os.path.isdir(raw_dir):  # noqa: PTH112
             raise ValueError(
@@ -390,7 +387,7 @@ def read_samples(path: Path, acquisition: Acquisition) -> dict[str, Sample]:
                 "it; '~' and '$' are not expanded"
             )
         scan = row.get("scan") or str(Path(raw_dir).resolve())
-        return Sample(name, Path(raw_dir), of_sample, scan)
+        return Sample(name, Path(raw_dir), region or None, scan)
 
     rows = table_rows(path, "samples", "\t", _SAMPLE_COLUMNS, 2)
     samples, _ = collect_errors(

@@ -94,11 +94,6 @@ PathText = Annotated[str, AfterValidator(_literal_path)]
 FieldsPath = Annotated[PathText, AfterValidator(_only_fields)]
 ResultsPath = Annotated[PathText, AfterValidator(_no_braces)]
 Positive = Annotated[float, Field(gt=0)]
-TokenText = Annotated[
-    str,
-    BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
-    Field(pattern=r"^[A-Za-z0-9-]+$"),
-]
 
 
 def suggestion(name: str, known: Iterable[str], what: str) -> str:

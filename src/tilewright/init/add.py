@@ -52,7 +52,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     for names in groups:
         of_group = {key: places for key, places in known.items() if key[0] in names}
         sample = experiment.samples[names[0]]
-        acquisition = sample.acquisition.model_dump()
+        acquisition = experiment.acquisition_of(sample)
         planes = planes_of(sample.raw_dir, acquisition, experiment.reference_channels)
         new = _of_new_cycles(planes, cycles, of_group)
         if not new:

@@ -51,15 +51,14 @@ class Kept:
         """Return the samples of the samples table that are in the raw folder, or those given."""
         if not self.sample_rows:
             return list(samples)
-        of_region = self.config.get("acquisition", {}).get("region")
         regions = {plane.region for plane in planes}
         kept = []
         for row in self.sample_rows:
-            region = row.get("region") or of_region
+            region = row.get("region") or None
             raw = Path(beside(self.samples_table, row["raw_dir"])).resolve()
             own = raw in {path for _, path, _ in samples}
-            if own and (region is None or str(region) in regions):
-                kept.append((row["sample"], raw, region and str(region)))
+            if own and (region is None or region in regions):
+                kept.append((row["sample"], raw, region))
         if not kept:
             names = ", ".join(row["sample"] for row in self.sample_rows)
             raise ConfigError(

@@ -157,7 +157,6 @@ def _sections(recognised: RawFolder, metadata: Metadata, planes: int) -> dict[st
         return {"acquisition": acquisition, "camera": saturation}
     camera: _Keys = {
         "offset_counts": ("auto", "counts without light"),
-        "gain_counts_per_photon": ("auto", ""),
         **saturation,
     }
     medium = "of the mounting medium (only for optics.depth_um > 0): 1.33 buffer, 1.44 glycerol"
