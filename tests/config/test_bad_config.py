@@ -121,23 +121,23 @@ REMOVED = STAINS.replace("DAPI_1,461,10,,,", "DAPI_1,461,10,,TRUE,")
         (GOOD + '2,2,"CD8,525\n2,3,CD4,525\n', "line 6: the line cannot be read"),
         (GOOD + '2,2,"CD8,525\n2,3,CD4",525\n', "a quote is not closed"),
         (GOOD + "2,2,CD8,525,,5\n", "row 5: 6 cells for 5 columns"),
-        (GOOD + "2,2,CD8,525,1\n", "row 5: reference is '1'; write TRUE, or leave the cell empt"),
+        (GOOD + "2,2,CD8,525,1\n", "row 5: reference '1' must be TRUE, or empty"),
         (GOOD + "2,2,CD8,525,TRUE\n", "cycle 2 has several reference channels; write TRUE into"),
         (GOOD + "3,1,a,\n4,2,b,\n", "cycles 3, 4 have no reference channel; write TRUE into the"),
-        (GOOD + '2,2,CD8,"525,5"\n', "row 5: emission_nm is '525,5'; give a positive number with"),
-        (GOOD + "2,2,CD8,nan\n", "row 5: emission_nm is 'nan'"),
+        (GOOD + '2,2,CD8,"525,5"\n', "row 5: emission_nm '525,5' must be a positive number"),
+        (GOOD + "2,2,CD8,nan\n", "row 5: emission_nm 'nan' must"),
         (GOOD + "2,2,CD8,0.525\n", "is this 0.525 µm? then write 525"),
         (GOOD + "2,2,CD\x078,525\n", "line 5: 'CD\\x078' holds the character U+0007"),
         (GOOD + "2,2,CD\x008,525\n", "U+0000"),
         (GOOD + "2,2,CD\ufffe8,525\n", "U+FFFE"),
         (GOOD + "2,2,CD\u200b8,525\n", "U+200B"),
-        (GOOD + "²,2,CD8,525\n", "row 5: cycle '²' is not a number"),
-        (GOOD + "9999999,2,CD8,525\n", "cycle '9999999' is not a number"),
-        (GOOD + f"2,2,{'x' * 101},525\n", "a name of over 100 characters"),
+        (GOOD + "²,2,CD8,525\n", "row 5: cycle '²' must be a number"),
+        (GOOD + "9999999,2,CD8,525\n", "cycle '9999999' must be a number"),
+        (GOOD + f"2,2,{'x' * 101},525\n", "must be a name of 1 to 100 characters"),
         (GOOD + f"2,2,{'x' * 200_000},525\n", "line 5: the line cannot be read (field larger"),
         (GOOD + f"2,{'x' * 51},CD8,525\n", "must be letters, digits and '-', at most 50"),
         (GOOD + "2,CH 2,CD8,525\n", "row 5: channel 'CH 2'"),
-        (GOOD + "2,2,,525\n", "row 5: the marker has no name"),
+        (GOOD + "2,2,,525\n", "row 5: marker '' must be a name"),
         (GOOD + "2,2,CD3,525\n", "duplicate marker 'CD3' (rows 3 and 5); rename one"),
         (GOOD + "2,1,CD8,525\n", "duplicate cycle '2' channel '1' (rows 4 and 5); remove one"),
         (GOOD.replace(",", ";"), "separated by semicolons; separate it by commas"),
@@ -148,10 +148,10 @@ REMOVED = STAINS.replace("DAPI_1,461,10,,,", "DAPI_1,461,10,,TRUE,")
         (STAINS + "1,2,CD3,525,200,CD3,\n", "the background of 'CD3' is 'CD3' itself"),
         (STAINS + "1,2,CD3,525,9,A,\n2,2,A,525,9,B,\n2,3,B,525,9,,\n", "background 'B' itself"),
         (STAINS + "1,2,CD3,525,,A,\n2,2,A,525,,,\n", "no exposure_ms of CD3 and A; fill it in"),
-        (STAINS + "1,2,CD3,525,0,A,\n2,2,A,525,9,,\n", "exposure_ms is '0'; give a positive num"),
+        (STAINS + "1,2,CD3,525,0,A,\n2,2,A,525,9,,\n", "exposure_ms '0' must be a positive num"),
         (
             STAINS + "1,2,CD3,525,9,,yes\n",
-            "row 4: remove is 'yes'; write TRUE, or leave the cell empty",
+            "row 4: remove 'yes' must be TRUE, or empty",
         ),
         # the frame of the image
         (REMOVED, "'DAPI_1' is marked remove, but it is the reference"),
@@ -235,7 +235,7 @@ def test_config_files_that_are_right(
 @pytest.mark.parametrize("name", ["~/raw", "$HOME/raw", "x" * 900, "raw/../nothing"])
 def test_raw_folders(config: dict[str, Any], name: str) -> None:
     Path(config["samples"]).write_text(f"sample\traw_dir\ntonsil\t{name}\n")
-    assert re.search(r"row 2: the raw_dir '.* is not a folder", str(refused(config)))
+    assert re.search(r"row 2: raw_dir '.* is not a folder", str(refused(config)))
 
 
 def wrong_everywhere(raw: dict[str, Any]) -> dict[str, Any]:
@@ -274,7 +274,7 @@ EMPTY = dict.fromkeys(["acquisition.pixel_um", "acquisition.z_step_um", "optics.
         (EMPTY, "", ["'acquisition.pixel_um' is not filled in", "'acquisition.z_step_um' is not fi",
                      "'optics.depth_um' is not filled in"]),
         ({"acquisition.pixel_um": None}, "x,1,a,\n", ["'acquisition.pixel_um' is", "row 5: cycle"]),
-        ({"optics.numerical_aperture": None}, "x,1,a,\n", ["row 5: cycle 'x' is not a number"]),
+        ({"optics.numerical_aperture": None}, "x,1,a,\n", ["row 5: cycle 'x' must be a number"]),
         ({"optics.numerical_aperture": None}, "", ["without optics.numerical_aperture"]),
         *(
             ({key: None}, "", [f"'{key}' is not filled in; "])

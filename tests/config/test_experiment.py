@@ -75,7 +75,7 @@ def test_samples_are_read_or_refused(config: dict[str, Any], tmp_path: Path) -> 
     for line, message in [
         (f"left\t{raw}\t5", "duplicate sample 'left' (rows 2 and 3); remove one"),
         (f"le ft\t{raw}\t5", "must be letters"),
-        ("other\tnowhere\t5", "the raw_dir 'nowhere' is not a folder"),
+        ("other\tnowhere\t5", "raw_dir 'nowhere' is not a folder"),
         (f"other\t{raw}\tB 2", "region 'B 2' must be letters"),
     ]:
         path.write_text(f"sample\traw_dir\tregion\nleft\t{raw}\t5\n{line}\n")

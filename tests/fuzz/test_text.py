@@ -37,8 +37,7 @@ from tests.support.tile_tables import write_tiles
 from tilewright.commands.devices import DevicesView, print_view
 from tilewright.config.config_file import read_config
 from tilewright.config.load import load_experiment
-from tilewright.config.tables import read_markers, read_samples
-from tilewright.config.tile_table import read_tiles
+from tilewright.config.tables import read_markers, read_samples, read_tiles
 from tilewright.devices.health import record_failure
 from tilewright.errors import ConfigError, LeaseError, RawDataError, TilewrightError
 from tilewright.follow import Follower

@@ -227,7 +227,7 @@ def test_names_that_spreadsheets_compute(tmp_path: Path, name: str) -> None:
     table = tmp_path / "markers.csv"
     table.write_text(f"cycle,channel,marker,reference\n1,1,{name},TRUE\n")
     said = refused(lambda: read_markers(table), ConfigError)
-    assert f"row 2: a spreadsheet program computes the marker '{name}'; write it without" in said
+    assert f"row 2: marker '{name}' is computed by spreadsheet programs; write it without" in said
     table.write_text("cycle,channel,marker,reference\n1,1,-5,TRUE\n")
     assert read_markers(table)[0].marker == "-5"
     image(tmp_path / "raw/Cyc1_reg1/1_00001_Z001_CH1.tif")

@@ -17,8 +17,7 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import parse_experiment
 from tilewright.config.rules import DataSize, DataSizes
-from tilewright.config.tables import Sample, collect_errors
-from tilewright.config.tile_table import Places, read_tiles
+from tilewright.config.tables import Places, Sample, collect_errors, read_tiles
 from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableError
 from tilewright.io.formats import SELF_DESCRIBING
 from tilewright.io.inputs.manifest import build_manifest

@@ -72,8 +72,11 @@ class Experiment:
         own = self.settings.illumination
         if any("{sample}" in (path or "") for path in (own.flat_file, own.dark_file)):
             return [sample]
-        scan = self.samples[sample].scan
-        return [name for name, other in self.samples.items() if other.scan == scan]
+
+        def scan(name: str) -> str | Path:
+            return self.samples[name].scan or self.samples[name].raw_dir.resolve()
+
+        return [name for name in self.samples if scan(name) == scan(sample)]
 
     def acquisition_of(self, sample: Sample) -> dict[str, Any]:
         """Return the section ``acquisition`` with the region of a sample, as readers take it.

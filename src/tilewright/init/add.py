@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
-from tilewright.config.tables import cycles_text
-from tilewright.config.tile_table import Places, read_tiles
+from tilewright.config.tables import Places, cycles_text, read_tiles
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.init.place_samples import PlacedSample, place_cycles, share_tiles

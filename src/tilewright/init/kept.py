@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.config.config_file import read_config
-from tilewright.config.tables import MARKER_COLUMNS, MOST_MB, Channel, beside
+from tilewright.config.table_file import MOST_MB
+from tilewright.config.tables import MARKER_COLUMNS, Channel, beside
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.io.formats.common import RawPlane

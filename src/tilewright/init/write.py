@@ -194,7 +194,7 @@ def samples_text(samples: Sequence[tuple[str, Path, str | None]]) -> str:
 def markers_text(markers: Sequence[Channel]) -> str:
     """Return the markers table.
 
-    >>> print(markers_text([Channel(1, "1", "DAPI", 461.0, None, reference=True)]))
+    >>> print(markers_text([Channel(1, "1", "DAPI", True, 461.0)]))
     cycle,channel,marker,reference,emission_nm,exposure_ms
     1,1,DAPI,TRUE,461,
     <BLANKLINE>
