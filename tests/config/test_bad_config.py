@@ -49,7 +49,7 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ),
         ("tiles", "~/tiles.csv", f"{NO_SHELL}/"),
         ("samples", "nowhere.tsv", "the table of the key 'samples': nowhere.tsv cannot be read"),
-        ("edf.method", "direct", "'edf.method' is 'direct': renamed; write multiplane_wiener"),
+        ("edf.method", "direct", "'edf.method' is 'direct': input should be 'auto', 'mult"),
         ("deconvolve.psf_file", "$X/psf.tif", NO_SHELL),
         ("deconvolv", {}, "unknown key 'deconvolv'; did you mean 'deconvolve'?"),
         ("qc.thresholds", {"ncc": {"wrn": 1}}, "did you mean 'warn'?"),

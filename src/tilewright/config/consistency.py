@@ -211,9 +211,7 @@ def check_keys(settings: Settings) -> Iterator[str]:
         )
     for rule in settings.resources:
         if rule not in RULES:
-            early = ("illumination", "tile_positions", "stitch", "deconvolve", "edf")
-            renamed = {"project": "edf_plane", **{f"qc_{s}": "qc_cycle" for s in early}}
-            hint = suggestion(renamed.get(rule, rule), sorted(RULES), "rules")
+            hint = suggestion(rule, sorted(RULES), "rules")
             yield f"unknown rule 'resources.{rule}'; {hint}"
 
 

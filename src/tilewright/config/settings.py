@@ -10,7 +10,6 @@ from tilewright.config.value_types import (
     Auto,
     FieldsPath,
     PathText,
-    PlaneMethod,
     Positive,
     ResultsPath,
 )
@@ -160,7 +159,7 @@ class DeconvolveSettings(Section):
 class EdfSettings(Section):
     """Projection of the z-stack onto one in-focus plane."""
 
-    method: PlaneMethod = "auto"
+    method: Literal["auto", Method] = "auto"
     """`multiplane_wiener`, or `focus_weighted` where `deconvolve.method` is `none`.
     `multiplane_wiener` estimates the plane from the stitched stack with the optics: nothing is
     deconvolved for it. `sum_projection` sums the deconvolved stack, every depth in focus.
