@@ -7,6 +7,7 @@ tifffile logs it and continues with fewer pages.
 import logging
 import math
 import stat
+import struct
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -81,7 +82,8 @@ def read_page_headers(stream: BinaryIO) -> list[PageHeader]:
         raise BrokenTiffError("is no TIFF")
     stream.seek(0)
     try:
-        with tifffile.TiffFile(stream) as tiff:
+        # Of these kinds tifffile computes where pages lie, instead of reading it.
+        with tifffile.TiffFile(stream, is_lsm=False, is_scanimage=False) as tiff:
             return _complete_pages(tiff)
     except BrokenTiffError:
         raise
@@ -92,14 +94,13 @@ def read_page_headers(stream: BinaryIO) -> list[PageHeader]:
 def _complete_pages(tiff: Any) -> list[PageHeader]:
     """Return the pages of an open file, all of whose data and headers lie within it."""
     size_bytes = tiff.filehandle.size
-    offsets, pages = set(), []
+    offsets, pages = dict[int, None](), []
     for page in tiff.pages:
         if page.offset in offsets:
             raise BrokenTiffError("is damaged (its chain of pages is a loop)")
-        offsets.add(page.offset)
+        offsets[page.offset] = None
         pages.append(_page(page, size_bytes))
-    tiff.filehandle.seek(tiff.pages.next_page_offset)
-    if tiff.filehandle.read(tiff.tiff.offsetsize).strip(b"\0") or len(pages) < len(tiff.pages):
+    if _next_offset(tiff, [*offsets][-1] if offsets else None):
         raise BrokenTiffError(
             f"is truncated ({size_bytes} bytes, the header of a page lies beyond)"
         )
@@ -109,6 +110,21 @@ def _complete_pages(tiff: Any) -> list[PageHeader]:
     if end > size_bytes:
         raise BrokenTiffError(f"is truncated ({size_bytes} bytes, its header declares {end})")
     return pages
+
+
+def _next_offset(tiff: Any, offset: int | None) -> int:
+    """Return where the page after that at ``offset`` begins, 0 after the last; None: the first.
+
+    tifffile ends its own search for the last page in no loop of more than 99 pages.
+    """
+    file, form = tiff.filehandle, tiff.tiff
+    if offset is None:
+        file.seek(form.offsetsize)
+    else:
+        file.seek(offset)
+        (tags,) = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
+        file.seek(offset + form.tagnosize + tags * form.tagsize)
+    return int(struct.unpack(form.offsetformat, file.read(form.offsetsize))[0])
 
 
 def _page(page: Any, size_bytes: int) -> PageHeader:

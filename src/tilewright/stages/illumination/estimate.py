@@ -79,6 +79,8 @@ def estimate_channels(
     files : sequence of (path or None, path or None)
         For each channel, TIFFs for the method ``file``: flat-field and dark-field
         of a tile's shape; without a dark file the offset is used.
+    planes : int
+        How many evenly spaced z-planes are used, fewer of more than 200 tiles.
 
     Returns
     -------
