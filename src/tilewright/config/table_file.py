@@ -57,32 +57,33 @@ def read_table(
     ConfigError
         The table cannot be read, or with every row that is wrong.
     """
-    needed = [field.name for field in fields(model) if field.default is MISSING]  # type: ignore[arg-type]
-    lines = [*_lines(path, _read_text(path, key), delimiter, model, needed)]
+    lines = [*_lines(path, _read_text(path, key), delimiter, model)]
     if not lines and not may_be_empty:
         raise ConfigError(f"{path}: the table has no rows")
     adapter, rows, problems = TypeAdapter(model), list[tuple[int, _Row]](), list[str]()
     for line, cells in lines:
-        given = {column: text for column, text in cells.items() if text or column in needed}
         try:
-            rows.append((line, adapter.validate_python(given, context=context)))
+            rows.append((line, adapter.validate_python(cells, context=context)))
         except ValidationError as error:
             problem = error.errors()[0]
             column, said = problem["loc"][0], str(problem["ctx"]["error"]).removeprefix("it ")
             text = cells[str(column)]
             problems.append(f"{path}, row {line}: {column} {printable(repr(text), 200)} {said}")
+    problems += (f"{path}: duplicate {said}" for said in _duplicates(rows, unique))
+    if problems:
+        raise ConfigError(*problems)
+    return rows
+
+
+def _duplicates(rows: list[tuple[int, _Row]], unique: Unique) -> Iterator[str]:
+    """Yield which values rows share, where no two may."""
     for columns, fix in unique.items():
         first: dict[tuple[Any, ...], int] = {}
         for line, row in rows:
             values = tuple(getattr(row, column) for column in columns)
             if first.setdefault(values, line) != line:
                 name = " ".join(f"{c} '{v}'" for c, v in zip(columns, values, strict=True))
-                problems.append(
-                    f"{path}: duplicate {name} (rows {first[values]} and {line}); {fix}"
-                )
-    if problems:
-        raise ConfigError(*problems)
-    return rows
+                yield f"{name} (rows {first[values]} and {line}); {fix}"
 
 
 def _read_text(path: Path, key: str) -> str:
@@ -97,9 +98,10 @@ def _read_text(path: Path, key: str) -> str:
 
 
 def _lines(
-    path: Path, text: str, delimiter: str, model: type[Any], needed: list[str]
+    path: Path, text: str, delimiter: str, model: type[Any]
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line, cell by column) of every row that is not empty."""
+    """Yield (line, cell by column) of every row, without empty cells that no row needs."""
+    needed = [field.name for field in fields(model) if field.default is MISSING]
     reader = csv.DictReader(io.StringIO(text), delimiter=delimiter, strict=True, restval="")
     try:
         columns = [column.strip() for column in reader.fieldnames or ()]
@@ -119,7 +121,7 @@ def _lines(
                 )
             cells = {column: cell.strip() for column, cell in row.items()}
             if any(cells.values()):
-                yield reader.line_num, cells
+                yield reader.line_num, {c: text for c, text in cells.items() if text or c in needed}
     except csv.Error as error:
         raise ConfigError(
             f"{path}, line {reader.reader.line_num}: the line cannot be read ({error}); is a quote "
