@@ -107,7 +107,6 @@ def tiled(path: str, out: str) -> None:
             backend=cpu_backend(2),
             optics={},
             psf_file=Path(folder) / "psf.tif",
-            gain_counts_per_photon=None,
             iterations=ITERATIONS["codex17"],
             tile_px=512,
             halo_px=64,

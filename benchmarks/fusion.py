@@ -74,7 +74,7 @@ def ours(data: Path) -> list[float]:
         start = time.perf_counter()
         stitch(
             tiles, places, light, data / "mosaic.zarr", backend=cpu_backend(WORKERS),
-            voxel_um=(1.0, 0.5, 0.5), chunk_px=1024, feather_px=None,
+            voxel_um=(1.0, 0.5, 0.5), chunk_px=1024,
         )  # fmt: skip
         best = min(best, time.perf_counter() - start)
     return [best, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]

@@ -94,7 +94,6 @@ def ours(pair: dict[str, NDArray[Any]], folder: Path) -> list[Any]:
         folder / "t.npz",
         folder / "t.json",
         backend=backend,
-        block_px=96,
         max_shift_px=None,
         max_rotation_deg=5.0,
         allow_unregistered=False,

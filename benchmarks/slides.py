@@ -36,8 +36,8 @@ from tests.support.slide import Motion, Slide, counts
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
-from tilewright.config.sizing import SNAKEMAKE_MB
-from tilewright.config.tile_table import COLUMNS
+from tilewright.config.rules import SNAKEMAKE_MB
+from tilewright.config.tables import TILE_COLUMNS
 from tilewright.io.results.transform import read_transform
 from tilewright.runtime.files import csv_text
 
@@ -103,7 +103,7 @@ def write_tiles(slide: Slide, motions: list[Motion], raw: Path) -> str:
         for row in range(rows)
         for col in range(cols)
     ]  # fmt: skip
-    return csv_text(COLUMNS, tiles)
+    return csv_text(TILE_COLUMNS, tiles)
 
 
 def prepare(folder: Path, side: int, kind: str, cycles: int, channels: int, shift_px: float) -> Run:

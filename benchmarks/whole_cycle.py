@@ -141,11 +141,7 @@ def main() -> None:
             raw = make_run(made, **design).folder / "raw"
             for method in options.methods:
                 run = make_run(made / method, raw=raw, **design)
-                run.edit(
-                    edf={"method": method},
-                    output={"chunk_px": 1024},
-                    deconvolve={"tile_px": 1024, "halo_px": 64},
-                )
+                run.edit(edf={"method": method})
                 with watched(run.results) as most:
                     run.snakemake("registration", "qc")
                 measured[method].append(

@@ -12,6 +12,5 @@ with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backe
         backend=backend,
         optics=snakemake.params.optics,
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
-        gain_counts_per_photon=snakemake.params.gain_counts_per_photon,
         **options,
     )

@@ -4,7 +4,7 @@ from tilewright.runtime.job import job_context
 from tilewright.stages.register.resample import resample
 from tilewright.stages.register.subtract import Background
 
-channels, output = snakemake.params.channels, snakemake.params.output
+channels = snakemake.params.channels
 planes = zip(channels, snakemake.input.planes, strict=True)
 with_background = [c for c in channels if "background" in c]
 transforms = iter(snakemake.input.background_transforms)
@@ -22,7 +22,6 @@ with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backe
         snakemake.output.zarr,
         (snakemake.output.subtraction, snakemake.output.subtraction_json),
         backend=backend,
-        chunk_px=output["chunk_px"],
-        ome_zarr_version=output["ome_zarr_version"],
+        ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         backgrounds=backgrounds,
     )

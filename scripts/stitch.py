@@ -24,7 +24,6 @@ with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backe
         snakemake.output[0],
         backend=backend,
         voxel_um=tuple(snakemake.params.voxel_um),
-        chunk_px=snakemake.params.output["chunk_px"],
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         saturation_counts=numbers["saturation_counts"],
         distortion=read_distortion(snakemake.input.distortion),

@@ -54,7 +54,7 @@ def files_at(paths: Iterable[str | Path]) -> Files:
 def files_by_cycle(experiment: Experiment) -> dict[int, Files]:
     """Return the raw files of the cycles that all samples have; some formats open them."""
     samples, cycles = experiment.samples.values(), experiment.reference_channels
-    found = [planes_of(of.raw_dir, of.acquisition.model_dump(), cycles) for of in samples]
+    found = [planes_of(of.raw_dir, experiment.acquisition_of(of), cycles) for of in samples]
     there = set(experiment.cycles).intersection(*({p.cycle for p in of} for of in found))
     paths = {c: {p.path for of in found for p in of if p.cycle == c} for c in sorted(there)}
     return {cycle: files_at(of_cycle) for cycle, of_cycle in paths.items()}

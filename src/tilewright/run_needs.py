@@ -12,9 +12,8 @@ from pathlib import Path
 from tilewright.config.checks import data_size, data_sizes
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
-from tilewright.config.rules import RULES
+from tilewright.config.rules import RULES, DataSizes
 from tilewright.config.settings import Settings
-from tilewright.config.sizing import DataSizes
 from tilewright.config.tables import Channel
 from tilewright.io.formats.stitched import lossy_warnings, read_images
 

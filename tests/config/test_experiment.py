@@ -12,8 +12,7 @@ from tilewright.config.consistency import check_targets
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
 from tilewright.config.rule_files import RuleFiles
-from tilewright.config.rules import DataSize
-from tilewright.config.sizing import DataSizes
+from tilewright.config.rules import DataSize, DataSizes
 from tilewright.errors import ConfigError
 
 
@@ -67,18 +66,17 @@ def test_backgrounds_and_what_is_left_out(config: dict[str, Any]) -> None:
     assert "background" not in kept.channel_table()[1]
 
 
-def test_samples_override_and_refuse(config: dict[str, Any], tmp_path: Path) -> None:
+def test_samples_are_read_or_refused(config: dict[str, Any], tmp_path: Path) -> None:
     path = Path(config["samples"])
     raw = tmp_path / "raw"
-    config["acquisition"]["region"] = "2"
     path.write_text(f"sample\traw_dir\tregion\nleft\t{raw}\tB05\nright\t{raw}\t\n")
     samples = load_experiment(config).samples
-    assert [samples[name].acquisition.region for name in ("left", "right")] == ["B05", "2"]
+    assert [samples[name].region for name in ("left", "right")] == ["B05", None]
     for line, message in [
         (f"left\t{raw}\t5", "duplicate sample 'left' (rows 2 and 3); remove one"),
         (f"le ft\t{raw}\t5", "must be letters"),
-        ("other\tnowhere\t5", "the raw_dir 'nowhere' is not a folder"),
-        (f"other\t{raw}\tB 2", "'region' is 'B 2'"),
+        ("other\tnowhere\t5", "raw_dir 'nowhere' is not a folder"),
+        (f"other\t{raw}\tB 2", "region 'B 2' must be letters"),
     ]:
         path.write_text(f"sample\traw_dir\tregion\nleft\t{raw}\t5\n{line}\n")
         said = str(refused(config))

@@ -8,9 +8,8 @@ import pytest
 from tests.support.runs import Run, make_run
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
-from tilewright.config.rules import DataSize
+from tilewright.config.rules import DataSize, DataSizes
 from tilewright.config.settings import Settings
-from tilewright.config.sizing import DataSizes
 from tilewright.run_needs import (
     DiskNeed,
     check_memory,

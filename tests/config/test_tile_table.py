@@ -14,7 +14,7 @@ from tests.support.tile_tables import tiles_text
 from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
-from tilewright.config.tile_table import COLUMNS, Places, read_tiles
+from tilewright.config.tables import TILE_COLUMNS, Places, read_tiles
 from tilewright.errors import ConfigError
 
 HEAD = "sample,cycle,tile,y,x,unit,source,file,use\n"
@@ -79,21 +79,21 @@ def test_a_table_may_be_empty_before_its_rows_are_added(tmp_path: Path) -> None:
     [
         ("c,1,9,0,0,um,,,1", "row 4: sample 'c' is not in the samples table"),
         (",1,9,0,0,um,,,1", "row 4: sample '' is not in the samples table"),
-        ("a,one,9,0,0,um,,,1", "row 4: cycle 'one' is not a number"),
-        ("a,-1,9,0,0,um,,,1", "row 4: cycle '-1' is not a number"),
-        ("a,1.0,9,0,0,um,,,1", "row 4: cycle '1.0' is not a number"),
-        ("a,²,9,0,0,um,,,1", "row 4: cycle '²' is not a number"),
-        ("a,9999999,9,0,0,um,,,1", "row 4: cycle '9999999' is not a number"),
-        ("a,,9,0,0,um,,,1", "row 4: cycle '' is not a number"),
-        ("a,1,,0,0,um,,,1", "row 4: the tile has no name, or one of over 50 characters"),
-        (f"a,1,{'x' * 51},0,0,um,,,1", "row 4: the tile has no name, or one of over 50 char"),
-        ("a,1,9,0,0,,,,1", "row 4: unit is ''; write um or px"),
-        ("a,1,9,0,0,mm,,,1", "row 4: unit is 'mm'; write um or px"),
-        ("a,1,9,0,0,um,,,yes", "row 4: use is 'yes'; write 1, or 0 to leave the tile out"),
-        ("a,1,9,0,left,um,,,1", "row 4: x is 'left', which is no position; write"),
-        ("a,1,9,nan,0,um,,,1", "row 4: y is 'nan', which is no position"),
-        ("a,1,9,0,inf,um,,,1", "row 4: x is 'inf', which is no position"),
-        ('a,1,9,"1,5",0,um,,,1', "row 4: y is '1,5', which is no position"),
+        ("a,one,9,0,0,um,,,1", "row 4: cycle 'one' must be a number"),
+        ("a,-1,9,0,0,um,,,1", "row 4: cycle '-1' must be a number"),
+        ("a,1.0,9,0,0,um,,,1", "row 4: cycle '1.0' must be a number"),
+        ("a,²,9,0,0,um,,,1", "row 4: cycle '²' must be a number"),
+        ("a,9999999,9,0,0,um,,,1", "row 4: cycle '9999999' must be a number"),
+        ("a,,9,0,0,um,,,1", "row 4: cycle '' must be a number"),
+        ("a,1,,0,0,um,,,1", "row 4: tile '' must be a name of 1 to 50 characters"),
+        (f"a,1,{'x' * 51},0,0,um,,,1", "xxx' must be a name of 1 to 50 characters"),
+        ("a,1,9,0,0,,,,1", "row 4: unit '' must be um or px"),
+        ("a,1,9,0,0,mm,,,1", "row 4: unit 'mm' must be um or px"),
+        ("a,1,9,0,0,um,,,yes", "row 4: use 'yes' must be 1, or 0 to leave the tile out"),
+        ("a,1,9,0,left,um,,,1", "row 4: x 'left' must be a position"),
+        ("a,1,9,nan,0,um,,,1", "row 4: y 'nan' must be a position"),
+        ("a,1,9,0,inf,um,,,1", "row 4: x 'inf' must be a position"),
+        ('a,1,9,"1,5",0,um,,,1', "row 4: y '1,5' must be a position"),
         ("a,1,9,1,5,0,um,,,1", "row 4: 10 cells for 9 columns"),
         ("a,1,r0c1,0,0,um,,,1", "duplicate sample 'a' cycle '1' tile 'r0c1' (rows 3 and 4); remov"),
         ("a,01,1,0,0,um,,,1", "duplicate sample 'a' cycle '1' tile '1' (rows 2 and 4); remove"),
@@ -172,7 +172,7 @@ def test_what_is_written_is_read(
 
 
 def test_rows_are_added_without_a_header() -> None:
-    row: dict[str, Any] = {**dict.fromkeys(COLUMNS, "a"), "cycle": 1}
+    row: dict[str, Any] = {**dict.fromkeys(TILE_COLUMNS, "a"), "cycle": 1}
     assert tiles_text([row]) == HEAD + "a,1,a,a,a,a,a,a,a\n"
 
 
@@ -191,7 +191,7 @@ def test_rows_of_cycles_that_the_markers_table_lacks_are_passed_over(
     assert "holds no file" in said  # the raw folder is empty
     assert "cycle 3" not in said
     path.write_text(path.read_text() + "tonsil,3,2,0,0,feet,,,1\n")
-    assert "row 11: unit is 'feet'" in str(refused(config, check))
+    assert "row 11: unit 'feet' must be" in str(refused(config, check))
     path.unlink()
     assert f"the table of the key 'tiles': {path} cannot be read: No such file" in str(
         refused(config, check)

@@ -11,12 +11,11 @@ import atheris
 with atheris.instrument_imports(include=["tilewright"]):
     from tilewright.errors import TilewrightError
     from tilewright.io.formats import ndtiff
-    from tilewright.io.tiff.page_headers import read_page_headers
-    from tilewright.io.tiff.raw_header import PIXEL_TYPES, pixel_problem
+    from tilewright.io.tiff.headers import PIXEL_TYPES, pixel_problem, read_page_headers
 
 
 def read_tiff(data: bytes) -> None:
-    for page in read_page_headers(io.BytesIO(data), len(data)):
+    for page in read_page_headers(io.BytesIO(data)):
         pixel_problem(page.samples, page.photometric, page.compression, page.dtype, PIXEL_TYPES)
 
 

@@ -22,7 +22,7 @@ from tilewright.io.formats.ndtiff import read_images
 from tilewright.io.formats.stitched import read_image
 from tilewright.io.inputs.psf_file import read_psf
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.tiff.page_headers import headers_of
+from tilewright.io.tiff.headers import headers_of
 
 Make = Callable[[Path], Reader]
 #: Of each of the two runs by coverage.

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,7 @@ from tests.support.tile_tables import write_tiles
 from tilewright.commands.devices import DevicesView, print_view
 from tilewright.config.config_file import read_config
 from tilewright.config.load import load_experiment
-from tilewright.config.settings import Acquisition
-from tilewright.config.tables import read_markers, read_samples
-from tilewright.config.tile_table import read_tiles
+from tilewright.config.tables import read_markers, read_samples, read_tiles
 from tilewright.devices.health import record_failure
 from tilewright.errors import ConfigError, LeaseError, RawDataError, TilewrightError
 from tilewright.follow import Follower
@@ -50,7 +47,6 @@ from tilewright.io.formats.common import ScanOptions
 from tilewright.io.formats.pattern import scan as scan_pattern
 
 Make = Callable[[Path], Reader]
-STAGE = Acquisition.model_validate({"convention": "codex", "pixel_um": 0.377})
 MARKERS = b"cycle,channel,marker,reference,emission_nm,exposure_ms,background,remove\n"
 MARKERS += b"1,1,DAPI,TRUE,461,20,,\n1,2,CD3,,525,1.5,CD8,false\n2,1,DAPI_2,true,461,,,\n"
 MARKERS += b"2,3,CD8,,670,,,TRUE\n"
@@ -267,7 +263,7 @@ PLACES = "dim = 2\n# x\nC1-a.tif; ; (0.0, 1e1)\nC1-b.tif; ; (50, -1)\n"
 READERS: dict[str, Make] = {
     "config": file("config.yaml", YAML, read_config),
     "markers": file("markers.csv", MARKERS, read_markers),
-    "samples": file("samples.tsv", SAMPLES, partial(read_samples, acquisition=STAGE)),
+    "samples": file("samples.tsv", SAMPLES, read_samples),
     "tiles": file("tiles.csv", TILES, lambda path: read_tiles(path, ["a"], 0.5)),
     **{f"experiment {name}": configuration(name) for name in TABLES},
     "codex": raw("experiment.json", images(*CYCLE, experiment__json=json.dumps(CODEX))),

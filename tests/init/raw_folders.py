@@ -15,7 +15,7 @@ from tilewright.config.checks import rows_of
 from tilewright.config.config_file import with_places
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import load_experiment
-from tilewright.config.tile_table import Places, read_tiles
+from tilewright.config.tables import Places, read_tiles
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.kernels.tile_positions.tile_order import grid_places
@@ -72,7 +72,7 @@ def filled_in(result: InitResult) -> Experiment:
     for name, sample in experiment.samples.items():
         tables = {c: result.config.parent / f"{name}/cycle{c}.csv" for c in wanted}
         rows = rows_of(experiment, sample, places)
-        build_manifest(sample.raw_dir, sample.acquisition.model_dump(), wanted, rows, tables)
+        build_manifest(sample.raw_dir, experiment.acquisition_of(sample), wanted, rows, tables)
     return experiment
 
 

@@ -250,9 +250,6 @@ def test_pieces_are_the_same_in_all_cycles_and_keep_the_names_of_their_user(tmp_
     result.samples.write_text(head + "".join(sorted(lines)))
     renamed = {tile: named[sample] for tile, sample in first.items()}
     side_by_side(raw, 3, -2.0)
-    content = config(result)
-    content["registration"] = {"block_px": 48}
-    result.config.write_text(yaml.safe_dump(content))
     result.markers.write_text(
         "cycle,channel,marker,reference\n1,1,D1,TRUE\n2,1,D2,TRUE\n3,1,D3,TRUE\n"
     )
@@ -352,7 +349,6 @@ def test_a_tile_that_is_off_and_one_that_lies_alone(tmp_path: Path) -> None:
     ]
     result.tiles.write_text(tiles_text(rows))
     content = config(result) | {"results": str(tmp_path / "results")}
-    content["registration"] = {"block_px": 48}
     experiment = load_experiment(content)
     with pytest.raises(ConfigError, match=r"cycle 1: .*tile 8"):
         check_raw(experiment, Layout(experiment.settings.results))

@@ -101,7 +101,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
 ) -> None:
     planes = [RawPlane(1, channel, 0, folder, tile=1)]
     recognised = RawFolder("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
-    metadata = Metadata([Channel(1, channel, marker, None, None)], 1, pixel_um=1e-5)
+    metadata = Metadata([Channel(1, channel, marker)], 1, pixel_um=1e-5)
     files = {key: Path("/", folder, key) for key in ("samples", "tiles", "markers", "results")}
     kept = {"camera": {"offset_counts": marker}, "extra": {channel: [pattern]}}
     said, unknown = config_text(Path(folder), files, recognised, metadata, 1, warnings, kept)
@@ -113,10 +113,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
             **({"pattern": pattern} if pattern else {}),
             **{"pixel_um": 1e-5, "reference_cycle": 1},
         },
-        "camera": {
-            **{"offset_counts": marker, "gain_counts_per_photon": "auto"},
-            "saturation_counts": "auto",
-        },
+        "camera": {"offset_counts": marker, "saturation_counts": "auto"},
         "deconvolve": {"method": "none"},
         "extra": {channel: [pattern]},
     }

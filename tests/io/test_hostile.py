@@ -25,7 +25,7 @@ from tilewright.config.settings import Settings
 from tilewright.config.tables import read_markers
 from tilewright.errors import BrokenTiffError, ConfigError, RawDataError, TilewrightError
 from tilewright.init.folder import create_experiment
-from tilewright.io.tiff.page_headers import headers_of
+from tilewright.io.tiff.headers import headers_of
 
 DIGITS = "9" * 5000
 FIELDS = {
@@ -122,7 +122,7 @@ def tiff(width: int, height: int, pieces: int = 1, offset: int = 8) -> bytes:
         (tiff(10**9, 10**9), "declares 1000000000 x 1000000000 px"),
         (tiff(65_000, 65_000), "declares 65000 x 65000 px"),
         (tiff(64, 64, offset=4_000_000_000), "its header declares 4000008192"),
-        (tiff(64, 64, pieces=4_000_000_000), "a tag of 4000000000 values"),
+        (tiff(64, 64, pieces=4_000_000_000), "a page without size or data"),
         (tiff(0, 64), "a page without size"),
     ],
 )
@@ -227,7 +227,7 @@ def test_names_that_spreadsheets_compute(tmp_path: Path, name: str) -> None:
     table = tmp_path / "markers.csv"
     table.write_text(f"cycle,channel,marker,reference\n1,1,{name},TRUE\n")
     said = refused(lambda: read_markers(table), ConfigError)
-    assert f"row 2: a spreadsheet program computes the marker '{name}'; write it without" in said
+    assert f"row 2: marker '{name}' is computed by spreadsheet programs; write it without" in said
     table.write_text("cycle,channel,marker,reference\n1,1,-5,TRUE\n")
     assert read_markers(table)[0].marker == "-5"
     image(tmp_path / "raw/Cyc1_reg1/1_00001_Z001_CH1.tif")

@@ -1,3 +1,5 @@
+import io
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import tifffile
 from tilewright.errors import BrokenTiffError
 from tilewright.init.metadata import read_metadata
 from tilewright.init.recognise import recognise
-from tilewright.io.tiff.page_headers import read_page_headers
+from tilewright.io.tiff.headers import read_page_headers
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_headers_agree_with_tifffile_and_every_cut_shows(
     tifffile.imwrite(path, stack, photometric="minisblack", **how)
     content = path.read_bytes()
     with path.open("rb") as stream:
-        pages = read_page_headers(stream, len(content))
+        pages = read_page_headers(stream)
     with tifffile.TiffFile(path) as tiff:
         ends = [
             max(map(sum, zip(page.dataoffsets, page.databytecounts, strict=True)))
@@ -45,7 +47,44 @@ def test_headers_agree_with_tifffile_and_every_cut_shows(
     for size in range(0, last, 97):
         path.write_bytes(content[:size])
         with path.open("rb") as stream, pytest.raises(BrokenTiffError):
-            read_page_headers(stream, size)
+            read_page_headers(stream)
+
+
+def chain(pages: int) -> tuple[bytearray, list[int]]:
+    """Return a TIFF, and where the offset of the page after each page lies."""
+    stream = io.BytesIO()
+    with tifffile.TiffWriter(stream) as writer:
+        for _ in range(pages):
+            writer.write(np.ones((16, 16), np.uint16), contiguous=False, metadata=None)
+    stream.seek(0)
+    with tifffile.TiffFile(stream) as tiff:
+        return bytearray(stream.getvalue()), [
+            page.offset + 2 + 12 * len(page.tags) for page in tiff.pages
+        ]
+
+
+@pytest.mark.parametrize("back", [0, 120, 149])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_loop_of_pages_ends(back: int, damaged: bool) -> None:
+    """Also one that tifffile itself would follow for ever, where a page of it is damaged, too."""
+    content, after = chain(150)
+    offset = struct.unpack_from("<I", content, after[back - 1])[0] if back else 8
+    struct.pack_into("<I", content, after[-1], offset)
+    if damaged:
+        start = struct.unpack_from("<I", content, after[99])[0] + 2
+        for entry in range(start, after[100], 12):
+            struct.pack_into("<I", content, entry + 4, 0)
+    with pytest.raises(BrokenTiffError, match=r"a loop|lies beyond|without size|damaged"):
+        read_page_headers(io.BytesIO(content))
+
+
+@pytest.mark.parametrize("offset", [2**32 - 1, 10**6, 7])
+def test_a_chain_that_breaks_off_is_no_shorter_chain(offset: int) -> None:
+    content, after = chain(9)
+    assert len(read_page_headers(io.BytesIO(content))) == 9
+    struct.pack_into("<I", content, after[4], offset)
+    with pytest.raises(BrokenTiffError, match=r"is truncated|is damaged"):
+        read_page_headers(io.BytesIO(content))
 
 
 @pytest.mark.parametrize(

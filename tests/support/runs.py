@@ -54,8 +54,6 @@ optics:
   numerical_aperture: {plan.aperture}
   immersion_refractive_index: {plan.immersion_index}
   sample_refractive_index: 1.44
-output: {{chunk_px: 256}}
-deconvolve: {{tile_px: 256, halo_px: 32}}
 """
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tilewright.config.tile_table import COLUMNS
+from tilewright.config.tables import TILE_COLUMNS
 from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.runtime.files import csv_text
@@ -12,7 +12,7 @@ from tilewright.runtime.files import csv_text
 
 def tiles_text(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return a tiles table of rows."""
-    return csv_text(COLUMNS, rows)
+    return csv_text(TILE_COLUMNS, rows)
 
 
 def grid_places_px(

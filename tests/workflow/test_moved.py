@@ -50,7 +50,7 @@ def lies(run: Run, folder: Path, how: str) -> Run:
 def test_moved_results_know_what_made_them(run: Run, tmp_path: Path, how: str) -> None:
     moved = lies(run, tmp_path, how)
     assert moved.planned() == {}
-    with moved.edited(registration={"block_px": 144}):
+    with moved.edited(registration={"max_rotation_deg": 4}):
         assert moved.planned() == REGISTERED
     markers = moved.config.with_name("markers.csv")
     with changed(markers, markers.read_text().replace("1,1,", "1,1,new-")):

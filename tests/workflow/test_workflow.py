@@ -20,7 +20,7 @@ from tests.support.runs import LATER, TINY, Run, changed, make_run
 from tilewright.config.checks import data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
-from tilewright.config.sizing import SNAKEMAKE_MB
+from tilewright.config.rules import SNAKEMAKE_MB
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.transform import read_transform
 from tilewright.phantom.make import PhantomDesign, make_phantom
@@ -131,16 +131,17 @@ IMAGE = {"resample": 2, "assemble": 1}
 @pytest.mark.parametrize(
     ("sections", "jobs"),
     [
-        ({"deconvolve": {"iterations": 7}, "camera": {"gain_counts_per_photon": 2.0}}, {}),
+        ({"deconvolve": {"iterations": 7}}, {}),
         (
             {"edf": {"method": "sum_projection"}},
             {"deconvolve": 4, "edf_plane": 4, "register": 1, **IMAGE},
         ),
-        # Only the registered image has TIFF tiles.
-        ({"output": {"keep": "stacks", "tiff_tile_px": 256}}, {"assemble": 1}),
-        ({"stitch": {"feather_px": 20}}, {"stitch": 4, "edf_plane": 4, "register": 1, **IMAGE}),
+        (
+            {"stitch": {"repair_pixels": False}},
+            {"stitch": 4, "edf_plane": 4, "register": 1, **IMAGE},
+        ),
     ],
-    ids=["of what is not made", "method of the plane", "tiff_tile_px", "feather_px"],
+    ids=["of what is not made", "method of the plane", "repair_pixels"],
 )
 def test_a_changed_key_reruns_what_depends_on_it(
     moved: Run, sections: dict[str, Any], jobs: dict[str, int]
@@ -189,7 +190,6 @@ def test_cycles_with_different_channels(tmp_path: Path, tiny_raw: Path, tiny_run
 
 def test_a_sample_of_nine_cycles_is_at_most_135_slurm_jobs(tmp_path: Path) -> None:
     nine = make_run(tmp_path, cycles=9, channels=4, rows=1, cols=2, planes=2, tile_px=128)
-    nine.edit(registration={"block_px": 96})
     jobs = nine.planned("registration", "qc")
     beside_the_coordinator = {"summary", "verdict"}
     assert sum(n for rule, n in jobs.items() if rule not in beside_the_coordinator) <= 135

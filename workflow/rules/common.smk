@@ -75,7 +75,7 @@ wildcard_constraints:
 def resources_of(rule):
     """Return the resources of a rule: functions of a job, which Snakemake calls for each.
 
-    Each of them asks `src/tilewright/config/sizing.py`, as `mem_mb` does by
+    Each of them asks `src/tilewright/config/rules.py`, as `mem_mb` does by
     `placement.request(rule, wildcards, attempt).mem_mb`. They state what a job needs; with
     `--executor tilewright` its place and device are chosen as it is sent.
     """

@@ -18,8 +18,7 @@ rule deconvolve:
         optics=lambda wildcards: experiment.optics_of(
             wildcards.cycle, wildcards.channel
         ),
-        options=experiment.options("deconvolve", "iterations", "tile_px", "halo_px"),
+        options=experiment.options("deconvolve", "iterations"),
         output=experiment.options("output", "ome_zarr_version"),
-        gain_counts_per_photon=experiment.options("camera")["gain_counts_per_photon"],
     script:
         "../../scripts/deconvolve.py"

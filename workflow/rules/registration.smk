@@ -48,7 +48,7 @@ rule resample:
         # Names enter in `assemble`: another one resamples nothing.
         channels=lambda wildcards: experiment.image_channels(int(wildcards.cycle)),
         reference_cycle=experiment.reference_cycle,
-        output=experiment.options("output", "chunk_px", "ome_zarr_version"),
+        output=experiment.options("output", "ome_zarr_version"),
     script:
         "../../scripts/resample.py"
 
@@ -78,6 +78,5 @@ rule assemble:
         cycles=experiment.image_cycles,
         # A function: a name may have braces.
         names=lambda wildcards: [entry["marker"] for entry in experiment.image_table()],
-        output=experiment.options("output", "tiff_compression", "tiff_tile_px"),
     script:
         "../../scripts/assemble.py"

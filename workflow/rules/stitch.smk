@@ -20,10 +20,8 @@ rule illumination:
     params:
         channels=files.channels_of_cycle,
         reference_channel=files.reference_channel,
-        positions=experiment.options(
-            "tile_positions", "max_shift_px", "sigma_px", "planes"
-        ),
-        options=experiment.options("illumination", "method", "planes"),
+        positions=experiment.options("tile_positions", "max_shift_px"),
+        options=experiment.options("illumination", "method"),
         camera=experiment.options("camera", "offset_counts", "saturation_counts"),
     script:
         "../../scripts/illumination.py"
@@ -78,6 +76,6 @@ rule stitch:
             int(wildcards.cycle), wildcards.channel
         ).shift_px,
         options=experiment.options("stitch"),
-        output=experiment.options("output", "chunk_px", "ome_zarr_version"),
+        output=experiment.options("output", "ome_zarr_version"),
     script:
         "../../scripts/stitch.py"

@@ -15,7 +15,7 @@ rule stitched_plane:
     params:
         voxel_um=experiment.voxel_um,
         saturation_counts=experiment.options("camera")["saturation_counts"],
-        output=experiment.options("output", "chunk_px", "ome_zarr_version"),
+        output=experiment.options("output", "ome_zarr_version"),
     script:
         "../../scripts/stitched_plane.py"
 

@@ -16,10 +16,8 @@ from tilewright.config.consistency import check_apart, check_experiment, check_t
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import parse_experiment
-from tilewright.config.rules import BlockSizes, DataSize
-from tilewright.config.sizing import DataSizes
-from tilewright.config.tables import Sample, collect_errors
-from tilewright.config.tile_table import Places, read_tiles
+from tilewright.config.rules import DataSize, DataSizes
+from tilewright.config.tables import Places, Sample, collect_errors, read_tiles
 from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableError
 from tilewright.io.formats import SELF_DESCRIBING
 from tilewright.io.inputs.manifest import build_manifest
@@ -131,23 +129,21 @@ def _check_sample(
         cycle: Path(layout.manifest.format(sample=sample.name, cycle=cycle))
         for cycle in experiment.cycles
     }
-    z_step_given = "z_step_um" in sample.acquisition.model_fields_set
+    acquisition = experiment.acquisition_of(sample)
     try:
         build_manifest(
             sample.raw_dir,
-            {**sample.acquisition.model_dump(), "z_step_given": z_step_given},
+            acquisition,
             channels,
             rows_of(experiment, sample, places),
             manifests,
             check_pixels=partial(_check_pixels, experiment, sample, channels),
             cache_key=(
-                f"{experiment.settings.camera} {sample.acquisition} "
+                f"{experiment.settings.camera} {acquisition} "
                 f"{sorted(experiment.reference_channels.items())} "
                 f"{experiment.settings.tile_positions.max_shift_px}"
             ),
         )
-        for cycle in experiment.cycles:
-            _check_mosaic(experiment, manifests[cycle])
     except RawDataError as error:
         kind = UnusableError if isinstance(error, PixelsError) else ConfigError
         raise kind(f"sample '{sample.name}': {error}") from None
@@ -200,7 +196,7 @@ def _check_pixels(
         channels,
         str(sample.raw_dir.resolve()),
         reference_channels=experiment.reference_channels,
-        pages_are_planes=sample.acquisition.convention not in SELF_DESCRIBING,
+        pages_are_planes=experiment.settings.acquisition.convention not in SELF_DESCRIBING,
         stitched=experiment.settings.stitched,
         **experiment.options("camera", "offset_counts", "saturation_counts"),
     )
@@ -228,19 +224,6 @@ def _stage_problem(experiment: Experiment, sample: Sample, cycle: int, table: st
     except RawDataError as error:
         return str(error)
     return f"cycle {cycle}: {problem}" if problem else ""
-
-
-def _check_mosaic(experiment: Experiment, manifest: Path) -> None:
-    """Refuse a mosaic that is smaller than a block of the registration."""
-    mosaic_px = _extent(manifest.read_text("utf-8")).mosaic_px
-    block_px = experiment.settings.registration.block_px
-    if experiment.moving_cycles and min(mosaic_px) < block_px:
-        fits = min(mosaic_px) // 12 * 12
-        fix = f"set registration.block_px to {fits} or less" if fits >= 48 else "48 px are needed"
-        raise RawDataError(
-            f"the mosaic is {mosaic_px[0]} x {mosaic_px[1]} px, smaller than a block of the "
-            f"registration ({block_px} px); {fix}"
-        )
 
 
 class _Extent(NamedTuple):
@@ -361,6 +344,7 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
             cycles=len(experiment.cycles),
             channels=len(experiment.channels),
             scan_tiles=sum(extent_of(name).tiles for name in experiment.scan_of(sample)),
+            plane_by_chunk=METHODS[experiment.settings.plane_method].by_chunk,
         )
 
     return size_of
@@ -376,16 +360,5 @@ def data_sizes(
     kinds_of : mapping
         As :func:`tilewright.runtime.machine.device_kinds` returns them.
     """
-    settings = experiment.settings
-    deconvolve = settings.deconvolve
-    return DataSizes(
-        data_size(experiment, layout),
-        kinds_of,
-        BlockSizes(
-            settings.output.chunk_px,
-            deconvolve.tile_px,
-            deconvolve.halo_px,
-            plane_by_chunk=METHODS[settings.plane_method].by_chunk,
-        ),
-        {rule: limits.model_dump() for rule, limits in settings.resources.items()},
-    )
+    limits = {rule: of.model_dump() for rule, of in experiment.settings.resources.items()}
+    return DataSizes(data_size(experiment, layout), kinds_of, limits)

@@ -59,8 +59,8 @@ def _references(experiment: Experiment) -> Iterator[str]:
 
 #: Keys of sections that are not used for stitched images; None is all of a section.
 _TILE_KEYS: dict[str, tuple[str, ...] | None] = {
-    "acquisition": (*("pattern", "region", "counts_per_unit"),),
-    "camera": ("offset_counts", "gain_counts_per_photon"),
+    "acquisition": ("pattern", "counts_per_unit"),
+    "camera": ("offset_counts",),
     "illumination": None,
     "tile_positions": None,
     "stitch": None,
@@ -82,18 +82,15 @@ def _tile_keys(experiment: Experiment) -> Iterator[str]:
     if settings.tiles is not None:
         yield "tiles is set, but acquisition.convention is 'stitched': it has no effect; remove it"
     for section, names in _TILE_KEYS.items():
-        models = [getattr(settings, section)]
-        if section == "acquisition":
-            models = [sample.acquisition for sample in experiment.samples.values()]
-        for model in models:
-            for name, field in type(model).model_fields.items():
-                value = getattr(model, name)
-                of_tiles = names is None or name in names
-                if of_tiles and value != field.default and (name, value) != ("method", "none"):
-                    yield (
-                        f"{section}.{name} is {value!r}, but acquisition.convention is 'stitched': "
-                        "it has no effect; remove it"
-                    )
+        model = getattr(settings, section)
+        for name, field in type(model).model_fields.items():
+            value = getattr(model, name)
+            of_tiles = names is None or name in names
+            if of_tiles and value != field.default and (name, value) != ("method", "none"):
+                yield (
+                    f"{section}.{name} is {value!r}, but acquisition.convention is 'stitched': "
+                    "it has no effect; remove it"
+                )
 
 
 #: Targets that need tiles, and no reference cycle.
@@ -214,9 +211,7 @@ def check_keys(settings: Settings) -> Iterator[str]:
         )
     for rule in settings.resources:
         if rule not in RULES:
-            early = ("illumination", "tile_positions", "stitch", "deconvolve", "edf")
-            renamed = {"project": "edf_plane", **{f"qc_{s}": "qc_cycle" for s in early}}
-            hint = suggestion(renamed.get(rule, rule), sorted(RULES), "rules")
+            hint = suggestion(rule, sorted(RULES), "rules")
             yield f"unknown rule 'resources.{rule}'; {hint}"
 
 

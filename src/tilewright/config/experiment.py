@@ -62,7 +62,7 @@ class Experiment:
 
         def source(name: str) -> tuple[Path, str | None]:
             of = self.samples[name]
-            return of.raw_dir.resolve(), of.acquisition.region
+            return of.raw_dir.resolve(), of.region
 
         own = source(sample)
         return [name for name in self.samples if source(name) == own]
@@ -72,8 +72,20 @@ class Experiment:
         own = self.settings.illumination
         if any("{sample}" in (path or "") for path in (own.flat_file, own.dark_file)):
             return [sample]
-        scan = self.samples[sample].scan
-        return [name for name, other in self.samples.items() if other.scan == scan]
+
+        def scan(name: str) -> str | Path:
+            return self.samples[name].scan or self.samples[name].raw_dir.resolve()
+
+        return [name for name in self.samples if scan(name) == scan(sample)]
+
+    def acquisition_of(self, sample: Sample) -> dict[str, Any]:
+        """Return the section ``acquisition`` with the region of a sample, as readers take it.
+
+        ``z_step_given``: whether the configuration has the distance of z-planes.
+        """
+        acquisition = self.settings.acquisition
+        z_step_given = "z_step_um" in acquisition.model_fields_set
+        return {**acquisition.model_dump(), "region": sample.region, "z_step_given": z_step_given}
 
     @property
     def moving_cycles(self) -> tuple[int, ...]:

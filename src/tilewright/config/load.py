@@ -4,24 +4,25 @@ This is the only reader of the configuration dictionary. Problems are raised bef
 built, in messages that name the key or file.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tilewright.config.config_file import read_config, with_places
 from tilewright.config.consistency import check_experiment, check_keys
 from tilewright.config.experiment import Experiment
 from tilewright.config.settings import Settings
-from tilewright.config.tables import (
-    collect_errors,
-    key_of,
-    problem_message,
-    read_markers,
-    read_samples,
-)
+from tilewright.config.tables import collect_errors, read_markers, read_samples
+from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
+from tilewright.installed import shipped
+from tilewright.runtime.text import printable
+
+#: Parts that pydantic adds to a key whose value has several types.
+_VALUE_TYPE = re.compile(r"constrained-|literal\[|tuple\[")
 
 
 def read_experiment(configfile: Path) -> Experiment:
@@ -71,7 +72,7 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
     except ValidationError as error:
         messages = dict[tuple[str, ...], str]()
         for problem in error.errors():  # of a key with two types one for each
-            messages.setdefault(key_of(problem), problem_message(problem))
+            messages.setdefault(_key_of(problem), _message(problem))
         said = [*messages.values()]
         if ("markers",) not in messages:
             try:
@@ -82,9 +83,43 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
     try:
         channels, samples = collect_errors(
             lambda: read_markers(Path(settings.markers)),
-            lambda: read_samples(Path(settings.samples), settings.acquisition),
+            lambda: read_samples(Path(settings.samples)),
         )
     except ConfigError as error:
         raise ConfigError(*error.args, *check_keys(settings)) from None
     experiment = Experiment(settings, samples, channels, channels)
     return experiment if settings.cycles == "auto" else experiment.of_cycles(settings.cycles)
+
+
+def _key_of(problem: Any) -> tuple[str, ...]:
+    """Return the parts of the key of a pydantic problem, without types of values."""
+    first, *rest = map(str, problem["loc"])
+    return first, *(part for part in rest if not _VALUE_TYPE.match(part))
+
+
+def _message(problem: Any) -> str:
+    """Return the message for one pydantic problem."""
+    location = _key_of(problem)
+    key = ".".join(location)
+    if problem["type"] == "extra_forbidden":
+        hint = suggestion(location[-1], _model_at(location).model_fields, "known keys")
+        return f"unknown key '{key}'; {hint}"
+    if problem["type"] == "missing":
+        return f"the key '{key}' is missing; {shipped('config') / 'README.md'} describes it"
+    value = problem.get("input")
+    if value is None:
+        return f"'{key}' is not filled in; {shipped('config') / 'README.md'} describes it"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    return f"'{key}' is {printable(repr(value), 200)}: {message}"
+
+
+def _model_at(location: tuple[str, ...]) -> type[BaseModel]:
+    """Return the model that holds the key at ``location``."""
+    model: type[BaseModel] = Settings
+    for part in location[:-1]:
+        # Names of rules and metrics are no fields.
+        if field := model.model_fields.get(part):
+            kinds = (field.annotation, *get_args(field.annotation))
+            model = next(k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
+    return model

@@ -1,11 +1,30 @@
-"""The workflow's rules in one table: the cost of a job, and the stage of quality control."""
+"""The workflow's rules in one table: cost and resources of a job, and stage of quality control."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, ResourceRequest
+from tilewright.stages.tile_windows import CHUNK_PX, HALO_PX, TILE_PX
 
 _MB = 2**20
+#: One plane of a chunk in float32.
+_CHUNK_MB = CHUNK_PX**2 * 4 / _MB
+#: Snakemake, which starts twice in every Slurm job.
+SNAKEMAKE_MB = 280
+_PYTHON_MB = 60  # a bare interpreter
+_MEMORY_FACTOR = 1.25  # memory asked for over memory measured (no figure)
+_GPU_MB = 1000  # host memory of a process on a GPU: CuPy's libraries and the driver (not measured)
+#: Fits are done by one thread; windows of 20 planes take 240 MB a thread, 1 GB together.
+_MOST_CPUS = {"illumination": 4, "tile_positions": 4, "edf_plane": 4}
+_GPU_MEMORY_FACTOR = 1.6  # a device's memory over a CPU's: FFTs have workspaces there (no figure)
+_GPU_CPUS = 2  # a job on a GPU: one CPU drives it, one reads and writes
+_START_MIN = 10  # added to every time limit (no figure)
+_TIME_FACTOR = 2  # a time limit over the time measured; the next try of a job it ends gets twice it
+_GPU_FASTER = 5.0  # a time limit on CPUs over that on a GPU
+_START_S = 8.0  # Snakemake starts twice in every Slurm job: 5.5 s measured on idle cores
 
 
 @dataclass(frozen=True)
@@ -24,6 +43,8 @@ class DataSize:
     """Cycles of the sample, and channels over all cycles."""
     #: Of all samples that share its flat-fields, where they are several.
     scan_tiles: int = 0
+    plane_by_chunk: bool = True
+    """Whether the in-focus plane is made chunk by chunk, not in tiles of its own."""
 
     @property
     def tile_px(self) -> int:
@@ -46,24 +67,6 @@ class DataSize:
         return self.mosaic_px * self.planes
 
 
-@dataclass(frozen=True)
-class BlockSizes:
-    """Chunk edge of the stores; tile edge and halo of the deconvolution; all in px.
-
-    ``plane_by_chunk``: the in-focus plane is made chunk by chunk, not in tiles of its own.
-    """
-
-    chunk_px: int = 1024
-    tile_px: int = 1024
-    halo_px: int = 64
-    plane_by_chunk: bool = True
-
-    @property
-    def chunk_mb(self) -> float:
-        """Memory of one plane of a chunk in float32."""
-        return self.chunk_px**2 * 4 / _MB
-
-
 class Cost(NamedTuple):
     """Cost of one job on CPUs: memory beyond a bare interpreter's, and seconds of work.
 
@@ -74,23 +77,23 @@ class Cost(NamedTuple):
     work_s: float
 
 
-CostOf = Callable[[DataSize, BlockSizes, int], Cost]
+CostOf = Callable[[DataSize, int], Cost]
 
 
 def _side_px(size: DataSize) -> float:
     return math.sqrt(size.mosaic_px)
 
 
-def _illumination(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _illumination(size: DataSize, cpus: int) -> Cost:
     size = replace(size, tiles=max(size.tiles, size.scan_tiles))
-    located = _tile_positions(size, blocks, cpus)
+    located = _tile_positions(size, cpus)
     images = min(5 * size.tiles, max(1000, size.tiles))
     mb = located.mb + 0.3 * images + 0.3 * min(size.tiles, 400) + 40
     # the tiles' places once, then channel after channel
     return Cost(mb, (1 + size.cycle_channels) * size.tiles * size.tile_px * size.planes / 40e6)
 
 
-def _tile_positions(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _tile_positions(size: DataSize, cpus: int) -> Cost:
     tile_mb = size.tile_px * 2 / _MB
     # strips of two overlaps a tile, up to those on disk; pairs that a thread correlates
     strips_mb = min(10 * size.tiles * tile_mb * (max(size.overlap, 0.03) + 0.02), 270)
@@ -99,25 +102,23 @@ def _tile_positions(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     )
 
 
-def _stitch(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _stitch(size: DataSize, cpus: int) -> Cost:
     tile_mb = size.tile_px * 2 / _MB
     # three rows of a grid taken as square, tiles for defects of the camera
     tiles = 3 * math.ceil(math.sqrt(size.tiles)) + 1.5 * min(size.tiles, 16)
-    return Cost(
-        tiles * tile_mb + cpus * blocks.chunk_mb * 10 + 50, size.mosaic_voxels / (15e6 * cpus)
-    )
+    return Cost(tiles * tile_mb + cpus * _CHUNK_MB * 10 + 50, size.mosaic_voxels / (15e6 * cpus))
 
 
-def _deconvolve(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    edge = min(blocks.tile_px, _side_px(size)) + 2 * (blocks.halo_px + 16)
+def _deconvolve(size: DataSize, cpus: int) -> Cost:
+    edge = min(TILE_PX, _side_px(size)) + 2 * (HALO_PX + 16)
     # measured: 38 bytes per voxel of the scene, a tile with halo, margin and sizes for the FFT
     mb = edge**2 * (size.planes + 16) * 38 / _MB + 100
     return Cost(mb, size.mosaic_voxels / (0.6e6 * cpus))
 
 
-def _edf_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    if blocks.plane_by_chunk:
-        mb = cpus * blocks.chunk_mb * (6 * size.planes + 12) + 100
+def _edf_plane(size: DataSize, cpus: int) -> Cost:
+    if size.plane_by_chunk:
+        mb = cpus * _CHUNK_MB * (6 * size.planes + 12) + 100
         return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
     window_mb = (min(1024, _side_px(size)) + 176) ** 2 * 4 / _MB
     mb = window_mb * (3.5 * size.planes + 40 + cpus * (1.5 * size.planes + 28)) + 160
@@ -126,24 +127,24 @@ def _edf_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
     return Cost(mb, work_s)
 
 
-def _stitched_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _stitched_plane(size: DataSize, cpus: int) -> Cost:
     # a row of chunks for files in strips; two pieces of a file of at most 256 MB
-    return Cost(4 * size.width_px * blocks.chunk_px / _MB + 300, size.mosaic_px / 20e6)
+    return Cost(4 * size.width_px * CHUNK_PX / _MB + 300, size.mosaic_px / 20e6)
 
 
-def _register(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _register(size: DataSize, cpus: int) -> Cost:
     return Cost(_side_px(size) * 0.006 + 130 * cpus + 40, size.mosaic_px / 2.5e6)
 
 
-def _resample(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _resample(size: DataSize, cpus: int) -> Cost:
     # overviews of backgrounds: at most 2048² cells of 8 px
-    mb = cpus * blocks.chunk_mb * 16 + 60 * min(size.mosaic_px / 64, 2048**2) / _MB + 60
+    mb = cpus * _CHUNK_MB * 16 + 60 * min(size.mosaic_px / 64, 2048**2) / _MB + 60
     return Cost(mb, size.mosaic_px * size.cycle_channels / (15e6 * cpus))
 
 
-def _assemble(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _assemble(size: DataSize, cpus: int) -> Cost:
     # two rows of chunks, and what is being compressed
-    mb = 2.6 * _side_px(size) * blocks.chunk_px * 2 / _MB + 50 * cpus + 20
+    mb = 2.6 * _side_px(size) * CHUNK_PX * 2 / _MB + 50 * cpus + 20
     return Cost(mb, size.mosaic_px * size.channels / (30e6 * cpus))
 
 
@@ -152,13 +153,13 @@ def _view_share(size: DataSize) -> float:
     return min(1.0, size.mosaic_px / 50e6)
 
 
-def _qc_cycle(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _qc_cycle(size: DataSize, cpus: int) -> Cost:
     # half of each channel's plane, and every plane of the stacks for missing chunks
     work_s = size.cycle_channels * (size.mosaic_px / 2e6 + size.mosaic_voxels / 100e6)
     return Cost(120 + 450 * _view_share(size), work_s)
 
 
-def _small(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
+def _small(size: DataSize, cpus: int) -> Cost:
     return Cost(100.0, 0.1 * size.channels)
 
 
@@ -182,7 +183,7 @@ class Rule:
     name: str
     """As Snakemake knows it."""
     cost: CostOf = _small
-    """Size of the data, sizes of blocks and CPUs to :class:`Cost`."""
+    """Size of the data and CPUs to :class:`Cost`."""
     stage: Stage | None = None
     """Quality control of its results."""
 
@@ -245,15 +246,15 @@ RULES = {
         Rule("qc_cycle", _qc_cycle),
         Rule(
             "qc_register",
-            lambda size, *_: Cost(130 + 370 * _view_share(size), size.mosaic_px / 4e6),
+            lambda size, _: Cost(130 + 370 * _view_share(size), size.mosaic_px / 4e6),
         ),
         Rule(
             "qc_image",
-            lambda size, *_: Cost(
+            lambda size, _: Cost(
                 110 + 200 * _view_share(size), size.mosaic_px * size.cycle_channels / 10e6
             ),
         ),
-        Rule("report", lambda size, *_: Cost(100 + 250 * _view_share(size), 0.1 * size.channels)),
+        Rule("report", lambda size, _: Cost(100 + 250 * _view_share(size), 0.1 * size.channels)),
         Rule("summary"),
         Rule("verdict"),
     )
@@ -264,3 +265,62 @@ IMAGE_RULES = frozenset(rule.name for rule in _IMAGE_RULES)
 #: Those of them that run on a GPU when the device is ``gpu``. Small transforms of strips make
 #: `tile_positions` 1.5 to 10 times slower there (``python -m benchmarks.gpu``, H100 and H200).
 GPU_RULES = IMAGE_RULES - {"tile_positions"}
+
+
+@dataclass(frozen=True)
+class DataSizes:
+    """Requests and times of the image rules."""
+
+    size_of: Callable[[str | None], DataSize]
+    """Sample name to the size of its data."""
+    kinds_of: Mapping[str, tuple[DeviceKind, ...]]
+    """Rule to the device kinds that may run it, the preferred one first; others run on CPUs."""
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …, "gpu_mem_mb": …}``; absent or None means
+    computed.
+    """
+
+    def models(self) -> dict[str, ResourceModel]:
+        """Return the model of each rule."""
+        return {
+            rule: ResourceModel(
+                self.kinds_of.get(rule, ("cpu",)),
+                partial(self.request, rule),
+                partial(self.cpu_seconds, rule),
+            )
+            for rule in RULES
+        }
+
+    def request(self, rule: str, wildcards: Any, device: DeviceKind) -> ResourceRequest:
+        """Return the request of one job on a device kind; rules not in the table count as small."""
+        size = self.size_of(wildcards.get("sample"))
+        overrides = self.overrides.get(rule, {})
+        cpus = overrides.get("cpus") or self._cpus(rule, size)
+        cost = self._cost(rule, size, cpus)
+        gpus = int(device == "gpu" and rule in GPU_RULES)
+        mem_mb = overrides.get("mem_mb") or math.ceil(
+            _MEMORY_FACTOR * (SNAKEMAKE_MB + _PYTHON_MB + cost.mb) + gpus * _GPU_MB
+        )
+        work_min: float = math.ceil(_TIME_FACTOR * cost.work_s / 60)
+        if gpus:
+            cpus = overrides.get("cpus") or min(cpus, _GPU_CPUS)
+            work_min /= _GPU_FASTER
+        minutes = overrides.get("runtime_min") or math.ceil(_START_MIN + work_min)
+        gpu_mb = _GPU_MEMORY_FACTOR * self._cost(rule, size, cpus).mb
+        gpu_mem_mb = gpus * (overrides.get("gpu_mem_mb") or gpu_mb)
+        return ResourceRequest(cpus, mem_mb, gpus, minutes, math.ceil(gpu_mem_mb))
+
+    def cpu_seconds(self, rule: str, wildcards: Any) -> float:
+        """Return about how long one job takes on CPUs, Snakemake's two starts included."""
+        size = self.size_of(wildcards.get("sample"))
+        return _START_S + self._cost(rule, size, self._cpus(rule, size)).work_s
+
+    def _cpus(self, rule: str, size: DataSize) -> int:
+        """Return one CPU per 200 Mvoxel of work, at most 8 or 4: below that starting costs more."""
+        voxels = size.mosaic_voxels if rule in IMAGE_RULES else 0
+        if rule == "assemble":
+            voxels = size.mosaic_px * size.channels
+        return max(1, min(_MOST_CPUS.get(rule, 8), math.ceil(voxels / 200e6)))
+
+    def _cost(self, rule: str, size: DataSize, cpus: int) -> Cost:
+        return RULES.get(rule, Rule(rule)).cost(size, cpus)

@@ -10,10 +10,8 @@ from tilewright.config.value_types import (
     Auto,
     FieldsPath,
     PathText,
-    PlaneMethod,
     Positive,
     ResultsPath,
-    TokenText,
 )
 from tilewright.stages.edf.methods import METHODS, Method
 
@@ -59,8 +57,6 @@ class Acquisition(Section):
     `{tile}`, `{z}`, `{channel}`, `{region}` and `*`; formats such as `{tile:05}` are accepted. A
     field that is absent means there is one; without `{z}` the pages of a file are its z-planes.
     """
-    region: TokenText | None = None
-    """CODEX region or ImageXpress well to read; `null` means the only one."""
     counts_per_unit: Positive | None = None
     """Where raw files hold float32: what a value of 1 is in counts (65535 where they
     run from 0 to 1). Values are rounded and limited to 0 to 65,535.
@@ -78,16 +74,11 @@ class Acquisition(Section):
 
 
 class CameraSettings(Section):
-    """Offset, gain and saturation of the camera."""
+    """Offset and saturation of the camera."""
 
     offset_counts: Annotated[float, Field(ge=0)] | Auto = "auto"
     """Counts without light. Give it where you know it, above all where tiles do
     not overlap: the estimate is then an upper bound.
-    """
-    gain_counts_per_photon: Positive | Auto = "auto"
-    """Counts per detected photon; `auto` measures the photon-transfer curve of the
-    mosaic, whose interpolation lowers it. Sets the background of the deconvolution's model and
-    chooses the number of iterations. Give it where images are too dim or too textured.
     """
     saturation_counts: Annotated[int, Field(ge=1)] | Auto = "auto"
     """Counts at which the camera saturates; `auto`: where the histogram piles up, else the
@@ -122,10 +113,6 @@ class IlluminationSettings(Section):
     flat_file: FieldsPath | None = None
     dark_file: FieldsPath | None = None
     """For `file`: TIFFs of a tile's shape; `{sample}`, `{cycle}` and `{channel}` are filled in."""
-    planes: int = Field(default=5, ge=1)
-    """How many evenly spaced z-planes the estimate uses, fewer of more than 200 tiles; more where
-    signal is in few planes.
-    """
 
 
 class PositionSettings(Section):
@@ -135,12 +122,6 @@ class PositionSettings(Section):
     """Largest stage error; `auto` is 3 % of the shorter side of a tile, at most half the
     overlap, at least 8 px. Larger where the stage is worse.
     """
-    sigma_px: Annotated[float, Field(gt=0, le=50)] | Auto = "auto"
-    """Scale of the band-pass before correlation; `auto` takes the smallest of 1.5, 2.2, 3.3 and
-    5.0 px that matches well. Larger for very dim or strongly blurred data.
-    """
-    planes: int = Field(default=5, ge=1)
-    """How many evenly spaced z-planes are averaged; more where the tissue is tilted."""
     distortion: Literal["auto", "none"] = "auto"
     """Lens distortion: `auto` corrects it where held-out overlaps confirm it, `none` takes tiles
     as they are, where the microscope's software has corrected it.
@@ -150,10 +131,6 @@ class PositionSettings(Section):
 class StitchSettings(Section):
     """Fusion of tiles into the mosaic."""
 
-    feather_px: Positive | Auto = "auto"
-    """Width of the blend between tiles; `auto` is the median overlap of neighbours. Smaller where
-    tissue moved between neighbouring tiles and ghosts show.
-    """
     repair_pixels: bool = True
     """Replace hot and dead camera pixels, found in a quarter of 16 tiles and in four at least, by
     the median of their neighbours; none with fewer than four tiles, or where over 1 % of the
@@ -177,18 +154,12 @@ class DeconvolveSettings(Section):
     """A measured PSF (z, y, x TIFF) at the data's voxel size instead of the computed one;
     `{channel}` and `{cycle}` are filled in.
     """
-    tile_px: int = Field(default=1024, ge=64)
-    """Edge of the blocks that are deconvolved at once; smaller where memory is short."""
-    halo_px: int = Field(default=64, ge=0)
-    """Margin of each block from its neighbours; less than 64 shows seams, a very wide PSF needs
-    more.
-    """
 
 
 class EdfSettings(Section):
     """Projection of the z-stack onto one in-focus plane."""
 
-    method: PlaneMethod = "auto"
+    method: Literal["auto", Method] = "auto"
     """`multiplane_wiener`, or `focus_weighted` where `deconvolve.method` is `none`.
     `multiplane_wiener` estimates the plane from the stitched stack with the optics: nothing is
     deconvolved for it. `sum_projection` sums the deconvolved stack, every depth in focus.
@@ -199,10 +170,6 @@ class EdfSettings(Section):
 class RegistrationSettings(Section):
     """Registration of each cycle onto the reference cycle."""
 
-    block_px: int = Field(default=96, ge=48, multiple_of=12)
-    """Finest block of the deformation field, no larger than the mosaic. Larger for dim nuclei or
-    smooth deformation, smaller for strong local deformation.
-    """
     max_shift_px: Positive | Auto = "auto"
     """Largest shift between cycles; `auto` allows any shift that leaves enough tissue in common. A
     limit where repetitive tissue is matched to the wrong place.
@@ -234,15 +201,8 @@ class OutputSettings(Section):
     """`results`: stitched and deconvolved stacks, most of all bytes, are removed after their last
     reader. `stacks` keeps them. The targets `stitching` and `deconvolution` keep what they make.
     """
-    chunk_px: int = Field(default=1024, ge=128, multiple_of=16)
-    """Edge of a chunk in the OME-Zarr stores."""
     ome_zarr_version: Literal["0.4", "0.5"] = "0.4"
     """`"0.4"` for today's viewers, `"0.5"` for Zarr v3."""
-    tiff_compression: Literal["deflate", "zstd"] = "deflate"
-    """`deflate` for every reader, `zstd` for speed."""
-    # Viewers in browsers (Viv) read tiles of powers of two only.
-    tiff_tile_px: Literal[128, 256, 512, 1024, 2048] = 512
-    """Edge of a tile in the OME-TIFF."""
 
 
 class ThresholdSettings(Section):
@@ -250,7 +210,6 @@ class ThresholdSettings(Section):
 
     warn: float | None = None
     fail: float | None = None
-    direction: Literal["above", "below"] | None = None
 
 
 class QcSettings(Section):
@@ -279,8 +238,8 @@ class Settings(Section):
 
     samples: PathText
     """Tab-separated table, one line per tissue: `sample` (letters, digits, `_`, `-`) and
-    `raw_dir`; the optional column `region` overrides `acquisition.region` for that sample.
-    Samples of one `scan`, else of one folder, share flat-fields.
+    `raw_dir`; the optional column `region` names its CODEX region, well or scene where a raw folder
+    has several. Samples of one `scan`, else of one folder, share flat-fields.
     """
     tiles: PathText | None = None
     """Comma-separated table, one line per sample, cycle and tile, as `tilewright init` writes it:

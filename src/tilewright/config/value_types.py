@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field
-
-from tilewright.stages.edf.methods import Method
+from pydantic import AfterValidator, Field
 
 #: Likely wrong units of a number: the factor to the right unit, and the unit.
 _SCALES = {
@@ -94,11 +92,6 @@ PathText = Annotated[str, AfterValidator(_literal_path)]
 FieldsPath = Annotated[PathText, AfterValidator(_only_fields)]
 ResultsPath = Annotated[PathText, AfterValidator(_no_braces)]
 Positive = Annotated[float, Field(gt=0)]
-TokenText = Annotated[
-    str,
-    BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
-    Field(pattern=r"^[A-Za-z0-9-]+$"),
-]
 
 
 def suggestion(name: str, known: Iterable[str], what: str) -> str:
@@ -110,20 +103,3 @@ def suggestion(name: str, known: Iterable[str], what: str) -> str:
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean '{near[0]}'?" if near else f"{what}: {', '.join(names)}"
-
-
-#: Values of ``edf.method`` before they were renamed, and after.
-RENAMED_METHODS = {
-    "direct": "multiplane_wiener",
-    "psf_mean": "sum_projection",
-    "soft_focus": "focus_weighted",
-}
-
-
-def _refuse_renamed(method: Any) -> Any:
-    if isinstance(method, str) and method in RENAMED_METHODS:
-        raise ValueError(f"renamed; write {RENAMED_METHODS[method]}")
-    return method
-
-
-PlaneMethod = Annotated[Literal["auto", Method], BeforeValidator(_refuse_renamed)]

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
-from tilewright.config.tables import cycles_text
-from tilewright.config.tile_table import Places, read_tiles
+from tilewright.config.tables import Places, cycles_text, read_tiles
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.init.place_samples import PlacedSample, place_cycles, share_tiles
@@ -52,7 +51,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     for names in groups:
         of_group = {key: places for key, places in known.items() if key[0] in names}
         sample = experiment.samples[names[0]]
-        acquisition = sample.acquisition.model_dump()
+        acquisition = experiment.acquisition_of(sample)
         planes = planes_of(sample.raw_dir, acquisition, experiment.reference_channels)
         new = _of_new_cycles(planes, cycles, of_group)
         if not new:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.config.consistency import check_apart
-from tilewright.config.tile_table import COLUMNS
+from tilewright.config.tables import TILE_COLUMNS
 from tilewright.errors import ConfigError
 from tilewright.init.kept import Kept, read_kept
 from tilewright.init.metadata import Metadata, read_metadata
@@ -151,7 +151,7 @@ def _write(
     below = [(name, _relative(folder, output), region) for name, folder, region in named]
     write_text_atomic(samples, kept.samples or samples_text(below))
     if not stitched:
-        write_text_atomic(tiles, csv_text(COLUMNS, rows))
+        write_text_atomic(tiles, csv_text(TILE_COLUMNS, rows))
     write_text_atomic(markers, kept.markers_of(metadata) or markers_text(metadata.markers))
     write_text_atomic(readme, readme_text(title, raw.resolve(), keys, findings, warnings, unknown))
     notes = tuple(findings), tuple(unknown), tuple(warnings), tuple(_write_workflow(output))

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.config.config_file import read_config
-from tilewright.config.tables import MARKER_COLUMNS, MOST_MB, Channel, beside
+from tilewright.config.table_file import MOST_MB
+from tilewright.config.tables import MARKER_COLUMNS, Channel, beside
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata
 from tilewright.io.formats.common import RawPlane
@@ -51,15 +52,14 @@ class Kept:
         """Return the samples of the samples table that are in the raw folder, or those given."""
         if not self.sample_rows:
             return list(samples)
-        of_region = self.config.get("acquisition", {}).get("region")
         regions = {plane.region for plane in planes}
         kept = []
         for row in self.sample_rows:
-            region = row.get("region") or of_region
+            region = row.get("region") or None
             raw = Path(beside(self.samples_table, row["raw_dir"])).resolve()
             own = raw in {path for _, path, _ in samples}
-            if own and (region is None or str(region) in regions):
-                kept.append((row["sample"], raw, region and str(region)))
+            if own and (region is None or region in regions):
+                kept.append((row["sample"], raw, region))
         if not kept:
             names = ", ".join(row["sample"] for row in self.sample_rows)
             raise ConfigError(

@@ -105,8 +105,8 @@ def _with_markers(
     only = Counter(cycle for cycle, _ in channels)
     markers = [
         Channel(
-            cycle, token, name, channel.emission_nm, channel.exposure_ms,
-            reference=stained[cycle] == [token] or only[cycle] == 1,
+            cycle, token, name, stained[cycle] == [token] or only[cycle] == 1,
+            channel.emission_nm, channel.exposure_ms,
         )
         for (cycle, token), name, channel in zip(channels, names, of, strict=True)
     ]  # fmt: skip

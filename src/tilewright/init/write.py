@@ -157,7 +157,6 @@ def _sections(recognised: RawFolder, metadata: Metadata, planes: int) -> dict[st
         return {"acquisition": acquisition, "camera": saturation}
     camera: _Keys = {
         "offset_counts": ("auto", "counts without light"),
-        "gain_counts_per_photon": ("auto", ""),
         **saturation,
     }
     medium = "of the mounting medium (only for optics.depth_um > 0): 1.33 buffer, 1.44 glycerol"
@@ -195,7 +194,7 @@ def samples_text(samples: Sequence[tuple[str, Path, str | None]]) -> str:
 def markers_text(markers: Sequence[Channel]) -> str:
     """Return the markers table.
 
-    >>> print(markers_text([Channel(1, "1", "DAPI", 461.0, None, reference=True)]))
+    >>> print(markers_text([Channel(1, "1", "DAPI", True, 461.0)]))
     cycle,channel,marker,reference,emission_nm,exposure_ms
     1,1,DAPI,TRUE,461,
     <BLANKLINE>

@@ -18,7 +18,7 @@ from tilewright.io.inputs import raw_headers
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 from tilewright.io.inputs.tiles import excluded_tiles, open_tiles
-from tilewright.io.tiff.raw_header import RawHeader
+from tilewright.io.tiff.headers import RawHeader
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 CHANNELS = {1: ["1", "2"], 2: ["1", "2"]}

@@ -16,8 +16,7 @@ from tilewright.stages.deconvolve.stack import deconvolve
 
 CPU = cpu_backend(workers=2)
 PEDESTAL = 100.0
-OPTIONS: dict[str, Any] = {"optics": OPTICS, "gain_counts_per_photon": None, "psf_file": None}
-OPTIONS |= {"iterations": 8, "tile_px": 1024, "halo_px": 64}
+OPTIONS: dict[str, Any] = {"optics": OPTICS, "psf_file": None, "iterations": 8}
 Counts = NDArray[np.uint16]
 
 

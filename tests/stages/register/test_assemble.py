@@ -72,7 +72,7 @@ def run(
             taken(folder, cycle), backend=backend, **OPTIONS | options,
         )  # fmt: skip
     paths = folder / "s.ome.tif", folder / "s.ome.zarr", folder / "markers.csv"
-    assemble(cycles, *paths, compression="deflate", tile_px=128, workers=2)
+    assemble(cycles, *paths, workers=2)
     return np.asarray(open_image(paths[1]).levels[0])
 
 
@@ -151,7 +151,7 @@ def test_cycles_that_do_not_fit_together_are_named(
     image = made / "s.ome.tif", made / "s.ome.zarr", made / "markers.csv"
     cycles = [(2, made / "cycle2.zarr"), (9, paths[0])]
     with pytest.raises(ResultFileError, match=r"cycle9\.zarr differs from .*cycle2\.zarr in size"):
-        assemble(cycles, *image, compression="deflate", tile_px=128, workers=2)
+        assemble(cycles, *image, workers=2)
     assert image[0].read_bytes() == before
 
 

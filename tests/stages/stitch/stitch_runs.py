@@ -41,7 +41,7 @@ def illumination(pedestal: float = 100.0) -> Illumination:
 
 def run(tiles: Any, output: Path, positions: Any = None, **changes: Any) -> Mosaic:
     options: dict[str, Any] = {"backend": cpu_backend(2), "voxel_um": VOXEL_UM, "chunk_px": 64}
-    options |= {"feather_px": None} | changes
+    options |= changes
     light = options.pop("illumination", None) or illumination()
     stitch(tiles, positions or positions_of(tiles), light, output, **options)
     return open_mosaic(output)

@@ -29,10 +29,13 @@ def test_chunks_give_what_one_piece_gives(tmp_path: Path, cpu: Backend) -> None:
     height, width = tiles.shape[1:]
     spans = [(tile_span(y, height), tile_span(x, width)) for y, x in tiles.nominal_px]
     for chunk_px in (32, 64, 256):
-        mosaic = run(tiles, tmp_path / f"{chunk_px}.zarr", chunk_px=chunk_px, feather_px=8.0)
+        mosaic = run(tiles, tmp_path / f"{chunk_px}.zarr", chunk_px=chunk_px)
         for z in range(2):
             stack, shape = list(tiles.stack[:, z]), (mosaic.shape[1], mosaic.shape[2])
-            expected, _, _ = fuse(cpu, stack, spans, correction, (0, 0), shape, feather_px=8)
+            feather_px = mosaic.attributes["feather_px"]
+            expected, _, _ = fuse(
+                cpu, stack, spans, correction, (0, 0), shape, feather_px=feather_px
+            )
             np.testing.assert_array_equal(mosaic.read(z), expected)
 
 

@@ -197,8 +197,7 @@ class Bench:
             self.path("deconvolve", cycle, channel),
             backend=_BACKEND,
             optics={**self.experiment.optics_of(cycle, channel), **optics},
-            gain_counts_per_photon=self.experiment.options("camera")["gain_counts_per_photon"],
-            **self.experiment.options("deconvolve", "iterations", "psf_file", "tile_px", "halo_px"),
+            **self.experiment.options("deconvolve", "iterations", "psf_file"),
         )
 
     def edf(self, cycle: int, channel: str, **optics: Any) -> None:
@@ -222,7 +221,6 @@ class Bench:
         )
 
     def assemble(self) -> None:
-        output = self.experiment.options("output")
         files = {
             c.marker: (
                 self.path("edf", c.cycle, c.channel),
@@ -246,8 +244,8 @@ class Bench:
                 self.path("resample", cycle),
                 (self.path("subtraction", cycle), self.path("subtraction_json", cycle)),
                 backend=_BACKEND,
-                chunk_px=output["chunk_px"],
-                ome_zarr_version=output["ome_zarr_version"],
+                chunk_px=256,
+                ome_zarr_version="0.4",
                 backgrounds=backgrounds,
             )
         assemble(
@@ -255,8 +253,6 @@ class Bench:
             self.path("image_tiff"),
             self.path("image_zarr"),
             self.path("image_markers"),
-            compression=output["tiff_compression"],
-            tile_px=output["tiff_tile_px"],
             workers=_BACKEND.workers,
         )
 
@@ -397,7 +393,7 @@ class Bench:
 def process(folder: Path, **design: Any) -> Bench:
     """Make an experiment and process it to the final image."""
     bench = Bench(make_run(folder, **design), PhantomDesign(**design))
-    bench.run.edit(deconvolve={"iterations": 4, "tile_px": 1024}, camera={"offset_counts": 100})
+    bench.run.edit(deconvolve={"iterations": 4}, camera={"offset_counts": 100})
     bench.manifests()
     for cycle in bench.experiment.cycles:
         tokens = [channel.channel for channel in bench.experiment.channels_of(cycle)]

@@ -15,10 +15,9 @@ from typing import Any
 from tilewright.errors import BrokenTiffError, RawDataError
 from tilewright.io.formats.common import TIFF, cycle_files, natural_key
 from tilewright.io.formats.located_images import LocatedImage
+from tilewright.io.tiff.headers import PIXEL_TYPES, RawHeader, headers_of, pixel_problem
 from tilewright.io.tiff.metadata import DAMAGE_ERRORS, imagej_unit, pixel_um
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, check_sizes, describe_image
-from tilewright.io.tiff.page_headers import headers_of
-from tilewright.io.tiff.raw_header import PIXEL_TYPES, RawHeader, pixel_problem
 
 #: Suffixes that files of single tiles do not have.
 OTHER_SUFFIXES = (".qptiff", ".btf", ".tf8")

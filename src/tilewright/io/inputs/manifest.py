@@ -22,7 +22,7 @@ from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, se
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_planes import PlacedPlanes, TileRows, place_planes
 from tilewright.io.results.result_file import compare_checksum, write_checksum, write_result
-from tilewright.io.tiff.raw_header import SCALED_TYPE, RawHeader
+from tilewright.io.tiff.headers import SCALED_TYPE, RawHeader
 from tilewright.kernels.tile_positions.tile_order import grid_places
 
 COLUMNS = (

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import raw_file_errors
+from tilewright.io.tiff.headers import headers_of
 from tilewright.io.tiff.ome_xml import describe_image
-from tilewright.io.tiff.page_headers import headers_of
 
 
 def read_psf(path: str | Path) -> tuple[NDArray[Any], tuple[float, float, float] | None]:

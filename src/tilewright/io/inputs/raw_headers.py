@@ -1,15 +1,19 @@
 """Headers of the raw files of a sample, and whether they are complete."""
 
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from tilewright.errors import BrokenTiffError, RawDataError
 from tilewright.io.formats import containers
+from tilewright.io.tiff.headers import (
+    PIXEL_TYPES,
+    SCALED_TYPE,
+    RawHeader,
+    headers_of,
+    pixel_problem,
+)
 from tilewright.io.tiff.metadata import DAMAGE_ERRORS
-from tilewright.io.tiff.page_headers import read_page_headers
-from tilewright.io.tiff.raw_header import PIXEL_TYPES, SCALED_TYPE, RawHeader, pixel_problem
 
 #: File systems of clusters have a high latency, but answer in parallel.
 _WORKERS = 16
@@ -61,10 +65,7 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
     if containers.is_container(path):
         return _read_container(path, blank)
     try:
-        if not stat.S_ISREG(status.st_mode):
-            return blank._replace(problem="is a folder, pipe or device")
-        with open(path, "rb") as stream:  # noqa: PTH123
-            pages = read_page_headers(stream, status.st_size)
+        pages = headers_of(path)
     except BrokenTiffError as error:
         return blank._replace(problem=str(error))
     first = pages[0]

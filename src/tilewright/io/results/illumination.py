@@ -19,7 +19,7 @@ from tilewright.io.results.result_file import (
     result_path,
     write_result,
 )
-from tilewright.io.tiff.page_headers import headers_of
+from tilewright.io.tiff.headers import headers_of
 
 #: ``offset_method`` of an offset that the tiles only bound, ``saturation_method`` of a camera that
 #: clips below the largest value of its files: both are in the report.

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tifffile
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from tilewright.io.results.ome_zarr import Image, open_image
 from tilewright.io.results.result_file import result_path
 
-Compression = Literal["deflate", "zstd"]
-#: tifffile's names. On Hoechst and brain tiles deflate 1 makes 81 and 47 % at 92 and 145 MB/s per
-#: core, deflate 6 83 and 47 % at 53 and 27; zstd 1 makes 82 and 51 % at 525 and 183 MB/s.
-_CODECS = {"deflate": "zlib", "zstd": "zstd"}
+#: Deflate, which every reader knows. On Hoechst and brain tiles level 1 makes 81 and 47 % at 92 and
+#: 145 MB/s per core, level 6 83 and 47 % at 53 and 27.
+_COMPRESSION = {"compression": "zlib", "compressionargs": {"level": 1}}
+#: Viewers in browsers (Viv) read tiles of powers of two only.
+_TILE_PX = 512
 #: Bytes handed to the compressing threads at once.
 _BATCH_BYTES = 32 * 2**20
 
@@ -29,8 +30,7 @@ def write_ome_tiff(
     image_path: str | Path,
     tiff_path: str | Path,
     *,
-    compression: Compression = "deflate",
-    tile_px: int = 512,
+    tile_px: int = _TILE_PX,
     workers: int = 1,
 ) -> None:
     """Write all levels of an OME-Zarr image into one OME-TIFF, tile by tile.
@@ -45,8 +45,8 @@ def write_ome_tiff(
         colours and pixel size are taken over.
     tiff_path : Path
         File to write, atomically.
-    compression, tile_px
-        Keys ``tiff_compression`` and ``tiff_tile_px`` of the configuration.
+    tile_px : int
+        Side of the file's tiles, a power of two.
     workers : int
         Threads that compress.
 
@@ -60,22 +60,20 @@ def write_ome_tiff(
         result_path(Path(tiff_path)) as partial,
         tifffile.TiffWriter(partial, bigtiff=True, ome=True) as tif,
     ):
-        _write_levels(tif, image, Path(tiff_path).name, compression, tile_px, workers)
+        _write_levels(tif, image, Path(tiff_path).name, tile_px, workers)
 
 
 def _write_levels(
     tif: tifffile.TiffWriter,
     image: Image,
     name: str,
-    compression: Compression,
     tile_px: int,
     workers: int,
 ) -> None:
-    options = {
+    options: dict[str, Any] = {
         "tile": (tile_px, tile_px),
         "photometric": "minisblack",
-        "compression": _CODECS[compression],
-        "compressionargs": {"level": 1},
+        **_COMPRESSION,
         "predictor": True,
         "resolutionunit": "CENTIMETER",
         "software": "tilewright",

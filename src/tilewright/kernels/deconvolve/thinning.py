@@ -46,12 +46,7 @@ class CountModel:
     """The camera's offset above ``zero_counts``."""
 
 
-def measure_camera(
-    backend: Backend,
-    stack: NDArray[Any],
-    pedestal_counts: float,
-    gain_counts_per_photon: float | None = None,
-) -> CountModel:
+def measure_camera(backend: Backend, stack: NDArray[Any], pedestal_counts: float) -> CountModel:
     """Return the camera of a stack (z, y, x) by photon transfer on five of its planes.
 
     Parameters
@@ -60,8 +55,6 @@ def measure_camera(
         Counts, zero light at ``pedestal_counts``.
     pedestal_counts : float
         Mean counts without light.
-    gain_counts_per_photon : float, optional
-        Used instead of the measured gain.
 
     Notes
     -----
@@ -77,10 +70,10 @@ def measure_camera(
     planes = np.unique(np.linspace(0, len(stack) - 1, 5).round().astype(int))
     models = [photon_transfer(backend, stack[z], pedestal_counts) for z in planes]
     gains = [model.gain for model in models if model.gain > 0]
-    gain = gain_counts_per_photon or (float(np.median(gains)) if gains else 0.0)
-    if gain == 0:
+    if not gains:
         return CountModel(0.0, 0.0, max(pedestal_counts, 1.0))
     # Through each plane's variance at its mean, with the slope that is used.
+    gain = float(np.median(gains))
     signals = [float(stack[z].mean(dtype=np.float64)) - pedestal_counts for z in planes]
     read_variance = float(
         np.median([m.variance(s) - gain * s for m, s in zip(models, signals, strict=True)])

@@ -44,7 +44,7 @@ from tilewright.stages.tile_source import TileSource
 
 Method = Literal["auto", "file", "none"]
 # Not done in parts: every fit needs all binned tiles at once.
-_OOM_HINT = OomHint("illumination", "the binned tiles", "lower illumination.planes")
+_OOM_HINT = OomHint("illumination", "the binned tiles")
 #: A flat-field below this share of its mean would multiply noise by more than 20.
 MIN_FLAT = 0.05
 #: Less sure than this, empty tiles are fitted without it: where stray light is uneven (brain
@@ -79,6 +79,8 @@ def estimate_channels(
     files : sequence of (path or None, path or None)
         For each channel, TIFFs for the method ``file``: flat-field and dark-field
         of a tile's shape; without a dark file the offset is used.
+    planes : int
+        How many evenly spaced z-planes are used, fewer of more than 200 tiles.
 
     Returns
     -------

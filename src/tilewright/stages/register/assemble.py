@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright.io.results.ome_tiff import Compression, write_ome_tiff
+from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.ome_zarr import join_images
 from tilewright.io.results.result_file import result_path
 
@@ -15,8 +15,6 @@ def assemble(
     ome_zarr: str | Path,
     markers_csv: str | Path,
     *,
-    compression: Compression,
-    tile_px: int,
     workers: int,
     names: Sequence[str] | None = None,
 ) -> None:
@@ -29,8 +27,8 @@ def assemble(
     ome_tif, ome_zarr, markers_csv : Path
         What to write; each appears when it is whole. The OME-Zarr takes no space of its own where
         the file system knows hard links.
-    compression, tile_px, workers
-        See :func:`tilewright.io.results.ome_tiff.write_ome_tiff`.
+    workers : int
+        Threads that compress.
     names : sequence of str, optional
         Marker of each channel of the image; by default the names in the images.
 
@@ -40,7 +38,7 @@ def assemble(
         An image cannot be read, or is not like the others.
     """
     of_cycles = join_images([image for _, image in cycles], ome_zarr, names)
-    write_ome_tiff(ome_zarr, ome_tif, compression=compression, tile_px=tile_px, workers=workers)
+    write_ome_tiff(ome_zarr, ome_tif, workers=workers)
     write_markers([(cycle, name) for (cycle, _), of_cycle in zip(cycles, of_cycles, strict=True)
                    for name in of_cycle], markers_csv)  # fmt: skip
 

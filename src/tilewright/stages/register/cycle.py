@@ -8,7 +8,7 @@ the size of the images.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ from tilewright.stages.register.plane_views import PlaneView, Source, open_views
 _OOM_HINT = OomHint("register", "two overviews and their correlation over all shifts")
 #: Longest side of the overviews on which rotation and shift are searched.
 _COARSE_PX = 512
+#: Finest block of the deformation field where the images have as much, a multiple of 12.
+_BLOCK_PX = 96
 #: Share of the common texture whose blocks agree on one smooth field. Matching cycles reach
 #: 0.8 to 0.98, also with three quarters of the tissue lost; other tissue 0.006 to 0.16.
 _LEAST_SHARE = 0.3
@@ -63,7 +65,6 @@ def register(
     json_path: str | Path,
     *,
     backend: Backend,
-    block_px: int,
     max_shift_px: float | None,
     max_rotation_deg: float,
     allow_unregistered: bool,
@@ -86,13 +87,11 @@ def register(
     ------
     MismatchError
         The images do not show the same tissue.
-    ValueError
-        An image is smaller than a block.
     DeviceMemoryError
         The GPU's memory does not hold the overviews and their correlation.
     """
     views = open_views(reference, moving)
-    _check((reference, moving), views, block_px)
+    block_px = min(_BLOCK_PX, *(min(view.shape) // 12 * 12 for view in views))
     reach = float(max(*views[0].shape, *views[1].shape)) if max_shift_px is None else max_shift_px
     pair = _Pair(backend, *views, block_px, reach, max_rotation_deg)
     transform, failure = _estimate(pair)
@@ -103,15 +102,6 @@ def register(
         )
     write_transform(transform, npz_path, json_path)
     return transform
-
-
-def _check(sources: Sequence[Source], views: Sequence[PlaneView], block_px: int) -> None:
-    for source, view in zip(sources, views, strict=True):
-        if min(view.shape) < block_px:
-            raise ValueError(
-                f"{_name(source)} is {view.shape} px, smaller than a block of the registration; "
-                f"set registration.block_px ({block_px}) to {min(view.shape) // 12 * 12} or less"
-            )
 
 
 class _Pair(NamedTuple):

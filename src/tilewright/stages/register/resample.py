@@ -27,7 +27,7 @@ from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.warp import Transform, source_region, warp
 from tilewright.stages.register.subtract import Background, survey
-from tilewright.stages.tile_windows import halves, regions, within
+from tilewright.stages.tile_windows import CHUNK_PX, halves, regions, within
 
 #: (marker, channel, in-focus plane).
 PlaneOfCycle = tuple[str, str, str | Path]
@@ -46,9 +46,9 @@ def resample(
     subtraction: tuple[str | Path, str | Path],
     *,
     backend: Backend,
-    chunk_px: int,
     ome_zarr_version: OmeZarrVersion,
     backgrounds: Mapping[str, Background],
+    chunk_px: int = CHUNK_PX,
 ) -> None:
     """Write the channels of a cycle as they lie in the final image, with their pyramid.
 
@@ -72,6 +72,8 @@ def resample(
         Its ``workers`` threads resample chunks and make the pyramid.
     backgrounds : mapping
         Marker to what is subtracted from it.
+    chunk_px : int
+        Side of the image's chunks.
 
     Raises
     ------

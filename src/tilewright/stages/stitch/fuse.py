@@ -34,7 +34,7 @@ from tilewright.kernels.stitch.blending import Correction, Span, fuse, make_corr
 from tilewright.kernels.tile_positions.overlap_strips import neighbours
 from tilewright.stages.tile_planes import TilePlanes
 from tilewright.stages.tile_source import TileSource
-from tilewright.stages.tile_windows import halves, spans
+from tilewright.stages.tile_windows import CHUNK_PX, halves, spans
 
 if TYPE_CHECKING:
     from tilewright.io.results.illumination import Illumination
@@ -55,8 +55,7 @@ def stitch(
     *,
     backend: Backend,
     voxel_um: tuple[float, float, float],
-    chunk_px: int,
-    feather_px: float | None,
+    chunk_px: int = CHUNK_PX,
     saturation_counts: float | None = None,
     repair_pixels: bool = True,
     distortion: Distortion | None = None,
@@ -82,6 +81,8 @@ def stitch(
         Where to compute; its ``workers`` threads fuse chunks.
     voxel_um : tuple of float
         (z, y, x) size of a voxel in µm.
+    chunk_px : int
+        Side of the mosaic's chunks, which are fused one by one.
     saturation_counts : float, optional
         As the illumination has it; None is the largest of the pixel type.
     distortion : Distortion, optional
@@ -98,9 +99,7 @@ def stitch(
         The GPU's memory does not hold the smallest part of a chunk.
     """
     output = Path(output)
-    plan = _plan(
-        backend, tiles, positions, illumination, chunk_px, feather_px, distortion, shift_px
-    )
+    plan = _plan(backend, tiles, positions, illumination, chunk_px, distortion, shift_px)
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
         output,
@@ -137,15 +136,13 @@ def _plan(
     positions: Positions,
     illumination: Illumination,
     chunk_px: int,
-    feather_px: float | None,
     distortion: Distortion | None,
     shift_px: tuple[float, float],
 ) -> StitchPlan:
     """Check that the inputs fit the tiles; return where each lies and how it is corrected."""
     places = _places(tiles, positions)
     _check(tiles, illumination, distortion)
-    if feather_px is None:
-        feather_px = overlap_px(places, (tiles.shape[1], tiles.shape[2]))
+    feather_px = overlap_px(places, (tiles.shape[1], tiles.shape[2]))
     height, width = tiles.shape[1:]
     frame = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
     shifted = (places - shift_px).tolist()

@@ -20,7 +20,7 @@ from tilewright.io.inputs.tiles import Tiles
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours, saturated_share
-from tilewright.stages.tile_windows import regions, spans
+from tilewright.stages.tile_windows import CHUNK_PX, regions, spans
 
 _COUNTS = 2**16
 #: Share of a chunk that must be covered for its grain to count.
@@ -32,7 +32,7 @@ def stitched_plane(
     output: str | Path,
     *,
     voxel_um: tuple[float, float, float],
-    chunk_px: int,
+    chunk_px: int = CHUNK_PX,
     saturation_counts: float | None = None,
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
@@ -49,6 +49,8 @@ def stitched_plane(
         Folder of the mosaic; appears when it is whole.
     voxel_um : tuple of float
         (z, y, x) size of a voxel in µm.
+    chunk_px : int
+        Side of the mosaic's chunks.
 
     Raises
     ------
