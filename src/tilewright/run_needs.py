@@ -73,7 +73,7 @@ def check_memory(sizes: DataSizes, rules: Iterable[str]) -> str:
         return ""
     return (
         f"the largest job, of {rule}, asks for {most_mb / 1024:.1f} GB, and jobs of this machine "
-        f"have {have_mb / 1024:.1f} GB; use a larger one, or smaller tiles (deconvolve.tile_px)"
+        f"have {have_mb / 1024:.1f} GB; use a larger one, or a cluster"
     )
 
 

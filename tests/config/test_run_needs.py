@@ -36,7 +36,7 @@ def test_the_largest_job_of_the_rules_that_run_fits_into_memory() -> None:
     assert check_memory(sizes, direct) == ""
     found = check_memory(sizes, deconvolved)
     assert found.startswith("the largest job, of deconvolve, asks for 1073741824.0 GB, and jobs ")
-    assert found.endswith("; use a larger one, or smaller tiles (deconvolve.tile_px)")
+    assert found.endswith("; use a larger one, or a cluster")
     assert "stitched_plane" in stitched - direct
     assert not {"stitch", "edf_plane", "deconvolve"} & stitched
 
