@@ -141,10 +141,6 @@ class PositionSettings(Section):
     """
     planes: int = Field(default=5, ge=1)
     """How many evenly spaced z-planes are averaged; more where the tissue is tilted."""
-    distortion: Literal["auto", "none"] = "auto"
-    """Lens distortion: `auto` corrects it where held-out overlaps confirm it, `none` takes tiles
-    as they are, where the microscope's software has corrected it.
-    """
 
 
 class StitchSettings(Section):

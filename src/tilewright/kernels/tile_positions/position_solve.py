@@ -24,7 +24,7 @@ _OVERCONFIDENCE = 1.7
 _PRIOR_RESIDUALS = 20.0
 #: Prior of a stage that uses its whole tolerance, in residuals.
 _STAGE_PRIOR = 2.0
-#: Smallest error of an edge: interpolation and residual distortion, px.
+#: Smallest error of an edge: interpolation and lens distortion, px.
 _FLOOR_PX = 0.002
 _ROUNDS = 12
 
