@@ -141,6 +141,10 @@ class PositionSettings(Section):
     """
     planes: int = Field(default=5, ge=1)
     """How many evenly spaced z-planes are averaged; more where the tissue is tilted."""
+    false_match_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-4
+    """Displacements of overlaps that are false with at most this probability are used. Smaller
+    where tiles are misplaced by false matches, larger where too few overlaps are accepted.
+    """
 
 
 class StitchSettings(Section):

@@ -15,7 +15,6 @@ import numpy as np
 from tilewright.kernels.backend import Array, Backend, Floats, Ints, fast_len
 from tilewright.kernels.tile_positions.correlation_peak import MIN_OVERLAP_PX, climb, subpixel
 from tilewright.kernels.tile_positions.false_match import (
-    Pattern,
     along,
     false_match_probability,
     match_evidence,
@@ -72,7 +71,6 @@ def correlate_filtered(
     expected_px: Floats,
     max_shift_px: float,
     sigma_px: float,
-    pattern: Pattern | None = None,
 ) -> StripShifts:
     """Measure the displacement of n pairs of strips that :func:`filter_strips` filtered.
 
@@ -86,8 +84,6 @@ def correlate_filtered(
         Largest deviation from ``expected_px`` searched, per axis.
     sigma_px : float
         Width of the Laplacian of Gaussian.
-    pattern : Pattern, optional
-        What all strips of the two camera areas share; no evidence for a displacement.
     """
     a, b = backend.asarray(a), backend.asarray(b)
     expected = np.asarray(expected_px, np.float64) / STRIDE
@@ -101,7 +97,7 @@ def correlate_filtered(
     score = np.maximum(best.score, fine.score)
     sigma = sigma_px / STRIDE
     null = null_sample(backend, plain, a, b, expected, reach, sigma)
-    evidence = match_evidence(backend, a, b, best.shift, sigma, pattern)
+    evidence = match_evidence(backend, a, b, best.shift, sigma)
     return StripShifts(
         STRIDE * (best.shift + fine.delta_px),
         score,

@@ -29,7 +29,11 @@ from tilewright.kernels.tile_positions.displacements import (
     repair_pixels,
 )
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_strips
-from tilewright.kernels.tile_positions.position_solve import Solution, solve_positions
+from tilewright.kernels.tile_positions.position_solve import (
+    FALSE_MATCH_PROBABILITY,
+    Solution,
+    solve_positions,
+)
 from tilewright.stages.tile_positions.stage_check import searched_px
 from tilewright.stages.tile_source import TileSource
 
@@ -63,6 +67,7 @@ def locate(
     max_shift_px: float | None = None,
     sigma_px: float | None = None,
     planes: int = 5,
+    false_match_probability: float = FALSE_MATCH_PROBABILITY,
     scratch: Path | None = None,
 ) -> TileLocations:
     """Find the positions of tiles from their overlaps.
@@ -102,7 +107,9 @@ def locate(
     with tqdm(desc="tile_positions: correlate", total=total, mininterval=5) as bar:
         overlaps = measure_overlaps(backend, plans, firsts, seconds, sigma, bar.update, allocate)
     tolerance = max((plan.max_shift_px for plan in plans), default=searched_px(tiles.shape[1:]))
-    solution = solve_positions(tiles.nominal_px, tiles.row, overlaps, tolerance)
+    solution = solve_positions(
+        tiles.nominal_px, tiles.row, overlaps, tolerance, false_match_probability
+    )
     return _located(tiles, overlaps, solution, sigma)
 
 
