@@ -25,9 +25,8 @@ Floats = NDArray[np.float64]
 _PACKAGE = "tilewright.kernels.tile_positions"
 _NAMES = {
     "overlap_strips": "MIN_OVERLAP_PX _WIDEST",
-    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _BORDERS_PX3 _PROBES _REPAIR_POWER "
-    "_BEYOND_PX _LEAST_SCORE",
-    "phase_correlation": "_PEAKS _NARROW_PX _NARROW_PASSES _PASSES",
+    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES _REPAIR_POWER _BEYOND_PX _LEAST_SCORE",
+    "phase_correlation": "_PEAKS",
     "correlation_peak": "MIN_OVERLAP_PX SCORE_DIGITS FLAT _CLIMB_STEPS _NEWTON_STEPS _TAPER_PX",
     "false_match": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _ALIKE _ALIKE_DEVIATIONS _CAUTION "
     "_ABOVE_ALL LEAST",

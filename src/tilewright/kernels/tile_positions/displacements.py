@@ -44,9 +44,6 @@ _ENOUGH = 0.9
 #: Filters wider than 2.2 px and this part of the overlap blur its borders into it: at 5 % of
 #: 512 px and 60 electrons 3.3 px errs by 0.25 px across overlaps of 22 px, 2.2 px by 0.18.
 _WIDEST = 0.1
-#: Error that the borders of bright strips make across them, px, times the width squared of what
-#: they share after the filter: 0.055 px at 10 px, 0.014 at 18 px, less the solver's factor.
-_BORDERS_PX3 = 3.0
 _PROBES = 8
 #: Hot pixels are looked for in 3 to this power of strips at most.
 _REPAIR_POWER = 4
@@ -359,8 +356,6 @@ def _overlaps(plans: list[StripPlan], results: list[StripShifts], filter_px: flo
     independent = pixels[:, None] / (2.36 * filter_px**2)
     information = np.maximum(bend, 1e-9) / rho * independent * rho**2 / (1.0 - rho**2)
     variance = 1.0 / np.maximum(information, 1e-9)
-    length = np.concatenate([np.full(len(p.pairs), max(p.shape)) for p in plans])
-    variance[each, across] += (_BORDERS_PX3 * (length / np.maximum(pixels, 1.0)) ** 2) ** 2
     return Overlaps(
         pairs, displacement, np.sqrt(variance), score, np.where(usable, probability, 1.0)
     )

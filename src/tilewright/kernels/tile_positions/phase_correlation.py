@@ -25,10 +25,6 @@ from tilewright.kernels.tile_positions.false_match import (
 STRIDE = 2
 #: Correlation peaks whose NCC is computed.
 _PEAKS = 5
-#: The taper of filtered strips narrower than 24 px holds much of their signal and draws the peak
-#: to where it stands: at 5 % overlap of 512 px tiles six passes that move it leave half the error
-#: of two (60 electrons), twelve leave more.
-_NARROW_PX, _NARROW_PASSES, _PASSES = 24, 6, 2
 
 
 class StripShifts(NamedTuple):
@@ -92,8 +88,7 @@ def correlate_filtered(
         whitened, plain = _surfaces(backend, a, b, reach, expected)
         starts = _highest_peaks(backend, whitened, a.shape[1:], expected, reach)
         best = climb(backend, a, b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
-        passes = _NARROW_PASSES if min(a.shape[1:]) < _NARROW_PX else _PASSES
-        fine = subpixel(backend, a, b, best.shift, passes)
+        fine = subpixel(backend, a, b, best.shift)
     score = np.maximum(best.score, fine.score)
     sigma = sigma_px / STRIDE
     null = null_sample(backend, plain, a, b, expected, reach, sigma)

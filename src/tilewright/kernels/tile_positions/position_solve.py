@@ -115,15 +115,9 @@ def solve_positions(
         false_match_probability,
     )
     stage = _stage_spread(design[accepted], prior, offset[accepted], max_shift_px)
-    sigma_px = _with_risk(overlaps.sigma_px, probability, max_shift_px)
-    return _solve(nominal, model, prior, stage, pairs, offset, sigma_px, accepted, probability)
-
-
-def _with_risk(sigma_px: Floats, probability: Floats, max_shift_px: float) -> Floats:
-    """Return errors (m, 2) with the probability that the displacement is false."""
-    # What is false after all lies anywhere in the window.
-    risk = probability[:, None] * max_shift_px**2 / 3.0
-    return np.asarray(np.sqrt(sigma_px**2 + risk / _OVERCONFIDENCE**2))
+    return _solve(
+        nominal, model, prior, stage, pairs, offset, overlaps.sigma_px, accepted, probability
+    )
 
 
 def _stage_model(nominal: Floats, row: Ints) -> Floats:
