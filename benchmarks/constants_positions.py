@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.constants_positions`` prints them; ``benchmarks.constants`` does so at half
 and at twice each of :data:`CONSTANTS`. The environment may name some of :data:`SCENES`
-(``SCENES="dim lens"``) and a folder in which made scenes are kept (``WORK``).
+(``SCENES="dim dense"``) and a folder in which made scenes are kept (``WORK``).
 """
 
 import os
@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.scenes.positions import NULL_KINDS, WEAK_KINDS, Grid, mosaic, null_grid, weak_grid
-from tests.support.lens_tiles import OFFSET, lens_tiles, scale_of
-from tests.support.lens_tiles import SIZE as LENS_SIZE
 from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import fit_stage_map
@@ -27,18 +25,14 @@ Floats = NDArray[np.float64]
 _PACKAGE = "tilewright.kernels.tile_positions"
 _NAMES = {
     "overlap_strips": "MIN_OVERLAP_PX _WIDEST",
-    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _BORDERS_PX3 _PROBES _REPAIR_POWER _RIVAL_FACTOR "
-    "_BEYOND_PX _LEAST_SCORE",
-    "phase_correlation": "_PEAKS _NARROW_PX _NARROW_PASSES _PASSES",
+    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES _REPAIR_POWER _BEYOND_PX _LEAST_SCORE",
+    "phase_correlation": "_PEAKS",
     "correlation_peak": "MIN_OVERLAP_PX SCORE_DIGITS FLAT _CLIMB_STEPS _NEWTON_STEPS _TAPER_PX",
     "false_match": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _ALIKE _ALIKE_DEVIATIONS _CAUTION "
     "_ABOVE_ALL LEAST",
-    "position_solve": "_SKEW _OVERCONFIDENCE _PRIOR_RESIDUALS _STAGE_PRIOR _FLOOR_PX _ROUNDS",
-    "edge_acceptance": "FALSE_ACCEPTS _LEAST_CERTAIN _ASTRAY _OPPORTUNITIES "
-    "_FINEST_PX _LEAST_FOR_STAGE _STAGE_REACH _LEAST_RATE",
-    "distortion": "_STEPS _DEGREE",
-    "distortion_fit": "_BLOCKS _LEAST_BLOCK _SHARED _MOST _LEAST_SCORE _FARTHEST_PX _ROUNDS "
-    "_CAUCHY _PRIOR_SHARE _MEDIAN_SHARE SURE LEAST_CORNER_PX",
+    "position_solve": "FALSE_MATCH_PROBABILITY _SKEW _OVERCONFIDENCE _PRIOR_RESIDUALS "
+    "_STAGE_PRIOR _FLOOR_PX _ROUNDS",
+    "edge_acceptance": "_LEAST_CERTAIN _ASTRAY _OPPORTUNITIES _FINEST_PX",
     "stage_map": "_PAIRS _SIGMA_PX _REACH _OVERLAPS _CLEAR _SURE _MOST _ALIKE",
     "tile_layout": "_EDGES_PER_AXIS _SIGMA_PX",
 }
@@ -49,18 +43,14 @@ CONSTANTS = [(f"{_PACKAGE}.{m}", name) for m, names in _NAMES.items() for name i
 #: Overlap, empty part and electrons of mosaics, as in the table of standard errors.
 _MOSAICS = {"dim": (0.05, 0.6, 60.0), "ordinary": (0.10, 0.3, 400.0), "dense": (0.10, 0.0, 1500.0)}
 #: Sets of each kind of scene; without signal and with little, one of each of their own kinds.
-SCENES = {"dim": 6, "ordinary": 2, "dense": 2, "lens": 2, "none": 10, "little": 7}
-_SIDE, _SIZE, _CORNER_PX, _WRONG_PX = 3, 384, 2.0, 2.0
+SCENES = {"dim": 6, "ordinary": 2, "dense": 2, "none": 10, "little": 7}
+_SIDE, _SIZE, _WRONG_PX = 3, 384, 2.0
 
 
 def _make(scene: str, k: int) -> Grid:
     if scene in _MOSAICS:
         rng = np.random.default_rng([k, 998])
         return mosaic(rng, _SIDE, _SIDE, *_MOSAICS[scene], _SIZE)
-    if scene == "lens":
-        tiles, true, _ = lens_tiles(41 + k, _SIDE, _SIDE, _CORNER_PX)
-        flat = np.ones((LENS_SIZE, LENS_SIZE), np.float32)
-        return Grid(tiles, true / scale_of(_CORNER_PX, 0.88), flat, OFFSET * flat)
     kinds, make = (NULL_KINDS, null_grid) if scene == "none" else (WEAK_KINDS, weak_grid)
     return make(kinds[k], 5000, _SIDE, _SIDE, 0.08, 256)
 

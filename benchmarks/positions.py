@@ -22,7 +22,6 @@ from benchmarks.truth_tiles import SETS, SHARED, FileTiles, Floats, truth_set
 from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.tile_positions.distortion import Distortion, undistort
 from tilewright.stages.tile_positions.locate import TileLocations, locate
 
 BARS = {"syn10": "rmse <= 0.06, edge <= 0.04, <= 1.5 s, >= 5x faster"}
@@ -111,18 +110,12 @@ def agreement(
     tiles: FileTiles,
     positions: Floats,
     ends: tuple[NDArray[Any], NDArray[Any]],
-    lens: Distortion | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return the NCC of LoG-filtered (1.6 px) overlaps at solved positions, and their texture.
-
-    Tiles are compared as they are, or as ``lens`` says that they should be.
-    """
-
-    def light(tile: int) -> NDArray[Any]:
-        image = tiles.read(tile, 0).astype(np.float32)
-        return image if lens is None else undistort(cpu_backend(1), lens, image)
-
-    planes = [ndimage.gaussian_laplace(light(i), 1.6) for i in range(len(tiles.files))]
+    """Return the NCC of LoG-filtered (1.6 px) overlaps at solved positions, and their texture."""
+    planes = [
+        ndimage.gaussian_laplace(tiles.read(i, 0).astype(np.float32), 1.6)
+        for i in range(len(tiles.files))
+    ]
     score, texture = [], []
     for a, b in zip(*ends, strict=True):
         step = positions[b] - positions[a]
@@ -162,19 +155,15 @@ def report_brain(python: str | None) -> None:
     tiles = brain_tiles()
     located, seconds = timed(tiles)
     ends = edge_ends(located, False)
-    fit = located.distortion
-    lens = fit.distortion if fit is not None and fit.used else None
-    # ASHLAR corrects no lens: beside it ours are compared without the correction too.
-    rows = [("tilewright", located.yx_px, seconds, lens)]
-    rows.append(("  tiles as are", located.yx_px, seconds, None))
+    rows = [("tilewright", located.yx_px, seconds)]
     for sigma in (0.0, 1.0) if python else ():
-        rows.append((f"ASHLAR s={sigma:.0f}", *peer(str(python), tiles, sigma), None))
+        rows.append((f"ASHLAR s={sigma:.0f}", *peer(str(python), tiles, sigma)))
     print(f"\n{'brain tiles':12} {'method':16} {'mean NCC':>8} {'bad edges':>9} {'s':>7}  bar")
-    results = [agreement(tiles, positions, ends, lens) for _, positions, _, lens in rows]
+    results = [agreement(tiles, positions, ends) for _, positions, _ in rows]
     textured = np.argsort(-results[0][1])[:91]
     best = np.max([score for score, _ in results], axis=0)
     bar = "NCC >= 0.80, no bad edge"
-    for (name, _, seconds, _), (score, _) in zip(rows, results, strict=True):
+    for (name, _, seconds), (score, _) in zip(rows, results, strict=True):
         bad = np.count_nonzero(score[textured] < 0.5 * best[textured])
         print(f"{'':12} {name:16} {score[textured].mean():8.4f} {bad:9d} {seconds:7.2f}  {bar}")
         bar = ""

@@ -20,7 +20,6 @@ with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backe
         located = locate(
             open_scan(manifests, params.reference_channel),
             backend=backend,
-            distortion="none",
             scratch=scratch,
             **params.positions,
         )

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from tilewright.io.inputs.tiles import open_tiles
-from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.positions import read_positions
 from tilewright.runtime.job import job_context
@@ -26,7 +25,6 @@ with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backe
         voxel_um=tuple(snakemake.params.voxel_um),
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         saturation_counts=numbers["saturation_counts"],
-        distortion=read_distortion(snakemake.input.distortion),
         shift_px=tuple(snakemake.params.shift_px),
         **snakemake.params.options,
     )

@@ -28,7 +28,6 @@ def test_no_file_imports_one_that_imports_it() -> None:
         # in every Snakemake of a job
         ("tilewright.config.checks", "numpy tilewright.quality tilewright.report"),
         ("tilewright.io.inputs.manifest", "numpy tifffile pandas zarr"),
-        ("tilewright.io.results.distortion", "scipy"),
         ("tilewright.stages.stitch.fuse", "scipy.spatial"),
         ("tilewright.stages.edf.plane", "matplotlib"),
         ("tilewright.quality.evaluate", "scipy"),

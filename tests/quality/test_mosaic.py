@@ -23,7 +23,6 @@ from tests.support.array_tiles import ArrayTiles
 from tests.support.mosaics import write_mosaic
 from tests.support.tile_tables import grid_rows
 from tilewright.io.inputs.manifest import build_manifest
-from tilewright.io.results.distortion import write_distortion
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import Edges, Positions, write_table
@@ -62,14 +61,10 @@ def edges_of(positions: Positions) -> Edges:
 
 
 def located(folder: Path, positions: Positions, edges: Edges) -> QcRecord:
-    files = {
-        name: folder / name
-        for name in ("positions.csv", "edges.csv", "manifest.csv", "distortion.json")
-    }
+    files = {name: folder / name for name in ("positions.csv", "edges.csv", "manifest.csv")}
     write_table(files["positions.csv"], positions)
     write_table(files["edges.csv"], edges)
     files["manifest.csv"].write_text("channel,tile\n")
-    write_distortion(files["distortion.json"], None)
     return judged("tile_positions", folder, **{path.stem: path for path in files.values()})
 
 
@@ -126,7 +121,6 @@ def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> QcR
     flat, dark, numbers = write_illumination(folder / "flat", {"1": (even, {})})
     snake = np.array(["1", "2", "4", "3"])
     write_table(folder / "positions.csv", replace(grid(2, 2), tile=snake))
-    write_distortion(folder / "distortion.json", None)
     design = PhantomDesign(
         seed=0, cycles=1, channels=1, rows=2, cols=2, planes=len(counts), tile_px=TILE,
         overlap=1 - STEP / TILE,
@@ -141,7 +135,6 @@ def stitched(folder: Path, counts: NDArray[np.uint16], **attributes: Any) -> QcR
     return judged(
         "stitch", folder, mosaic=[mosaic], flat=flat, dark=dark, numbers=numbers,
         manifest=folder / "cycle1.csv", positions=folder / "positions.csv",
-        distortion=folder / "distortion.json",
     )  # fmt: skip
 
 
@@ -356,7 +349,6 @@ def test_a_tile_that_nothing_ties_is_named_and_warns_where_it_shows_tissue(tmp_p
         write_table(files["edges.csv"], edges_of(positions))
         quality = judged(
             "tile_positions", tmp_path, manifest=tmp_path / "cycle1.csv",
-            distortion=tmp_path / "distortion.json",
             **{path.stem: path for path in files.values()},
         )  # fmt: skip
         assert verdicts(quality)["untied_tiles"] == verdict

@@ -49,8 +49,6 @@ from tilewright.kernels.tile_positions.displacements import (
     measure_overlaps,
     repair_pixels,
 )
-from tilewright.kernels.tile_positions.distortion import Distortion, undistort
-from tilewright.kernels.tile_positions.distortion_fit import measure_blocks
 from tilewright.kernels.tile_positions.overlap_strips import plan_strips
 from tilewright.kernels.tile_positions.stage_map import displaced_tiles, fit_stage_map
 from tilewright.kernels.tile_positions.tile_layout import rank_grids, rank_layouts
@@ -64,7 +62,7 @@ def cases_of_rules(backend: Backend, px: int, planes: int) -> Iterator[Case]:
     counts, grid = tissue(px, planes), _Grid.made()
     yield from _illumination(backend, counts, grid)
     yield from _tile_positions(backend, grid)
-    yield _undistorted_fuse(backend, grid)
+    yield _fused(backend, grid)
     yield _thinning(backend, counts)
     yield from _surveys(backend, counts)
     yield from _finishes(backend, counts)
@@ -135,20 +133,10 @@ def _tile_positions(backend: Backend, grid: _Grid) -> Iterator[Case]:
         "width of the filter",
         lambda: np.array([choose_sigma(backend, plans, firsts, seconds)]), one,
     )  # fmt: skip
-    moved = measure_overlaps(backend, plans, firsts, seconds, 1.5).displacement_px
     yield _case(
         "displacements of overlaps",
         lambda: measure_overlaps(backend, plans, firsts, seconds, 1.5).displacement_px, grid.tiles,
     )  # fmt: skip
-    every = np.ones(len(moved), bool)
-    yield _case(
-        "displacements along overlaps",
-        lambda: measure_blocks(
-            backend, plans, firsts, seconds, moved, every, 1.5
-        ).displacement_px, grid.tiles,
-    )  # fmt: skip
-    lens, tile = Distortion(3.0, 0.2, -0.1, one.shape[1:]), backend.asarray(one[0])
-    yield _case("undistort a strip", lambda: undistort(backend, lens, tile), tile, tolerance=1e-2)
     tiles = backend.asarray(grid.tiles)
     yield _case("rank layouts", lambda: np.array(
         [layout.score for layout in rank_layouts(backend, tiles, ROWS, COLUMNS, 0.2)]
@@ -168,15 +156,14 @@ def _matrix(backend: Backend, tiles: Any, nominal_px: Any) -> Any:
     return np.concatenate([found.matrix, *(px[None] for px in off.values())])
 
 
-def _undistorted_fuse(backend: Backend, grid: _Grid) -> Case:
+def _fused(backend: Backend, grid: _Grid) -> Case:
     tiles = [tile.astype(np.uint16) for tile in grid.tiles[:2]]
     spans = [(tile_span(0.0, TILE_PX), tile_span(x + 0.3, TILE_PX)) for x in (0, STEP_PX)]
     dark = np.full((TILE_PX, TILE_PX), PEDESTAL, np.float32)
     correction = make_correction(backend, np.ones_like(dark), dark, PEDESTAL)
-    lens, shape = Distortion(3.0, 0.2, -0.1, dark.shape), (TILE_PX, spans[1][1].stop)
-    return _case("fuse 2 tiles without distortion", lambda: fuse(
+    shape = (TILE_PX, spans[1][1].stop)
+    return _case("fuse 2 tiles", lambda: fuse(
         backend, tiles, spans, correction, (0, 0), shape, feather_px=20.0,
-        distortion=lens,
     )[0], grid.tiles[:2])  # fmt: skip
 
 

@@ -21,7 +21,6 @@ from tilewright.cli import app
 from tilewright.commands.verify import check_result_files
 from tilewright.errors import ResultFileError
 from tilewright.io.inputs.tiles import excluded_tiles, open_tiles
-from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_tiff import write_ome_tiff
@@ -129,7 +128,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "illumination/cycle1.json": lambda path: _illumination(path.parent),
     "tile_positions/cycle1/positions.csv": read_positions,
     "tile_positions/cycle1/edges.csv": read_edges,
-    "tile_positions/cycle1/distortion.json": read_distortion,
     "edf/cycle1_channel1.zarr/0/0/0/0": lambda path: open_mosaic(path.parents[3]).read(0),
     "edf/cycle1_channel1.zarr/0/.zarray": lambda path: open_mosaic(path.parents[1]),
     "edf/cycle1_channel1.zarr/.zattrs": lambda path: open_mosaic(path.parent),

@@ -5,7 +5,6 @@ rule qc_cycle:
         manifest=layout.manifest,
         positions=layout.positions,
         edges=layout.edges,
-        distortion=layout.distortion,
         mosaic=files.of_cycle(layout.mosaic),
         deconvolved=(
             files.of_cycle(layout.deconvolved_mosaic) if PLANE_OF_DECONVOLVED else []

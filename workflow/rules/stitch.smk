@@ -35,7 +35,6 @@ rule tile_positions:
         positions=layout.positions,
         edges=layout.edges,
         tile_configuration=layout.tile_configuration,
-        distortion=layout.distortion,
     log:
         layout.log("tile_positions", CYCLE),
     benchmark:
@@ -57,7 +56,6 @@ rule stitch:
         unpack(files.illumination),
         manifest=layout.manifest,
         positions=layout.positions,
-        distortion=layout.distortion,
     output:
         stack(layout.mosaic),
     log:

@@ -113,7 +113,7 @@ class Experiment:
         """
         values = getattr(self.settings, section).model_dump()
         return {
-            key: None if value == "auto" and key not in ("method", "distortion") else value
+            key: None if value == "auto" and key != "method" else value
             for key, value in values.items()
             if not keys or key in keys
         }

@@ -30,8 +30,6 @@ class Layout:
         self.positions = f"{sample}/tile_positions/cycle{{cycle}}/positions.csv"
         #: Measured overlaps of one cycle.
         self.edges = f"{sample}/tile_positions/cycle{{cycle}}/edges.csv"
-        #: Lens distortion of one cycle, and whether it is corrected.
-        self.distortion = f"{sample}/tile_positions/cycle{{cycle}}/distortion.json"
         #: The positions in Fiji's format.
         self.tile_configuration = f"{sample}/tile_positions/cycle{{cycle}}/TileConfiguration.txt"
         #: The mosaic z-stack.

@@ -122,9 +122,9 @@ class PositionSettings(Section):
     """Largest stage error; `auto` is 3 % of the shorter side of a tile, at most half the
     overlap, at least 8 px. Larger where the stage is worse.
     """
-    distortion: Literal["auto", "none"] = "auto"
-    """Lens distortion: `auto` corrects it where held-out overlaps confirm it, `none` takes tiles
-    as they are, where the microscope's software has corrected it.
+    false_match_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-4
+    """Displacements of overlaps that are false with at most this probability are used. Smaller
+    where tiles are misplaced by false matches, larger where too few overlaps are accepted.
     """
 
 

@@ -445,7 +445,7 @@ def test_stray_light_of_the_brain_tiles_is_taken_off(shared: Path) -> None:
     nominal_px = np.stack([row, col], axis=1)[order] * (0.9 * 512)
     stack = np.stack([tifffile.imread(files[k]) for k in order])[:, None]
     tiles = ArrayTiles(stack, row[order], col[order], nominal_px)
-    places = locate(tiles, backend=cpu_backend(2), distortion="none").positions
+    places = locate(tiles, backend=cpu_backend(2)).positions
     found, numbers = run(tiles, places, offset_counts=None)
     assert numbers["offset_method"].startswith("empty tiles")
     glass = stack[np.median(stack, axis=(1, 2, 3)) < 1100, 0]

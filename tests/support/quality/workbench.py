@@ -30,7 +30,6 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
 from tilewright.io.inputs.tiles import open_tiles
-from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import (
     Illumination,
     read_illumination,
@@ -93,15 +92,14 @@ OF_CYCLE = {"zarr": "image_zarr", "tiff": "image_tiff", "numbers": "illumination
         "manifest",
         "positions",
         "edges",
-        "distortion",
         "transform",
         "subtraction",
     )
 }
 ASKED = {
     "illumination": "flat dark numbers",
-    "tile_positions": "positions edges distortion manifest",
-    "stitch": "mosaic flat dark numbers manifest positions distortion",
+    "tile_positions": "positions edges manifest",
+    "stitch": "mosaic flat dark numbers manifest positions",
     "deconvolve": "mosaic deconvolved",
     "edf": "plane height mosaic",
     "register": "reference moving transform",
@@ -140,7 +138,7 @@ class Bench:
         placed = locate(
             open_tiles(manifest, "1"),
             backend=_BACKEND,
-            **{**self.experiment.options("tile_positions"), "distortion": "none"},
+            **self.experiment.options("tile_positions"),
         )
         illumination, numbers = estimate_illumination(
             open_tiles(manifest, channel),
@@ -187,7 +185,6 @@ class Bench:
             voxel_um=self.experiment.voxel_um,
             chunk_px=CHUNK_PX,
             saturation_counts=numbers["saturation_counts"],
-            distortion=read_distortion(self.path("distortion", cycle)),
             **{**self.experiment.options("stitch"), **options},
         )
 

@@ -5,9 +5,8 @@ separable cubic convolution (Keys, IEEE ASSP 29, 1981; a = -0.5) and blended wit
 ramps (feathering; Szeliski, Image Alignment and Stitching, 2006, section 6.2).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.tile_positions.distortion import Distortion
 
 #: Positions are rounded to 1/4096 px, so that taps are the same numbers on every device.
 _STEPS = 4096
@@ -98,7 +96,6 @@ def fuse(
     shape: tuple[int, int],
     *,
     feather_px: float,
-    distortion: Distortion | None = None,
     dtype: np.dtype[Any] | None = None,
 ) -> tuple[Array, int, int]:
     """Fuse the region ``shape`` at ``origin`` of a mosaic from the tiles that touch it.
@@ -118,8 +115,6 @@ def fuse(
         (y, x) pixels of the region.
     feather_px : float
         Width of the linear ramp at the tiles' borders, usually their overlap.
-    distortion : Distortion, optional
-        Lens distortion that tiles are freed from as they are resampled.
     dtype : dtype, optional
         Of the region; that of the first tile by default.
 
@@ -146,16 +141,13 @@ def fuse(
     high = xp.zeros((), dtype=xp.int64)
     area = _CPU_BLOCK_PX if backend.device == "cpu" else 2**62
     ramps = [[_ramp(xp, span, feather_px) for span in pair] for pair in spans]
-    read: Callable[..., Array] = _tile_part
-    if distortion is not None:
-        read = partial(_undistorted_part, distortion=distortion)
     for members, box in _boxes(spans, origin, shape, area):
         y0, y1, x0, x1 = box
         target = (slice(y0 - origin[0], y1 - origin[0]), slice(x0 - origin[1], x1 - origin[1]))
         if not members:
             region[target] = int(correction.pedestal + 0.5)
             continue
-        parts = [read(backend, tiles[k], spans[k], correction, box) for k in members]
+        parts = [_tile_part(backend, tiles[k], spans[k], correction, box) for k in members]
         padded = any(tiles[k].dtype.kind == "f" for k in members)
         where = [spans[k] for k in members], [ramps[k] for k in members]
         value = _blend(xp, parts, *where, box, padded=padded)
@@ -208,28 +200,6 @@ def _tile_part(
     return _weighted_sum(xp, _repeat_edges(xp, rows.T, pads[1]), taps[1], box[3] - box[2]).T
 
 
-def _undistorted_part(
-    backend: Backend,
-    tile: NDArray[Any],
-    spans: tuple[Span, Span],
-    correction: Correction,
-    box: Box,
-    distortion: Distortion,
-) -> Array:
-    """Return what :func:`_tile_part` does, of the tile as a lens without distortion shows it."""
-    beyond = distortion.reach_px + 2
-    inside, windows = [], []
-    for axis, span in enumerate(spans):
-        first, last = (box[2 * axis + end] - span.start for end in (0, 1))
-        inside.append(np.arange(first, last, dtype=np.float64) + span.fraction)
-        windows.append(slice(max(first - beyond, 0), min(last + beyond, span.size)))
-    pixels = _corrected(backend, tile, correction, windows)
-    offsets = distortion.offsets(backend, *inside)
-    offsets_px = [offset + np.float32(s.fraction) for offset, s in zip(offsets, spans, strict=True)]
-    start = [box[2 * axis] - spans[axis].start - windows[axis].start for axis in (0, 1)]
-    return _sample(backend, pixels, (start[0], start[1]), (offsets_px[0], offsets_px[1]))
-
-
 def _corrected(
     backend: Backend, tile: NDArray[Any], correction: Correction, window: list[slice]
 ) -> Array:
@@ -239,31 +209,6 @@ def _corrected(
     pixels *= correction.gain[y, x]
     pixels += correction.bias[y, x]
     return pixels
-
-
-def _sample(
-    backend: Backend, pixels: Array, first: tuple[int, int], offset_px: tuple[Array, Array]
-) -> Array:
-    """Read an image off its pixels; beyond its borders the outermost pixel repeats."""
-    xp = backend.xp
-    height, width = pixels.shape
-    count = offset_px[0].shape
-    whole = [xp.floor(offset) for offset in offset_px]
-    parts = [o - w for o, w in zip(offset_px, whole, strict=True)]
-    weights = [_cubic(t) for t in parts]
-    at_y = whole[0].astype(xp.int32) + (xp.arange(count[0], dtype=xp.int32) + first[0])[:, None]
-    at_x = whole[1].astype(xp.int32) + (xp.arange(count[1], dtype=xp.int32) + first[1])[None, :]
-    columns = [xp.clip(at_x + (k - 1), 0, width - 1) for k in range(len(weights[1]))]
-    flat = pixels.ravel()
-    total = xp.zeros(count, xp.float32)
-    for k, weight in enumerate(weights[0]):
-        row = xp.clip(at_y + (k - 1), 0, height - 1) * width
-        line = xp.zeros(count, xp.float32)
-        for column, across in zip(columns, weights[1], strict=True):
-            line += xp.take(flat, row + column) * across
-        line *= weight
-        total += line
-    return total
 
 
 def _repeat_edges(xp: Any, pixels: Array, pads: tuple[int, int]) -> Array:

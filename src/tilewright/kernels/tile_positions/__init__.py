@@ -1,1 +1,1 @@
-"""Displacements of overlapping tiles, lens distortion, and the positions they imply."""
+"""Displacements of overlapping tiles, and the positions they imply."""

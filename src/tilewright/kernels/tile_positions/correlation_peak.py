@@ -147,14 +147,14 @@ def _top_two(scores: dict[Shift, float], separation_px: float) -> list[Shift]:
     return [best]
 
 
-def subpixel(backend: Backend, a: Array, b: Array, shift: Ints, passes: int = 2) -> Subpixel:
+def subpixel(backend: Backend, a: Array, b: Array, shift: Ints) -> Subpixel:
     """Find the peak of the band-limited correlation around whole-pixel shifts by Newton's method.
 
     Derivatives come from the cross-spectrum and are exact, where finite differences of
     LoG-filtered pixels err by 40 % at the frequencies that carry the signal. Noise is
     independent between the strips, so neither gradient nor curvature is biased by it. Both
-    overlaps are tapered; further passes move b's taper by the fraction found, so that both
-    see the same specimen (without any, strips 40 px wide err by 0.05 px).
+    overlaps are tapered; a second pass moves b's taper by the fraction found, so that both
+    see the same specimen (without it, strips 40 px wide err by 0.05 px).
 
     Parameters
     ----------
@@ -162,8 +162,6 @@ def subpixel(backend: Backend, a: Array, b: Array, shift: Ints, passes: int = 2)
         LoG-filtered strips.
     shift : ndarray of int64, shape (n, 2)
         Where to start, ``a[p + shift] == b[p]``.
-    passes : int
-        How often b's taper is placed.
     """
     xp = backend.xp
     _, height, width = a.shape
@@ -173,7 +171,7 @@ def subpixel(backend: Backend, a: Array, b: Array, shift: Ints, passes: int = 2)
     placed_a = _windowed(backend, a, [w and w[:2] for w in where], delta, padded)
     energy_a = xp.einsum("nij,nij->n", placed_a, placed_a)
     spectrum_a = backend.fft.rfft2(placed_a)
-    for _ in range(passes):
+    for _ in range(2):
         placed_b = _windowed(backend, b, [w and w[2:] for w in where], delta, padded)
         energy = xp.sqrt(energy_a * xp.einsum("nij,nij->n", placed_b, placed_b))
         cross = spectrum_a * xp.conj(backend.fft.rfft2(placed_b))

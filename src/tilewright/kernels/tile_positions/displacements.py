@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split
 from tilewright.kernels.tile_positions.correlation_peak import strip_ncc
-from tilewright.kernels.tile_positions.false_match import Pattern
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
 from tilewright.kernels.tile_positions.phase_correlation import (
     StripShifts,
@@ -45,9 +44,6 @@ _ENOUGH = 0.9
 #: Filters wider than 2.2 px and this part of the overlap blur its borders into it: at 5 % of
 #: 512 px and 60 electrons 3.3 px errs by 0.25 px across overlaps of 22 px, 2.2 px by 0.18.
 _WIDEST = 0.1
-#: Error that the borders of bright strips make across them, px, times the width squared of what
-#: they share after the filter: 0.055 px at 10 px, 0.014 at 18 px, less the solver's factor.
-_BORDERS_PX3 = 3.0
 _PROBES = 8
 #: Hot pixels are looked for in 3 to this power of strips at most.
 _REPAIR_POWER = 4
@@ -56,8 +52,6 @@ SMOOTH_PX = 15.0
 #: Pairs per batch: a CPU core keeps 8 in its cache, a GPU wants many.
 _CPU_BATCH, _GPU_BATCH = 8, 128
 OOM_HINT = OomHint("tile_positions", "the strips of one pair of tiles")
-#: A score that its best rival reaches by this factor is ambiguous.
-_RIVAL_FACTOR = 1.15
 #: The climb to the peak may leave the search window by so much.
 _BEYOND_PX = 2.0
 #: Least NCC of the overlaps that choose the filter's width.
@@ -78,7 +72,7 @@ class Overlaps:
     """float64 (m,): NCC of the filtered strips."""
     false_match_probability: Floats
     """float64 (m,): probability that strips without a common signal show such a score, 1 where the
-    peak has a rival of its own height or lies outside the search window.
+    peak lies outside the search window.
     """
 
 
@@ -287,9 +281,8 @@ def measure_overlaps(
         correlator = _Correlator(backend, pool, sigma_px, allocate)
         jobs = []
         for plan, first, second in zip(plans, firsts, seconds, strict=True):
-            (a, sum_a), (b, sum_b) = correlator.filter(first), correlator.filter(second)
-            pattern = Pattern(backend.asarray(sum_a), backend.asarray(sum_b), a.shape[0])
-            jobs.append(correlator.correlate(plan, a, b, pattern))
+            a, b = correlator.filter(first), correlator.filter(second)
+            jobs.append(correlator.correlate(plan, a, b))
         for parts in chain.from_iterable(jobs):
             results.extend(parts)
             progress(sum(len(part.score) for part in parts))
@@ -312,43 +305,28 @@ class _Correlator:
             batches(count, self._size),
         )
 
-    def filter(self, strips: Strips) -> tuple[Strips, NDArray[np.float32]]:
-        """Return filtered strips, and the sum of all, each divided by its norm."""
+    def filter(self, strips: Strips) -> Strips:
+        """Return filtered strips."""
         count, *whole = strips.shape
         small = self._allocate((count, *filtered_shape((whole[0], whole[1]), self._sigma_px)))
 
-        def work(part: slice) -> NDArray[np.float32]:
+        def work(part: slice) -> None:
             pixels = filter_strips(self._backend, strips[part], self._sigma_px)
-            some = self._backend.to_numpy(pixels)
-            small[part] = some
-            return _unit_sum(np.asarray(some, np.float32))
+            small[part] = self._backend.to_numpy(pixels)
 
-        total = np.zeros(small.shape[1:], np.float32)
-        for sums in self._in_batches(work, count):
-            for one in sums:
-                total += one
-        return small, total
+        for _ in self._in_batches(work, count):
+            pass
+        return small
 
-    def correlate(
-        self, plan: StripPlan, a: Strips, b: Strips, pattern: Pattern
-    ) -> Iterator[list[StripShifts]]:
+    def correlate(self, plan: StripPlan, a: Strips, b: Strips) -> Iterator[list[StripShifts]]:
         """Start to correlate filtered strips; yields the shifts of each batch."""
 
         def work(part: slice) -> StripShifts:
             expected, reach, sigma_px = plan.expected_px[part], plan.max_shift_px, self._sigma_px
-            shifts = correlate_filtered(
-                self._backend, a[part], b[part], expected, reach, sigma_px, pattern
-            )
+            shifts = correlate_filtered(self._backend, a[part], b[part], expected, reach, sigma_px)
             return shifts._replace(shift_px=plan.displacement(shifts.shift_px))
 
         return self._in_batches(work, a.shape[0])
-
-
-def _unit_sum(strips: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the sum (y, x) of strips (n, y, x), each divided by its norm."""
-    norm = np.sqrt(np.einsum("nij,nij->n", strips, strips, dtype=np.float64))
-    scale = np.where(norm > 0, 1.0 / np.maximum(norm, 1e-30), 0.0).astype(np.float32)
-    return np.asarray(np.einsum("nij,n->ij", strips, scale), np.float32)
 
 
 def halves(part: slice) -> list[slice]:
@@ -358,18 +336,17 @@ def halves(part: slice) -> list[slice]:
 
 
 def _overlaps(plans: list[StripPlan], results: list[StripShifts], filter_px: float) -> Overlaps:
-    """Join the batches; a shift outside the window, or with a rival, is a false match."""
+    """Join the batches; a shift outside the window is a false match."""
     pairs = np.concatenate([np.zeros((0, 2), np.int64), *(plan.pairs for plan in plans)])
     if not results:
         return Overlaps(pairs, np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), np.zeros(0))
-    displacement, score, rival, curvature, pixels, probability = (
+    displacement, score, _, curvature, pixels, probability = (
         np.concatenate(parts) for parts in zip(*results, strict=True)
     )
     nominal = np.concatenate([plan.displacement(plan.expected_px) for plan in plans])
     reach = np.concatenate([np.full(len(plan.pairs), plan.max_shift_px) for plan in plans])
     inside = np.abs(displacement - nominal).max(axis=1) <= reach + _BEYOND_PX
-    clear = np.round(score, 3) > np.round(_RIVAL_FACTOR * rival, 3)
-    usable = inside & clear & (curvature > 0).all(axis=1)
+    usable = inside & (curvature > 0).all(axis=1)
     # Across a narrow strip its taper bends the correlation too, and shows no specimen.
     across = np.concatenate([np.full(len(p.pairs), p.shape[1] < p.shape[0], int) for p in plans])
     bend, each = curvature.copy(), np.arange(len(across))
@@ -379,8 +356,6 @@ def _overlaps(plans: list[StripPlan], results: list[StripShifts], filter_px: flo
     independent = pixels[:, None] / (2.36 * filter_px**2)
     information = np.maximum(bend, 1e-9) / rho * independent * rho**2 / (1.0 - rho**2)
     variance = 1.0 / np.maximum(information, 1e-9)
-    length = np.concatenate([np.full(len(p.pairs), max(p.shape)) for p in plans])
-    variance[each, across] += (_BORDERS_PX3 * (length / np.maximum(pixels, 1.0)) ** 2) ** 2
     return Overlaps(
         pairs, displacement, np.sqrt(variance), score, np.where(usable, probability, 1.0)
     )

@@ -15,7 +15,6 @@ import numpy as np
 from tilewright.kernels.backend import Array, Backend, Floats, Ints, fast_len
 from tilewright.kernels.tile_positions.correlation_peak import MIN_OVERLAP_PX, climb, subpixel
 from tilewright.kernels.tile_positions.false_match import (
-    Pattern,
     along,
     false_match_probability,
     match_evidence,
@@ -26,10 +25,6 @@ from tilewright.kernels.tile_positions.false_match import (
 STRIDE = 2
 #: Correlation peaks whose NCC is computed.
 _PEAKS = 5
-#: The taper of filtered strips narrower than 24 px holds much of their signal and draws the peak
-#: to where it stands: at 5 % overlap of 512 px tiles six passes that move it leave half the error
-#: of two (60 electrons), twelve leave more.
-_NARROW_PX, _NARROW_PASSES, _PASSES = 24, 6, 2
 
 
 class StripShifts(NamedTuple):
@@ -72,7 +67,6 @@ def correlate_filtered(
     expected_px: Floats,
     max_shift_px: float,
     sigma_px: float,
-    pattern: Pattern | None = None,
 ) -> StripShifts:
     """Measure the displacement of n pairs of strips that :func:`filter_strips` filtered.
 
@@ -86,8 +80,6 @@ def correlate_filtered(
         Largest deviation from ``expected_px`` searched, per axis.
     sigma_px : float
         Width of the Laplacian of Gaussian.
-    pattern : Pattern, optional
-        What all strips of the two camera areas share; no evidence for a displacement.
     """
     a, b = backend.asarray(a), backend.asarray(b)
     expected = np.asarray(expected_px, np.float64) / STRIDE
@@ -96,12 +88,11 @@ def correlate_filtered(
         whitened, plain = _surfaces(backend, a, b, reach, expected)
         starts = _highest_peaks(backend, whitened, a.shape[1:], expected, reach)
         best = climb(backend, a, b, starts, max(8.0, 3.0 * sigma_px) / STRIDE)
-        passes = _NARROW_PASSES if min(a.shape[1:]) < _NARROW_PX else _PASSES
-        fine = subpixel(backend, a, b, best.shift, passes)
+        fine = subpixel(backend, a, b, best.shift)
     score = np.maximum(best.score, fine.score)
     sigma = sigma_px / STRIDE
     null = null_sample(backend, plain, a, b, expected, reach, sigma)
-    evidence = match_evidence(backend, a, b, best.shift, sigma, pattern)
+    evidence = match_evidence(backend, a, b, best.shift, sigma)
     return StripShifts(
         STRIDE * (best.shift + fine.delta_px),
         score,

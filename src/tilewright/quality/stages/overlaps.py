@@ -24,7 +24,6 @@ from tilewright.kernels.stitch.overlap_agreement import (
     matching_planes,
     texture,
 )
-from tilewright.kernels.tile_positions.distortion import Distortion, undistort
 from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import CPU
 from tilewright.quality.tile_change import largest_change, uncovered_cells
@@ -124,12 +123,11 @@ def compare_tiles(
     positions: Positions,
     illumination: Illumination,
     plane: int,
-    distortion: Distortion | None = None,
 ) -> RawAgreement:
     """Compare tiles with their neighbours and the mosaic; memory holds a row's overlaps.
 
-    The ``mosaic`` was made of the raw tiles of one channel with the positions, the illumination and
-    the lens distortion given. ``plane`` counts from 0.
+    The ``mosaic`` was made of the raw tiles of one channel with the positions and the illumination
+    given. ``plane`` counts from 0.
     """
     corners = positions.places()
     order = {key: k for k, key in enumerate(tiles.name.tolist())}
@@ -139,7 +137,7 @@ def compare_tiles(
         beside[second].append(first)
     with ThreadPoolExecutor(CPU.workers) as pool:
         defects = camera_defects(tiles, pool)
-    fused = _FusedTiles(tiles, order, corners, defects, illumination, distortion)
+    fused = _FusedTiles(tiles, order, corners, defects, illumination)
     strips: dict[tuple[Key, Key], NDArray[np.float32]] = {}
     overlaps, changes, padded_tiles = [], {}, set()
     for key in order:
@@ -171,20 +169,16 @@ class _FusedTiles:
     corners: Mapping[Key, tuple[float, float]]
     defects: CameraDefects | None
     illumination: Illumination
-    distortion: Distortion | None
 
     def light(self, key: Key, plane: int, part: Region = _WHOLE) -> NDArray[np.float32]:
         """Return a part (y, x) of a plane of a tile, NaN in its padding."""
         raw = self.tiles.read(self.order[key], plane)
-        # The spline of a lens's distortion would carry NaN all over the tile.
+        # Camera defects are repaired from their neighbours, which must not be padding.
         hole = padding(raw)
         pixels = fill(raw, hole)
         pixels = pixels if self.defects is None else self.defects.repair(pixels)
         flat, dark = self.illumination.flat[part], self.illumination.dark[part]
         light = np.asarray((pixels[part].astype(np.float32) - dark) / flat)
-        if self.distortion is not None:
-            origin = (part[0].start or 0, part[1].start or 0)
-            light = np.asarray(undistort(CPU, self.distortion, light, origin))
         return light if hole is None else np.where(hole[part], np.float32(np.nan), light)
 
     def at_one_height(self, overlap: Overlap) -> Overlap:

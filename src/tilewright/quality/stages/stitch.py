@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.io.inputs.tiles import open_tiles
-from tilewright.io.results.distortion import read_distortion
 from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.positions import Positions, read_positions
@@ -40,9 +39,8 @@ CAPTION = (
 def evaluate(context: QcContext, files: Files) -> StageQc:
     """Evaluate the stitched mosaic of one channel.
 
-    ``files`` are ``mosaic`` of the channel, and ``flat``, ``dark``, ``numbers``, ``manifest``,
-    ``positions`` and ``distortion`` of the cycle, whose raw planes are compared where tiles
-    overlap.
+    ``files`` are ``mosaic`` of the channel, and ``flat``, ``dark``, ``numbers``, ``manifest`` and
+    ``positions`` of the cycle, whose raw planes are compared where tiles overlap.
     """
     positions = read_positions(Path(files["positions"]))
     context = replace(context, tiles=len(positions.row))
@@ -56,10 +54,9 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     seams = seam_scores(mosaic, positions, tile, best)
     grid = grid_score(open_mosaic(files["plane"]), positions, tile) if "plane" in files else None
     tiles = open_tiles(files["manifest"], context.channel)
-    lens = read_distortion(files["distortion"])
     y_px, x_px = mosaic.attributes.get("shift_px", (0.0, 0.0))
     placed = positions.moved(-y_px, -x_px)
-    raw = compare_tiles(tiles, mosaic, placed, illumination, best, lens)
+    raw = compare_tiles(tiles, mosaic, placed, illumination, best)
     items = [
         *_evaluate(context, mosaic, scan, positions, tile, seams, grid),
         *evaluate_blocks(context, mosaic, positions, tile, best, raw),

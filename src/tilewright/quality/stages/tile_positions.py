@@ -1,9 +1,8 @@
 """Quality of tile positions: which overlaps agreed, and which tiles may be misplaced."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +13,6 @@ from snakemake_scheduler_plugin_tilewright import BLUE, GREY, RED
 from tilewright.io.inputs.raw_pixels import tiles_without_structure
 from tilewright.io.inputs.tiles import excluded_tiles
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
-from tilewright.io.results.result_file import read_json, result_file_errors
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import new_figure, plain, save_png
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
@@ -29,12 +27,12 @@ _SURE = -7.0
 CAPTION = (
     "Tiles of cycle {cycle} where they were placed; lines are overlaps: blue matched, the "
     "thicker the larger the residual, dotted red not matched. Grey squares are tiles that "
-    "nothing ties to the main island. The line below says what overlaps show of lens distortion."
+    "nothing ties to the main island."
 )
 
 
 def evaluate(context: QcContext, files: Files) -> StageQc:
-    """Evaluate the tile positions of one cycle: ``positions``, ``edges`` and ``distortion``.
+    """Evaluate the tile positions of one cycle: ``positions`` and ``edges``.
 
     Tiles that the ``manifest`` excludes count too.
     """
@@ -66,36 +64,14 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         _contradicting(edges, residual, context),
         _excluded(excluded_tiles(files["manifest"]), len(positions.row), context),
     ]
-    with result_file_errors(files["distortion"], "lens distortion"):
-        lens = read_json(files["distortion"])
     numbers = {
         "tiles": len(positions.row),
         "edges": len(accepted),
         "islands": len(names),
         "median_residual_px": float(np.median(agreed)) if agreed.size else None,
         "places": [asdict(location) for location in _locations(positions, doubt)],
-        "distortion": lens,
     }
-    return StageQc(items, numbers, (positions, edges, main, lens_line(lens)))
-
-
-def lens_line(lens: Mapping[str, Any]) -> str:
-    """Return in one line what ``distortion.json`` says.
-
-    >>> pixels = {"without": 0.211, "with": 0.028}
-    >>> lens_line({"used": True, "corner_px": 2.004, "held_out_px": pixels})
-    'lens distortion corrected: 2.00 px at the corners; held-out overlaps 0.211 px, with it 0.028'
-    >>> lens_line({"used": False})
-    'lens distortion: not measured, tiles taken as they are'
-    """
-    if "corner_px" not in lens:
-        return "lens distortion: not measured, tiles taken as they are"
-    word = "corrected" if lens["used"] else "not corrected"
-    pixels = lens["held_out_px"]
-    return (
-        f"lens distortion {word}: {lens['corner_px']:.2f} px at the corners; "
-        f"held-out overlaps {pixels['without']:.3f} px, with it {pixels['with']:.3f}"
-    )
+    return StageQc(items, numbers, (positions, edges, main))
 
 
 def _ends(positions: Positions, edges: Edges) -> NDArray[np.int64]:
@@ -176,9 +152,9 @@ def _precise(positions: Positions, main: NDArray[np.bool_], context: QcContext) 
     return context.evaluate("position_sigma_px", p95, "" if tied else "no tile is tied to another")
 
 
-def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_], str]], path: Path) -> None:
+def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path) -> None:
     """Draw the tiles of a cycle and their overlaps."""
-    ((positions, edges, main, line),) = views
+    ((positions, edges, main),) = views
     extent = [np.ptp(positions.y_px) + 1, np.ptp(positions.x_px) + 1]
     width = 8.0
     figure = new_figure(width, float(np.clip(width * extent[0] / extent[1] + 0.6, 2.5, 11)))
@@ -193,7 +169,7 @@ def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_], str]], path:
     axes.invert_yaxis()
     axes.set_aspect("equal")
     axes.margins(0.08)
-    plain(axes, "", f"x, px\n{line}")
+    plain(axes, "", "x, px")
     axes.set_ylabel("y, px", fontsize=8)
     save_png(figure, path)
 

@@ -7,10 +7,10 @@ tiles and not with the mosaic.
 Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
 illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
 ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-``distortion_corner_px`` and ``shift_px`` (where they are corrected), ``saturated_raw_px`` (raw
-pixels per plane), ``saturated_share`` (of the bright raw pixels, per plane),
-``saturated_from_counts`` (the least that saturated raw pixels become; null where there are none)
-and ``repaired_camera_px`` (null where not asked for, or fewer than four tiles cannot tell).
+``shift_px`` (where it is corrected), ``saturated_raw_px`` (raw pixels per plane),
+``saturated_share`` (of the bright raw pixels, per plane), ``saturated_from_counts`` (the least that
+saturated raw pixels become; null where there are none) and ``repaired_camera_px`` (null where not
+asked for, or fewer than four tiles cannot tell).
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from tilewright.stages.tile_windows import CHUNK_PX, halves, spans
 if TYPE_CHECKING:
     from tilewright.io.results.illumination import Illumination
     from tilewright.io.results.positions import Positions
-    from tilewright.kernels.tile_positions.distortion import Distortion
 
 #: On a GPU the threads only read, move and write: four keep one device busy.
 _GPU_THREADS = 4
@@ -58,7 +57,6 @@ def stitch(
     chunk_px: int = CHUNK_PX,
     saturation_counts: float | None = None,
     repair_pixels: bool = True,
-    distortion: Distortion | None = None,
     shift_px: tuple[float, float] = (0.0, 0.0),
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
@@ -85,8 +83,6 @@ def stitch(
         Side of the mosaic's chunks, which are fused one by one.
     saturation_counts : float, optional
         As the illumination has it; None is the largest of the pixel type.
-    distortion : Distortion, optional
-        Lens distortion with which the positions were made.
     shift_px : tuple of float
         (y, x) by which the optics displace this channel against the one that placed the tiles.
         They are read that much further on, by the one interpolation that places them.
@@ -99,7 +95,7 @@ def stitch(
         The GPU's memory does not hold the smallest part of a chunk.
     """
     output = Path(output)
-    plan = _plan(backend, tiles, positions, illumination, chunk_px, distortion, shift_px)
+    plan = _plan(backend, tiles, positions, illumination, chunk_px, shift_px)
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
         output,
@@ -126,8 +122,6 @@ def stitch(
         }
         if any(shift_px):
             mosaic.attributes["shift_px"] = list(shift_px)
-        if distortion is not None:
-            mosaic.attributes["distortion_corner_px"] = round(distortion.corner_px, 4)
 
 
 def _plan(
@@ -136,12 +130,11 @@ def _plan(
     positions: Positions,
     illumination: Illumination,
     chunk_px: int,
-    distortion: Distortion | None,
     shift_px: tuple[float, float],
 ) -> StitchPlan:
     """Check that the inputs fit the tiles; return where each lies and how it is corrected."""
     places = _places(tiles, positions)
-    _check(tiles, illumination, distortion)
+    _check(tiles, illumination)
     feather_px = overlap_px(places, (tiles.shape[1], tiles.shape[2]))
     height, width = tiles.shape[1:]
     frame = [(tile_span(y, height), tile_span(x, width)) for y, x in places.tolist()]
@@ -152,7 +145,7 @@ def _plan(
     )
     # All channels have the frame of the one that placed the tiles.
     shape = (max(ys.stop for ys, _ in frame), max(xs.stop for _, xs in frame))
-    return StitchPlan(tile_spans, shape, chunk_px, correction, feather_px, distortion)
+    return StitchPlan(tile_spans, shape, chunk_px, correction, feather_px)
 
 
 def _least_saturated(illumination: Illumination, ceiling: float) -> int:
@@ -186,13 +179,8 @@ def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
     return np.asarray(places - places.min(axis=0))
 
 
-def _check(tiles: TileSource, illumination: Illumination, distortion: Distortion | None) -> None:
+def _check(tiles: TileSource, illumination: Illumination) -> None:
     size = tuple(tiles.shape[1:])
-    if distortion is not None and distortion.shape != size:
-        raise ProcessingError(
-            f"the lens distortion is of tiles of {distortion.shape}, but the tiles have {size}; "
-            "make tile_positions again from the same raw tiles"
-        )
     for name, field in (("flat-field", illumination.flat), ("dark-field", illumination.dark)):
         if field.shape != size:
             raise ProcessingError(f"the {name} has shape {field.shape}, but the tiles have {size}")
@@ -252,7 +240,6 @@ class StitchPlan:
     chunk_px: int
     correction: Correction
     feather_px: float
-    distortion: Distortion | None = None
 
     def touching(self, region: Region) -> list[int]:
         """Return the tiles that share pixels with a region of the mosaic."""
@@ -288,7 +275,6 @@ def fuse_chunk(
             (rows.start, columns.start),
             (rows.stop - rows.start, columns.stop - columns.start),
             feather_px=plan.feather_px,
-            distortion=plan.distortion,
             dtype=mosaic.dtype,
         )
         return part, backend.to_numpy(pixels), low, high

@@ -6,13 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tilewright.io.results.distortion import write_distortion
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import Edges, Positions, write_table, write_tile_configuration
 from tilewright.io.results.zarr_store import stack_on_disk
@@ -30,15 +28,13 @@ from tilewright.kernels.tile_positions.displacements import (
     measure_overlaps,
     repair_pixels,
 )
-from tilewright.kernels.tile_positions.distortion import Distortion, undistort
-from tilewright.kernels.tile_positions.distortion_fit import (
-    DistortionFit,
-    fit_distortion,
-    measure_blocks,
-    meeting_lines,
-)
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_strips
-from tilewright.kernels.tile_positions.position_solve import Solution, solve_positions
+from tilewright.kernels.tile_positions.position_solve import (
+    FALSE_MATCH_PROBABILITY,
+    Solution,
+    solve_positions,
+)
+from tilewright.stages.tile_positions.stage_check import searched_px
 from tilewright.stages.tile_source import TileSource
 
 #: Strips of more bytes lie on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
@@ -49,14 +45,12 @@ _OOM_HINT = OomHint("tile_positions", "the strips that its filter and hot pixels
 
 @dataclass(frozen=True)
 class TileLocations:
-    """Positions, edges, and the filter and distortion behind them."""
+    """Positions, edges, and the filter behind them."""
 
     positions: Positions
     edges: Edges
     sigma_px: float
     """Width of the LoG used."""
-    distortion: DistortionFit | None = None
-    """Lens distortion by the overlaps; None where they do not show it, or it is not estimated."""
 
     @property
     def yx_px(self) -> NDArray[np.float64]:
@@ -73,7 +67,7 @@ def locate(
     max_shift_px: float | None = None,
     sigma_px: float | None = None,
     planes: int = 5,
-    distortion: Literal["auto", "none"] = "auto",
+    false_match_probability: float = FALSE_MATCH_PROBABILITY,
     scratch: Path | None = None,
 ) -> TileLocations:
     """Find the positions of tiles from their overlaps.
@@ -109,19 +103,14 @@ def locate(
         repair_pixels(backend, strips)
         remove_lines(strips)
     sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
-    solver = _Solver(backend, tiles, plans, firsts, seconds, sigma, max_shift_px, allocate)
-    overlaps, solution = solver.place()
-    fit = solver.distortion(overlaps, solution) if distortion == "auto" else None
-    if fit is not None and fit.used:
-        solver.undistort(fit.distortion)
-        overlaps, solution = solver.place()
-        # Blocks that distortion bends show 2 % too little of it: the second field leaves 0.1 %.
-        residual = solver.distortion(overlaps, solution)
-        if residual is not None:
-            solver.undistort(residual.distortion)
-            overlaps, solution = solver.place()
-            fit = fit.refined(residual)
-    return _located(tiles, overlaps, solution, sigma, fit)
+    total = sum(len(plan.pairs) for plan in plans)
+    with tqdm(desc="tile_positions: correlate", total=total, mininterval=5) as bar:
+        overlaps = measure_overlaps(backend, plans, firsts, seconds, sigma, bar.update, allocate)
+    tolerance = max((plan.max_shift_px for plan in plans), default=searched_px(tiles.shape[1:]))
+    solution = solve_positions(
+        tiles.nominal_px, tiles.row, overlaps, tolerance, false_match_probability
+    )
+    return _located(tiles, overlaps, solution, sigma)
 
 
 def _allocator(plans: Sequence[StripPlan], scratch: Path | None) -> Allocate:
@@ -130,54 +119,6 @@ def _allocator(plans: Sequence[StripPlan], scratch: Path | None) -> Allocate:
     if scratch is None or all_b <= _IN_MEMORY_B:
         return in_memory
     return partial(stack_on_disk, scratch)
-
-
-@dataclass(frozen=True)
-class _Solver:
-    """Strips of all overlaps, and what is solved from them."""
-
-    backend: Backend
-    tiles: TileSource
-    plans: list[StripPlan]
-    firsts: list[Strips]
-    seconds: list[Strips]
-    sigma_px: float
-    max_shift_px: float | None
-    allocate: Allocate
-
-    def place(self) -> tuple[Overlaps, Solution]:
-        """Measure all overlaps and solve for the positions."""
-        tiles, plans = self.tiles, self.plans
-        total = sum(len(plan.pairs) for plan in plans)
-        with tqdm(desc="tile_positions: correlate", total=total, mininterval=5) as bar:
-            overlaps = measure_overlaps(
-                self.backend, plans, self.firsts, self.seconds, self.sigma_px, bar.update,
-                self.allocate,
-            )  # fmt: skip
-        tolerance = max((plan.max_shift_px for plan in plans), default=0.0)
-        solution = solve_positions(
-            tiles.nominal_px,
-            tiles.row,
-            overlaps,
-            tolerance or self.max_shift_px or 0.03 * min(tiles.shape[1:]),
-        )
-        return overlaps, solution
-
-    def distortion(self, overlaps: Overlaps, solution: Solution) -> DistortionFit | None:
-        """Fit the lens distortion that accepted overlaps show."""
-        strips = self.plans, self.firsts, self.seconds
-        accepted = overlaps.displacement_px, solution.accepted
-        blocks = measure_blocks(self.backend, *strips, *accepted, self.sigma_px)
-        shape = self.tiles.shape[1], self.tiles.shape[2]
-        return fit_distortion(blocks, shape, meeting_lines(self.plans, shape))
-
-    def undistort(self, distortion: Distortion) -> None:
-        """Resample all strips in place as a lens without distortion shows them."""
-        for plan, *both in zip(self.plans, self.firsts, self.seconds, strict=True):
-            for strips, origin in zip(both, (plan.origin_a, plan.origin_b), strict=True):
-                for i in range(strips.shape[0]):
-                    straight = undistort(self.backend, distortion, strips[i], origin)
-                    strips[i] = self.backend.to_numpy(straight)
 
 
 def _check(tiles: TileSource, illumination: Illumination | None) -> None:
@@ -196,7 +137,6 @@ def _located(
     overlaps: Overlaps,
     solution: Solution,
     sigma_px: float,
-    distortion: DistortionFit | None,
 ) -> TileLocations:
     y, x = solution.position_px.T
     a, b = overlaps.pairs.T
@@ -209,12 +149,11 @@ def _located(
             np.asarray(np.round(np.log10(solution.false_match_probability), 2), np.float64),
         ),
         sigma_px,
-        distortion,
     )
 
 
 def write_located(folder: Path, located: TileLocations) -> None:
-    """Write ``positions.csv``, ``edges.csv``, ``TileConfiguration.txt`` and ``distortion.json``.
+    """Write ``positions.csv``, ``edges.csv`` and ``TileConfiguration.txt``.
 
     Each is written whole. ``folder`` is made where absent. Fiji's file names the images
     ``tile{name}.tif``.
@@ -223,7 +162,6 @@ def write_located(folder: Path, located: TileLocations) -> None:
     names = [f"tile{name}.tif" for name in positions.tile.tolist()]
     write_tile_configuration(folder / "TileConfiguration.txt", names, located.yx_px)
     write_table(folder / "edges.csv", located.edges)
-    write_distortion(folder / "distortion.json", located.distortion)
     write_table(folder / "positions.csv", positions)
 
 
