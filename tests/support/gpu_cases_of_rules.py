@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from scipy import ndimage
+from tilewright.kernels.edf.resolution import plane_resolution_px
 
 from tests.support.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, tissue, wiener_maps
 from tilewright.kernels.backend import Backend
@@ -22,7 +23,6 @@ from tilewright.kernels.edf.channel_model import object_power
 from tilewright.kernels.edf.focus import focus_energy, sum_projection
 from tilewright.kernels.edf.plane_order import compare_planes
 from tilewright.kernels.edf.planes import sample_planes
-from tilewright.kernels.edf.resolution import plane_resolution_px
 from tilewright.kernels.edf.wiener_filters import make_filters
 from tilewright.kernels.edf.wiener_finish import (
     estimate_background,
