@@ -48,10 +48,9 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     dy = edges.dy_px - (positions.y_px[b] - positions.y_px[a])
     dx = edges.dx_px - (positions.x_px[b] - positions.x_px[a])
     residual = np.asarray(np.hypot(dy, dx), np.float64)
-    bare = np.isin(
-        positions.tile,
-        sorted(tiles_without_structure(files["manifest"], set(positions.tile[~main].tolist()))),
-    )
+    untied = set(positions.tile[~main].tolist())
+    on_glass = tiles_without_structure(Path(files["manifest"]), untied)
+    bare = np.isin(positions.tile, sorted(on_glass))
     kinds = {
         "nothing ties": ~main & ~bare,
         "uncertain or in disagreement:": _uncertain(positions, ends, accepted, residual, main),
