@@ -160,7 +160,7 @@ def test_a_background_reruns_the_final_image_alone(moved: Run) -> None:
     lines[3] = lines[3].removesuffix(",,,") + ",100,,TRUE"
     with changed(path, "\n".join([head, *lines]) + "\n"):
         # Of its cycle, and of the one that lost a marker.
-        assert moved.planned() == {"resample": 2, **late}
+        assert moved.planned() == {"resample": 2, "qc_subtract": 1, **late}
         with moved.edited(subtract={"method": "none"}):
             assert moved.planned() == {"resample": 1, **late}
     assert moved.planned() == {}
