@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from scipy import ndimage
-from tilewright.kernels.edf.resolution import plane_resolution_px
 
 from tests.support.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, tissue, wiener_maps
 from tilewright.kernels.backend import Backend
@@ -196,7 +195,6 @@ def _thinning(backend: Backend, counts: Any) -> Case:
 def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
     stack, plane_mask = backend.asarray(counts), np.ones(len(counts), bool)
     channel, maps = wiener_maps(counts, backend)
-    used = maps.bin_usage(counts)
 
     def gain() -> Any:
         model = photon_transfer(backend, counts[0], PEDESTAL)
@@ -211,9 +209,6 @@ def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
         backend, [counts], channel.profiles, plane_mask
     ), stack)  # fmt: skip
     yield _case("bins of the filters", lambda: maps.bin_usage(counts), stack)
-    yield _case("resolution", lambda: np.array(
-        [plane_resolution_px(maps, used, [counts]) or 0.0]
-    ), stack)  # fmt: skip
     yield _case("focus energy", lambda: focus_energy(backend, stack[0])[0], stack[0])
     kernel = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1]
     yield _case("mean blurred by the PSF", lambda: sum_projection(
