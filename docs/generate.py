@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from snakemake_scheduler_plugin_tilewright.settings import ExecutorSettings
 from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
-from tilewright.quality.metrics import METRICS, Metric, remedy
+from tilewright.quality.metrics import METRICS, REASONS, Metric
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -62,7 +62,7 @@ _STAGE_TITLES = {
     "deconvolve": "Deconvolution",
     "edf": "In-focus planes",
     "register": "Registration",
-    "image": "The final image",
+    "subtract": "Background subtraction",
 }
 
 
@@ -75,15 +75,6 @@ def _sentence(name: str, metric: Metric) -> str:
         turns = turns[1:]
     bad = metric.bad[0].upper() + metric.bad[1:]
     return f"- **{metric.title}** (`{name}`, in {stages}): {', '.join(turns)}. {bad}."
-
-
-def _advice(reason: str, stages: Iterable[str]) -> str:
-    """Return what to do about a reason, by stage where that differs."""
-    by_stage = {stage: remedy(reason, stage) for stage in stages}
-    if len({*by_stage.values()}) == 1:
-        return f"**Look at, and try:** {next(iter(by_stage.values()))}."
-    parts = [f"**Look at, and try,** of `{stage}`: {text}." for stage, text in by_stage.items()]
-    return "\n\n".join(parts)
 
 
 def _picture(reason: str) -> list[str]:
@@ -113,8 +104,8 @@ def reasons() -> str:
                 continue
             named = {name: m for name, m in METRICS.items() if m.reason == reason}
             sentences = "\n".join(_sentence(name, metric) for name, metric in named.items())
-            stages = dict.fromkeys(s for metric in named.values() for s in metric.stages)
-            parts += [f"### `{reason}`", sentences, *_picture(reason), _advice(reason, stages)]
+            advice = f"**Look at, and try:** {REASONS[reason].remedy}."
+            parts += [f"### `{reason}`", sentences, *_picture(reason), advice]
     return "\n\n".join(parts)
 
 
@@ -222,7 +213,6 @@ BLOCKS: dict[str, tuple[str, Callable[[], str]]] = {
     ),
     "formats": ("docs/raw-data.md", tried.formats),
     "damages": ("docs/quality.md", tried.damages),
-    "scenes": ("docs/quality.md", tried.scenes),
     "features": ("docs/placement-for-your-workflow.md", tried.features),
     "tests on Slurm": ("docs/placement-for-your-workflow.md", code.on_slurm),
     "files of a run": ("docs/own-data.md", code.files),

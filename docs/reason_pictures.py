@@ -55,8 +55,6 @@ class Picture:
         Put the undamaged one below, not to the right.
     own_levels : bool
         Grey levels of either half are its own.
-    damage : str
-        Another damage of the tests than that of ``WARNS``.
     """
 
     metric: str
@@ -65,7 +63,6 @@ class Picture:
     at: tuple[int, int] | None = None
     below: bool = False
     own_levels: bool = False
-    damage: str = ""
 
 
 def mosaic(template: str = "stitch", cycle: int = 1, channel: str = "1", z: int = 2) -> View:
@@ -83,11 +80,11 @@ def planes(template: str = "stitch", channel: str = "1") -> View:
     return view
 
 
-def final(channel: int, level: int = 0) -> View:
+def final(channel: int) -> View:
     """Look at a channel of the final image."""
 
     def view(bench: Bench) -> Array:
-        return np.asarray(open_image(bench.path("image_zarr")).levels[level][channel])
+        return np.asarray(open_image(bench.path("image_zarr")).levels[0][channel])
 
     return view
 
@@ -117,54 +114,28 @@ def overlaps(bench: Bench) -> Array:
     return np.asarray(PIL.Image.open(path).convert("RGB")) / 255
 
 
-MOVED = "one tile 3 px off in `positions.csv`"
 #: Every reason that has a picture. The others change no pixel that one could see.
 PICTURES = {
     "uncertain_flat": Picture("flat_error", flat),
-    "uneven_illumination": Picture("overlap_mismatch", mosaic(channel="2")),
+    "uneven_illumination": Picture("heldout_log_ratio", flat),
     "no_grain": Picture("equal_neighbours", raw_tile, 60),
-    "strong_vignetting": Picture("flat_minimum", flat),
-    "few_matches": Picture("accepted_edges", overlaps),
-    "edge_residual": Picture("edge_residual_px", mosaic(), 70, (320, 200), damage=MOVED),
-    "doubtful_tiles": Picture("doubtful_tiles", mosaic(), 70, (230, 320), damage=MOVED),
+    "doubtful_tiles": Picture("doubtful_tiles", overlaps),
     "missing_planes": Picture("tiles_left_out", mosaic()),
-    "islands": Picture("untied_tiles", overlaps),
-    "contradicting_overlaps": Picture("contradicting_overlaps", overlaps),
     "saturated": Picture("saturated", mosaic(channel="2"), 240, own_levels=True),
-    "clipped": Picture("clipped", mosaic(channel="2"), 240, own_levels=True),
     "no_signal": Picture("contrast", mosaic(channel="2"), 240),
-    "empty": Picture("empty", mosaic()),
     "out_of_focus": Picture("focus", mosaic(cycle=2), 160),
-    "focus_outside_stack": Picture("focus_edge", planes(), below=True),
-    "tissue_beyond_stack": Picture("tissue_beyond", mosaic("edf", channel="2", z=0), 160),
-    "seam": Picture("seam", mosaic()),
-    "mosaic_differs": Picture("tile_change", mosaic(), 200, (170, 90)),
-    "blank_area": Picture("blank_area", mosaic()),
-    "below_zero": Picture("below_zero", mosaic(channel="2")),
-    "tiles_displaced": Picture("overlap_shift_px", mosaic(), 70, (320, 235)),
+    "focus_outside_stack": Picture("focus_edge", mosaic("edf", channel="2", z=0), 160),
     "wrong_neighbours": Picture("unlike_overlaps", mosaic(), 240),
     "uneven_tiles": Picture("tile_brightness", mosaic()),
     "hot_pixels": Picture("hot_pixels", mosaic(channel="2"), 80),
-    "ringing": Picture("dark_rings", mosaic("edf", channel="2", z=0), 120),
-    "flux": Picture("flux_factor", mosaic("deconvolve"), 240),
-    "end_planes": Picture("end_plane_excess", planes("deconvolve"), below=True),
-    "little_detail": Picture("resolution_px", mosaic("edf", channel="2", z=0), 160),
     "overcorrected": Picture("undershoot", mosaic("edf", z=0), 120),
     "detail_lost": Picture("image_detail", mosaic("edf", channel="2", z=0), 160),
-    "damaged_planes": Picture(
-        "damaged_planes", planes(channel="2"), below=True, damage="a plane black"
-    ),
-    "poor_overlap": Picture("ncc", nuclei, 240),
-    "registration_residual": Picture("residual_px", nuclei, 60),
+    "damaged_planes": Picture("damaged_planes", planes(channel="2"), below=True),
+    "poor_overlap": Picture("poor_blocks", nuclei, 240),
     "local_error": Picture("local_error_px", nuclei, 120),
-    "large_deformation": Picture("elastic_px", nuclei, 240),
-    "local_mismatch": Picture("poor_blocks", nuclei, 120),
     "lost_tissue": Picture("lost_tissue", nuclei),
     "unregistered": Picture("unregistered", nuclei, 240),
-    "wrong_content": Picture("image_agreement", final(1), 240),
-    "missing_area": Picture("missing_area", final(0)),
     "oversubtracted": Picture("oversubtracted", final(1), 240),
-    "inconsistent_files": Picture("file_difference", final(0, 1), 120),
 }
 
 
@@ -218,7 +189,7 @@ def worst_item(bench: Bench, asked: faults.Asked, metric: str) -> QcResult:
 def make(reason: str, base: Bench, folder: Path) -> dict[str, str]:
     """Draw a reason; return its damage, verdict and sentence."""
     picture = PICTURES[reason]
-    name = picture.damage or damages.WARNS[picture.metric]
+    name = damages.WARNS[picture.metric]
     copy = base.copy(folder / reason)
     item = worst_item(copy, damages.EVERY[name].harm(copy), picture.metric)
     assert METRICS[picture.metric].reason == item.reason == reason

@@ -5,10 +5,9 @@ from typing import get_args
 from docs.markdown import table
 from tests.support.features import FEATURES
 from tests.support.microscope_files import UNTOLD, WRITERS
-from tests.support.quality.damages import DAMAGES, MISSED, WARNS
+from tests.support.quality.damages import DAMAGES, MISSED
 from tilewright.config.settings import Convention
 from tilewright.io.formats.containers import FORMATS as CONTAINERS
-from tilewright.quality.metrics import METRICS
 
 #: What the files of each convention look like.
 FILES = {
@@ -56,15 +55,16 @@ def formats() -> str:
 
 
 def damages() -> str:
-    """Return the list of known damages, with those that pass."""
-    rows = [(name, "**no**" if name in MISSED else "yes") for name in DAMAGES]
-    return table(("Damage", "Noticed"), *rows)
-
-
-def scenes() -> str:
-    """Return on what each number must warn."""
-    rows = [(f"`{metric}`", WARNS[metric]) for metric in METRICS]
-    return table(("Metric", "Must warn on"), *rows)
+    """Return the list of known damages, with the numbers that must warn and those that pass."""
+    rows = [
+        (
+            name,
+            "**no**" if name in MISSED else "yes",
+            ", ".join(f"`{metric}`" for metric in damage.warns.split()),
+        )
+        for name, damage in DAMAGES.items()
+    ]
+    return table(("Damage", "Noticed", "Must warn"), *rows)
 
 
 def features() -> str:

@@ -9,15 +9,12 @@ params, output = snakemake.params, snakemake.output
 
 with job_context(snakemake.log, snakemake.threads):
     for stage in params.stages:
-        view = output.get(f"{stage}_npz")
         evaluate_stage(
             stage,
             dict(snakemake.input.items()),
             Path(output[f"{stage}_json"]),
             Path(output[f"{stage}_png"]),
-            Path(view) if view else None,
             sample=snakemake.wildcards.sample,
             cycle=int(snakemake.wildcards.cycle),
             channels=params.channels,
-            options=params.options,
         )

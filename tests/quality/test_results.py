@@ -78,30 +78,32 @@ def test_worst_is_the_maximum(verdicts: list[Verdict]) -> None:
 
 
 def test_overrides_keep_what_they_do_not_name() -> None:
-    limits = resolve_thresholds({"seam": {"fail": 9.0}, "focus": {"warn": None, "direction": None}})
-    assert limits["seam"] == Threshold(METRICS["seam"].threshold.warn, 9.0, "above")
+    limits = resolve_thresholds(
+        {"contrast": {"fail": 1.0}, "focus": {"warn": None, "direction": None}}
+    )
+    assert limits["contrast"] == Threshold(METRICS["contrast"].threshold.warn, 1.0, "below")
     assert limits["focus"].warn is None
     assert limits["focus"].direction == "below"
 
 
 def test_what_compares_tiles_does_not_apply_to_a_single_one() -> None:
     """Where limits are applied once more neither."""
-    one = QcContext("tonsil", 1, "tile_positions", resolve_thresholds({}), tiles=1)
-    found = one.evaluate("accepted_edges", None, "there is a single tile")
+    one = QcContext("tonsil", 1, "stitch", resolve_thresholds({}), tiles=1)
+    found = one.evaluate("unlike_overlaps", None, "there is a single tile")
     assert (found.verdict, found.reason, found.value) == ("pass", "not_applicable", None)
     assert found.sentence.endswith("not applicable, there is a single tile.")
     assert one.evaluate("contrast", None).reason == "unknown"
-    assert replace(one, tiles=2).evaluate("accepted_edges", None).reason == "unknown"
-    record = QcRecord("tonsil", 1, "tile_positions", (found,), {}, "")
+    assert replace(one, tiles=2).evaluate("unlike_overlaps", None).reason == "unknown"
+    record = QcRecord("tonsil", 1, "stitch", (found,), {}, "")
     assert apply_thresholds(record, {}, []).items == (found,)
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"seems": {"fail": 1.0}}, "did you mean 'seam'"),
-        ({"seam": {"warn": 9.0, "fail": 2.0}}, "must lie beyond warn"),
-        ({"seam": {"warn": 1.0, "fail": 2.0, "direction": "below"}}, "with direction 'below'"),
+        ({"contrasts": {"fail": 1.0}}, "did you mean 'contrast'"),
+        ({"saturated": {"warn": 9.0, "fail": 2.0}}, "must lie beyond warn"),
+        ({"saturated": {"warn": 1.0, "fail": 2.0, "direction": "below"}}, "with direction 'below'"),
     ],
 )
 def test_wrong_thresholds_are_refused(overrides: dict[str, Any], message: str) -> None:
@@ -110,7 +112,7 @@ def test_wrong_thresholds_are_refused(overrides: dict[str, Any], message: str) -
 
 
 def test_quality_files_come_back_as_they_were_written(tmp_path: Path) -> None:
-    items = (item("seam", 1.5), item("focus", None))
+    items = (item("hot_pixels", 0.005), item("focus", None))
     quality = QcRecord("s", 1, "stitch", items, {"planes": [1, 2.5, math.nan]}, "caption")
     path = tmp_path / "qc" / "stitch.json"
     write_qc(path, quality)
@@ -147,7 +149,9 @@ def summarise(folder: Path, items: list[QcResult]) -> list[dict[str, str]]:
 
 
 def test_a_summary_whose_row_lacks_a_key_is_named(tmp_path: Path) -> None:
-    summarise(tmp_path, [item("seam", 1.0, channel="1"), item("seam", 1e9, channel="2")])
+    summarise(
+        tmp_path, [item("hot_pixels", 0.0, channel="1"), item("hot_pixels", 1.0, channel="2")]
+    )
     path = tmp_path / "qc.json"
     content = json.loads(path.read_text())
     del content["items"][1]["metric"]
@@ -162,15 +166,15 @@ def test_markers_are_as_trusted_as_their_worst_item(tmp_path: Path) -> None:
     rows = summarise(
         tmp_path,
         [
-            item("seam", 1.0, channel="1"),
-            item("seam", 1e9, channel="2"),
-            item("ncc", 0.1, cycle=2, stage="register"),
+            item("hot_pixels", 0.0, channel="1"),
+            item("hot_pixels", 1.0, channel="2"),
+            item("poor_blocks", 0.9, cycle=2, stage="register"),
             item("saturated", 1.0, sample="other", channel="1"),
         ],
     )
     verdicts = {(r["sample"], r["marker"]): (r["verdict"], r["reasons"]) for r in rows}
     assert verdicts["s", "M11"] == ("pass", "")
-    assert verdicts["s", "M12"] == ("fail", "seam")
+    assert verdicts["s", "M12"] == ("fail", "hot_pixels")
     # The registration of a cycle concerns each of its markers.
     assert verdicts["s", "M21"] == verdicts["s", "M22"] == ("fail", "poor_overlap")
     assert verdicts["other", "M11"] == ("fail", "saturated")
@@ -183,17 +187,17 @@ BLANK: dict[str, Any] = {"cycle": 2, "channel": "2"}
 @pytest.mark.parametrize(
     ("of_background", "verdict", "reasons"),
     [
-        ([item("ncc", 0.1, cycle=2, stage="register")], "fail", "poor_overlap"),
+        ([item("poor_blocks", 0.9, cycle=2, stage="register")], "fail", "poor_overlap"),
         ([item("saturated", 0.5, **BLANK)], "fail", "saturated"),
         ([item("focus", 0.001, **BLANK)], "warn", "out_of_focus"),
         ([item("damaged_planes", 0.2, **BLANK, stage="edf")], "warn", "damaged_planes"),
-        ([item("overlap_mismatch", None, **BLANK)], "warn", "unknown:overlap_mismatch"),
+        ([item("tile_brightness", None, **BLANK)], "warn", "unknown:tile_brightness"),
         ([item("saturated", 0.5, cycle=2, channel="1")], "pass", ""),
-        ([item("missing_area", 0.5, **BLANK, stage="image")], "pass", ""),
+        ([item("oversubtracted", 0.5, **BLANK, stage="subtract")], "pass", ""),
         # Little autofluorescence is no fault, none at all is: nothing is known of the background.
         ([item("contrast", 4.2, **BLANK), item("focus", None, **BLANK)], "pass", ""),
         ([item("contrast", 1.2, **BLANK), item("focus", None, **BLANK)], "fail", "no_signal"),
-        ([item("contrast", 4.2, **BLANK), item("clipped", 0.5, **BLANK)], "fail", "clipped"),
+        ([item("contrast", 4.2, **BLANK), item("hot_pixels", 0.5, **BLANK)], "fail", "hot_pixels"),
     ],
 )
 def test_a_marker_is_no_better_than_its_background(
@@ -201,7 +205,7 @@ def test_a_marker_is_no_better_than_its_background(
 ) -> None:
     background = {**BLANK, "marker": "M22", "factor": 1.0}
     channels: list[dict[str, Any]] = [{**CHANNELS[0], "background": background}, CHANNELS[1]]
-    good = [item("seam", 1.0, channel=channel) for channel in ("1", "2")]
+    good = [item("hot_pixels", 0.0, channel=channel) for channel in ("1", "2")]
     subtracted, other = trusted_markers([*good, *of_background], channels)
     assert (subtracted["verdict"], subtracted["reasons"]) == (verdict, reasons)
     assert other["verdict"] == "pass"
@@ -209,14 +213,14 @@ def test_a_marker_is_no_better_than_its_background(
 
 def test_a_background_of_the_same_cycle_counts() -> None:
     background = {"cycle": 1, "channel": "2", "marker": "M12", "factor": 1.0}
-    items = [item("seam", 1.0, channel="1"), item("saturated", 0.5, channel="2")]
+    items = [item("hot_pixels", 0.0, channel="1"), item("saturated", 0.5, channel="2")]
     (row,) = trusted_markers(items, [{**CHANNELS[0], "background": background}])
     assert (row["verdict"], row["reasons"]) == ("fail", "saturated")
 
 
 def test_on_fail_stops_only_when_asked_and_names_the_items() -> None:
-    items = [item("seam", 1e9, channel="2", marker="CD3"), item("seam", 1.0)]
+    items = [item("hot_pixels", 1.0, channel="2", marker="CD3"), item("hot_pixels", 0.0)]
     stop_on_failure(items, "continue")
     stop_on_failure(items[1:], "stop")
-    with pytest.raises(QualityError, match=r"1 quality items failed.*\n.*cycle 1 CD3.*above 6"):
+    with pytest.raises(QualityError, match=r"1 quality items failed.*\n.*cycle 1 CD3.*above 1 %"):
         stop_on_failure(items, "stop")

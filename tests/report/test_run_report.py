@@ -202,7 +202,7 @@ def test_rules_and_stages_have_colours_of_their_own() -> None:
     assert list(own) == ["rule1", "rule2", "another", "z"]
     assert own["z"] == own["another"] not in colours.values()
     stages = ["illumination", "tile_positions", "stitch", "deconvolve", "edf_plane", "register"]
-    others = ["qc_cycle", "qc_register", "qc_image", "resample", "assemble", "report"]
+    others = ["qc_cycle", "qc_register", "qc_subtract", "resample", "assemble", "report"]
     assert len({RULE_COLOURS[rule] for rule in [*stages, *others]}) == 12
 
 

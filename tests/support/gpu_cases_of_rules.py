@@ -22,7 +22,6 @@ from tilewright.kernels.edf.channel_model import object_power
 from tilewright.kernels.edf.focus import focus_energy, sum_projection
 from tilewright.kernels.edf.plane_order import compare_planes
 from tilewright.kernels.edf.planes import sample_planes
-from tilewright.kernels.edf.resolution import plane_resolution_px
 from tilewright.kernels.edf.wiener_filters import make_filters
 from tilewright.kernels.edf.wiener_finish import (
     estimate_background,
@@ -183,7 +182,6 @@ def _thinning(backend: Backend, counts: Any) -> Case:
 def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
     stack, plane_mask = backend.asarray(counts), np.ones(len(counts), bool)
     channel, maps = wiener_maps(counts, backend)
-    used = maps.bin_usage(counts)
 
     def gain() -> Any:
         model = photon_transfer(backend, counts[0], PEDESTAL)
@@ -198,9 +196,6 @@ def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
         backend, [counts], channel.profiles, plane_mask
     ), stack)  # fmt: skip
     yield _case("bins of the filters", lambda: maps.bin_usage(counts), stack)
-    yield _case("resolution", lambda: np.array(
-        [plane_resolution_px(maps, used, [counts]) or 0.0]
-    ), stack)  # fmt: skip
     yield _case("focus energy", lambda: focus_energy(backend, stack[0])[0], stack[0])
     kernel = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1]
     yield _case("mean blurred by the PSF", lambda: sum_projection(

@@ -17,9 +17,9 @@ VOID = {"meta", "img", "br", "link", "hr", "input"}
 #: (stage, cycle, metric) to value.
 Values = dict[tuple[str, int, str], float | None]
 GOOD: Values = {
-    ("stitch", 1, "seam"): 1.0,
-    ("stitch", 2, "seam"): 1.0,
-    ("register", 2, "ncc"): 0.95,
+    ("stitch", 1, "tile_brightness"): 0.1,
+    ("stitch", 2, "tile_brightness"): 0.1,
+    ("register", 2, "poor_blocks"): 0.0,
 }
 
 

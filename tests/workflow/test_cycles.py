@@ -35,13 +35,13 @@ def test_what_is_added_or_imaged_again_makes_its_own_jobs(run: Run) -> None:
     markers, table = run.folder / "markers.csv", run.folder / "samples.tsv"
     lines = markers.read_text().splitlines(keepends=True)
     with run.edited(cycles="auto"):
-        assert run.planned() == {**OWN, **FINAL, "qc_image": 3}
+        assert run.planned() == {**OWN, **FINAL}
         assert (run.sample / "raw/cycle3.csv").is_file()
         assert {path: path.stat().st_mtime_ns for path in manifests} == manifests
         # Of other channels: flat-fields then are a job per channel; those that are there stay.
         with changed(markers, "".join(lines[:-1])):
             one_channel = {"stitch": 1, "edf_plane": 1}
-            assert run.planned() == {**OWN, **FINAL, "qc_image": 3, **one_channel}
+            assert run.planned() == {**OWN, **FINAL, **one_channel}
         # A table that grows is the same as the key, but that the page shows the configuration.
         with changed(markers, "".join(lines[:-2])):
             assert set(run.planned()) == {"report", "verdict"}
@@ -53,14 +53,14 @@ def test_what_is_added_or_imaged_again_makes_its_own_jobs(run: Run) -> None:
     both = rows + "".join(row.replace("tonsil", "spleen") for row in rows.splitlines(True)[1:])
     with changed(tiles, both), changed(table, f"{head}\tscan\n{tonsil}\n{spleen}\tsecond\n"):
         twice = {name: 2 * count for name, count in OWN.items() if "register" not in name}
-        assert run.planned() == {**twice, "register": 1, "qc_register": 1, **FINAL, "qc_image": 2}
+        assert run.planned() == {**twice, "register": 1, "qc_register": 1, **FINAL}
     files = sorted(cycle_folder(run.folder / "raw", 2).glob("*.tif"))
     for path in files:
         path.write_bytes(path.read_bytes())
-    assert run.planned() == {**OWN, **FINAL, "qc_image": 2}
+    assert run.planned() == {**OWN, **FINAL}
     for path in files:
         os.utime(path)
-    assert run.planned() == {**OWN, **FINAL, "qc_image": 2}
+    assert run.planned() == {**OWN, **FINAL}
 
 
 def test_only_the_reference_cycle_is_late(tmp_path: Path, tiny_raw: Path) -> None:

@@ -29,7 +29,6 @@ from tilewright.io.results.positions import read_edges, read_positions
 from tilewright.io.results.subtraction import read_subtraction
 from tilewright.io.results.transform import read_transform
 from tilewright.quality.evaluate import read_qc
-from tilewright.quality.stitched_view import read_view
 from tilewright.quality.summary import write_trusted_markers
 
 
@@ -139,7 +138,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     ),
     "registration/tonsil.ome.zarr/0/1/0/0": lambda path: open_image(path.parents[3]).levels[0][:],
     "registration/subtraction_cycle1.npz": lambda path: read_subtraction(path, 1, "2"),
-    "qc/stitch_cycle1.npz": lambda path: read_view(path, "1"),
     "qc/stitch_cycle1.json": read_qc,
     "../qc.json": lambda path: write_trusted_markers(path, [], path.with_name("again.csv")),
 }

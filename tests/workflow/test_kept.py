@@ -46,7 +46,7 @@ def test_stacks_go_when_nothing_needs_them(done: Run) -> None:
         assert tiff.series[0].axes == "YX"  # one channel
     assert not (done.sample / "register").exists()  # of one cycle
     assert stacks(done) == []
-    assert rerun(done) == {"qc_image": 1, "report": 1, "summary": 1, "verdict": 1}
+    assert rerun(done) == {"report": 1, "summary": 1, "verdict": 1}
     assert done.planned(*TARGETS) == {}
     done.snakemake("deconvolution")
     assert len(stacks(done)) == 2  # they stay where they are asked for
@@ -57,7 +57,7 @@ def test_stacks_go_when_nothing_needs_them(done: Run) -> None:
 def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     done.snakemake(*TARGETS)
     before = digests(done.sample)
-    late = {"resample": 1, "assemble": 1, "qc_cycle": 1, "qc_image": 1}
+    late = {"resample": 1, "assemble": 1, "qc_cycle": 1}
     whole = {"stitch": 1, "deconvolve": 1, "edf_plane": 1, **late}
     jobs = rerun(done, "-R", "edf_plane")
     assert {name: jobs.get(name) for name in whole} == whole
@@ -70,13 +70,13 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     assert (done.results / "report.html").is_file()
     table = done.folder / "markers.csv"
     table.write_text(table.read_text().replace("1,1,", "1,1,new-"))
-    judged = {"qc_image": 1, "summary": 1, "report": 1, "verdict": 1}
+    judged = {"summary": 1, "report": 1, "verdict": 1}
     assert rerun(done) == {"assemble": 1, **judged}
     assert "new-" in (done.results / "qc.csv").read_text()
-    done.edit(qc={"thresholds": {"seam": {"warn": 0.0, "fail": 0.001}}})
+    done.edit(qc={"thresholds": {"contrast": {"warn": 1e6, "fail": 0.001}}})
     assert rerun(done) == {"summary": 1, "report": 1, "verdict": 1}
     items = json.loads((done.results / "qc.json").read_text())["items"]
-    assert {item["fail"] for item in items if item["metric"] == "seam"} == {0.001}
+    assert {item["fail"] for item in items if item["metric"] == "contrast"} == {0.001}
     assert done.planned(*TARGETS) == {}
 
 

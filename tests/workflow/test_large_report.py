@@ -78,7 +78,7 @@ def test_the_file_can_be_sent_by_mail_and_has_all_numbers(report: Report) -> Non
     assert report.path.stat().st_size < 12.5e6 * report.samples / 4
     text = Page(report.path.read_text(encoding="utf-8")).text
     assert f"{report.samples} samples" in text
-    assert all(stage in text for stage in ("Illumination", "Stitching", "Final image"))
+    assert all(stage in text for stage in ("Illumination", "Stitching", "Registration"))
 
 
 def test_it_is_light_and_prints(browser: Any, report: Report) -> None:
@@ -125,7 +125,7 @@ def test_matrix_and_the_worst_problem_are_on_the_first_of_twelve_screens(
 def test_what_does_not_warn_unfolds_and_pictures_become_large_without_script(
     page: Any, report: Report
 ) -> None:
-    assert page.locator("details.stage:not(.printed)").count() == report.samples * 7
+    assert page.locator("details.stage:not(.printed)").count() == report.samples * 6
     unfolded = page.locator("details.stage[open]")
     assert unfolded.count() == len({key[:2] for key in BAD})
     figure = unfolded.locator(".multiples figure").first

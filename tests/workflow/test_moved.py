@@ -10,7 +10,7 @@ from tilewright.io.results.ome_zarr import open_image
 
 pytestmark = pytest.mark.workflow
 
-JUDGED = {"qc_image": 2, "report": 1, "summary": 1, "verdict": 1}
+JUDGED = {"report": 1, "summary": 1, "verdict": 1}
 REGISTERED = {"register": 1, "qc_register": 1, "resample": 1, "assemble": 1, **JUDGED}
 
 

@@ -101,7 +101,7 @@ def test_quality_report(tiny_run: Run, truth: PhantomTruth) -> None:
     content = json.loads((tiny_run.results / "qc.json").read_text())
     assert content["verdict"] in ("pass", "warn")
     assert {item["stage"] for item in content["items"]} == {
-        *("illumination", "tile_positions", "stitch", "edf", "register", "image"),
+        *("illumination", "tile_positions", "stitch", "edf", "register"),
     }
     assert not [item["sentence"] for item in content["items"] if item["value"] is None]
     page = (tiny_run.results / "report.html").read_text()
@@ -154,14 +154,14 @@ def test_a_background_reruns_the_final_image_alone(moved: Run) -> None:
     path = moved.folder / "markers.csv"
     head, *lines = [f"{line},,," for line in path.read_text().splitlines()]
     head = head.rstrip(",") + ",exposure_ms,background,remove"
-    late = {"assemble": 1, "qc_image": 2, "report": 1, "summary": 1, "verdict": 1}
+    late = {"assemble": 1, "report": 1, "summary": 1, "verdict": 1}
     with changed(path, "\n".join([head, *lines]) + "\n"):
         assert moved.planned() == {}
     lines[1] = lines[1].removesuffix(",,,") + f",200,{lines[3].split(',')[2]},"
     lines[3] = lines[3].removesuffix(",,,") + ",100,,TRUE"
     with changed(path, "\n".join([head, *lines]) + "\n"):
         # Of its cycle, and of the one that lost a marker.
-        assert moved.planned() == {"resample": 2, **late}
+        assert moved.planned() == {"resample": 2, "qc_subtract": 1, **late}
         with moved.edited(subtract={"method": "none"}):
             assert moved.planned() == {"resample": 1, **late}
     assert moved.planned() == {}
@@ -201,7 +201,7 @@ def test_targets_do_no_more_than_they_need(tmp_path: Path, tiny_raw: Path) -> No
     registration = fresh.planned("registration")
     # stacks are judged before they are gone
     assert registration["qc_cycle"] == 2
-    assert not registration.keys() & {"qc_register", "qc_image", "report", "summary", "verdict"}
+    assert not registration.keys() & {"qc_register", "report", "summary", "verdict"}
     fresh.edit(output={"keep": "stacks"})
     assert "qc_cycle" not in fresh.planned("registration")
     assert "edf_plane" not in fresh.planned("registration", "--until", "stitch")

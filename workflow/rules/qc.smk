@@ -19,38 +19,30 @@ rule qc_register:
     params:
         stages=["register"],
         channels=[],
-        options={},
     script:
         "../../scripts/quality.py"
 
 
-rule qc_image:
+rule qc_subtract:
     input:
-        zarr=layout.image_zarr,
-        tiff=layout.image_tiff,
-        stitched=layout.stitched_view,
-        transform=files.of_moving_cycle(layout.transform),
         subtraction=layout.subtraction,
     output:
-        image_json=layout.qc("image", "json"),
-        image_png=quality_picture("image"),
+        subtract_json=layout.qc("subtract", "json"),
+        subtract_png=quality_picture("subtract"),
     log:
-        layout.log("qc_image", CYCLE),
+        layout.log("qc_subtract", CYCLE),
     benchmark:
-        layout.benchmark("qc_image", CYCLE)
-    priority: AFTER_STITCH
+        layout.benchmark("qc_subtract", CYCLE)
     conda:
         "../envs/tilewright.yaml"
-    threads: threads("qc_image")
+    threads: threads("qc_subtract")
     resources:
-        **resources_of("qc_image"),
+        **resources_of("qc_subtract"),
     params:
-        stages=["image"],
+        stages=["subtract"],
         channels=lambda wildcards: [
-            (entry["channel"], entry["marker"])
-            for entry in experiment.image_table(int(wildcards.cycle))
+            (name, "") for name in files.subtracted(int(wildcards.cycle))
         ],
-        options={"image_channels": experiment.image_table()},
     script:
         "../../scripts/quality.py"
 

@@ -18,7 +18,6 @@ rule qc_cycle:
         tile_positions_png=quality_picture("tile_positions"),
         stitch_json=layout.qc("stitch", "json"),
         stitch_png=quality_picture("stitch"),
-        stitch_npz=layout.stitched_view,
         deconvolve_json=(
             layout.qc("deconvolve", "json") if PLANE_OF_DECONVOLVED else []
         ),
@@ -36,12 +35,13 @@ rule qc_cycle:
     resources:
         **resources_of("qc_cycle"),
     params:
-        stages=[stage for stage in files.stages if stage not in ("register", "image")],
+        stages=[
+            stage for stage in files.stages if stage not in ("register", "subtract")
+        ],
         # Without markers, as there are no limits: what only names or judges is added when the
         # tables and the report are made, and a changed one makes no stack again.
         channels=lambda wildcards: [
             (name, "") for name in files.channels_of_cycle(wildcards)
         ],
-        options={},
     script:
         "../../scripts/quality.py"

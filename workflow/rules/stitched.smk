@@ -27,7 +27,6 @@ rule qc_cycle:
     output:
         stitched_json=layout.qc("stitched", "json"),
         stitched_png=quality_picture("stitched"),
-        stitched_npz=layout.stitched_view,
     log:
         layout.log("qc_cycle", CYCLE),
     benchmark:
@@ -43,6 +42,5 @@ rule qc_cycle:
         channels=lambda wildcards: [
             (name, "") for name in files.channels_of_cycle(wildcards)
         ],
-        options={},
     script:
         "../../scripts/quality.py"

@@ -60,8 +60,6 @@ class Layout:
 
     def _name_reports(self) -> None:
         """Set the templates of quality control, logs and records."""
-        #: Views of the stitched stacks, with which the final image is compared.
-        self.stitched_view = f"{self.results}/{{sample}}/qc/stitch_cycle{{cycle}}.npz"
         #: The report of all samples.
         self.report = f"{self.results}/report.html"
         #: All quality items.

@@ -18,7 +18,7 @@ class RuleFiles:
         self.experiment, self.layout = experiment, layout
         absent = {"stitched"}
         if experiment.settings.stitched:
-            absent = set(STAGES) - {"stitched", "register", "image"}
+            absent = set(STAGES) - {"stitched", "register", "subtract"}
         elif not experiment.settings.plane_of_deconvolved:
             absent.add("deconvolve")
         #: Stages with quality control, in the order of the workflow.
@@ -86,6 +86,10 @@ class RuleFiles:
             if "background" in entry and entry["background"]["cycle"] in some
         ]
 
+    def subtracted(self, cycle: int) -> list[str]:
+        """Return the channels of a cycle of which a background is subtracted."""
+        return [e["channel"] for e in self.experiment.image_table(cycle) if "background" in e]
+
     def of_moving_cycle(self, template: str) -> InputFunction:
         """Return an input function: a template, nothing for the reference cycle."""
         return lambda wildcards: (
@@ -143,8 +147,10 @@ class RuleFiles:
 
     def _quality(self, stages: Iterable[str], suffix: str) -> list[str]:
         experiment = self.experiment
-        # of a cycle that was only a background the image may have nothing
-        only = {"register": experiment.moving_cycles, "image": experiment.image_cycles}
+        only = {
+            "register": experiment.moving_cycles,
+            "subtract": [c for c in experiment.image_cycles if self.subtracted(c)],
+        }
         return [
             self.layout.qc(stage, suffix).format(sample=sample, cycle=cycle)
             for sample in experiment.samples

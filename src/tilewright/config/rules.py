@@ -214,13 +214,13 @@ _IMAGE_RULES = (
         "Nuclei of this cycle on those of the reference cycle, before and after.",
         by_channel=False,
     )),
-    Rule("resample", _resample),
+    Rule("resample", _resample, Stage(
+        "subtract", "Background subtraction",
+        "Each channel whose background was subtracted, before and after.",
+    )),
 )  # fmt: skip
 
-_ASSEMBLE = Rule("assemble", _assemble, Stage(
-    "image", "Final image",
-    "Each channel of the final image beside what was stitched, and whether its files agree.",
-))  # fmt: skip
+_ASSEMBLE = Rule("assemble", _assemble)
 
 #: In place of those before the registration, where images are stitched already; it only copies.
 _STITCHED_PLANE = Rule("stitched_plane", _stitched_plane, Stage(
@@ -230,11 +230,7 @@ _STITCHED_PLANE = Rule("stitched_plane", _stitched_plane, Stage(
 ))  # fmt: skip
 
 #: Stages with quality numbers, in the order of the workflow.
-STAGES = {
-    rule.stage.name: rule.stage
-    for rule in (_STITCHED_PLANE, *_IMAGE_RULES, _ASSEMBLE)
-    if rule.stage
-}
+STAGES = {rule.stage.name: rule.stage for rule in (_STITCHED_PLANE, *_IMAGE_RULES) if rule.stage}
 
 #: All rules that do work, in the order of the workflow: their resources can be configured.
 RULES = {
@@ -248,12 +244,7 @@ RULES = {
             "qc_register",
             lambda size, _: Cost(130 + 370 * _view_share(size), size.mosaic_px / 4e6),
         ),
-        Rule(
-            "qc_image",
-            lambda size, _: Cost(
-                110 + 200 * _view_share(size), size.mosaic_px * size.cycle_channels / 10e6
-            ),
-        ),
+        Rule("qc_subtract"),
         Rule("report", lambda size, _: Cost(100 + 250 * _view_share(size), 0.1 * size.channels)),
         Rule("summary"),
         Rule("verdict"),

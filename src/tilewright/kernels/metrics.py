@@ -1,4 +1,4 @@
-"""Numbers that say whether an image is good: focus, tissue, agreement.
+"""Numbers that say whether an image is good: focus, agreement.
 
 On the host: every function takes images (y, x) and returns plain floats, so that a report can
 write them as JSON. A number that the image cannot give (focus of an empty field) is ``nan``.
@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from tilewright.kernels.backend import Bools, fast_len
-from tilewright.kernels.noise import NOISE_KERNEL
 
 #: Spatial frequencies in cycles/px: tissue shapes, and the detail that defocus removes first.
 LOW_BAND = (0.01, 0.04)
@@ -37,6 +35,7 @@ def focus_score(image: NDArray[Any]) -> float:
 
     Examples
     --------
+    >>> from scipy import ndimage
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 128)), 2)
     >>> blurred = ndimage.gaussian_filter(scene, 2)
     >>> focus_score(scene) > 2 * focus_score(blurred)
@@ -59,45 +58,6 @@ def focus_score(image: NDArray[Any]) -> float:
     if low < SIGNAL_GUARD * floor:
         return float("nan")
     return max(band(DETAIL_BAND) - floor, 0.0) / (low - floor)
-
-
-def tissue_mask(image: NDArray[Any], *, valid: Bools | None = None, sigma_px: float = 6.0) -> Bools:
-    """Return the (y, x) boolean mask of pixels with tissue.
-
-    The image smoothed by ``sigma_px`` must rise over the dimmest 0.5 % by a tenth of the range
-    and by six standard deviations of its own smoothed noise, so that an empty field has an
-    empty mask. ``valid`` (y, x) bool leaves out pixels outside tiles.
-
-    >>> image = np.random.default_rng(0).normal(100, 2, (64, 64))
-    >>> image[:, 32:] += 200
-    >>> tissue_mask(image)[32, [4, 60]]
-    array([False,  True])
-    """
-    plane = np.asarray(image, np.float32)
-    inside = np.ones(plane.shape, bool) if valid is None else np.asarray(valid)
-    if not inside.any():
-        return inside
-    smooth = ndimage.gaussian_filter(plane, sigma_px, mode="reflect")
-    rough = np.abs(ndimage.convolve(plane, NOISE_KERNEL, mode="reflect"))
-    level = smooth[inside]
-    dimmest, half, top = (float(v) for v in np.percentile(level, [0.5, 50.0, 99.5]))
-    noise = 1.4826 * float(np.median(rough[inside & (smooth <= half)]))
-    noise_smooth = noise / (2 * np.sqrt(np.pi) * sigma_px)
-    mask: Bools = inside & (smooth > dimmest + max(6 * noise_smooth, 0.1 * (top - dimmest)))
-    return mask
-
-
-def empty_fraction(image: NDArray[Any], *, valid: Bools | None = None) -> float:
-    """Return the share of the ``valid`` pixels that hold no tissue (:func:`tissue_mask`).
-
-    >>> image = np.random.default_rng(0).normal(100, 2, (64, 64))
-    >>> image[:, 32:] += 200
-    >>> round(empty_fraction(image), 1)
-    0.4
-    """
-    mask = tissue_mask(image, valid=valid)
-    count = mask.size if valid is None else int(np.asarray(valid).sum())
-    return 1.0 - int(mask.sum()) / count if count else 1.0
 
 
 def ncc(first: NDArray[Any], second: NDArray[Any], mask: Bools | None = None) -> float:

@@ -4,8 +4,6 @@ Raw planes say what may be there: light out of focus only falls with the distanc
 Where the darkest raw plane is no darker than further out, a plane that is has a ring drawn in it.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,27 +36,26 @@ OWN_PX = 24
 def evaluate_rings(
     context: QcContext, plane: Mosaic, stack: Mosaic
 ) -> tuple[QcResult, list[ImageLocation]]:
-    """Evaluate the darkest ring of all objects of a plane against the raw stack."""
-    locations = []
-    for at in bright_objects(plane, 0):
-        spans, peak = around(at)
+    """Evaluate the darkest ring around all objects of an in-focus plane against the raw stack.
+
+    Returns
+    -------
+    item, locations
+        The worst of them, and where the four worst are.
+    """
+    found: list[tuple[float, int, int]] = []
+    for y, x in bright_objects(plane):
+        spans, peak = around((y, x))
         image = plane.read(0, *spans).astype(np.float64)
-        share = dark_ring(ring_medians(image[None], peak, image)[:, 0], raw(stack, at, image))
-        locations.append(ImageLocation("dark_rings", float(at[0]), float(at[1]), share))
-    return darkest_ring(context, locations)
-
-
-def darkest_ring(
-    context: QcContext, locations: Sequence[ImageLocation]
-) -> tuple[QcResult, list[ImageLocation]]:
-    """Evaluate the darkest ring of all objects, and return where the worst are."""
-    known = [replace(p, value=round(p.value, 4)) for p in locations if p.value is not None]
-    known.sort(key=lambda location: -(location.value or 0.0))
-    if not known:
+        share = dark_ring(ring_medians(image[None], peak, image)[:, 0], raw(stack, (y, x), image))
+        found += [(round(share, 4), y, x)] if share is not None else []
+    if not found:
         return context.evaluate("dark_rings", 0.0, "nothing stands out"), []
-    first = known[0]
-    detail = f"around y {first.y_px:.0f} px, x {first.x_px:.0f} px" if first.value else ""
-    return context.evaluate("dark_rings", first.value, detail), [p for p in known[:4] if p.value]
+    found.sort(key=lambda ring: -ring[0])
+    share, y, x = found[0]
+    detail = f"around y {y:.0f} px, x {x:.0f} px" if share else ""
+    locations = [ImageLocation("dark_rings", float(y), float(x), s) for s, y, x in found[:4] if s]
+    return context.evaluate("dark_rings", share, detail), locations
 
 
 def around(at: tuple[int, int]) -> tuple[tuple[slice, slice], tuple[int, int]]:
@@ -80,7 +77,7 @@ def raw(stack: Mosaic, at: tuple[int, int], shown: NDArray[np.float64]) -> NDArr
     return darkest
 
 
-def bright_objects(plane: Mosaic, z: int) -> list[tuple[int, int]]:
+def bright_objects(plane: Mosaic) -> list[tuple[int, int]]:
     """Return the brightest pixels (y, x) of a plane's brightest cells; memory holds few chunks."""
     side = _CELL_PX
     height, width = plane.shape[1:]
@@ -89,7 +86,7 @@ def bright_objects(plane: Mosaic, z: int) -> list[tuple[int, int]]:
     step = max(plane.chunk_px // side, 1)
     for first in range(0, rows, step):
         last = min(first + step, rows)
-        strip = plane.read(z, slice(first * side, min(last * side, height)), slice(0, width))
+        strip = plane.read(0, slice(first * side, min(last * side, height)), slice(0, width))
         # Cells at the border are filled up.
         lacking = ((last - first) * side - len(strip), columns * side - width)
         strip = np.pad(strip, [(0, n) for n in lacking], mode="edge")
@@ -103,7 +100,7 @@ def bright_objects(plane: Mosaic, z: int) -> list[tuple[int, int]]:
         y, x = (int(i) * side for i in np.unravel_index(k, top.shape))
         if len(objects) == _OBJECTS or top.flat[k] < _TIMES * np.median(positive):
             break
-        cell = plane.read(z, slice(y, min(y + side, height)), slice(x, min(x + side, width)))
+        cell = plane.read(0, slice(y, min(y + side, height)), slice(x, min(x + side, width)))
         dy, dx = divmod(int(cell.argmax()), cell.shape[1])
         if all(np.hypot(y + dy - b, x + dx - a) > _DISTANCE_PX for b, a in objects):
             objects.append((y + dy, x + dx))

@@ -2,7 +2,7 @@
 
 Module ``quality.stages.<stage>`` has
 
-- ``evaluate(context, files, **options)``, the :class:`StageQc` of a channel, or of a cycle,
+- ``evaluate(context, files)``, the :class:`StageQc` of a channel, or of a cycle,
 - ``draw(views, path)``, a picture of the ``view`` of each,
 - ``CAPTION``, what the picture shows.
 """
@@ -10,15 +10,12 @@ Module ``quality.stages.<stage>`` has
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from tilewright.config.rules import STAGES
-from tilewright.io.results.npz import write_npz
 from tilewright.io.results.result_file import (
     checked_rows,
     read_json,
@@ -46,8 +43,6 @@ class StageQc:
     """Numbers with a verdict, and numbers without one."""
     view: Any
     """What the stage's ``draw`` shows."""
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What the quality control of a later stage reads."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +65,10 @@ def evaluate_stage(
     files: Files,
     output_json: Path,
     output_png: Path,
-    output_npz: Path | None = None,
     *,
     sample: str,
     cycle: int,
     channels: Sequence[tuple[str, str]] = (),
-    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Evaluate one stage of one cycle by the default limits, and draw its picture.
 
@@ -89,12 +82,8 @@ def evaluate_stage(
         Inputs of the quality rule by name: a list has a file for each channel, or is empty.
     output_json, output_png : Path
         Verdicts and picture.
-    output_npz : Path, optional
-        What the quality control of a later stage reads.
     channels : sequence of (str, str)
         Token and marker of each channel of the cycle; without a marker the channel is named.
-    options : mapping, optional
-        Further arguments of the stage's ``evaluate``.
 
     Raises
     ------
@@ -104,32 +93,26 @@ def evaluate_stage(
     module = import_module(f"tilewright.quality.stages.{stage}")
     context = QcContext(sample, cycle, stage, resolve_thresholds({}))
     if STAGES[stage].by_channel:
-        parts = _evaluate_channels(module, context, files, channels, options or {})
+        parts = _evaluate_channels(module, context, files, channels)
         numbers: Mapping[str, Any] = {token: part.numbers for token, part in parts.items()}
     else:
-        parts = {"": module.evaluate(context, files, **(options or {}))}
+        parts = {"": module.evaluate(context, files)}
         numbers = parts[""].numbers
     module.draw([part.view for part in parts.values()], output_png)
-    if output_npz is not None:
-        write_npz(output_npz, {k: v for part in parts.values() for k, v in part.arrays.items()})
     items = tuple(item for part in parts.values() for item in part.items)
     caption = module.CAPTION.format(cycle=cycle)
     write_qc(output_json, QcRecord(sample, cycle, stage, items, dict(numbers), caption))
 
 
 def _evaluate_channels(
-    module: Any,
-    context: QcContext,
-    files: Files,
-    channels: Sequence[tuple[str, str]],
-    options: Mapping[str, Any],
+    module: Any, context: QcContext, files: Files, channels: Sequence[tuple[str, str]]
 ) -> dict[str, StageQc]:
     """Return the quality of each channel."""
     if not channels:
         raise ValueError(f"stage {context.stage} is evaluated by channel; give the channels")
     files_of = _by_channel(files, len(channels))
     return {
-        token: module.evaluate(replace(context, channel=token, marker=marker), inputs, **options)
+        token: module.evaluate(replace(context, channel=token, marker=marker), inputs)
         for (token, marker), inputs in zip(channels, files_of, strict=True)
     }
 

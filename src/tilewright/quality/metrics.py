@@ -3,7 +3,6 @@
 The table is ``metrics.yaml`` in this folder, which holds what to do about each reason too.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -67,8 +66,8 @@ class Metric:
 class Reason:
     """What a verdict that is not ``pass`` gives as its reason."""
 
-    remedy: str | Mapping[str, str]
-    """What to look at and to try, in Markdown; by stage where it is not the same in all."""
+    remedy: str
+    """What to look at and to try, in Markdown."""
     title: str
     """Heading on the page; the code in words where the table gives none."""
 
@@ -88,13 +87,3 @@ REASONS = {
     code: Reason(**{"title": code.replace("_", " ").capitalize()} | row)
     for code, row in _TABLE["reasons"].items()
 }
-
-
-def remedy(reason: str, stage: str) -> str:
-    """Return what to do about a reason that a stage gave, empty where nothing is known.
-
-    >>> remedy("hot_pixels", "stitch")
-    '`stitch.repair_pixels: true`'
-    """
-    text = REASONS[reason].remedy if reason in REASONS else ""
-    return text if isinstance(text, str) else text.get(stage, "")

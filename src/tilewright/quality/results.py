@@ -14,7 +14,7 @@ RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
 #: Reason of a number that there is none of.
 NOT_APPLICABLE = "not_applicable"
 #: Stages whose locations are in the frame of the final image.
-REGISTERED = ("register", "image")
+REGISTERED = ("register", "subtract")
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class QcContext:
         Examples
         --------
         >>> context = QcContext("tonsil", 2, "register", resolve_thresholds({}))
-        >>> result = context.evaluate("residual_px", 0.81, "48 blocks")
+        >>> result = context.evaluate("local_error_px", 0.81, "near y 40 px")
         >>> result.verdict, result.sentence.split(":")[1]
-        ('warn', ' 0.81 px (48 blocks), above 0.6 px')
+        ('warn', ' 0.81 px (near y 40 px), above 0.3 px')
         """
         kind, limits = METRICS[metric], self.thresholds[metric]
         known = None if value is None or math.isnan(value) else float(value)
@@ -145,8 +145,8 @@ def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 
     Examples
     --------
-    >>> resolve_thresholds({"ncc": {"warn": 0.8}})["ncc"]
-    Threshold(warn=0.8, fail=0.4, direction='below')
+    >>> resolve_thresholds({"contrast": {"warn": 8.0}})["contrast"]
+    Threshold(warn=8.0, fail=3.0, direction='below')
     """
     resolved = {name: metric.threshold for name, metric in METRICS.items()}
     for name, values in overrides.items():
@@ -180,16 +180,6 @@ def _sentence(kind: Metric, value: float, limits: Threshold, verdict: Verdict, d
     limit = limits.fail if verdict == "fail" else limits.warn
     shown = kind.format(limit) if limit is not None else "?"
     return f"{text}, {limits.direction} {shown}: {kind.bad}."
-
-
-def worse(first: QcResult, second: QcResult) -> QcResult:
-    """Return the item of the worse verdict; of two alike the worse number, or the first."""
-    if first.verdict != second.verdict:
-        return max(first, second, key=lambda item: RANK[item.verdict])
-    if first.value is None or second.value is None:
-        return first if first.value is None else second
-    further = second.value - first.value
-    return second if (further > 0) == (first.direction == "above") and further else first
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -1,6 +1,5 @@
 """Blocks with tissue, in which quality is measured, and their focus."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +8,6 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.io.results.mosaic import Mosaic
-from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.metrics import LOW_BAND, focus_score, ncc
 from tilewright.kernels.noise import NOISE_KERNEL
@@ -25,6 +23,8 @@ NO_SIGNAL_DETAIL = "nothing stands out from the noise"
 #: Correlation of a block's odd and even planes from which they show the same light. Noise reaches
 #: 0.3; what the focus score takes for a signal is 0.7 by its own measure (SIGNAL_GUARD).
 _SAME = 0.5
+#: Blocks compared with the stack, and their side: columns of 20 planes are 5 MB each.
+_DETAIL_BLOCKS, _DETAIL_PX = 8, 256
 #: Blur is looked for in so many blocks with tissue, a half of their side apart or more; as many as
 #: this must touch.
 _BLUR_BLOCKS, _BLUR_PX, _BLUR_LEAST = 512, 128, 3
@@ -34,14 +34,6 @@ _BLURRED = 0.1
 #: Tissue from there on between two percentiles: a bubble may leave 30 % of the light. Below this
 #: contrast noise decides: with 3 a sound channel with 4 % of its light would be blurred.
 _LIT, _BLUR_CONTRAST = 0.04, 6.0
-
-
-def evaluate_detail(
-    context: QcContext, ratios: Sequence[float], none: str = "nothing in the stack is in focus"
-) -> QcResult:
-    """Evaluate the focus of blocks over that of the sharpest raw plane there."""
-    ratio = float(np.median(ratios)) if ratios else None
-    return context.evaluate("image_detail", ratio, "" if ratios else none)
 
 
 def contrast_to_noise(image: NDArray[Any]) -> float:
@@ -56,23 +48,6 @@ def contrast_to_noise(image: NDArray[Any]) -> float:
     low, high = (float(v) for v in np.percentile(smooth, (50.0, 99.9)))
     noise = 1.4826 * float(np.median(rough[smooth <= low]))
     return (high - low) / max(noise, 1e-6)
-
-
-def covered(
-    positions: Positions, tile: tuple[int, int], shape: tuple[int, ...], side: int, margin: int = 0
-) -> NDArray[np.bool_]:
-    """Return which cells of ``side`` px, ``shape`` (rows, columns), lie inside one tile.
-
-    They keep ``margin`` px from its border.
-    """
-    inside = np.zeros(shape, bool)
-    for corner in positions.places().values():
-        rows, columns = (
-            slice(int(np.ceil((start + margin) / side)), int((start + n - margin) // side))
-            for start, n in zip(corner, tile, strict=True)
-        )
-        inside[rows, columns] = True
-    return inside
 
 
 def moved_thumbnail(
@@ -162,13 +137,6 @@ class FocusScan:
         good = self.scores[np.isfinite(self.scores).any(axis=1)]
         return float(np.median(np.nanmax(good, axis=1))) if len(good) else float("nan")
 
-    @property
-    def at_edge(self) -> float:
-        """Share of blocks with signal whose sharpest plane is the first or last."""
-        good = self.scores[np.isfinite(self.scores).any(axis=1)]
-        best = np.argmax(np.nan_to_num(good, nan=-1.0), axis=1)
-        return float(np.isin(best, (0, good.shape[1] - 1)).mean())
-
 
 def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan:
     """Measure focus through a stack.
@@ -208,6 +176,22 @@ def evaluate_focus(
         return context.evaluate("focus", scan.focus, none), []
     where = f"blurred around y {blur.y_px:.0f} px, x {blur.x_px:.0f} px"
     return context.evaluate("focus", blur.value, where), [blur]
+
+
+def evaluate_detail(context: QcContext, made: Mosaic, stack: Mosaic) -> QcResult:
+    """Evaluate the fine detail of what was made of a stack by that of its sharpest plane.
+
+    Median of blocks; of a stack that was ``made`` its own sharpest plane counts.
+    """
+    scan = scan_focus(stack, side=_DETAIL_PX, count=_DETAIL_BLOCKS)
+    ratios = []
+    for (y, x), scores in zip(scan.blocks, scan.scores, strict=True):
+        if np.isfinite(scores).any():
+            column = made.read(slice(None), slice(y, y + scan.side), slice(x, x + scan.side))
+            best = max(float(np.nan_to_num(focus_score(plane))) for plane in column)
+            ratios.append(best / float(np.nanmax(scores)))
+    none = "" if ratios else "nothing in the stack is in focus"
+    return context.evaluate("image_detail", float(np.median(ratios)) if ratios else None, none)
 
 
 def find_blur(plane: Mosaic, small: NDArray[np.float32], factor: int) -> ImageLocation | None:

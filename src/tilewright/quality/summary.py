@@ -19,10 +19,7 @@ from tilewright.runtime.files import csv_text
 
 #: Numbers that need something to see: where nothing stands out of a background they are bad or
 #: unknown, which `contrast` says for all of them.
-_NEEDS_SIGNAL = {
-    "empty", "focus", "focus_edge", "image_detail", "overlap_shift_px", "resolution_px",
-    "ringing", "seam", "tissue_beyond", "unlike_overlaps",
-}  # fmt: skip
+_NEEDS_SIGNAL = {"focus", "focus_edge", "unlike_overlaps"}
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")
 
 
@@ -63,7 +60,7 @@ def _subtracted(of_background: Sequence[QcResult]) -> list[QcResult]:
     return [
         i
         for i in of_background
-        if i.stage != "image"
+        if i.stage != "subtract"
         and i.metric not in none
         and (i.metric, i.verdict) != ("contrast", "warn")
     ]

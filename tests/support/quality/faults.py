@@ -5,30 +5,22 @@ and channels. Tiles of raw data count by (row, col) from 0, those of tables as t
 4 is the middle one of both, whose name is 5.
 """
 
-import dataclasses
-import shutil
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-import zarr
+import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.quality.workbench import BORDERS_PX, CHUNK_PX, CYCLES, Bench
-from tilewright.io.results.checksum_store import ChecksumStore
-from tilewright.io.results.illumination import Illumination
-from tilewright.io.results.ome_tiff import write_ome_tiff
+from tests.support.quality.workbench import Bench
 from tilewright.io.results.positions import Edges, read_edges, read_positions, write_table
-from tilewright.io.results.transform import read_transform, write_transform
-from tilewright.kernels.register.warp import Transform
 
 Array = NDArray[Any]
 Edit = Callable[[Array], Array]
 Asked = list[tuple[str, int, tuple[str, ...]]]
 Harm = Callable[[Bench], Asked]
 EDF: Asked = [("edf", 1, ("2",))]
-FINAL: Asked = [*EDF, ("image", 1, ("2",))]
 REGISTERED: Asked = [("register", 2, ())]
 
 # Raw tiles
@@ -152,26 +144,15 @@ def started_too_deep(bench: Bench) -> Asked:
 # Illumination
 
 
-def flat(edit: Edit = lambda flat: flat, dark: float = 0, **numbers: Any) -> Harm:
-    """Return a fault of the illumination of cycle 1, channel 2."""
+def told(**numbers: Any) -> Harm:
+    """Return a fault of what is known of the illumination of cycle 1, channel 2."""
 
     def harm(bench: Bench) -> Asked:
-        old, told = bench.fields(1, "2")
-        new = Illumination.from_fields(edit(old.flat.astype(float)), old.dark + dark)
-        bench.set_fields(1, "2", new, {**told, **numbers})
-        return [("illumination", 1, ("2",)), *stitched(bench, 1, "2")]
+        fields, known = bench.fields(1, "2")
+        bench.set_fields(1, "2", fields, {**known, **numbers})
+        return [("illumination", 1, ("2",))]
 
     return harm
-
-
-def vignette(flat: Array) -> Array:
-    y, x = np.meshgrid(*[np.linspace(-1, 1, n) for n in flat.shape], indexing="ij")
-    return np.asarray(1 - 0.47 * (x**2 + y**2))
-
-
-def foreign_flat(bench: Bench) -> Asked:
-    bench.set_fields(1, "2", *bench.fields(1, "1"))
-    return [("illumination", 1, ("2",)), *stitched(bench, 1, "2")]
 
 
 def estimated(edit: Edit, tiles: Iterable[int] = range(9)) -> Harm:
@@ -185,6 +166,14 @@ def estimated(edit: Edit, tiles: Iterable[int] = range(9)) -> Harm:
     return harm
 
 
+def offset_too_high(bench: Bench) -> Asked:
+    """Tell a camera offset that is 150 counts too high."""
+    bench.illumination(1, "2", offset_counts=250.0)
+    stitched(bench, 1, "2")
+    bench.edf(1, "2")
+    return [("illumination", 1, ("2",)), ("stitch", 1, ("2",)), *EDF]
+
+
 def tissue_in_two_tiles(bench: Bench) -> Asked:
     """Leave glass in seven of nine tiles, so that one overlap alone shows the flat-field."""
     rng = np.random.default_rng(0)
@@ -192,7 +181,24 @@ def tissue_in_two_tiles(bench: Bench) -> Asked:
     return glass(bench)
 
 
+def by_file_of_another_lens(bench: Bench) -> Asked:
+    """Correct with a flat-field file of the user's that falls off to a third in the corners."""
+    flat = np.asarray(bench.fields(1, "2")[0].flat)
+    y, x = np.meshgrid(*[np.linspace(-1, 1, n) for n in flat.shape], indexing="ij")
+    path = bench.run.folder / "flat.tif"
+    tifffile.imwrite(path, (1 - 0.33 * (x**2 + y**2)).astype(np.float32))
+    bench.illumination(1, "2", method="file", flat_file=path)
+    return [("illumination", 1, ("2",))]
+
+
 # Tile positions
+
+
+def blurred_tiles(bench: Bench) -> Asked:
+    """Take two rows of tiles out of focus in the channel by which tiles are placed."""
+    bench.edit_raw(1, "1", blurred(12), range(3, 9))
+    bench.positions(1)
+    return [("tile_positions", 1, ())]
 
 
 def edges(edit: Callable[[Edges], object]) -> Harm:
@@ -222,56 +228,12 @@ def positions(column: str, tiles: Iterable[int], value: float) -> Harm:
         for tile in tiles:
             getattr(table, column)[tile] += value
         write_table(bench.path("positions"), table)
-        return [("tile_positions", 1, ()), *(stitched(bench) if column == "y_px" else [])]
+        return [("tile_positions", 1, ())]
 
     return harm
 
 
 # Stacks
-
-
-def mosaic(stage: str, edit: Edit, **attributes: Any) -> Harm:
-    """Return a fault of what a stage made of cycle 1, channel 1."""
-
-    def harm(bench: Bench) -> Asked:
-        bench.edit_mosaic(stage, 1, "1", edit, **attributes)
-        return [(stage, 1, ("1",))]
-
-    return harm
-
-
-def black_tile(stack: Array) -> Array:
-    out = stack.copy()
-    out[:, 180:350, 180:350] = 0
-    return out
-
-
-def step(stack: Array) -> Array:
-    out = stack.astype(float)
-    out[:, :, 185:] = (out[:, :, 185:] - 100) * 1.2 + 100
-    return out
-
-
-def zero_chunk(stack: Array) -> Array:
-    out = stack.copy()
-    out[2, CHUNK_PX : 2 * CHUNK_PX, :CHUNK_PX] = 0
-    return out
-
-
-def glass(stack: Array) -> Array:
-    """Leave tissue in a corner of 5 %."""
-    out = np.random.default_rng(0).normal(180, 30, stack.shape)
-    out[:, 180:300, 180:300] = stack[:, 180:300, 180:300]
-    return out
-
-
-def bright_rows(stack: Array) -> Array:
-    """Brighten rows and columns of tiles more and more, from the middle of their overlaps."""
-    out = stack.astype(float) - 100
-    for border in BORDERS_PX:
-        out[:, border:] *= 4
-        out[:, :, border:] *= 4
-    return np.asarray(out / 64 + 100)
 
 
 def optics(stage: str, numerical_aperture: float) -> Harm:
@@ -282,39 +244,20 @@ def optics(stage: str, numerical_aperture: float) -> Harm:
     return harm
 
 
-def dark_halos(bench: Bench) -> Asked:
-    """Draw lone cells over haze, and dark halos around them after deconvolution."""
-    size = bench.pixels("stitch", 1, "1").shape
-    y, x = np.indices(size[1:]) % 64 - 32
-    cells = 800 / (1 + np.exp((np.hypot(y, x) - 9) * 1.5))
-    reach = ndimage.distance_transform_edt(cells <= 400)
-    dark_ring = 200.0 * ((reach > 0) & (reach <= 4))
-    noise = np.random.default_rng(0).normal(0, 20, size)
-    bench.edit_mosaic("stitch", 1, "1", lambda _: (cells + 400) * 8 + 100 + noise)
-    return mosaic("deconvolve", lambda _: np.broadcast_to((cells + 400 - dark_ring) * 8, size))(
-        bench
-    )
-
-
 # In-focus planes and what is made of them
 
 
-def in_focus(edit: Callable[[Array, Bench], Array]) -> Harm:
+def in_focus(edit: Edit) -> Harm:
     """Return a fault of the in-focus plane (1, y, x) of cycle 1, channel 2."""
 
     def harm(bench: Bench) -> Asked:
-        bench.edit_mosaic("edf", 1, "2", lambda plane: edit(plane, bench))
-        bench.assemble()
-        return FINAL
+        bench.edit_mosaic("edf", 1, "2", edit)
+        return EDF
 
     return harm
 
 
-def wrong_plane(plane: Array, bench: Bench) -> Array:
-    return np.asarray(np.maximum(bench.pixels("stitch", 1, "2")[:1].astype(float) - 100, 0))
-
-
-def ringed(plane: Array, bench: Bench) -> Array:
+def ringed(plane: Array) -> Array:
     """Draw what the in-focus plane once had around debris: black out to 10 px, then a halo."""
     image = plane[0].astype(float)
     rest = image.copy()
@@ -328,43 +271,19 @@ def ringed(plane: Array, bench: Bench) -> Array:
     return np.asarray(image[None])
 
 
-def foreign_plane(bench: Bench) -> Asked:
-    bench.replace("edf", (1, "2"), (1, "1"))
-    bench.assemble()
-    return FINAL
-
-
 def exchanged_in_cycle(bench: Bench) -> Asked:
     stacks = {c: bench.pixels("edf", 2, c) for c in ("1", "2")}
     bench.edit_mosaic("edf", 2, "1", lambda _: stacks["2"])
     bench.edit_mosaic("edf", 2, "2", lambda _: stacks["1"])
     bench.register()
-    bench.assemble()
-    return [*REGISTERED, ("image", 2, ("1", "2"))]
+    return REGISTERED
 
 
-def exchanged_between_cycles(bench: Bench) -> Asked:
-    one, two = (bench.pixels("edf", cycle, "2") for cycle in (1, 2))
-    small = tuple(slice(0, min(a, b)) for a, b in zip(one.shape, two.shape, strict=True))
-
-    def put(old: Array, new: Array) -> Array:
-        out = old.copy()
-        out[small] = new[small]
-        return out
-
-    bench.edit_mosaic("edf", 1, "2", lambda old: put(old, two))
-    bench.edit_mosaic("edf", 2, "2", lambda old: put(old, one))
-    bench.assemble()
-    return [("image", cycle, ("2",)) for cycle in CYCLES]
-
-
-def hazy_background(bench: Bench) -> Asked:
-    """Take the stain of cycle 2 for a background that lost as much light as it has as haze."""
-    light = float(bench.pixels("edf", 2, "2").mean())
-    bench.edit_mosaic("edf", 2, "2", lambda plane: plane, haze_counts=light)
+def stained_background(bench: Bench) -> Asked:
+    """Take the stain of cycle 2 for a background."""
     bench.set_background({"CD3": "PanCK"})
     bench.assemble()
-    return [("image", 1, ("2",))]
+    return [("subtract", 1, ("2",))]
 
 
 # Registration
@@ -402,73 +321,19 @@ def cut_off(share: float, rest: Callable[[tuple[int, ...]], Array] = np.zeros) -
     return cut
 
 
+def folded(plane: Array) -> Array:
+    """Lay a piece of the section upside down over the rest."""
+    out = plane.copy()
+    out[:, 120:400, 120:400] = plane[:, 120:400, 120:400][:, ::-1, ::-1]
+    return out
+
+
+def wavy(plane: Array) -> Array:
+    """Bend the section to and fro by 6 px within 90 px."""
+    y, x = np.indices(plane.shape[1:], dtype=float)
+    at = [y + 6 * np.sin(x * 0.07), x + 6 * np.sin(y * 0.07)]
+    return np.asarray(ndimage.map_coordinates(plane[0].astype(float), at, order=1)[None])
+
+
 def dim_noise(shape: tuple[int, ...]) -> Array:
     return np.random.default_rng(0).poisson(40, shape)
-
-
-def transform(edit: Callable[[Transform], Transform]) -> Harm:
-    def harm(bench: Bench) -> Asked:
-        files = [bench.path(name, 2) for name in ("transform", "transform_json")]
-        write_transform(edit(read_transform(files[0])), *files)
-        return REGISTERED
-
-    return harm
-
-
-def shifted(y_px: float, x_px: float) -> Harm:
-    move = np.array([[0, 0, y_px], [0, 0, x_px]])
-    return transform(lambda t: dataclasses.replace(t, affine=t.affine + move))
-
-
-def turned(transform: Transform) -> Transform:
-    angle = np.deg2rad(0.2)
-    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    middle = np.array([270.0, 270.0])
-    linear = transform.affine[:, :2]
-    centre = linear @ middle + transform.affine[:, 2]
-    return dataclasses.replace(
-        transform, affine=np.column_stack([turn @ linear, centre - turn @ linear @ middle])
-    )
-
-
-def torn(transform: Transform) -> Transform:
-    field = transform.field.copy()
-    field[1, 5, 5] = 40.0
-    return dataclasses.replace(transform, field=field)
-
-
-# The final image
-
-
-def image(edit: Callable[[list[Any]], None], tiff: bool) -> Harm:
-    """Return a fault of both levels of the final image; the OME-TIFF, too, if ``tiff``."""
-
-    def harm(bench: Bench) -> Asked:
-        path = bench.path("image_zarr")
-        shutil.copytree(path, path.with_suffix(".own"))  # the original's are hard links
-        shutil.rmtree(path)
-        path.with_suffix(".own").rename(path)
-        store = ChecksumStore(path)
-        with zarr.config.set({"array.write_empty_chunks": True}):
-            group = zarr.open_group(store, mode="r+")
-            edit([group[str(k)] for k in range(2)])
-        store.write_list()  # as if a rule had written it so
-        if tiff:
-            write_ome_tiff(path, bench.path("image_tiff"))
-        return [("image", 1, ("1", "2"))]
-
-    return harm
-
-
-def wrong_order(levels: list[Any]) -> None:
-    for level in levels:
-        level[:2] = np.asarray(level[:2])[::-1]
-
-
-def wrong_level(levels: list[Any]) -> None:
-    levels[1][0] = np.asarray(levels[1][1])
-
-
-def lost_chunk(levels: list[Any]) -> None:
-    for k, level in enumerate(levels):
-        level[0, (256 >> k) : (512 >> k), 0 : (256 >> k)] = 0

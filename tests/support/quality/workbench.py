@@ -36,7 +36,6 @@ from tilewright.io.results.illumination import (
     write_illumination,
 )
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
-from tilewright.io.results.npz import write_npz
 from tilewright.io.results.positions import read_positions
 from tilewright.io.results.result_file import read_json
 from tilewright.kernels.backend import cpu_backend
@@ -44,8 +43,6 @@ from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.files import tile_path
 from tilewright.quality.evaluate import evaluate_stage, read_qc
 from tilewright.quality.results import QcResult
-from tilewright.quality.sampling import scan_focus
-from tilewright.quality.stitched_view import arrays, view_of
 from tilewright.stages.deconvolve.stack import deconvolve
 from tilewright.stages.edf.plane import edf_plane
 from tilewright.stages.register.assemble import assemble
@@ -84,7 +81,7 @@ MADE_BY = {
     "stitch": "mosaic", "deconvolve": "deconvolved_mosaic", "edf": "plane",
     "resample": "registered_cycle",
 }  # fmt: skip
-OF_CYCLE = {"zarr": "image_zarr", "tiff": "image_tiff", "numbers": "illumination_json"} | {
+OF_CYCLE = {"numbers": "illumination_json"} | {
     name: name
     for name in (
         "flat",
@@ -103,7 +100,7 @@ ASKED = {
     "deconvolve": "mosaic deconvolved",
     "edf": "plane height mosaic",
     "register": "reference moving transform",
-    "image": "zarr tiff stitched transform subtraction",
+    "subtract": "subtraction",
 }
 _BACKEND = cpu_backend(workers=1)
 Edit = Callable[[NDArray[Any]], NDArray[Any]]
@@ -133,7 +130,7 @@ class Bench:
         with contextlib.chdir(self.run.folder):
             check_raw(self.experiment, Layout("results"))
 
-    def illumination(self, cycle: int, channel: str) -> None:
+    def illumination(self, cycle: int, channel: str, **options: Any) -> None:
         manifest = self.path("manifest", cycle)
         placed = locate(
             open_tiles(manifest, "1"),
@@ -144,8 +141,11 @@ class Bench:
             open_tiles(manifest, channel),
             placed.positions,
             backend=_BACKEND,
-            **self.experiment.options("camera", "offset_counts", "saturation_counts"),
-            **self.experiment.options("illumination"),
+            **{
+                **self.experiment.options("camera", "offset_counts", "saturation_counts"),
+                **self.experiment.options("illumination"),
+                **options,
+            },
         )
         self.set_fields(cycle, channel, illumination, numbers)
 
@@ -271,8 +271,6 @@ class Bench:
             **one,
             "reference": self.path("edf", 1, "1"),
             "moving": self.path("edf", cycle, "1"),
-            "transform": [] if cycle == 1 else one["transform"],
-            "stitched": self._stitched_view(cycle, tokens) if stage == "image" else [],
         }
         nothing = mock.patch(f"tilewright.quality.stages.{stage}.draw")
         with contextlib.nullcontext() if drawn else nothing:
@@ -284,21 +282,8 @@ class Bench:
                 sample=SAMPLE,
                 cycle=cycle,
                 channels=list(zip(tokens, markers, strict=True)),
-                options={"image_channels": self.experiment.channel_table()}
-                if stage == "image"
-                else {},
             )
         return list(read_qc(out).items)
-
-    def _stitched_view(self, cycle: int, tokens: Iterable[str]) -> Path:
-        """Write what the final image is compared with."""
-        path = self.run.folder / "stitched.npz"
-        found: dict[str, NDArray[Any]] = {}
-        for token in tokens:
-            mosaic = open_mosaic(self.path("stitch", cycle, token))
-            found |= arrays(view_of(mosaic, scan_focus(mosaic)), token)
-        write_npz(path, found)
-        return path
 
     def set_background(
         self, backgrounds: Mapping[str, str], exposures_ms: Mapping[str, float] | None = None
@@ -366,16 +351,6 @@ class Bench:
             attributes={**old.attributes, **attributes},
         ) as writer:  # fmt: skip
             writer.write(0, 0, 0, pixels.astype(old.dtype))
-
-    def replace(self, template: str, target: tuple[int, str], source: tuple[int, str]) -> None:
-        """Put a copy of another channel's file or folder in the place of one."""
-        there, here = self.path(template, *target), self.path(template, *source)
-        if there.is_dir():
-            shutil.rmtree(there)
-            shutil.copytree(here, there)
-        else:
-            there.unlink()
-            shutil.copy(here, there)
 
     def copy(self, folder: Path) -> Bench:
         """Return a copy whose images are hard links."""

@@ -29,8 +29,6 @@ class Subtraction:
     """Factor by which the background was multiplied."""
     oversubtracted: float
     """Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted."""
-    left_as_haze: float
-    """Share of the background that its in-focus plane lost as haze and the channel's did not."""
     emptied: float
     """Share of the pixels with light that have none left."""
     before: NDArray[np.float32]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,11 +76,6 @@ class FocusMaps:
         # Of white noise of variance 1, as much as the band leaves in it.
         self._band_noise = float(np.mean(np.square(_both_halves(band, window))) / 4)
         self._band = backend.asarray(band / 4)
-
-    def of_planes(self, plane_mask: NDArray[np.bool_]) -> FocusMaps:
-        """Return the maps of the same windows by other planes (z,)."""
-        channel = replace(self.channel, plane_mask=plane_mask)
-        return FocusMaps(self.backend, channel, self.noise, self.pedestal, self.window)
 
     def measure(self, stack: Any) -> Focus:
         """Return the focus of a window's stack (z, y, x) of raw counts.

@@ -1,4 +1,4 @@
-"""Quality of the in-focus plane: which planes it used, how high the tissue lies, its detail."""
+"""Quality of the in-focus plane: which planes it used, its focus, and rings that it draws."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,17 +11,11 @@ from numpy.typing import NDArray
 from snakemake_scheduler_plugin_tilewright import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.result_file import result_file_errors
-from tilewright.kernels.edf.resolution import FINEST_PX
-from tilewright.kernels.metrics import focus_score
 from tilewright.quality.dark_rings import evaluate_rings
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import THUMBNAIL_PX, new_figure, plain, save_png, scale_bar, show
 from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import FocusScan, evaluate_detail, evaluate_focus, scan_focus
-from tilewright.quality.stages.deconvolve import block_light, ring_depth
-
-#: Blocks compared with the stack, and their side: columns of 20 planes are 5 MB each.
-_BLOCKS, _BLOCK_PX = 8, 256
 
 CAPTION = (
     "Cycle {cycle}: the in-focus plane of each channel, the height at which the tissue was "
@@ -38,7 +32,7 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     stack = open_mosaic(files["mosaic"])
     rings, locations = evaluate_rings(context, plane, stack)
     focus, blurred = evaluate_focus(context, plane, scan)
-    items = [focus, *_evaluate(context, plane), *_compare(context, plane, stack), rings]
+    items = [focus, *_evaluate(context, plane), evaluate_detail(context, plane, stack), rings]
     numbers = {
         **plane.attributes,
         "height_um": np.percentile(height, (5, 50, 95)).tolist(),
@@ -50,68 +44,21 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
 
 
 def _evaluate(context: QcContext, plane: Mosaic) -> list[QcResult]:
-    """Evaluate one in-focus plane by its own pixels and attributes."""
-    usage = plane.attributes.get("plane_usage", [])
+    """Evaluate what the stage found in the stack: damaged planes, and where the tissue is sharp."""
+    planes = max(len(plane.attributes.get("plane_usage", [])), 1)
     excluded = plane.attributes.get("excluded_planes", [])
     lost = {int(entry["z"]) + 1: entry["reason"] for entry in excluded}
-    planes = max(len(usage), 1)
-    clipped = plane.attributes.get("clipped_high", 0) / float(np.prod(plane.shape))
     damaged = ", ".join(f"plane {z}: {reason}" for z, reason in lost.items())
-    items = [
-        context.evaluate("damaged_planes", len(lost) / planes, damaged),
-        context.evaluate("clipped", clipped),
-    ]
-    if planes > 2:
-        at_edge = usage[0] + usage[-1] if sum(usage) else None
-        detail = "" if sum(usage) else "no plane stands out anywhere"
-        items.append(context.evaluate("focus_edge", at_edge, detail))
-        ends = plane.attributes.get("focus_ends", [])
-        if ends:
-            ends_of = zip((1, planes), ends, strict=True)
-            detail = ", ".join(f"plane {z}: {share:.0%}" for z, share in ends_of if share)
-            items.append(context.evaluate("tissue_beyond", max(ends), detail))
-    return items
-
-
-def _compare(context: QcContext, plane: Mosaic, stack: Mosaic) -> list[QcResult]:
-    """Evaluate the plane against the raw stack, and the filters by the plane's attributes."""
-    attributes = plane.attributes
-    scan = scan_focus(stack, side=_BLOCK_PX, count=_BLOCKS)
-    depth = ring_depth(stack, plane, scan, 0)
-    included = np.ones(stack.shape[0], bool)
-    included[[int(entry["z"]) for entry in attributes.get("excluded_planes", [])]] = False
-    before, after = (
-        sum(float(block_light(mosaic, slice(None), at, scan.side)[z].mean()) for at in scan.blocks)
-        for mosaic, z in ((stack, included), (plane, [0]))
-    )
-    # Haze is removed on purpose.
-    after += len(scan.blocks) * float(attributes.get("haze_counts", 0.0))
-    ratio = after / before if before > 0 and after > 0 else float("nan")
-    which = "" if abs(ratio - 1) < 0.01 else "more" if ratio > 1 else "less"
-    items = [
-        context.evaluate("ringing", depth, "nothing is bright" if depth is None else ""),
-        context.evaluate("flux_factor", max(ratio, 1 / ratio), which),
-        _detail(context, plane, scan),
-    ]
-    if attributes.get("resolution_px") is not None:  # it takes four planes
-        resolution = float(attributes["resolution_px"])
-        fine = ", as fine as the pixels" if resolution == FINEST_PX else ""
-        detail = f"{resolution * plane.voxel_um[2]:.3g} µm{fine}"
-        items.append(context.evaluate("resolution_px", resolution, detail))
-    if "below_noise" in attributes:
+    items = [context.evaluate("damaged_planes", len(lost) / planes, damaged)]
+    ends = plane.attributes.get("focus_ends", [])
+    if planes > 2 and ends:
+        ends_of = zip((1, planes), ends, strict=True)
+        detail = ", ".join(f"plane {z}: {share:.0%}" for z, share in ends_of if share)
+        items.append(context.evaluate("focus_edge", max(ends), detail))
+    if "below_noise" in plane.attributes:
         area = float(np.prod(plane.shape))
-        items.append(context.evaluate("undershoot", attributes["below_noise"] / area))
+        items.append(context.evaluate("undershoot", plane.attributes["below_noise"] / area))
     return items
-
-
-def _detail(context: QcContext, plane: Mosaic, scan: FocusScan) -> QcResult:
-    """Evaluate the plane's fine detail by that of each block's sharpest raw plane."""
-    ratios = []
-    for at, scores in zip(scan.blocks, scan.scores, strict=True):
-        if np.isfinite(scores).any():
-            score = focus_score(block_light(plane, 0, at, scan.side))
-            ratios.append(score / float(np.nanmax(scores)) if np.isfinite(score) else 0.0)
-    return evaluate_detail(context, ratios)
 
 
 def draw(views: Sequence[tuple[str, Mosaic, FocusScan, NDArray[np.float32]]], path: Path) -> None:

@@ -37,8 +37,6 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         context.evaluate("heldout_log_ratio", ratio, held_out),
         context.evaluate("flat_error", error, missing),
         context.evaluate("equal_neighbours", record.get("equal_neighbours")),
-        # The 1st percentile: a speck of dust is no vignetting.
-        context.evaluate("flat_minimum", float(np.percentile(flat, 1))),
     ]
     numbers = {**record, "flat_range": [float(flat.min()), float(flat.max())]}
     return StageQc(items, numbers, (context.name, flat, _method(record)))

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.illumination import Illumination
-from tilewright.io.results.mosaic import Mosaic
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Region
 from tilewright.kernels.camera import CameraDefects
@@ -26,16 +25,12 @@ from tilewright.kernels.stitch.overlap_agreement import (
 )
 from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import CPU
-from tilewright.quality.tile_change import largest_change, uncovered_cells
 from tilewright.stages.tile_planes import camera_defects
 from tilewright.stages.tile_source import TileSource
 
 #: Texture stands out of the noise from here on: an overlap can say whether both tiles agree.
 _TEXTURED = 0.5
 _TEXTURE_SHARE = 0.1
-#: Another shift is clearly better where the correlation within a pixel of none is below this share
-#: of its own: 0.98 along a fibre of the brain tiles, 3 px off the best.
-_CLEARLY_WORSE = 0.93
 #: Shares of the expected correlation: two tiles show different places below, the same above.
 _UNLIKE, _ALIKE = 0.4, 0.6
 #: Share of an overlap that may be padding of either tile: filled in, it agrees without a shift.
@@ -57,7 +52,7 @@ Key = str
 
 @dataclass(frozen=True)
 class Overlap:
-    """One overlap of two tiles (row, col), and the error of their positions, in px.
+    """One overlap of two tiles, compared in one plane.
 
     ``textured`` says whether there is structure enough to tell.
     """
@@ -65,10 +60,9 @@ class Overlap:
     first: Key
     second: Key
     agreement: StripAgreement
-    error_px: float
     textured: bool = True
     corner_px: float = 0.0
-    """Displacement at a tile's corner by a magnification that would explain the error."""
+    """Displacement at a tile's corner by a magnification that explains how far both are off."""
 
     @property
     def alike(self) -> bool:
@@ -79,11 +73,6 @@ class Overlap:
     def unlike(self) -> bool:
         """Whether both tiles clearly show something else."""
         return self.textured and self.agreement.ncc < _UNLIKE * self.agreement.expected
-
-    @property
-    def displaced(self) -> bool:
-        """Whether another shift is clearly better; along a fibre all are equally good."""
-        return self.alike and self.agreement.ncc_here < _CLEARLY_WORSE * self.agreement.ncc
 
     def __str__(self) -> str:
         """Name both tiles."""
@@ -101,14 +90,15 @@ class RawAgreement:
 
     overlaps: list[Overlap]
     """Of neighbouring tiles."""
-    changes: dict[Key, float]
-    """Largest share by which a part of each tile is brighter or dimmer in the mosaic; NaN where no
-    part has light.
-    """
     defects: CameraDefects | None
-    """None where there are too few tiles to tell."""
-    padded_tiles: Set[Key] = frozenset()
-    """Tiles with padding: what no other tile covers of it holds no light."""
+    """Of the camera; None where there are too few tiles to tell."""
+    tile_px: int
+    """Pixels of a tile."""
+
+    @property
+    def defect_share(self) -> float:
+        """The share of the camera's pixels that are defective."""
+        return len(self.defects or ()) / self.tile_px
 
     @property
     def dark_tiles(self) -> set[Key]:
@@ -119,15 +109,13 @@ class RawAgreement:
 
 def compare_tiles(
     tiles: TileSource,
-    mosaic: Mosaic,
     positions: Positions,
     illumination: Illumination,
     plane: int,
 ) -> RawAgreement:
-    """Compare tiles with their neighbours and the mosaic; memory holds a row's overlaps.
+    """Compare the raw tiles of a channel with their neighbours; memory holds a row's overlaps.
 
-    The ``mosaic`` was made of the raw tiles of one channel with the positions and the illumination
-    given. ``plane`` counts from 0.
+    They are corrected and placed as they were fused. ``plane`` counts from 0.
     """
     corners = positions.places()
     order = {key: k for k, key in enumerate(tiles.name.tolist())}
@@ -139,17 +127,12 @@ def compare_tiles(
         defects = camera_defects(tiles, pool)
     fused = _FusedTiles(tiles, order, corners, defects, illumination)
     strips: dict[tuple[Key, Key], NDArray[np.float32]] = {}
-    overlaps, changes, padded_tiles = [], {}, set()
+    overlaps: list[Overlap] = []
     for key in order:
         if key not in corners:
             continue
         light = fused.light(key, plane)
         shape = (light.shape[0], light.shape[1])
-        if np.isnan(light).any():
-            padded_tiles.add(key)
-        changes[key] = largest_change(
-            light, mosaic, corners[key], uncovered_cells(key, corners, shape), plane
-        )
         for other in beside[key]:
             if (other, key) in strips:
                 both = strips.pop((other, key)), light[_shared(key, other, corners, shape)]
@@ -157,7 +140,7 @@ def compare_tiles(
                 overlaps += [fused.at_one_height(overlap)] if overlap is not None else []
             elif other in order:
                 strips[key, other] = light[_shared(key, other, corners, shape)].copy()
-    return RawAgreement(with_texture(overlaps), changes, defects, padded_tiles)
+    return RawAgreement(with_texture(overlaps), defects, tiles.shape[1] * tiles.shape[2])
 
 
 @dataclass(frozen=True)
@@ -253,7 +236,7 @@ def _compare(
     # Magnified about its middle, each tile shows a place of the overlap elsewhere.
     magnification = float(error @ step / max(step @ step, 1.0))
     corner_px = magnification * math.hypot(*shape) / 2
-    return Overlap(*pair, result, float(np.hypot(*error)), corner_px=corner_px)
+    return Overlap(*pair, result, corner_px=corner_px)
 
 
 def bright_cells(overlaps: list[Overlap]) -> list[tuple[Overlap, NDArray[np.float64]]]:
@@ -279,34 +262,27 @@ def tile_brightness(cells: list[tuple[Overlap, NDArray[np.float64]]]) -> dict[Ke
     return {key: float(np.median(values)) for key, values in ratios.items()}
 
 
-def evaluate_overlaps(context: QcContext, raw: RawAgreement) -> list[QcResult]:
-    """Evaluate position and brightness of the tiles of one channel."""
-    overlaps = raw.overlaps
-    changes = {key: change for key, change in raw.changes.items() if not math.isnan(change)}
-    changed = max(changes, key=lambda k: (round(changes[k], 4), k), default=None)
-    change, where = None, "no tile has light that it shares with no other"
-    if changed:
-        change, where = changes[changed], tile_name(changed)
-    textured = [o for o in overlaps if o.textured]
-    alike = [o for o in textured if o.alike]
-    displaced = [o for o in alike if o.displaced]
-    displaced.sort(key=lambda o: (-round(o.error_px, 3), o.first, o.second))
-    no_texture = "no overlap has structure that stands out from the noise"
-    error, doubled = None, no_texture
-    if displaced:
-        error, doubled = displaced[0].error_px, str(displaced[0])
-    elif alike:
-        error, doubled = float(np.median([o.error_px for o in alike])), ""
+def evaluate_overlaps(context: QcContext, raw: RawAgreement, *, repaired: bool) -> list[QcResult]:
+    """Evaluate the tiles of one channel; ``repaired`` says whether defective pixels were."""
+    textured = [o for o in raw.overlaps if o.textured]
     unlike = [o for o in textured if o.unlike]
     share = len(unlike) / len(textured) if textured else None
     names = ", ".join(str(o) for o in unlike[:3]) + (" and more" if len(unlike) > 3 else "")
+    no_texture = "no overlap has structure that stands out from the noise"
     return [
-        context.evaluate("tile_change", change, where),
-        context.evaluate("overlap_shift_px", error, doubled),
         context.evaluate("unlike_overlaps", share, names if textured else no_texture),
-        *_evaluate_magnification(context, alike),
-        *_evaluate_brightness(context, raw),
+        *_evaluate_magnification(context, [o for o in textured if o.alike]),
+        _evaluate_brightness(context, raw),
+        _evaluate_defects(context, raw, repaired=repaired),
     ]
+
+
+def _evaluate_defects(context: QcContext, raw: RawAgreement, *, repaired: bool) -> QcResult:
+    """Evaluate the share of the camera's pixels that are defective and were not repaired."""
+    if raw.defects is None:
+        return context.evaluate("hot_pixels", None, "too few tiles to tell, and none is repaired")
+    many = f"{len(raw.defects)} pixels{', all repaired' if repaired else ''}"
+    return context.evaluate("hot_pixels", 0.0 if repaired else raw.defect_share, many)
 
 
 def _evaluate_magnification(context: QcContext, alike: list[Overlap]) -> list[QcResult]:
@@ -322,16 +298,11 @@ def _evaluate_magnification(context: QcContext, alike: list[Overlap]) -> list[Qc
     return [context.evaluate("channel_shift_px", max(abs(middle) - 2 * error_px, 0.0))]
 
 
-def _evaluate_brightness(context: QcContext, raw: RawAgreement) -> list[QcResult]:
-    """Evaluate the brightness of each tile, and that of the same cells in two tiles."""
-    dark, cells_of = raw.dark_tiles, bright_cells(raw.overlaps)
-    brightness = tile_brightness(cells_of)
-    values = [cells for o, cells in cells_of if not {o.first, o.second} & dark]
-    joined = np.concatenate(values) if values else np.empty(0)
-    spread = 1.4826 * float(np.median(np.abs(joined))) if joined.size >= _LEAST_CELLS else None
-    no_light = "no overlap has light in both tiles"
+def _evaluate_brightness(context: QcContext, raw: RawAgreement) -> QcResult:
+    """Evaluate the brightness of each tile."""
+    dark, brightness = raw.dark_tiles, tile_brightness(bright_cells(raw.overlaps))
     worst = max(brightness, key=lambda k: (round(abs(brightness[k]), 4), k), default=None)
-    factor, bright = None, no_light
+    factor, bright = None, "no overlap has light in both tiles"
     if worst:
         factor = float(np.expm1(abs(brightness[worst])))
         times = f"{np.exp(brightness[worst]):.2f} times as bright as its neighbours"
@@ -339,7 +310,4 @@ def _evaluate_brightness(context: QcContext, raw: RawAgreement) -> list[QcResult
     if dark:
         names = ", ".join(tile_name(key) for key in sorted(dark)[:6]) + ", ..." * (len(dark) > 6)
         bright = f"no light in {names} where the neighbours have some"
-    return [
-        context.evaluate("tile_brightness", factor, bright),
-        context.evaluate("overlap_mismatch", spread, no_light if spread is None else ""),
-    ]
+    return context.evaluate("tile_brightness", factor, bright)

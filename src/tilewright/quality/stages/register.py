@@ -1,12 +1,7 @@
-"""Quality of registration.
-
-Agreement and residual of blocks are measured with scikit-image; the local error and lost tissue
-with the registration's own code, on other blocks; elastic displacement, rotation and shift are
-read from the transform.
-"""
+"""Quality of registration: what the stage measured, and a picture of both cycles."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +10,10 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from snakemake_scheduler_plugin_tilewright import ORANGE, RED
-from tilewright.io.results.mosaic import open_mosaic
+from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.transform import read_transform
-from tilewright.kernels.register.warp import Transform
+from tilewright.kernels.backend import cpu_backend
+from tilewright.kernels.register.warp import Transform, source_region
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import (
     bare,
@@ -28,167 +24,91 @@ from tilewright.quality.figures import (
     scale_bar,
     thumbnail,
 )
-from tilewright.quality.results import ImageLocation, QcContext, QcResult
-from tilewright.quality.sampling import imaged_pixels, moved_thumbnail, textured_blocks
-from tilewright.quality.stages.registered_blocks import (
-    POOR_NCC,
-    SIDE_PX,
-    BlockView,
-    compare_blocks,
-    local_errors,
-)
-from tilewright.stages.register.lost_tissue import FACTOR, LostTissue, LostTissueSearch
-from tilewright.stages.register.plane_views import PlaneView, open_views
+from tilewright.quality.results import QcContext, QcResult
+from tilewright.quality.sampling import moved_thumbnail
+from tilewright.stages.register.resample import resample_region
 
-#: Most blocks that are compared, of so many times as many candidates. A block shows tissue from so
-#: far between two percentiles of the overview on. No figures.
-_BLOCKS, _CANDIDATES = 48, 4
-_ON_TISSUE, _GLASS, _BRIGHT = 0.1, 5, 98
-#: Percentage of the places on tissue whose error lies below ``local_error_px``.
-_LOCAL_PERCENTILE = 90.0
+#: Places shown before and after, and their side.
+_WORST, _SIDE_PX = 3, 256
 
 CAPTION = (
     "Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
     "agree: the whole section after registration with the elastic displacements (arrows, "
     "enlarged), and the worst places before and after."
 )
-_WORST = 3
 
 
 def evaluate(context: QcContext, files: Files) -> StageQc:
-    """Evaluate the registration of one cycle.
+    """Evaluate the registration of one cycle by what is stored with its ``transform``.
 
-    ``files`` are the in-focus planes of the reference channel, of the ``reference`` cycle and of
-    the ``moving`` one, and the ``transform``.
+    The in-focus planes of the reference channel, of the ``reference`` cycle and of the ``moving``
+    one, are drawn.
     """
     fixed, other = open_mosaic(files["reference"]), open_mosaic(files["moving"])
     transform = read_transform(files["transform"])
+    quality: dict[str, Any] = dict(transform.quality)
     small, factor = thumbnail(fixed, 0)
-    blocks = textured_blocks(small, factor, fixed.shape[1:], SIDE_PX, _CANDIDATES * _BLOCKS)
-    compared = compare_blocks(fixed, other, transform, _tissue(small, factor, blocks))
-    views = open_views(fixed, other)
-    search = LostTissueSearch(views[0].size(FACTOR)) if _registered(transform) else None
-    local, locations = _local(context, views, transform, search)
-    items = [*_evaluate(context, compared, transform), local]
-    if search:
-        lost_items, lost_locations = _lost(context, search.result())
-        items, locations = [*items, *lost_items], [*locations, *lost_locations]
-    rotation_deg, shift_px = transform.rotation_and_shift(fixed.shape[1:])
-    numbers = {
-        "registered": _registered(transform),
-        "blocks": len(compared),
-        "ncc_before": float(np.median([b.ncc_before for b in compared])) if compared else None,
-        "rotation_deg": rotation_deg,
-        "shift_px": shift_px,
-        "register": dict(transform.quality),
-        "places": [asdict(location) for location in (*locations, *_poor(compared))],
-    }
     moved = moved_thumbnail(*thumbnail(other, 0), transform, small.shape, factor)
-    view = SectionView(small, moved, factor, compared, transform, fixed.voxel_um[2])
-    return StageQc(items, numbers, view)
+    worst = [p for p in quality.get("places", []) if p["metric"] == "poor_blocks"][:_WORST]
+    blocks = [_block(fixed, other, transform, (p["y_px"], p["x_px"])) for p in worst]
+    view = SectionView(small, moved, factor, blocks, transform, fixed.voxel_um[2])
+    return StageQc(_evaluate(context, quality), quality, view)
 
 
-def _registered(transform: Transform) -> bool:
-    return bool(transform.quality.get("registered", True))
-
-
-def _lost(context: QcContext, lost: LostTissue) -> tuple[list[QcResult], list[ImageLocation]]:
-    """Evaluate the shares of the reference's tissue that the cycle has lost and did not image."""
-    none = "no tissue in both cycles" if lost.share is None else ""
-    near = "most near y {:.0f} px, x {:.0f} px".format
-    places = [ImageLocation("lost_tissue", lost.y_px, lost.x_px)] if lost.share else []
-    places += [ImageLocation("not_imaged", y, x) for y, x in lost.outside_px]
-    outside = [f"{name} border, {width} px wide" for name, width in lost.borders_px.items()]
-    outside += [near(*at) for at in lost.outside_px[:1]]
-    items = [
-        context.evaluate(
-            "lost_tissue", lost.share, near(lost.y_px, lost.x_px) if lost.share else none
-        ),
-        context.evaluate("not_imaged", lost.outside, "; ".join(outside) or none),
-    ]
-    return items, places
-
-
-def _local(
-    context: QcContext,
-    views: tuple[PlaneView, PlaneView],
-    transform: Transform,
-    search: LostTissueSearch | None,
-) -> tuple[QcResult, list[ImageLocation]]:
-    """Evaluate the field's error around each block of the section, and where it is largest."""
-    centres, errors = local_errors(*views, transform, search)
-    if not np.isfinite(errors).any():
-        return context.evaluate("local_error_px", None, "no tissue in both cycles"), []
-    # A block that reaches into a tile may have its centre where no tile lies.
-    seen = _imaged_at(views[0], centres) & np.isfinite(errors)
-    k = int(np.nanargmax(np.round(np.where(seen, errors, np.nan if seen.any() else errors), 4)))
-    y, x = centres[k]
-    value = float(np.nanpercentile(errors, _LOCAL_PERCENTILE))
-    item = context.evaluate("local_error_px", value, f"largest near y {y:.0f} px, x {x:.0f} px")
-    return item, [ImageLocation("local_error_px", float(y), float(x), float(errors[k]))]
-
-
-def _imaged_at(view: PlaneView, centres: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return (n,) whether a tile covers each of the places (n, 2), in px."""
-    size = view.size(view.factor)
-    overview = view.read(view.factor, *(slice(0, n) for n in size))
-    y, x = np.rint((centres - (view.factor - 1) / 2) / view.factor).astype(int).T
-    inside = (y >= 0) & (x >= 0) & (y < size[0]) & (x < size[1])
-    lit = overview[np.clip(y, 0, size[0] - 1), np.clip(x, 0, size[1] - 1)] > 0
-    return np.asarray(inside & lit)
-
-
-def _worst(blocks: Sequence[BlockView]) -> list[BlockView]:
-    """Return the blocks that match worst, the worst first."""
-    return sorted(blocks, key=lambda b: (round(b.ncc_after, 4), b.at))[:_WORST]
-
-
-def _poor(blocks: Sequence[BlockView]) -> list[ImageLocation]:
-    """Return the centres of the blocks that match worst."""
-    centres = [np.add(b.at, (np.array(b.reference.shape) - 1) / 2) for b in _worst(blocks)]
-    return [
-        ImageLocation("ncc", float(y), float(x), block.ncc_after)
-        if block.ncc_after >= POOR_NCC
-        else ImageLocation("poor_blocks", float(y), float(x))
-        for block, (y, x) in zip(_worst(blocks), centres, strict=True)
-    ]
-
-
-def _tissue(
-    small: NDArray[np.float32], factor: int, blocks: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Keep blocks with tissue, evenly over their order of texture, ``_BLOCKS`` at most."""
-    floor, top = np.percentile(imaged_pixels(small), (_GLASS, _BRIGHT))
-    side = max(SIDE_PX // factor, 1)
-    good = [
-        (y, x)
-        for y, x in blocks
-        if small[y // factor : y // factor + side, x // factor : x // factor + side].mean()
-        > floor + _ON_TISSUE * (top - floor)
-    ]
-    keep = np.unique(np.linspace(0, len(good) - 1, min(len(good), _BLOCKS)).astype(int))
-    return [good[k] for k in keep] if good else []
-
-
-def _evaluate(context: QcContext, blocks: list[BlockView], transform: Transform) -> list[QcResult]:
-    """Evaluate the blocks together: median NCC and residual, and the share that does not match."""
-    scores = np.array([b.ncc_after for b in blocks])
-    residuals = [float(np.hypot(*b.shift_px)) for b in blocks if b.shift_px]
-    agreement = float(np.median(scores)) if blocks else None
-    residual = float(np.median(residuals)) if residuals else None
-    poor = float((scores < POOR_NCC).mean()) if blocks else None
-    no_tissue = "" if blocks else "no block has tissue in both cycles"
-    no_match = "" if residuals else "no block matches"
-    items = [
-        context.evaluate("ncc", agreement, no_tissue or f"{len(blocks)} blocks"),
-        context.evaluate("residual_px", residual, no_tissue or no_match),
-        context.evaluate("poor_blocks", poor, no_tissue),
-        context.evaluate("elastic_px", float(np.hypot(*transform.field).max())),
-    ]
-    if not _registered(transform):
+def _evaluate(context: QcContext, quality: dict[str, Any]) -> list[QcResult]:
+    if not quality.get("registered", True):
         declared = "allowed by registration.allow_unregistered"
-        items.insert(0, context.evaluate("unregistered", 1.0, declared))
-    return items
+        return [context.evaluate("unregistered", 1.0, declared)]
+    none = "no tissue in both cycles"
+    items = [
+        context.evaluate(metric, quality[metric], _near(quality, metric) or none)
+        for metric in ("poor_blocks", "local_error_px")
+    ]
+    lost, outside = quality["lost_tissue"], quality["not_imaged"]
+    if lost is None or outside is None:
+        return [*items, context.evaluate("lost_tissue", None, none)]
+    parts = [f"{lost:.1%} lost, {outside:.1%} not imaged"]
+    parts += [f"{name} border, {px} px wide" for name, px in quality["borders_px"].items()]
+    detail = "; ".join(filter(None, [*parts, _near(quality, "lost_tissue")]))
+    return [*items, context.evaluate("lost_tissue", lost + outside, detail)]
+
+
+def _near(quality: dict[str, Any], metric: str) -> str:
+    """Return in words where a number is worst, empty where there is no such place."""
+    for place in quality["places"]:
+        if place["metric"] == metric:
+            return f"most near y {place['y_px']:.0f} px, x {place['x_px']:.0f} px"
+    return ""
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """One block (y, x) of the reference, and of the cycle before and after resampling."""
+
+    at: tuple[int, int]
+    reference: NDArray[np.float32]
+    before: NDArray[np.float32]
+    after: NDArray[np.float32]
+
+
+def _block(
+    fixed: Mosaic, other: Mosaic, transform: Transform, centre: tuple[float, float]
+) -> BlockView:
+    """Return the block around a place."""
+    at = [
+        int(np.clip(round(c - _SIDE_PX / 2), 0, max(n - _SIDE_PX, 0)))
+        for c, n in zip(centre, fixed.shape[1:], strict=True)
+    ]
+    rows, columns = (
+        slice(k, min(k + _SIDE_PX, n)) for k, n in zip(at, fixed.shape[1:], strict=True)
+    )
+    reference = fixed.read(0, rows, columns).astype(np.float32)
+    before, after = np.zeros_like(reference), np.zeros_like(reference)
+    part = other.read(0, rows, columns)
+    before[: part.shape[0], : part.shape[1]] = part
+    if source_region(transform, (rows, columns), (other.shape[1], other.shape[2])) is not None:
+        after[:] = resample_region(cpu_backend(), other, transform, (rows, columns))
+    return BlockView((at[0], at[1]), reference, before, after)
 
 
 @dataclass(frozen=True)
@@ -207,7 +127,6 @@ def draw(views: Sequence[SectionView], path: Path) -> None:
     """Draw the section at thumbnail size with the field, and the worst blocks."""
     (view,) = views
     small, factor = view.reference, view.factor
-    worst = _worst(view.blocks)
     aspect = small.shape[0] / small.shape[1]
     top = float(np.clip(6.6 * aspect, 2.5, 7.5))
     figure = new_figure(10, top + 0.4)
@@ -215,19 +134,19 @@ def draw(views: Sequence[SectionView], path: Path) -> None:
     axes = left.subplots()
     axes.imshow(overlay(small, view.moved), interpolation="antialiased")
     bare(axes)
-    if _registered(view.transform):
+    if view.transform.quality.get("registered", True):
         axes.set_title("after registration", fontsize=10, loc="left", color="black")
     else:
         axes.set_title("NOT REGISTERED", fontsize=10, loc="left", color=RED, weight="bold")
     scale_bar(axes, view.pixel_um * factor, small.shape[1])
     _arrows(axes, view.transform, factor)
     grid = right.subplots(_WORST, 2, squeeze=False)
-    for row, block in zip(grid, worst, strict=False):
+    for row, block in zip(grid, view.blocks, strict=False):
         limits = display_range(block.reference), display_range(block.after)
         for ax, image in zip(row, (block.before, block.after), strict=True):
             ax.imshow(overlay(block.reference, image, limits))
-        row[0].set_title(f"before, NCC {block.ncc_before:.2f}", fontsize=7.5, loc="left")
-        row[1].set_title(f"after, NCC {block.ncc_after:.2f}", fontsize=7.5, loc="left")
+        row[0].set_title("before", fontsize=7.5, loc="left")
+        row[1].set_title("after", fontsize=7.5, loc="left")
         y, x = (v / factor for v in block.at)
         side = block.reference.shape[0] / factor
         axes.plot(

@@ -1,4 +1,4 @@
-"""Quality of the stitched mosaic: light, focus, and whether tile borders show."""
+"""Quality of stitching: raw tiles where they overlap, and the light and focus of the mosaic."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -10,7 +10,6 @@ from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.positions import Positions, read_positions
-from tilewright.kernels.metrics import empty_fraction
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import new_figure, save_png, scale_bar, show
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
@@ -18,17 +17,13 @@ from tilewright.quality.sampling import (
     NO_SIGNAL,
     NO_SIGNAL_DETAIL,
     FocusScan,
-    covered,
     scan_contrast,
     scan_focus,
 )
-from tilewright.quality.stages.overlaps import Key, RawAgreement, compare_tiles, evaluate_overlaps
-from tilewright.quality.stages.seams import BorderSeam, evaluate_seams, grid_score, seam_scores
-from tilewright.quality.stages.stitch_defects import evaluate_blocks, evaluate_defects
-from tilewright.quality.stitched_view import arrays, view_of
+from tilewright.quality.stages.overlaps import RawAgreement, compare_tiles, evaluate_overlaps
 
-#: Tile borders that are listed.
-_WORST = 5
+#: Overlaps that are listed.
+_LISTED = 5
 
 CAPTION = (
     "Stitched mosaics of cycle {cycle}, each in its sharpest plane, scaled from the 1st to "
@@ -39,8 +34,8 @@ CAPTION = (
 def evaluate(context: QcContext, files: Files) -> StageQc:
     """Evaluate the stitched mosaic of one channel.
 
-    ``files`` are ``mosaic`` of the channel, and ``flat``, ``dark``, ``numbers``, ``manifest`` and
-    ``positions`` of the cycle, whose raw planes are compared where tiles overlap.
+    ``files`` are ``mosaic`` of the channel, and ``flat``, ``dark``, ``numbers``, ``manifest``
+    and ``positions`` of the cycle, whose raw planes are compared where tiles overlap.
     """
     positions = read_positions(Path(files["positions"]))
     context = replace(context, tiles=len(positions.row))
@@ -48,50 +43,36 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     illumination, _ = read_illumination(
         files["flat"], files["dark"], files["numbers"], context.channel
     )
-    tile = (illumination.flat.shape[0], illumination.flat.shape[1])
     scan = scan_focus(mosaic)
-    best = scan.best_plane
-    seams = seam_scores(mosaic, positions, tile, best)
-    grid = grid_score(open_mosaic(files["plane"]), positions, tile) if "plane" in files else None
-    tiles = open_tiles(files["manifest"], context.channel)
     y_px, x_px = mosaic.attributes.get("shift_px", (0.0, 0.0))
-    placed = positions.moved(-y_px, -x_px)
-    raw = compare_tiles(tiles, mosaic, placed, illumination, best)
+    raw = compare_tiles(
+        open_tiles(files["manifest"], context.channel),
+        positions.moved(-y_px, -x_px),
+        illumination,
+        scan.best_plane,
+    )
+    repaired = mosaic.attributes.get("repaired_camera_px") is not None
     items = [
-        *_evaluate(context, mosaic, scan, positions, tile, seams, grid),
-        *evaluate_blocks(context, mosaic, positions, tile, best, raw),
-        *evaluate_overlaps(context, raw),
-        evaluate_defects(context, mosaic, placed, tile, raw.defects, best),
+        *_evaluate(context, mosaic, scan),
+        *evaluate_overlaps(context, raw, repaired=repaired),
     ]
     known = np.isfinite(scan.scores).any(axis=0).all()
     numbers = {
-        "best_plane": best + 1,
+        "best_plane": scan.best_plane + 1,
         "planes": mosaic.shape[0],
-        "worst_seams": [asdict(seam) for seam in (seams or [])[:_WORST]],
-        "places": [asdict(location) for location in _locations(seams or [], raw, positions, tile)],
+        "places": [asdict(each) for each in _locations(raw, positions, illumination.flat.shape)],
         "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist() if known else None,
     }
-    stored = arrays(view_of(mosaic, scan), context.channel)
-    return StageQc(items, numbers, (context.name, mosaic, scan), stored)
+    return StageQc(items, numbers, (context.name, mosaic, scan))
 
 
-def _locations(
-    seams: Sequence[BorderSeam], raw: RawAgreement, positions: Positions, tile: tuple[int, int]
-) -> list[ImageLocation]:
-    """Return the centres of the overlaps where tiles differ most."""
+def _locations(raw: RawAgreement, positions: Positions, tile: Sequence[int]) -> list[ImageLocation]:
+    """Return the centres of overlaps in which tiles show different places."""
     corners = positions.places()
-    displaced = sorted((o for o in raw.overlaps if o.displaced), key=lambda o: -o.error_px)
-    unlike = [o for o in raw.overlaps if o.unlike]
-    issues: list[tuple[str, Key, Key, float | None]] = [
-        *(("seam", s.first, s.second, s.score) for s in seams[:_WORST]),
-        *(("overlap_shift_px", o.first, o.second, o.error_px) for o in displaced[:_WORST]),
-        *(("unlike_overlaps", o.first, o.second, None) for o in unlike[:_WORST]),
-    ]
-    locations = []
-    for metric, first, second, value in issues:
-        middle = np.mean([corners[first], corners[second]], axis=0) + (np.array(tile) - 1) / 2
-        locations.append(ImageLocation(metric, float(middle[0]), float(middle[1]), value))
-    return locations
+    unlike = [o for o in raw.overlaps if o.unlike][:_LISTED]
+    middles = [np.mean([corners[o.first], corners[o.second]], axis=0) for o in unlike]
+    centres = [(middle + (np.array(tile) - 1) / 2).tolist() for middle in middles]
+    return [ImageLocation("unlike_overlaps", y, x) for y, x in centres]
 
 
 def _saturated(mosaic: Mosaic) -> tuple[float | None, str]:
@@ -102,38 +83,16 @@ def _saturated(mosaic: Mosaic) -> tuple[float | None, str]:
     return max(shares), f"plane {int(np.argmax(shares)) + 1}" if any(shares) else ""
 
 
-def _evaluate(
-    context: QcContext,
-    mosaic: Mosaic,
-    scan: FocusScan,
-    positions: Positions,
-    tile: tuple[int, int],
-    seams: Sequence[BorderSeam] | None,
-    grid: tuple[float, float] | None,
-) -> list[QcResult]:
-    clipped = mosaic.attributes.get("clipped_low", 0) + mosaic.attributes.get("clipped_high", 0)
+def _evaluate(context: QcContext, mosaic: Mosaic, scan: FocusScan) -> list[QcResult]:
     contrast = scan_contrast(mosaic, scan)
-    signal = contrast >= NO_SIGNAL
-    empty, empty_detail = None, NO_SIGNAL_DETAIL
-    focus, focus_detail = None, NO_SIGNAL_DETAIL
-    at_edge, edge_detail = None, NO_SIGNAL_DETAIL
-    if signal:
-        valid = covered(positions, tile, scan.small.shape, scan.factor)
-        empty, empty_detail = empty_fraction(scan.small, valid=valid), ""
-    if signal and np.isfinite(scan.focus):
-        focus, focus_detail = scan.focus, f"plane {scan.best_plane + 1} of {mosaic.shape[0]}"
-        at_edge, edge_detail = scan.at_edge, ""
-    items = [
+    focus, detail = None, NO_SIGNAL_DETAIL
+    if contrast >= NO_SIGNAL and np.isfinite(scan.focus):
+        focus, detail = scan.focus, f"plane {scan.best_plane + 1} of {mosaic.shape[0]}"
+    return [
         context.evaluate("contrast", contrast),
-        context.evaluate("empty", empty, empty_detail),
         context.evaluate("saturated", *_saturated(mosaic)),
-        context.evaluate("clipped", clipped / float(np.prod(mosaic.shape))),
-        context.evaluate("focus", focus, focus_detail),
-        evaluate_seams(context, seams, grid, signal=signal),
+        context.evaluate("focus", focus, detail),
     ]
-    if mosaic.shape[0] > 2:
-        items.append(context.evaluate("focus_edge", at_edge, edge_detail))
-    return items
 
 
 def draw(views: Sequence[tuple[str, Mosaic, FocusScan]], path: Path) -> None:

@@ -1,7 +1,7 @@
 """Quality of tile positions: which overlaps agreed, and which tiles may be misplaced."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,6 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     Tiles that the ``manifest`` excludes count too.
     """
     positions, edges = read_positions(Path(files["positions"])), read_edges(Path(files["edges"]))
-    context = replace(context, tiles=len(positions.row))
     accepted = np.asarray(edges.accepted, bool)
     # Of equal islands the first is the main one.
     names, counts = np.unique(positions.island, return_counts=True)
@@ -47,28 +46,30 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     dy = edges.dy_px - (positions.y_px[b] - positions.y_px[a])
     dx = edges.dx_px - (positions.x_px[b] - positions.x_px[a])
     residual = np.asarray(np.hypot(dy, dx), np.float64)
-    agreed = residual[accepted]
-    share = float(accepted.mean()) if accepted.size else float("nan")
-    counted = f"{len(agreed)} of {accepted.size}" if accepted.size else "there is a single tile"
-    worst, p95 = "no overlap was accepted", None
-    if agreed.size:
-        k = np.flatnonzero(accepted)[int(np.argmax(np.round(agreed, 6)))]
-        worst, p95 = f"worst {_between(edges, k)}", float(np.percentile(agreed, 95))
-    doubt = _doubtful(positions, ends, np.where(accepted, residual, np.nan), main)
+    untied = set(positions.tile[~main].tolist())
+    on_glass = tiles_without_structure(Path(files["manifest"]), untied)
+    bare = np.isin(positions.tile, sorted(on_glass))
+    kinds = {
+        "nothing ties": ~main & ~bare,
+        "uncertain or in disagreement:": _uncertain(positions, ends, accepted, residual, main),
+        "contradicted by sure matches:": _contradicted(edges, ends, residual, len(main)),
+    }
+    doubt = np.any(list(kinds.values()), axis=0)
+    where = [
+        f"{what} {_tile_names(positions, tiles)}" for what, tiles in kinds.items() if tiles.any()
+    ]
+    if bare.any():
+        where.append(f"on glass, without structure: {_tile_names(positions, bare)}")
     items = [
-        context.evaluate("accepted_edges", share, counted),
-        context.evaluate("edge_residual_px", p95, worst),
-        _untied(Path(files["manifest"]), positions, main, context),
-        _precise(positions, main, context),
-        context.evaluate("doubtful_tiles", float(doubt.mean()), _tile_names(positions, doubt)),
-        _contradicting(edges, residual, context),
+        context.evaluate("doubtful_tiles", float(doubt.mean()), "; ".join(where)),
         _excluded(excluded_tiles(files["manifest"]), len(positions.row), context),
     ]
     numbers = {
         "tiles": len(positions.row),
         "edges": len(accepted),
+        "accepted_edges": int(accepted.sum()),
         "islands": len(names),
-        "median_residual_px": float(np.median(agreed)) if agreed.size else None,
+        "median_residual_px": float(np.median(residual[accepted])) if accepted.any() else None,
         "places": [asdict(location) for location in _locations(positions, doubt)],
     }
     return StageQc(items, numbers, (positions, edges, main))
@@ -79,10 +80,6 @@ def _ends(positions: Positions, edges: Edges) -> NDArray[np.int64]:
     number = {tile: k for k, tile in enumerate(positions.tile.tolist())}
     ends = (edges.tile_a.tolist(), edges.tile_b.tolist())
     return np.array([[number[tile] for tile in tiles] for tiles in ends], np.int64).reshape(2, -1)
-
-
-def _between(edges: Edges, k: int) -> str:
-    return f"between {tile_name(edges.tile_a[k])} and {tile_name(edges.tile_b[k])}"
 
 
 def _locations(positions: Positions, chosen: NDArray[np.bool_]) -> list[ImageLocation]:
@@ -99,57 +96,33 @@ def _tile_names(positions: Positions, chosen: NDArray[np.bool_]) -> str:
     return f"tile{'s' * (len(names) > 1)} {', '.join(names[:20])}{more}" if names else ""
 
 
-def _doubtful(
+def _uncertain(
     positions: Positions,
     ends: NDArray[np.int64],
+    accepted: NDArray[np.bool_],
     residual: NDArray[np.float64],
     main: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return the tiles of the main island that may be misplaced.
-
-    ``residual`` is NaN for overlaps that were not accepted.
-    """
+    """Return the tiles of the main island with a large error, or whose overlaps disagree."""
     doubt = main & (np.count_nonzero(main) > 1) & (positions.sigma_px > _DOUBT_SIGMA_PX)
     for tile in range(len(main)):
-        own = residual[(ends == tile).any(axis=0)]
-        own = own[np.isfinite(own)]
+        own = residual[(ends == tile).any(axis=0) & accepted]
         doubt[tile] |= bool(own.size and np.median(own) > _DOUBT_RESIDUAL_PX)
     return np.asarray(doubt)
 
 
-def _contradicting(edges: Edges, residual: NDArray[np.float64], context: QcContext) -> QcResult:
-    """Evaluate the overlaps that match beyond doubt and were rejected all the same."""
-    sure = edges.log10_chance <= _SURE
-    wrong = np.flatnonzero(sure & ~np.asarray(edges.accepted, bool) & (residual > 2.0))
-    detail = "; ".join(_between(edges, k) for k in wrong[:6])
-    return context.evaluate("contradicting_overlaps", len(wrong) / max(int(sure.sum()), 1), detail)
-
-
-def _untied(
-    manifest: Path, positions: Positions, main: NDArray[np.bool_], context: QcContext
-) -> QcResult:
-    """Evaluate the tiles that nothing ties, and name them; on glass no cell can be doubled."""
-    untied = set(positions.tile[~main].tolist())
-    bare = tiles_without_structure(manifest, untied)
-    with_tissue = np.isin(positions.tile, sorted(untied - bare))
-    names = [_tile_names(positions, with_tissue), _tile_names(positions, ~main & ~with_tissue)]
-    names[1] = names[1] and f"without structure, on glass: {names[1]}"
-    where = "; ".join(filter(None, names))
-    return context.evaluate("untied_tiles", float(with_tissue.mean()), where)
+def _contradicted(
+    edges: Edges, ends: NDArray[np.int64], residual: NDArray[np.float64], tiles: int
+) -> NDArray[np.bool_]:
+    """Return the tiles of overlaps that match beyond doubt and were rejected all the same."""
+    wrong = (edges.log10_chance <= _SURE) & ~np.asarray(edges.accepted, bool)
+    return np.isin(np.arange(tiles), ends[:, wrong & (residual > _DOUBT_RESIDUAL_PX)])
 
 
 def _excluded(gaps: Sequence[str], placed: int, context: QcContext) -> QcResult:
     """Evaluate the share of tiles that the tiles table does not use."""
     names = ", ".join(map(tile_name, gaps[:6])) + ", ..." * (len(gaps) > 6)
     return context.evaluate("tiles_left_out", len(gaps) / (len(gaps) + placed), names)
-
-
-def _precise(positions: Positions, main: NDArray[np.bool_], context: QcContext) -> QcResult:
-    sigma = positions.sigma_px[main]
-    sigma = sigma[np.isfinite(sigma)]
-    tied = main.sum() > 1
-    p95 = float(np.percentile(sigma, 95)) if sigma.size and tied else None
-    return context.evaluate("position_sigma_px", p95, "" if tied else "no tile is tied to another")
 
 
 def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path) -> None:

@@ -108,7 +108,7 @@ def _embedded(png: Path, area_px: float) -> dict[str, Any]:
 def _legend(record: QcRecord) -> str:
     """Return which marker is which channel: pictures of a cycle's stages name channels."""
     names = {item.channel: item.marker for item in record.items if item.channel}
-    if not names or record.stage == "image":
+    if not names:
         return ""
     return f" Channels: {', '.join(f'{channel} {name}' for channel, name in names.items())}."
 

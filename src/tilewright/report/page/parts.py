@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from tilewright.config.rules import STAGES
-from tilewright.quality.metrics import METRICS, REASONS, remedy
+from tilewright.quality.metrics import METRICS, REASONS
 from tilewright.quality.results import QcResult
 from tilewright.report.page.problems import Problem
 
@@ -53,7 +53,6 @@ def _cell(item: QcResult | None) -> dict[str, str]:
 
 def problem_part(problem: Problem, several: bool) -> dict[str, Any]:
     """Return a problem with the texts that the page shows."""
-    first = problem.items[0]
     lines = [
         {
             "verdict": item.verdict,
@@ -72,7 +71,7 @@ def problem_part(problem: Problem, several: bool) -> dict[str, Any]:
         "title": REASONS[problem.reason].title,
         "who": _who(problem.items),
         "lines": lines,
-        "remedy": _code(remedy(problem.reason, first.stage)),
+        "remedy": _code(REASONS[problem.reason].remedy),
         "crop": {**asdict(crop.picture), "caption": crop.caption} if crop else None,
     }
 

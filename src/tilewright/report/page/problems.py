@@ -74,15 +74,13 @@ class Problem:
 
 def problems(records: Sequence[QcRecord], pixels: Pixels) -> list[Problem]:
     """Return the problems of one sample: failed before doubtful, many items before few."""
-    groups: dict[tuple[str, str], list[QcResult]] = {}
+    groups: dict[str, list[QcResult]] = {}
     for item in itertools.chain.from_iterable(record.items for record in records):
         if item.verdict != "pass":
-            # A detail lost in the plane has another remedy than one lost in the final image.
-            stage = item.stage if item.reason == "detail_lost" else ""
-            groups.setdefault((item.reason, stage), []).append(item)
+            groups.setdefault(item.reason, []).append(item)
     issues = [issue for r in records for issue in located_issues(r.cycle, r.stage, r.numbers)]
     listed = []
-    for (reason, _), items in groups.items():
+    for reason, items in groups.items():
         items.sort(key=lambda i: (-RANK[i.verdict], -_excess(i), i.cycle, i.channel, i.metric))
         listed.append(Problem(items[0].sample, reason, items, _crop(items, issues, pixels)))
     listed.sort(key=lambda p: (-RANK[p.verdict], p.reason == "unknown", -len(p.items), p.reason))

@@ -19,7 +19,6 @@ from tilewright.kernels.edf.bright_debris import (
 from tilewright.kernels.edf.channel_model import ChannelModel, mean_variance, object_power
 from tilewright.kernels.edf.debris_fit import DebrisModel
 from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
-from tilewright.kernels.edf.resolution import plane_resolution_px
 from tilewright.kernels.edf.transfer import FINE, WIDE_RADII, psf_planes, transfer_profiles
 from tilewright.kernels.edf.wiener_filters import Filters, make_filters
 from tilewright.kernels.edf.wiener_finish import fill, haze_moments, haze_share, mirrored
@@ -113,7 +112,6 @@ def plan_wiener(
         "method": "multiplane_wiener",
         "scale": 1.0,
         "haze_share": haze,
-        "resolution_px": plane_resolution_px(maps, usage, samples, ceiling_of(mosaic)),
         "noise_gain": noise.gain,
         "read_noise_counts": noise.read_noise_counts,
     }

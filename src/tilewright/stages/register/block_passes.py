@@ -4,6 +4,8 @@ Images are read through ``read(y, x)`` a cell at a time, so that memory holds on
 each image and the cells in work, whatever the size of the images.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -88,6 +90,14 @@ class Overlay:
     """pair of (y, x) float32: reference and moving image; textures are not masked."""
     inside: Array
     """float32 (y, x): 1 where both have pixels, as in :func:`aligned`."""
+
+    def on_host(self, backend: Backend) -> Overlay:
+        """Return the same part with NumPy arrays."""
+        counts, textures = (
+            (backend.to_numpy(first), backend.to_numpy(second))
+            for first, second in (self.counts, self.textures)
+        )
+        return Overlay(self.region, counts, textures, backend.to_numpy(self.inside))
 
 
 class Observer(Protocol):
@@ -177,7 +187,7 @@ def _measure_cell(
             slice(max(low, 0), min(high - pass_.step, n))
             for (low, high), n in zip(spans, size, strict=True)
         )
-        observer.observe((rows, columns), overlay)
+        observer.observe((rows, columns), overlay.on_host(backend))
     pad, crop = [], []
     for (low, high), part, n in zip(spans, (y, x), size, strict=True):
         crop.append(slice(max(low, 0) - part.start, min(high, n) - part.start))

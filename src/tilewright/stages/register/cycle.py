@@ -29,6 +29,7 @@ from tilewright.kernels.register.alignment import (
 )
 from tilewright.kernels.register.block_field import ACCEPTED, fit_affine, fit_field
 from tilewright.kernels.register.warp import Transform
+from tilewright.stages.register.assessment import assess
 from tilewright.stages.register.block_passes import BlockGrid, Pass, measure_blocks
 from tilewright.stages.register.plane_views import PlaneView, Source, open_views
 
@@ -125,7 +126,8 @@ def _estimate(pair: _Pair) -> tuple[Transform, str]:
     numbers = _numbers(evidence)
     failure = "" if evidence.matches else evidence.sentence()
     if evidence.matches:
-        quality = numbers | {"registered": True} | assess(pair, transform)
+        measured = assess(pair.backend, pair.reference, pair.moving, transform, pair.block_px)
+        quality = numbers | {"registered": True} | measured
         transform = dataclasses.replace(transform, quality=quality)
         failure = _disagreement(quality)
     if failure:
@@ -165,31 +167,6 @@ def _disagreement(quality: Mapping[str, Any]) -> str:
         f"registered blocks agree with NCC {after:.2f}, and blocks of other places reach "
         f"{chance:.2f} by chance"
     )
-
-
-def assess(pair: _Pair, transform: Transform) -> dict[str, object]:
-    """Measure a transform with blocks displaced by half from those that made it.
-
-    Returns
-    -------
-    dict
-        ``ncc_after``, ``ncc_chance`` (98 % of blocks of other places lie below),
-        ``rotation_deg``, and ``shift_px`` (y, x at the centre).
-    """
-    step = pair.block_px // 4
-    after = pair.measure(transform, Pass(2, step, 0, step // 2), "quality")
-    both = after.on_tissue.all(axis=1)
-    weight = np.sqrt(after.blocks.energy.prod(axis=1)) * both
-    weight /= max(weight.sum(), 1e-12)
-    rotation_deg, shift_px = transform.rotation_and_shift(pair.reference.shape)
-    numbers = {
-        "ncc_after": (weight * after.blocks.score).sum(),
-        "ncc_chance": np.percentile(after.blocks.chance[both], 98.0) if both.any() else 0.0,
-        "rotation_deg": rotation_deg,
-    }
-    return {key: round(float(value), 4) for key, value in numbers.items()} | {
-        "shift_px": [round(value, 3) for value in shift_px]
-    }
 
 
 @dataclass(frozen=True)

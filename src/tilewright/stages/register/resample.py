@@ -125,11 +125,6 @@ class _Source:
         from_reference = Transform.identity() if transform is None else read_transform(transform)
         return cls(open_mosaic(path), from_reference)
 
-    @property
-    def haze_counts(self) -> float:
-        """Mean light removed from the plane as haze (``edf.method: multiplane_wiener``)."""
-        return float(self.mosaic.attributes.get("haze_counts") or 0)
-
     def read(self, backend: Backend, region: Region) -> NDArray[np.uint16]:
         return resample_region(backend, self.mosaic, self.transform, region)
 
@@ -172,8 +167,7 @@ class _BackgroundSubtraction:
     ) -> _BackgroundSubtraction:
         source = _Source.open(background.plane, background.transform)
         reads = (partial(plane.read, backend), partial(source.read, backend))
-        haze = (plane.haze_counts, source.haze_counts)
-        return cls(source, survey(channel, background, reads, haze, shape, parts, pool))
+        return cls(source, survey(channel, background, reads, shape, parts, pool))
 
     def subtract_from(
         self, backend: Backend, block: NDArray[np.uint16], region: Region

@@ -72,7 +72,6 @@ def survey(
     channel: tuple[str, int, str],
     background: Background,
     reads: tuple[Read, Read],
-    haze_counts: tuple[float, float],
     shape: tuple[int, int],
     regions: Sequence[Region],
     pool: Executor,
@@ -85,8 +84,6 @@ def survey(
         Marker, cycle and channel.
     reads : (callable, callable)
         Read the channel, and its background.
-    haze_counts : (float, float)
-        Mean light that their in-focus planes lost as haze.
     shape : (int, int)
         (y, x) of the image.
     regions : sequence of (slice, slice)
@@ -109,7 +106,6 @@ def survey(
         method="regression" if background.factor is None else "exposure",
         factor=factor,
         oversubtracted=oversubtracted_share(marker, light, factor),
-        left_as_haze=_left_as_haze(light, factor, haze_counts),
         emptied=0.0,  # counted while it is subtracted
         before=before,
         light=coarse,
@@ -133,16 +129,3 @@ def _sum_cells(
 
     for _ in pool.map(one, regions):
         pass
-
-
-def _left_as_haze(
-    background: NDArray[np.float64], factor: float, haze_counts: tuple[float, float]
-) -> float:
-    """Return the share of a background that stays because only its own plane lost it."""
-    # A channel that lost more than its background lost haze of its stain, or what counts as
-    # subtracted too much.
-    of_channel, of_background = haze_counts[0], factor * haze_counts[1]
-    positive = background > 0
-    mean = float(background[positive].mean()) if positive.any() else 0.0
-    whole = of_background + factor * mean
-    return max(of_background - of_channel, 0.0) / whole if whole > 0 else 0.0
