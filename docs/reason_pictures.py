@@ -148,7 +148,6 @@ PICTURES = {
     "ringing": Picture("dark_rings", mosaic("edf", channel="2", z=0), 120),
     "flux": Picture("flux_factor", mosaic("deconvolve"), 240),
     "end_planes": Picture("end_plane_excess", planes("deconvolve"), below=True),
-    "little_detail": Picture("resolution_px", mosaic("edf", channel="2", z=0), 160),
     "overcorrected": Picture("undershoot", mosaic("edf", z=0), 120),
     "detail_lost": Picture("image_detail", mosaic("edf", channel="2", z=0), 160),
     "damaged_planes": Picture(

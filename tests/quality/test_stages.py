@@ -67,14 +67,13 @@ def test_numbers_of_a_projection_are_exact(tmp_path: Path) -> None:
         "excluded_planes": [{"z": 3, "reason": "blank"}],
         "focus_ends": [0.2, 0.0],
         "haze_counts": 30.0,
-        "resolution_px": 7.0,
         "below_noise": 0.1 * plane.size,
         "clipped_high": 0.02 * plane.size,
     }
     quality = projected(tmp_path, plane, (light + 100).astype(np.uint16), **told)
     exact = {
         "damaged_planes": 1 / 5, "clipped": 0.02, "focus_edge": 0.85, "tissue_beyond": 0.2,
-        "flux_factor": 4.0, "resolution_px": 7.0, "undershoot": 0.1, "dark_rings": 0.0,
+        "flux_factor": 4.0, "undershoot": 0.1, "dark_rings": 0.0,
     }  # fmt: skip
     unknown = {"focus", "ringing", "image_detail"}
     found = values(quality)
@@ -82,11 +81,11 @@ def test_numbers_of_a_projection_are_exact(tmp_path: Path) -> None:
     assert {metric: found[metric] for metric in found.keys() - unknown} == pytest.approx(exact)
     said = details(quality)
     assert (said["damaged_planes"], said["tissue_beyond"]) == ("plane 4: blank", "plane 1: 20%")
-    assert (said["flux_factor"], said["resolution_px"]) == ("more", "2.64 µm")
+    assert said["flux_factor"] == "more"
     assert said["focus"] == "no signal to focus on"
     (tmp_path / "few").mkdir()
     few = projected(tmp_path / "few", plane, light.astype(np.uint16), plane_usage=[0.0] * 5)
-    lacking = {"tissue_beyond", "resolution_px", "undershoot"}
+    lacking = {"tissue_beyond", "undershoot"}
     assert values(few).keys() == found.keys() - lacking
     assert details(few)["focus_edge"] == "no plane stands out anywhere"
 

@@ -20,7 +20,7 @@ from tilewright.runtime.files import csv_text
 #: Numbers that need something to see: where nothing stands out of a background they are bad or
 #: unknown, which `contrast` says for all of them.
 _NEEDS_SIGNAL = {
-    "empty", "focus", "focus_edge", "image_detail", "overlap_shift_px", "resolution_px",
+    "empty", "focus", "focus_edge", "image_detail", "overlap_shift_px",
     "ringing", "seam", "tissue_beyond", "unlike_overlaps",
 }  # fmt: skip
 _COLUMNS = ("sample", "cycle", "channel", "marker", "verdict", "reasons")

@@ -199,7 +199,6 @@ SCENES = {
     "each row and column of tiles four times as bright as the last": Damage(
         f.mosaic("stitch", f.bright_rows, feather_px=4), "seam"
     ),
-    "a channel of a few photons": Damage(f.few_photons, "resolution_px"),
     "a plane made with the PSF of a larger aperture": Damage(f.optics("edf", 0.95), "undershoot"),
     "a background that lost half of its light as haze": Damage(
         f.hazy_background, "background_left oversubtracted"

@@ -116,18 +116,6 @@ def blurred(sigma_px: float) -> Edit:
     return lambda stack: ndimage.gaussian_filter(stack.astype(float), (0, sigma_px, sigma_px))
 
 
-def few_photons(bench: Bench) -> Asked:
-    rng = np.random.default_rng(0)
-
-    def edit(stack: Array) -> Array:
-        light = rng.poisson(np.maximum(stack.astype(float) - 100, 0) / 10000) * 30.0
-        return np.asarray(light + rng.normal(100, 3, stack.shape))
-
-    raw(1, "2", edit)(bench)
-    bench.edf(1, "2")
-    return EDF
-
-
 def incomplete_tile(bench: Bench) -> Asked:
     """Lose a plane of the middle tile, which the tiles table leaves out then."""
     bench.raw(1, "1", 4)[2].unlink()

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from snakemake_scheduler_plugin_tilewright import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.result_file import result_file_errors
-from tilewright.kernels.edf.resolution import FINEST_PX
 from tilewright.kernels.metrics import focus_score
 from tilewright.quality.dark_rings import evaluate_rings
 from tilewright.quality.evaluate import Files, StageQc
@@ -93,11 +92,6 @@ def _compare(context: QcContext, plane: Mosaic, stack: Mosaic) -> list[QcResult]
         context.evaluate("flux_factor", max(ratio, 1 / ratio), which),
         _detail(context, plane, scan),
     ]
-    if attributes.get("resolution_px") is not None:  # it takes four planes
-        resolution = float(attributes["resolution_px"])
-        fine = ", as fine as the pixels" if resolution == FINEST_PX else ""
-        detail = f"{resolution * plane.voxel_um[2]:.3g} µm{fine}"
-        items.append(context.evaluate("resolution_px", resolution, detail))
     if "below_noise" in attributes:
         area = float(np.prod(plane.shape))
         items.append(context.evaluate("undershoot", attributes["below_noise"] / area))
