@@ -24,7 +24,6 @@ from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableEr
 from tilewright.io.formats import SELF_DESCRIBING
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tile_planes import TilePlace, TileRows
-from tilewright.stages.edf.methods import METHODS
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64
@@ -385,7 +384,6 @@ def data_sizes(
             settings.output.chunk_px,
             deconvolve.tile_px,
             deconvolve.halo_px,
-            plane_by_chunk=METHODS[settings.plane_method].by_chunk,
         ),
         {rule: limits.model_dump() for rule, limits in settings.resources.items()},
     )

@@ -48,15 +48,11 @@ class DataSize:
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """Chunk edge of the stores; tile edge and halo of the deconvolution; all in px.
-
-    ``plane_by_chunk``: the in-focus plane is made chunk by chunk, not in tiles of its own.
-    """
+    """Chunk edge of the stores; tile edge and halo of the deconvolution; all in px."""
 
     chunk_px: int = 1024
     tile_px: int = 1024
     halo_px: int = 64
-    plane_by_chunk: bool = True
 
     @property
     def chunk_mb(self) -> float:
@@ -116,10 +112,7 @@ def _deconvolve(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
 
 
 def _edf_plane(size: DataSize, blocks: BlockSizes, cpus: int) -> Cost:
-    if blocks.plane_by_chunk:
-        mb = cpus * blocks.chunk_mb * (6 * size.planes + 12) + 100
-        return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
-    window_mb = (min(1024, _side_px(size)) + 176) ** 2 * 4 / _MB
+    window_mb = (min(1024, _side_px(size)) + 224) ** 2 * 4 / _MB
     mb = window_mb * (3.5 * size.planes + 40 + cpus * (1.5 * size.planes + 28)) + 160
     # the filters, which are made once, then windows
     work_s = 20 + size.mosaic_px * (0.7 + 0.02 * size.planes) / (1e6 * cpus)
