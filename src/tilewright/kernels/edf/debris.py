@@ -151,7 +151,8 @@ def _rest(
     weight = tissue**2 / (tissue**2 + np.square(np.float32(_PSF_ERROR) * shown))
     weight[saturated] = 0
     rest: NDArray[np.float32] = tissue + weight * (light - shown - tissue)
-    return rest
+    # Elsewhere noise may be below 0.
+    return np.where(shown > tissue, np.maximum(rest, 0), rest)
 
 
 def _sharpest(part: NDArray[np.float32]) -> int:
