@@ -26,38 +26,28 @@ from scipy import ndimage
 
 from benchmarks.scenes.edf import DESIGNS, Scene
 from benchmarks.truth_tiles import SHARED
-from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.backend import Backend, cpu_backend, fast_len
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
 from tilewright.kernels.edf.channel_model import (
+    FINE,
     ChannelModel,
     mean_variance,
     object_power,
-)
-from tilewright.kernels.edf.focus import blur, focus_weighted
-from tilewright.kernels.edf.focus_maps import POOL_PX, FocusMaps
-from tilewright.kernels.edf.transfer import (
-    FINE,
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.edf.wiener_filters import (
-    Filters,
-    make_filters,
-    window_len,
-)
-from tilewright.kernels.edf.wiener_finish import (
+from tilewright.kernels.edf.focus import blur, focus_weighted
+from tilewright.kernels.edf.wiener_filters import make_filters
+from tilewright.kernels.edf.wiener_plane import (
+    HALO_PX,
+    WienerPlane,
     confidence_weight,
-    estimate_background,
-    finish,
-    haze_moments,
-    haze_share,
-    mirrored,
+    remove_grain,
 )
-from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
-from tilewright.kernels.noise import NoiseModel, photon_transfer
-from tilewright.kernels.pooling import downsample_mean
+from tilewright.kernels.noise import photon_transfer
+from tilewright.stages.tile_windows import mirrored
 
 TOOL = SHARED / "tools" / "edf-truth"
 #: PSNR in dB that the multi-plane Wiener plane must reach; on other sets RL's less 0.2.
@@ -79,7 +69,7 @@ def main() -> None:
         _one(*options.one)
         return
     print(f"{'set':12}{'argmax':>8}{'soft':>7}{'RL':>7}{'wiener':>8}{'bar':>7}", end="")
-    print(f"{'flux':>7}{'haze':>6}{'CPU-s/Mvox RL/wiener':>22}{'setup':>7}")
+    print(f"{'flux':>7}{'CPU-s/Mvox RL/wiener':>22}{'setup':>7}")
     gains = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.sets:
@@ -118,7 +108,7 @@ def _measure(name: str, seed: int, peer: str, folder: Path) -> float | None:
     flux = float(images["wiener"].mean() / truth.mean())
     print(
         f"{name:12}{scores['argmax']:8.2f}{scores['soft']:7.2f}{scores['RL']:7.2f}"
-        f"{scores['wiener']:8.2f}{bar:7.2f}{flux:7.3f}{told['wiener']['haze']:6.2f}"
+        f"{scores['wiener']:8.2f}{bar:7.2f}{flux:7.3f}"
         f"{told['RL']['cpu']:14.2f} /{told['wiener']['cpu']:6.3f}{told['wiener']['setup']:7.2f}",
         flush=True,
     )
@@ -132,7 +122,7 @@ def _one(method: str, name: str, path: str, out: str) -> None:
     scene = DESIGNS.get(name.removeprefix("edf-"), Scene())
     backend = cpu_backend(1)
     started = time.process_time()
-    setup, haze = 0.0, 0.0
+    setup = 0.0
     if method == "argmax":
         image = variance_argmax(stack)
     elif method == "soft":
@@ -141,10 +131,10 @@ def _one(method: str, name: str, path: str, out: str) -> None:
     elif method == "RL":
         image = _richardson_lucy(backend, stack, psf, pedestal, scene)
     else:
-        image, setup, haze = wiener(backend, stack, pedestal, scene, name == "index")
+        image, setup = wiener(backend, stack, pedestal, scene, name == "index")
     seconds = (time.process_time() - started - setup) / (stack.size / 1e6)
     np.save(out, image)
-    print(json.dumps({"cpu": seconds, "setup": setup, "haze": haze}))
+    print(json.dumps({"cpu": seconds, "setup": setup}))
 
 
 def _richardson_lucy(
@@ -163,8 +153,8 @@ def _richardson_lucy(
 
 def wiener(
     backend: Backend, stack: NDArray[Any], pedestal: float, scene: Scene, wrong_index: bool
-) -> tuple[Image, float, float]:
-    """Return the plane, the CPU seconds of what is done once per channel, and the haze's share."""
+) -> tuple[Image, float]:
+    """Return the plane, and the CPU seconds of what is done once per channel."""
     started = time.process_time()
     optics = Optics(
         scene.aperture,
@@ -176,45 +166,25 @@ def wiener(
     # As wide as the PSF that made the stack, and that RL is given.
     psf = gibson_lanni(optics, voxel, psf_planes(len(stack), scene.step), max_lateral_px=65)
     noise = photon_transfer(backend, stack[len(stack) // 2], pedestal)
-    side = min(_SAMPLE_PX, *(n // 8 * 8 for n in stack.shape[1:]))
+    side = min(_SAMPLE_PX, *stack.shape[1:])
     sample = stack[:, :side, :side]
     plane_mask = np.ones(len(stack), bool)
     profiles = transfer_profiles(psf)
     power = object_power(backend, [sample], profiles, plane_mask)
     channel = ChannelModel(profiles, plane_mask, power, mean_variance(noise, [sample], pedestal))
-    maps = FocusMaps(backend, channel, noise, pedestal, (side, side))
-    filters = make_filters(channel, maps.bin_usage(sample))
-    found = WienerPlane(maps, filters).project(sample)
-    share = haze_share([haze_moments(maps, sample, found)])
+    filters = make_filters(channel)
     setup = time.process_time() - started
-    image, variance = _project(backend, stack, channel, filters, noise, pedestal)
-    clear = finish(
-        backend, image, variance, estimate_background(backend, downsample_mean(image)), share
-    )
-    return clear, setup, share
-
-
-def _project(
-    backend: Backend,
-    stack: NDArray[Any],
-    channel: ChannelModel,
-    filters: Filters,
-    noise: NoiseModel,
-    pedestal: float,
-) -> tuple[Image, Image]:
-    """Return plane and variance of a stack, multiples of 8 px wide, with mirrored borders."""
+    # Multiples of 8 px wide, with mirrored borders.
     shape = stack.shape[1:]
-    window = (window_len(shape[0] + 2 * HALO_PX), window_len(shape[1] + 2 * HALO_PX))
+    window = tuple(8 * fast_len(-(-(n + 2 * HALO_PX) // 8)) for n in shape)
     y, x = (mirrored(-HALO_PX, w - HALO_PX, n) for w, n in zip(window, shape, strict=True))
     at = [np.arange(w) - HALO_PX for w in window]
     far = [np.minimum(a, n - 1 - a) for a, n in zip(at, shape, strict=True)]
-    trust = confidence_weight(np.minimum.outer(*far).astype(np.float32))
-    maps = FocusMaps(backend, channel, noise, pedestal, window)
-    found = WienerPlane(maps, filters).project(stack[:, y][:, :, x], trust)
-    inner, pooled = (
-        tuple(slice(HALO_PX // by, (HALO_PX + n) // by) for n in shape) for by in (1, POOL_PX)
-    )
-    return found.image[inner], found.variance[pooled]
+    confidence = confidence_weight(np.minimum.outer(*far).astype(np.float32))
+    estimate = WienerPlane(backend, channel, filters, noise, pedestal, (window[0], window[1]))
+    found = estimate.project(stack[:, y][:, :, x], confidence)
+    image = remove_grain(backend, found.image, found.variance)
+    return image[tuple(slice(HALO_PX, HALO_PX + n) for n in shape)], setup
 
 
 def variance_argmax(stack: NDArray[Any]) -> Image:

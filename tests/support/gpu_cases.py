@@ -15,16 +15,13 @@ from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
 from tilewright.kernels.edf.channel_model import (
+    FINE,
     ChannelModel,
     object_power,
-)
-from tilewright.kernels.edf.focus import focus_weighted
-from tilewright.kernels.edf.focus_maps import FocusMaps
-from tilewright.kernels.edf.transfer import (
-    FINE,
     psf_planes,
     transfer_profiles,
 )
+from tilewright.kernels.edf.focus import focus_weighted
 from tilewright.kernels.edf.wiener_filters import make_filters
 from tilewright.kernels.edf.wiener_plane import WienerPlane
 from tilewright.kernels.noise import NoiseModel
@@ -108,8 +105,8 @@ def _richardson_lucy(backend: Backend, counts: Any) -> Case:
     )  # fmt: skip
 
 
-def wiener_maps(counts: Any, backend: Backend) -> tuple[ChannelModel, FocusMaps]:
-    """Return a channel and its maps for windows of the size of the counts (z, y, x)."""
+def wiener_of(counts: Any, backend: Backend) -> tuple[ChannelModel, WienerPlane]:
+    """Return a channel and its filters for windows of the size of the counts (z, y, x)."""
     planes = counts.shape[0]
     fine = (VOXEL_UM[0] / FINE, *VOXEL_UM[1:])
     psf = gibson_lanni(OPTICS, fine, psf_planes(planes, VOXEL_UM[0]), max_lateral_px=65)
@@ -119,13 +116,13 @@ def wiener_maps(counts: Any, backend: Backend) -> tuple[ChannelModel, FocusMaps]
     channel = ChannelModel(
         profiles, plane_mask, power, float(NOISE.variance(counts.mean() - PEDESTAL))
     )
-    return channel, FocusMaps(backend, channel, NOISE, PEDESTAL, counts.shape[1:])
+    filters, window = make_filters(channel), counts.shape[1:]
+    return channel, WienerPlane(backend, channel, filters, NOISE, PEDESTAL, window)
 
 
 def _direct(backend: Backend, counts: Any) -> Case:
     planes, px = counts.shape[:2]
-    channel, maps = wiener_maps(counts, backend)
-    wiener, stack = WienerPlane(maps, make_filters(channel)), backend.asarray(counts)
+    (_, wiener), stack = wiener_of(counts, backend), backend.asarray(counts)
     ffts = ((2 * planes, (px, px)),)
     bytes_ = 4.0 * px * px * (2 * planes + 1)
     return Case(

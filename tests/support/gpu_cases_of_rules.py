@@ -13,26 +13,17 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from tests.support.gpu_cases import NOISE, OPTICS, PEDESTAL, VOXEL_UM, Case, tissue, wiener_maps
+from tests.support.gpu_cases import OPTICS, PEDESTAL, VOXEL_UM, Case, tissue, wiener_of
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.deconvolve.psf import gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
 from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
 from tilewright.kernels.edf.channel_model import object_power
 from tilewright.kernels.edf.focus import focus_energy, sum_projection
-from tilewright.kernels.edf.plane_order import compare_planes
-from tilewright.kernels.edf.planes import sample_planes
-from tilewright.kernels.edf.wiener_filters import make_filters
-from tilewright.kernels.edf.wiener_finish import (
-    estimate_background,
-    finish,
-    haze_moments,
-)
-from tilewright.kernels.edf.wiener_plane import HALO_PX, WienerPlane
+from tilewright.kernels.edf.wiener_plane import remove_grain
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.noise import photon_transfer
-from tilewright.kernels.pooling import downsample_mean
 from tilewright.kernels.register.alignment import bandpass_sqrt, coarse_alignment, grey_levels
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.block_shifts import (
@@ -181,21 +172,17 @@ def _thinning(backend: Backend, counts: Any) -> Case:
 
 def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
     stack, plane_mask = backend.asarray(counts), np.ones(len(counts), bool)
-    channel, maps = wiener_maps(counts, backend)
+    channel, estimate = wiener_of(counts, backend)
 
     def gain() -> Any:
         model = photon_transfer(backend, counts[0], PEDESTAL)
         return np.array([model.gain, model.variance(100.0)])
 
     yield _case("photon transfer", gain, counts[0])
-    yield _case("statistics of planes", lambda: sample_planes(backend, stack, 65535).coarse, stack)
-    yield _case("compare planes", lambda: compare_planes(
-        backend, stack, NOISE, PEDESTAL
-    ).correlation, stack)  # fmt: skip
     yield _case("power of the light", lambda: object_power(
         backend, [counts], channel.profiles, plane_mask
     ), stack)  # fmt: skip
-    yield _case("bins of the filters", lambda: maps.bin_usage(counts), stack)
+    yield _case("focus of a window", lambda: estimate.measure(counts).weights, stack)
     yield _case("focus energy", lambda: focus_energy(backend, stack[0])[0], stack[0])
     kernel = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1]
     yield _case("mean blurred by the PSF", lambda: sum_projection(
@@ -204,17 +191,10 @@ def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
 
 
 def _finishes(backend: Backend, counts: Any) -> Iterator[Case]:
-    # haze needs windows of 240 px
-    side = max(counts.shape[1], 2 * HALO_PX + 64)
-    wide = tissue(side, len(counts))
-    channel, maps = wiener_maps(wide, backend)
-    found = WienerPlane(maps, make_filters(channel)).project(wide)
-    yield _case("haze", lambda: haze_moments(maps, wide, found), wide)
-    floor = estimate_background(backend, downsample_mean(found.image))
+    found = wiener_of(counts, backend)[1].project(counts)
     yield _case(
-        "finish a plane", lambda: finish(backend, found.image, found.variance, floor, 0.5),
-        found.image,
-    )  # fmt: skip
+        "remove grain", lambda: remove_grain(backend, found.image, found.variance), found.image
+    )
 
 
 def _registration(backend: Backend, plane: Any) -> Iterator[Case]:

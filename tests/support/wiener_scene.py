@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from scipy import fft, ndimage
 
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
-from tilewright.kernels.edf import transfer
-from tilewright.kernels.edf.transfer import FINE
+from tilewright.kernels.edf.channel_model import FINE, psf_planes
 
 PLANES, SIZE, STEP_UM, PIXEL_UM = 9, 192, 1.5, 0.377
 PEDESTAL = 100.0
@@ -23,7 +22,7 @@ Truth = NDArray[np.float64]
 def fine_psf() -> Image:
     """Return the PSF at half the step."""
     voxel = (STEP_UM / FINE, PIXEL_UM, PIXEL_UM)
-    return gibson_lanni(OPTICS, voxel, transfer.psf_planes(PLANES, STEP_UM), max_lateral_px=65)
+    return gibson_lanni(OPTICS, voxel, psf_planes(PLANES, STEP_UM), max_lateral_px=65)
 
 
 def _transfer(plane: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:

@@ -22,7 +22,6 @@ from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableEr
 from tilewright.io.formats import SELF_DESCRIBING
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tile_planes import TilePlace, TileRows
-from tilewright.stages.edf.methods import METHODS
 
 #: Smallest tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64
@@ -344,7 +343,6 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
             cycles=len(experiment.cycles),
             channels=len(experiment.channels),
             scan_tiles=sum(extent_of(name).tiles for name in experiment.scan_of(sample)),
-            plane_by_chunk=METHODS[experiment.settings.plane_method].by_chunk,
         )
 
     return size_of

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, ResourceRequest
-from tilewright.stages.tile_windows import CHUNK_PX, HALO_PX, TILE_PX
+from tilewright.stages.tile_sizes import CHUNK_PX, HALO_PX, TILE_PX
 
 _MB = 2**20
 #: One plane of a chunk in float32.
@@ -43,8 +43,6 @@ class DataSize:
     """Cycles of the sample, and channels over all cycles."""
     #: Of all samples that share its flat-fields, where they are several.
     scan_tiles: int = 0
-    plane_by_chunk: bool = True
-    """Whether the in-focus plane is made chunk by chunk, not in tiles of its own."""
 
     @property
     def tile_px(self) -> int:
@@ -117,10 +115,7 @@ def _deconvolve(size: DataSize, cpus: int) -> Cost:
 
 
 def _edf_plane(size: DataSize, cpus: int) -> Cost:
-    if size.plane_by_chunk:
-        mb = cpus * _CHUNK_MB * (6 * size.planes + 12) + 100
-        return Cost(mb, size.mosaic_voxels / (15e6 * cpus))
-    window_mb = (min(1024, _side_px(size)) + 176) ** 2 * 4 / _MB
+    window_mb = (min(1024, _side_px(size)) + 224) ** 2 * 4 / _MB
     mb = window_mb * (3.5 * size.planes + 40 + cpus * (1.5 * size.planes + 28)) + 160
     # the filters, which are made once, then windows
     work_s = 20 + size.mosaic_px * (0.7 + 0.02 * size.planes) / (1e6 * cpus)

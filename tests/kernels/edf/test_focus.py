@@ -11,8 +11,7 @@ from scipy import ndimage
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, wavy
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf import focus
-from tilewright.kernels.edf.plane_order import add_pairs, compare_planes, exchanged_planes
-from tilewright.kernels.edf.planes import damaged_planes, sample_planes
+from tilewright.kernels.edf.planes import damaged_planes, focus_ends, sample_planes
 from tilewright.kernels.noise import NoiseModel
 
 NOISE = NoiseModel(1.0, 2.0)
@@ -34,13 +33,11 @@ def test_focus_weighted_of_nothing_is_the_quiet_mean_and_of_saturation_itself(cp
     np.testing.assert_allclose(found.image, stack[0].astype(np.float32), rtol=1e-5)
 
 
-def judged(backend: Backend, stack: Stack) -> dict[int, str]:
+def judged(stack: Stack) -> dict[int, str]:
     """Return what is said of the planes that are left out."""
     half = stack.shape[1] // 2
-    chunks = (stack[:, :half], stack[:, half:])
-    samples = [sample_planes(backend, chunk, 65535.0) for chunk in chunks]
-    pairs = add_pairs([compare_planes(backend, chunk, NOISE, PEDESTAL) for chunk in chunks])
-    return {v.z: v.reason for v in damaged_planes(samples, PEDESTAL, pairs)}
+    samples = [sample_planes(part, PEDESTAL) for part in (stack[:, :half], stack[:, half:])]
+    return {v.z: v.reason for v in damaged_planes(samples)}
 
 
 def times(share: float) -> Callable[[Any], Any]:
@@ -58,23 +55,23 @@ def exchange(stack: Stack, planes: Sequence[int]) -> Stack:
 
 #: What befell a plane, and what is said of it.
 DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "saturated": (lambda plane: 65535, "blank|saturated"),
+    "saturated": (lambda plane: 65535, "blank"),
     "glare": (
         lambda plane: np.where(random().random(plane.shape) < 0.5, 65535, plane),
-        "saturated",
+        "next to it",
     ),
     "blank": (lambda plane: 103, "blank"),
-    "dark": (lambda plane: np.rint(random().normal(PEDESTAL, 2, plane.shape)), "blank"),
-    "noise": (lambda plane: random().permuted(plane), "blank|unlike"),
-    "elsewhere": (lambda plane: np.roll(plane, (SIZE // 2, SIZE // 3), (0, 1)), "unlike"),
-    "exposure": (times(2), "times as bright"),
-    "lamp": (times(0.4), "times as bright"),
+    "dark": (lambda plane: np.rint(random().normal(PEDESTAL, 2, plane.shape)), "black"),
+    "noise": (lambda plane: random().permuted(plane), "next to it"),
+    "elsewhere": (lambda plane: np.roll(plane, (SIZE // 2, SIZE // 3), (0, 1)), "next to it"),
+    "exposure": (times(2), "next to it"),
+    "lamp": (times(0.4), "next to it"),
     "half": (
         lambda plane: np.where(np.arange(SIZE)[:, None] < SIZE // 2, plane, PEDESTAL),
-        "times as bright|unlike",
+        "next to it",
     ),
-    "displaced": (lambda plane: np.roll(plane, 3, axis=1), "displaced"),
-    "dimmed": (times(0.7), "0.7"),
+    "displaced": (lambda plane: np.roll(plane, 3, axis=1), "next to it"),
+    "dimmed": (times(0.7), "next to it"),
 }
 SUBTLE = ("displaced", "dimmed")
 
@@ -83,42 +80,45 @@ SUBTLE = ("displaced", "dimmed")
     ("z", "damage"),
     [(z, name) for name in DAMAGES for z in ((1, 3, 5) if name in SUBTLE else (0, 1, 4, 8))],
 )
-def test_a_damaged_plane_is_left_out_and_named(cpu: Backend, damage: str, z: int) -> None:
+def test_a_damaged_plane_is_left_out_and_named(damage: str, z: int) -> None:
     stack = wavy(8 if damage in SUBTLE else 5)[0]
     change, said = DAMAGES[damage]
     stack[z] = change(stack[z].astype(float))
-    found = judged(cpu, stack)
+    found = judged(stack)
     assert list(found) == [z]
     assert any(word in found[z] for word in said.split("|"))
 
 
 @pytest.mark.parametrize("z", [1, 4, 8])
-def test_the_second_of_two_copies_is_named(cpu: Backend, z: int) -> None:
+def test_the_second_of_two_copies_is_named(z: int) -> None:
     stack = wavy(5)[0]
     stack[z] = stack[z - 1]
-    found = judged(cpu, stack)
+    found = judged(stack)
     assert list(found) == [z]
     assert "copy of plane" in found[z]
 
 
-EXCHANGED = [(1, 5), (2, 4), (2, 6), (3, 7), (3, 5), (4, 7), (5, 6), (0, 5), (2, 8), (0, 1), (1, 2)]
+EXCHANGED = [(1, 5), (2, 4), (2, 6), (3, 7), (3, 5), (4, 7), (2, 8), (0, 5), (5, 6), (0, 1), (1, 2)]
 
 
 @pytest.mark.parametrize("planes", [*EXCHANGED, (3, 4)])
-def test_of_two_exchanged_planes_just_these_are_named(cpu: Backend, planes: list[int]) -> None:
-    """Adjacent or not: one of them alone may seem foreign, or a neighbour in wrong order."""
-    found = judged(cpu, exchange(wavy(8)[0], planes))
-    assert list(found) == list(planes)
-    assert all("out of order" in reason for reason in found.values())
+def test_exchanged_planes_are_noticed(planes: list[int]) -> None:
+    """Adjacent or not: one at least is named, and no more than are out of place."""
+    found = judged(exchange(wavy(8)[0], planes))
+    assert 1 <= len(found) <= 2
+    assert set(found) & set(planes)
 
 
-def test_damaged_planes_do_not_hide_one_another_or_drag_neighbours_along(cpu: Backend) -> None:
+def test_damaged_planes_do_not_hide_one_another_or_drag_neighbours_along() -> None:
     stack = wavy(5)[0]
     stack[3], stack[5] = 65535, np.roll(stack[5], (90, 60), (0, 1))
-    assert list(judged(cpu, stack)) == [3, 5]
+    assert list(judged(stack)) == [3, 5]
+    stack = wavy(5)[0]
+    stack[6:] = PEDESTAL
+    assert list(judged(stack)) == [6, 7, 8]
     stack = exchange(wavy(8)[0], (2, 6))
     stack[0] = PEDESTAL
-    assert list(judged(cpu, stack)) == [0, 2, 6]
+    assert list(judged(stack)) == [0, 2, 6]
 
 
 def debris(z: float) -> Stack:
@@ -148,24 +148,32 @@ def debris(z: float) -> Stack:
         "even drift",
     ],
 )
-def test_no_good_plane_is_damaged(cpu: Backend, make: Callable[[], Stack]) -> None:
-    assert judged(cpu, make()) == {}
+def test_no_good_plane_is_damaged(make: Callable[[], Stack]) -> None:
+    assert judged(make()) == {}
 
 
-def test_one_glaring_sample_does_not_decide_the_order(cpu: Backend) -> None:
+def test_one_glaring_sample_does_not_decide() -> None:
     glaring = times(3)(exchange(wavy(5)[0], (2, 4)).astype(np.float64)).astype(np.uint16)
-    samples = [*(wavy(seed)[0] for seed in (1, 2, 3, 4)), glaring]
-    pairs = [compare_planes(cpu, stack, NOISE, PEDESTAL) for stack in samples]
-    assert exchanged_planes(pairs[-1], set()).keys() == {2, 4}
-    assert exchanged_planes(add_pairs(pairs), set()) == {}
+    stacks = [*(wavy(seed)[0] for seed in (1, 2, 3, 4)), glaring]
+    samples = [sample_planes(stack, PEDESTAL) for stack in stacks]
+    assert damaged_planes(samples[-1:])
+    assert damaged_planes(samples) == []
 
 
-def test_glass_does_not_hide_what_tissue_tells(cpu: Backend) -> None:
+def test_glass_does_not_hide_what_tissue_tells() -> None:
     rng = np.random.default_rng(0)
     dust = ndimage.gaussian_filter(rng.normal(0, 1, SHAPE), (2, 2, 2))
-    glass = [(PEDESTAL + rng.poisson(20 + dust / dust.std())).astype(np.uint16) for _ in range(5)]
+    glass = [(PEDESTAL + rng.poisson(20 + dust / dust.std())).astype(np.uint16) for _ in range(3)]
     tissue = [wavy(seed)[0] for seed in (1, 2, 3)]
-    pairs = [compare_planes(cpu, stack, NOISE, PEDESTAL) for stack in (*glass, *tissue)]
-    # All of the tissue counts, which has 10,000 times the energy.
-    total = add_pairs(pairs)
-    np.testing.assert_allclose(total.power, sum(pair.power for pair in pairs))
+    for stack in tissue:
+        stack[4] = np.roll(stack[4], (30, 40), (0, 1))
+    samples = [sample_planes(stack, PEDESTAL) for stack in (*glass, *tissue)]
+    assert [plane.z for plane in damaged_planes(samples)] == [4]
+
+
+def test_where_tissue_leaves_the_stack_the_end_plane_is_sharpest() -> None:
+    stack = wavy(1)[0]
+    within = focus_ends([sample_planes(stack, PEDESTAL)])
+    cut = focus_ends([sample_planes(stack[4:], PEDESTAL)])
+    assert max(within) < 0.1 < cut[0]
+    assert cut[1] < 0.1

@@ -15,8 +15,9 @@ from tests.support.wavy_stack import psnr
 from tests.support.wiener_scene import PEDESTAL, PLANES, SIZE, debris_light, fine_psf, scene
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.stages.edf import multiplane_wiener
 from tilewright.stages.edf import plane as edf
+from tilewright.stages.edf import projections
+from tilewright.stages.edf.projections import plan_projection
 
 DIRECT: dict[str, Any] = {"method": "multiplane_wiener"}
 
@@ -44,7 +45,7 @@ def test_the_plane_is_nearer_the_truth_than_focus_weighted(tmp_path: Path) -> No
     assert len(found["plane_usage"]) == PLANES
     assert sum(found["plane_usage"]) == pytest.approx(1, abs=1e-4)
     assert found["undecided_fraction"] < 0.05
-    assert found["haze_share"] == 0
+    assert found["below_noise"] < 0.002 * image.size
     # The sheet lies between planes 1 and 7 and turns at both.
     assert min(found["plane_usage"][2:7]) > max(found["plane_usage"][::8])
     assert heights.dtype == np.float32
@@ -54,12 +55,16 @@ def test_the_plane_is_nearer_the_truth_than_focus_weighted(tmp_path: Path) -> No
     assert np.median(error) < 0.6
 
 
-def test_haze_is_taken_out(tmp_path: Path) -> None:
-    stack, truth = counts_of(1, haze=1.5)
-    mosaic, _ = projected(tmp_path, stack, chunk_px=192, **DIRECT)
-    assert mosaic.attributes["haze_share"] > 0.9
-    # 2.5 times the light of the truth goes in.
-    assert mosaic.read(0).mean() == pytest.approx(truth.mean(), rel=0.25)
+def test_haze_is_left_and_its_share_is_told(tmp_path: Path) -> None:
+    shares = {}
+    for haze in (0.0, 1.5):
+        stack, truth = counts_of(1, haze=haze)
+        mosaic, _ = projected(tmp_path, stack, chunk_px=192, **DIRECT)
+        shares[haze] = mosaic.attributes["background_share"]
+        assert mosaic.read(0).mean() == pytest.approx((1 + haze) * truth.mean(), rel=0.25)
+    assert shares[0] < 0.2
+    # 0.6 in the mean: the darkest tenth of each place is less.
+    assert 0.35 < shares[1.5] < 0.6
 
 
 def test_dark_grain_is_no_worse_than_after_deconvolution(tmp_path: Path) -> None:
@@ -92,11 +97,11 @@ def test_tiles_and_threads_are_invisible(
     """The plan is fixed: other chunks are other samples, and the filters would differ."""
     stack = make()
     source = store(tmp_path / "first.zarr", stack, 96)
-    plan = edf.plan_projection(CPU, open_mosaic(source), "multiplane_wiener", OPTICS, None)
+    plan = plan_projection(CPU, open_mosaic(source), "multiplane_wiener", OPTICS, None)
     monkeypatch.setattr(edf, "plan_projection", lambda *_: plan)
     results = []
     for chunk_px, tile_px, workers in SPLITS:
-        monkeypatch.setattr(multiplane_wiener, "_TILE_PX", tile_px)
+        monkeypatch.setattr(edf, "_TILE_PX", tile_px)
         backend = dataclasses.replace(CPU, workers=workers)
         mosaic, heights = projected(tmp_path, stack, chunk_px, backend=backend, **DIRECT)
         results.append((mosaic.read(0).astype(int), mosaic, heights))
@@ -123,10 +128,10 @@ def test_debris_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
         pixels = np.minimum(stack, 65535).astype(np.uint16)
         source = store(tmp_path / "in.zarr", pixels, 96)
         if tile_px == 1024:
-            plan = edf.plan_projection(CPU, open_mosaic(source), "multiplane_wiener", OPTICS, None)
+            plan = plan_projection(CPU, open_mosaic(source), "multiplane_wiener", OPTICS, None)
         with monkeypatch.context() as patch:
             patch.setattr(edf, "plan_projection", lambda *_, plan=plan: plan)
-            patch.setattr(multiplane_wiener, "_TILE_PX", tile_px)
+            patch.setattr(edf, "_TILE_PX", tile_px)
             images.append(run(tmp_path, source, **DIRECT)[0].read(0).astype(float))
     clean, whole, tiled = images
     y, x = np.mgrid[:SIZE, :SIZE]
@@ -135,7 +140,8 @@ def test_debris_at_borders_of_the_mosaic_and_of_tiles_wear_no_rings(
         for first in range(20, 44, 4):
             ring = (away >= first) & (away < first + 4)
             assert np.median(whole[ring]) == pytest.approx(np.median(clean[ring]), rel=0.1)
-    assert np.abs(tiled - whole).max() <= 1
+    # At borders planes are mixed by the focus of the stack with its debris, in float32.
+    assert np.abs(tiled - whole).max() <= 2
 
 
 def test_what_was_not_seen_is_dark_and_does_not_darken_what_was(tmp_path: Path) -> None:
@@ -231,7 +237,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     def full_disk(*args: Any, **kwargs: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(multiplane_wiener, "finish", full_disk)
+    monkeypatch.setattr(projections, "remove_grain", full_disk)
     with pytest.raises(OSError, match="no space"):
         run(tmp_path, source, **DIRECT)
     assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]

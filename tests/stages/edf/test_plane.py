@@ -27,6 +27,7 @@ from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
 from tilewright.stages.edf import plane as edf
+from tilewright.stages.edf import projections
 from tilewright.stages.edf.methods import METHODS, Method
 
 
@@ -57,24 +58,20 @@ def test_a_raw_stack_is_projected_by_focus_weighted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deconvolved", [False, True])
-def test_chunk_borders_are_invisible(tmp_path: Path, deconvolved: bool) -> None:
-    """Chunks of 64 and 70 px (no multiple of the 8 px between heights) against one chunk.
-
-    The first pass is fixed: another chunk grid samples other pixels, and the noise would differ.
-    """
+def test_tile_borders_are_invisible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deconvolved: bool
+) -> None:
+    """The plan is fixed: another chunk grid samples other pixels, and the noise would differ."""
     stack = light_of(2) if deconvolved else wavy(2)[0]
     attributes = DECONVOLVED if deconvolved else None
+    source = open_mosaic(store(tmp_path / "256.zarr", stack, 256, attributes))
+    plan = projections.plan_projection(CPU, source, method_for(source), OPTICS, None)
+    monkeypatch.setattr(edf, "plan_projection", lambda *_: plan)
     results: list[tuple[Mosaic, NDArray[np.float32]]] = []
-    first = None
-    for chunk_px in (256, 64, 70):
-        source = open_mosaic(store(tmp_path / f"{chunk_px}.zarr", stack, chunk_px, attributes))
-        plan = edf.plan_projection(CPU, source, method_for(source), OPTICS, None)
-        assert isinstance(plan, edf.ProjectionPlan)
-        first = first or plan
-        assert plan.halo_px == first.halo_px
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(edf, "plan_projection", lambda *_, first=first: first)
-            results.append(run(tmp_path, source.path, f"out{chunk_px}"))
+    for chunk_px, tile_px in ((256, 1024), (64, 64), (70, 104)):
+        monkeypatch.setattr(edf, "_TILE_PX", tile_px)
+        path = store(tmp_path / f"{tile_px}_{chunk_px}.zarr", stack, chunk_px, attributes)
+        results.append(run(tmp_path, path, f"out{chunk_px}"))
     whole, heights = results[0]
     for mosaic, other in results[1:]:
         difference = mosaic.read().astype(int) - whole.read().astype(int)
@@ -180,7 +177,7 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_every_method_has_a_planner() -> None:
-    assert set(get_args(Method)) == set(METHODS) == set(edf._PLANNERS)
+    assert set(get_args(Method)) == set(METHODS) == set(projections._PLANNERS)
 
 
 def test_impossible_methods_are_refused_and_nothing_is_left(tmp_path: Path) -> None:

@@ -136,27 +136,6 @@ def _pixel_means(
     return np.pad(quadrant, ((0, 0), (half, 0), (half, 0)), mode="reflect")
 
 
-def radial_gibson_lanni(
-    optics: Optics,
-    voxel_um: tuple[float, float, float],
-    planes: int,
-    radius_px: Floats,
-    *,
-    depth_um: float = 0.0,
-) -> Floats:
-    """Return the intensity (planes, radii) of :func:`gibson_lanni` at radii of any reach.
-
-    Not averaged over pixels, and of any scale.
-
-    >>> lens = Optics(0.75, 520.0, 1.0, 1.44)
-    >>> radial = radial_gibson_lanni(lens, (1.5, 0.377, 0.377), 1, np.array([0.0, 1.0]))
-    >>> round(float(radial[0, 1] / radial[0, 0]), 3)
-    0.01
-    """
-    z_um = _defoci_um(optics, voxel_um, planes, depth_um)
-    return _intensity(optics, radius_px * voxel_um[1], z_um, depth_um)
-
-
 def _defoci_um(
     optics: Optics, voxel_um: tuple[float, float, float], planes: int, depth_um: float
 ) -> Floats:

@@ -27,20 +27,27 @@ SOFT_NOISE = 2.0
 CLEAR = 3.0
 #: Exponent of the weights; 2 costs 0.4 dB on bright stacks.
 POWER = 4
-#: Pixels around a chunk that reach into it: 4 sigma of the wide Gaussian and of the smoothing.
-HALO_PX = 24
+#: Heights and sharpest planes have one pixel of this many.
+POOL_PX = 4
+#: Pixels around a tile that reach into it: 4 sigma of the wide Gaussian and of the smoothing.
+FOCUS_HALO_PX = 24
 
 
 class Projection(NamedTuple):
-    """One plane out of a stack; all (y, x) on the backend.
+    """One plane out of a stack, on the backend.
 
-    ``image`` float32 counts; ``height`` float32, soft argmax of the focus energy in planes;
-    ``sharpest`` int32, the plane of the greatest focus energy, -1 where none stands out.
+    ``image`` (y, x) float32 counts. The others have the first pixel of 4 × 4: ``height`` float32,
+    soft argmax of the focus energy in planes; ``sharpest`` int32, the plane of the greatest focus
+    energy, -1 where none stands out. Of :class:`.wiener_plane.WienerPlane` alone ``variance``
+    float32, of the image by noise, counts², and ``below_noise`` float32, the share of pixels that
+    are more than three standard deviations of it, and half a count, below 0.
     """
 
     image: Array
     height: Array
     sharpest: Array
+    variance: Array | None = None
+    below_noise: Array | None = None
 
 
 def focus_weighted(
@@ -57,7 +64,7 @@ def focus_weighted(
     stack : array, shape (z, y, x)
         Raw counts.
     noise : NoiseModel
-        The camera's noise; the same for all chunks of a mosaic.
+        The camera's noise; the same for all tiles of a mosaic.
     pedestal_counts : float
         Counts without light; subtracted from ``image``.
     plane_mask : ndarray of bool, shape (z,)
@@ -73,7 +80,7 @@ def focus_weighted(
     >>> stack = np.full((3, 40, 40), 100.0)
     >>> stack[1] += np.random.default_rng(0).poisson(50, (40, 40))
     >>> plane = focus_weighted(cpu, stack, NoiseModel(0.0, 1.0), 100.0, np.ones(3, bool))
-    >>> int(plane.sharpest[20, 20])
+    >>> int(plane.sharpest[5, 5])
     1
     """
     planes = [int(z) for z in np.flatnonzero(plane_mask)]
@@ -177,7 +184,7 @@ def _weights(
     floor: Callable[[Array], Array],
     softness: float,
 ) -> tuple[Array, Array, Array]:
-    """Return weights (usable z, y, x) of sum 1, height and sharpest; ``floor``: energy of noise."""
+    """Return weights (usable z, y, x) of sum 1, height, sharpest; ``floor``: energy of noise."""
     xp = backend.xp
     weights = xp.empty((len(planes), *stack.shape[1:]), dtype=xp.float32)
     mean = xp.zeros(stack.shape[1:], dtype=xp.float32)
@@ -198,7 +205,8 @@ def _weights(
     weights /= weights.sum(axis=0)
     height = (weights * index.astype(xp.float32)[:, None, None]).sum(axis=0)
     clear = peak > CLEAR * soft
-    return weights, height, xp.where(clear, index[best], -1)
+    few = (slice(None, None, POOL_PX),) * 2
+    return weights, height[few], xp.where(clear, index[best], -1)[few]
 
 
 def noise_share(narrow_px: float, wide_px: float) -> float:

@@ -1,38 +1,56 @@
-"""Which planes of a raw z-stack are damaged: blank, saturated, copied, foreign, too bright."""
+"""Which planes of a raw z-stack are damaged, and whether its tissue reaches beyond its ends.
 
+Light that goes out of focus changes little by little through a stack, so a plane lies close to what
+the planes next to it interpolate. One that was lost, displaced, exchanged with another or exposed
+otherwise lies farther from it than these planes from one another.
+"""
+
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.backend import Array, Backend, Bools, Floats, cells
-from tilewright.kernels.edf.plane_order import PlanePairs, displaced_planes, exchanged_planes
+from tilewright.kernels.backend import Bools, Floats, cells
 
-#: Side of the blocks whose means stand for a plane: 8 px average noise down to an eighth.
-BLOCK_PX = 8
-#: A plane with less than this share of the stack's median contrast is blank.
-BLANK_CONTRAST = 0.05
-#: A plane saturates where this share of its pixels does and the stack's median has a quarter.
-SATURATED_SHARE = 0.2
-#: A widefield stack has the same light in every plane: this factor is a lamp or exposure fault.
-#: Lamps waver by some percent; bleaching changes a plane against its neighbours by less.
-LEVEL_FACTOR = 1.2
-#: Of clipped debris the planes near its focus lack light, and are no dimmer for it: blocks so near
-#: to saturated pixels do not count, unless so few others are left.
-_CLIPPED_BLOCKS, _LEAST_CLEAR = 8, 0.25
-#: A plane whose best NCC with a neighbour is under this share of the median is another field.
-FOREIGN_NCC = 0.4
+#: Side of the blocks whose means stand for a plane, which averages noise down to an eighth, and of
+#: the squares that are told from each other in them.
+BLOCK_PX, _SQUARE_PX = 8, 2
+#: A plane is out of place that differs from what its neighbours interpolate by more than this share
+#: of the light, and of the neighbours' difference from one another. With 0.08 and 0.48 good planes
+#: of 36 made stacks reach 0.8 times these limits, planes displaced by 3 px 0.8 to 3.2, exchanged
+#: ones 1.0 to 2.2, one 30 % dimmer 1.5 to 3.7, one 10 % dimmer 0.6 to 1.2: of that none shall go.
+_LEAST_DIFFERENCE, _LEAST_DETOUR = 0.1, 0.48
+#: An end plane has one neighbour: it must differ so many times as much from it as that one from the
+#: next. Good ones: up to 1.8.
+_END_FACTOR = 3.0
+#: A plane with less than this share of the stack's usual light is black.
+_BLACK = 0.05
+#: What is so many times as bright as all but 2 % of a sample is debris. It reaches so many blocks,
+#: which count only if fewer than this share would be left. Clipped debris changes fast from plane
+#: to plane: five good planes around a single piece would seem misplaced.
+_DEBRIS_TIMES, _DEBRIS_PERCENTILE, _DEBRIS_BLOCKS, _LEAST_CLEAR = 10.0, 98.0, 3, 0.25
+#: Side of the blocks in which the sharpest plane is looked for, and by how much its detail must
+#: exceed that of the least sharp one, which noise alone does by 1.3 among nine planes.
+_FOCUS_BLOCK_PX, _SHARPER = 32, 1.5
 
 
 class PlaneSample(NamedTuple):
-    """Statistics of the planes of one chunk, z first in each array but ``clear``."""
+    """What one place of a stack of n planes tells of them."""
 
-    coarse: Floats
-    saturated: Floats
+    products: Floats
+    """float64 (n, n): mean products of the light of two planes in blocks, free of noise."""
+    power: Floats
+    """float64 (n,): mean square of the light of a plane's pixels, noise included."""
     finite: Bools
+    """bool (n,): planes all of whose pixels are finite."""
     varied: Bools
+    """bool (n,): planes that hold more than one value."""
     copied: Bools
-    clear: Bools
+    """bool (n,): planes equal to the one before."""
+    sharpest: NDArray[np.int64]
+    """int64 (n,): number of blocks of 32 px that are clearly sharpest in each plane."""
 
 
 class DamagedPlane(NamedTuple):
@@ -42,138 +60,146 @@ class DamagedPlane(NamedTuple):
     reason: str
 
 
-def sample_planes(backend: Backend, stack: Any, ceiling_counts: float) -> PlaneSample:
-    """Return statistics of the planes of one chunk (z, y, x); chunks are evaluated together.
+def sample_planes(stack: NDArray[Any], pedestal_counts: float) -> PlaneSample:
+    """Return what one place tells of the planes of a raw stack (z, y, x).
 
-    ``coarse`` (z, n) are means of blocks of 8 px, 0 in planes with pixels that are not finite;
-    ``clear`` (n,) says which lie far from saturated pixels.
-    ``ceiling_counts`` is the greatest count of the pixel type (``inf`` for floats).
-
-    >>> plane = np.random.default_rng(0).normal(100, 5, (64, 64))
-    >>> sample_planes(cpu, np.stack([plane, plane]), 65535.0).copied
+    >>> plane = np.random.default_rng(0).normal(150, 5, (64, 64))
+    >>> sample_planes(np.stack([plane, plane]), 100.0).copied
     array([False,  True])
     """
-    xp = backend.xp
-    side = min(BLOCK_PX, *stack.shape[1:])
-    coarse, saturated, finite, varied, copied = [], [], [], [], []
-    before = None
-    clipped: Array = False
-    for z in range(stack.shape[0]):
-        plane = backend.asarray(stack[z])
-        good = bool(xp.isfinite(plane).all())
-        blocks = cells(plane, side).mean(axis=(1, 3), dtype=np.float64)
-        means = backend.to_numpy(blocks).ravel()
-        coarse.append(means if good else np.zeros_like(means))
-        full = plane >= ceiling_counts
-        clipped = clipped | cells(full, side).any(axis=(1, 3))
-        saturated.append(float(full.mean(dtype=np.float64)))
-        finite.append(good)
-        varied.append(good and bool(plane.max() > plane.min()))
-        copied.append(varied[-1] and before is not None and bool((plane == before).all()))
-        before = plane
-    near = ndimage.binary_dilation(backend.to_numpy(clipped), iterations=_CLIPPED_BLOCKS)
-    lists = (coarse, saturated, finite, varied, copied, ~near.ravel())
-    return PlaneSample(*(np.array(values) for values in lists))
+    missing = [(0, 0), *((0, max(_FOCUS_BLOCK_PX - n, 0)) for n in stack.shape[1:])]
+    light = np.pad(stack, missing, mode="symmetric").astype(np.float32)
+    light -= np.float32(pedestal_counts)
+    finite = np.asarray(np.isfinite(light).all(axis=(1, 2)))
+    light[~finite] = 0
+    varied: Bools = light.max(axis=(1, 2)) > light.min(axis=(1, 2))
+    copied = np.zeros_like(varied)
+    copied[1:] = (light[1:] == light[:-1]).all(axis=(1, 2))
+    blocks = cells(light, BLOCK_PX)
+    clear = _far_from_debris(light, blocks.max(axis=(2, 4)))
+    power = np.square(blocks).mean(axis=(2, 4), dtype=np.float64)[:, clear].mean(axis=1)
+    squares = cells(light, _SQUARE_PX).mean(axis=(-3, -1), dtype=np.float64)
+    products = _products(cells(squares, BLOCK_PX // _SQUARE_PX), clear)
+    return PlaneSample(products, power, finite, varied, copied, _sharpest(squares))
 
 
-def damaged_planes(
-    samples: list[PlaneSample], pedestal_counts: float, pairs: PlanePairs | None = None
-) -> list[DamagedPlane]:
-    """Return the damaged planes of a mosaic, from samples of its chunks.
+def _far_from_debris(light: NDArray[np.float32], brightest: NDArray[np.float32]) -> Bools:
+    """Return which blocks (rows, columns) lie far from debris, by brightest pixels (z, …)."""
+    # Debris shows in several planes, glare in one.
+    several = np.partition(brightest, -2, axis=0)[-2] if len(brightest) > 1 else brightest[0]
+    usual = np.percentile(light[:, ::3, ::3], _DEBRIS_PERCENTILE, axis=(1, 2))
+    # Of the darker quarter of the planes: a saturated one shows no tissue.
+    bright = several > _DEBRIS_TIMES * np.percentile(usual, 25)
+    clear: Bools = ~ndimage.binary_dilation(bright, iterations=_DEBRIS_BLOCKS)
+    return clear if clear.mean() >= _LEAST_CLEAR else np.ones_like(clear)
 
-    Each rule compares a plane with the rest of its own stack, so that an empty channel or a
-    wholly saturated one loses nothing here: that is for the quality report. The order
-    of rules is fixed: not finite, blank, saturated, copied, other brightness, with ``pairs`` out
-    of order, then foreign, and with ``pairs`` displaced.
+
+def _products(blocks: Floats, clear: Bools) -> Floats:
+    """Return the products of planes (n, n) in ``clear`` ones of (n, rows, side, columns, side)."""
+    # The squares of one colour of a chessboard have other noise than those of the other colour.
+    colour = np.where(np.indices(blocks.shape[2::2]).sum(axis=0) % 2, -1.0, 1.0)[:, None]
+    mean, difference = (np.mean(blocks * sign, axis=(2, 4))[:, clear] for sign in (1.0, colour))
+    count = max(mean.shape[1], 1)
+    return np.asarray((mean @ mean.T - difference @ difference.T) / count)
+
+
+def _sharpest(squares: Floats) -> NDArray[np.int64]:
+    """Return the number of blocks that are clearly sharpest in each plane, by squares (n, y, x)."""
+    blocks = cells(squares, _FOCUS_BLOCK_PX // _SQUARE_PX)
+    parts = cells(squares - squares.mean(), BLOCK_PX // _SQUARE_PX)
+    detail = parts.var(axis=(2, 4))
+    side = _FOCUS_BLOCK_PX // BLOCK_PX
+    detail = cells(detail, side).mean(axis=(2, 4)).reshape(len(blocks), -1)
+    clear = detail.max(axis=0) > _SHARPER * detail.min(axis=0)
+    return np.bincount(detail.argmax(axis=0)[clear], minlength=len(blocks))
+
+
+def focus_ends(samples: Sequence[PlaneSample]) -> tuple[float, float]:
+    """Return the share of what is in focus anywhere that is sharpest in the first and last plane.
+
+    >>> plane = np.random.default_rng(0).uniform(150, 250, (64, 64))
+    >>> focus_ends([sample_planes(np.stack([plane, plane / 2, plane / 2]), 100.0)])
+    (1.0, 0.0)
+    """
+    counts = np.sum([sample.sharpest for sample in samples], axis=0)
+    total = max(int(np.sum(counts)), 1)
+    return round(int(counts[0]) / total, 3), round(int(counts[-1]) / total, 3)
+
+
+def damaged_planes(samples: Sequence[PlaneSample]) -> list[DamagedPlane]:
+    """Return the damaged planes of a mosaic, from samples of its places.
+
+    A plane is compared with the rest of its own stack, so that an empty channel or a wholly
+    saturated one loses none: that is for the quality report.
 
     >>> rng = np.random.default_rng(0)
     >>> tissue = np.kron(rng.uniform(150, 250, (8, 8)), np.ones((8, 8)))
     >>> stack = tissue + rng.normal(0, 3, (5, 64, 64))
-    >>> stack[2] = 200
-    >>> [plane.z for plane in damaged_planes([sample_planes(cpu, stack, 65535.0)], 100.0)]
+    >>> stack[2] = 100
+    >>> [plane.z for plane in damaged_planes([sample_planes(stack, 100.0)])]
     [2]
     """
-    coarse = np.concatenate([s.coarse for s in samples], axis=1)
+    finite = np.all([s.finite for s in samples], axis=0)
+    copied = np.all([s.copied for s in samples], axis=0)
+    varied = np.any([s.varied for s in samples], axis=0)
+    # A place counts by its contrast with noise, not by its brightness.
+    scales = [max(float(s.power.mean()), 1e-9) for s in samples]
+    products = np.sum([s.products / c for s, c in zip(samples, scales, strict=True)], axis=0)
+    power = np.sum([s.power / c for s, c in zip(samples, scales, strict=True)], axis=0)
+    light = np.sqrt(np.maximum(np.diag(products), 0))
+    shown = finite & (varied | ~varied.any())
+    # Of noise alone nothing is said.
+    rms = float(np.sqrt(np.median(power[shown]))) if shown.any() else 0.0
+    usual = max(float(np.median(light[shown])) if shown.any() else 0.0, _LEAST_DIFFERENCE * rms)
     damaged: dict[int, str] = {}
-    for rule in (_broken, _saturated, _copied):
-        for z, reason in rule(samples, coarse).items():
-            damaged.setdefault(z, reason)
-    clear = np.concatenate([s.clear for s in samples])
-    if clear.mean() >= _LEAST_CLEAR:
-        coarse = coarse[:, clear]
-    damaged |= _other_level(coarse.mean(axis=1) - pedestal_counts, set(damaged))
-    foreign = _foreign(coarse, set(damaged))
-    if pairs is None:
-        damaged |= foreign
-    else:
-        # Of two distant planes that changed places one alone may seem foreign; next to a foreign
-        # plane others seem to have changed places.
-        exchanged = exchanged_planes(pairs, set(damaged))
-        if not set(foreign) <= set(exchanged):
-            damaged |= foreign
-            exchanged = exchanged_planes(pairs, set(damaged))
-        damaged |= exchanged
-        damaged |= displaced_planes(pairs, set(damaged))
+    for z in range(len(power)):
+        if not finite[z]:
+            damaged[z] = "has pixels that are not finite"
+        elif not shown[z]:
+            damaged[z] = "blank: holds a single value"
+        elif light[z] < _BLACK * usual and usual > _LEAST_DIFFERENCE * rms:
+            damaged[z] = f"black: {light[z] / usual:.1%} of the stack's usual light"
+        elif copied[z] and varied[z]:
+            damaged[z] = f"a copy of plane {z}"
+    good = [z for z in range(len(power)) if z not in damaged]
+    rms = float(np.sqrt(np.median(power[good]))) if good else 0.0
+    while found := _misplaced(products, good, rms):
+        # Beside a misplaced plane others seem so too: the one without which the rest agree best.
+        rest = {z: [n for n in good if n != z] for z in found}
+        left = {z: max(_misplaced(products, rest[z], rms).values(), default=0.0) for z in found}
+        z = min(found, key=lambda n: (round(left[n], 6), -round(found[n], 6)))
+        damaged[z] = f"{found[z]:.1f} times as far from the planes next to it as good ones may be"
+        good = rest[z]
     return [DamagedPlane(z, damaged[z]) for z in sorted(damaged)]
 
 
-def _broken(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
-    """Return planes that are not finite, or without contrast where the stack has some."""
-    finite = np.all([s.finite for s in samples], axis=0)
-    damaged = {int(z): "has pixels that are not finite" for z in np.flatnonzero(~finite)}
-    contrast = coarse.std(axis=1)
-    usual = float(np.median(contrast[finite])) if finite.any() else 0.0
-    for z in np.flatnonzero(finite & (contrast < BLANK_CONTRAST * usual)):
-        damaged[int(z)] = f"blank: {contrast[z] / usual:.1%} of the stack's median contrast"
-    return damaged
+def _misplaced(products: Floats, good: list[int], rms: float) -> dict[int, float]:
+    """Return which of the good planes depart from their neighbours, by how many times the limit.
+
+    ``rms`` is the usual root mean square of the light.
+    """
+    if len(good) < 3:
+        return {}
+
+    found = {}
+    for i, z in enumerate(good):
+        if 0 < i < len(good) - 1:
+            a, b = good[i - 1], good[i + 1]
+            near, steps = (b - z) / (b - a), float((z - a) * (b - z))
+            limit = _LEAST_DETOUR * _distance(products, {a: 1, b: -1})
+            off = _distance(products, {z: 1, a: -near, b: near - 1})
+        else:
+            a, b = good[1:3] if i == 0 else good[-2:-4:-1]
+            steps = abs((z - a) / (a - b))
+            limit = steps * _END_FACTOR / 2 * _distance(products, {a: 1, b: -1})
+            off = _distance(products, {z: 1, a: -1}) / 2
+        excess = off / max(limit, steps * _LEAST_DIFFERENCE * rms, 1e-12)
+        if excess > 1:
+            found[z] = excess
+    return found
 
 
-def _saturated(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
-    sizes = [s.coarse.shape[1] for s in samples]
-    share = np.average([s.saturated for s in samples], axis=0, weights=sizes)
-    bad = (share > SATURATED_SHARE) & (np.median(share) < SATURATED_SHARE / 4)
-    return {int(z): f"saturated: {share[z]:.0%} of its pixels" for z in np.flatnonzero(bad)}
-
-
-def _copied(samples: list[PlaneSample], coarse: Floats) -> dict[int, str]:
-    """Return planes equal to the one before in every chunk that holds anything."""
-    varied = np.array([s.varied for s in samples])
-    copied = np.array([s.copied for s in samples])
-    bad = varied.any(axis=0) & (copied | ~varied).all(axis=0)
-    return {int(z): f"a copy of plane {z}" for z in np.flatnonzero(bad)}
-
-
-def _other_level(level: Floats, damaged: set[int]) -> dict[int, str]:
-    """Return planes brighter or dimmer than the median of the four nearest planes."""
-    good = [z for z in range(level.size) if z not in damaged]
-    bad = {}
-    for z in good:
-        nearest = sorted((n for n in good if n != z), key=lambda n, z=z: (abs(n - z), n))  # type: ignore[misc]
-        levels = [level[n] for n in nearest[:4]]
-        usual = float(np.median(levels)) if len(levels) > 1 else 0.0
-        # Below 5 counts of light a ratio is noise.
-        if usual > 5 and not 1 / LEVEL_FACTOR <= level[z] / usual <= LEVEL_FACTOR:
-            bad[z] = f"{level[z] / usual:.2f} times as bright as its neighbours"
-    return bad
-
-
-def _foreign(coarse: Floats, damaged: set[int]) -> dict[int, str]:
-    """Return planes unlike the two on either side; after the least alike all are compared again."""
-    bad: dict[int, str] = {}
-    centred = coarse - coarse.mean(axis=1, keepdims=True)
-    norm = np.maximum(np.sqrt((centred**2).sum(axis=1)), 1e-12)
-    while True:
-        good = [z for z in range(len(coarse)) if z not in damaged and z not in bad]
-        if len(good) < 4:
-            return bad
-        unit = centred[good] / norm[good][:, None]
-        best = np.full(len(good), -1.0)
-        # Also the second neighbour: an end plane next to a bad one must not go with it.
-        for step in (1, 2):
-            alike = (unit[:-step] * unit[step:]).sum(axis=1)
-            best[:-step] = np.maximum(best[:-step], alike)
-            best[step:] = np.maximum(best[step:], alike)
-        usual, worst = float(np.median(best)), int(np.argmin(np.round(best, 6)))
-        if usual < 0.5 or best[worst] >= FOREIGN_NCC * usual:
-            return bad
-        bad[good[worst]] = f"unlike the planes around it: NCC {best[worst]:.2f}, usual {usual:.2f}"
+def _distance(products: Floats, shares: dict[int, float]) -> float:
+    """Return the root mean square of a sum of planes, each times its share."""
+    at, share = list(shares), np.array(list(shares.values()))
+    return float(np.sqrt(max(share @ products[np.ix_(at, at)] @ share, 0.0)))

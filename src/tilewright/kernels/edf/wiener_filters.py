@@ -3,10 +3,11 @@
 Plane k of a stack is ``g_k = Σ_d h_(k-d) * f_d + noise``; wanted is ``h_0 * Σ_d f_d``, the whole
 stack with every depth in focus. Were the light at every depth independent, of power S(q) and a
 known share p_d of it at each depth, the best linear estimate would be Wiener's over all planes at
-once: at each frequency ``w = (A p A' + N/S)⁻¹ A p H_0`` with ``A[k, d] = H_(k-d)``. Depth,
-spread in depth and S/N differ from place to place, so there is one set of filters for each bin of
-the three, and :mod:`tilewright.kernels.edf.wiener_plane` mixes them. Filters of neighbouring bins
-are nearly dependent: few of them make up all, and only those are applied.
+once: at each frequency ``w = (A p A' + N/S)⁻¹ A p H_0`` with ``A[k, d] = H_(k-d)``. Depth and
+spread in depth differ from place to place, so there is one set of filters for each bin of the two,
+and :mod:`tilewright.kernels.edf.wiener_plane` mixes them. N/S is the channel's: bins of it, too,
+cost a third more time and are within 0.2 dB either way. Filters of neighbouring bins are nearly
+dependent: few of them make up all, and only those are applied.
 """
 
 from dataclasses import dataclass
@@ -16,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Backend, Floats, fast_len
-from tilewright.kernels.edf.channel_model import ChannelModel
-from tilewright.kernels.edf.transfer import FINE, RADII
+from tilewright.kernels.edf.channel_model import FINE, RADII, ChannelModel
 
 #: Reach of the filters, and where they begin to fade. Tiles need a halo of it.
 REACH_PX = 64
@@ -27,23 +27,17 @@ _FADE_SIGMA_PX = 20.0
 _GRID = 192
 #: Share of the light that may lie at any depth, over that at the likeliest.
 _ANYWHERE = 1e-4
-#: Fall, over :data:`.transfer.BEYOND_UM`, of the share of light that lies beyond what an end plane
-#: shows.
+#: Fall, over :data:`.channel_model.BEYOND_UM`, of the share of light that lies beyond what an end
+#: plane shows.
 _FALL = 0.5
-#: N/S of the bins over the channel's. Their scale cancels: a place is assigned to a bin by the same
-#: numbers (:meth:`.focus_maps.FocusMaps.measure`), so another one only moves the range. What the
-#: noise weighs is in :func:`_noise_weight`.
-NOISE_LEVELS = 0.25 * 4.0 ** np.arange(5)
 #: Error of the model (optics, shape of the prior) as noise in shares of the light's power. 0 loses
 #: 0.8 dB on a bright thin sheet, 3 dB there with an aperture 10 % wrong; 0.01 loses 0.8 dB on thick
 #: tissue. It also keeps filters short: at low frequencies all planes show nearly the same.
 _MODEL_ERROR = 2e-3
-#: Power that the low rank may lose, of that of all filtered images, and the most kernels: 20 gain
-#: 0.03 dB over 12 on bright sets and 0.1 dB on dim ones, in 1.3 times the time; 14 lies between.
-_RANK_LOSS = 5e-4
-_MOST_RANK = 14
-#: Weight of a bin that no sample used, over the mean's.
-_UNUSED = 0.02
+#: Power that the low rank may lose, of that of all filtered images, and the most kernels: these
+#: gain 0.06 dB on dim and 0.1 dB on wavy sets over 5e-4 and 14, for a tenth of the time.
+_RANK_LOSS = 1e-4
+_MOST_RANK = 18
 
 
 @dataclass(frozen=True)
@@ -55,12 +49,12 @@ class Filters:
     y and x.
     """
     mixing: NDArray[np.float32]
-    """float32 (2 spreads, planes, noise levels, rank): the filter of a bin is the sum of the
-    kernels with these weights.
+    """float32 (2 spreads, planes, rank): the filter of a bin is the sum of the kernels with these
+    weights.
     """
     noise: NDArray[np.float32]
-    """float32 (2 spreads, planes, noise levels): variance that a bin's filter leaves of white noise
-    of variance 1.
+    """float32 (2 spreads, planes): variance that a bin's filter leaves of white noise of variance
+    1.
     """
 
     @property
@@ -82,17 +76,13 @@ class Filters:
         return out
 
 
-def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
+def make_filters(channel: ChannelModel) -> Filters:
     """Return the filters of a channel.
 
     Parameters
     ----------
     channel : ChannelModel
         What they depend on.
-    usage : ndarray of float64, shape (2, planes, noise levels), optional
-        Share of the samples in each bin, see :meth:`.focus_maps.FocusMaps.bin_usage`: in bins of
-        much use the low rank is more exact. On bright thin tissue 12 kernels then do
-        what takes 20 without.
 
     Raises
     ------
@@ -108,13 +98,8 @@ def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
     if not channel.plane_mask.any():
         raise ValueError("no plane of the stack is usable: there is nothing to project")
     bins = np.concatenate([_bins(channel, spread) for spread in channel.spreads])
-    shape = (len(channel.spreads), len(channel.plane_mask), len(NOISE_LEVELS))
-    root = _error_root(channel)
-    # Where N/S is four times the channel's, the light has a quarter of its power, and so has the
-    # error that a bin may have.
-    weight = np.full(shape, 1.0) if usage is None else usage
-    weight = weight / weight.sum() + _UNUSED / weight.size
-    mixing, basis = _low_rank(bins, root, np.sqrt(weight / NOISE_LEVELS).reshape(-1, 1))
+    shape = (len(channel.spreads), len(channel.plane_mask))
+    mixing, basis = _low_rank(bins, _error_root(channel))
     kernels = _kernels(np.moveaxis(basis, 2, 0))
     gain = np.square(bins).sum(axis=2) @ (2 * np.pi * RADII * RADII[1])
     return Filters(
@@ -124,32 +109,29 @@ def make_filters(channel: ChannelModel, usage: Floats | None = None) -> Filters:
     )
 
 
-def _low_rank(bins: Floats, root: Floats, weight: Floats) -> tuple[Floats, Floats]:
+def _low_rank(bins: Floats, root: Floats) -> tuple[Floats, Floats]:
     """Return the mixing (bins, rank) and basis (rank, radii, planes) that lose little of bins."""
     errors = np.matmul(np.moveaxis(bins, 1, 0), np.moveaxis(root, 1, 2)).transpose(1, 0, 2)
-    rows = weight * errors.reshape(len(bins), -1)
+    rows = errors.reshape(len(bins), -1)
     # Of the bins' small Gram matrix: an SVD of the long rows themselves takes five times as long.
     value, vector = np.linalg.eigh(rows @ rows.T)
     loss = np.cumsum(np.maximum(value, 0)) / max(float(value.sum()), 1e-300)
     rank = int(np.clip((loss > _RANK_LOSS).sum(), 1, _MOST_RANK))
-    vector = vector[:, ::-1][:, :rank]
-    mixing, pick = vector / weight, (vector * weight).T
-    basis = (pick @ bins.reshape(len(bins), -1)).reshape(rank, *bins.shape[1:])
-    # Columns of one scale, for float32.
-    size = np.maximum(np.abs(basis).max(axis=(1, 2)), 1e-30)
-    return mixing * size, basis / size[:, None, None]
+    mixing = vector[:, ::-1][:, :rank]
+    basis = mixing.T @ bins.reshape(len(bins), -1)
+    return mixing, basis.reshape(rank, *bins.shape[1:])
 
 
 def _bins(channel: ChannelModel, spread: float) -> Floats:
-    """Return the filters (planes × noise levels, radii, usable planes) of one spread in depth."""
+    """Return the filters (planes, radii, usable planes) of one spread in depth."""
     planes = len(channel.plane_mask)
     transfer = np.moveaxis(channel.transfer, 2, 0)
     last = FINE * (planes - 1)
     beyond = len(channel.profiles) // 2 - last
     depth = np.arange(-beyond, last + beyond + 1) / FINE
     in_focus = channel.profiles[len(channel.profiles) // 2]
-    unit = np.eye(transfer.shape[1])
-    out = np.empty((planes, len(NOISE_LEVELS), RADII.size, transfer.shape[1]))
+    ridge = _noise_weight(channel)
+    out = np.empty((planes, RADII.size, transfer.shape[1]))
     outside = np.maximum(np.maximum(-depth, depth - (planes - 1)), 0)
     for z in range(planes):
         # What is sharpest in an end plane may lie anywhere beyond it.
@@ -159,22 +141,21 @@ def _bins(channel: ChannelModel, spread: float) -> Floats:
         weighted = transfer * prior
         light = weighted @ np.moveaxis(transfer, 1, 2)
         target = (weighted.sum(axis=2) * in_focus[:, None])[..., None]
-        for i, level in enumerate(NOISE_LEVELS):
-            ridge = _noise_weight(channel, level)[:, None, None] * unit
-            out[z, i] = np.linalg.solve(light + ridge, target)[..., 0]
-    return out.reshape(-1, RADII.size, transfer.shape[1])
+        out[z] = np.linalg.solve(light + ridge, target)[..., 0]
+    return out
 
 
-def _noise_weight(channel: ChannelModel, level: float) -> Floats:
-    """Return ε (radii,): the power of noise, where N/S is ``level`` times the channel's, over S."""
-    return level * (channel.noise_variance / channel.power) + _MODEL_ERROR
+def _noise_weight(channel: ChannelModel) -> Floats:
+    """Return ε I (radii, z, z): the power of noise and of the model's error over the light's."""
+    over_light = channel.noise_variance / channel.power + _MODEL_ERROR
+    return np.asarray(over_light[:, None, None] * np.eye(int(channel.plane_mask.sum())))
 
 
 def _error_root(channel: ChannelModel) -> Floats:
     """Return L' (radii, z, z), L L' the usable planes' covariance: a filter's error is L'w."""
     transfer = np.moveaxis(channel.transfer, 2, 0)
     light = transfer @ np.moveaxis(transfer, 1, 2) / transfer.shape[2]
-    light += _noise_weight(channel, 1.0)[:, None, None] * np.eye(light.shape[1])
+    light += _noise_weight(channel)
     light *= (channel.power * np.maximum(RADII, RADII[1] / 4))[:, None, None]
     return np.moveaxis(np.linalg.cholesky(light), 1, 2)
 

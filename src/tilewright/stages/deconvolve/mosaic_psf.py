@@ -12,12 +12,7 @@ from tilewright.kernels.deconvolve.psf import (
     Optics,
     gibson_lanni,
     measured_psf,
-    radial_gibson_lanni,
 )
-from tilewright.kernels.edf.transfer import ring_profiles
-
-#: Radius to which the wide PSF is known, and its samples per pixel.
-_WIDE_PX, _PER_PX = 256, 6
 
 
 def mosaic_psf(
@@ -63,23 +58,6 @@ def mosaic_psf(
         return measured_psf(image, voxel_um or mosaic.voxel_um, pitch_um, planes)
     lens, depth_um = _lens(optics)
     return gibson_lanni(lens, pitch_um, planes, depth_um=depth_um)
-
-
-def wide_profiles(
-    mosaic: Mosaic, optics: Mapping[str, float | None], *, oversampling: int, planes: int
-) -> NDArray[np.float64]:
-    """Return transfer profiles (planes, 1025) of the PSF of :func:`mosaic_psf`, not cut off.
-
-    A cut PSF lacks little, but not for debris that is thousands of times as bright as its
-    surroundings.
-    """
-    z_um, y_um, x_um = mosaic.voxel_um
-    lens, depth_um = _lens(optics)
-    radius = np.arange(0, _WIDE_PX, 1 / _PER_PX)
-    intensity = radial_gibson_lanni(
-        lens, (z_um / oversampling, y_um, x_um), planes, radius, depth_um=depth_um
-    )
-    return ring_profiles(radius, intensity)
 
 
 def _lens(optics: Mapping[str, float | None]) -> tuple[Optics, float]:

@@ -50,8 +50,9 @@ from tilewright.kernels.deconvolve.thinning import (
 )
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom, track_device_memory
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
-from tilewright.stages.edf.stack_survey import StackSurvey, gap_mask, plane_variance, survey_stack
-from tilewright.stages.tile_windows import HALO_PX, TILE_PX, Window, smaller_tile, tile_windows
+from tilewright.stages.edf.stack_survey import StackSurvey, plane_variance, survey_stack
+from tilewright.stages.tile_sizes import HALO_PX, TILE_PX
+from tilewright.stages.tile_windows import Window, gap_mask, smaller_tile, tile_windows
 
 #: Side of the calibration tile; its count of iterations holds for all.
 _CALIBRATION_PX = 512

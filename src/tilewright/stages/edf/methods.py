@@ -12,17 +12,15 @@ class MethodNeeds(NamedTuple):
     """Whether the stack must be deconvolved, or must not; None: it may be either."""
     psf: bool
     """Whether it needs a PSF although nothing is deconvolved."""
-    by_chunk: bool
-    """Whether it is made chunk by chunk, which the cost of the rule follows."""
 
     def takes(self, *, deconvolved: bool) -> bool:
         """Return whether a stack that was deconvolved, or was not, can be projected."""
         return self.deconvolved in (None, deconvolved)
 
 
-#: What plans each is in ``stages.edf.plane._PLANNERS``.
+#: What plans each is in ``stages.edf.projections._PLANNERS``.
 METHODS: dict[Method, MethodNeeds] = {
-    "multiplane_wiener": MethodNeeds(deconvolved=False, psf=True, by_chunk=False),
-    "sum_projection": MethodNeeds(deconvolved=True, psf=False, by_chunk=True),
-    "focus_weighted": MethodNeeds(deconvolved=None, psf=False, by_chunk=True),
+    "multiplane_wiener": MethodNeeds(deconvolved=False, psf=True),
+    "sum_projection": MethodNeeds(deconvolved=True, psf=False),
+    "focus_weighted": MethodNeeds(deconvolved=None, psf=False),
 }

@@ -27,7 +27,8 @@ from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.warp import Transform, source_region, warp
 from tilewright.stages.register.subtract import Background, survey
-from tilewright.stages.tile_windows import CHUNK_PX, halves, regions, within
+from tilewright.stages.tile_sizes import CHUNK_PX
+from tilewright.stages.tile_windows import halves, regions, within
 
 #: (marker, channel, in-focus plane).
 PlaneOfCycle = tuple[str, str, str | Path]

@@ -33,8 +33,9 @@ from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_
 from tilewright.kernels.stitch.blending import Correction, Span, fuse, make_correction, tile_span
 from tilewright.kernels.tile_positions.overlap_strips import neighbours
 from tilewright.stages.tile_planes import TilePlanes
+from tilewright.stages.tile_sizes import CHUNK_PX
 from tilewright.stages.tile_source import TileSource
-from tilewright.stages.tile_windows import CHUNK_PX, halves, spans
+from tilewright.stages.tile_windows import halves, spans
 
 if TYPE_CHECKING:
     from tilewright.io.results.illumination import Illumination

@@ -20,7 +20,8 @@ from tilewright.io.inputs.tiles import Tiles
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours, saturated_share
-from tilewright.stages.tile_windows import CHUNK_PX, regions, spans
+from tilewright.stages.tile_sizes import CHUNK_PX
+from tilewright.stages.tile_windows import regions, spans
 
 _COUNTS = 2**16
 #: Share of a chunk that must be covered for its grain to count.

@@ -1,7 +1,7 @@
 import numpy as np
 from scipy import ndimage
 
-from tilewright.stages.edf.stack_survey import gap_mask
+from tilewright.stages.tile_windows import gap_mask
 
 PEDESTAL = 400
 
