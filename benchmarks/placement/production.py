@@ -9,7 +9,8 @@ from snakemake_scheduler_plugin_tilewright.placement.ends import Ends
 from snakemake_scheduler_plugin_tilewright.placement.jobs import Task
 from snakemake_scheduler_plugin_tilewright.placement.order import Node, Order
 from snakemake_scheduler_plugin_tilewright.placement.request import SLOWDOWN, Place, ResourceRequest
-from snakemake_scheduler_plugin_tilewright.placement.run import Run, Settings
+from snakemake_scheduler_plugin_tilewright.placement.room import Settings
+from snakemake_scheduler_plugin_tilewright.placement.run import Run
 from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger
 from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient

@@ -10,7 +10,8 @@ from snakemake_scheduler_plugin_tilewright.placement.cluster import Cluster
 from snakemake_scheduler_plugin_tilewright.placement.ends import Ends
 from snakemake_scheduler_plugin_tilewright.placement.jobs import End, Task
 from snakemake_scheduler_plugin_tilewright.placement.request import Place, ResourceRequest
-from snakemake_scheduler_plugin_tilewright.placement.run import Run, Settings
+from snakemake_scheduler_plugin_tilewright.placement.room import Settings
+from snakemake_scheduler_plugin_tilewright.placement.run import Run
 from snakemake_scheduler_plugin_tilewright.placement.sender import Submission
 from snakemake_scheduler_plugin_tilewright.runtime.errors import SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import Ledger, read_ledger

@@ -12,7 +12,8 @@ from .placement.cluster import Cluster, own_client
 from .placement.ends import Ends
 from .placement.jobs import Task
 from .placement.request import Place, ResourceRequest
-from .placement.run import Run, Settings
+from .placement.room import Settings
+from .placement.run import Run
 from .placement.sender import Submission
 from .pools import make_pools, summary
 from .resources import Placement

@@ -112,8 +112,8 @@ def read_names(paths: Sequence[str], hints: Mapping[str, Iterable[str]]) -> Name
     ...          for word in ("DAPI", "CD3")]
     >>> read_names(names, hints).pattern
     'cycle{cycle}/r{row}_c{col}_{channel}.tif'
-    >>> read_names([f"{a}_{b}.tif" for a in "12" for b in "12"], hints).question[:52]
-    'names like {?}_{?}.tif hold numbers 1, 2; numbers 1, '
+    >>> read_names([f"{a}_{b}.tif" for a in "12" for b in "12"], hints).question[:51]
+    'names like {?}_{?}.tif hold numbers 1, 2; numbers 1,'
     """
     if not paths or any(set(path) & set("{}*") for path in paths):
         return Names(None)

@@ -170,6 +170,25 @@ _LIMITS_S, _USE_S = 300.0, 20.0
 
 
 @dataclass
+class Settings:
+    """How a run places its jobs.
+
+    Attributes
+    ----------
+    poll_s : float
+        Slurm's queue is asked so often.
+    cpu_share : float
+        Share of an account's CPUs that CPU jobs may fill.
+    most_jobs : float
+        Jobs that Slurm has at once at most.
+    """
+
+    poll_s: float = 10.0
+    cpu_share: float = 0.85
+    most_jobs: float = math.inf
+
+
+@dataclass
 class Survey:
     """Keeps a look at the cluster fresh.
 

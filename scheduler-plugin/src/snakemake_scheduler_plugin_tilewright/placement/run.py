@@ -20,7 +20,7 @@ from .ends import Ends
 from .jobs import End, History, Task, exclude, names_of
 from .order import Durations, Order
 from .request import KINDS, DeviceKind, Place, ResourceRequest
-from .room import Survey
+from .room import Settings, Survey
 from .round import Choice, Round
 from .sender import Sender, Submission
 from .status import NODES_S, Places, Spot, Spots, long_pending, never_starts
@@ -31,28 +31,8 @@ _ORDER_AGAIN = 64
 _LIMIT_S = 5.0
 #: An answer of Slurm that takes long is not asked again before so many times as long (no figure).
 _PAUSE = 4
-#: Jobs that a round sends at most, so that the queue is asked in time: four calls of sbatch at once
-#: that take 0.2 s each send them in 5 s. The next round sends the others.
+#: Jobs that a round sends at most, in 5 s by four calls of sbatch at once that take 0.2 s each.
 MOST_STARTS = 100
-
-
-@dataclass
-class Settings:
-    """How a run places its jobs.
-
-    Attributes
-    ----------
-    poll_s : float
-        Slurm's queue is asked so often.
-    cpu_share : float
-        Share of an account's CPUs that CPU jobs may fill.
-    most_jobs : float
-        Jobs that Slurm has at once at most.
-    """
-
-    poll_s: float = 10.0
-    cpu_share: float = 0.85
-    most_jobs: float = math.inf
 
 
 @dataclass
@@ -243,8 +223,7 @@ class Run:
                 ends[place.kind].append((self._end_s(task, place, now_s), place))
                 continue
             spots.add(place, pending=1)
-            # where nothing of this run runs, a slot is guessed: the first job starts after as long
-            # again as it has waited
+            # where none runs, a slot is guessed: a job waits as long again as it has waited
             guess = 2 * now_s - task.waits_since_s + self._seconds(task, place)
             if place.kind not in waits or guess < waits[place.kind][0]:
                 waits[place.kind] = guess, place

@@ -20,6 +20,7 @@ from tilewright.kernels.tile_positions.false_match import (
     match_evidence,
     null_sample,
 )
+from tilewright.kernels.tile_positions.overlap_strips import StripPlan
 
 #: Correlation works on every second pixel of the filtered strips.
 STRIDE = 2
@@ -201,3 +202,23 @@ def _highest_peaks(
         place = centre - reach + np.stack(np.divmod(order[:, k], wide), axis=1)
         out[is_found, k] = place[is_found]
     return out
+
+
+def correlate_tiles(
+    backend: Backend, tiles: Array, pairs: Ints, plan: StripPlan, sigma_px: float
+) -> StripShifts:
+    """Correlate pairs (m, 2) of tiles (n, y, x), each as if it were the one pair of a plan.
+
+    >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+    >>> plan = plan_strips(np.array([[0.0, 0.0], [0.0, 96.0]]), (128, 128))[0]
+    >>> tiles = np.random.default_rng(0).normal(size=(3, 128, 128))
+    >>> correlate_tiles(cpu, tiles, np.array([[0, 1], [2, 0]]), plan, 1.5).score.shape
+    (2,)
+    """
+    height, width = plan.shape
+    a, b = (
+        tiles[backend.asarray(numbers, np.int64)][:, y : y + height, x : x + width]
+        for numbers, (y, x) in zip(pairs.T, (plan.origin_a, plan.origin_b), strict=True)
+    )
+    expected = np.repeat(plan.expected_px, len(pairs), axis=0)
+    return correlate_strips(backend, a, b, expected, plan.max_shift_px, sigma_px)

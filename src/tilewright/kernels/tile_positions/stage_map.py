@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
-from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_strips
-from tilewright.kernels.tile_positions.phase_correlation import StripShifts, correlate_strips
+from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+from tilewright.kernels.tile_positions.phase_correlation import correlate_tiles
 
 #: Pairs of neighbours compared along each stage axis: the most textured ones decide.
 _PAIRS = 16
@@ -247,25 +247,6 @@ def edge_strength(backend: Backend, tiles: Array) -> Floats:
     difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
     spread = np.asarray(backend.to_numpy(backend.xp.std(difference, axis=(1, 2))), np.float64)
     return np.round(spread, 2)
-
-
-def correlate_tiles(
-    backend: Backend, tiles: Array, pairs: Ints, plan: StripPlan, sigma_px: float
-) -> StripShifts:
-    """Correlate pairs (m, 2) of tiles (n, y, x), each as if it were the one pair of a plan.
-
-    >>> plan = plan_strips(np.array([[0.0, 0.0], [0.0, 96.0]]), (128, 128))[0]
-    >>> tiles = np.random.default_rng(0).normal(size=(3, 128, 128))
-    >>> correlate_tiles(cpu, tiles, np.array([[0, 1], [2, 0]]), plan, 1.5).score.shape
-    (2,)
-    """
-    height, width = plan.shape
-    a, b = (
-        tiles[backend.asarray(numbers, np.int64)][:, y : y + height, x : x + width]
-        for numbers, (y, x) in zip(pairs.T, (plan.origin_a, plan.origin_b), strict=True)
-    )
-    expected = np.repeat(plan.expected_px, len(pairs), axis=0)
-    return correlate_strips(backend, a, b, expected, plan.max_shift_px, sigma_px)
 
 
 def neighbours_along(nominal: Floats, axis: int, least_px: float = 0.0) -> Ints:

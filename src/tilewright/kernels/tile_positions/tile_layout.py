@@ -6,7 +6,8 @@ import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Floats, Ints
 from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.kernels.tile_positions.stage_map import correlate_tiles, edge_strength
+from tilewright.kernels.tile_positions.phase_correlation import correlate_tiles
+from tilewright.kernels.tile_positions.stage_map import edge_strength
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS, tile_places
 
 Edge = tuple[int, int, int]
