@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -237,3 +238,12 @@ def test_a_partition_limit_bounds_the_time_of_a_job() -> None:
     free = cluster_of([account("lab")], [Partition("a", 30), Partition("b")])
     assert free.longest_min(Place("lab", "lab", ("a", "b"), "cpu")) is None
     assert "hpg-b200" in PARTITIONS
+
+
+def test_a_place_that_allows_less_time_is_used_where_no_other_allows_it() -> None:
+    short = replace(account("lab", order=1), qos="short", longest_min=2)
+    found = cluster_of([account("lab"), short])
+    hour = replace(CPU, runtime_min=60)
+    assert [place.rank for place in found.able_places("cpu", hour)] == [0]
+    assert len(found.able_places("cpu", replace(CPU, runtime_min=2))) == 2
+    assert len(cluster_of([short]).able_places("cpu", hour)) == 1

@@ -1,6 +1,7 @@
 """A Slurm cluster as one person sees it: accounts, partitions, places, and what is not known."""
 
 import contextlib
+import math
 import os
 import pwd
 from collections import Counter
@@ -164,11 +165,17 @@ class Cluster:
         excluded: Set[Place] = frozenset(),
         fixed: tuple[str, str] = ("", ""),
     ) -> list[Place]:
-        """Return the places of a job without those of which a limit is smaller than it."""
+        """Return the places of a job without those of which a limit is smaller than it.
+
+        Those that allow less time than it asks for are left out where others allow it.
+        """
         key = kind, request, excluded, fixed, "able"
         if key not in self._places:
             found = self.places(kind, request, excluded, fixed)
-            self._places[key] = [one for one in found if not self.too_large(one, request)]
+            able = [one for one in found if not self.too_large(one, request)]
+            long = [one for one in able
+                    if request.runtime_min <= (self.longest_min(one) or math.inf)]  # fmt: skip
+            self._places[key] = long or able
         return self._places[key]
 
     def too_large(self, place: Place, request: ResourceRequest) -> str:
