@@ -235,8 +235,8 @@ def test_names_that_spreadsheets_compute(tmp_path: Path, name: str) -> None:
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert result.markers.read_text().splitlines()[1].startswith("1,1,,TRUE")
     assert "marker in the markers table: cycle 1 channel 1" in result.unknown
-    image(tmp_path / f"plain/{name}_1.tif")
-    image(tmp_path / f"plain/{name}_2.tif")
+    image(tmp_path / f"plain/{name}_tile_1.tif")
+    image(tmp_path / f"plain/{name}_tile_2.tif")
     result = create_experiment(tmp_path / "plain", tmp_path / "plain_out")
     assert result.tiles.read_text().count(f",{name}") == 0
     row = Row(name, "gpu", 1, 0.5, "edf", 1, 0.5, None, 0, "")

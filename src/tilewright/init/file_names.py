@@ -112,8 +112,8 @@ def read_names(paths: Sequence[str], hints: Mapping[str, Iterable[str]]) -> Name
     ...          for word in ("DAPI", "CD3")]
     >>> read_names(names, hints).pattern
     'cycle{cycle}/r{row}_c{col}_{channel}.tif'
-    >>> read_names([f"{a}_{b}.tif" for a in "12" for b in "12"], hints).question[:51]
-    'names like {?}_{?}.tif hold numbers 1, 2; numbers 1,'
+    >>> read_names([f"{a}_{b}.tif" for a in "12" for b in "12"], hints).question.partition(":")[0]
+    'names like {?}_{?}.tif hold numbers 1, 2; numbers 1, 2'
     """
     if not paths or any(set(path) & set("{}*") for path in paths):
         return Names(None)
@@ -165,9 +165,9 @@ def _split(paths: Sequence[str], of_letters: Mapping[str, str]) -> _Layout | Non
 
 
 def _letters_before(text: str) -> str:
-    """Return the last letters of a text, of its folder or file alone."""
-    found = re.findall("[a-z]+", text.rsplit("/", 1)[-1].lower())
-    return found[-1] if found else ""
+    """Return the letters that end a text, but for separators, in its folder or file alone."""
+    found = re.search(r"([a-z]+)[^a-z0-9]*$", text.rsplit("/", 1)[-1].lower())
+    return found[1] if found else ""
 
 
 def _varies(column: _Column, of_letters: Mapping[str, str]) -> bool:
@@ -334,7 +334,8 @@ def _is_sure(layout: _Layout, files: int) -> bool:
     fields = {one.field for one in layout.columns}
     grid = ("row" in fields) == ("col" in fields) and not {"row", "tile"} <= fields
     named = [one for one in layout.columns if one.field != "*"]
-    if "" in fields or not fields or not grid or _count(named) != files:
+    alone = files == 1 and not fields
+    if "" in fields or not (fields or alone) or not grid or (named and _count(named) != files):
         return False
     tiles = layout.of("cycle", "region", "tile", "row", "col")
     cycles = layout.of("cycle", "region")

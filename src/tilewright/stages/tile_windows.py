@@ -168,8 +168,8 @@ def read_window(
         return stack, coverage
     del stack
     stack, coverage = grow(fill_px)
-    inner = (slice(fill_px, -fill_px),) * 2
-    return fill(stack, coverage)[:, *inner], coverage[inner]
+    y, x = (slice(fill_px, fill_px + n) for n in size)
+    return fill(stack, coverage)[:, y, x], coverage[y, x]
 
 
 def _read(mosaic: Mosaic, start: Sequence[int], size: Sequence[int]) -> NDArray[Any]:

@@ -157,6 +157,15 @@ def test_one_plane_passes_through_to_sixteen_bits(tmp_path: Path) -> None:
     assert mosaic.read(0).max() == 65535
 
 
+def test_one_plane_with_a_gap_keeps_the_gap(tmp_path: Path) -> None:
+    """Nothing is read around a plane that passes through."""
+    stack = np.full((1, 120, 136), 300 + int(PEDESTAL), np.uint16)
+    stack[:, 80:, :40] = int(PEDESTAL)
+    mosaic, heights = projected(tmp_path, stack, chunk_px=64)
+    plane = mosaic.read(0)
+    assert (plane[:80].min(), plane[80:, :40].max(), heights.shape) == (300, 0, (15, 17))
+
+
 def test_an_empty_channel_and_a_mosaic_smaller_than_a_block(tmp_path: Path) -> None:
     empty = np.full((4, 5, 11), int(PEDESTAL), np.uint16)
     mosaic, heights = projected(tmp_path, empty)

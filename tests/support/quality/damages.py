@@ -167,10 +167,7 @@ DAMAGES = {
     "a section that bends by 6 px within 90 px": Damage(f.nuclei(f.wavy), "local_error_px", "2/"),
 }
 #: Not noticed: what is known to pass for good.
-MISSED = {
-    "a camera offset told 150 counts too high",
-    "deconvolved with the PSF of another objective",
-}
+MISSED = {"deconvolved with the PSF of another objective"}
 
 #: What is put into the tables and pixels that a stage wrote, where no small damage of raw data
 #: brings it about.
