@@ -62,7 +62,10 @@ def test_an_account_loses_a_partition_and_then_its_member(run: ClusterRun) -> No
     process = run.prepare(jobs=30, light=True, seconds="8,16").start()
     run.wait_running(8)
     slurm.update("PartitionName=hpg-default", "AllowAccounts=clive,brusko")
-    wait_for(lambda: sum(job.ended for job in run.jobs()) >= 12, 120, "the first jobs")
+    wait_for(lambda: sum(job.ended for job in run.jobs()) >= 6, 120, "the first jobs")
+    wait_for(
+        lambda: any(job.qos == "maigan" and not job.ended for job in run.jobs()), 60, "its jobs"
+    )
     slurm.modify("user", mine, "maxsubmitjobs=0")
     slurm.run(["scancel", "-A", "maigan", "-u", "root"])
     try:
