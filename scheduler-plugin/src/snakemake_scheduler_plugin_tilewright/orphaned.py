@@ -244,7 +244,7 @@ def cancel_orphaned(client: SlurmClient, jobs: Sequence[SlurmJob], sender: Sende
 
 
 def show_orphaned(*, cancel: bool) -> None:
-    """List those of the current folder, or cancel them; end with status 1 if there are some."""
+    """List those of the current folder and end with status 1 if there are some, or cancel them."""
     if not has_slurm():
         typer.echo("no Slurm here, so no job of Snakemake is left in its queue")
         return

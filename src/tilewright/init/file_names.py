@@ -342,7 +342,7 @@ def _is_sure(layout: _Layout, files: int) -> bool:
     for name in ("channel", "z"):
         of_name = layout.of(name)
         # a number that counts files gives each tile one channel
-        full = len(_of_each(cycles, tiles, of_name)) if of_name and tiles else 0
+        full = _count_of_each(cycles, tiles, of_name) if of_name and tiles else 0
         if full and _count([*tiles, *of_name]) < _COMPLETE * full:
             return False
     return True
@@ -361,10 +361,10 @@ def _reads_back(layout: _Layout, paths: Sequence[str]) -> bool:
     return True
 
 
-def _of_each(
+def _count_of_each(
     groups: Sequence[_Column], tiles: Sequence[_Column], others: Sequence[_Column]
-) -> set[tuple[str, ...]]:
-    """Return all combinations of tiles and others within each group."""
+) -> int:
+    """Return how many combinations of tiles and others within each group there are."""
     keys = list(zip(*(one.values for one in groups), strict=True)) or [()] * len(tiles[0].values)
     of_tiles, of_others = dict[object, set[object]](), dict[object, set[object]]()
     rows = zip(keys, *(zip(*(c.values for c in cs), strict=True) for cs in (tiles, others)),
@@ -372,8 +372,7 @@ def _of_each(
     for key, tile, other in rows:
         of_tiles.setdefault(key, set()).add(tile)
         of_others.setdefault(key, set()).add(other)
-    return {(str(key), str(t), str(o)) for key in of_tiles for t in of_tiles[key]
-            for o in of_others[key]}  # fmt: skip
+    return sum(len(of_tiles[key]) * len(of_others[key]) for key in of_tiles)
 
 
 def _range(values: Sequence[str]) -> str:
