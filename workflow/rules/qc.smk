@@ -78,7 +78,6 @@ rule report:
         # No inputs: they grow with each run, and no report is made again for that. Functions of
         # the output: nor where they lie elsewhere.
         ledger=lambda wildcards, output: str(layout.ledger),
-        devices=lambda wildcards, output: str(layout.device_evidence),
     script:
         "../../scripts/report.py"
 
