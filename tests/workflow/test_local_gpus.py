@@ -65,13 +65,13 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
 ) -> None:
     on_gpus = make_run(tmp_path / "gpus", tiny_raw, **TINY)
     # more than any device has: the work is halved where it does not fit, which it does
-    on_gpus.edit(resources={"illumination": {"device": "cpu"}, "stitch": {"gpu_mem_mb": 90_000}})
+    on_gpus.edit(resources={"register": {"device": "cpu"}, "stitch": {"gpu_mem_mb": 90_000}})
     said = on_gpus.snakemake(TARGET, env=environment)
     lines = read_json_lines(on_gpus.results / "placement/devices.jsonl")
     rules = Counter(line["job"].split("/")[0] for line in lines)
     gone = said.stdout + said.stderr
     assert rules.total() == gone.count(" goes to a GPU") > 0
-    assert "illumination" not in rules
+    assert not {"calibrate", "register"} & set(rules)
     assert {line["outcome"] for line in lines} == {"done"}
     assert {line["granted_b"] for line in lines} <= {
         n * GB - RESERVE_B - CONTEXT_B for n in (8, 24)
