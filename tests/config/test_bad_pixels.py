@@ -250,7 +250,7 @@ def test_zeros_that_are_no_damage() -> None:
 @pytest.mark.parametrize("seed", [21, 22])
 def test_dim_tissue_shows_structure_and_is_no_negative(seed: int) -> None:
     phantom = Phantom(PhantomDesign(seed=seed, cycles=1, channels=1, rows=1, cols=2, planes=1))
-    light = phantom.light(next(iter(phantom.specimens())), 1, 1, 0)[0]
+    light = phantom.light(next(iter(phantom.specimens())), 0)[0]
     for electrons in (5, 60, 2000):
         rng = np.random.default_rng(seed)
         counts = 100 + rng.normal(0, 2, light.shape)

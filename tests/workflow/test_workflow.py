@@ -227,7 +227,7 @@ def test_lint(moved: Run) -> None:
 
 @pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_shipped_configurations(tmp_path: Path, runs: bool) -> None:
-    make_phantom(tmp_path / "demo", seed=1, planes=2, workers=2)
+    make_phantom(tmp_path / "demo", seed=1, planes=2)
     shutil.copytree(REPO / "config", tmp_path / "config")
     for name in ("demo.yaml", "config.yaml"):
         shipped = Run(tmp_path, tmp_path / "config" / name)
