@@ -22,7 +22,6 @@ with job_context(snakemake.log, snakemake.threads):
         config_text=params.config,
         thresholds=params.thresholds,
         ledger=Path(params.ledger),
-        devices=Path(params.devices),
         waiting=params.waiting,
         planes=dict(zip(shown, map(Path, snakemake.input.planes), strict=True)),
     )

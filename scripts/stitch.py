@@ -26,5 +26,4 @@ with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backe
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         saturation_counts=numbers["saturation_counts"],
         shift_px=tuple(snakemake.params.shift_px),
-        **snakemake.params.options,
     )

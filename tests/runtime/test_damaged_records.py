@@ -23,7 +23,6 @@ from snakemake_scheduler_plugin_tilewright.runtime.run_state import (
     read_state,
     write_state,
 )
-from tilewright.report.devices import device_section
 
 T0 = 1_795_252_000.0
 JOB = {"job": "rule_a_wildcards_x", "rule": "a", "pool": "lab gpu", "account": "lab", "kind": "gpu"}
@@ -42,12 +41,6 @@ LEDGER: list[dict[str, Any]] = [
      "log": "a.log", "next": "is tried again", "start_s": T0 + 10, "end_s": T0 + 30},
 ]  # fmt: skip
 LEDGER = [{"time_s": T0 + 4.0 * k, **event} for k, event in enumerate(LEDGER)]
-EVIDENCE = [
-    {"time_s": T0 + k, "job": f"stitch/{k}", "uuid": "GPU-1", "requested_b": 2**30,
-     "granted_b": 2**30, "waited_s": 1.0, "held_s": 5.0, "peak_b": 2**29, "splits": k % 2,
-     "outcome": outcome, "reason": "no memory"}
-    for k, outcome in enumerate(["done", "failed", "not granted", "done"])
-]  # fmt: skip
 STATE = RunState(T0, T0 + 60)
 
 
@@ -68,7 +61,6 @@ def of_state(path: Path) -> None:
 
 USES: dict[str, tuple[Callable[[Path], Any], str, list[Any]]] = {
     "ledger": (of_ledger, "ledger.jsonl", LEDGER),
-    "devices": (device_section, "devices.jsonl", EVIDENCE),
     "state": (of_state, "state.json", [json.loads(json.dumps(STATE.__dict__))]),
 }
 odd: st.SearchStrategy[Any] = st.sampled_from(
@@ -126,9 +118,8 @@ def test_no_damage_ends_or_hangs_what_reads_it(
 
 
 @pytest.mark.parametrize("examples", [150, pytest.param(500, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ["ledger", "devices"])
-def test_every_single_odd_value_is_borne(folder: Path, name: str, examples: int) -> None:
-    use, file, lines = USES[name]
+def test_every_single_odd_value_is_borne(folder: Path, examples: int) -> None:
+    use, file, lines = USES["ledger"]
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, len(lines) - 1), st.integers(0, 20), odd)
@@ -143,17 +134,13 @@ def test_every_single_odd_value_is_borne(folder: Path, name: str, examples: int)
 
 
 def test_damaged_lines_are_counted_where_the_file_is_used(folder: Path) -> None:
-    ledger, evidence = folder / "ledger.jsonl", folder / "devices.jsonl"
+    ledger = folder / "ledger.jsonl"
     whole = "".join(f"{json.dumps(line)}\n" for line in LEDGER)
     ledger.write_text(f'[1]\n{whole}{{"event": "done", "time_s": 1e308}}\n\n{{"eve')
     said = f"3 damaged lines of {ledger} are ignored"
     section = run_section(ledger, folder / "page.html")
     assert section
     assert section["note"] == said
-    evidence.write_text("".join(f"{json.dumps(line)}\n" for line in EVIDENCE) + "{\n")
-    section = device_section(evidence)
-    assert section
-    assert section["notes"] == [f"1 damaged line of {evidence} is ignored"]
     assert not read_ledger(folder / "none").note
 
 

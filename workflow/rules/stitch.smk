@@ -73,7 +73,6 @@ rule stitch:
         shift_px=lambda wildcards: experiment.channel(
             int(wildcards.cycle), wildcards.channel
         ).shift_px,
-        options=experiment.options("stitch"),
         output=experiment.options("output", "ome_zarr_version"),
     script:
         "../../scripts/stitch.py"

@@ -1,1 +1,1 @@
-"""The report page: its parts, pictures, and the section on devices."""
+"""The report page: its parts and pictures."""

@@ -15,7 +15,6 @@ from tilewright.io.results.result_file import result_file_errors, write_result
 from tilewright.quality.evaluate import QcRecord, apply_thresholds, read_qc
 from tilewright.quality.results import RANK, worst
 from tilewright.quality.summary import trusted_markers
-from tilewright.report.devices import device_section
 from tilewright.report.page.parts import anchor, marker_tables, number_table, problem_part
 from tilewright.report.page.problems import Pixels, problems
 from tilewright.report.pictures import Rendering, embed_png, render
@@ -52,8 +51,6 @@ class ReportInputs:
     """``qc.thresholds`` of the config."""
     ledger: Path | None = None
     """The ledger of the runs on a cluster; without it the page has no such section."""
-    devices: Path | None = None
-    """The records of jobs that used a device; likewise."""
     planes: Mapping[tuple[str, int, str], Path] = field(default_factory=dict)
     """(sample, cycle, channel) → in-focus plane; problems without theirs show no crop of it."""
     waiting: Sequence[int] = ()
@@ -226,6 +223,5 @@ def write_report(inputs: ReportInputs, output: Path) -> None:
         software=inputs.software,
         config=inputs.config_text,
         ran=run_section(inputs.ledger, output, RULE_COLOURS) if inputs.ledger else None,
-        devices=device_section(inputs.devices),
     )
     write_result(output, page)
