@@ -250,11 +250,8 @@ def _nuclei(
     u = (cos * dy + sin * dx) / axes[:, 0][label]
     v = (cos * dx - sin * dy) / axes[:, 1][label]
     rho = np.sqrt(u * u + v * v)
-    # Cosine and sine of three times the angle of (u, v), from those of once.
-    cos, sin = u / np.maximum(rho, 1e-6), v / np.maximum(rho, 1e-6)
-    cos, sin = cos * (4 * cos * cos - 3), sin * (3 - 4 * sin * sin)
-    cos_phase, sin_phase = (f(phase).astype(np.float32)[label] for f in (np.cos, np.sin))
-    rho /= 1 + dent[label] * (cos * cos_phase - sin * sin_phase)
+    turn = 3 * np.arctan2(v, u) + phase.astype(np.float32)[label]
+    rho /= 1 + dent[label] * np.cos(turn)
     edge = expit((1 - rho) * axes[:, 1][label] * np.float32(1.6))
     chromatin = 1 + 0.28 * smooth_noise(rng, label.shape, 1.5)
     chromatin += 0.22 * smooth_noise(rng, label.shape, 3.0)
