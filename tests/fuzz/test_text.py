@@ -238,7 +238,7 @@ def devices(name: str) -> Make:
 
         def use(data: bytes) -> None:
             (folder / name).write_bytes(data)
-            print_view(DevicesView.now(folder), Console())
+            describe_devices(folder)
 
         return Reader([(folder / name).read_bytes()], use, LeaseError, name)
 

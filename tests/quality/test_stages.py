@@ -19,7 +19,6 @@ from tests.quality.qc_scenes import (
 )
 from tests.support.mosaics import write_mosaic
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.quality.dark_rings import evaluate_rings
 from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.results import QcContext, resolve_thresholds
 from tilewright.quality.sampling import evaluate_focus, scan_focus
@@ -45,7 +44,7 @@ def test_numbers_of_a_projection_are_exact(tmp_path: Path) -> None:
         "below_noise": 0.1 * plane.size,
     }
     quality = projected(tmp_path, plane, (light + 100).astype(np.uint16), **told)
-    exact = {"damaged_planes": 1 / 5, "focus_edge": 0.2, "undershoot": 0.1, "dark_rings": 0.0}
+    exact = {"damaged_planes": 1 / 5, "focus_edge": 0.2, "undershoot": 0.1}
     unknown = {"focus": None, "image_detail": None}
     assert values(quality) == pytest.approx({**exact, **unknown})
     said = details(quality)
@@ -79,20 +78,3 @@ def test_a_bubble_is_out_of_focus_and_named(tmp_path: Path, sigma_px: float, lig
     assert not places or item.detail == (
         f"blurred around y {places[0].y_px:.0f} px, x {places[0].x_px:.0f} px"
     )
-
-
-@pytest.mark.parametrize("at", [(100, 100), (5, 100), (206, 100), (100, 208), (207, 207)])
-@pytest.mark.parametrize("ringed", [False, True])
-def test_a_ring_is_found_at_the_border_too(
-    tmp_path: Path, at: tuple[int, int], ringed: bool
-) -> None:
-    away = np.hypot(*(np.indices((210, 212)) - np.array(at)[:, None, None]))
-    rng = np.random.default_rng(0)
-    raw = rng.poisson(300 + 20000 * np.exp(-((away / 4) ** 2) / 2)).astype(np.uint16)
-    plane = np.where((away > 14) & (away < 20), 0, raw) if ringed else raw
-    stack = write_mosaic(tmp_path / "stack.zarr", np.stack([raw, raw]), pedestal_counts=0)
-    shown = write_mosaic(tmp_path / "plane.zarr", plane[None], pedestal_counts=0)
-    context = QcContext("s", 1, "edf", resolve_thresholds({}), "1", "CD3")
-    item, places = evaluate_rings(context, open_mosaic(shown), open_mosaic(stack))
-    assert item.verdict == ("fail" if ringed else "pass")
-    assert [np.hypot(p.y_px - at[0], p.x_px - at[1]) < 5 for p in places] == [True] * ringed

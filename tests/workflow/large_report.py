@@ -15,8 +15,8 @@ CHANNELS = 2
 #: Sample, stage, cycle, channel and metric of what is bad, and the number.
 BAD: dict[tuple[str, str, int, str, str], float | None] = {
     ("tonsil_B", "register", 3, "", "poor_blocks"): 0.5,
-    ("tonsil_B", "edf", 2, "1", "dark_rings"): 0.5,
-    ("tonsil_B", "edf", 2, "2", "dark_rings"): 0.9,
+    ("tonsil_B", "edf", 2, "1", "undershoot"): 0.1,
+    ("tonsil_B", "edf", 2, "2", "undershoot"): 0.4,
     ("tonsil_A", "stitch", 3, "2", "saturated"): 0.04,
     ("tonsil_A", "illumination", 2, "2", "flat_error"): 0.08,
     ("tonsil_A", "tile_positions", 3, "", "doubtful_tiles"): 0.08,

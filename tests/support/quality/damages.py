@@ -95,7 +95,7 @@ DAMAGES = {
     "a flat-field file of another lens": Damage(
         f.by_file_of_another_lens, "heldout_log_ratio", "1/2 "
     ),
-    "a camera offset told 150 counts too high": Damage(f.offset_too_high, "", "1/2 "),
+    "a camera offset told 150 counts too high": Damage(f.offset_too_high, "offset_excess", "1/2 "),
     "a channel stored in 8 bits, black cut off": Damage(
         f.estimated(lambda stack: np.round(stack / 500) * 500), "equal_neighbours", "1/2 "
     ),
@@ -178,9 +178,6 @@ STAND_INS = {
     ),
     "a row of tiles that nothing ties to the others": Damage(
         f.positions("island", [6, 7, 8], 1), "doubtful_tiles", "1/.*nothing ties tiles 7, 8, 9"
-    ),
-    "black rings and halos around the brightest objects": Damage(
-        f.in_focus(f.ringed), "dark_rings", "1/2 "
     ),
 }
 EVERY = {**DAMAGES, **STAND_INS}

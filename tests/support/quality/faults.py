@@ -247,30 +247,6 @@ def optics(stage: str, numerical_aperture: float) -> Harm:
 # In-focus planes and what is made of them
 
 
-def in_focus(edit: Edit) -> Harm:
-    """Return a fault of the in-focus plane (1, y, x) of cycle 1, channel 2."""
-
-    def harm(bench: Bench) -> Asked:
-        bench.edit_mosaic("edf", 1, "2", edit)
-        return EDF
-
-    return harm
-
-
-def ringed(plane: Array) -> Array:
-    """Draw what the in-focus plane once had around debris: black out to 10 px, then a halo."""
-    image = plane[0].astype(float)
-    rest = image.copy()
-    for _ in range(3):
-        peak = np.unravel_index(rest.argmax(), rest.shape)
-        own, _ = ndimage.label(image > 0.2 * image[peak])
-        away = np.asarray(ndimage.distance_transform_edt(own != own[peak]))
-        image[(away > 4) & (away <= 10)] = 0
-        image[(away > 10) & (away <= 26)] *= 1.5
-        rest[away < 90] = 0
-    return np.asarray(image[None])
-
-
 def exchanged_in_cycle(bench: Bench) -> Asked:
     stacks = {c: bench.pixels("edf", 2, c) for c in ("1", "2")}
     bench.edit_mosaic("edf", 2, "1", lambda _: stacks["2"])

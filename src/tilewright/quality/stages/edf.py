@@ -1,4 +1,4 @@
-"""Quality of the in-focus plane: which planes it used, its focus, and rings that it draws."""
+"""Quality of the in-focus plane: which planes it used, and its focus."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,12 +8,18 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.result_file import result_file_errors
-from tilewright.quality.dark_rings import evaluate_rings
 from tilewright.quality.evaluate import Files, StageQc
-from tilewright.quality.figures import THUMBNAIL_PX, new_figure, plain, save_png, scale_bar, show
+from tilewright.quality.figures import (
+    BLUE,
+    THUMBNAIL_PX,
+    new_figure,
+    plain,
+    save_png,
+    scale_bar,
+    show,
+)
 from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import FocusScan, evaluate_detail, evaluate_focus, scan_focus
 
@@ -30,13 +36,12 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         height = np.squeeze(tifffile.imread(files["height"])).astype(np.float32)
     scan = scan_focus(plane)
     stack = open_mosaic(files["mosaic"])
-    rings, locations = evaluate_rings(context, plane, stack)
     focus, blurred = evaluate_focus(context, plane, scan)
-    items = [focus, *_evaluate(context, plane), evaluate_detail(context, plane, stack), rings]
+    items = [focus, *_evaluate(context, plane), evaluate_detail(context, plane, stack)]
     numbers = {
         **plane.attributes,
         "height_um": np.percentile(height, (5, 50, 95)).tolist(),
-        "places": [asdict(location) for location in (*locations, *blurred)],
+        "places": [asdict(location) for location in blurred],
     }
     # Drawing 4096 x 4096 heights takes 1 GB.
     step = -(-max(height.shape) // THUMBNAIL_PX)

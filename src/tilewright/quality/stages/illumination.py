@@ -36,6 +36,7 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     items = [
         context.evaluate("heldout_log_ratio", ratio, held_out),
         context.evaluate("flat_error", error, missing),
+        context.evaluate("offset_excess", record.get("offset_excess")),
         context.evaluate("equal_neighbours", record.get("equal_neighbours")),
     ]
     numbers = {**record, "flat_range": [float(flat.min()), float(flat.max())]}

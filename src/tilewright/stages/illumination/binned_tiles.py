@@ -163,6 +163,14 @@ class TileMeasures:
         light = self.mean_counts - offset_counts
         return light >= (2.0 if offset_known else 4.0) * self.noise_counts and light > 0
 
+    def offset_excess(self, offset_counts: float) -> float:
+        """Return how far an offset lies above the darkest counts, in noise of a block.
+
+        2.3 where tiles are empty, by their 1st percentile; less where they hold light. Noise is
+        taken for a count at least: a camera that cuts off black shows none.
+        """
+        return (offset_counts - self.darkest_counts) / max(self.noise_counts, 1.0)
+
     def less(self, structure_counts: NDArray[np.float64]) -> TileMeasures:
         """Take a dark-field at the blocks off blocks and cells."""
         first, second = self.cells.sampled(structure_counts)

@@ -5,7 +5,8 @@ as a file; no correction at all is scored on the same overlaps, and taken where 
 better.
 
 Numbers of an estimate: ``method`` (``overlap``, ``tiles``, ``file`` or ``none``), ``reason``,
-``offset_counts``, ``offset_method``, ``heldout_log_ratio`` (of the method used, rms),
+``offset_counts``, ``offset_method``, ``offset_excess`` (above the darkest tiles, in standard
+deviations of their noise), ``heldout_log_ratio`` (of the method used, rms),
 ``heldout_log_ratio_rms`` (uncorrected and corrected), ``flat_error`` (expected, relative rms),
 ``edges``, ``cells``, ``planes``, ``saturation_counts``, ``saturation_method``,
 ``equal_neighbours``, ``flat_clipped_pixels``, and the fit's own numbers.
@@ -215,6 +216,7 @@ def _report(
         "flat_range": [round(float(flat.min()), 5), round(float(flat.max()), 5)],
         "offset_counts": evidence.offset_counts,
         "offset_method": evidence.offset_method,
+        "offset_excess": round(measures.offset_excess(evidence.offset_counts), 2),
         "edges": evidence.edges,
         "cells": evidence.cells,
         "planes": list(measures.planes),
