@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
+from scipy.signal import fftconvolve
 
 from benchmarks.scenes.edf import DESIGNS, Scene
 from benchmarks.truth_tiles import SHARED
@@ -38,10 +39,9 @@ from tilewright.kernels.edf.channel_model import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.edf.focus import blur, focus_weighted
+from tilewright.kernels.edf.focus import HALO_PX, FocusMeasure, focus_weighted
 from tilewright.kernels.edf.wiener_filters import make_filters
 from tilewright.kernels.edf.wiener_plane import (
-    HALO_PX,
     WienerPlane,
     confidence_weight,
     remove_grain,
@@ -127,7 +127,10 @@ def _one(method: str, name: str, path: str, out: str) -> None:
         image = variance_argmax(stack)
     elif method == "soft":
         noise = photon_transfer(backend, stack[len(stack) // 2], pedestal)
-        image = focus_weighted(backend, stack, noise, pedestal, np.ones(len(stack), bool)).image
+        windows = _Windows(stack)
+        mask = np.ones(len(stack), bool)
+        measure = FocusMeasure(backend, mask, noise, pedestal, windows.size)
+        image = windows.own(focus_weighted(measure, windows.stack).image)
     elif method == "RL":
         image = _richardson_lucy(backend, stack, psf, pedestal, scene)
     else:
@@ -147,8 +150,25 @@ def _richardson_lucy(
         solver.iterate()
     kernel = psf[len(psf) // 2]
     light = solver.estimate.sum(axis=0)
-    image: Image = float(kernel.sum()) * blur(backend, light, kernel)
+    wide = np.pad(light, kernel.shape[0] // 2, mode="symmetric")
+    image: Image = fftconvolve(wide, kernel, mode="valid")
     return image
+
+
+class _Windows:
+    """A stack (z, y, x) with mirrored borders, multiples of 8 px wide."""
+
+    def __init__(self, stack: NDArray[Any]) -> None:
+        self.shape = stack.shape[1:]
+        y, x = (8 * fast_len(-(-(n + 2 * HALO_PX) // 8)) for n in self.shape)
+        self.size = (y, x)
+        sides = zip(self.size, self.shape, strict=True)
+        rows, columns = (mirrored(-HALO_PX, w - HALO_PX, n) for w, n in sides)
+        self.stack = stack[:, rows][:, :, columns]
+
+    def own(self, image: Image) -> Image:
+        """Return the pixels of the stack itself."""
+        return image[tuple(slice(HALO_PX, HALO_PX + n) for n in self.shape)]
 
 
 def wiener(
@@ -174,17 +194,13 @@ def wiener(
     channel = ChannelModel(profiles, plane_mask, power, mean_variance(noise, [sample], pedestal))
     filters = make_filters(channel)
     setup = time.process_time() - started
-    # Multiples of 8 px wide, with mirrored borders.
-    shape = stack.shape[1:]
-    window = tuple(8 * fast_len(-(-(n + 2 * HALO_PX) // 8)) for n in shape)
-    y, x = (mirrored(-HALO_PX, w - HALO_PX, n) for w, n in zip(window, shape, strict=True))
-    at = [np.arange(w) - HALO_PX for w in window]
-    far = [np.minimum(a, n - 1 - a) for a, n in zip(at, shape, strict=True)]
+    windows = _Windows(stack)
+    at = [np.arange(w) - HALO_PX for w in windows.size]
+    far = [np.minimum(a, n - 1 - a) for a, n in zip(at, windows.shape, strict=True)]
     confidence = confidence_weight(np.minimum.outer(*far).astype(np.float32))
-    estimate = WienerPlane(backend, channel, filters, noise, pedestal, (window[0], window[1]))
-    found = estimate.project(stack[:, y][:, :, x], confidence)
-    image = remove_grain(backend, found.image, found.variance)
-    return image[tuple(slice(HALO_PX, HALO_PX + n) for n in shape)], setup
+    measure = FocusMeasure(backend, plane_mask, noise, pedestal, windows.size)
+    found = WienerPlane(measure, channel, filters).project(windows.stack, confidence)
+    return windows.own(remove_grain(backend, found.image, found.variance)), setup
 
 
 def variance_argmax(stack: NDArray[Any]) -> Image:

@@ -25,6 +25,6 @@ with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backe
         voxel_um=tuple(snakemake.params.voxel_um),
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         saturation_counts=numbers["saturation_counts"],
-        defects=numbers["defects"] if snakemake.params.repair_pixels else None,
+        defects=numbers["defects"],
         shift_px=tuple(snakemake.params.shift_px),
     )

@@ -86,7 +86,6 @@ def verify(
 
 @app.command()
 def devices(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     clear: Annotated[
         str | None, typer.Option(help="Let jobs use the device with this UUID again.")
     ] = None,
@@ -94,7 +93,7 @@ def devices(
     """Show this machine's GPUs: memory, jobs, and which get none."""
     from tilewright.commands.devices import show_devices
 
-    show_devices(json=json, clear=clear)
+    show_devices(clear)
 
 
 @app.command()

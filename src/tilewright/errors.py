@@ -4,9 +4,7 @@
 
     TilewrightError
     ├── ConfigError            the configuration, a table, or an option of a command
-    │   └── UnusableError      raw files are complete, but nothing can be made of their pixels
     ├── RawDataError           raw files
-    │   └── PixelsError        complete, but their pixels cannot be used
     ├── BrokenTiffError        no TIFF, or one that ends too early
     ├── ResultFileError        a file of results is not what was written
     ├── ProcessingError        a stage cannot process what it was given
@@ -38,16 +36,8 @@ class ConfigError(TilewrightError, ValueError):
         return f"{len(self.args)} problems:" + "".join(f"\n  - {text}" for text in listed)
 
 
-class UnusableError(ConfigError):
-    """Raw files are complete, but nothing can be made of their pixels."""
-
-
 class RawDataError(TilewrightError, ValueError):
     """Raw files cannot be used."""
-
-
-class PixelsError(RawDataError):
-    """Raw files are complete, but their pixels cannot be used."""
 
 
 class BrokenTiffError(TilewrightError, ValueError):

@@ -35,7 +35,6 @@ from tilewright.installed import snakefile as installed_snakefile
 from tilewright.io.formats import reads_names_only
 from tilewright.io.inputs.manifest import planes_of
 from tilewright.quality.evaluate import apply_thresholds, read_qc
-from tilewright.runtime.json_values import is_text, object_reader
 from tilewright.runtime.text import printable
 
 Files = dict[str, tuple[int, int]]  #: Path to size in bytes and time of change in ns.
@@ -68,9 +67,9 @@ class Follower:
         self._experiment = read_experiment(file)
         self._tables = self._table_files()
         self._layout = Layout(self._experiment.settings.results)
-        read = object_reader({"text": is_text}, ("text",))
-        sent = read_json_lines(self._layout.follow_record, read)
-        self._sent, self._said = {line["text"] for line in sent}, dict[str | int, str]()
+        sent = read_json_lines(self._layout.follow_record)
+        self._sent = {str(line.get("text")) for line in sent}
+        self._said = dict[str | int, str]()
         self._pending: list[str] = []  #: warnings and failures to send
         self._tell("record", sent.note)
         check_thresholds(self._experiment)

@@ -2,25 +2,31 @@
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright import Placement, detect
 from tilewright.config.checks import data_sizes
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
+from tilewright.config.rules import DataSize
 from tilewright.devices.inventory import has_driver
 from tilewright.devices.leases import jobs_per_gpu
 from tilewright.devices.slurm_allocation import use_allocated_device
 from tilewright.runtime.machine import (
     device_kinds,
     gpus_of_jobs,
-    log_device_usage_to,
     usable_gpus,
     usable_slots,
 )
 
 
-def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> Placement:
+def detect_placement(
+    workflow: Any,
+    experiment: Experiment,
+    layout: Layout,
+    size_of: Callable[[str | None], DataSize],
+) -> Placement:
     """Return where the jobs of an experiment go, with the models of its rules.
 
     On a cluster the GPUs are those of its partitions; inside one of its jobs, those that Slurm
@@ -30,6 +36,8 @@ def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> P
     ----------
     workflow : snakemake.workflow.Workflow
         The object of that name in the Snakefile.
+    size_of : callable
+        Sample name to the size of its data, None to the largest.
 
     Raises
     ------
@@ -45,8 +53,7 @@ def detect_placement(workflow: Any, experiment: Experiment, layout: Layout) -> P
     without = gpus_of_jobs() if gpus is gpus_of_jobs or (here and has_driver()) else None
     if without and kinds != device_kinds(experiment.settings, None, os.environ if here else {}):
         sys.stderr.write(f"no job goes to a GPU: {without.reason}\n")
-    log_device_usage_to(layout.device_evidence)
-    placement.models |= data_sizes(experiment, layout, kinds).models()
+    placement.models |= data_sizes(experiment, size_of, kinds).models()
     if here and any("gpu" in able for able in kinds.values()):
         jobs_per_gpu()  # a wrong number ends the run here, not in its scheduler
         placement.device, placement.gpus = "gpu", usable_slots

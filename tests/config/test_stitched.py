@@ -74,8 +74,7 @@ def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
     ]
     assert second[1].split(",")[7:10] == ["280", "240", "uint16"]
     assert data_size(experiment, layout)("s").mosaic_px == SHAPE[0] * SHAPE[1]
-    need = missing_bytes(experiment, layout)
-    assert (need.stack, need.channels) == (0.0, 0)
+    assert missing_bytes(experiment, layout, data_size(experiment, layout), 1)[1] == 0
     stamp = Path(layout.manifest.format(sample="s", cycle=1)).stat().st_mtime_ns
     check_raw(experiment, layout)
     assert Path(layout.manifest.format(sample="s", cycle=1)).stat().st_mtime_ns == stamp
@@ -83,10 +82,7 @@ def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
 
 #: Keys of tiles, with values that they may have.
 TILES: dict[str, dict[str, Any]] = {
-    "acquisition": {"pattern": "t{tile}.tif", "counts_per_unit": 2.0},
-    "camera": {"offset_counts": 100.0},
     "tile_positions": {"max_shift_px": 20.0},
-    "stitch": {"repair_pixels": False},
     "deconvolve": {"iterations": 9},
     "edf": {"method": "multiplane_wiener"},
 }
@@ -133,10 +129,11 @@ def test_a_channel_that_no_file_has_and_a_region_are_named(config: dict[str, Any
 
 def test_a_run_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> None:
     experiment, layout = checked(config)
-    assert run_warnings(experiment, layout, 1, here=False) == []
+    size_of = data_size(experiment, layout)
+    assert run_warnings(experiment, layout, size_of, 1, None) == []
     image = (cells(2) / 20).astype(np.uint8)
     path, jpeg = tmp_path / "raw/cycle2.tif", {"compression": "jpeg", "tile": (128, 128)}
     tifffile.imwrite(path, image, metadata=None, **jpeg)
-    (sentence,) = run_warnings(*checked(config), 1, here=False)
+    (sentence,) = run_warnings(*checked(config), size_of, 1, None)
     assert "cycle2.tif: pixels are compressed as JPEG" in sentence
     assert sentence.endswith("; export the images without JPEG")

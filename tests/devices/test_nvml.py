@@ -124,11 +124,11 @@ def test_a_lost_gpu_keeps_its_number_and_a_forbidden_one_has_none(machine: FakeM
 
 def test_cuda_visible_devices_hides(mig: FakeMachine) -> None:
     found = look(mig, CUDA_VISIBLE_DEVICES="2,0")
-    assert uuids(found) == [C, A]
+    assert uuids(found) == [A, C]
     assert uuids(look(mig, CUDA_VISIBLE_DEVICES=B2)) == [B2]
     mig.devices[0].errors = {"nvmlDeviceGetMemoryInfo": LOST}
     found = look(mig, CUDA_VISIBLE_DEVICES="2,0,1")
-    assert uuids(found) == [C]
+    assert uuids(found) == [B1, B2, C]
     assert "GPU 0 is left out" in found.reason
     assert "'0' names no GPU here" in found.reason
 

@@ -34,7 +34,7 @@ from tests.support.microscope_files import (
 from tests.support.recorded import ANSWERS, CONFIG, QUESTIONS, cluster_with
 from tests.support.recorded_texts import RELEASES
 from tests.support.tile_tables import write_tiles
-from tilewright.commands.devices import DevicesView, print_view
+from tilewright.commands.devices import describe_devices
 from tilewright.config.config_file import read_config
 from tilewright.config.load import load_experiment
 from tilewright.config.tables import read_markers, read_samples, read_tiles
@@ -238,7 +238,7 @@ def devices(name: str) -> Make:
 
         def use(data: bytes) -> None:
             (folder / name).write_bytes(data)
-            print_view(DevicesView.now(folder), Console())
+            describe_devices(folder)
 
         return Reader([(folder / name).read_bytes()], use, LeaseError, name)
 

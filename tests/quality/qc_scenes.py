@@ -33,7 +33,7 @@ def section() -> Section:
     at = np.indices(design.canvas, dtype=np.float32)
     planes = [ndimage.map_coordinates(p, at, order=3, prefilter=False) for p in nuclei.planes]
     light = np.maximum(np.stack(planes), 0).astype(np.float64) + 10
-    return Section(light, nuclei.projection.astype(np.float64))
+    return Section(light, nuclei.in_focus().astype(np.float64))
 
 
 def expose(light: Plane, seed: int = 0, pedestal: float = PEDESTAL) -> NDArray[np.uint16]:

@@ -23,9 +23,8 @@ def make_tiles(**changes: Any) -> tuple[PhantomDesign, dict[tuple[int, int], Til
     order = range(shape[0] * shape[1])
     found = {}
     for specimen in phantom.specimens():
-        for cycle, channel in specimen.channels:
-            exposed = [phantom.expose(specimen, cycle, channel, tile)[0] for tile in order]
-            found[cycle, channel] = np.reshape(exposed, (*shape, *exposed[0].shape))
+        exposed = [phantom.expose(specimen, tile)[0] for tile in order]
+        found[specimen.cycle, specimen.channel] = np.reshape(exposed, (*shape, *exposed[0].shape))
     return phantom.design, found
 
 

@@ -21,7 +21,7 @@ from tilewright.kernels.edf.channel_model import (
     psf_planes,
     transfer_profiles,
 )
-from tilewright.kernels.edf.focus import focus_weighted
+from tilewright.kernels.edf.focus import FocusMeasure, focus_weighted
 from tilewright.kernels.edf.wiener_filters import make_filters
 from tilewright.kernels.edf.wiener_plane import WienerPlane
 from tilewright.kernels.noise import NoiseModel
@@ -77,9 +77,9 @@ def cases(backend: Backend, px: int, planes: int, strips: int) -> Iterator[Case]
     stack = backend.asarray(counts)
     yield _richardson_lucy(backend, counts)
     yield _direct(backend, counts)
-    plane_mask = np.ones(planes, bool)
+    measure = FocusMeasure(backend, np.ones(planes, bool), NOISE, PEDESTAL, (px, px))
     yield Case(
-        "focus weighted", lambda: focus_weighted(backend, stack, NOISE, PEDESTAL, plane_mask).image,
+        "focus weighted", lambda: focus_weighted(measure, stack).image,
         4.0 * px * px * (planes + 1),
     )  # fmt: skip
     yield _fuse(backend, counts)
@@ -116,8 +116,8 @@ def wiener_of(counts: Any, backend: Backend) -> tuple[ChannelModel, WienerPlane]
     channel = ChannelModel(
         profiles, plane_mask, power, float(NOISE.variance(counts.mean() - PEDESTAL))
     )
-    filters, window = make_filters(channel), counts.shape[1:]
-    return channel, WienerPlane(backend, channel, filters, NOISE, PEDESTAL, window)
+    measure = FocusMeasure(backend, plane_mask, NOISE, PEDESTAL, counts.shape[1:])
+    return channel, WienerPlane(measure, channel, make_filters(channel))
 
 
 def _direct(backend: Backend, counts: Any) -> Case:

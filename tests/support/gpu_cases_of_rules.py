@@ -19,7 +19,7 @@ from tilewright.kernels.deconvolve.psf import gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
 from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
 from tilewright.kernels.edf.channel_model import object_power
-from tilewright.kernels.edf.focus import focus_energy, sum_projection
+from tilewright.kernels.edf.focus import sum_projection
 from tilewright.kernels.edf.wiener_plane import remove_grain
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
@@ -170,6 +170,7 @@ def _thinning(backend: Backend, counts: Any) -> Case:
 def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
     stack, plane_mask = backend.asarray(counts), np.ones(len(counts), bool)
     channel, estimate = wiener_of(counts, backend)
+    measure = estimate.focus
 
     def gain() -> Any:
         model = photon_transfer(backend, counts[0], PEDESTAL)
@@ -179,11 +180,10 @@ def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
     yield _case("power of the light", lambda: object_power(
         backend, [counts], channel.profiles, plane_mask
     ), stack)  # fmt: skip
-    yield _case("focus of a window", lambda: estimate.measure(counts).weights, stack)
-    yield _case("focus energy", lambda: focus_energy(backend, stack[0])[0], stack[0])
+    yield _case("focus of a window", lambda: measure.measure(counts).energy, stack)
     kernel = np.outer(np.hanning(9), np.hanning(9))[1:-1, 1:-1]
     yield _case("mean blurred by the PSF", lambda: sum_projection(
-        backend, stack, kernel, 0.2, 1.0
+        measure, stack, kernel
     ).image, stack)  # fmt: skip
 
 

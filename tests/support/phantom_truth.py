@@ -21,9 +21,8 @@ class PhantomTruth(Phantom):
         self.mask = self.tissue.mask > 0.5
         self.kept = np.stack(self.presence) > 0.5
         self.projections = {
-            seen: specimen.projection * np.float32(design.gain_counts)
-            for specimen in self.specimens()
-            for seen in specimen.channels
+            (one.cycle, one.channel): one.in_focus() * np.float32(design.gain_counts)
+            for one in self.specimens()
         }
 
 

@@ -24,7 +24,7 @@ def tissue(channels: int = 2) -> list[Light]:
     """Return electrons of a section of about 800 x 800 px, in focus: nuclei first."""
     design: dict[str, Any] = {"cycles": 1, "rows": 2, "cols": 2, "planes": 1, "tile_px": 384}
     phantom = Phantom(PhantomDesign(seed=11, channels=channels, empty_tile=False, **design))
-    return [specimen.projection for specimen in phantom.specimens()]
+    return [specimen.in_focus() for specimen in phantom.specimens()]
 
 
 def cycle_image(

@@ -17,7 +17,7 @@ from tests.conftest import REPO
 from tests.support.job_logs import peak_mb
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset
 from tests.support.runs import LATER, TINY, Run, changed, make_run
-from tilewright.config.checks import data_sizes
+from tilewright.config.checks import data_size, data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.config.rules import SNAKEMAKE_MB
@@ -137,11 +137,11 @@ IMAGE = {"resample": 2, "assemble": 1}
             {"deconvolve": 4, "edf_plane": 4, "register": 1, **IMAGE},
         ),
         (
-            {"stitch": {"repair_pixels": False}},
-            {"stitch": 4, "edf_plane": 4, "register": 1, **IMAGE},
+            {"tile_positions": {"false_match_probability": 1e-3}},
+            {"tile_positions": 2, "stitch": 4, "edf_plane": 4, "register": 1, **IMAGE},
         ),
     ],
-    ids=["of what is not made", "method of the plane", "repair_pixels"],
+    ids=["of what is not made", "method of the plane", "tile positions"],
 )
 def test_a_changed_key_reruns_what_depends_on_it(
     moved: Run, sections: dict[str, Any], jobs: dict[str, int]
@@ -213,7 +213,8 @@ def test_jobs_ask_for_the_memory_that_they_take(tiny_run: Run) -> None:
     assert {log.parent.name for log in logs} > {"stitch", "edf_plane", "register", "report"}
     with contextlib.chdir(tiny_run.folder):
         experiment = read_experiment(tiny_run.config)
-        sizes = data_sizes(experiment, Layout(experiment.settings.results), {})
+        layout = Layout(experiment.settings.results)
+        sizes = data_sizes(experiment, data_size(experiment, layout), {})
         for log in logs:
             asked_mb = sizes.request(log.parent.name, {"sample": "tonsil"}, "cpu").mem_mb
             taken_mb = SNAKEMAKE_MB + peak_mb(log)
@@ -227,7 +228,7 @@ def test_lint(moved: Run) -> None:
 
 @pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_shipped_configurations(tmp_path: Path, runs: bool) -> None:
-    make_phantom(tmp_path / "demo", seed=1, planes=2, workers=2)
+    make_phantom(tmp_path / "demo", seed=1, planes=2)
     shutil.copytree(REPO / "config", tmp_path / "config")
     for name in ("demo.yaml", "config.yaml"):
         shipped = Run(tmp_path, tmp_path / "config" / name)

@@ -75,8 +75,8 @@ rule report:
         # A function: Snakemake takes braces in a plain string for wildcards.
         config=lambda wildcards: experiment.as_yaml(),
         thresholds=experiment.thresholds(),
-        # No inputs: they grow with each run, and no report is made again for that. Functions of
-        # the output: nor where they lie elsewhere.
+        # No input: it grows with each run, and no report is made again for that. A function of
+        # the output: nor where it lies elsewhere.
         ledger=lambda wildcards, output: str(layout.ledger),
     script:
         "../../scripts/report.py"

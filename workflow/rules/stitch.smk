@@ -52,7 +52,6 @@ rule stitch:
         shift_px=lambda wildcards: experiment.channel(
             int(wildcards.cycle), wildcards.channel
         ).shift_px,
-        repair_pixels=experiment.settings.stitch.repair_pixels,
         output=experiment.options("output", "ome_zarr_version"),
     script:
         "../../scripts/stitch.py"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .orphaned import active_run, refuse_second_run
     from .placement.request import DeviceKind, ResourceModel, ResourceRequest
-    from .report.gantt import BLUE, COLOURS, GREY, ORANGE, RED, colours_of, pale
     from .report.page import environment, run_section
     from .resources import Placement, allocated_gpus, detect
     from .runtime.cause import cause_line
@@ -24,7 +23,6 @@ _NAMES = {
     "orphaned": "active_run refuse_second_run",
     "placement.request": "DeviceKind ResourceModel ResourceRequest",
     "report.page": "environment run_section",
-    "report.gantt": "BLUE COLOURS GREY ORANGE RED colours_of pale",
     "resources": "Placement allocated_gpus detect",
     "runtime.cause": "cause_line",
     "runtime.errors": "PlacementError",

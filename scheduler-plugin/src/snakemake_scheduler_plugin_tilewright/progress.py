@@ -32,7 +32,7 @@ class Progress:
         self, dag: Any, tasks: Tasks, run: Run, placement: Placement, logger: logging.Logger
     ) -> None:
         self.dag, self.tasks, self.run, self.logger = dag, tasks, run, logger
-        self._began_s, self._told_s, self._written_s = time.time(), 0.0, 0.0
+        self._began_s, self._printed_s, self._written_s = time.time(), 0.0, 0.0
         folder, ledger = Path(tasks.workflow.workdir_init), placement.ledger.absolute()
         self._paths = {ledger.with_name(STATE), folder.absolute() / LEDGER.with_name(STATE)}
         self._terminal, self._seconds = sys.stderr.isatty(), dict[Any, float]()
@@ -71,9 +71,9 @@ class Progress:
         if now_s - self._written_s >= _STATE_S:
             self._write()
         every_s = self.run.settings.poll_s if self._terminal else _LOG_S
-        if now_s - self._told_s < every_s or not (self._told_s or self.run.active):
+        if now_s - self._printed_s < every_s or not (self._printed_s or self.run.active):
             return
-        self._told_s = now_s
+        self._printed_s = now_s
         if self._terminal:
             sys.stderr.write(f"\r\x1b[K{self.line()}"[: _columns()])
             sys.stderr.flush()

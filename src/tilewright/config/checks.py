@@ -5,7 +5,7 @@ import io
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,7 @@ from tilewright.config.layout import Layout
 from tilewright.config.load import parse_experiment
 from tilewright.config.rules import DataSize, DataSizes
 from tilewright.config.tables import Places, Sample, collect_errors, read_tiles
-from tilewright.errors import ConfigError, PixelsError, RawDataError, UnusableError
+from tilewright.errors import ConfigError, RawDataError
 from tilewright.io.formats import SELF_DESCRIBING
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tile_planes import TilePlace, TileRows
@@ -42,24 +42,18 @@ def checked_experiment(config: Mapping[str, Any], targets: Iterable[str]) -> Exp
         A run of another working directory writes the same results.
     """
     experiment = parse_experiment(config)
-    refuse_second_run(Layout(experiment.settings.results).ledger)
-    checks = preflight_checks(experiment)
-    collect_errors(lambda: check_targets(experiment, targets), *checks.values())
-    return experiment
-
-
-def preflight_checks(experiment: Experiment) -> dict[str, Callable[[], None]]:
-    """Return the checks before a run, by subject and in their order."""
     layout = Layout(experiment.settings.results)
-    checks: dict[str, Callable[[], None]] = {
-        "config": lambda: check_experiment(experiment),
-        "limits": lambda: check_thresholds(experiment),
-        "results": lambda: check_results(experiment),
-    }
+    refuse_second_run(layout.ledger)
+    checks = [
+        partial(check_targets, experiment, targets),
+        partial(check_experiment, experiment),
+        partial(check_thresholds, experiment),
+        partial(check_results, experiment),
+    ]
     if experiment.channels:
-        checks["raw files"] = lambda: check_raw(experiment, layout)
-        checks["files"] = lambda: check_files(experiment, layout)
-    return checks
+        checks += [partial(check_raw, experiment, layout), partial(check_files, experiment, layout)]
+    collect_errors(*checks)
+    return experiment
 
 
 def check_results(experiment: Experiment) -> None:
@@ -74,12 +68,6 @@ def check_results(experiment: Experiment) -> None:
     for sample in experiment.samples.values():
         check_apart(folder, sample.raw_dir)
     try:
-        # os.path does not raise for names that are too long.
-        if os.path.lexists(folder) and not os.path.isdir(folder):  # noqa: PTH112
-            raise ConfigError(
-                f"results is {folder}, which is "
-                f"{'a dangling link' if folder.is_symlink() else 'not a folder'}; name another"
-            )
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(bytes(_PROBE_B))
@@ -100,9 +88,8 @@ def check_raw(experiment: Experiment, layout: Layout) -> None:
     Raises
     ------
     ConfigError
-        Planes are missing, truncated or of different shape; the message names them.
-    UnusableError
-        None of that, but their pixels cannot be used.
+        Planes are missing, truncated or of different shape, or their pixels cannot be used; the
+        message names them.
     """
     channels = {
         cycle: [channel.channel for channel in experiment.channels_of(cycle)]
@@ -144,8 +131,7 @@ def _check_sample(
             ),
         )
     except RawDataError as error:
-        kind = UnusableError if isinstance(error, PixelsError) else ConfigError
-        raise kind(f"sample '{sample.name}': {error}") from None
+        raise ConfigError(f"sample '{sample.name}': {error}") from None
     except OSError as error:
         check_results(experiment)
         raise ConfigError(
@@ -255,49 +241,50 @@ def check_files(experiment: Experiment, layout: Layout) -> None:
     ConfigError
         A file is absent or unusable.
     """
-    extent_of = cache(lambda path: _extent(path.read_text("utf-8")))
-    # Problems and files are said and read once each.
-    problems, contents = dict[str, None](), dict[Any, None]()
+    problems, seen = dict[str, None](), set[Any]()
+
+    @cache
+    def extent_of(path: str) -> _Extent | None:
+        # Path.is_file raises for names that are too long.
+        known = os.path.isfile(path)  # noqa: PTH113
+        return _extent(Path(path).read_text("utf-8")) if known else None
+
     for section, sample, channel in product(
         ("illumination", "deconvolve"), experiment.samples, experiment.channels
     ):
         fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
         files = experiment.files(section, fields)
-        absent = [
-            f"{section}.{key} is {path[:200]}, which does not exist"
-            for key, path in files.items()
-            if not os.path.isfile(path)  # noqa: PTH113 (raises for names that are too long)
-        ]
-        problems |= dict.fromkeys(absent)
-        manifest = Path(layout.manifest.format(**fields))
-        if not absent and files.keys() & {"flat_file", "psf_file"} and manifest.is_file():
-            contents[section, tuple(files.items()), extent_of(manifest)] = None
-    for section, items, size in contents:
-        if said := _content_problem(section, dict(items), size, experiment.voxel_um):
-            problems[said] = None
+        size = extent_of(layout.manifest.format(**fields))
+        if files and (of := (section, *files.items(), size)) not in seen:
+            seen.add(of)
+            problems |= dict.fromkeys(_file_problems(section, files, size, experiment.voxel_um))
     if problems:
         raise ConfigError(*problems)
 
 
-def _content_problem(
-    section: str, files: dict[str, str], size: _Extent, voxel_um: tuple[float, float, float]
-) -> str:
-    """Return why files cannot be used, "" where the job can read them."""
+def _file_problems(
+    section: str, files: dict[str, str], size: _Extent | None, voxel_um: tuple[float, float, float]
+) -> Iterator[str]:
+    """Yield what is wrong with files of a channel; of unknown size only whether they exist."""
     from tilewright.io.inputs.psf_file import read_psf
     from tilewright.io.tiff.metadata import DAMAGE_ERRORS
     from tilewright.kernels.deconvolve.psf import measured_psf
     from tilewright.stages.illumination.estimate import read_files
 
+    absent = {key: path for key, path in files.items() if not os.path.isfile(path)}  # noqa: PTH113
+    for key, path in absent.items():
+        yield f"{section}.{key} is {path[:200]}, which does not exist"
+    if absent or not size:
+        return
     try:
-        if section == "illumination":
-            read_files(files.get("flat_file"), files.get("dark_file"), size.tile_px, 0.0)
-        else:
+        if "flat_file" in files:
+            read_files(files["flat_file"], files.get("dark_file"), size.tile_px, 0.0)
+        if "psf_file" in files:
             image, pitch_um = read_psf(files["psf_file"])
             measured_psf(image, pitch_um or voxel_um, voxel_um, 2 * size.planes - 1)
     except DAMAGE_ERRORS as error:
         names = " and ".join(f"{section}.{key} ({path})" for key, path in files.items())
-        return f"{names} cannot be used: {error}"
-    return ""
+        yield f"{names} cannot be used: {error}"
 
 
 def check_thresholds(experiment: Experiment) -> None:
@@ -349,14 +336,14 @@ def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], 
 
 
 def data_sizes(
-    experiment: Experiment, layout: Layout, kinds_of: Mapping[str, tuple[DeviceKind, ...]]
+    experiment: Experiment,
+    size_of: Callable[[str | None], DataSize],
+    kinds_of: Mapping[str, tuple[DeviceKind, ...]],
 ) -> DataSizes:
     """Return shapes and times of the rules on the experiment's data.
 
-    Parameters
-    ----------
-    kinds_of : mapping
-        As :func:`tilewright.runtime.machine.device_kinds` returns them.
+    ``size_of`` is of :func:`data_size`, ``kinds_of`` of
+    :func:`tilewright.runtime.machine.device_kinds`.
     """
     limits = {rule: of.model_dump() for rule, of in experiment.settings.resources.items()}
-    return DataSizes(data_size(experiment, layout), kinds_of, limits)
+    return DataSizes(size_of, kinds_of, limits)

@@ -57,16 +57,8 @@ def _references(experiment: Experiment) -> Iterator[str]:
             )
 
 
-#: Keys of sections that are not used for stitched images; None is all of a section.
-_TILE_KEYS: dict[str, tuple[str, ...] | None] = {
-    "acquisition": ("pattern", "counts_per_unit"),
-    "camera": ("offset_counts",),
-    "illumination": None,
-    "tile_positions": None,
-    "stitch": None,
-    "deconvolve": None,
-    "edf": None,
-}
+#: Sections of stages that stitched images do not have.
+_OF_TILES = ("illumination", "tile_positions", "deconvolve", "edf")
 
 
 def _tile_keys(experiment: Experiment) -> Iterator[str]:
@@ -81,12 +73,9 @@ def _tile_keys(experiment: Experiment) -> Iterator[str]:
         return
     if settings.tiles is not None:
         yield "tiles is set, but acquisition.convention is 'stitched': it has no effect; remove it"
-    for section, names in _TILE_KEYS.items():
-        model = getattr(settings, section)
-        for name, field in type(model).model_fields.items():
-            value = getattr(model, name)
-            of_tiles = names is None or name in names
-            if of_tiles and value != field.default and (name, value) != ("method", "none"):
+    for section in _OF_TILES:
+        for name, value in getattr(settings, section).model_dump(exclude_defaults=True).items():
+            if value != "none":
                 yield (
                     f"{section}.{name} is {value!r}, but acquisition.convention is 'stitched': "
                     "it has no effect; remove it"
@@ -161,7 +150,7 @@ def _backgrounds(experiment: Experiment) -> Iterator[str]:
         what = f"{table}: the background of '{channel.marker}' is '{channel.background}'"
         source = by_marker.get(channel.background)
         if source is None:
-            hint = suggestion(channel.background, by_marker, "markers")
+            hint = suggestion(channel.background, by_marker)
             yield f"{what}, which is not a marker of the table; {hint}"
             continue
         if source is channel:
@@ -211,8 +200,7 @@ def check_keys(settings: Settings) -> Iterator[str]:
         )
     for rule in settings.resources:
         if rule not in RULES:
-            hint = suggestion(rule, sorted(RULES), "rules")
-            yield f"unknown rule 'resources.{rule}'; {hint}"
+            yield f"unknown rule 'resources.{rule}'; {suggestion(rule, sorted(RULES))}"
 
 
 def check_apart(results: Path, raw_dir: Path) -> None:

@@ -37,11 +37,6 @@ class Experiment:
         """The cycles of the markers table that are not processed."""
         return sorted({channel.cycle for channel in self.table} - set(self.cycles))
 
-    @property
-    def first_cycle(self) -> int:
-        """The cycle whose sizes stand for all: the reference cycle, if it is processed."""
-        return min(self.cycles, key=lambda cycle: (cycle != self.reference_cycle, cycle))
-
     def of_cycles(self, cycles: Iterable[int]) -> Experiment:
         """Return the experiment with only some cycles of the markers table."""
         selected = set(cycles)

@@ -76,8 +76,6 @@ class Layout:
         self.ledger = Path(self.results) / "placement" / "ledger.jsonl"
         #: Jobs and hours by account, device and rule, of the runs on a cluster; no rule's output.
         self.report_jobs = Path(self.results) / "report.jobs.csv"
-        #: Use of devices by each job; no rule's output.
-        self.device_evidence = self.ledger.with_name("devices.jsonl")
 
     def qc(self, stage: str, suffix: str) -> str:
         """Return the quality numbers (json) or picture (png) of one stage and cycle."""

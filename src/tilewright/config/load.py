@@ -7,14 +7,14 @@ built, in messages that name the key or file.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from tilewright.config.config_file import read_config, with_places
-from tilewright.config.consistency import check_experiment, check_keys
+from tilewright.config.consistency import check_experiment
 from tilewright.config.experiment import Experiment
-from tilewright.config.settings import Settings
+from tilewright.config.settings import Section, Settings
 from tilewright.config.tables import collect_errors, read_markers, read_samples
 from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
@@ -73,20 +73,11 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
         messages = dict[tuple[str, ...], str]()
         for problem in error.errors():  # of a key with two types one for each
             messages.setdefault(_key_of(problem), _message(problem))
-        said = [*messages.values()]
-        if ("markers",) not in messages:
-            try:
-                read_markers(Path(config["markers"]))
-            except ConfigError as of_table:
-                said += of_table.args
-        raise ConfigError(*said) from None
-    try:
-        channels, samples = collect_errors(
-            lambda: read_markers(Path(settings.markers)),
-            lambda: read_samples(Path(settings.samples)),
-        )
-    except ConfigError as error:
-        raise ConfigError(*error.args, *check_keys(settings)) from None
+        raise ConfigError(*messages.values()) from None
+    channels, samples = collect_errors(
+        lambda: read_markers(Path(settings.markers)),
+        lambda: read_samples(Path(settings.samples)),
+    )
     experiment = Experiment(settings, samples, channels, channels)
     return experiment if settings.cycles == "auto" else experiment.of_cycles(settings.cycles)
 
@@ -99,27 +90,16 @@ def _key_of(problem: Any) -> tuple[str, ...]:
 
 def _message(problem: Any) -> str:
     """Return the message for one pydantic problem."""
-    location = _key_of(problem)
-    key = ".".join(location)
+    location, value = _key_of(problem), problem.get("input")
+    key, where = ".".join(location), f"{shipped('config') / 'README.md'} describes it"
     if problem["type"] == "extra_forbidden":
-        hint = suggestion(location[-1], _model_at(location).model_fields, "known keys")
-        return f"unknown key '{key}'; {hint}"
+        models = Section.__subclasses__()
+        names = sorted({name for model in models for name in model.model_fields})
+        return f"unknown key '{key}'; {suggestion(location[-1], names)}"
     if problem["type"] == "missing":
-        return f"the key '{key}' is missing; {shipped('config') / 'README.md'} describes it"
-    value = problem.get("input")
+        return f"the key '{key}' is missing; {where}"
     if value is None:
-        return f"'{key}' is not filled in; {shipped('config') / 'README.md'} describes it"
+        return f"'{key}' is not filled in; {where}"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     return f"'{key}' is {printable(repr(value), 200)}: {message}"
-
-
-def _model_at(location: tuple[str, ...]) -> type[BaseModel]:
-    """Return the model that holds the key at ``location``."""
-    model: type[BaseModel] = Settings
-    for part in location[:-1]:
-        # Names of rules and metrics are no fields.
-        if field := model.model_fields.get(part):
-            kinds = (field.annotation, *get_args(field.annotation))
-            model = next(k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
-    return model

@@ -2,17 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 
-from tilewright.config.value_types import (
-    PIXEL_UM,
-    Z_STEP_UM,
-    Auto,
-    FieldsPath,
-    PathText,
-    Positive,
-    ResultsPath,
-)
+from tilewright.config.value_types import Auto, FieldsPath, PathText, Positive, ResultsPath
 from tilewright.stages.edf.methods import METHODS, Method
 
 
@@ -61,11 +53,9 @@ class Acquisition(Section):
     """Where raw files hold float32: what a value of 1 is in counts (65535 where they
     run from 0 to 1). Values are rounded and limited to 0 to 65,535.
     """
-    pixel_um: Annotated[float, AfterValidator(PIXEL_UM.check), WithJsonSchema(PIXEL_UM.schema)]
+    pixel_um: float = Field(ge=0.01, le=20)
     """Size of a pixel in the specimen."""
-    z_step_um: Annotated[
-        float, AfterValidator(Z_STEP_UM.check), WithJsonSchema(Z_STEP_UM.schema)
-    ] = 1.0
+    z_step_um: float = Field(default=1.0, ge=0.01, le=100)
     """Distance of z-planes."""
     reference_cycle: int = Field(default=1, ge=0)
     """Cycle onto which the others are registered; one in the middle where tissue is lost with
@@ -125,16 +115,6 @@ class PositionSettings(Section):
     false_match_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-4
     """Displacements of overlaps that are false with at most this probability are used. Smaller
     where tiles are misplaced by false matches, larger where too few overlaps are accepted.
-    """
-
-
-class StitchSettings(Section):
-    """Fusion of tiles into the mosaic."""
-
-    repair_pixels: bool = True
-    """Replace hot and dead camera pixels, found in a quarter of 16 tiles and in four at least, by
-    the median of their neighbours; none with fewer than four tiles, or where over 1 % of the
-    camera stands out. Turn it off where the camera's driver has done it.
     """
 
 
@@ -245,7 +225,7 @@ class Settings(Section):
     """Comma-separated table, one line per sample, cycle and tile, as `tilewright init` writes it:
     `sample`, `cycle`, `tile` (its number or name in the files), `y` and `x` of its first pixel in
     the directions of the image, `unit` (`um` or `px`), `source` (where they come from), `file` (one
-    of its files, compared where given) and `use` (0: the tile is left out). Each cycle has an
+    of its files, for you) and `use` (0: the tile is left out). Each cycle has an
     origin of its own. Stitched images need none.
     """
     markers: PathText
@@ -275,7 +255,6 @@ class Settings(Section):
     optics: OpticsSettings = OpticsSettings()
     illumination: IlluminationSettings = IlluminationSettings()
     tile_positions: PositionSettings = PositionSettings()
-    stitch: StitchSettings = StitchSettings()
     deconvolve: DeconvolveSettings = DeconvolveSettings()
     edf: EdfSettings = EdfSettings()
     registration: RegistrationSettings = RegistrationSettings()

@@ -16,7 +16,6 @@ from tilewright.runtime.text import printable
 
 #: No table has more: 100 bytes a row of 500,000 tiles.
 MOST_MB = 50
-_LONGEST_CELL = 1000
 _NAMES = {",": "commas", "\t": "tabs"}
 _Row = TypeVar("_Row")
 #: Columns whose values no two rows share, and what to do about rows that do.
@@ -40,9 +39,10 @@ def read_table(
     path, key : Path, str
         The file, and the key of the configuration that names it.
     model : type
-        A dataclass: its fields are the columns, needed where they have no default. Validators of
-        their types take the text of a cell, which is not empty but where the column is needed;
-        their errors follow the column's name and that text.
+        A dataclass: its fields are the columns, needed where they have no default. Types take
+        the text of a cell, which is not empty but where the column is needed. An error follows
+        the column's name and that text: "must be" and the type's description, or what a
+        validator says.
     delimiter : str
         A comma or a tab.
     unique : dict of tuple of str to str
@@ -61,14 +61,17 @@ def read_table(
     if not lines and not may_be_empty:
         raise ConfigError(f"{path}: the table has no rows")
     adapter, rows, problems = TypeAdapter(model), list[tuple[int, _Row]](), list[str]()
+    properties = adapter.json_schema()["properties"]
+    described = {column: of.get("description", "a text") for column, of in properties.items()}
     for line, cells in lines:
         try:
             rows.append((line, adapter.validate_python(cells, context=context)))
         except ValidationError as error:
             problem = error.errors()[0]
-            column, said = problem["loc"][0], str(problem["ctx"]["error"]).removeprefix("it ")
-            text = cells[str(column)]
-            problems.append(f"{path}, row {line}: {column} {printable(repr(text), 200)} {said}")
+            column = str(problem["loc"][0])
+            said = problem.get("ctx", {}).get("error") or f"must be {described[column]}"
+            text = printable(repr(cells[column]), 200)
+            problems.append(f"{path}, row {line}: {column} {text} {said}")
     problems += (f"{path}: duplicate {said}" for said in _duplicates(rows, unique))
     if problems:
         raise ConfigError(*problems)
@@ -137,7 +140,7 @@ def _check_columns(
         raise ConfigError(f"{path} is separated by semicolons; separate it by {_NAMES[delimiter]}")
     for column in columns:
         if column not in known:
-            hint = suggestion(column, known, "known")
+            hint = suggestion(column, known)
             raise ConfigError(f"{path}: unknown column '{column[:40]}'; {hint}")
         if columns.count(column) > 1:
             raise ConfigError(f"{path}: duplicate column '{column}'; remove one")
@@ -148,8 +151,6 @@ def _check_columns(
 
 def _check_cell(path: Path, line: int, cell: str) -> None:
     """Refuse a text that no cell has."""
-    if len(cell) > _LONGEST_CELL:
-        raise csv.Error(f"a cell of {len(cell)} characters")
     control = next((c for c in cell if not c.isprintable()), None)
     if control is not None:
         hint = "a quote is not closed" if control in "\r\n" else "write plain text"

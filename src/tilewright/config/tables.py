@@ -1,27 +1,21 @@
 """The tables of an experiment: samples, markers and tiles."""
 
-import math
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, ValidationInfo
 
 from tilewright.config.table_file import Unique, read_table
-from tilewright.config.value_types import EMISSION_NM
 from tilewright.errors import ConfigError
 from tilewright.io.inputs.tile_planes import TilePlace
-from tilewright.io.numbers import finite, positive
+from tilewright.io.numbers import finite
 
 #: Units of positions, also as spreadsheet programs and other software write them.
 _UNITS = {"um": "um", "µm": "um", "μm": "um", "px": "px", "pixel": "px"}
-#: A stage of 1 m in nm.
-_FARTHEST = 1e9
-_USE = {"1": True, "true": True, "0": False, "false": False}
 
 
 def collect_errors(*checks: Callable[[], Any]) -> list[Any]:
@@ -65,28 +59,6 @@ def beside(table: Path, folder: str) -> str:
     return str(path) if folder and os.path.isdir(path) else folder  # noqa: PTH112
 
 
-def _must(convert: Callable[[str], Any], be: str) -> BeforeValidator:
-    """Return the check of a cell that ``convert`` turns into a value, or None where it is none."""
-
-    def checked(text: str) -> Any:
-        value = convert(text)
-        if value is None:
-            raise ValueError(f"must be {be}")
-        return value
-
-    return BeforeValidator(checked)
-
-
-def _text(pattern: str, be: str) -> BeforeValidator:
-    """Return the check of a text that matches a pattern as a whole."""
-    return _must(lambda text: text if re.fullmatch(pattern, text) else None, be)
-
-
-def _choice(values: Mapping[str, Any], be: str) -> BeforeValidator:
-    """Return the check of a cell that holds one of some words, in capitals or not."""
-    return _must(lambda text: values.get(text.lower()), be)
-
-
 def _no_formula(text: str) -> str:
     if is_formula(text):
         raise ValueError(
@@ -94,24 +66,6 @@ def _no_formula(text: str) -> str:
             "beginning"
         )
     return text
-
-
-def _shift(text: str) -> tuple[float, float] | None:
-    """Return the (y, x) of a cell.
-
-    >>> _shift("0.4 -1.25"), _shift("0.4")
-    ((0.4, -1.25), None)
-    """
-    match [finite(part) for part in text.split()]:
-        case [float(y), float(x)]:
-            return y, x
-    return None
-
-
-def _coordinate(text: str) -> float | None:
-    """Return a coordinate, NaN where it is to be filled in."""
-    value = finite(text) if text else math.nan
-    return None if value is None or abs(value) > _FARTHEST else value
 
 
 def _raw_dir(text: str, info: ValidationInfo) -> str:
@@ -132,13 +86,15 @@ def _known(text: str, info: ValidationInfo) -> str:
     return text
 
 
-_Cycle = Annotated[int, _text("[0-9]{1,6}", "a number")]
-_Flag = Annotated[bool, _choice({"true": True, "false": False}, "TRUE, or empty")]
-_Positive = Annotated[
-    float | None, _must(positive, "a positive number, written with a decimal point")
+_Cycle = Annotated[int, Field(ge=0, le=999_999, description="a number")]
+_Flag = Annotated[bool, Field(description="TRUE, or empty")]
+#: NaN where it is to be filled in.
+_Coordinate = Annotated[
+    float,
+    BeforeValidator(lambda text: "nan" if text == "" else finite(text)),
+    Field(description="a position, written with a decimal point"),
 ]
-_Coordinate = Annotated[float, _must(_coordinate, "a position, written with a decimal point")]
-_Token = Annotated[str, _text("[A-Za-z0-9-]{1,50}", "letters, digits and '-', at most 50")]
+_TOKEN = Field(pattern="^[A-Za-z0-9-]{1,50}$", description="letters, digits and '-', at most 50")
 
 
 @dataclass(frozen=True)
@@ -146,12 +102,16 @@ class Sample:
     """A row of the samples table: one tissue, in the folder of its raw tiles."""
 
     sample: Annotated[
-        str, _text("[A-Za-z0-9_-]{1,100}", "letters, digits, '_' and '-', at most 100")
+        str,
+        Field(
+            pattern="^[A-Za-z0-9_-]{1,100}$",
+            description="letters, digits, '_' and '-', at most 100",
+        ),
     ]
     raw_dir: Annotated[Path, BeforeValidator(_raw_dir)]
     scan: str = ""
     """Samples of one scan, without one those of one folder, share their flat-fields."""
-    region: _Token | None = None
+    region: Annotated[str | None, _TOKEN] = None
     """Its piece of tissue, where the folder has several."""
 
     @property
@@ -170,17 +130,27 @@ class Channel:
     """
 
     cycle: _Cycle
-    channel: _Token
+    channel: Annotated[str, _TOKEN]
     marker: Annotated[
-        str, _text(".{1,100}", "a name of 1 to 100 characters"), AfterValidator(_no_formula)
+        str,
+        Field(min_length=1, max_length=100, description="a name of 1 to 100 characters"),
+        AfterValidator(_no_formula),
     ]
     reference: _Flag = False
-    emission_nm: Annotated[_Positive, AfterValidator(EMISSION_NM.check)] = None
-    exposure_ms: _Positive = None
+    emission_nm: Annotated[
+        float | None,
+        Field(ge=200, le=2000, description="from 200 to 2000, written with a decimal point"),
+    ] = None
+    exposure_ms: Annotated[
+        float | None,
+        Field(gt=0, lt=1e15, description="a positive number, written with a decimal point"),
+    ] = None
     background: str | None = None
     remove: _Flag = False
     shift_px: Annotated[
-        tuple[float, float], _must(_shift, "y and x in pixels, such as 0.4 -1.25")
+        tuple[FiniteFloat, FiniteFloat],
+        BeforeValidator(str.split),
+        Field(description="y and x in pixels, such as 0.4 -1.25"),
     ] = (0.0, 0.0)
     """(y, x) by which the optics displace it against the reference channel."""
 
@@ -191,13 +161,19 @@ class TileRow:
 
     sample: Annotated[str, BeforeValidator(_known)]
     cycle: _Cycle
-    tile: Annotated[str, _text(".{1,50}", "a name of 1 to 50 characters")]
+    tile: Annotated[
+        str, Field(min_length=1, max_length=50, description="a name of 1 to 50 characters")
+    ]
     y: _Coordinate
     x: _Coordinate
-    unit: Annotated[str, _choice(_UNITS, "um or px")]
+    unit: Annotated[
+        Literal["um", "px"],
+        BeforeValidator(lambda text: _UNITS.get(text.lower())),
+        Field(description="um or px"),
+    ]
     source: str = ""
     file: str = ""
-    use: Annotated[bool, _choice(_USE, "1, or 0 to leave the tile out")] = True
+    use: Annotated[bool, Field(description="1, or 0 to leave the tile out")] = True
 
 
 MARKER_COLUMNS = tuple(field.name for field in fields(Channel))
@@ -292,8 +268,6 @@ def read_tiles(path: Path, samples: Iterable[str], pixel_um: float) -> Places:
         path, "tiles", TileRow, ",", unique, context=set(samples), may_be_empty=True
     ):
         scale = pixel_um if row.unit == "um" else 1
-        place = TilePlace(
-            row.tile, row.y / scale, row.x / scale, row.file, row.use, f"{path}, row {line}"
-        )
+        place = TilePlace(row.tile, row.y / scale, row.x / scale, row.use, f"{path}, row {line}")
         places.setdefault((row.sample, row.cycle), []).append(place)
     return places

@@ -46,50 +46,33 @@ class Snapshot:
 def visible(
     all_devices: Sequence[Device], cuda_visible_devices: str | None
 ) -> tuple[tuple[Device, ...], str]:
-    """Return the devices that CUDA_VISIBLE_DEVICES shows, in its order, and what is wrong with it.
+    """Return the devices that CUDA_VISIBLE_DEVICES names, and what is wrong with it.
 
-    Without the variable (None) all are visible, with an empty one none. Entries are read up to the
-    first that names no device, or more than one. A device named twice hides all. A number is that
-    of a GPU by PCI bus; a UUID may be abbreviated. A process gets one MIG instance, the first one
-    in the list or the first of a GPU in the list, and then no other GPU.
+    Without the variable (None) all are visible, with an empty one none. A number is that of a GPU
+    by PCI bus, with all its MIG instances; a UUID may be abbreviated. Each job sets the variable
+    to the one device of its lease, so CUDA's own rules for several are not needed.
 
     Examples
     --------
     >>> gpus = [Device(f"GPU-{name}", k, "H100", 80, 0) for k, name in enumerate("abc")]
     >>> shown, reason = visible(gpus, "2,GPU-a")
     >>> [device.uuid for device in shown], reason
-    (['GPU-c', 'GPU-a'], '')
+    (['GPU-a', 'GPU-c'], '')
     """
     if cuda_visible_devices is None:
         return tuple(all_devices), ""
-    names: list[str] = []
-    reasons: list[str] = []
-    for entry in cuda_visible_devices.split(","):
-        matches = _matches(all_devices, entry.strip())
-        if len(matches) != 1:
-            what = "more than one GPU" if matches else "no GPU here"
-            reasons.append(f"{_NAME}: '{entry}' names {what}, so CUDA reads it no further")
-            break
-        names += matches
-    if len(set(names)) < len(names):
-        return (), f"{_NAME} names a GPU twice, so CUDA gives none"
-    shown = [d for name in names for d in all_devices if name in (d.uuid, d.parent)]
-    instance = next((device for device in shown if device.parent), None)
-    if instance is not None:
-        if names != [instance.uuid]:
-            reasons.append(f"{_NAME}: CUDA gives a process one MIG instance and nothing else")
-        shown = [instance]
+    entries = [entry.strip() for entry in cuda_visible_devices.split(",")]
+    wrong = [e for e in entries if not any(_names(e, device) for device in all_devices)]
+    reasons = (f"{_NAME}: '{entry}' names no GPU here" for entry in wrong)
+    shown = (device for device in all_devices if any(_names(e, device) for e in entries))
     return tuple(shown), "; ".join(reasons)
 
 
-def _matches(devices: Sequence[Device], entry: str) -> set[str]:
-    """Return the UUIDs of the GPUs and instances that an entry of the variable names."""
-    numbers = {device.parent or device.uuid: str(device.index) for device in devices}
-    if entry.isdigit():  # as text: int() refuses very long numbers
-        return {uuid for uuid, number in numbers.items() if number == (entry.lstrip("0") or "0")}
-    names = {*numbers, *(device.uuid for device in devices)}
-    found = {uuid for uuid in names if uuid.startswith(entry)}
-    return found & {entry} or (found if entry.startswith(("GPU-", "MIG-")) else set())
+def _names(entry: str, device: Device) -> bool:
+    """Return whether an entry of the variable names a device, or the GPU that it is a part of."""
+    if entry.startswith(("GPU-", "MIG-")):
+        return any((uuid or "").startswith(entry) for uuid in (device.uuid, device.parent))
+    return entry == str(device.index)
 
 
 def has_driver() -> bool:

@@ -74,12 +74,6 @@ class PhantomDesign:
     """This cycle shows another section: registration must refuse it."""
     empty_channel: tuple[int, int] | None = None
     """(cycle, channel) in which nothing is stained."""
-    blurred_cycle: int | None = None
-    """This cycle was taken 12 µm out of focus."""
-    saturated_channel: tuple[int, int] | None = None
-    """(cycle, channel) exposed 40 times too long."""
-    workers: int = 2
-    """Threads."""
 
     @property
     def step_px(self) -> float:

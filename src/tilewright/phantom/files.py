@@ -45,29 +45,19 @@ def write_metadata(raw: Path, design: PhantomDesign) -> None:
     d = design
     raw.mkdir(parents=True, exist_ok=True)
     wavelengths = [round(d.optics(c + 1).wavelength_um * 1000) for c in range(d.channels)]
-    step = round(d.step_px)
     experiment = {
         "name": f"phantom-{d.seed}",
-        "codex_instrument": "tilewright phantom",
-        "microscope": "simulated widefield",
-        "bitDepth": 16,
         "numCycles": d.cycles,
         "numChannels": d.channels,
         "numZPlanes": d.planes,
-        "regIdx": [1],
-        "region_names": ["phantom"],
         "regionWidth": d.cols,
         "regionHeight": d.rows,
-        "tileWidth": step,
-        "tileHeight": step,
         "tileOverlapX": d.overlap,
-        "tileOverlapY": d.overlap,
         "tilingMode": "snake",
         "referenceCycle": 1,
         "referenceChannel": 1,
         "objectiveType": "air",
         "aperture": d.aperture,
-        "magnification": 20,
         "xyResolution": d.pixel_um * 1000,
         "zPitch": d.z_step_um * 1000,
         "wavelengths": wavelengths,

@@ -3,7 +3,7 @@
 Nothing of the workflow is used to make it, so that the workflow can be measured against it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
+from scipy.special import expit
 
 from tilewright.phantom.camera import make_camera, make_cycle_map, make_flat, stage_positions
 from tilewright.phantom.design import PhantomDesign
-from tilewright.phantom.exact import settled, sigmoid
 from tilewright.phantom.files import write_metadata, write_tile
 from tilewright.phantom.optics import SheetBlur
 from tilewright.phantom.tissue import (
@@ -35,16 +35,16 @@ Image = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Specimen:
-    """One stain of one section, imaged."""
+    """One stain of one section, imaged in one cycle and channel."""
 
-    name: str
-    """Marker, without a cycle for the nuclear stain."""
-    channels: list[tuple[int, int]]
-    """(cycle, channel) from 1 that image it."""
+    cycle: int
+    channel: int
+    """From 1."""
     planes: list[Image]
     """Cubic B-spline coefficients (y, x) of each plane in electrons, reference canvas."""
-    projection: Image
-    """Truth (y, x): the stain z-integrated, in focus, in electrons, reference canvas, nothing lost.
+    in_focus: Callable[[], Image]
+    """Returns the truth (y, x): the stain z-integrated, in focus, in electrons, reference canvas,
+    nothing lost.
     """
 
 
@@ -117,51 +117,38 @@ class Phantom:
         field = smooth_noise(self._rng("lost", cycle), d.canvas, 0.035 * max(d.canvas))
         field += 0.1 * smooth_noise(self._rng("tear", cycle), d.canvas, 5.0)
         limit = np.quantile(field[::8, ::8], 1 - d.lost_share)
-        return sigmoid(np.asarray((limit - field) * 12, np.float32))
+        return np.asarray(expit((limit - field) * 12), np.float32)
 
     def specimens(self) -> Iterator[Specimen]:
         """Yield each specimen; only one is in memory at a time."""
-        d = self.design
-        # These cycles do not share the nuclear stain of the others.
-        separate = {d.another_tissue_cycle, d.blurred_cycle} - {None}
-        names = d.markers()
-        for channel in range(1, d.channels + 1):
-            blur = SheetBlur(d.canvas, d.planes, d.optics(channel))
-            shared = [c for c in range(1, d.cycles + 1) if channel == 1 and c not in separate]
-            if shared:
-                yield from self._specimens(blur, "DAPI", [(c, 1) for c in shared])
-            for cycle in range(1, d.cycles + 1):
-                if cycle not in shared:
-                    name = names[cycle - 1][channel - 1]
-                    yield from self._specimens(blur, name, [(cycle, channel)])
+        for channel in range(1, self.design.channels + 1):
+            blur = SheetBlur(self.design.canvas, self.design.planes, self.design.optics(channel))
+            for cycle in range(1, self.design.cycles + 1):
+                yield self._specimen(blur, cycle, channel)
 
-    def _specimens(
-        self, blur: SheetBlur, name: str, channels: list[tuple[int, int]]
-    ) -> Iterator[Specimen]:
-        """Yield one stain, once for the cycles without loss and once for each other cycle."""
+    def _specimen(self, blur: SheetBlur, cycle: int, channel: int) -> Specimen:
         d = self.design
-        cycle, channel = channels[0]
-        rng = self._rng("stain", cycle, channel)
-        tissue = self._section("another") if cycle == d.another_tissue_cycle else self.tissue
-        image = np.zeros(d.canvas, np.float32)
+        another = cycle == d.another_tissue_cycle
+        tissue = self._section("another") if another else self.tissue
+        # Nuclei are the same in all cycles.
+        rng = self._rng("stain", 1 if channel == 1 and not another else cycle, channel)
+        stained = np.zeros(d.canvas, np.float32)
         blank = d.blank_cycle == cycle and channel > 1
         if d.empty_channel != (cycle, channel) and not blank:
             index = (cycle - 1) * (d.channels - 1) + channel - 2
             marker = None if channel == 1 else MARKERS[index % len(MARKERS)]
             level = d.peak_electrons * (1.0 if marker is None else rng.uniform(0.35, 1.0))
-            image += stain(rng, tissue, marker) * np.float32(level)
-            image += self._debris(rng, tissue)
-        defocus_um = 12.0 if cycle == d.blurred_cycle else 0.0
-        where = (tissue.depth_um, self.THICKNESS_UM)
-        projection = blur.projection(image, *where)
+            stained += stain(rng, tissue, marker) * np.float32(level)
+            stained += self._debris(rng, tissue)
+        light = stained
         if d.autofluorescence:
             level = d.autofluorescence * d.peak_electrons * d.exposure_ms(cycle, channel) / 200
-            image += autofluorescence(self._rng("own", channel), tissue) * np.float32(level)
-        complete = [key for key in channels if key[0] == 1 or d.lost_share == 0]
-        for keys in filter(None, [complete, *([key] for key in channels if key not in complete)]):
-            # Lost before it is imaged: a hole cut into the image would have sharp edges of haze.
-            planes = blur.stack(image * self.presence[keys[0][0] - 1], *where, defocus_um)
-            yield Specimen(name, keys, planes, projection)
+            own = autofluorescence(self._rng("own", channel), tissue)
+            light = stained + own * np.float32(level)
+        # Lost before it is imaged: a hole cut into the image would have sharp edges of haze.
+        where = (tissue.depth_um, self.THICKNESS_UM)
+        planes = blur.stack(light * self.presence[cycle - 1], *where)
+        return Specimen(cycle, channel, planes, partial(blur.projection, stained, *where))
 
     def _debris(self, rng: np.random.Generator, tissue: Tissue) -> Image:
         """Return a few specks of dye so bright that the camera saturates."""
@@ -171,30 +158,29 @@ class Phantom:
         full_well = 65535 / d.gain_counts
         for y, x in places[rng.integers(0, len(places), d.saturated_spots)]:
             spots[y, x] = full_well * rng.uniform(60, 200)
-        return settled(ndimage.gaussian_filter(spots, 2.0), 0).astype(np.float32)
+        return np.asarray(ndimage.gaussian_filter(spots, 2.0), np.float32)
 
-    def light(self, specimen: Specimen, cycle: int, channel: int, tile: int) -> Image:
-        """Return the noise-free electrons (z, y, x) of one tile; cycle and channel from 1."""
-        d = self.design
+    def light(self, specimen: Specimen, tile: int) -> Image:
+        """Return the noise-free electrons (z, y, x) of one tile."""
+        d, cycle = self.design, specimen.cycle
         y, x = (np.arange(d.tile_px) + p for p in self.true_px[cycle - 1, tile])
         at = np.stack(self.maps[cycle - 1].to_reference(y[:, None], x[None, :]))
         low = np.maximum(np.floor(at.min((1, 2))).astype(int) - 4, 0)
         high = np.ceil(at.max((1, 2))).astype(int) + 5
         crop = (slice(low[0], high[0]), slice(low[1], high[1]))
         at = (at - low[:, None, None]).astype(np.float32)
-        bright = np.float32(40.0 if d.saturated_channel == (cycle, channel) else 1.0)
         stack = np.empty((d.planes, d.tile_px, d.tile_px), np.float32)
         for plane, coefficients in zip(stack, specimen.planes, strict=True):
             ndimage.map_coordinates(coefficients[crop], at, plane, order=3, prefilter=False)
         return np.asarray(
-            (np.maximum(stack, 0) * bright + self.GLASS_ELECTRONS) * self.flats[channel - 1],
+            (np.maximum(stack, 0) + self.GLASS_ELECTRONS) * self.flats[specimen.channel - 1],
             np.float32,
         )
 
-    def expose(self, specimen: Specimen, cycle: int, channel: int, tile: int) -> NDArray[np.uint16]:
+    def expose(self, specimen: Specimen, tile: int) -> NDArray[np.uint16]:
         """Return the counts (z, y, x) that the camera reads for one tile."""
-        noise = np.random.Philox(self._seed("noise", cycle, channel, tile))
-        return self.camera.expose(noise, self.light(specimen, cycle, channel, tile))
+        noise = np.random.Philox(self._seed("noise", specimen.cycle, specimen.channel, tile))
+        return self.camera.expose(noise, self.light(specimen, tile))
 
 
 def make_phantom(output_dir: Path, **design: Any) -> None:
@@ -207,12 +193,11 @@ def make_phantom(output_dir: Path, **design: Any) -> None:
     raw = output_dir / "raw"
     write_metadata(raw, d)
 
-    def write(specimen: Specimen, cycle: int, channel: int, tile: int) -> None:
-        stack = phantom.expose(specimen, cycle, channel, tile)
-        write_tile(raw, d, cycle, channel, tile, stack)
+    def write(specimen: Specimen, tile: int) -> None:
+        stack = phantom.expose(specimen, tile)
+        write_tile(raw, d, specimen.cycle, specimen.channel, tile, stack)
 
-    with ThreadPoolExecutor(d.workers) as pool:
+    with ThreadPoolExecutor(2) as pool:
         for specimen in phantom.specimens():
-            for cycle, channel in specimen.channels:
-                # list(): an error in a thread is raised here, not lost.
-                list(pool.map(partial(write, specimen, cycle, channel), range(d.rows * d.cols)))
+            # list(): an error in a thread is raised here, not lost.
+            list(pool.map(partial(write, specimen), range(d.rows * d.cols)))

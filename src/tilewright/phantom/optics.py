@@ -12,7 +12,6 @@ from scipy import fft
 from scipy.special import j0
 
 from tilewright.kernels.backend import fast_len
-from tilewright.phantom.exact import settled
 
 Image = NDArray[np.float32]
 
@@ -47,7 +46,7 @@ def radial_otf(
     psf = np.abs(j0(k * optics.aperture * np.outer(r, rho)) @ pupil) ** 2
     frequency = np.linspace(0, 2 * optics.aperture / optics.wavelength_um, 160)
     otf = j0(2 * np.pi * np.outer(frequency, r)) @ (psf * r)
-    return frequency, settled(otf / otf[0], 16)
+    return frequency, otf / otf[0]
 
 
 class SheetBlur:
@@ -57,7 +56,6 @@ class SheetBlur:
     _FFT_THREADS = 2
     #: Specimen layers per image plane; 2 puts cells between the planes of the stack.
     LAYERS_PER_PLANE = 2
-    _DEPTHS_PER_UM = 256
 
     def __init__(self, shape: tuple[int, int], planes: int, optics: Microscope) -> None:
         self._shape = shape
@@ -69,57 +67,48 @@ class SheetBlur:
         fy = fft.fftfreq(self._size[0])[:, None]
         fx = fft.rfftfreq(self._size[1])[None, :]
         self._radius = (np.sqrt(fy * fy + fx * fx) / optics.pixel_um).astype(np.float32)
-        pixel = settled(np.sinc(fy), 20) * settled(np.sinc(fx), 20)
-        self._pixel = pixel.astype(np.float32)
+        self._pixel = (np.sinc(fy) * np.sinc(fx)).astype(np.float32)
         # Cubic B-spline coefficients of the result come free by division in Fourier space.
-        cos_y, cos_x = (settled(np.cos(2 * np.pi * f), 20) for f in (fy, fx))
-        self._unspline = np.repeat((9 / ((2 + cos_y) * (2 + cos_x))).astype(np.float32), 2, -1)
+        cos_y, cos_x = (np.cos(2 * np.pi * f) for f in (fy, fx))
+        self._unspline = (9 / ((2 + cos_y) * (2 + cos_x))).astype(np.float32)
         self._optics = optics
         self._cache: dict[float, Image] = {}
 
     def _transfer(self, defocus_um: float) -> Image:
-        """Return the transfer at a defocus, once for the real and once for the imaginary part."""
         key = round(abs(defocus_um), 6)
         if key not in self._cache:
             frequency, otf = radial_otf(self._optics, key)
             transfer = np.interp(self._radius, frequency, otf, right=0).astype(np.float32)
-            self._cache[key] = np.repeat(transfer * self._pixel, 2, axis=-1)
+            self._cache[key] = transfer * self._pixel
         return self._cache[key]
 
-    def _spectrum(self, image: Image) -> Image:
-        """Return real and imaginary parts in turn: a complex product may be fused, this not."""
+    def _spectrum(self, image: Image) -> NDArray[np.complex64]:
         spectrum = fft.rfft2(image, self._size, workers=self._FFT_THREADS)
-        return np.asarray(spectrum, np.complex64).view(np.float32)
+        return np.asarray(spectrum, np.complex64)
 
-    def _inverse(self, spectrum: Image) -> Image:
-        image = fft.irfft2(spectrum.view(np.complex64), self._size, workers=self._FFT_THREADS)
+    def _inverse(self, spectrum: NDArray[np.complex64]) -> Image:
+        image = fft.irfft2(spectrum, self._size, workers=self._FFT_THREADS)
         return np.asarray(image[: self._shape[0], : self._shape[1]], np.float32)
 
     def layers(self, stain: Image, depth_um: Image, thickness_um: float) -> Iterator[Image]:
         """Spread a stain over the layers: a Gaussian of σ ``thickness_um`` around its depth."""
-        index = np.rint(depth_um * np.float32(self._DEPTHS_PER_UM)).astype(np.intp)
-        lowest = index.min()
-        index -= lowest
-        depths = (np.arange(index.max() + 1) + lowest) / self._DEPTHS_PER_UM
-        weights = np.exp(-0.5 * ((depths - self.layer_um[:, None]) / thickness_um) ** 2)
-        weights /= np.maximum(weights.sum(axis=0), 1e-6)
-        for weight in settled(weights, 20).astype(np.float32):
-            yield stain * weight[index]
+        heights = [(depth_um - np.float32(layer)) / thickness_um for layer in self.layer_um]
+        weights = [np.exp(-0.5 * height * height) for height in heights]
+        share = stain / np.maximum(sum(weights), 1e-6)
+        for weight in weights:
+            yield np.asarray(share * weight, np.float32)
 
-    def stack(
-        self, stain: Image, depth_um: Image, thickness_um: float, defocus_um: float = 0.0
-    ) -> list[Image]:
+    def stack(self, stain: Image, depth_um: Image, thickness_um: float) -> list[Image]:
         """Return spline coefficients of each plane, (y, x) float32.
 
         Each plane holds the light of every layer, blurred by its distance from focus.
-        ``defocus_um`` moves the whole stack away from the specimen.
         """
         spectra = [self._spectrum(layer) for layer in self.layers(stain, depth_um, thickness_um)]
         planes = []
         for z in self.plane_um:
             total = np.zeros_like(spectra[0])
             for depth, spectrum in zip(self.layer_um, spectra, strict=True):
-                total += spectrum * self._transfer(float(z + defocus_um - depth))
+                total += spectrum * self._transfer(float(z - depth))
             planes.append(self._inverse(total * self._unspline))
         return planes
 

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
-
-from tilewright.phantom.exact import cos_sin, gaussian, settled, sigmoid
+from scipy.special import expit
 
 Image = NDArray[np.float32]
 
@@ -87,18 +86,22 @@ def smooth_noise(rng: np.random.Generator, shape: tuple[int, int], scale_px: flo
     step = max(1, int(scale_px / 4))
     coarse = tuple(n // step + 5 for n in shape)
     field = ndimage.gaussian_filter(rng.standard_normal(coarse), scale_px / step, mode="wrap")
-    field = settled((field - field.mean()) / field.std(), 14)
+    field = (field - field.mean()) / field.std()
     if step > 1:
         axes = [np.arange(n, dtype=np.float32) / step + 1 for n in shape]
         rows = ndimage.map_coordinates(
             field.astype(np.float32), np.meshgrid(*axes, indexing="ij", sparse=False), order=3
         )
-        return settled(rows, 14).astype(np.float32)
+        return np.asarray(rows, np.float32)
     return np.asarray(field[: shape[0], : shape[1]], dtype=np.float32)
 
 
 def _lognormal(rng: np.random.Generator, sigma: float, size: int | tuple[int, int]) -> Image:
-    return settled(rng.lognormal(0, sigma, size), 20).astype(np.float32)
+    return np.asarray(rng.lognormal(0, sigma, size), np.float32)
+
+
+def _bell(x: Image) -> Image:
+    return np.asarray(np.exp(-0.5 * x * x), np.float32)
 
 
 def _level_set_distance(field: Image) -> Image:
@@ -121,7 +124,7 @@ def tissue_of_canvas(
     field = field - np.float32(1.1) * np.add.outer(y2 * y2, x2 * x2)
     field += 0.04 * smooth_noise(rng, shape, 12.0)
     threshold = np.quantile(field[::8, ::8], 1 - tissue_share)
-    mask = sigmoid((field - threshold) * np.float32(60))
+    mask = expit((field - threshold) * np.float32(60))
     ragged = 14 * smooth_noise(rng, shape, 30.0) + 3 * smooth_noise(rng, shape, 6.0)
     rows, cols = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
     for y0, x0, y1, x1 in empty:
@@ -129,7 +132,7 @@ def tissue_of_canvas(
         left_right = np.maximum(np.maximum(x0 - cols, cols - x1), 0)
         outside = np.sqrt(above_below**2 + left_right**2).astype(np.float32)
         # The ragged edge never reaches into the box: at least 4 px of glass around it.
-        mask = mask * sigmoid(outside - np.maximum(30 + ragged, 10))
+        mask = mask * expit(outside - np.maximum(30 + ragged, 10))
         mask[max(y0, 0) : y1, max(x0, 0) : x1] = 0
     return np.asarray(mask, dtype=np.float32)
 
@@ -206,7 +209,7 @@ def make_tissue(
     label, wall = _cells(points, types, shape, pixel_um)
     wall += 0.6 * smooth_noise(rng, shape, 3.0)
     nucleus = _nuclei(rng, points, types, label, wall, pixel_um) * mask
-    inside = sigmoid(wall * np.float32(2.5)) * mask
+    inside = expit(wall * np.float32(2.5)) * mask
     grain = np.clip(1 + 0.3 * smooth_noise(rng, shape, 1.6), 0.1, None)
     width = np.float32(0.35 / pixel_um)
     scatter = rng.uniform(-scatter_um, scatter_um, len(points)).astype(np.float32)
@@ -215,8 +218,8 @@ def make_tissue(
         depth_um=np.asarray(height + np.where(wall > 0, scatter[label], 0), np.float32),
         nucleus=nucleus,
         cytoplasm=np.asarray(inside * (1 - 0.75 * np.clip(nucleus, 0, 1)) * grain, np.float32),
-        membrane=gaussian((wall - width) / width) * inside,
-        vessel=gaussian((vessel_px - 8) / np.float32(1.3)) * mask * grain,
+        membrane=_bell((wall - width) / width) * inside,
+        vessel=_bell((vessel_px - 8) / np.float32(1.3)) * mask * grain,
         fibre=_fibres(rng, shape, mask),
         label=label,
         cell_type=types,
@@ -243,20 +246,17 @@ def _nuclei(
     centre = points.astype(np.float32)
     dy = np.arange(label.shape[0], dtype=np.float32)[:, None] - centre[:, 0][label]
     dx = np.arange(label.shape[1], dtype=np.float32)[None, :] - centre[:, 1][label]
-    cos, sin = (f.astype(np.float32)[label] for f in cos_sin(angle, 20))
+    cos, sin = (f(angle).astype(np.float32)[label] for f in (np.cos, np.sin))
     u = (cos * dy + sin * dx) / axes[:, 0][label]
     v = (cos * dx - sin * dy) / axes[:, 1][label]
     rho = np.sqrt(u * u + v * v)
-    # Cosine and sine of three times the angle of (u, v), from those of once.
-    cos, sin = u / np.maximum(rho, 1e-6), v / np.maximum(rho, 1e-6)
-    cos, sin = cos * (4 * cos * cos - 3), sin * (3 - 4 * sin * sin)
-    cos_phase, sin_phase = (f.astype(np.float32)[label] for f in cos_sin(phase, 20))
-    rho /= 1 + dent[label] * (cos * cos_phase - sin * sin_phase)
-    edge = sigmoid((1 - rho) * axes[:, 1][label] * np.float32(1.6))
+    turn = 3 * np.arctan2(v, u) + phase.astype(np.float32)[label]
+    rho /= 1 + dent[label] * np.cos(turn)
+    edge = expit((1 - rho) * axes[:, 1][label] * np.float32(1.6))
     chromatin = 1 + 0.28 * smooth_noise(rng, label.shape, 1.5)
     chromatin += 0.22 * smooth_noise(rng, label.shape, 3.0)
     body = edge * np.clip(chromatin, 0.15, None) * level[label]
-    return np.asarray(body * sigmoid(wall * np.float32(2)), np.float32)
+    return np.asarray(body * expit(wall * np.float32(2)), np.float32)
 
 
 def _fibres(rng: np.random.Generator, shape: tuple[int, int], mask: Image) -> Image:
@@ -264,8 +264,8 @@ def _fibres(rng: np.random.Generator, shape: tuple[int, int], mask: Image) -> Im
     network = np.zeros(shape, np.float32)
     for scale_px in (9.0, 16.0):
         line = _level_set_distance(smooth_noise(rng, shape, scale_px))
-        network += gaussian(line / np.float32(1.1))
-    return np.asarray(network * mask * sigmoid(3 * smooth_noise(rng, shape, 60.0)), np.float32)
+        network += _bell(line / np.float32(1.1))
+    return np.asarray(network * mask * expit(3 * smooth_noise(rng, shape, 60.0)), np.float32)
 
 
 def stain(rng: np.random.Generator, tissue: Tissue, marker: Stain | None) -> Image:

@@ -18,6 +18,8 @@ from tilewright.io.results.result_file import result_path
 
 #: Pixels per inch; with it a figure of 10 inches is as wide as the report's column.
 DPI = 110
+#: Of Okabe and Ito: colour-blind readers can tell them from each other.
+BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8a8f98"
 #: Longest side of the picture of a mosaic.
 THUMBNAIL_PX = 700
 

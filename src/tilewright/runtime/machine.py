@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal, cast, get_args
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind
@@ -116,11 +115,6 @@ def device_kinds(
         }  # fmt: skip
         kinds[rule] = kinds_of[choice]
     return kinds
-
-
-def log_device_usage_to(path: Path) -> None:
-    """Set the log in which the jobs of this process record their use of devices."""
-    os.environ["TILEWRIGHT_DEVICE_LOG"] = str(path)
 
 
 def usable_slots(need_mb: int = 0) -> int:

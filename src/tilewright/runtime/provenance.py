@@ -6,7 +6,6 @@ after a move, in a copy or from another folder it finds nothing, and takes old r
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,6 @@ class _Records:
                 text = path.read_text("utf-8").replace(_HERE, self._quoted)
                 record = MetadataRecord.model_validate_json(text)
                 record.input = sorted(record.input or [])
-                _restore_time(Path(key), path, record.endtime or 0)
                 yield key, record
 
     def _file(self, key: str) -> Path:
@@ -82,7 +80,6 @@ class _Records:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(dict(record.items())).replace(self._quoted, _HERE)
             path.write_text(text, "utf-8")
-            os.utime(path, (record.endtime or 0, record.endtime or 0))
 
     def delete(self, key: str) -> bool:
         """Forget an output; return whether it was known."""
@@ -90,17 +87,3 @@ class _Records:
         if known:
             self._file(key).unlink(missing_ok=True)
         return bool(self._own_delete(key)) or known
-
-
-def _restore_time(output: Path, record: Path, made_s: float) -> None:
-    """Give an output the time at which it was made, where a copy has lost the times.
-
-    Then its record, which has the same time, has lost it too. Else by the order of copying some
-    results would be made again, and others, which an interrupted run had left to do, would not.
-    """
-    if int(record.stat().st_mtime) != int(made_s):  # some file systems keep whole seconds
-        # Snakemake's for the time of a folder.
-        stamp = output / ".snakemake_timestamp"
-        with contextlib.suppress(OSError):
-            os.utime(stamp if stamp.exists() else output, (made_s, made_s))
-            os.utime(record, (made_s, made_s))

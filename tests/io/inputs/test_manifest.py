@@ -218,15 +218,6 @@ FIRST = "Cyc1_reg1/1_0000{}_Z00{}_CH1.tif"
          ["1 problem", "cycle 2: the tiles table has no row of it; `tilewright init --add"]),
         (removed(), {1: TileRows([place._replace(use=False) for place in GRID.places])}, {},
          ["1 problem", "cycle 1: the tiles table uses none of its tiles; set use to 1"]),
-        (
-            removed(), {1: changed(3, file=FIRST.format(4, 1)), 2: changed(5, file="no.tif")}, {},
-            ["2 problems", f"tiles.csv, row 3: the file of tile 3 is {FIRST.format(4, 1)}, but by "
-             f"its name or metadata {FIRST.format(3, 1)} is; correct the row",
-             "tiles.csv, row 5: the file of tile 5 is no.tif, but by"],
-        ),
-        # not also as a file that its row contradicts
-        (removed("Cyc1_reg1/1_00003*"), {1: changed(3, file=FIRST.format(3, 1))}, {},
-         ["1 problem", "row 3: cycle 1, tile 3 lacks all planes of channel 1; all planes of ch"]),
         (removed(), {}, {"convention": "imagexpress"},
          ["holds no file ", "convention 'imagexpress'"]),
         (shortened, {}, {}, ["12 problems", "... and 2 more"]),
@@ -244,11 +235,6 @@ def test_what_is_wrong_is_named(
     assert [part for part in parts if part not in message] == []
     assert message.count("\n  - ") <= 10
     assert ("12 problems" in parts) == (message.count("\n  - ") == 10)
-
-
-def test_any_file_of_a_tile_may_stand_in_its_row(raw: Path) -> None:
-    for name in (FIRST.format(3, 1), FIRST.format(3, 2), FIRST.format(3, 2).replace("CH1", "CH2")):
-        assert len(build(raw, places={1: changed(3, file=name)})) == 48
 
 
 @pytest.mark.parametrize(
@@ -310,7 +296,7 @@ def test_tiles_that_the_table_does_not_use_are_neither_read_nor_checked(raw: Pat
     shutil.copy(raw / "Cyc1_reg1/1_00002_Z001_CH1.tif", raw / "Cyc1_reg1/1_2_Z001_CH1.tif")
     for path in (raw / "Cyc2_reg1").glob("1_00006_*"):
         path.unlink()
-    places = {1: changed(2, use=False, file="none.tif"), 2: changed(6, use=False)}
+    places = {1: changed(2, use=False), 2: changed(6, use=False)}
     lines = build(raw, places=places)
     assert len(lines) == 48 - 2 * 4 + 2
     for cycle, left_out in ((1, "2"), (2, "6")):
@@ -420,7 +406,6 @@ def test_a_stack_of_fewer_pages_is_named(tmp_path: Path) -> None:
 
 def test_positions_of_the_table_count_and_not_those_of_the_files(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
-    names = {"1": "a", "2": "b", "3": "c"}
     for cycle in (1, 2):
         folder = raw / f"cycle{cycle}"
         folder.mkdir(parents=True)
@@ -432,7 +417,7 @@ def test_positions_of_the_table_count_and_not_those_of_the_files(tmp_path: Path)
     rows = {
         cycle: TileRows(
             [
-                TilePlace(tile, y - offset, x + offset, f"cycle{cycle}/{names[tile]}.tif")
+                TilePlace(tile, y - offset, x + offset)
                 for tile, y, x in (("1", 18.0, 0.0), ("2", 0.0, 0.0), ("3", 1.0, 18.0))
             ]
         )

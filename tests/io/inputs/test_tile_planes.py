@@ -14,7 +14,7 @@ from tilewright.io.inputs.tile_planes import (
 
 
 def placed(planes: list[RawPlane], rows: list[TilePlace]) -> PlacedPlanes:
-    return place_planes(planes, 1, rows, ["1", "2"], "/raw")
+    return place_planes(planes, 1, rows, ["1", "2"])
 
 
 def plane(tile: int, channel: str, z: int) -> RawPlane:

@@ -22,14 +22,16 @@ Stack = NDArray[np.uint16]
 
 def test_focus_weighted_of_nothing_is_the_quiet_mean_and_of_saturation_itself(cpu: Backend) -> None:
     stack = np.random.default_rng(0).normal(PEDESTAL + 50, np.sqrt(54), SHAPE)
-    found = focus.focus_weighted(cpu, stack, NOISE, PEDESTAL, ALL)
+    measure = focus.FocusMeasure(cpu, ALL, NOISE, PEDESTAL, (SIZE, SIZE))
+    found = focus.focus_weighted(measure, stack)
     assert found.image.mean() == pytest.approx(50, abs=0.2)
     assert found.image.std() < 1.4 * np.sqrt(54 / PLANES)
     assert (found.sharpest < 0).mean() > 0.9
     assert found.height.mean() == pytest.approx(4, abs=0.2)
     stack = np.zeros((5, 64, 64), np.uint16)
     stack[:, ::2] = 65535
-    found = focus.focus_weighted(cpu, stack, NOISE, 0.0, np.ones(5, bool))
+    measure = focus.FocusMeasure(cpu, np.ones(5, bool), NOISE, 0.0, (64, 64))
+    found = focus.focus_weighted(measure, stack)
     np.testing.assert_allclose(found.image, stack[0].astype(np.float32), rtol=1e-5)
 
 

@@ -45,7 +45,7 @@ def test_the_plane_is_nearer_the_truth_than_focus_weighted(tmp_path: Path) -> No
     assert len(found["plane_usage"]) == PLANES
     assert sum(found["plane_usage"]) == pytest.approx(1, abs=1e-4)
     assert found["undecided_fraction"] < 0.05
-    assert found["below_noise"] < 0.002 * image.size
+    assert found["below_noise"] < 0.004 * image.size
     # The sheet lies between planes 1 and 7 and turns at both.
     assert min(found["plane_usage"][2:7]) > max(found["plane_usage"][::8])
     assert heights.dtype == np.float32

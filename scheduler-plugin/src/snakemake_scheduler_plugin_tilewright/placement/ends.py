@@ -47,7 +47,7 @@ class Ends:
             When the queue was asked: of a job that was sent later it knows nothing.
         """
         job = task.slurm_job
-        shown = job is not None and task.seen_s == asked_s
+        shown = job is not None and task.observed_s == asked_s
         if task.sent_s >= asked_s or (shown and job is not None and job.active):
             self._missing_s.pop(task.slurm_name, None)
             return None

@@ -81,14 +81,14 @@ class Task:
         The job's name in Slurm, another one for each submission.
     slurm_id : int
         Its number; 0 as long as sbatch has not said it.
-    sent_s, seen_s : float
+    sent_s, observed_s : float
         When it was sent, and when the queue last showed it.
     waits_since_s : float
         Since when it waits where it is: not while it ran, before it was requeued, or was held.
     slurm_job : SlurmJob or None
         How the queue last showed it.
-    said : str
-        Why it pends, as the user was last told.
+    explained : str
+        Why it pends, as last shown to the user.
     group : int
         The same number for jobs that are `alike`.
     switches : int
@@ -120,10 +120,10 @@ class Task:
     slurm_name: str = ""
     slurm_id: int = 0
     sent_s: float = 0.0
-    seen_s: float = 0.0
+    observed_s: float = 0.0
     waits_since_s: float = 0.0
     slurm_job: SlurmJob | None = None
-    said: str = ""
+    explained: str = ""
     group: int = 0
     switches: int = 0
     bound: DeviceKind | None = None
@@ -159,7 +159,7 @@ class Task:
 
     def forget(self) -> None:
         """Take it back: it is ready again, with what is known of it by now."""
-        self.place, self.slurm_job, self.slurm_id, self.said = None, None, 0, ""
+        self.place, self.slurm_job, self.slurm_id, self.explained = None, None, 0, ""
 
     def request(self, kind: DeviceKind) -> ResourceRequest:
         """Return what it asks for on a device kind, after its failures."""

@@ -1,6 +1,6 @@
 """What limits leave of each account, as a prior: where it is wrong or silent, jobs find out.
 
-It is kept fresh by asking for limits and live use now and then.
+It is renewed by asking for limits and live use now and then.
 """
 
 import math
@@ -106,10 +106,10 @@ class Room:
         most = min(most, self.on_nodes(place, request))
         for scope in account.scopes if account else ():
             free = self.free.get(scope.name, {})
-            kept = self._kept(scope.name) if place.kind == "cpu" else {}
+            reserved = self._reserved(scope.name) if place.kind == "cpu" else {}
             for tres, wanted in tres_of(request).items():
                 if tres in free and wanted:
-                    rest = free[tres] - kept.get(tres, 0)
+                    rest = free[tres] - reserved.get(tres, 0)
                     most = min(most, rest // wanted)
         return max(0, most)
 
@@ -150,15 +150,15 @@ class Room:
         account = self.accounts.get((place.account, place.qos))
         return account.scopes if account else ()
 
-    def _kept(self, name: str) -> Mapping[str, int]:
+    def _reserved(self, name: str) -> Mapping[str, int]:
         """Return what CPU jobs leave of a limit: to GPU jobs, and a share of the CPUs."""
         limit, free = self.limit[name], self.free.get(name, {})
-        kept = {"cpu": round((1 - self.cpu_share) * limit["cpu"])} if "cpu" in limit else {}
+        reserved = {"cpu": round((1 - self.cpu_share) * limit["cpu"])} if "cpu" in limit else {}
         gpus = free.get("gres/gpu", 0)
         if self.for_gpus and gpus > 0:
             for tres, n in (("cpu", self.for_gpus.cpus), ("mem", self.for_gpus.mem_mb)):
-                kept[tres] = max(kept.get(tres, 0), gpus * n)
-        return kept
+                reserved[tres] = max(reserved.get(tres, 0), gpus * n)
+        return reserved
 
 
 #: What limits of accounts are looked at; of other TRES, Slurm tells when one is reached.

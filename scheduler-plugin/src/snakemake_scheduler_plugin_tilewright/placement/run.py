@@ -177,7 +177,7 @@ class Run:
                 self.sent(task)
             if task.slurm_job and task.running and job.pending:  # it was requeued
                 task.waits_since_s = self._looked_s
-            task.slurm_job, task.seen_s = job, self._looked_s
+            task.slurm_job, task.observed_s = job, self._looked_s
             if job.active and not job.pending:  # it started before it was cancelled
                 task.leaves = False
             if job.waiting.obstacle == "held" and job.pending:

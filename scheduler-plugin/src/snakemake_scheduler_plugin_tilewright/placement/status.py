@@ -253,7 +253,12 @@ def long_pending(tasks: Iterable[Task], now_s: float) -> dict[str, list[Task]]:
     found: dict[str, list[Task]] = {}
     for task in tasks:
         job = task.slurm_job
-        if job and job.pending and now_s - task.sent_s > _EXPLAIN_S and task.said != task.obstacle:
-            task.said = task.obstacle
+        if (
+            job
+            and job.pending
+            and now_s - task.sent_s > _EXPLAIN_S
+            and task.explained != task.obstacle
+        ):
+            task.explained = task.obstacle
             found.setdefault(f"{job.waiting.words} (Slurm: {job.reason})", []).append(task)
     return found

@@ -1,7 +1,6 @@
 """The page of where jobs ran, and its table as CSV next to it."""
 
 import itertools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,7 @@ def environment(*folders: Path) -> jinja2.Environment:
     return found
 
 
-def run_section(
-    ledger: Path, page: Path, own: Mapping[str, str] | None = None
-) -> dict[str, Any] | None:
+def run_section(ledger: Path, page: Path) -> dict[str, Any] | None:
     """Write the table next to a page, and return what the page says of the runs on a cluster.
 
     Returns None and writes nothing where no job ended on one.
@@ -42,16 +39,14 @@ def run_section(
     ----------
     ledger : Path
         Need not exist.
-    own : mapping, optional
-        The workflow's rules and their colours; without, they have some in the order in which they
-        began.
+    page : Path
     """
     events = read_ledger(ledger)
     runs = [run for run in cluster_runs(events) if run.tries]
     if not runs:
         return None
     tries = [one for run in runs for one in run.tries]
-    colours = colours_of((one.rule for one in tries), own)
+    colours = colours_of(one.rule for one in tries)
     rows, table = rows_of(runs, colours), page.with_suffix(".jobs.csv")
     pools = itertools.groupby(rows, lambda row: (row.account, row.device))
     write_text_atomic(table, as_csv(rows))

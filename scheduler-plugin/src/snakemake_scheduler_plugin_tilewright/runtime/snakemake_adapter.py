@@ -72,13 +72,13 @@ def max_jobs(workflow: Any) -> float:
 
 def forget_chatter(logger: logging.Logger) -> None:
     """Leave out what Snakemake says of each round."""
-    seen = set[str]()
+    printed = set[str]()
 
     def says_something(record: logging.LogRecord) -> bool:
         text = str(record.msg)
-        if text in seen or text.startswith(_CHATTER):
+        if text in printed or text.startswith(_CHATTER):
             return False
-        seen.update([text] if text.startswith(_ONCE) else [])
+        printed.update([text] if text.startswith(_ONCE) else [])
         return True
 
     parent = logger.parent if logger.name.endswith(".tilewright") else logger

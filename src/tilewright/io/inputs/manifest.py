@@ -16,12 +16,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import PixelsError, RawDataError, ResultFileError
+from tilewright.errors import RawDataError
 from tilewright.io.formats import scan, stitched
 from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_planes import PlacedPlanes, TileRows, place_planes
-from tilewright.io.results.result_file import compare_checksum, write_checksum, write_result
+from tilewright.io.results.result_file import compare_checksum, write_result
 from tilewright.io.tiff.headers import SCALED_TYPE, RawHeader
 from tilewright.kernels.tile_positions.tile_order import grid_places
 
@@ -73,9 +73,8 @@ def build_manifest(
     Raises
     ------
     RawDataError
-        With all that is missing, duplicate, truncated or unlike the rest.
-    PixelsError
-        Nothing of that, but ``check_pixels`` found something.
+        With all that is missing, duplicate, truncated or unlike the rest; else with all that
+        ``check_pixels`` found.
     """
     folder = str(Path(raw_dir).resolve())
     tables = _checked_tables(raw_dir, acquisition, channels, places, manifests)
@@ -84,7 +83,7 @@ def build_manifest(
     if check_pixels and not _holds(sibling(_PIXELS_DIGEST), digest):
         problems = check_pixels(tables)
         if problems:
-            raise PixelsError(_message(raw_dir, problems, remedy=""))
+            raise RawDataError(_message(raw_dir, problems, remedy=""))
     for cycle, table in tables.items():
         _write_if_changed(manifests[cycle], table)
     # Not in the tables: the place of the raw data changes no result.
@@ -128,7 +127,7 @@ def _checked_tables(
     tables = {}
     for cycle, of_cycle in by_cycle.items():
         rows = places.get(cycle, TileRows(())).places
-        placed = place_planes(of_cycle, cycle, rows, channels[cycle], folder)
+        placed = place_planes(of_cycle, cycle, rows, channels[cycle])
         problems += placed.problems
         if not problems:
             tables[cycle] = _table(placed, headers, channels[cycle], folder, scale)
@@ -286,11 +285,6 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _write_if_changed(path: Path, text: str) -> None:
-    """Write atomically; an equal file is left as it is, and gets the checksum that it lacks."""
+    """Write atomically; an equal file is left as it is."""
     if not _holds(path, text):
         write_result(path, text)
-        return
-    with contextlib.suppress(ResultFileError):
-        if compare_checksum(path):
-            return
-    write_checksum(path)

@@ -5,7 +5,6 @@ One good plane of a channel is enough; more tiles are read only of a channel wit
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,6 @@ _SATURATED = 0.5
 #: 0, tissue 0.3 to 0.8), but not less than 2.5 standard errors of chance.
 _STRUCTURE, _CHANCE = 0.03, 2.5
 _BIN = 4
-#: Planes with structure that must agree before a reference channel is called inverted, and
-#: their mean trend of grain: 0.2 to 0.9 in tissue, dim or dense, and as much below 0 in negatives.
-_TRENDS, _INVERTED = 5, -0.1
 
 
 def pixel_problems(
@@ -44,8 +40,8 @@ def pixel_problems(
     """Return one sentence for every channel whose pixels cannot be used.
 
     A channel is refused where all its tiles are constant or saturated, the reference channel
-    also where none has structure (registration needs it) or where its planes are inverted;
-    both where the configured camera offset or saturation contradicts the counts.
+    also where none has structure (registration needs it); both where the configured camera offset
+    or saturation contradicts the counts.
 
     Parameters
     ----------
@@ -89,7 +85,6 @@ def _channel_problem(
 ) -> str:
     """Return what is wrong with one channel, "" if nothing is."""
     blanks: list[tuple[str, str, Path]] = []
-    trends: list[float] = []
     for tile, z in _places(tiles):
         plane = tiles.read(tile, z)
         path = tiles.path(tile, z)
@@ -105,24 +100,9 @@ def _channel_problem(
                 f"are at {median:g} or above; correct it, or set it to auto"
             )
         blank = _blank(plane, reference)
-        if not blank and not reference:
+        if not blank:
             return ""
-        if blank:
-            blanks.append((*blank, path))
-            continue
-        trend = grain_trend(plane)
-        if trend is None or trend >= 0:
-            return ""
-        trends.append(trend)
-        if len(trends) >= _TRENDS:
-            break
-    if trends:
-        if fmean(trends) > _INVERTED:
-            return ""
-        return (
-            f"the images look inverted ({tiles.path(0, 0).parent}): what is bright is smooth and "
-            "what is dark is grainy, as in a negative; save them as the camera counted"
-        )
+        blanks.append((*blank, path))
     why = "; registration has no tissue to align" if reference else ""
     fix = "mark another 'reference' in" if reference else "take it out of"
     kinds = " or ".join(sorted({kind for kind, _, _ in blanks}))
@@ -204,27 +184,3 @@ def structure(plane: NDArray[Any]) -> float:
         return 0.0
     down, right = (flat[1:] * flat[:-1]).mean(), (flat[:, 1:] * flat[:, :-1]).mean()
     return min(float(down), float(right)) / power
-
-
-def grain_trend(plane: NDArray[Any]) -> float | None:
-    """Return how grain goes with brightness in a plane (y, x): a correlation, None if unknown.
-
-    Photons make bright parts the grainier ones, and structure adds to that; in a negative it is
-    the other way round, however densely tissue fills the plane. Between means of 8 x 8 px and
-    the logarithms of their mixed differences of 2 x 2 px, which gradients leave at zero; blocks
-    with clipped pixels are left out.
-    """
-    side, half = 8, 4
-    height, width = (size // side * side for size in plane.shape)
-    cut = plane[:height, :width].astype(np.float32)
-
-    def means(values: NDArray[Any], step: int) -> NDArray[np.float64]:
-        return np.asarray(cells(values, step).mean(axis=(1, 3), dtype=np.float64).ravel())
-
-    mixed = cut[::2, ::2] - cut[1::2, ::2] - cut[::2, 1::2] + cut[1::2, 1::2]
-    mean, grain = means(cut, side), means(mixed**2, half)
-    clipped = means((cut == cut.max()) | (cut == cut.min()), side)
-    used = (grain > 0) & (clipped < 0.05)
-    if np.count_nonzero(used) < 30 or np.ptp(mean[used]) == 0:
-        return None
-    return float(np.corrcoef(mean[used], np.log(grain[used]))[0, 1])

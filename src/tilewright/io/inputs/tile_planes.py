@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from tilewright.io.formats.common import RawPlane
@@ -18,8 +17,6 @@ class TilePlace(NamedTuple):
     """Position of the first pixel, from any origin that the cycle's tiles share; NaN where it is
     not filled in.
     """
-    file: str = ""
-    """Path of one of its files below the raw folder, "" where the table gives none."""
     use: bool = True
     row: str = ""
     """How messages name the row."""
@@ -56,8 +53,6 @@ class PlacedPlanes(NamedTuple):
 
 #: Tiles that are nearer to each other are of one position; neighbours are further apart.
 _SAME_PX = 12.0
-#: Two tiles of a mosaic lie further apart.
-_EQUAL_PX = 1.0
 #: Of a cycle: (tile, channel, z) of every plane.
 _Planes = dict[tuple[str, str, int], str]
 
@@ -67,7 +62,6 @@ def place_planes(
     cycle: int,
     places: Sequence[TilePlace],
     channels: Sequence[str],
-    folder: str,
 ) -> PlacedPlanes:
     """Return the planes of the tiles that the table uses, of one cycle.
 
@@ -87,35 +81,33 @@ def place_planes(
         return PlacedPlanes([], [], [f"cycle {cycle}: the tiles table {problem}"])
     present, problems = _present(planes, cycle)
     problems += _unplaced(planes, rows, cycle) + _unfilled(used) + _at_one_place(used)
-    problems += _other_files(planes, used, folder) + _incomplete(present, used, channels, cycle)
+    problems += _incomplete(present, used, channels, cycle)
     excluded = [
         place.tile
         for place in rows.values()
-        if not place.use and not any(_same_place(place, other, _SAME_PX) for other in used.values())
+        if not place.use
+        and all(
+            max(abs(place.y_px - other.y_px), abs(place.x_px - other.x_px)) >= _SAME_PX
+            for other in used.values()
+        )
     ]
     of_used = [(plane, used[plane.tile_name]) for plane in planes if plane.tile_name in used]
     return PlacedPlanes(of_used, excluded, problems)
 
 
-def _same_place(one: TilePlace, other: TilePlace, within_px: float) -> bool:
-    return max(abs(one.y_px - other.y_px), abs(one.x_px - other.x_px)) < within_px
-
-
 def _at_one_place(used: Mapping[str, TilePlace]) -> list[str]:
-    """Return a sentence for each row at the position of another."""
-    cells: dict[tuple[int, int], list[TilePlace]] = defaultdict(list)
+    """Return a sentence for each row at the position of another, to a pixel."""
+    first: dict[tuple[int, int], TilePlace] = {}
     problems = []
     for place in used.values():
         if not place.known:
             continue
-        y, x = int(place.y_px // _EQUAL_PX), int(place.x_px // _EQUAL_PX)
-        near = [one for dy in (-1, 0, 1) for dx in (-1, 0, 1) for one in cells[y + dy, x + dx]]
-        if same := next((one for one in near if _same_place(place, one, _EQUAL_PX)), None):
+        same = first.setdefault((round(place.y_px), round(place.x_px)), place)
+        if same is not place:
             problems.append(
                 f"{place.row}: tile {place.tile} lies where tile {same.tile} lies ({same.row}); "
                 "correct y and x, or set use to 0 in one"
             )
-        cells[y, x].append(place)
     return problems
 
 
@@ -150,27 +142,6 @@ def _unfilled(used: Mapping[str, TilePlace]) -> list[str]:
     more = f" and {len(rows) - 1} more rows" * (len(rows) > 1)
     fix = "write the position of the tile's first pixel, or 0 into use"
     return [f"{rows[0]}{more}: y or x is not filled in; {fix}"] if rows else []
-
-
-def _other_files(
-    planes: Sequence[RawPlane], used: Mapping[str, TilePlace], folder: str
-) -> list[str]:
-    """Return a sentence for each tile whose files are others than its row says."""
-    files: dict[str, set[str]] = defaultdict(set)
-    for plane in planes:
-        files[plane.tile_name].add(plane.path.removeprefix(f"{folder}/"))
-    tile_of = {file: tile for tile, of_tile in files.items() for file in of_tile}
-    problems = []
-    for tile, place in used.items():
-        if not place.file or tile not in files or place.file in files[tile]:
-            continue
-        # A file of a channel that is not processed is of no tile here.
-        if place.file in tile_of or not Path(folder, place.file).exists():
-            problems.append(
-                f"{place.row}: the file of tile {tile} is {place.file}, but by its name or "
-                f"metadata {min(files[tile])} is; correct the row"
-            )
-    return problems
 
 
 def _incomplete(

@@ -93,4 +93,4 @@ def create_mosaic(
         writer.attributes |= attributes or {}
         yield writer
         ome = multiscales("zyx", [voxel_um], name, ome_zarr_version)
-        describe(group, ome, writer.attributes, path)
+        describe(group, ome, writer.attributes)

@@ -101,7 +101,7 @@ def create_image(
         writer = create_level(group, 0, "cyx", full, np.dtype(dtype), chunk_px)
         yield writer
         levels = _build_pyramid(group, writer, workers)
-        _describe(group, levels, pixel_um, channel_names, name, path)
+        _describe(group, levels, pixel_um, channel_names, name)
 
 
 def join_images(
@@ -148,7 +148,7 @@ def join_images(
             for c, (source, channel) in enumerate(channels):
                 link_chunks((source, channel), (levels[k].array, c))
         name = path.name.removesuffix(".zarr").removesuffix(".ome")
-        _describe(group, levels, images[0].pixel_um, names, name, path)
+        _describe(group, levels, images[0].pixel_um, names, name)
     rest = iter(names)
     return [tuple(itertools.islice(rest, len(image.colours))) for image in images]
 
@@ -159,14 +159,13 @@ def _describe(
     pixel_um: tuple[float, float],
     channel_names: Sequence[str],
     name: str,
-    path: Path,
 ) -> None:
     """Store an image's metadata, when its levels are written."""
     version: OmeZarrVersion = "0.4" if group.metadata.zarr_format == 2 else "0.5"
     scales = [(1.0, pixel_um[0] * 2**k, pixel_um[1] * 2**k) for k in range(len(levels))]
     omero = _display(levels[-1].array, channel_names)
     ome = multiscales("cyx", scales, name, version, omero)
-    describe(group, ome, levels[0].attributes, path)
+    describe(group, ome, levels[0].attributes)
 
 
 def halve(pixels: NDArray[Any]) -> NDArray[Any]:

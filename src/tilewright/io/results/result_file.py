@@ -58,11 +58,6 @@ def write_result(path: Path, text: str) -> None:
         write_text(partial, text)
 
 
-def write_checksum(path: Path) -> None:
-    """Write the checksum of a file whose content is known to be right."""
-    write_checksums(checksum_path(path), {path.name: file_crc32(path)})
-
-
 def file_crc32(path: Path) -> int:
     """Return the CRC-32 of a file; 2 to 3.7 GB/s where the disk is as fast.
 

@@ -22,7 +22,6 @@ import zarr.codecs
 from numpy.typing import NDArray
 from zarr.core.sync import sync
 
-from tilewright.errors import ResultFileError
 from tilewright.io.results.checksum_store import ChecksumStore
 from tilewright.io.results.result_file import result_file_errors
 from tilewright.runtime.files import atomic_path
@@ -183,28 +182,15 @@ class StoreWriter:
         self._partial = threading.Lock()
 
     def write(self, plane: int, y0: int, x0: int, block: NDArray[Any]) -> None:
-        """Write a block (y, x) of a plane, or (n, y, x) from that plane on, first pixel (y0, x0).
-
-        Raises
-        ------
-        ResultFileError
-            The block does not lie inside the array, or is of another dtype.
-        """
-        if block.dtype != self.dtype:
-            raise ResultFileError(f"a block of {block.dtype} cannot be written as {self.dtype}")
+        """Write a block (y, x) of a plane, or (n, y, x) from that one on, first pixel (y0, x0)."""
         for z, pixels in enumerate(block if block.ndim == 3 else block[None], plane):
-            ends = (z + 1, y0 + pixels.shape[0], x0 + pixels.shape[1])
-            starts = (z, y0, x0)
-            if min(starts) < 0 or any(end > n for end, n in zip(ends, self.shape, strict=True)):
-                raise ResultFileError(
-                    f"a block from {starts} to {ends} is outside the shape {self.shape}"
-                )
+            starts, ends = (y0, x0), (y0 + pixels.shape[0], x0 + pixels.shape[1])
             aligned = all(
                 start % self.chunk_px == 0 and (end % self.chunk_px == 0 or end == n)
-                for start, end, n in zip(starts[1:], ends[1:], self.shape[1:], strict=True)
+                for start, end, n in zip(starts, ends, self.shape[1:], strict=True)
             )
             with contextlib.nullcontext() if aligned else self._partial:
-                self.array[z, y0 : ends[1], x0 : ends[2]] = pixels
+                self.array[z, y0 : ends[0], x0 : ends[1]] = pixels
 
 
 def stack_on_disk(folder: Path, shape: tuple[int, ...]) -> Any:
@@ -224,22 +210,9 @@ def stack_on_disk(folder: Path, shape: tuple[int, ...]) -> Any:
     )
 
 
-def describe(
-    group: zarr.Group, ome: dict[str, Any], attributes: dict[str, Any], path: Path
-) -> None:
-    """Store OME-NGFF attributes and tilewright's own, NumPy's numbers as Python's.
-
-    Raises
-    ------
-    ResultFileError
-        A number is not finite, or a value cannot be JSON; ``path`` names the image.
-    """
-    try:
-        text = json.dumps(attributes, allow_nan=False, default=lambda value: value.tolist())
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ResultFileError(
-            f"{path}: the attributes cannot be stored as JSON ({error})"
-        ) from error
+def describe(group: zarr.Group, ome: dict[str, Any], attributes: dict[str, Any]) -> None:
+    """Store OME-NGFF attributes and tilewright's own, NumPy's numbers as Python's."""
+    text = json.dumps(attributes, allow_nan=False, default=lambda value: value.tolist())
     group.update_attributes({**ome, ATTRIBUTES_KEY: json.loads(text)})
 
 

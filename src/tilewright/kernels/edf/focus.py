@@ -1,43 +1,42 @@
-"""Extended depth of field: one in-focus plane from a z-stack, and the height it came from.
+"""Extended depth of field: where each plane of a z-stack is in focus, and one plane of it all.
 
-Two operators (measured against the z-integrated truth, see docs): after a real deconvolution
-picking planes is wrong, and the mean over z blurred with the in-focus PSF is linear and free
-of seams; on a raw stack each pixel is a soft mixture of the planes with the most detail
-(after Forster et al., Microsc. Res. Tech. 65, 2004, without the wavelets).
+The energy of a band-pass says how much detail a plane shows at a pixel (after Forster et al.,
+Microsc. Res. Tech. 65, 2004, without the wavelets). Every method starts from it: on a raw stack
+each pixel is a soft mixture of the planes with the most detail, or what the filters of
+:mod:`.wiener_plane` make of all planes; after a deconvolution, where picking planes is wrong, it is
+the sum over z blurred with the in-focus PSF.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, Bools, fast_len
+from tilewright.kernels.backend import Array, Backend, Bools
 from tilewright.kernels.noise import NoiseModel
+from tilewright.kernels.pooling import mean_2x2, upsample_linear
 
 #: Band-pass of the focus energy: difference of Gaussians of this sigma and twice it, in px.
 BAND_SIGMA_PX = 1.2
-#: Smoothing of the energy, in px: 4 or more costs 0.1 dB on tissue with steep folds.
-ENERGY_SIGMA_PX = 3.0
-#: Softness in noise energies: 0.25 costs 1.5 dB on dim stacks, 8 gains nothing anywhere.
-SOFT_NOISE = 2.0
-#: A plane is the sharpest where its energy is this many times what nothing in focus would give;
-#: noise alone reaches 1.5 among nine planes.
-CLEAR = 3.0
-#: Exponent of the weights; 2 costs 0.4 dB on bright stacks.
-POWER = 4
-#: Heights and sharpest planes have one pixel of this many.
+#: Smoothing of the focus energy in px (4 loses 0.02 dB on thick tissue and 0.05 dB on dim one), and
+#: of the wide one that decides where there is little: without it what rounding leaves would.
+_ENERGY_PX, _WIDE_PX = 6.0, 24.0
+#: Weights of planes are the energy, and this many times that of noise, to this power: with a
+#: quarter of the noise dim stacks lose 1.5 dB; power 2 costs 1 dB on bright ones.
+_SOFT_NOISE, _POWER = 2.0, 4
+#: Maps of focus have one pixel of this many.
 POOL_PX = 4
-#: Pixels around a tile that reach into it: 4 sigma of the wide Gaussian and of the smoothing.
-FOCUS_HALO_PX = 24
+#: Pixels around a tile that reach into it, as far as the light of debris (``debris.REACH_PX``): a
+#: filter or a PSF has 64 px, and :func:`.wiener_plane.remove_grain` smooths over 24 after that.
+HALO_PX = 112
 
 
 class Projection(NamedTuple):
     """One plane out of a stack, on the backend.
 
     ``image`` (y, x) float32 counts. The others have the first pixel of 4 × 4: ``height`` float32,
-    soft argmax of the focus energy in planes; ``sharpest`` int32, the plane of the greatest focus
+    mean of the planes by their focus weights; ``sharpest`` int32, the plane of the greatest focus
     energy, -1 where none stands out. Of :class:`.wiener_plane.WienerPlane` alone ``variance``
     float32, of the image by noise, counts², and ``below_noise`` float32, the share of pixels that
     are more than three standard deviations of it, and half a count, below 0.
@@ -50,168 +49,200 @@ class Projection(NamedTuple):
     below_noise: Array | None = None
 
 
-def focus_weighted(
-    backend: Backend, stack: Any, noise: NoiseModel, pedestal_counts: float, plane_mask: Bools
-) -> Projection:
-    """Mix the planes of a raw stack (z, y, x) by how much detail each shows at a pixel.
+class Focus(NamedTuple):
+    """Focus of a window's usable planes, one pixel of 4 × 4.
 
-    The energy of a band-pass, smoothed, less what the camera's noise alone would give, to the
-    fourth power, is a plane's weight. Where nothing is in focus the planes have equal weights:
-    their mean, the least noisy answer.
+    ``spectra`` of the light of each plane; float32 (usable z, y, x): ``energy`` of the band-pass,
+    smoothed, without that of ``noise``; ``wide``, smoothed widely. ``sharpest`` int32 (y, x), as in
+    :class:`Projection`.
+    """
+
+    spectra: list[Array]
+    energy: Array
+    wide: Array
+    noise: Array
+    sharpest: Array
+
+    def weights(self, wide_share: float, noise_share: float, power: int) -> Array:
+        """Return weights (usable z, y, x) of sum 1: a power of energies and a share of noise."""
+        weights = self.energy + wide_share * self.wide + noise_share * self.noise
+        # Divided by the greatest first: the fourth power of a saturated plane would overflow.
+        weights /= weights.max(axis=0)
+        weights **= power
+        weights /= weights.sum(axis=0)
+        return weights
+
+
+class FocusMeasure:
+    """Measures the focus of windows of a mosaic, all of one size.
 
     Parameters
     ----------
-    stack : array, shape (z, y, x)
-        Raw counts.
-    noise : NoiseModel
-        The camera's noise; the same for all tiles of a mosaic.
-    pedestal_counts : float
-        Counts without light; subtracted from ``image``.
+    backend : Backend
     plane_mask : ndarray of bool, shape (z,)
         Planes to use.
+    noise : NoiseModel
+        The camera's; the same for all windows.
+    pedestal_counts : float
+        Counts without light.
+    window : (int, int)
+        (y, x) of all windows, multiples of 8. They are taken as circular: what lies within
+        :data:`HALO_PX` of their rim is wrong. The grid of the maps starts at their pixel 0, so
+        windows that start at multiples of 4 of the mosaic give the same pixels.
 
     Raises
     ------
     ValueError
-        No plane is usable.
+        The window is no multiple of 8, or no plane is usable.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        plane_mask: Bools,
+        noise: NoiseModel,
+        pedestal_counts: float,
+        window: tuple[int, int],
+    ) -> None:
+        if any(n % 8 for n in window):
+            raise ValueError(f"the window is {window} px; give multiples of 8")
+        self.planes = [int(z) for z in np.flatnonzero(plane_mask)]
+        if not self.planes:
+            raise ValueError("no plane of the stack is usable: there is nothing to project")
+        self.backend, self.noise, self.pedestal = backend, noise, np.float32(pedestal_counts)
+        self.window, self.index = window, backend.asarray(np.array(self.planes))[:, None, None]
+        band = _half_band(window)
+        #: Of white noise of variance 1, as much as the band leaves in it.
+        self.band_noise = float(np.mean(np.square(_both_halves(band, window))) / 4)
+        self._band = backend.asarray(band / 4)
+
+    def measure(self, stack: Any) -> Focus:
+        """Return the focus of a window's stack (z, y, x) of raw counts.
+
+        Raises
+        ------
+        ValueError
+            The stack is not of the window's size.
+        """
+        if tuple(stack.shape[1:]) != self.window:
+            raise ValueError(f"the stack is {stack.shape[1:]} px, but windows are {self.window}")
+        backend, xp = self.backend, self.backend.xp
+        shape = (len(self.planes), *(n // POOL_PX for n in self.window))
+        energy, noise = (xp.empty(shape, dtype=xp.float32) for _ in range(2))
+        spectra = []
+        with backend.fft_threads():
+            for i, z in enumerate(self.planes):
+                spectrum = backend.fft.rfft2(self.light(stack, z))
+                # The band ends below half the spectrum: a quarter of the pixels hold it all.
+                band = self._low_frequencies(spectrum, 2, self._band)
+                band *= band
+                energy[i] = mean_2x2(band)
+                light = xp.maximum(self._low_frequencies(spectrum, POOL_PX, 1 / POOL_PX**2), 0)
+                noise[i] = self.band_noise * xp.maximum(self.noise.variance(light), 1e-3)
+                spectra.append(spectrum)
+        energy -= noise
+        near, coarse = _ENERGY_PX / POOL_PX, _WIDE_PX / POOL_PX / 2
+        gaussian = partial(backend.ndimage.gaussian_filter, mode="wrap", truncate=3.0)
+        wide = xp.maximum(gaussian(mean_2x2(energy), (0, coarse, coarse)), 0)
+        energy = xp.maximum(gaussian(energy, (0, near, near)), 0)
+        best = backend.asarray(np.array(self.planes), dtype=np.int32)[energy.argmax(axis=0)]
+        clear = energy.max(axis=0) > noise.mean(axis=0)
+        wide = upsample_linear(xp, wide, 2)
+        return Focus(spectra, energy, wide, noise, xp.where(clear, best, -1))
+
+    def light(self, stack: Any, z: int) -> Array:
+        """Return a plane (y, x) of a stack without its pedestal, on the device."""
+        return self.backend.asarray(stack[z]) - self.pedestal
+
+    def _low_frequencies(self, spectrum: Array, factor: int, gain: Any) -> Array:
+        """Return the low frequencies of a plane, times ``gain``, as an image of fewer pixels."""
+        y, x = (n // factor for n in self.window)
+        xp = self.backend.xp
+        rows = (spectrum[: y - y // 2], spectrum[self.window[0] - y // 2 :])
+        low = xp.concatenate([part[:, : x // 2 + 1] for part in rows])
+        low *= gain
+        # Its highest frequencies are no real image's, and cuFFT reads another half of them.
+        if y % 2 == 0:
+            low[y // 2] = 0
+        if x % 2 == 0:
+            low[:, x // 2] = 0
+        return self.backend.fft.irfft2(low, s=(y, x))
+
+
+def focus_weighted(measure: FocusMeasure, stack: Any) -> Projection:
+    """Mix the planes of a raw stack (z, y, x) by how much detail each shows at a pixel.
+
+    Where nothing is in focus the planes have equal weights: their mean, the least noisy answer.
 
     Examples
     --------
     >>> stack = np.full((3, 40, 40), 100.0)
     >>> stack[1] += np.random.default_rng(0).poisson(50, (40, 40))
-    >>> plane = focus_weighted(cpu, stack, NoiseModel(0.0, 1.0), 100.0, np.ones(3, bool))
-    >>> int(plane.sharpest[5, 5])
+    >>> measure = FocusMeasure(cpu, np.ones(3, bool), NoiseModel(0.0, 1.0), 100.0, (40, 40))
+    >>> int(focus_weighted(measure, stack).sharpest[5, 5])
     1
     """
-    planes = [int(z) for z in np.flatnonzero(plane_mask)]
-    if not planes:
-        raise ValueError("no plane of the stack is usable: there is nothing to project")
-    gain = noise_share(BAND_SIGMA_PX, 2 * BAND_SIGMA_PX)
-
-    def floor(wide: Array) -> Array:
-        signal = backend.xp.maximum(wide - pedestal_counts, 0)
-        return gain * backend.xp.maximum(noise.variance(signal), 1e-3)
-
-    weights, height, sharpest = _weights(backend, stack, planes, floor, SOFT_NOISE)
+    focus, xp = measure.measure(stack), measure.backend.xp
+    weights = focus.weights(0.0, _SOFT_NOISE, _POWER)
     image = sum(
-        weight * (backend.asarray(stack[z]) - pedestal_counts)
-        for z, weight in zip(planes, weights, strict=True)
+        upsample_linear(xp, weight, POOL_PX) * measure.light(stack, z)
+        for z, weight in zip(measure.planes, weights, strict=True)
     )
-    return Projection(image, height, sharpest)
+    return Projection(image, (weights * measure.index).sum(axis=0), focus.sharpest)
 
 
-def sum_projection(
-    backend: Backend, stack: Any, kernel: NDArray[Any], scale: float, floor_energy: float
-) -> Projection:
+def sum_projection(measure: FocusMeasure, stack: Any, kernel: NDArray[Any]) -> Projection:
     """Sum a deconvolved stack (z, y, x) over z and blur it with the in-focus PSF.
 
-    ``image = scale · kernel * Σ_z stack[z]``. With ``scale`` the share of the PSF's
-    light that falls into its central plane (of the PSF the stack was deconvolved with), that
-    is the raw plane that the microscope would have taken, were everything in focus: raw counts
-    over the pedestal, one number for the whole experiment, nothing taken from the image.
+    With the central plane of the PSF that the stack was deconvolved with, whose sum is the share of
+    the light that falls into it, that is the raw plane that the microscope would have taken, were
+    everything in focus: raw counts over the pedestal, nothing taken from the image.
 
     Parameters
     ----------
+    measure : FocusMeasure
     stack : array, shape (z, y, x)
-        Deconvolved light, pedestal 0.
+        Deconvolved light.
     kernel : ndarray, shape (y, x)
-        In-focus PSF with odd sides; scaled to sum 1.
-    scale : float
-        Share of light in the PSF's central plane.
-    floor_energy : float
-        Focus energy of no structure, for ``height`` and ``sharpest``.
+        Central plane of the PSF, with odd sides of at most twice :data:`HALO_PX`.
 
     Raises
     ------
     ValueError
-        The kernel has an even side or no light.
+        The kernel has an even side.
 
     Examples
     --------
-    >>> plane = sum_projection(cpu, np.ones((3, 20, 20)), np.ones((3, 3)), 0.5, 1.0)
-    >>> round(float(plane.image[10, 10]), 4)
+    >>> measure = FocusMeasure(cpu, np.ones(3, bool), NoiseModel(0.0, 1.0), 0.0, (16, 16))
+    >>> plane = sum_projection(measure, np.ones((3, 16, 16)), np.full((3, 3), 0.5 / 9))
+    >>> round(float(plane.image[8, 8]), 4)
     1.5
     """
-    floor = partial(backend.xp.full_like, fill_value=floor_energy)
-    _, height, sharpest = _weights(backend, stack, list(range(len(stack))), floor, 1.0)
-    total = sum(backend.asarray(stack[z]) for z in range(len(stack)))
-    return Projection(scale * blur(backend, total, kernel), height, sharpest)
-
-
-def focus_energy(backend: Backend, plane: Any) -> tuple[Array, Array]:
-    """Return the smoothed band-pass energy of a (y, x) plane and its wide Gaussian blur.
-
-    >>> energy, _ = focus_energy(cpu, np.random.default_rng(0).normal(0, 10, (64, 64)))
-    >>> round(float(energy.mean()), 1), round(100 * noise_share(1.2, 2.4), 1)
-    (2.5, 2.5)
-    """
-    gaussian = backend.ndimage.gaussian_filter
-    plane = backend.asarray(plane)
-    wide = gaussian(plane, 2 * BAND_SIGMA_PX, mode="reflect", truncate=4.0)
-    band = gaussian(plane, BAND_SIGMA_PX, mode="reflect", truncate=4.0) - wide
-    return gaussian(band * band, ENERGY_SIGMA_PX, mode="reflect", truncate=4.0), wide
-
-
-def blur(backend: Backend, image: Any, kernel: NDArray[Any]) -> Array:
-    """Convolve a (y, x) image with a 2-D PSF of odd sides scaled to sum 1; borders mirrored.
-
-    Raises
-    ------
-    ValueError
-        The kernel has an even side or no light.
-    """
-    total = float(np.sum(kernel, dtype=np.float64))
-    if any(n % 2 == 0 for n in kernel.shape) or not total > 0:
-        raise ValueError(f"the in-focus PSF of {kernel.shape} px needs odd sides and a sum over 0")
-    plane = backend.asarray(image)
-    half = [n // 2 for n in kernel.shape]
-    padded = backend.xp.pad(plane, [(n, n) for n in half], mode="symmetric")
-    shape = tuple(fast_len(n) for n in padded.shape)
-    wrapped: NDArray[np.float32] = np.zeros(shape, np.float32)
-    wrapped[: kernel.shape[0], : kernel.shape[1]] = kernel / total
-    wrapped = np.roll(wrapped, [-n for n in half], (0, 1))
+    if any(n % 2 == 0 for n in kernel.shape):
+        raise ValueError(f"the in-focus PSF of {kernel.shape} px needs odd sides")
+    focus, backend = measure.measure(stack), measure.backend
+    # On a grid of the window's size, its centre at pixel 0; a wider one wraps around.
+    wrapped: NDArray[np.float32] = np.zeros(measure.window, np.float32)
+    y, x = (
+        (np.arange(n) - n // 2) % size for n, size in zip(kernel.shape, measure.window, strict=True)
+    )
+    np.add.at(wrapped, (y[:, None], x), kernel)
     with backend.fft_threads():
-        spectrum = backend.fft.rfft2(padded, s=shape)
-        spectrum *= backend.fft.rfft2(backend.asarray(wrapped))
-        out = backend.fft.irfft2(spectrum, s=shape)
-    return out[half[0] : half[0] + plane.shape[0], half[1] : half[1] + plane.shape[1]]
+        spectrum = sum(focus.spectra) * backend.fft.rfft2(backend.asarray(wrapped))
+        image = backend.fft.irfft2(spectrum, s=measure.window)
+    weights = focus.weights(0.0, _SOFT_NOISE, _POWER)
+    return Projection(image, (weights * measure.index).sum(axis=0), focus.sharpest)
 
 
-def _weights(
-    backend: Backend,
-    stack: Any,
-    planes: list[int],
-    floor: Callable[[Array], Array],
-    softness: float,
-) -> tuple[Array, Array, Array]:
-    """Return weights (usable z, y, x) of sum 1, height, sharpest; ``floor``: energy of noise."""
-    xp = backend.xp
-    weights = xp.empty((len(planes), *stack.shape[1:]), dtype=xp.float32)
-    mean = xp.zeros(stack.shape[1:], dtype=xp.float32)
-    for i, z in enumerate(planes):
-        energy, wide = focus_energy(backend, stack[z])
-        weights[i] = xp.maximum(energy - floor(wide), 0)
-        mean += wide / len(planes)
-    index = xp.asarray(planes, dtype=xp.int32)
-    # One softness for all planes of a pixel: with each plane's own, light out of focus would
-    # get too much weight (0.16 dB on the wavy set).
-    soft = softness * floor(mean)
-    weights += soft
-    # Divided by the greatest first: the fourth power of a saturated plane would overflow.
-    peak = weights.max(axis=0)
-    weights /= peak
-    best = weights.argmax(axis=0)
-    weights **= POWER
-    weights /= weights.sum(axis=0)
-    height = (weights * index.astype(xp.float32)[:, None, None]).sum(axis=0)
-    clear = peak > CLEAR * soft
-    few = (slice(None, None, POOL_PX),) * 2
-    return weights, height[few], xp.where(clear, index[best], -1)[few]
+def _half_band(window: tuple[int, int]) -> NDArray[np.float64]:
+    """Return the band-pass of the focus energy at the frequencies of an image half as large."""
+    y, x = (n // 2 for n in window)
+    square = np.square(np.fft.fftfreq(y)[:, None] / 2) + np.square(np.fft.rfftfreq(x) / 2)
+    narrow = np.exp(-2 * np.pi**2 * BAND_SIGMA_PX**2 * square)
+    return np.asarray(narrow - narrow**4)
 
 
-def noise_share(narrow_px: float, wide_px: float) -> float:
-    """Return what a difference of two Gaussians leaves of white noise of variance 1."""
-    at = np.arange(-40, 41)
-    narrow, wide = (np.exp(-0.5 * (at / max(sigma, 1e-3)) ** 2) for sigma in (narrow_px, wide_px))
-    narrow, wide = narrow / narrow.sum(), wide / wide.sum()
-    return float(np.sum((np.outer(narrow, narrow) - np.outer(wide, wide)) ** 2))
+def _both_halves(band: NDArray[np.float64], window: tuple[int, int]) -> NDArray[np.float64]:
+    """Return the band over all frequencies of the half-sized image, negative x included."""
+    x = window[1] // 2
+    return np.concatenate([band, band[:, 1 : (x + 1) // 2][:, ::-1]], axis=1)

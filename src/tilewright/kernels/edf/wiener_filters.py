@@ -27,9 +27,6 @@ _FADE_SIGMA_PX = 20.0
 _GRID = 192
 #: Share of the light that may lie at any depth, over that at the likeliest.
 _ANYWHERE = 1e-4
-#: Fall, over :data:`.channel_model.BEYOND_UM`, of the share of light that lies beyond what an end
-#: plane shows.
-_FALL = 0.5
 #: Error of the model (optics, shape of the prior) as noise in shares of the light's power. 0 loses
 #: 0.8 dB on a bright thin sheet, 3 dB there with an aperture 10 % wrong; 0.01 loses 0.8 dB on thick
 #: tissue. It also keeps filters short: at low frequencies all planes show nearly the same.
@@ -132,11 +129,10 @@ def _bins(channel: ChannelModel, spread: float) -> Floats:
     in_focus = channel.profiles[len(channel.profiles) // 2]
     ridge = _noise_weight(channel)
     out = np.empty((planes, RADII.size, transfer.shape[1]))
-    outside = np.maximum(np.maximum(-depth, depth - (planes - 1)), 0)
     for z in range(planes):
         # What is sharpest in an end plane may lie anywhere beyond it.
         near = np.exp(-0.5 * np.square((np.clip(depth, 0, planes - 1) - z) / spread))
-        prior = near * np.exp(-outside / max(_FALL * beyond / FINE, 1.0)) + _ANYWHERE
+        prior = near + _ANYWHERE
         prior /= prior.sum()
         weighted = transfer * prior
         light = weighted @ np.moveaxis(transfer, 1, 2)

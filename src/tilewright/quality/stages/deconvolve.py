@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from snakemake_scheduler_plugin_tilewright import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.quality.evaluate import Files, StageQc
-from tilewright.quality.figures import new_figure, plain, save_png, scale_bar, show
+from tilewright.quality.figures import BLUE, new_figure, plain, save_png, scale_bar, show
 from tilewright.quality.results import QcContext
 from tilewright.quality.sampling import FocusScan, evaluate_detail, scan_focus
 

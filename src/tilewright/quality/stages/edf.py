@@ -8,11 +8,18 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright import BLUE
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.result_file import result_file_errors
 from tilewright.quality.evaluate import Files, StageQc
-from tilewright.quality.figures import THUMBNAIL_PX, new_figure, plain, save_png, scale_bar, show
+from tilewright.quality.figures import (
+    BLUE,
+    THUMBNAIL_PX,
+    new_figure,
+    plain,
+    save_png,
+    scale_bar,
+    show,
+)
 from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import FocusScan, evaluate_detail, evaluate_focus, scan_focus
 

@@ -9,13 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright import ORANGE, RED
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.transform import read_transform
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.register.warp import Transform, source_region
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import (
+    ORANGE,
+    RED,
     bare,
     display_range,
     new_figure,

@@ -9,12 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
-from snakemake_scheduler_plugin_tilewright import BLUE, GREY, RED
 from tilewright.io.inputs.tiles import excluded_tiles
 from tilewright.io.results.illumination import read_numbers
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
 from tilewright.quality.evaluate import Files, StageQc
-from tilewright.quality.figures import new_figure, plain, save_png
+from tilewright.quality.figures import BLUE, GREY, RED, new_figure, plain, save_png
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
 
 #: Standard error, px, and disagreement of a tile's overlaps, px, from which it is doubtful.

@@ -18,7 +18,6 @@ from tilewright.quality.summary import trusted_markers
 from tilewright.report.page.parts import anchor, marker_tables, number_table, problem_part
 from tilewright.report.page.problems import Pixels, problems
 from tilewright.report.pictures import Rendering, embed_png, render
-from tilewright.report.rule_colours import RULE_COLOURS
 from tilewright.runtime.text import count
 
 _TITLE = "tilewright report"
@@ -222,6 +221,6 @@ def write_report(inputs: ReportInputs, output: Path) -> None:
         lines=_LINES,
         software=inputs.software,
         config=inputs.config_text,
-        ran=run_section(inputs.ledger, output, RULE_COLOURS) if inputs.ledger else None,
+        ran=run_section(inputs.ledger, output) if inputs.ledger else None,
     )
     write_result(output, page)

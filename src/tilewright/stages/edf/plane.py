@@ -36,7 +36,7 @@ from tilewright.io.results.result_file import result_path
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool, cells, fast_len
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom, track_device_memory
-from tilewright.kernels.edf.focus import POOL_PX
+from tilewright.kernels.edf.focus import POOL_PX, FocusMeasure
 from tilewright.stages.edf.methods import Method
 from tilewright.stages.edf.projections import ProjectionPlan, Projector, Window, plan_projection
 from tilewright.stages.tile_windows import read_window, spans
@@ -161,7 +161,9 @@ def _project(
     rows, columns = (spans(n, side) for n, side in zip(shape, sides, strict=True))
     tiles = [(y, x) for y in rows for x in columns]
     y, x = (HEIGHT_STEP_PX * fast_len(-(-(n + 2 * plan.halo_px) // 8)) for n in sides)
-    projector = plan.projector(replace(backend, workers=1), (y, x))
+    one_thread = replace(backend, workers=1)
+    measure = FocusMeasure(one_thread, plan.plane_mask, plan.noise, plan.pedestal, (y, x))
+    projector = plan.projector(measure)
     heights = np.zeros([-(-n // HEIGHT_STEP_PX) for n in shape], np.float32)
     usage = np.zeros(mosaic.shape[0] + 1, np.int64)
     counts = np.zeros(5)

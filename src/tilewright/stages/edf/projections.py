@@ -1,7 +1,7 @@
 """What each method of the in-focus plane decides once per mosaic, and which kernel it calls."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,17 +23,16 @@ from tilewright.kernels.edf.channel_model import (
 )
 from tilewright.kernels.edf.debris import DebrisModel, debris_counts, subtract_debris
 from tilewright.kernels.edf.focus import (
-    FOCUS_HALO_PX,
+    HALO_PX,
     POOL_PX,
+    FocusMeasure,
     Projection,
-    focus_energy,
     focus_weighted,
     sum_projection,
 )
 from tilewright.kernels.edf.wiener_filters import make_filters
 from tilewright.kernels.edf.wiener_plane import (
     DEBRIS_PX,
-    HALO_PX,
     WienerPlane,
     confidence_weight,
     remove_grain,
@@ -42,7 +41,6 @@ from tilewright.kernels.noise import NoiseModel
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
 from tilewright.stages.edf.methods import METHODS, Method
 from tilewright.stages.edf.stack_survey import (
-    StackSurvey,
     ceiling_of,
     measure_noise,
     plane_variance,
@@ -79,46 +77,26 @@ class ProjectionPlan:
     """Attributes of the output."""
     plane_mask: NDArray[np.bool_]
     """bool (z,): planes to use."""
+    noise: NoiseModel
+    """The camera's, in the stack."""
     pedestal: float
     """Counts without light."""
-    halo_px: int
+    projector: Callable[[FocusMeasure], Projector]
+    """Returns what projects windows of the size whose focus is measured."""
+    halo_px: int = HALO_PX
     """Pixels around a tile that reach into it."""
-    projector: Callable[[Backend, tuple[int, int]], Projector]
-    """Returns what projects windows of a size (y, x), multiples of 8, on a device."""
 
 
 class _Source(NamedTuple):
-    """A stack of several planes and its optics; the ``survey`` of one that was not deconvolved."""
+    """A stack of several planes, what is known of it, and its optics."""
 
     backend: Backend
     mosaic: Mosaic
-    survey: StackSurvey | None
+    plane_mask: NDArray[np.bool_]
+    noise: NoiseModel
+    pedestal: float
     optics: Mapping[str, float | None]
     psf_file: str | Path | None
-
-    @property
-    def pedestal(self) -> float:
-        return float(self.mosaic.attributes.get("pedestal_counts", 0))
-
-    @property
-    def plane_mask(self) -> NDArray[np.bool_]:
-        return self.survey.plane_mask if self.survey else np.ones(self.mosaic.shape[0], bool)
-
-    @property
-    def noise(self) -> NoiseModel:
-        if self.survey:
-            return self.survey.noise
-        return measure_noise(self.backend, self.mosaic, self.plane_mask, self.pedestal)
-
-    def plan(
-        self, record: dict[str, Any], halo_px: int, project: Callable[[Backend, Any], Projection]
-    ) -> ProjectionPlan:
-        """Return the plan of a kernel that takes a device and a stack of any size."""
-
-        def projector(backend: Backend, size: tuple[int, int]) -> Projector:
-            return lambda window: project(backend, window.stack)
-
-        return ProjectionPlan(record, self.plane_mask, self.pedestal, halo_px, projector)
 
 
 def plan_projection(
@@ -136,10 +114,13 @@ def plan_projection(
         See ``plane.edf_plane``.
     """
     deconvolved = "iterations" in mosaic.attributes
+    pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     record = {key: mosaic.attributes.get(key, []) for key in ("excluded_planes", "focus_ends")}
-    source = _Source(backend, mosaic, None, optics or {}, psf_file)
+    plane_mask = np.ones(mosaic.shape[0], bool)
     if mosaic.shape[0] == 1:
-        return _plan_single(source, record)
+        record |= {"method": "none", "scale": 1.0}
+        noise = NoiseModel(0.0, 0.0)
+        return ProjectionPlan(record, plane_mask, noise, pedestal, _pass_through, 0)
     if not METHODS[method].takes(deconvolved=deconvolved):
         others = [name for name, needs in METHODS.items() if needs.takes(deconvolved=deconvolved)]
         needed, state = ("stitched", "has") if deconvolved else ("deconvolved", "has not")
@@ -147,71 +128,55 @@ def plan_projection(
             f"edf: method {method} needs the {needed} stack, but {mosaic.path} {state} been "
             f"deconvolved; give the {needed} one, or {' or '.join(others)}"
         )
-    if not deconvolved:
+    if deconvolved:
+        noise = measure_noise(backend, mosaic, plane_mask, pedestal)
+    else:
         survey = survey_stack(backend, mosaic)
-        source, record = source._replace(survey=survey), survey.record
-    plan = _PLANNERS[method](source)
-    return replace(plan, record=plan.record | record)
+        plane_mask, noise, record = survey.plane_mask, survey.noise, survey.record
+    if plane_mask.sum() == 1 and method == "multiplane_wiener":
+        method = "focus_weighted"
+    source = _Source(backend, mosaic, plane_mask, noise, pedestal, optics or {}, psf_file)
+    scale, projector = _PLANNERS[method](source)
+    record |= {
+        "method": method,
+        "scale": scale,
+        "noise_gain": noise.gain,
+        "read_noise_counts": noise.read_noise_counts,
+    }
+    return ProjectionPlan(record, plane_mask, noise, pedestal, projector)
 
 
-def _plan_single(source: _Source, record: dict[str, Any]) -> ProjectionPlan:
-    def project(backend: Backend, stack: Any) -> Projection:
-        image = backend.asarray(stack[0]) - np.float32(source.pedestal)
-        zero = backend.xp.zeros_like(image[::POOL_PX, ::POOL_PX])
+def _pass_through(measure: FocusMeasure) -> Projector:
+    def project(window: Window) -> Projection:
+        image = measure.light(window.stack, 0)
+        zero = measure.backend.xp.zeros_like(image[::POOL_PX, ::POOL_PX])
         return Projection(image, zero, zero.astype(np.int32))
 
-    return source.plan({"method": "none", "scale": 1.0, **record}, 0, project)
+    return project
 
 
-def _plan_sum_projection(source: _Source) -> ProjectionPlan:
+#: Share of the light that a plane keeps, and what projects windows.
+_Plan = tuple[float, Callable[[FocusMeasure], Projector]]
+
+
+def _plan_sum_projection(source: _Source) -> _Plan:
     psf = mosaic_psf(source.mosaic, source.optics, source.psf_file)
     # As the deconvolution crops it: the central plane's share depends on the planes counted.
     psf = crop_psf(psf, source.mosaic.shape)
     kernel = psf[psf.shape[0] // 2]
     scale = float(kernel.sum(dtype=np.float64))
-    floor, pedestal = _floor_energy(source.backend, source.mosaic), source.pedestal
-
-    def project(backend: Backend, stack: Any) -> Projection:
-        return sum_projection(backend, stack - np.float32(pedestal), kernel, scale, floor)
-
-    halo_px = 8 * -(-max(FOCUS_HALO_PX, max(kernel.shape) // 2) // 8)
-    return source.plan({"method": "sum_projection", "scale": scale}, halo_px, project)
+    return scale, lambda measure: lambda window: sum_projection(measure, window.stack, kernel)
 
 
-def _floor_energy(backend: Backend, mosaic: Mosaic) -> float:
-    """Return the least energy of a sharpest plane: 1 % of that of the best-focused percent."""
-    energies = []
-    for i, cell in enumerate(sample_cells(mosaic)):
-        plane = mosaic.read(i % mosaic.shape[0], cell.y, cell.x)
-        energies.append(backend.to_numpy(focus_energy(backend, plane)[0][::4, ::4]).ravel())
-    return max(0.01 * float(np.percentile(np.concatenate(energies), 99)), 1e-6)
+def _plan_focus_weighted(source: _Source) -> _Plan:
+    return 1.0, lambda measure: lambda window: focus_weighted(measure, window.stack)
 
 
-def _plan_focus_weighted(source: _Source) -> ProjectionPlan:
-    noise, plane_mask, pedestal = source.noise, source.plane_mask, source.pedestal
-
-    def project(backend: Backend, stack: Any) -> Projection:
-        return focus_weighted(backend, stack, noise, pedestal, plane_mask)
-
-    return source.plan(_noise_record("focus_weighted", noise), FOCUS_HALO_PX, project)
-
-
-def _noise_record(method: Method, noise: NoiseModel) -> dict[str, Any]:
-    return {
-        "method": method,
-        "scale": 1.0,
-        "noise_gain": noise.gain,
-        "read_noise_counts": noise.read_noise_counts,
-    }
-
-
-def _plan_multiplane_wiener(source: _Source) -> ProjectionPlan:
+def _plan_multiplane_wiener(source: _Source) -> _Plan:
     mosaic, plane_mask, noise, pedestal = (
         source.mosaic, source.plane_mask, source.noise, source.pedestal
     )  # fmt: skip
     planes = np.flatnonzero(plane_mask).tolist()
-    if len(planes) == 1:
-        return _plan_focus_weighted(source)
     count = psf_planes(mosaic.shape[0], mosaic.voxel_um[0])
     psf = mosaic_psf(mosaic, source.optics, source.psf_file, oversampling=FINE, planes=count)
     # Every plane of a widefield PSF has the same light, however far from focus: none would be more
@@ -228,20 +193,20 @@ def _plan_multiplane_wiener(source: _Source) -> ProjectionPlan:
     channel = ChannelModel(profiles, plane_mask, power, variance)
     filters = make_filters(channel)
 
-    def projector(backend: Backend, size: tuple[int, int]) -> Projector:
-        estimate = WienerPlane(backend, channel, filters, noise, pedestal, size)
+    def projector(measure: FocusMeasure) -> Projector:
+        estimate = WienerPlane(measure, channel, filters)
 
         def project(window: Window) -> Projection:
             stack, at_debris = _without_debris(window, debris)
             confidence = confidence_weight(window.from_border_px, window.coverage, at_debris)
             shown = window.stack if stack is not window.stack else None
             found = estimate.project(stack, confidence, shown)
-            return found._replace(image=remove_grain(backend, found.image, found.variance))
+            image = remove_grain(measure.backend, found.image, found.variance)
+            return found._replace(image=image)
 
         return project
 
-    record = _noise_record("multiplane_wiener", noise)
-    return ProjectionPlan(record, plane_mask, pedestal, HALO_PX, projector)
+    return 1.0, projector
 
 
 def _without_debris(window: Window, model: DebrisModel) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -283,7 +248,7 @@ def _samples(source: _Source, planes: list[int]) -> list[tuple[NDArray[Any], NDA
     return [read_window(mosaic, planes, pedestal, start, size, HALO_PX) for start in starts]
 
 
-_PLANNERS: dict[Method, Callable[[_Source], ProjectionPlan]] = {
+_PLANNERS: dict[Method, Callable[[_Source], _Plan]] = {
     "multiplane_wiener": _plan_multiplane_wiener,
     "sum_projection": _plan_sum_projection,
     "focus_weighted": _plan_focus_weighted,
