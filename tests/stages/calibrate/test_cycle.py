@@ -1,6 +1,7 @@
 """One reading of a cycle's tiles: what it tells, and how often a plane is decoded."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,11 @@ from numpy.typing import NDArray
 
 from tests.quality.qc_scenes import PEDESTAL, expose, section
 from tests.support.array_tiles import ArrayTiles
+from tests.support.quality.workbench import DESIGN, Bench
+from tests.support.runs import make_run
+from tilewright.io.inputs import tiles as raw_tiles
 from tilewright.kernels.backend import cpu_backend
+from tilewright.phantom.design import PhantomDesign
 from tilewright.stages.calibrate.cycle import Calibration, calibrate
 
 
@@ -88,3 +93,27 @@ def test_defects_are_found_and_each_plane_is_read_once() -> None:
     positions = found.located[""].positions
     assert (positions.island == 0).all()
     assert np.abs(found.located[""].yx_px - tiles.nominal_px).max() < 0.2
+
+
+def test_a_run_decodes_a_raw_plane_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the check before the run, calibration and stitching; quality reads what these told."""
+    bench = Bench(make_run(tmp_path, **DESIGN), PhantomDesign(**DESIGN))
+    reads, read_plane = Counter[tuple[str, int]](), raw_tiles.read_plane
+
+    def count(path: Path, page: int) -> NDArray[Any]:
+        reads[str(path), page] += 1
+        return read_plane(path, page)
+
+    monkeypatch.setattr(raw_tiles, "read_plane", count)
+    bench.manifests()
+    bench.calibrate(1)
+    for channel in ("1", "2"):
+        bench.stitch(1, channel)
+    for stage in ("illumination", "tile_positions", "stitch"):
+        bench.quality(stage, 1, drawn=False)
+    places = [(channel, tile) for channel in ("1", "2") for tile in range(9)]
+    times = [reads[str(path), 0] for place in places for path in bench.raw(1, *place)]
+    assert min(times) == 2
+    assert max(times) == 3

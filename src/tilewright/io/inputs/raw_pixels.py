@@ -138,11 +138,14 @@ def declared_channels(path: str) -> int:
 
 
 def _places(tiles: Tiles) -> Iterator[tuple[int, int]]:
-    """Yield (tile, z): all tiles at mid-stack, spread over the grid; then other planes."""
+    """Yield (tile, z): all tiles in a quarter of the stack, spread over the grid; then others.
+
+    The check of stage positions decodes the middle planes.
+    """
     count, planes = len(tiles.row), tiles.shape[0]
     # Steps of the golden section spread over the grid from the start.
     order = sorted(range(count), key=lambda tile: (tile * 0.6180339887 + 0.5) % 1.0)
-    for z in dict.fromkeys((planes // 2, planes // 4, 3 * planes // 4)):
+    for z in dict.fromkeys((planes // 4, planes // 2, 3 * planes // 4)):
         yield from ((tile, z) for tile in order)
 
 
