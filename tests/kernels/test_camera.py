@@ -3,7 +3,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.camera import CameraDefects, empty_tiles, find_defects
+from tilewright.kernels.camera import empty_tiles
+from tilewright.kernels.camera_defects import CameraDefects, find_defects
 
 SIDE = 192
 

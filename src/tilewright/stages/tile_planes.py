@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.camera import CameraDefects, away_from_saturation, saturated_share
+from tilewright.kernels.camera import away_from_saturation, saturated_share
+from tilewright.kernels.camera_defects import CameraDefects
 from tilewright.kernels.padding import blank_padding
 from tilewright.stages.tile_source import TileSource
 

@@ -16,14 +16,12 @@ from tqdm import tqdm
 from tilewright.io.inputs.raw_pixels import has_structure
 from tilewright.io.results.zarr_store import stack_on_disk
 from tilewright.kernels.backend import Backend, Region
-from tilewright.kernels.camera import (
+from tilewright.kernels.camera import Top, equal_neighbours, top_of
+from tilewright.kernels.camera_defects import (
     SAMPLE_PLANES,
     SAMPLE_TILES,
     CameraDefects,
-    Top,
-    equal_neighbours,
     find_defects,
-    top_of,
 )
 from tilewright.kernels.padding import fill, padding
 from tilewright.kernels.tile_positions.displacements import Allocate, Strips, flatten, in_memory

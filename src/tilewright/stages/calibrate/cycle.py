@@ -28,7 +28,7 @@ from tilewright.errors import ProcessingError
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.camera import CameraDefects
+from tilewright.kernels.camera_defects import CameraDefects
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_strips
 from tilewright.kernels.tile_positions.position_solve import FALSE_MATCH_PROBABILITY
 from tilewright.stages.calibrate.agreement import Overlap, compare_tiles, tile_brightness

@@ -1,1 +1,1 @@
-"""The rule ``illumination``: the flat-fields of a cycle."""
+"""The flat-fields of a cycle, by what its tiles measured."""

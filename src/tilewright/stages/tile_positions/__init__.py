@@ -1,1 +1,1 @@
-"""The rule ``tile_positions``: where each tile of a cycle lies."""
+"""Where each tile of a cycle lies."""
