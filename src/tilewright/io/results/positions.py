@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -125,13 +124,10 @@ def read_positions(path: Path) -> Positions:
     Raises
     ------
     ResultFileError
-        A column is missing, a value is no finite number, or a tile is listed twice.
+        A column is missing, or a value is no number.
     """
     with result_file_errors(path, "table of positions"):
-        table = _read_csv(path, Positions)
-        if len(np.unique(table["tile"])) != len(table["tile"]):
-            raise ValueError("duplicate tile")
-    return Positions(**table)
+        return Positions(**_read_csv(path, Positions))
 
 
 def read_edges(path: Path) -> Edges:
@@ -140,7 +136,7 @@ def read_edges(path: Path) -> Edges:
     Raises
     ------
     ResultFileError
-        A column is missing or a value is no finite number.
+        A column is missing, or a value is no number.
     """
     with result_file_errors(path, "table of overlaps"):
         table = _read_csv(path, Edges)
@@ -158,24 +154,9 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
 
 def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[Any]]:
     with path.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        columns, rows = reader.fieldnames or (), list(reader)
+        rows = list(csv.DictReader(stream))
     table: dict[str, NDArray[Any]] = {}
     for name in (field.name for field in fields(kind)):
-        if name not in columns:
-            raise ValueError(f"no column {name!r}")
-        if name in _NAMES:
-            table[name] = np.array([row[name] for row in rows], np.str_)
-            continue
-        integer = name in _INTEGERS
-        values = list[float]()
-        for line, text in enumerate((row[name] for row in rows), 2):
-            try:
-                values.append(int(text) if integer else float(text))
-            except (TypeError, ValueError):
-                values.append(math.nan)
-            if not math.isfinite(values[-1]):
-                expected = "an integer" if integer else "a finite number"
-                raise ValueError(f"line {line}: {name} is {text!r}, which is not {expected}")
-        table[name] = np.array(values, np.int64 if integer else np.float64)
+        of = np.str_ if name in _NAMES else np.int64 if name in _INTEGERS else np.float64
+        table[name] = np.array([row[name] for row in rows], np.str_).astype(of)
     return table
