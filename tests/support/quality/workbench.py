@@ -185,7 +185,7 @@ class Bench:
             voxel_um=self.experiment.voxel_um,
             chunk_px=CHUNK_PX,
             saturation_counts=numbers["saturation_counts"],
-            **{**self.experiment.options("stitch"), **options},
+            **options,
         )
 
     def deconvolve(self, cycle: int, channel: str, **optics: Any) -> None:
