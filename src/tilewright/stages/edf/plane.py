@@ -37,7 +37,7 @@ from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool, cells, fast_len
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom, track_device_memory
 from tilewright.kernels.edf.focus import POOL_PX, FocusMeasure
-from tilewright.stages.edf.methods import Method
+from tilewright.stages.edf import Method
 from tilewright.stages.edf.projections import ProjectionPlan, Projector, Window, plan_projection
 from tilewright.stages.tile_windows import read_window, spans
 
@@ -85,9 +85,9 @@ def edf_plane(
     backend : Backend
         Where to compute; its ``workers`` threads project tiles.
     method : Method
-        It must take the source (:data:`.methods.METHODS`), whose attributes have ``iterations``
-        where it was deconvolved. ``multiplane_wiener`` is ``focus_weighted`` where one plane of
-        several is usable, which is that plane.
+        It must take the source (:data:`tilewright.stages.edf.METHODS`), whose attributes have
+        ``iterations`` where it was deconvolved. ``multiplane_wiener`` is ``focus_weighted`` where
+        one plane of several is usable, which is that plane.
 
     Raises
     ------
