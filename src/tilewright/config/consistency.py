@@ -10,7 +10,7 @@ from tilewright.config.settings import Settings
 from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
 from tilewright.runtime.text import few
-from tilewright.stages.edf.methods import METHODS
+from tilewright.stages.edf import METHODS
 
 
 def check_experiment(experiment: Experiment) -> None:

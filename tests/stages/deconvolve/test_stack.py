@@ -18,7 +18,7 @@ from tilewright.io.inputs.psf_file import read_psf
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
-from tilewright.stages.edf.methods import Method
+from tilewright.stages.edf import Method
 from tilewright.stages.edf.plane import edf_plane
 from tilewright.stages.tile_windows import tile_windows
 
