@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.scenes.positions import NULL_KINDS, WEAK_KINDS, Grid, mosaic, null_grid, weak_grid
-from tilewright.io.results.illumination import Illumination
+from tests.support.illuminate import place_tiles
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import fit_stage_map
 from tilewright.kernels.tile_positions.tile_layout import rank_layouts
-from tilewright.stages.tile_positions.locate import TileLocations, locate
+from tilewright.stages.tile_positions.locate import TileLocations
 
 Floats = NDArray[np.float64]
 
 _PACKAGE = "tilewright.kernels.tile_positions"
 _NAMES = {
     "overlap_strips": "MIN_OVERLAP_PX _WIDEST",
-    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES _REPAIR_POWER _BEYOND_PX _LEAST_SCORE",
+    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES SMOOTH_PX _FLAT_PX2 _BEYOND_PX "
+    "_LEAST_SCORE",
     "phase_correlation": "_PEAKS",
     "correlation_peak": "MIN_OVERLAP_PX SCORE_DIGITS FLAT _CLIMB_STEPS _NEWTON_STEPS _TAPER_PX",
     "false_match": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _ALIKE _ALIKE_DEVIATIONS _CAUTION "
@@ -113,8 +114,7 @@ def evaluate() -> dict[str, float]:
     right = missed = false = 0
     least, scores = 0.0, dict[str, float]()
     for scene, grid in _grids():
-        fields = Illumination(grid.flat, grid.dark, float(np.median(grid.dark)))
-        found = locate(grid.tiles, fields, backend=cpu_backend(1))
+        found = place_tiles(grid.tiles, cpu_backend(1))
         used = found.edges.accepted
         near = (_edge_errors(grid, found) <= _WRONG_PX) & (scene != "none")
         right, missed = right + int(near.sum()), missed + int((near & ~used).sum())

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.support.convention_raw import CONVENTIONS, PIXEL_UM, Tiles, make_tiles, write_as
+from tests.support.illuminate import place_tiles
 from tests.support.microscope_files import WRITERS, Specimen
 from tests.support.runs import Run, mark_references
 from tilewright.config.checks import check_raw
@@ -20,7 +21,6 @@ from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend
 from tilewright.phantom.make import PhantomDesign
-from tilewright.stages.tile_positions.locate import locate
 
 #: Files of microscopes; the OME-XML of ``ome_tiff`` is in the files or in one beside them, and
 #: files named as MetaXpress's tell their positions where it wrote them.
@@ -69,7 +69,7 @@ def positions_of(run: Run, backend: Backend) -> Positions:
     (sample,) = experiment.samples
     manifest = Path(layout.manifest.format(sample=sample, cycle=1))
     tiles = open_tiles(manifest, experiment.reference_channels[1])
-    return locate(tiles, backend=backend, **experiment.options("tile_positions")).positions
+    return place_tiles(tiles, backend, **experiment.options("tile_positions")).positions
 
 
 def specimen(tiles: Tiles, step_px: int) -> Specimen:

@@ -3,8 +3,7 @@
 One good plane of a channel is enough; more tiles are read only of a channel without signal.
 """
 
-import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of
-from tilewright.io.inputs.tiles import Tiles, open_tiles, tiles_of_table
+from tilewright.io.inputs.tiles import Tiles, tiles_of_table
 from tilewright.io.tiff.metadata import of_tiff
 from tilewright.io.tiff.ome_xml import parse_ome_xml
 from tilewright.kernels.backend import cells
@@ -139,11 +138,14 @@ def declared_channels(path: str) -> int:
 
 
 def _places(tiles: Tiles) -> Iterator[tuple[int, int]]:
-    """Yield (tile, z): all tiles at mid-stack, spread over the grid; then other planes."""
+    """Yield (tile, z): all tiles in a quarter of the stack, spread over the grid; then others.
+
+    The check of stage positions decodes the middle planes.
+    """
     count, planes = len(tiles.row), tiles.shape[0]
     # Steps of the golden section spread over the grid from the start.
     order = sorted(range(count), key=lambda tile: (tile * 0.6180339887 + 0.5) % 1.0)
-    for z in dict.fromkeys((planes // 2, planes // 4, 3 * planes // 4)):
+    for z in dict.fromkeys((planes // 4, planes // 2, 3 * planes // 4)):
         yield from ((tile, z) for tile in order)
 
 
@@ -155,29 +157,12 @@ def _blank(plane: NDArray[Any], reference: bool) -> tuple[str, str] | None:
     clipped = np.count_nonzero(plane == high) / plane.size
     if high > 1 and clipped > _SATURATED:
         return "saturated", f"{clipped:.0%} of its pixels are at {high}"
-    if reference and not _has_structure(plane):
+    if reference and not has_structure(plane):
         return "noise without structure", f"median {np.median(plane):g}"
     return None
 
 
-def tiles_without_structure(manifest: Path, names: Iterable[str]) -> set[str]:
-    """Return those of the named tiles that show structure in no channel: they lie on glass.
-
-    The middle plane of each channel is read. Of a manifest without planes the set is empty.
-    """
-    with manifest.open(newline="", encoding="utf-8") as stream:
-        channels = dict.fromkeys(line["channel"] for line in csv.DictReader(stream))
-    bare = set(names)
-    channels.pop("", None)
-    for channel in channels:
-        tiles = open_tiles(manifest, channel)
-        for tile, name in enumerate(tiles.name.tolist()):
-            if name in bare and _has_structure(tiles.read(tile, tiles.shape[0] // 2)):
-                bare.remove(name)
-    return bare if channels else set()
-
-
-def _has_structure(plane: NDArray[Any]) -> bool:
+def has_structure(plane: NDArray[Any]) -> bool:
     """Return whether a plane (y, x) shows more than noise and uneven light."""
     return bool(structure(fill_padding(plane)) >= max(_STRUCTURE, _CHANCE * _BIN / plane.size**0.5))
 

@@ -18,14 +18,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.errors import ProcessingError, RawDataError
+from tilewright.errors import RawDataError
 from tilewright.io.formats.common import raw_file_errors
 from tilewright.io.results.illumination import Illumination, read_plane
-from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.camera import EmptyTiles
-from tilewright.kernels.device_memory import OomHint, track_device_memory
-from tilewright.stages.illumination.binned_tiles import TileMeasures, measure_tiles
+from tilewright.stages.illumination.binned_tiles import TileMeasures
 from tilewright.stages.illumination.camera_offset import (
     MIN_CELLS,
     MIN_EDGES,
@@ -41,11 +39,8 @@ from tilewright.stages.illumination.flat_evidence import (
     fitted_candidate,
     gather,
 )
-from tilewright.stages.tile_source import TileSource
 
 Method = Literal["auto", "file", "none"]
-# Not done in parts: every fit needs all binned tiles at once.
-_OOM_HINT = OomHint("illumination", "the binned tiles")
 #: A flat-field below this share of its mean would multiply noise by more than 20.
 MIN_FLAT = 0.05
 #: Less sure than this, empty tiles are fitted without it: where stray light is uneven (brain
@@ -53,35 +48,26 @@ MIN_FLAT = 0.05
 _DOUBTED = 0.05
 
 
-@track_device_memory(_OOM_HINT)
 def estimate_channels(
-    channels: Sequence[TileSource],
-    positions: Positions | None,
+    channels: Sequence[TileMeasures],
     files: Sequence[tuple[str | Path | None, str | Path | None]],
     *,
     backend: Backend,
     method: Method = "auto",
     offset_counts: float | None = None,
-    planes: int = 5,
-    saturation_counts: float | None = None,
 ) -> list[tuple[Illumination, dict[str, Any]]]:
     """Estimate the illumination of the channels of a cycle; the offset comes from all of them.
 
-    Memory is that of 1000 images of 256 x 256 px, or of one plane of more tiles. Parameters without
-    a line here are keys of the configuration, see :mod:`tilewright.config.settings`; None is
-    ``auto``.
+    Parameters without a line here are keys of the configuration, see
+    :mod:`tilewright.config.settings`; None is ``auto``.
 
     Parameters
     ----------
-    channels : sequence of TileSource
-        Raw tiles of all channels.
-    positions : Positions or None
-        Where they lie, in the same order; None if unknown, which leaves no overlaps.
+    channels : sequence of TileMeasures
+        What the raw tiles of each channel measured.
     files : sequence of (path or None, path or None)
         For each channel, TIFFs for the method ``file``: flat-field and dark-field
         of a tile's shape; without a dark file the offset is used.
-    planes : int
-        How many evenly spaced z-planes are used, fewer of more than 200 tiles.
 
     Returns
     -------
@@ -90,24 +76,16 @@ def estimate_channels(
 
     Raises
     ------
-    ProcessingError
-        There are no tiles, or ``positions`` are of other ones.
     RawDataError
         A given file cannot be used.
-    DeviceMemoryError
-        The GPU's memory does not hold the binned tiles and the fits.
     """
-    measures = []
-    for tiles in channels:
-        _check(tiles, positions)
-        measures.append(measure_tiles(backend, tiles, positions, planes, saturation_counts))
     if find_offset := offset_counts is None:
-        known = camera_offsets(measures)
+        known = camera_offsets(channels)
     else:
-        known = [(float(offset_counts), 0.0, "given")] * len(measures)
+        known = [(float(offset_counts), 0.0, "given")] * len(channels)
     return [
         _estimate(backend, of, offset, method, find_offset, *paths)
-        for of, offset, paths in zip(measures, known, files, strict=True)
+        for of, offset, paths in zip(channels, known, files, strict=True)
     ]
 
 
@@ -172,15 +150,6 @@ def _fitted(
         return {}
     name = "overlap" if by_overlaps else "tiles"
     return {name: fitted_candidate(evidence.fit, evidence.measures.shape_px)}
-
-
-def _check(tiles: TileSource, positions: Positions | None) -> None:
-    if len(tiles.row) == 0:
-        raise ProcessingError("there are no tiles to estimate the illumination from")
-    if positions is not None and len(positions.y_px) != len(tiles.row):
-        raise ProcessingError(
-            f"{len(positions.y_px)} positions do not fit {len(tiles.row)} tiles; locate these tiles"
-        )
 
 
 def _choose(candidates: dict[str, Candidate], reasons: list[str]) -> str:
