@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.scenes.bright_debris import SCENES
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
-from tilewright.stages.edf.methods import Method
+from tilewright.stages.edf import Method
 from tilewright.stages.edf.plane import edf_plane
 
 ROOT = Path(__file__).resolve().parents[1]

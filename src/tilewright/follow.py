@@ -9,16 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright import (
     PlacementError,
-    append_json,
     is_locked,
-    read_json_lines,
     refuse_second_run,
     runs_nothing,
 )
@@ -60,18 +58,15 @@ def files_by_cycle(experiment: Experiment) -> dict[int, Files]:
 
 
 class Follower:
-    """Runs Snakemake on complete cycles, and tells each warning once, also across restarts."""
+    """Runs Snakemake on complete cycles, and tells each warning once."""
 
     def __init__(self, file: Path, words: list[str], quiet_s: float, notify: list[str]) -> None:
         self._configfile, self._words, self._quiet_s, self._notify = file, words, quiet_s, notify
         self._experiment = read_experiment(file)
         self._tables = self._table_files()
         self._layout = Layout(self._experiment.settings.results)
-        sent = read_json_lines(self._layout.follow_record)
-        self._sent = {str(line.get("text")) for line in sent}
         self._said = dict[str | int, str]()
         self._pending: list[str] = []  #: warnings and failures to send
-        self._tell("record", sent.note)
         check_thresholds(self._experiment)
         check_results(self._experiment)
         self._seen: dict[int, tuple[Files, float]] = {}  #: by cycle, -1 where names do not tell it
@@ -88,7 +83,7 @@ class Follower:
             refuse_second_run(self._layout.ledger)
             self._read()
             ready = self._check(self._look(now_s))
-            self._sent.discard(self._said.pop("all", ""))
+            self._said.pop("all", None)
         except (ConfigError, RawDataError, PlacementError) as error:
             self._tell("all", f"warn: nothing runs: {error}")
         if new := not ready.items() <= self._tried.items():
@@ -230,24 +225,19 @@ class Follower:
         """Print what is new of a subject; what begins with a verdict is sent, too."""
         before, line = self._said.get(subject, ""), printable(" ".join(text.split()))
         if line and before != line:
-            self._sent.discard(before)  # what comes back after a change is new
             self._said[subject] = line
             print(f"follow {datetime.now():%H:%M:%S}  {line}", flush=True)
-            if line[:5] in ("warn:", "fail:") and line not in self._sent | {*self._pending}:
+            if line[:5] in ("warn:", "fail:"):
                 self._pending.append(line)
 
     def _send(self) -> None:
-        """Send what is new, and record it; what fails is sent again at the next look."""
+        """Send what is new."""
+        command = [*self._notify, "\n".join(self._pending)]
         try:
             if self._pending and self._notify:
-                command = [*self._notify, "\n".join(self._pending)]
                 subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError) as error:
-            self._tell("notify", f"--notify failed, and is tried again: {error}")
-            return
-        for text in self._pending:
-            append_json(self._layout.follow_record, {"time": str(datetime.now(UTC)), "text": text})
-        self._sent.update(self._pending)
+            self._tell("notify", f"--notify failed: {error}")
         self._pending.clear()
 
 

@@ -38,7 +38,7 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("acquisition.reference_cycle", 7, "has the cycles 1, 2"),
         ("cycles", [1, 3], "cycles names cycle 3, but "),
         ("cycles", [], "cycles"),
-        ("results", "~/x", f"{NO_SHELL}/"),
+        ("results", "~/x", NO_SHELL),
         ("results", "a{sample}", "cannot have braces"),
         ("results", "a\0b", "name a file or folder"),
         (
@@ -46,7 +46,7 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
             None,
             "the key 'tiles' is missing: it names the table of tile positions, which `t",
         ),
-        ("tiles", "~/tiles.csv", f"{NO_SHELL}/"),
+        ("tiles", "~/tiles.csv", NO_SHELL),
         ("samples", "nowhere.tsv", "the table of the key 'samples': nowhere.tsv cannot be read"),
         ("edf.method", "direct", "'edf.method' is 'direct': input should be 'auto', 'mult"),
         ("deconvolve.psf_file", "$X/psf.tif", NO_SHELL),

@@ -40,7 +40,6 @@ from tilewright.config.load import load_experiment
 from tilewright.config.tables import read_markers, read_samples, read_tiles
 from tilewright.devices.health import record_failure
 from tilewright.errors import ConfigError, LeaseError, RawDataError, TilewrightError
-from tilewright.follow import Follower
 from tilewright.init.folder import create_experiment
 from tilewright.init.kept import read_kept
 from tilewright.io.formats.common import ScanOptions
@@ -103,23 +102,18 @@ def configuration(name: str) -> Make:
         (folder / "samples.tsv").write_text(f"sample\traw_dir\na\t{folder}/raw\n")
         write_tiles(folder / "tiles.csv", "a", (1, 2), 2, 2, 0.3, (72, 80))
         keys = {
-            **{one.split(".")[0]: f"{folder}/{one}" for one in ("tiles.csv", *TABLES[1:3])},
+            **{one.split(".")[0]: f"{folder}/{one}" for one in ("tiles.csv", *TABLES[1:])},
             "acquisition": {"convention": "codex", "pixel_um": 0.377, "z_step_um": 1.5},
             "optics": {"numerical_aperture": 0.75, "immersion_refractive_index": 1.0,
                        "sample_refractive_index": 1.44},
             "results": f"{folder}/results", "registration": {"allow_unregistered": [2]},
         }  # fmt: skip
         (folder / "config.yaml").write_text(yaml.safe_dump(keys))
-        (folder / "results").mkdir()
-        (folder / "results/follow.jsonl").write_text('{"time": "x", "text": "warn: y"}\n' * 3)
         (path,) = folder.rglob(name)
 
         def use(data: bytes) -> None:
             path.write_bytes(data)
-            if path.suffix == ".jsonl":
-                Follower(folder / "config.yaml", [], 1, [])
-            else:
-                load_experiment(read_config(folder / "config.yaml"))
+            load_experiment(read_config(folder / "config.yaml"))
 
         return Reader([path.read_bytes()], use, ConfigError, "", 80)
 
@@ -257,7 +251,7 @@ def record(name: str) -> Make:
     return make
 
 
-TABLES = ("config.yaml", "markers.csv", "samples.tsv", "follow.jsonl")
+TABLES = ("config.yaml", "markers.csv", "samples.tsv")
 NAMES, TIMES = "DAPI\nCD3\n", "Cycle,CH1,CH2\n1,10,20.5\n"
 PLACES = "dim = 2\n# x\nC1-a.tif; ; (0.0, 1e1)\nC1-b.tif; ; (50, -1)\n"
 READERS: dict[str, Make] = {

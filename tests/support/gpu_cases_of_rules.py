@@ -209,7 +209,7 @@ def _registration(backend: Backend, plane: Any) -> Iterator[Case]:
     side = image.shape[0] // 32 * 32
     first, second = (overlapping_blocks(backend, v[:side, :side], 32) for v in (seen, turned))
     yield _case("shifts of blocks", lambda: search_shifts(
-        backend, first, second, 12
+        backend, first, second, (12, 12)
     ).shift_px, image)  # fmt: skip
     yield _case("shifts of blocks refined", lambda: refine_shifts(
         backend, first, first * np.float32(0.9), backend.xp.ones(first.shape, np.float32)

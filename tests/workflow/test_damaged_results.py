@@ -160,7 +160,7 @@ def test_readers_name_every_damage(results: Path, name: str) -> None:
     image = next((p for p in path.parents if p.suffix == ".zarr"), None)
     for damage in DAMAGES:
         if damage == "absent" and path.suffix == ".sfv":
-            continue  # of an earlier version; `verify` says so
+            continue  # there is no image then, where the list lies in it
         with damaged(path, damage), pytest.raises(ResultFileError) as caught:
             READERS[name](path)
         said = str(caught.value)
@@ -179,16 +179,6 @@ def test_a_damaged_chunk_ends_the_rule_that_reads_it(tmp_path: Path, tiny_run: R
         assert f"{chunk.relative_to(tmp_path)} is not what was written; delete" in said
     run.snakemake("registration", "--cores", "2")
     assert [one.text for one in check_result_files(run.results) if one.state != "ok"] == []
-
-
-def test_images_of_an_earlier_version_are_read(results: Path) -> None:
-    image = results / "tonsil/edf/cycle1_channel1.zarr"
-    before = open_mosaic(image).read()
-    with damaged(image / "checksums.sfv", "absent"):
-        assert (open_mosaic(image).read() == before).all()
-        checks = [*check_result_files(results)]
-    assert [one.state for one in checks] == ["warning", "ok"]
-    assert "cycle1_channel1.zarr" in checks[0].text
 
 
 def test_checksums_are_those_of_other_programs(results: Path) -> None:

@@ -52,10 +52,8 @@ def check_result_files(results: Path) -> Iterator[Finding]:
     for unread in errors:
         text = f"{unread.filename} cannot be read ({unread.strerror}); make it readable"
         yield Finding("problem", text)
-    records = layout.ledger.parent.glob("*.jsonl")
-    for note in (read_json_lines(record).note for record in [*records, layout.follow_record]):
-        if note:
-            yield Finding("warning", f"{note}; the other lines count")
+    if note := read_json_lines(layout.ledger).note:
+        yield Finding("warning", f"{note}; the other lines count")
     if unknown:
         text = f"no checksums of {count(len(unknown), 'output')}: {few(unknown)}"
         yield Finding("warning", f"{text}; make them again, unless you wrote them yourself")
@@ -76,7 +74,7 @@ def _compare(path: Path) -> bool:
 def _outputs(layout: Layout, errors: list[OSError]) -> Iterator[Path]:
     """Yield what rules wrote and what they should have: files, and folders of images."""
     skipped = {layout.logs, Path(layout.benchmark("", "")).parent, layout.ledger.parent}
-    records, seen = {layout.follow_record, layout.report_jobs}, set[Path]()
+    seen = set[Path]()
     for root, folders, files in os.walk(layout.results, onerror=errors.append, followlinks=True):
         folder = Path(root)
         if folder.resolve() in seen or folder in skipped:
@@ -87,4 +85,4 @@ def _outputs(layout: Layout, errors: list[OSError]) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.endswith(".zarr") and name[0] != "."]
         listed = {name[1:-4] for name in files if name[0] == "." and name.endswith(".sfv")}
         named = listed | {name for name in files if name[0] != "."}
-        yield from (folder / name for name in sorted(named) if folder / name not in records)
+        yield from (folder / name for name in sorted(named) if folder / name != layout.report_jobs)

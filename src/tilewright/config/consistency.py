@@ -10,7 +10,7 @@ from tilewright.config.settings import Settings
 from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
 from tilewright.runtime.text import few
-from tilewright.stages.edf.methods import METHODS
+from tilewright.stages.edf import METHODS
 
 
 def check_experiment(experiment: Experiment) -> None:
@@ -167,11 +167,6 @@ def _backgrounds(experiment: Experiment) -> Iterator[str]:
                 "fill it in, or set subtract.method: regression"
             )
     for channel in channels:
-        if any(channel.shift_px) and experiment.settings.stitched:
-            yield (
-                f"{table}: shift_px of '{channel.marker}' is used where tiles are placed, and "
-                "acquisition.convention is 'stitched'; leave the cell empty"
-            )
         if channel.remove and channel.reference and channel.cycle == experiment.reference_cycle:
             yield (
                 f"{table}: '{channel.marker}' is marked remove, but it is the reference channel "

@@ -68,8 +68,6 @@ class Layout:
         self.qc_csv = f"{self.results}/qc.csv"
         #: The verdict of each marker of each sample.
         self.trusted_markers = f"{self.results}/trusted_markers.csv"
-        #: Record of `tilewright follow`; no rule's output.
-        self.follow_record = Path(self.results) / "follow.jsonl"
         #: Logs of all rules.
         self.logs = Path(self.results) / "logs"
         #: All placements of all runs on a cluster; no rule's output.

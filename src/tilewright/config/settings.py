@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tilewright.config.value_types import Auto, FieldsPath, PathText, Positive, ResultsPath
-from tilewright.stages.edf.methods import METHODS, Method
+from tilewright.stages.edf import METHODS, Method
 
 
 class Section(BaseModel):

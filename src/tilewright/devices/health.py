@@ -5,12 +5,6 @@ import re
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
-
-#: ``device``: the process cannot use it any more, as it is defective, or a program of ours.
-#: ``memory``: the job asked for more than there is. ``other``: not related to the device, or it is
-#: in use by others (CUDA's "busy or unavailable").
-FaultClass = Literal["device", "memory", "other"]
 
 # Letters of CUDA's names (cudaErrorX and CUDA_ERROR_X alike) and sentences, without the rest.
 _DEVICE = (
@@ -21,19 +15,19 @@ _DEVICE = (
     "deviceassert", "cudaerrorassert", "cudaerrorunknown", "cudaerrornodevice",
     "cudaerrorinitializationerror", "cudaerrornotinitialized", "execfailed", "executionfailed",
 )  # fmt: skip
-_MEMORY = ("outofmemory", "memoryallocation", "allocfailed")
 
 
-def classify(text: str) -> FaultClass:
-    """Return the class of an error by its text: its type's name and message.
+def is_fault_of_device(text: str) -> bool:
+    """Return whether a process cannot use its device any more, by an error's type and message.
 
-    >>> classify("CUDARuntimeError: cudaErrorIllegalAddress: an illegal memory access")
-    'device'
+    It is defective, or a program of ours; not where memory ran out or others use it (CUDA's "busy
+    or unavailable").
+
+    >>> is_fault_of_device("CUDARuntimeError: cudaErrorIllegalAddress: an illegal memory access")
+    True
     """
     letters = re.sub("[^a-z]", "", text.lower())
-    if any(mark in letters for mark in _DEVICE):
-        return "device"
-    return "memory" if any(mark in letters for mark in _MEMORY) else "other"
+    return any(mark in letters for mark in _DEVICE)
 
 
 def record_failure(root: Path, uuid: str, job: str, message: str) -> None:

@@ -56,6 +56,7 @@ class SheetBlur:
     _FFT_THREADS = 2
     #: Specimen layers per image plane; 2 puts cells between the planes of the stack.
     LAYERS_PER_PLANE = 2
+    _DEPTHS_PER_UM = 256
 
     def __init__(self, shape: tuple[int, int], planes: int, optics: Microscope) -> None:
         self._shape = shape
@@ -92,11 +93,14 @@ class SheetBlur:
 
     def layers(self, stain: Image, depth_um: Image, thickness_um: float) -> Iterator[Image]:
         """Spread a stain over the layers: a Gaussian of σ ``thickness_um`` around its depth."""
-        heights = [(depth_um - np.float32(layer)) / thickness_um for layer in self.layer_um]
-        weights = [np.exp(-0.5 * height * height) for height in heights]
-        share = stain / np.maximum(sum(weights), 1e-6)
-        for weight in weights:
-            yield np.asarray(share * weight, np.float32)
+        index = np.rint(depth_um * np.float32(self._DEPTHS_PER_UM)).astype(np.intp)
+        lowest = index.min()
+        index -= lowest
+        depths = (np.arange(index.max() + 1) + lowest) / self._DEPTHS_PER_UM
+        weights = np.exp(-0.5 * ((depths - self.layer_um[:, None]) / thickness_um) ** 2)
+        weights /= np.maximum(weights.sum(axis=0), 1e-6)
+        for weight in weights.astype(np.float32):
+            yield stain * weight[index]
 
     def stack(self, stain: Image, depth_um: Image, thickness_um: float) -> list[Image]:
         """Return spline coefficients of each plane, (y, x) float32.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from tilewright.devices.health import classify, record_failure
+from tilewright.devices.health import is_fault_of_device, record_failure
 from tilewright.devices.lease_folder import lease_root
 from tilewright.devices.leases import MIB, Lease, allocated, wait_for_lease
 from tilewright.devices.slurm_allocation import by_slurm
@@ -94,7 +94,7 @@ def self_test(xp: Any) -> str:
     """Compute a known number with an array library; return the error as text, empty if none.
 
     Numbers in 4 MB of memory are mixed, each with a distant one, and their sum is copied from the
-    device (for CuPy the current one), so nothing is pending afterwards. `classify` reads the text.
+    device (for CuPy the current one), so nothing is pending afterwards.
     """
     try:
         cells = xp.arange(1 << 20, dtype=xp.uint32)
@@ -110,7 +110,7 @@ def self_test(xp: Any) -> str:
 
 def _record_failure(job: str, uuid: str, reason: str) -> None:
     """Record an error of CUDA, by its text, so that the device gets no more jobs."""
-    if classify(reason) == "device" and not by_slurm():
+    if is_fault_of_device(reason) and not by_slurm():
         try:
             record_failure(lease_root(), uuid, job, reason[:300])
         except (LeaseError, OSError) as problem:

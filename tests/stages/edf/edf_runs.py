@@ -11,7 +11,7 @@ from tests.support.mosaics import OPTICS, write_mosaic
 from tests.support.wavy_stack import PEDESTAL, wavy
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.stages.edf.methods import Method
+from tilewright.stages.edf import Method
 from tilewright.stages.edf.plane import edf_plane
 
 CPU = cpu_backend(workers=2)

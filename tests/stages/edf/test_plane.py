@@ -26,9 +26,8 @@ from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
+from tilewright.stages.edf import METHODS, Method, projections
 from tilewright.stages.edf import plane as edf
-from tilewright.stages.edf import projections
-from tilewright.stages.edf.methods import METHODS, Method
 
 
 def test_a_raw_stack_is_projected_by_focus_weighted(tmp_path: Path) -> None:

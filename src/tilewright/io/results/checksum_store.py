@@ -39,15 +39,15 @@ class ChecksumStore(LocalStore):
     ------
     ResultFileError
         The list is damaged; on reading, a file is absent or differs from what was written.
+    FileNotFoundError
+        There is no list.
     """
 
     def __init__(
         self, root: Path, *, read_only: bool = False, crc32: dict[str, int] | None = None
     ) -> None:
         super().__init__(root, read_only=read_only)
-        record = root / CHECKSUMS
-        known = read_checksums(record) if crc32 is None and record.is_file() else {}
-        self.crc32 = known if crc32 is None else crc32
+        self.crc32 = read_checksums(root / CHECKSUMS) if crc32 is None else crc32
 
     def with_read_only(self, read_only: bool = False) -> "ChecksumStore":
         """Return the same store for reading, or for writing too."""
@@ -66,10 +66,8 @@ class ChecksumStore(LocalStore):
             One is absent, or differs from what was written.
         """
         begin = f"{folder}/" if folder else ""
-        files = (path for path in (self.root / folder).rglob("*") if path.is_file())
-        keys = self.crc32 or (str(path.relative_to(self.root)) for path in files)
         found = {}
-        for key in keys:
+        for key in self.crc32:
             if key.startswith(begin):
                 path = self.root / key
                 found[key] = self._compare(key, file_crc32(path) if path.is_file() else None)
@@ -77,9 +75,6 @@ class ChecksumStore(LocalStore):
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
         """Return a file, or None where none was written."""
-        # A part of a file cannot be checked; Zarr reads parts of shards only.
-        if not self.crc32 or byte_range is not None:
-            return await super().get(key, prototype, byte_range)
         if key not in self.crc32:
             return None
         content = await asyncio.to_thread(self._read, key)
@@ -87,8 +82,6 @@ class ChecksumStore(LocalStore):
 
     def get_sync(self, key: str, *, prototype: Any = None, byte_range: Any = None) -> Any:
         """Return a file, or None where none was written."""
-        if not self.crc32 or byte_range is not None:
-            return super().get_sync(key, prototype=prototype, byte_range=byte_range)
         if key not in self.crc32:
             return None
         return (prototype or default_buffer_prototype()).buffer.from_bytes(self._read(key))
@@ -105,7 +98,7 @@ class ChecksumStore(LocalStore):
         return content
 
     def _compare(self, key: str, crc: int | None) -> int:
-        if crc is None or self.crc32.get(key, crc) != crc:
+        if crc is None or self.crc32[key] != crc:
             problem = "is missing" if crc is None else "is not what was written"
             raise ResultFileError(f"{self.root / key} {problem}; {remedy(self.root)}")
         return crc

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -114,7 +113,7 @@ def read_positions(path: Path, sample: str | None = None) -> Positions:
     Raises
     ------
     ResultFileError
-        A column is missing, a value is no finite number, a tile is listed twice, or none is.
+        A column is missing, a value is no number, a tile is listed twice, or none is.
     """
     with result_file_errors(path, "table of positions"):
         table = _read_csv(path, Positions, sample)
@@ -131,7 +130,7 @@ def read_edges(path: Path, sample: str | None = None) -> Edges:
     Raises
     ------
     ResultFileError
-        A column is missing or a value is no finite number.
+        A column is missing, or a value is no number.
     """
     with result_file_errors(path, "table of overlaps"):
         table = _read_csv(path, Edges, sample)
@@ -151,26 +150,9 @@ def _read_csv(
     path: Path, kind: type[Positions | Edges], sample: str | None
 ) -> dict[str, NDArray[Any]]:
     with path.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        columns, rows = reader.fieldnames or (), dict(enumerate(reader, 2))
-    if absent := [n for n in ("sample", *(f.name for f in fields(kind))) if n not in columns]:
-        raise ValueError(f"no column {absent[0]!r}")
-    if sample is not None:
-        rows = {line: row for line, row in rows.items() if row["sample"] == sample}
+        rows = [row for row in csv.DictReader(stream) if sample in (None, row["sample"])]
     table: dict[str, NDArray[Any]] = {}
     for name in (field.name for field in fields(kind)):
-        if name in _NAMES:
-            table[name] = np.array([row[name] for row in rows.values()], np.str_)
-            continue
-        integer = name in _INTEGERS
-        values = list[float]()
-        for line, text in ((line, row[name]) for line, row in rows.items()):
-            try:
-                values.append(int(text) if integer else float(text))
-            except (TypeError, ValueError):
-                values.append(math.nan)
-            if not math.isfinite(values[-1]):
-                expected = "an integer" if integer else "a finite number"
-                raise ValueError(f"line {line}: {name} is {text!r}, which is not {expected}")
-        table[name] = np.array(values, np.int64 if integer else np.float64)
+        of = np.str_ if name in _NAMES else np.int64 if name in _INTEGERS else np.float64
+        table[name] = np.array([row[name] for row in rows], np.str_).astype(of)
     return table

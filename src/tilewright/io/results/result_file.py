@@ -1,8 +1,7 @@
 """Files of results: written whole with a checksum, and read with one error for all damage.
 
 Next to a file ``qc.json`` lies ``.qc.json.sfv``, and in the folder of an OME-Zarr image
-``checksums.sfv``: lines of a name and its CRC-32, as programs for SFV files read them. What has
-none, of an earlier version, is read without that comparison.
+``checksums.sfv``: lines of a name and its CRC-32, as programs for SFV files read them.
 """
 
 import contextlib

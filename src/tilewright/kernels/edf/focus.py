@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend, Bools
 from tilewright.kernels.noise import NoiseModel
-from tilewright.kernels.pooling import mean_2x2, upsample_linear
 
 #: Band-pass of the focus energy: difference of Gaussians of this sigma and twice it, in px.
 BAND_SIGMA_PX = 1.2
@@ -246,3 +245,29 @@ def _both_halves(band: NDArray[np.float64], window: tuple[int, int]) -> NDArray[
     """Return the band over all frequencies of the half-sized image, negative x included."""
     x = window[1] // 2
     return np.concatenate([band, band[:, 1 : (x + 1) // 2][:, ::-1]], axis=1)
+
+
+def mean_2x2(values: Array) -> Array:
+    """Return means over 2 × 2 pixels of the last two axes."""
+    rows = values[..., ::2, :] + values[..., 1::2, :]
+    return np.float32(0.25) * (rows[..., ::2] + rows[..., 1::2])
+
+
+def upsample_linear(xp: Any, values: Array, factor: int) -> Array:
+    """Interpolate the last two axes linearly onto ``factor`` times as many pixels; rims repeat."""
+    for axis in (-1, -2):
+        last = values.shape[axis] - 1
+        before = np.maximum(np.arange(-1, last), 0)
+        after = np.minimum(np.arange(1, last + 2), last)
+        sides = [xp.take(values, xp.asarray(at), axis=axis) for at in (before, after)]
+        shape = [*values.shape]
+        shape[axis] *= factor
+        out = xp.empty(shape, dtype=values.dtype)
+        for step in range(factor):
+            offset = (step + 0.5) / factor - 0.5
+            share = np.float32(abs(offset))
+            index: list[Any] = [slice(None)] * values.ndim
+            index[axis] = slice(step, None, factor)
+            out[tuple(index)] = (1 - share) * values + share * sides[int(offset > 0)]
+        values = out
+    return values

@@ -15,9 +15,14 @@ from scipy import ndimage as host_ndimage
 
 from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.edf.channel_model import ChannelModel
-from tilewright.kernels.edf.focus import POOL_PX, FocusMeasure, Projection
+from tilewright.kernels.edf.focus import (
+    POOL_PX,
+    FocusMeasure,
+    Projection,
+    mean_2x2,
+    upsample_linear,
+)
 from tilewright.kernels.edf.wiener_filters import Filters
-from tilewright.kernels.pooling import mean_2x2, upsample_linear
 
 #: Focus weights: shares of the wide energy and of noise, which leaves them equal where no plane has
 #: detail, and their power. With a tenth of the noise dim stacks lose 0.05 dB.

@@ -37,7 +37,7 @@ from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool, cells, fast_len
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom, track_device_memory
 from tilewright.kernels.edf.focus import POOL_PX, FocusMeasure
-from tilewright.stages.edf.methods import Method
+from tilewright.stages.edf import Method
 from tilewright.stages.edf.projections import ProjectionPlan, Projector, Window, plan_projection
 from tilewright.stages.tile_windows import read_window, spans
 
@@ -85,9 +85,9 @@ def edf_plane(
     backend : Backend
         Where to compute; its ``workers`` threads project tiles.
     method : Method
-        It must take the source (:data:`.methods.METHODS`), whose attributes have ``iterations``
-        where it was deconvolved. ``multiplane_wiener`` is ``focus_weighted`` where one plane of
-        several is usable, which is that plane.
+        It must take the source (:data:`tilewright.stages.edf.METHODS`), whose attributes have
+        ``iterations`` where it was deconvolved. ``multiplane_wiener`` is ``focus_weighted`` where
+        one plane of several is usable, which is that plane.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def edf_plane(
             backend,
             lambda tile_px: _project(backend, mosaic, plan, writer, tile_px),
             _TILE_PX,
-            lambda tile_px: _smaller(mosaic.shape[1:], tile_px),
+            lambda tile_px: tile_px // 2 if tile_px > _LEAST_TILE_PX else None,
             _OOM_HINT,
         )
         tifffile.imwrite(height_partial, heights, metadata=None, software=False)
@@ -126,16 +126,6 @@ def _sides(shape: tuple[int, ...], tile_px: int) -> tuple[int, int]:
     step = HEIGHT_STEP_PX
     y, x = (step * -(-n // (step * -(-n // tile_px))) for n in shape)
     return y, x
-
-
-def _smaller(shape: tuple[int, ...], tile_px: int) -> int | None:
-    """Return half of ``tile_px``, halved on until tiles are smaller; None below the least."""
-    half = tile_px
-    while half // 2 >= _LEAST_TILE_PX:
-        half //= 2
-        if _sides(shape, half) != _sides(shape, tile_px):
-            return half
-    return None
 
 
 class _TileSummary(NamedTuple):

@@ -39,7 +39,7 @@ from tilewright.kernels.edf.wiener_plane import (
 )
 from tilewright.kernels.noise import NoiseModel
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
-from tilewright.stages.edf.methods import METHODS, Method
+from tilewright.stages.edf import METHODS, Method
 from tilewright.stages.edf.stack_survey import (
     ceiling_of,
     measure_noise,
