@@ -1,4 +1,4 @@
-"""The noise of a camera, measured from its images."""
+"""The noise of images: of raw tiles the camera's, of mosaics what interpolation left of it."""
 
 from typing import Any, NamedTuple
 

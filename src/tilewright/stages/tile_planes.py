@@ -14,6 +14,8 @@ from tilewright.stages.tile_source import TileSource
 
 #: Every fourth row is in the histograms: 8 ms of CPU time for a tile of 2048 px, 32 of all rows.
 _HISTOGRAM_STEP = 4
+#: Pixels, whether one is saturated, and histograms.
+_Read = tuple[NDArray[Any], bool, NDArray[np.int64]]
 
 
 class TilePlanes:
@@ -30,8 +32,8 @@ class TilePlanes:
         self._defects = defects
         self._pool = pool
         self._threshold = saturation_counts
-        self._reads: dict[tuple[int, int], Future[tuple[NDArray[Any], int, NDArray[np.int64]]]] = {}
-        self.saturated = [0] * tiles.shape[0]
+        self._reads: dict[tuple[int, int], Future[_Read]] = {}
+        self.any_saturated = False
         # Of all pixels, and of those away from saturation.
         self._histograms = np.zeros((tiles.shape[0], 2, np.iinfo(tiles.dtype).max + 1), np.int64)
 
@@ -49,11 +51,11 @@ class TilePlanes:
             for every, away in self._histograms
         ]
 
-    def _read(self, tile: int, z: int) -> tuple[NDArray[Any], int, NDArray[np.int64]]:
+    def _read(self, tile: int, z: int) -> _Read:
         pixels = blank_padding(self._tiles.read(tile, z))
         if self._defects is not None:
             pixels = self._defects.repair(pixels)
-        saturated = int(np.count_nonzero(pixels >= self._threshold))
+        saturated = bool((pixels >= self._threshold).any())
         sample = np.nan_to_num(pixels[::_HISTOGRAM_STEP]).astype(self._tiles.dtype, copy=False)
         parts = [sample.ravel()]
         if saturated:  # else both histograms are the same
@@ -69,5 +71,5 @@ class TilePlanes:
         """Forget all tiles but these; their saturated pixels are counted once."""
         for z, k in set(self._reads) - tiles:
             _, saturated, histograms = self._reads.pop((z, k)).result()
-            self.saturated[z] += saturated
+            self.any_saturated |= saturated
             self._histograms[z] += histograms

@@ -47,7 +47,6 @@ def test_attributes_and_voxels(tmp_path: Path) -> None:
     assert mosaic.voxel_um == VOXEL_UM
     assert mosaic.dtype == np.uint16
     assert mosaic.attributes["pedestal_counts"] == 100
-    assert mosaic.attributes["saturated_raw_px"] == [2, 12]
     light = illumination()
     least = np.percentile((65000 - light.dark) / light.flat, 0.1) + light.pedestal
     assert mosaic.attributes["saturated_from_counts"] == int(least)

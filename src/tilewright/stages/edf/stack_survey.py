@@ -77,7 +77,12 @@ def ceiling_of(mosaic: Mosaic) -> float:
 def measure_noise(
     backend: Backend, mosaic: Mosaic, plane_mask: NDArray[np.bool_], pedestal: float
 ) -> NoiseModel:
-    """Return the noise of a mosaic by photon transfer on one usable plane of each sample."""
+    """Return the noise of a mosaic by photon transfer on one usable plane of each sample.
+
+    Tiles were interpolated and blended: its standard deviation is 1.6 to 1.8 times less than that
+    of raw tiles (four channels of phantoms). It is the mosaic's own noise that filters and weights
+    of its pixels need, not the camera's.
+    """
     good = np.flatnonzero(plane_mask)
     planes = [
         mosaic.read(int(good[i % good.size]), cell.y, cell.x)

@@ -7,10 +7,9 @@ tiles and not with the mosaic.
 Counts keep their scale: the mosaic has the raw dtype, ``(raw - dark) / flat`` plus the
 illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attributes are
 ``pedestal_counts``, ``clipped_low`` and ``clipped_high`` (pixels), ``feather_px``,
-``shift_px`` (where it is corrected), ``saturated_raw_px`` (raw pixels per plane),
-``saturated_share`` (of the bright raw pixels, per plane), ``saturated_from_counts`` (the least that
-saturated raw pixels become; null where there are none) and ``repaired_camera_px`` (null where not
-asked for, or too few tiles tell).
+``shift_px`` (where it is corrected), ``saturated_share`` (of the bright raw pixels, per plane),
+``saturated_from_counts`` (the least that saturated raw pixels become; null where there are none)
+and ``repaired_camera_px`` (null where too few tiles tell).
 """
 
 from __future__ import annotations
@@ -120,10 +119,9 @@ def stitch(
             "clipped_low": low,
             "clipped_high": high,
             "feather_px": plan.feather_px,
-            "saturated_raw_px": planes.saturated,
             "saturated_share": planes.saturated_shares,
             "saturated_from_counts": (
-                _least_saturated(illumination, ceiling) if any(planes.saturated) else None
+                _least_saturated(illumination, ceiling) if planes.any_saturated else None
             ),
             "repaired_camera_px": None if defects is None else len(defects),
         }
