@@ -31,8 +31,8 @@ from tilewright.stages.tile_source import TileSource
 LONG_SIDE = 256
 #: Binned tiles of all planes, 170 MB: where there are more than 200 tiles, fewer planes are read.
 _MOST_IMAGES = 1000
-#: More cells than this add time, not accuracy (syn10 has 72 000).
-_MAX_CELLS = 200_000
+#: More cells than this add time, not accuracy.
+_MAX_CELLS = 60_000
 #: Fewer overlaps of known position are no estimate.
 _FEW_PAIRS = 3
 
