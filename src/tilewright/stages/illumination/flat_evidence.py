@@ -183,8 +183,10 @@ def _with_dark_field(found: ChannelFit) -> ChannelFit:
         return found
     shape = (measures.blocks.shape[1], measures.blocks.shape[2])
     empty = empty_tiles(measures.blocks, found.fit.flat(shape).astype(np.float64))
-    has_structure = float(empty.structure_counts.std()) > _EMPTY_STRUCTURE * abs(empty.glow_counts)
-    if not has_structure or empty.error_counts > _EMPTY_TOLERANCE * measures.darkest_counts:
+    # Stray light of an empty tile is a part of its light.
+    share = float(empty.structure_counts.std()) / max(empty.glow_counts, 1e-6)
+    sure = empty.error_counts <= _EMPTY_TOLERANCE * measures.darkest_counts
+    if not sure or not _EMPTY_STRUCTURE < share < 1.0:
         return found
     known = empty.offset_counts, empty.error_counts, "empty tiles: what makes them even"
     return replace(_fit_channel(measures.less(empty.structure_counts), known), dark=empty)
