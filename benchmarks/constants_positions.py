@@ -17,7 +17,7 @@ from benchmarks.scenes.positions import NULL_KINDS, WEAK_KINDS, Grid, mosaic, nu
 from tests.support.illuminate import place_tiles
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import fit_stage_map
-from tilewright.kernels.tile_positions.tile_layout import rank_layouts
+from tilewright.kernels.tile_positions.tile_layout import rank_grids
 from tilewright.stages.tile_positions.locate import TileLocations
 
 Floats = NDArray[np.float64]
@@ -34,8 +34,7 @@ _NAMES = {
     "position_solve": "FALSE_MATCH_PROBABILITY _SKEW _OVERCONFIDENCE _PRIOR_RESIDUALS "
     "_STAGE_PRIOR _FLOOR_PX _ROUNDS",
     "edge_acceptance": "_LEAST_CERTAIN _ASTRAY _OPPORTUNITIES _FINEST_PX",
-    "stage_map": "_PAIRS _SIGMA_PX _REACH _OVERLAPS _CLEAR _SURE _MOST _ALIKE",
-    "tile_layout": "_EDGES_PER_AXIS _SIGMA_PX",
+    "stage_map": "_PAIRS _SIGMA_PX _REACH _OVERLAPS CLEAR _SURE _MOST _ALIKE",
 }
 #: Module and name of every constant on which positions may depend; not what costs time or memory
 #: only, and not ``STRIDE``, for which the filter is written.
@@ -88,8 +87,8 @@ def _layout(grid: Grid, overlap: float) -> dict[str, float]:
     Of a stage whose axes are swapped and whose overlap is stated as 0.15.
     """
     images = grid.tiles.stack[:, 0].astype(np.float32)
-    ranking = rank_layouts(cpu_backend(1), images, _SIDE, _SIDE, overlap)
-    score = {one.name: one.score for one in ranking}
+    ranked = rank_grids(cpu_backend(1), images, [(_SIDE, _SIDE)], np.arange(_SIDE**2))
+    score = {one.layout: one.votes for one in ranked}
     right = score.pop("raster_right_down")
     steps = np.stack([grid.tiles.col, grid.tiles.row], axis=1).astype(np.float64)
     found = fit_stage_map(cpu_backend(1), images, 0.85 * _SIZE * steps)

@@ -40,7 +40,7 @@ from tilewright.kernels.tile_positions.displacements import (
 )
 from tilewright.kernels.tile_positions.overlap_strips import plan_strips
 from tilewright.kernels.tile_positions.stage_map import displaced_tiles, fit_stage_map
-from tilewright.kernels.tile_positions.tile_layout import rank_grids, rank_layouts
+from tilewright.kernels.tile_positions.tile_layout import rank_grids
 
 #: Tiles in rows and columns that overlap by a fifth.
 ROWS, COLUMNS, TILE_PX, STEP_PX = 3, 4, 192, 154
@@ -125,11 +125,9 @@ def _tile_positions(backend: Backend, grid: _Grid) -> Iterator[Case]:
         lambda: measure_overlaps(backend, plans, firsts, seconds, 1.5).displacement_px, grid.tiles,
     )  # fmt: skip
     tiles = backend.asarray(grid.tiles)
-    yield _case("rank layouts", lambda: np.array(
-        [layout.score for layout in rank_layouts(backend, tiles, ROWS, COLUMNS, 0.2)]
-    ), tiles)  # fmt: skip
+    numbers = np.arange(ROWS * COLUMNS)
     yield _case("rank grids", lambda: np.array(
-        [found.layout.score for found in rank_grids(backend, tiles, 0.2)]
+        [grid.votes for grid in rank_grids(backend, tiles, [(ROWS, COLUMNS)], numbers)]
     ), tiles)  # fmt: skip
     mirrored = grid.position_px * [1.0, -1.0]
     yield _case("map of the stage", lambda: _matrix(backend, tiles, mirrored), tiles)

@@ -17,6 +17,7 @@ from tilewright.config.config_file import read_config
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
 from tilewright.init.folder import create_experiment
+from tilewright.init.place_tiles import GridOptions
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend
@@ -48,7 +49,9 @@ def test_init_then_tiles_at_their_places(
         FILES[convention](tmp_path / "raw", 1, specimen(tiles[1, 1], round(design.step_px)))
     else:
         write_as(convention, tmp_path / "raw", tiles, round(design.step_px))
-    result = create_experiment(tmp_path / "raw", tmp_path)
+    # One of four numbered tiles is empty: their order is to be said.
+    grid = GridOptions(2, 2, "snake_right_down") if convention == "imagexpress" else None
+    result = create_experiment(tmp_path / "raw", tmp_path, grid=grid)
     run = Run(tmp_path, result.config)
     config = yaml.safe_load(result.config.read_text())
     assert config["acquisition"]["convention"] == convention.split()[0]

@@ -15,10 +15,7 @@ from tilewright.io.results.positions import read_edges, read_positions
 from tilewright.kernels.tile_positions.displacements import Overlaps
 from tilewright.kernels.tile_positions.overlap_strips import neighbours
 from tilewright.kernels.tile_positions.position_solve import solve_positions
-from tilewright.kernels.tile_positions.tile_layout import (
-    is_clear,
-    rank_layouts,
-)
+from tilewright.kernels.tile_positions.tile_layout import is_sure, rank_grids
 from tilewright.stages.tile_positions.locate import TileLocations, write_located
 
 
@@ -206,25 +203,15 @@ def test_neighbours_share_a_side() -> None:
     np.testing.assert_array_equal(step[axis == 0], [[40.0, 0.0]] * 8)
 
 
-def test_layout_without_evidence_is_not_clear() -> None:
-    noise = np.random.default_rng(0).normal(100, 5, (6, 64, 64)).astype(np.float32)
-    assert not is_clear(rank_layouts(CPU, noise, 2, 3, 0.2))
-    assert len(rank_layouts(CPU, noise, 1, 6, 0.2)) == 2, "a row runs right or left"
-    with pytest.raises(ValueError, match="do not hold 6 tiles"):
-        rank_layouts(CPU, noise, 2, 2, 0.2)
-    with pytest.raises(ValueError, match="overlap is 0"):
-        rank_layouts(CPU, noise, 2, 3, 0.0)
-
-
 @pytest.mark.shared
 def test_brain_tiles_come_as_a_snake(shared: Path) -> None:
     import tifffile
 
     files = sorted((shared / "data" / "brain-tiles").glob("*.tif"))[:54]
     tiles = np.stack([tifffile.imread(f)[::2, ::2] for f in files]).astype(np.float32)
-    ranking = rank_layouts(CPU, tiles, 6, 9, 0.1)
-    assert ranking[0].name == "snake_left_down"
-    assert is_clear(ranking)
+    ranked = rank_grids(CPU, tiles, [(6, 9), (9, 6), (3, 18), (2, 27)], np.arange(54))
+    assert ranked[0][:3] == (6, 9, "snake_left_down")
+    assert is_sure(ranked)
 
 
 @pytest.mark.parametrize("seed", [23, 31])

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of
 from tilewright.io.inputs.tiles import Tiles, tiles_of_table
-from tilewright.io.tiff.metadata import of_tiff
-from tilewright.io.tiff.ome_xml import parse_ome_xml
 from tilewright.kernels.backend import cells
 from tilewright.kernels.padding import fill_padding
 
@@ -32,7 +30,6 @@ def pixel_problems(
     raw_dir: str,
     *,
     reference_channels: Mapping[int, str],
-    pages_are_planes: bool,
     stitched: bool,
     offset_counts: float | None = None,
     saturation_counts: float | None = None,
@@ -53,8 +50,6 @@ def pixel_problems(
         Folder below which the tables' paths lie.
     reference_channels : mapping of int to str
         By cycle.
-    pages_are_planes : bool
-        Whether pages are read as z-planes whatever the metadata of the file.
     stitched : bool
         Whether the planes are stitched images, which are checked in windows.
     offset_counts, saturation_counts : float, optional
@@ -69,13 +64,14 @@ def pixel_problems(
             tiles = windows_of(image) if stitched else image
             reference = channel == reference_channels[cycle]
             try:
-                _check_pages(tiles, pages_are_planes)
                 problem = _channel_problem(tiles, reference, offset_counts, saturation_counts)
             except RawDataError as error:
                 problems.append(str(error))
                 continue
             if problem:
                 role = " (the reference channel)" * reference
+                if reference and (others := sorted({*channels} - {cycle})):
+                    problem += f", or leave the cycle out: cycles: {others} in config.yaml"
                 problems.append(f"cycle {cycle}, channel {channel}{role}: {problem}")
     return problems
 
@@ -111,30 +107,6 @@ def _channel_problem(
     example = f"for example {path} ({detail})"
     what = f"every {part} is {kinds}, {example}{why}"
     return f"{what}; copy the files again, or {fix} the markers table"
-
-
-def _check_pages(tiles: Tiles, pages_are_planes: bool) -> None:
-    first, *others = tiles.pages[0]
-    if not pages_are_planes or not others or first.path != others[0].path:
-        return
-    if others[0].page - first.page > 1:
-        return  # a hyperstack, whose channels lie between
-    path = str(first.path)
-    channels = declared_channels(path)
-    if channels > 1:
-        raise RawDataError(
-            f"{path}: by its metadata its pages are {channels} channels, which would be read as "
-            "z-planes; use acquisition.convention 'ome_tiff', or save one file per channel"
-        )
-
-
-def declared_channels(path: str) -> int:
-    """Return the number of channels in the OME-XML or ImageJ metadata of a TIFF, 1 without any."""
-    none = None, None
-    xml, imagej = of_tiff(path, lambda tiff: (tiff.ome_metadata, tiff.imagej_metadata), none)
-    if xml:
-        return max((len(image.channels) for image in parse_ome_xml(xml, path)), default=1)
-    return int((imagej or {}).get("channels", 1))
 
 
 def _places(tiles: Tiles) -> Iterator[tuple[int, int]]:

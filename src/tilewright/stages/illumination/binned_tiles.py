@@ -25,8 +25,8 @@ from tilewright.stages.tile_source import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
 _LONG_SIDE = 256
-#: More cells than this add time, not accuracy (syn10 has 72 000).
-_MAX_CELLS = 200_000
+#: More cells than this add time, not accuracy.
+_MAX_CELLS = 60_000
 #: Fewer overlaps of known position are no estimate.
 _FEW_PAIRS = 3
 
