@@ -61,7 +61,6 @@ CASES: list[tuple[str, Callable[[], Field], dict[str, Any]]] = [
     ("90 % empty", _smooth, {"empty": 0.9}),
     ("dim, 20 electrons", _smooth, {"electrons": 20.0, "haze": 5.0}),
     ("ring", lambda: ring(SIZE), {}),
-    ("ring, 9 tiles", lambda: ring(SIZE), {"grid": (3, 3)}),
     ("stripes", lambda: stripes(SIZE), {}),
     ("fine stripes", _fine_stripes, {}),
     ("dark-field gradient", _smooth, {"dark": _gradient}),
