@@ -140,10 +140,10 @@ def _split(paths: Sequence[str], of_letters: Mapping[str, str]) -> _Layout | Non
         return None
     levels = [list(level) for level in zip(*(path.split("/") for path in paths), strict=True)]
     suffixes = {_suffix(name) for name in levels[-1]}
-    if len(suffixes) != 1:
+    if len(suffixes) > 1 and suffixes != {".tif", ".tiff"}:
         return None
-    suffix = suffixes.pop()
-    levels[-1] = [name.removesuffix(suffix) for name in levels[-1]]
+    levels[-1] = [name.removesuffix(_suffix(name)) for name in levels[-1]]
+    suffix = min(suffixes) + "*" * (len(suffixes) > 1)
     layout = _Layout()
     for number, names in enumerate(levels):
         layout.texts[-1] += "/" * (number > 0)

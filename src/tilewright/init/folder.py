@@ -318,6 +318,10 @@ def _doubts(planes: Sequence[RawPlane]) -> Iterator[str]:
         ):
             said.add("pixels are compressed as JPEG, which has lost weak signal; export without")
     yield from sorted(said)
+    sizes = {(h.height_px, h.width_px): path for path, h in headers.items() if not h.problem}
+    if len(sizes) > 1:
+        told = ", ".join(f"{path} has {y} x {x} px" for (y, x), path in sorted(sizes.items()))
+        yield f"files differ in size, so no run starts: {told}; move thumbnails away"
     for cycle in sorted({cycle for cycle, _ in depth}):
         of_cycle = {channel: len(z) for (c, channel), z in depth.items() if c == cycle}
         if len(set(of_cycle.values())) > 1:

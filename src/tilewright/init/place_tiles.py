@@ -303,6 +303,15 @@ def _common_map(
                     "positions are not confirmed, as overlaps show too little structure"
                 )
             continue
+        numbered = placed.tiles.first[0].y is None
+        if numbered and best.matched < _HALF * best.compared:
+            placed.unknown.append(
+                f"y and x: {best.matched} of {best.compared} overlaps agree with the rows, columns "
+                "and order that are stated; numbers behind a lost tile may be one too low: correct "
+                "them, or write y and x"
+            )
+            placed.yx_px = np.full_like(placed.yx_px, np.nan)
+            continue
         side = min(placed.tiles.shape_px)
         off_px = best.largest_error_px * placed.factor
         scatter_px = _BEYOND_SCATTER * best.error_px * placed.factor

@@ -40,8 +40,11 @@ def test_each_tile_that_lacks_planes_is_named_once(gone: set[RawPlane], unused: 
         return
     there = {(one.tile, one.channel, one.z) for one in planes}
     of_used = {key for key in there if key[0] in used}
-    depth = max((z + 1 for _, _, z in of_used if z is not None), default=1)
-    whole = {(tile, c, z) for tile in used for c in "12" for z in range(depth)}
+    depths = {
+        c: max((z + 1 for _, channel, z in of_used if channel == c and z is not None), default=1)
+        for c in "12"
+    }
+    whole = {(tile, c, z) for tile in used for c in "12" for z in range(depths[c])}
     silent = {c for c in "12" if not any(key[1] == c for key in there)}
     lacking = {tile for tile, c, _ in whole - there if c not in silent}
     assert {text for text in found.problems if "no files" in text} == {
@@ -52,6 +55,7 @@ def test_each_tile_that_lacks_planes_is_named_once(gone: set[RawPlane], unused: 
     for text in named:
         (tile,) = (t for t in lacking if text.startswith(f"row {t}:"))
         for channel in {"1", "2"} - silent:
+            depth = depths[channel]
             missing = [str(z + 1) for z in range(depth) if (tile, channel, z) not in there]
             part = f"z-plane {', '.join(missing)} of {depth} of channel {channel}"
             if len(missing) == depth:

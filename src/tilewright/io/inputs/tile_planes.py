@@ -65,8 +65,8 @@ def place_planes(
 ) -> PlacedPlanes:
     """Return the planes of the tiles that the table uses, of one cycle.
 
-    Each must have all z-planes of the fullest tile of its cycle in all channels of the markers
-    table, from one file or page each, and each tile of the files must be in the table. ``planes``
+    Each must have all channels of the markers table, in all z-planes of the fullest tile of the
+    channel, from one file or page each, and each tile of the files must be in the table. ``planes``
     are those of one sample and cycle, pages as planes, without what :class:`TileRows` leave out.
     """
     rows = {place.tile: place for place in places}
@@ -147,8 +147,10 @@ def _unfilled(used: Mapping[str, TilePlace]) -> list[str]:
 def _incomplete(
     present: _Planes, used: Mapping[str, TilePlace], channels: Sequence[str], cycle: int
 ) -> list[str]:
-    """Return a sentence for each channel without files and each tile that lacks planes."""
-    depth = 1 + max((z for tile, _, z in present if tile in used), default=0)
+    """Return a sentence for each channel without files and each tile that lacks planes.
+
+    Each channel has the depth of its own: nuclei may be taken in one plane, markers in several.
+    """
     problems = []
     absent: dict[str, list[str]] = defaultdict(list)
     for channel in channels:
@@ -158,6 +160,7 @@ def _incomplete(
                 f"cycle {cycle}, channel {channel}: no files, but the markers table lists it"
             )
             continue
+        depth = 1 + max((z for tile, z in of_channel if tile in used), default=0)
         for tile in used:
             missing = [z + 1 for z in range(depth) if (tile, z) not in of_channel]
             what = f"z-plane {', '.join(map(str, missing))} of {depth}"
