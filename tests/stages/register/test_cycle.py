@@ -140,12 +140,8 @@ def test_what_does_not_match_is_refused_with_fitting_advice(tmp_path: Path) -> N
     inverted = np.clip(4000 - pair.moving.astype(int), 0, None).astype(np.uint16)
     unlike = r"contradicting overlays up to .* blocks .* needed; check that both show nuclei"
     another = make_pair(51, size=(560, 600)).moving
-    for moving, message in (
-        (other, unlike),
-        (another, unlike),
-        (inverted, "negative of the other"),
-    ):
-        with pytest.raises(MismatchError, match=message):
+    for moving in (other, another, inverted):
+        with pytest.raises(MismatchError, match=unlike):
             run(tmp_path, pair.reference, moving)
     assert not list(tmp_path.iterdir())
     run(tmp_path, pair.reference, other, allowed=True)

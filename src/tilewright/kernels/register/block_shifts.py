@@ -43,7 +43,11 @@ def overlapping_blocks(backend: Backend, image: Array, step_px: int) -> Array:
 
 
 def hann(backend: Backend, size: int) -> Array:
-    """Return a (size, size) float32 Hann window without zeros at its ends."""
+    """Return a (size, size) float32 Hann window without zeros at its ends.
+
+    >>> hann(cpu, 2).tolist()
+    [[0.25, 0.25], [0.25, 0.25]]
+    """
     ramp = 0.5 - 0.5 * np.cos(2 * np.pi * (np.arange(size) + 0.5) / size)
     return backend.asarray(np.outer(ramp, ramp))
 

@@ -68,9 +68,8 @@ def _evaluate(context: QcContext, quality: dict[str, Any]) -> list[QcResult]:
     lost, outside = quality["lost_tissue"], quality["not_imaged"]
     if lost is None or outside is None:
         return [*items, context.evaluate("lost_tissue", None, none)]
-    parts = [f"{lost:.1%} lost, {outside:.1%} not imaged"]
-    parts += [f"{name} border, {px} px wide" for name, px in quality["borders_px"].items()]
-    detail = "; ".join(filter(None, [*parts, _near(quality, "lost_tissue")]))
+    shares = f"{lost:.1%} lost, {outside:.1%} not imaged"
+    detail = "; ".join(filter(None, [shares, _near(quality, "lost_tissue")]))
     return [*items, context.evaluate("lost_tissue", lost + outside, detail)]
 
 

@@ -16,7 +16,7 @@ from scipy import ndimage
 from tilewright.kernels.backend import Backend, Floats
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register.block_passes import BlockGrid, Pass, measure_blocks
-from tilewright.stages.register.lost_tissue import FACTOR, LostTissue, LostTissueSearch
+from tilewright.stages.register.lost_tissue import FACTOR, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView
 
 #: Share of places on tissue, in percent, whose error lies below ``local_error_px``.
@@ -50,8 +50,8 @@ def assess(
         - ``poor_blocks``: share of the tissue whose 3 x 3 blocks correlate with less than
           ``POOR_NCC``; tissue that the cycle has lost is left out
         - ``lost_tissue``, ``not_imaged``: shares of the reference's tissue, see
-          :class:`~tilewright.stages.register.lost_tissue.LostTissue`; ``borders_px`` likewise.
-          None without tissue in both cycles
+          :class:`~tilewright.stages.register.lost_tissue.LostTissue`. None without tissue in both
+          cycles
         - ``places``: where each of them is worst, (y, x) in px of the reference
     """
     step = block_px // 4
@@ -76,8 +76,10 @@ def assess(
         **local,
         "lost_tissue": _rounded(lost.share),
         "not_imaged": _rounded(lost.outside),
-        "borders_px": dict(lost.borders_px),
-        "places": [*places, *_lost_places(lost)],
+        "places": [
+            *places,
+            *(_place("lost_tissue", at) for at in (lost.lost_px, lost.outside_px) if at),
+        ],
     }
 
 
@@ -110,11 +112,6 @@ def _local(
         "local_error_px": _rounded(float(np.percentile(error[known], _LOCAL_PERCENTILE))),
         "poor_blocks": _rounded(float((score[known] < POOR_NCC).mean())),
     }, places
-
-
-def _lost_places(lost: LostTissue) -> list[dict[str, Any]]:
-    places = [(lost.y_px, lost.x_px)] if lost.share else []
-    return [_place("lost_tissue", at) for at in (*places, *lost.outside_px)]
 
 
 def _place(metric: str, at: Sequence[float], value: float | None = None) -> dict[str, Any]:

@@ -48,13 +48,10 @@ _CLEAR_OVERLAY = 2.0
 _LEAST_SHARE_WHEN_CLEAR = 0.15
 _LEAST_BLOCKS = 3
 #: What to do about two images that do not match.
-_NEGATIVE = (
-    "one is a negative of the other, dark where the other is bright: make both of the same kind, "
-    "or mark another channel as reference in the markers table"
-)
-_UNLIKE = (
+_ADVICE = (
     "check that both show nuclei (column reference of the markers table) of the same tissue, in "
-    "focus, raise registration.max_shift_px or registration.max_rotation_deg"
+    "focus, and neither as a negative; raise registration.max_shift_px or "
+    "registration.max_rotation_deg"
 )
 
 
@@ -99,7 +96,7 @@ def register(
     if failure and not allow_unregistered:
         raise MismatchError(
             f"{_name(moving)} does not match the reference {_name(reference)}: {failure}; "
-            f"{_advice(pair)}, or add the cycle to registration.allow_unregistered"
+            f"{_ADVICE}, or add the cycle to registration.allow_unregistered"
         )
     write_transform(transform, npz_path, json_path)
     return transform
@@ -134,12 +131,6 @@ def _estimate(pair: _Pair) -> tuple[Transform, str]:
         reason = f"the cycles do not match: {failure}"
         transform = Transform.identity(numbers | {"registered": False, "reason": reason})
     return transform, failure
-
-
-def _advice(pair: _Pair) -> str:
-    """Return what to do about two images that do not match."""
-    negative, _ = _overlay(pair, -1.0)
-    return _NEGATIVE if negative.score > _CLEAR_OVERLAY * negative.chance else _UNLIKE
 
 
 def _name(source: Source) -> str:
@@ -224,7 +215,7 @@ def _estimate_transform(pair: _Pair) -> tuple[Transform, MatchEvidence]:
 
 def _coarse_transform(pair: _Pair) -> tuple[Transform, CoarseAlignment, int]:
     """Return the first transform, the alignment behind it, and its binning."""
-    coarse, factor = _overlay(pair, 1.0)
+    coarse, factor = _overlay(pair)
     affine = rotation_about_centre(pair.reference.size(factor), coarse.angle_deg)
     affine[:, 2] += coarse.shift_px
     half = np.full(2, (factor - 1) / 2)
@@ -232,8 +223,8 @@ def _coarse_transform(pair: _Pair) -> tuple[Transform, CoarseAlignment, int]:
     return dataclasses.replace(Transform.identity(), affine=affine), coarse, factor
 
 
-def _overlay(pair: _Pair, sign: float) -> tuple[CoarseAlignment, int]:
-    """Return the best alignment of the overviews, the reference times ``sign``, and the binning."""
+def _overlay(pair: _Pair) -> tuple[CoarseAlignment, int]:
+    """Return the best alignment of the overviews, and their binning."""
     backend, reference, moving, *_ = pair
     factor = reference.factor
     while max(*reference.size(factor), *moving.size(factor)) > _COARSE_PX:
@@ -248,7 +239,7 @@ def _overlay(pair: _Pair, sign: float) -> tuple[CoarseAlignment, int]:
     steps = int(np.ceil(pair.max_rotation_deg / step))
     angles = np.linspace(-pair.max_rotation_deg, pair.max_rotation_deg, 2 * steps + 1)
     reach = pair.max_shift_px / factor
-    return coarse_alignment(backend, sign * textures[0], textures[1], angles, reach), factor
+    return coarse_alignment(backend, textures[0], textures[1], angles, reach), factor
 
 
 def _significant(grid: BlockGrid) -> Floats:

@@ -7,8 +7,8 @@ in windows of one nucleus, so that a hole's border is where it is. Where the cyc
 its own that the reference's does not explain, tissue is misregistered or folded, not lost.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,8 @@ _CELL_PX = 672
 _WINDOW_PX = 2.5
 #: The texture's two Gaussians and the windows; ``_GAP_PX`` and the rim around it.
 _HALO_PX = 40
-#: Standard deviation in px of the window whose middle is named; how far from the next such place,
-#: how many are, and how much of the first one's tissue each has at least.
-_PLACE_PX, _APART_PX, _PLACES, _LEAST = 24.0, 240.0, 5, 0.1
+#: Standard deviation in px of the window whose middle is named.
+_PLACE_PX = 24.0
 #: The image's border cuts cells whose centre is no further from it: half a nucleus of 9 um.
 _CUT_PX = 12
 #: Dark over a square of this side is no glass, which has noise: no tile covers it. The splines that
@@ -60,13 +59,10 @@ class LostTissue:
     """Share of the reference's tissue outside the cycle's mosaic, but for cells that the image's
     border cuts; None likewise.
     """
-    y_px: float = 0.0
-    x_px: float = 0.0
-    """Where most is lost, in the reference's frame."""
-    outside_px: tuple[tuple[float, float], ...] = ()
-    """Where most lies outside, (y, x), the worst first."""
-    borders_px: Mapping[str, int] = field(default_factory=dict)
-    """How far from the image's border, by its name, the cycle begins, along half of it or more."""
+    lost_px: tuple[float, float] | None = None
+    """Where most is lost, (y, x) in the reference's frame; None where nothing is."""
+    outside_px: tuple[float, float] | None = None
+    """Where most lies outside, likewise."""
 
 
 class LostTissueSearch:
@@ -106,30 +102,18 @@ class LostTissueSearch:
         inside, pixel_px = int(tissue.sum()), self._stride * FACTOR
         cut = -(-_CUT_PX // pixel_px)
         whole = float(beyond[cut:-cut, cut:-cut].sum())
-        y, x = next(iter(_densest(lost, pixel_px)), (0.0, 0.0))
-        borders_px = {name: n * pixel_px for name, n in _borders(outside > 0).items() if n}
         shares = float(lost.sum() / inside), whole / (whole + inside)
-        return LostTissue(*shares, y, x, _densest(beyond, pixel_px), borders_px)
+        return LostTissue(*shares, _densest(lost, pixel_px), _densest(beyond, pixel_px))
 
 
-def _densest(places: NDArray[np.bool_], pixel_px: int) -> tuple[tuple[float, float], ...]:
-    """Return the middles (y, x), in px, of where most of some places lie, the densest first."""
-    spread, reach = _PLACE_PX / pixel_px, int(_APART_PX / pixel_px)
+def _densest(places: NDArray[np.bool_], pixel_px: int) -> tuple[float, float] | None:
+    """Return the middle (y, x), in px, of where most of some places lie; None without any."""
+    if not places.any():
+        return None
+    spread = _PLACE_PX / pixel_px
     density = ndimage.gaussian_filter(places.astype(np.float32), spread, mode="constant")
-    least = max(_LEAST * float(density.max()), 1e-6)
-    found: list[tuple[float, float]] = []
-    while len(found) < _PLACES and density.max() >= least:
-        y, x = (int(v) for v in np.unravel_index(int(density.argmax()), density.shape))
-        found.append((float(y * pixel_px), float(x * pixel_px)))
-        density[max(y - reach, 0) : y + reach + 1, max(x - reach, 0) : x + reach + 1] = 0
-    return tuple(found)
-
-
-def _borders(gone: NDArray[np.bool_]) -> dict[str, int]:
-    """Return how many places wide the strips without pixels are along the borders (median)."""
-    sides = {"top": gone, "bottom": gone[::-1], "left": gone.T, "right": gone.T[::-1]}
-    depths = {name: np.logical_and.accumulate(side).sum(axis=0) for name, side in sides.items()}
-    return {name: int(np.median(depth)) for name, depth in depths.items()}
+    y, x = np.unravel_index(int(density.argmax()), density.shape)
+    return float(y * pixel_px), float(x * pixel_px)
 
 
 def _slopes(overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
